@@ -1,0 +1,142 @@
+//! One set of cases, four uses: the test against an f64 reference, the micro-benchmark, the rows of SUPPORT.md, and what
+//! `sconce doctor` runs on the user's own device.
+
+mod check;
+mod support;
+
+pub use check::{Outcome, Variant, check, time, variants};
+pub use support::support_md;
+
+use crate::cpu::elem::{Elem, with_elem};
+use crate::weights::{Raw, Store};
+use crate::{DType, Place, Result, Rung, Tensor, Weights};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// A call ready to be made, as often as one likes.
+pub type Call = Box<dyn Fn() -> Result<Tensor>>;
+
+/// One call of an op on fixed inputs, with the right answer.
+pub struct Case {
+    /// The op's folder.
+    pub op: &'static str,
+    /// Shapes and options.
+    pub name: String,
+    /// Activation dtype.
+    pub dtype: DType,
+    /// How far from the reference is still right.
+    pub tolerance: Tolerance,
+    /// Floating-point operations of one call, for the benchmark.
+    pub flops: u64,
+    /// Puts the inputs somewhere and returns the call: only the latter is timed.
+    pub prepare: Box<dyn Fn(&Place) -> Result<Call>>,
+    /// The answer in f64, from the inputs as rounded to the dtype.
+    pub reference: Box<dyn Fn() -> Vec<f64>>,
+}
+
+/// Allowed distance, in roundings.
+///
+/// The error of an element is |y − r| / (|r| + rms(r)): relative where the element is large, relative to the whole where
+/// cancellation made it small. A result that is computed in f32 and rounded once to T is off by at most one unit roundoff
+/// of T plus what the f32 sums collected; a composed form also rounds in between. The mean may be half of the worst, since
+/// roundings are as often small as large.
+#[derive(Clone, Copy, Debug)]
+pub struct Tolerance {
+    /// Roundings to T that our kernel makes on the way.
+    pub fused: f64,
+    /// Roundings to T that the composed form makes.
+    pub composed: f64,
+    /// Roundings in f32 that sums and elementary functions may add.
+    pub sums: f64,
+}
+
+impl Tolerance {
+    /// The largest error allowed to one element.
+    pub fn worst(&self, rung: Rung, dtype: DType) -> f64 {
+        let roundings = if rung == Rung::Composed { self.composed } else { self.fused };
+        roundings * dtype.unit_roundoff() + self.sums * DType::F32.unit_roundoff()
+    }
+
+    /// The largest mean error allowed.
+    pub fn mean(&self, rung: Rung, dtype: DType) -> f64 {
+        self.worst(rung, dtype) / 2.0
+    }
+}
+
+/// Seeded random numbers in a shape, already rounded to their dtype, so that reference and kernel see the same.
+#[derive(Clone)]
+pub(crate) struct Input {
+    pub(crate) values: Arc<[f32]>,
+    dims: Vec<usize>,
+    dtype: DType,
+}
+
+impl Input {
+    /// Normally distributed around `centre`.
+    pub(crate) fn normal(seed: u64, dims: &[usize], dtype: DType, centre: f32, spread: f32) -> Input {
+        let mut random = Random(seed);
+        let n = dims.iter().product::<usize>();
+        let values = (0..n).map(|_| round(dtype, centre + spread * random.normal())).collect();
+        Input { values, dims: dims.to_vec(), dtype }
+    }
+
+    pub(crate) fn on(&self, place: &Place) -> Result<Tensor> {
+        Tensor::from_f32(&self.values, &self.dims, self.dtype, place)
+    }
+}
+
+/// Whole numbers below `end`.
+pub(crate) fn ids(seed: u64, n: usize, end: u32) -> Vec<u32> {
+    let mut random = Random(seed);
+    (0..n).map(|_| (random.next() % u64::from(end)) as u32).collect()
+}
+
+/// Weights held in memory, so that cases go through the same loading as a model.
+pub(crate) fn weights(entries: &[(&str, &Input)], place: &Place) -> Weights {
+    let dtype = entries.first().map_or(DType::F32, |(_, input)| input.dtype);
+    let held = entries.iter().map(|(name, input)| {
+        let bytes = input.values.iter().flat_map(|v| v.to_le_bytes()).collect();
+        ((*name).to_string(), (input.dims.clone(), bytes))
+    });
+    Weights::new(Arc::new(Memory(held.collect())), dtype, place.clone())
+}
+
+struct Memory(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
+
+impl Store for Memory {
+    fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
+        Ok(self.0.get(name).map(|(dims, bytes)| Raw { dtype: DType::F32, dims: dims.clone(), bytes }))
+    }
+    fn names(&self) -> Vec<String> {
+        self.0.keys().cloned().collect()
+    }
+}
+
+fn round(dtype: DType, x: f32) -> f32 {
+    let rounded: Result<f32> = with_elem!("round", dtype, T => Ok(T::narrow(x).wide()));
+    rounded.unwrap_or(x)
+}
+
+/// SplitMix64: a few lines, the same numbers on every machine.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// In (0, 1).
+    fn unit(&mut self) -> f64 {
+        ((self.next() >> 11) as f64 + 0.5) / (1u64 << 53) as f64
+    }
+
+    /// Box and Muller.
+    fn normal(&mut self) -> f32 {
+        let (u, v) = (self.unit(), self.unit());
+        ((-2.0 * u.ln()).sqrt() * (std::f64::consts::TAU * v).cos()) as f32
+    }
+}

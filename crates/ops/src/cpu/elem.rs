@@ -1,0 +1,137 @@
+//! The three element types, read into f32 lanes and written back from them.
+#![allow(unsafe_code, reason = "raw loads and stores; each caller keeps its pointers inside its slices")]
+
+use super::Lanes;
+use crate::DType;
+use half::{bf16, f16};
+
+/// The widest vector of any instruction set.
+pub(crate) const MAX_WIDTH: usize = 16;
+
+/// An element of activations or weights.
+///
+/// # Safety
+/// Of the methods: as for [`Lanes`].
+pub(crate) trait Elem: candle_core::WithDType + Default {
+    /// Its name.
+    const TYPE: DType;
+    /// Widened.
+    fn wide(self) -> f32;
+    /// Rounded to nearest, ties to even.
+    fn narrow(x: f32) -> Self;
+    /// A full vector.
+    unsafe fn load<S: Lanes>(p: *const Self) -> S::V;
+    /// A full vector.
+    unsafe fn store<S: Lanes>(p: *mut Self, v: S::V);
+
+    /// The first `n` elements, the lanes beyond them filled with `fill`.
+    #[inline(always)]
+    unsafe fn load_part<S: Lanes>(p: *const Self, n: usize, fill: f32) -> S::V {
+        let mut lanes = [fill; MAX_WIDTH];
+        // SAFETY: `n` < WIDTH ≤ MAX_WIDTH elements may be read at `p`.
+        unsafe {
+            (0..n).for_each(|i| lanes[i] = (*p.add(i)).wide());
+            S::load(lanes.as_ptr())
+        }
+    }
+
+    /// Only the first `n` lanes.
+    #[inline(always)]
+    unsafe fn store_part<S: Lanes>(p: *mut Self, n: usize, v: S::V) {
+        let mut lanes = [0f32; MAX_WIDTH];
+        // SAFETY: `n` < WIDTH ≤ MAX_WIDTH elements may be written at `p`.
+        unsafe {
+            S::store(lanes.as_mut_ptr(), v);
+            (0..n).for_each(|i| *p.add(i) = Self::narrow(lanes[i]));
+        }
+    }
+}
+
+/// Cuts `len` elements into vectors: `f(offset, lanes)`, where only the last may have fewer lanes than `WIDTH`.
+#[inline(always)]
+pub(crate) fn vectors<S: Lanes>(len: usize, mut f: impl FnMut(usize, usize)) {
+    let mut i = 0;
+    while i + S::WIDTH <= len {
+        f(i, S::WIDTH);
+        i += S::WIDTH;
+    }
+    if i < len {
+        f(i, len - i);
+    }
+}
+
+/// `lanes` elements at `at`; the lanes beyond them are `fill`.
+#[inline(always)]
+pub(crate) fn get<S: Lanes, T: Elem>(from: &[T], at: usize, lanes: usize, fill: f32) -> S::V {
+    let from = &from[at..at + lanes];
+    // SAFETY: the slice holds `lanes` elements.
+    unsafe {
+        if lanes == S::WIDTH { T::load::<S>(from.as_ptr()) } else { T::load_part::<S>(from.as_ptr(), lanes, fill) }
+    }
+}
+
+/// Writes the first `lanes` lanes at `at`.
+#[inline(always)]
+pub(crate) fn put<S: Lanes, T: Elem>(to: &mut [T], at: usize, lanes: usize, v: S::V) {
+    let to = &mut to[at..at + lanes];
+    // SAFETY: the slice holds `lanes` elements.
+    unsafe {
+        if lanes == S::WIDTH {
+            T::store::<S>(to.as_mut_ptr(), v)
+        } else {
+            T::store_part::<S>(to.as_mut_ptr(), lanes, v)
+        }
+    }
+}
+
+macro_rules! elem {
+    ($type:ty, $dtype:ident, $load:ident, $store:ident, $wide:expr, $narrow:expr) => {
+        impl Elem for $type {
+            const TYPE: DType = DType::$dtype;
+            #[inline(always)]
+            fn wide(self) -> f32 {
+                $wide(self)
+            }
+            #[inline(always)]
+            fn narrow(x: f32) -> Self {
+                $narrow(x)
+            }
+            #[inline(always)]
+            unsafe fn load<S: Lanes>(p: *const Self) -> S::V {
+                // SAFETY: the caller's.
+                unsafe { S::$load(p) }
+            }
+            #[inline(always)]
+            unsafe fn store<S: Lanes>(p: *mut Self, v: S::V) {
+                // SAFETY: the caller's.
+                unsafe { S::$store(p, v) }
+            }
+        }
+    };
+}
+
+elem!(f32, F32, load, store, |x: f32| x, |x: f32| x);
+elem!(bf16, BF16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);
+elem!(f16, F16, load_f16, store_f16, f16::to_f32, f16::from_f32);
+
+/// Runs the body with `$t` standing for the element type of `$dtype`.
+macro_rules! with_elem {
+    ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
+        match $dtype {
+            $crate::DType::F32 => {
+                type $t = f32;
+                $body
+            }
+            $crate::DType::BF16 => {
+                type $t = half::bf16;
+                $body
+            }
+            $crate::DType::F16 => {
+                type $t = half::f16;
+                $body
+            }
+            $crate::DType::U32 => Err($crate::Error::call($op, "needs floats, not u32")),
+        }
+    };
+}
+pub(crate) use with_elem;

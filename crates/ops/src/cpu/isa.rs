@@ -1,0 +1,129 @@
+//! Which SIMD instructions this processor has. Found at run time, so that one binary serves every machine of its family.
+#![allow(unsafe_code, reason = "calls into functions compiled for instructions that `available` has just found")]
+
+use super::lanes::{Lanes, Scalar};
+use crate::{Error, Result, ladder::Policy};
+use std::fmt;
+use std::str::FromStr;
+use std::sync::OnceLock;
+
+#[cfg(target_arch = "aarch64")]
+use super::lanes::neon::Neon;
+#[cfg(target_arch = "x86_64")]
+use super::lanes::x86::{Avx2, Avx512};
+
+/// An instruction set that the CPU kernels are compiled for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Isa {
+    /// Plain Rust; what the compiler's baseline gives.
+    Scalar,
+    /// 128-bit, every 64-bit ARM.
+    Neon,
+    /// 256-bit with fused multiply-add and half conversion.
+    Avx2,
+    /// 512-bit: the F, BW, DQ and VL subsets.
+    Avx512,
+}
+
+/// Work that is written once over [`Lanes`] and compiled for each instruction set.
+pub(crate) trait Kernel {
+    /// What it gives back.
+    type Output;
+    /// Must be `#[inline(always)]`, as must all it calls: only then does it take on the caller's instruction set.
+    fn run<S: Lanes>(self) -> Self::Output;
+}
+
+impl Isa {
+    const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+
+    /// Whether this processor has it.
+    pub fn available(self) -> bool {
+        match self {
+            Isa::Scalar => true,
+            Isa::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => {
+                is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
+            }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => {
+                Isa::Avx2.available()
+                    && is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => false,
+        }
+    }
+
+    /// Every one this processor has, narrowest first.
+    pub fn all() -> impl Iterator<Item = Isa> {
+        Isa::ALL.into_iter().filter(|isa| isa.available())
+    }
+
+    /// The widest one this processor has.
+    pub fn best() -> Isa {
+        static BEST: OnceLock<Isa> = OnceLock::new();
+        *BEST.get_or_init(|| Isa::all().last().unwrap_or(Isa::Scalar))
+    }
+
+    /// The one a policy asks for, else the widest.
+    pub(crate) fn of(policy: &Policy) -> Result<Isa> {
+        match policy.isa {
+            None => Ok(Isa::best()),
+            Some(isa) if isa.available() => Ok(isa),
+            Some(isa) => Err(Error::Parse(format!("this processor has no {isa}"))),
+        }
+    }
+
+    /// Runs `kernel` compiled for this instruction set.
+    pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
+        debug_assert!(self.available());
+        match self {
+            // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => kernel.run::<Neon>(),
+            _ => kernel.run::<Scalar>(),
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2>()
+}
+
+impl fmt::Display for Isa {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Isa::Scalar => "scalar",
+            Isa::Neon => "neon",
+            Isa::Avx2 => "avx2",
+            Isa::Avx512 => "avx512",
+        })
+    }
+}
+
+impl FromStr for Isa {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        Isa::ALL
+            .into_iter()
+            .find(|isa| isa.to_string() == s)
+            .ok_or_else(|| Error::Parse(format!("unknown instruction set `{s}`; one of scalar, neon, avx2, avx512")))
+    }
+}

@@ -1,0 +1,154 @@
+//! A vector of f32 lanes, once per instruction set. Kernels are written over [`Lanes`] and never name an intrinsic.
+#![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86;
+
+use super::gemm::{Product, micro};
+use crate::cpu::elem::Elem;
+use half::{bf16, f16};
+
+/// f32 lanes.
+///
+/// # Safety
+/// Every method may only be called on a processor that has the instruction set (see [`super::Isa::run`]); loads and stores
+/// touch `WIDTH` elements at the pointer.
+pub(crate) trait Lanes: Copy + 'static {
+    /// Lanes in a vector.
+    const WIDTH: usize;
+    /// The vector.
+    type V: Copy;
+
+    unsafe fn splat(x: f32) -> Self::V;
+    unsafe fn load(p: *const f32) -> Self::V;
+    unsafe fn store(p: *mut f32, v: Self::V);
+    unsafe fn load_bf16(p: *const bf16) -> Self::V;
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V);
+    unsafe fn load_f16(p: *const f16) -> Self::V;
+    unsafe fn store_f16(p: *mut f16, v: Self::V);
+
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
+    /// a·b + c, rounded once where the processor can.
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
+    /// To the nearest whole number.
+    unsafe fn round(v: Self::V) -> Self::V;
+    /// 2 to the power of a whole number in −126..=127.
+    unsafe fn exp2i(v: Self::V) -> Self::V;
+    unsafe fn sum(v: Self::V) -> f32;
+    unsafe fn largest(v: Self::V) -> f32;
+
+    /// One tile of a matrix product in registers (see [`micro`]), for as many of `rows` rows as it returns: at most as many
+    /// as there are registers for sums.
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize;
+}
+
+/// Plain Rust over eight lanes, which the compiler turns into whatever its baseline has.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar;
+
+const N: usize = 8;
+
+impl Scalar {
+    #[inline(always)]
+    fn each(f: impl Fn(usize) -> f32) -> [f32; N] {
+        std::array::from_fn(f)
+    }
+}
+
+impl Lanes for Scalar {
+    const WIDTH: usize = N;
+    type V = [f32; N];
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        [x; N]
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { p.cast::<Self::V>().read_unaligned() }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { p.cast::<Self::V>().write_unaligned(v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        Self::each(|i| unsafe { (*p.add(i)).to_f32() })
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        (0..N).for_each(|i| unsafe { *p.add(i) = bf16::from_f32(v[i]) });
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self::V {
+        Self::each(|i| unsafe { (*p.add(i)).to_f32() })
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: Self::V) {
+        (0..N).for_each(|i| unsafe { *p.add(i) = f16::from_f32(v[i]) });
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| a[i] + b[i])
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| a[i] - b[i])
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| a[i] * b[i])
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| a[i] / b[i])
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| if a[i] < b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        Self::each(|i| if a[i] > b[i] { a[i] } else { b[i] })
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        // Not `mul_add`: without the instruction that is a library call per lane.
+        Self::each(|i| a[i] * b[i] + c[i])
+    }
+    #[inline(always)]
+    unsafe fn round(v: Self::V) -> Self::V {
+        // Adding and taking away 1.5·2²³ leaves no room for a fraction.
+        const SHIFT: f32 = 12_582_912.0;
+        Self::each(|i| (v[i] + SHIFT) - SHIFT)
+    }
+    #[inline(always)]
+    unsafe fn exp2i(v: Self::V) -> Self::V {
+        Self::each(|i| f32::from_bits(((v[i] as i32 + 127) as u32) << 23))
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        v.iter().sum()
+    }
+    #[inline(always)]
+    unsafe fn largest(v: Self::V) -> f32 {
+        v.iter().copied().fold(f32::NEG_INFINITY, f32::max)
+    }
+
+    #[inline(always)]
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+        unsafe {
+            match rows {
+                2.. => micro::<Self, B, 2, 1>(p),
+                _ => micro::<Self, B, 1, 1>(p),
+            }
+        }
+    }
+}

@@ -1,0 +1,114 @@
+//! NEON, which every 64-bit ARM has.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
+
+use super::{Lanes, Product, micro};
+use crate::cpu::elem::Elem;
+use half::{bf16, f16};
+use std::arch::aarch64::*;
+
+/// 128 bits: four lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon;
+
+impl Lanes for Neon {
+    const WIDTH: usize = 4;
+    type V = float32x4_t;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        unsafe { vdupq_n_f32(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { vld1q_f32(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { vst1q_f32(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        unsafe {
+            let bits = vreinterpretq_u32_f32(v);
+            // Nearest, ties to even; NaN kept and made quiet, since the carry could turn it into an infinity.
+            let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
+            let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
+            let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
+            let kept = vbslq_u32(vceqq_f32(v, v), rounded, quiet);
+            vst1_u16(p.cast(), vshrn_n_u32::<16>(kept));
+        }
+    }
+    // `half` converts with the fcvt instructions where it finds them; the f16 vector intrinsics are not stable in Rust.
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self::V {
+        let lanes: [f32; 4] = std::array::from_fn(|i| unsafe { (*p.add(i)).to_f32() });
+        unsafe { vld1q_f32(lanes.as_ptr()) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: Self::V) {
+        let mut lanes = [0f32; 4];
+        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) };
+        lanes.iter().enumerate().for_each(|(i, x)| unsafe { *p.add(i) = f16::from_f32(*x) });
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vaddq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vsubq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vmulq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vdivq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vminq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { vmaxq_f32(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { vfmaq_f32(c, a, b) }
+    }
+    #[inline(always)]
+    unsafe fn round(v: Self::V) -> Self::V {
+        unsafe { vrndnq_f32(v) }
+    }
+    #[inline(always)]
+    unsafe fn exp2i(v: Self::V) -> Self::V {
+        unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)))) }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe { vaddvq_f32(v) }
+    }
+    #[inline(always)]
+    unsafe fn largest(v: Self::V) -> f32 {
+        unsafe { vmaxvq_f32(v) }
+    }
+
+    // 6 rows × 4 vectors = 24 of the 32 registers.
+    #[inline(always)]
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+        unsafe {
+            match rows {
+                6.. => micro::<Self, B, 6, 4>(p),
+                4.. => micro::<Self, B, 4, 4>(p),
+                2.. => micro::<Self, B, 2, 4>(p),
+                _ => micro::<Self, B, 1, 4>(p),
+            }
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! AVX2 (with FMA and F16C) and AVX-512.
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
+
+use super::{Lanes, Product, micro};
+use crate::cpu::elem::Elem;
+use half::{bf16, f16};
+use std::arch::x86_64::*;
+
+const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+/// 256 bits: eight lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2;
+
+impl Lanes for Avx2 {
+    const WIDTH: usize = 8;
+    type V = __m256;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        unsafe { _mm256_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { _mm256_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { _mm256_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        unsafe {
+            let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(p.cast()));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        unsafe {
+            let bits = _mm256_castps_si256(v);
+            // Nearest, ties to even: add half of what is cut off, less one when the kept part is even.
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
+            // The carry would turn some NaNs into infinities: those keep their bits, made quiet.
+            let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
+            let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
+            let top = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
+            let packed = _mm_packus_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256::<1>(top));
+            _mm_storeu_si128(p.cast(), packed);
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self::V {
+        unsafe { _mm256_cvtph_ps(_mm_loadu_si128(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: Self::V) {
+        unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm256_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm256_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn round(v: Self::V) -> Self::V {
+        unsafe { _mm256_round_ps::<NEAREST>(v) }
+    }
+    #[inline(always)]
+    unsafe fn exp2i(v: Self::V) -> Self::V {
+        unsafe {
+            let biased = _mm256_add_epi32(_mm256_cvtps_epi32(v), _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe {
+            let four = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn largest(v: Self::V) -> f32 {
+        unsafe {
+            let four = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+            let two = _mm_max_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_max_ss(two, _mm_shuffle_ps::<1>(two, two)))
+        }
+    }
+
+    // 6 rows × 2 vectors = 12 of the 16 registers; two hold B, one A.
+    #[inline(always)]
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+        unsafe {
+            match rows {
+                6.. => micro::<Self, B, 6, 2>(p),
+                5 => micro::<Self, B, 5, 2>(p),
+                4 => micro::<Self, B, 4, 2>(p),
+                3 => micro::<Self, B, 3, 2>(p),
+                2 => micro::<Self, B, 2, 2>(p),
+                _ => micro::<Self, B, 1, 2>(p),
+            }
+        }
+    }
+}
+
+/// 512 bits: sixteen lanes.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512;
+
+impl Lanes for Avx512 {
+    const WIDTH: usize = 16;
+    type V = __m512;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self::V {
+        unsafe { _mm512_set1_ps(x) }
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self::V {
+        unsafe { _mm512_loadu_ps(p) }
+    }
+    #[inline(always)]
+    unsafe fn store(p: *mut f32, v: Self::V) {
+        unsafe { _mm512_storeu_ps(p, v) }
+    }
+    #[inline(always)]
+    unsafe fn load_bf16(p: *const bf16) -> Self::V {
+        unsafe {
+            let wide = _mm512_cvtepu16_epi32(_mm256_loadu_si256(p.cast()));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            // As in AVX2: nearest, ties to even, NaN kept.
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)));
+        }
+    }
+    #[inline(always)]
+    unsafe fn load_f16(p: *const f16) -> Self::V {
+        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
+    }
+    #[inline(always)]
+    unsafe fn store_f16(p: *mut f16, v: Self::V) {
+        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_add_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_sub_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_min_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { _mm512_max_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
+        unsafe { _mm512_fmadd_ps(a, b, c) }
+    }
+    #[inline(always)]
+    unsafe fn round(v: Self::V) -> Self::V {
+        unsafe { _mm512_roundscale_ps::<NEAREST>(v) }
+    }
+    #[inline(always)]
+    unsafe fn exp2i(v: Self::V) -> Self::V {
+        unsafe {
+            let biased = _mm512_add_epi32(_mm512_cvtps_epi32(v), _mm512_set1_epi32(127));
+            _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
+        }
+    }
+    #[inline(always)]
+    unsafe fn sum(v: Self::V) -> f32 {
+        unsafe { _mm512_reduce_add_ps(v) }
+    }
+    #[inline(always)]
+    unsafe fn largest(v: Self::V) -> f32 {
+        unsafe { _mm512_reduce_max_ps(v) }
+    }
+
+    // 12 rows × 2 vectors = 24 of the 32 registers.
+    #[inline(always)]
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+        unsafe {
+            match rows {
+                12.. => micro::<Self, B, 12, 2>(p),
+                8.. => micro::<Self, B, 8, 2>(p),
+                6.. => micro::<Self, B, 6, 2>(p),
+                4.. => micro::<Self, B, 4, 2>(p),
+                2.. => micro::<Self, B, 2, 2>(p),
+                _ => micro::<Self, B, 1, 2>(p),
+            }
+        }
+    }
+}

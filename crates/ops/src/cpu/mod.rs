@@ -1,0 +1,12 @@
+//! What CPU kernels are made of: SIMD chosen at run time, the vectorised functions, the packed matrix product, threads.
+
+pub(crate) mod elem;
+pub(crate) mod gemm;
+mod isa;
+mod lanes;
+pub(crate) mod math;
+pub(crate) mod rows;
+
+pub use isa::Isa;
+pub(crate) use isa::Kernel;
+pub(crate) use lanes::Lanes;

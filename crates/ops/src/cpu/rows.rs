@@ -1,0 +1,85 @@
+//! A CPU tensor seen as rows of elements, without a copy where its layout allows.
+
+use super::elem::Elem;
+use crate::{Error, Result, Tensor};
+use candle_core::{CpuStorage, Layout, Storage, StorageRef};
+use rayon::prelude::*;
+
+/// Keeps a tensor's storage readable.
+pub(crate) struct Reading<'a> {
+    storage: StorageRef<'a>,
+    layout: &'a Layout,
+}
+
+/// Rows of `cols` elements that start `stride` apart.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, T> {
+    pub(crate) data: &'a [T],
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) stride: usize,
+}
+
+impl<'a> Reading<'a> {
+    pub(crate) fn of(t: &'a Tensor) -> Result<Self> {
+        let (storage, layout) = t.candle()?.storage_and_layout();
+        Ok(Reading { storage, layout })
+    }
+
+    /// All elements from the tensor's first one on.
+    pub(crate) fn slice<T: candle_core::WithDType>(&self) -> Result<&[T]> {
+        Ok(&self.cpu()?.as_slice::<T>()?[self.layout.start_offset()..])
+    }
+
+    /// The last axis as columns, all others as rows.
+    pub(crate) fn rows<T: Elem>(&self) -> Result<Rows<'_, T>> {
+        let dims = self.layout.dims();
+        let cols = *dims.last().unwrap_or(&1);
+        let rows = dims[..dims.len().saturating_sub(1)].iter().product();
+        let strides = self.layout.stride();
+        let stride = match strides {
+            _ if self.layout.is_contiguous() => cols,
+            [stride, 1] => *stride,
+            _ => return Err(Error::call("cpu kernel", format!("rows of a view with strides {strides:?}"))),
+        };
+        Ok(Rows { data: self.slice()?, rows, cols, stride })
+    }
+
+    /// Element strides of each axis.
+    pub(crate) fn strides(&self) -> &[usize] {
+        self.layout.stride()
+    }
+
+    fn cpu(&self) -> Result<&CpuStorage> {
+        match &*self.storage {
+            Storage::Cpu(cpu) => Ok(cpu),
+            _ => Err(Error::call("cpu kernel", "the tensor is not on the CPU")),
+        }
+    }
+}
+
+impl<'a, T: Elem> Rows<'a, T> {
+    pub(crate) fn row(&self, i: usize) -> &'a [T] {
+        &self.data[i * self.stride..][..self.cols]
+    }
+}
+
+/// Makes a `rows` × `cols` result by filling its rows in parallel. `scratch` f32s are lent to each call.
+pub(crate) fn fill_rows<T: Elem>(
+    rows: usize,
+    cols: usize,
+    scratch: usize,
+    fill: impl Fn(usize, &mut [T], &mut [f32]) + Sync,
+) -> Vec<T> {
+    let mut out = vec![T::default(); rows * cols];
+    if cols == 0 {
+        return out;
+    }
+    // Enough work per task to pay for handing it over: a few thousand elements.
+    let chunk = (4096 / cols).max(1);
+    out.par_chunks_mut(chunk * cols).enumerate().for_each_init(
+        || vec![0f32; scratch],
+        |scratch, (i, out)| out.chunks_mut(cols).enumerate().for_each(|(j, row)| fill(i * chunk + j, row, scratch)),
+    );
+    out
+}

@@ -1,0 +1,113 @@
+//! Devices by name: what the user asks for, what this build holds, what this machine has.
+
+use crate::{Error, Result, launch};
+use std::fmt;
+use std::str::FromStr;
+
+/// The name of a device. Opening it gives a [`crate::Place`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Device {
+    /// The processor, with the widest SIMD found at run time.
+    Cpu,
+    /// An NVIDIA GPU, by ordinal.
+    Cuda(usize),
+    /// An Apple GPU, by ordinal.
+    Metal(usize),
+}
+
+/// What a device says of itself.
+#[derive(Clone, Debug)]
+pub struct DeviceInfo {
+    /// Its name.
+    pub device: Device,
+    /// The maker's name for it, with the instruction set on a CPU.
+    pub description: String,
+    /// Bytes that can still be taken.
+    pub free_bytes: u64,
+    /// Bytes in all.
+    pub total_bytes: u64,
+}
+
+impl Device {
+    /// The fastest device that this build and this machine have, and why it is the one.
+    pub fn best() -> (Device, String) {
+        let mut why = Vec::new();
+        for device in [Device::Cuda(0), Device::Metal(0)] {
+            match device.info() {
+                Ok(info) => return (device, info.description),
+                Err(Error::Device { why: reason, .. }) => why.push(format!("{device}: {reason}")),
+                Err(e) => why.push(format!("{device}: {e}")),
+            }
+        }
+        (Device::Cpu, why.join("; "))
+    }
+
+    /// Every device that can be opened here.
+    pub fn all() -> Vec<DeviceInfo> {
+        let gpus = (0..).map(Device::Cuda).map_while(|d| d.info().ok());
+        let apple = (0..).map(Device::Metal).map_while(|d| d.info().ok());
+        Device::Cpu.info().into_iter().chain(gpus).chain(apple).collect()
+    }
+
+    /// Asks the device for its name and memory; an error says why it cannot serve.
+    pub fn info(self) -> Result<DeviceInfo> {
+        match self {
+            Device::Cpu => launch::cpu::info(),
+            Device::Cuda(n) => launch::cuda::info(n),
+            Device::Metal(n) => launch::metal::info(n),
+        }
+    }
+
+    /// The same device with its ordinal dropped: `cpu`, `cuda`, `metal`.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Device::Cpu => "cpu",
+            Device::Cuda(_) => "cuda",
+            Device::Metal(_) => "metal",
+        }
+    }
+
+    /// Whether the device has memory of its own, so that work on the host means a copy there and back.
+    pub fn is_gpu(self) -> bool {
+        self != Device::Cpu
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Device::Cpu => f.pad("cpu"),
+            Device::Cuda(n) | Device::Metal(n) => f.pad(&format!("{}:{n}", self.kind())),
+        }
+    }
+}
+
+impl FromStr for Device {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        let (kind, ordinal) = s.split_once(':').unwrap_or((s, "0"));
+        let number = ordinal.parse::<usize>();
+        match (kind, number) {
+            ("cpu", _) if s == "cpu" => Ok(Device::Cpu),
+            ("cuda", Ok(n)) => Ok(Device::Cuda(n)),
+            ("metal", Ok(n)) => Ok(Device::Metal(n)),
+            _ => Err(Error::Parse(format!("unknown device `{s}`; one of auto, cpu, cuda, cuda:N, metal, metal:N"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_round_trip_and_garbage_is_refused() {
+        for d in [Device::Cpu, Device::Cuda(0), Device::Cuda(3), Device::Metal(1)] {
+            assert_eq!(d.to_string().parse::<Device>().unwrap(), d);
+        }
+        assert_eq!("cuda".parse::<Device>().unwrap(), Device::Cuda(0));
+        for bad in ["", "gpu", "cpu:0", "cuda:", "cuda:x", "cuda:-1", "metal:1:2"] {
+            assert!(bad.parse::<Device>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! y[t] = Σ tableᵢ[idsᵢ[t]]        summed in f32, one rounding to T
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op};
+use crate::{DType, Device, Error, Result, Tensor};
+
+/// Looks every id up in its table and adds the rows: words, positions and types in one pass.
+///
+/// Each pair is a table `[rows, n]` and ids `[t]`; an id beyond its table is an error on the CPU and must not be sent to a GPU.
+pub fn embed(pairs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
+    let Some((table, ids)) = pairs.first() else { return Err(Error::call("embed", "no tables")) };
+    let fits = |(t, i): &(&Tensor, &Tensor)| {
+        t.dims().len() == 2
+            && t.dims()[1] == table.dims()[1]
+            && t.dtype() == table.dtype()
+            && i.dims() == ids.dims()
+            && i.dtype() == DType::U32
+    };
+    if table.dims().len() != 2 || !pairs.iter().all(fits) {
+        return Err(Error::call("embed", "tables of one width and dtype with u32 ids of one length are needed"));
+    }
+    ladder::run(EmbedOp { pairs: pairs.iter().map(|(t, i)| ((*t).clone(), (*i).clone())).collect() })
+}
+
+pub(crate) struct EmbedOp {
+    pairs: Vec<(Tensor, Tensor)>,
+}
+
+impl Op for EmbedOp {
+    const NAME: &'static str = "embed";
+
+    fn x(&self) -> &Tensor {
+        &self.pairs[0].0
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        let (table, ids) = &self.pairs[0];
+        (vec![ids.dims()[0], table.dims()[1]], table.dtype())
+    }
+
+    fn detail(&self) -> String {
+        let rows: Vec<_> = self.pairs.iter().map(|(t, _)| t.dims()[0].to_string()).collect();
+        format!("{} → {}", rows.join(" + "), self.x().dims()[1])
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let pairs = self.pairs.iter().map(|(t, i)| Ok((to(t)?, to(i)?))).collect::<Result<_>>()?;
+        Ok(EmbedOp { pairs })
+    }
+}

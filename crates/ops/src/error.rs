@@ -1,0 +1,80 @@
+//! What can go wrong in an op, said so that the reader knows what, where and what to do next.
+
+use crate::{DType, Device, Rung};
+
+/// Any failure below `models`.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The call itself is wrong: shapes or dtypes that do not fit together.
+    #[error("{op}: {what}")]
+    Call {
+        /// The op that was called.
+        op: &'static str,
+        /// What does not fit.
+        what: String,
+    },
+    /// No rung that the policy allows can take the call.
+    #[error("{op} in {dtype} on {device}{at}: {why}")]
+    Refused {
+        /// The op that was called.
+        op: &'static str,
+        /// Its activation dtype.
+        dtype: DType,
+        /// The device its tensors live on.
+        device: Device,
+        /// Where in the model, as ` (layer 3)`, or empty.
+        at: String,
+        /// Why each rung was refused, and what to do about it.
+        why: String,
+    },
+    /// A rung that had said it could take the call failed while running. Never a reason to descend.
+    #[error("{op} in {dtype} on {device}{at}: the {rung} rung failed: {source}")]
+    Failed {
+        /// The op that was called.
+        op: &'static str,
+        /// Its activation dtype.
+        dtype: DType,
+        /// The device its tensors live on.
+        device: Device,
+        /// Where in the model, as ` (layer 3)`, or empty.
+        at: String,
+        /// The rung that was running.
+        rung: Rung,
+        /// What the kernel or Candle said.
+        source: Box<Error>,
+    },
+    /// A weight is missing from the file or has another shape than the configuration says.
+    #[error("weight {name}: {what}")]
+    Weight {
+        /// Full name in the file.
+        name: String,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The device is not in this build or not in this machine.
+    #[error("{device}: {why}")]
+    Device {
+        /// The device asked for.
+        device: Device,
+        /// Why it cannot serve, and what to do.
+        why: String,
+    },
+    /// A name that is not a device, dtype or rung.
+    #[error("{0}")]
+    Parse(String),
+    /// Values were asked of a phantom tensor, which has none.
+    #[error("a phantom tensor has a shape but no values")]
+    Phantom,
+    /// From Candle.
+    #[error(transparent)]
+    Candle(#[from] candle_core::Error),
+}
+
+/// Shorthand used throughout the crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn call(op: &'static str, what: impl Into<String>) -> Self {
+        Self::Call { op, what: what.into() }
+    }
+}

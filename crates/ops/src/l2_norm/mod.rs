@@ -1,0 +1,59 @@
+//! y = x / max(‖x‖₂, 1e-12) over the last axis        in f32, one rounding to T
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op};
+use crate::{DType, Device, Result, Tensor};
+
+/// What a vector's length is held at from below, so that a zero vector stays zero.
+const LEAST: f32 = 1e-12;
+
+/// Vectors of length one, over the last axis.
+pub fn l2_norm(x: &Tensor) -> Result<Tensor> {
+    ladder::run(L2NormOp { x: x.clone() })
+}
+
+pub(crate) struct L2NormOp {
+    x: Tensor,
+}
+
+impl Op for L2NormOp {
+    const NAME: &'static str = "l2_norm";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (self.x.dims().to_vec(), self.x.dtype())
+    }
+
+    fn detail(&self) -> String {
+        format!("{}", self.x.dims().last().unwrap_or(&0))
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(L2NormOp { x: to(&self.x)? })
+    }
+}

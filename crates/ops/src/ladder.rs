@@ -1,0 +1,326 @@
+//! The ladder: fused → composed → host. The first rung that says it can takes the call, and the choice is counted.
+//!
+//! `can` decides before anything runs, from what the op declares and from this machine's last doctor verdict. A rung that
+//! fails after it said it could is an error, never a reason to step down: stepping down silently is how people end up on the
+//! CPU without knowing.
+
+use crate::cpu::Isa;
+use crate::ledger::Ledger;
+use crate::{DType, Device, Error, Place, Result, Tensor};
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A way to run an op, best first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rung {
+    /// Our own kernel for this device.
+    Fused,
+    /// The formula in Candle's tensor ops, on the same device.
+    Composed,
+    /// Copied to the CPU, run there, copied back.
+    Host,
+}
+
+impl Rung {
+    /// From the first choice to the last.
+    pub const ALL: [Rung; 3] = [Rung::Fused, Rung::Composed, Rung::Host];
+}
+
+impl fmt::Display for Rung {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Rung::Fused => "fused",
+            Rung::Composed => "composed",
+            Rung::Host => "host",
+        })
+    }
+}
+
+impl FromStr for Rung {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        Rung::ALL
+            .into_iter()
+            .find(|r| r.to_string() == s)
+            .ok_or_else(|| Error::Parse(format!("unknown rung `{s}`; one of fused, composed, host")))
+    }
+}
+
+/// A rung's word on one call, given before it runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Can {
+    /// It will take it.
+    Yes,
+    /// It will not, and why.
+    No(String),
+}
+
+impl Can {
+    /// A refusal with its reason.
+    pub(crate) fn no(why: impl Into<String>) -> Can {
+        Can::No(why.into())
+    }
+}
+
+/// One call of an op, checked, with everything it reads.
+pub(crate) trait Op: Sized {
+    /// The op's folder.
+    const NAME: &'static str;
+    /// The activations: they decide the call's dtype and device.
+    fn x(&self) -> &Tensor;
+    /// Shape and dtype of the result.
+    fn out(&self) -> (Vec<usize>, DType);
+    /// Shapes and options, for the plan's reader.
+    fn detail(&self) -> String;
+    /// Whether our kernel for this device takes this call. Declares only: whether the build holds it is the ladder's to know.
+    fn fused(&self, device: Device) -> Can;
+    /// Our CPU kernel.
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor>;
+    /// Our CUDA kernel.
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        Err(Error::call(Self::NAME, "no CUDA kernel in this build"))
+    }
+    /// Our Metal kernel.
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        Err(Error::call(Self::NAME, "no Metal kernel in this build"))
+    }
+    /// The formula in Candle's tensor ops.
+    fn composed(&self) -> Result<candle_core::Tensor>;
+    /// The same call with every tensor taken through `to`: how the host rung moves it.
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self>;
+}
+
+/// What the user allows.
+#[derive(Clone, Debug, Default)]
+pub struct Policy {
+    /// Only this rung; a call it cannot take is an error.
+    pub force: Option<Rung>,
+    /// Whether a GPU may hand ops to the CPU.
+    pub allow_host: bool,
+    /// Only this CPU instruction set, instead of the widest found.
+    pub isa: Option<Isa>,
+    /// Kernels that failed their cases on this machine.
+    pub withdrawn: Vec<Withdrawn>,
+}
+
+/// A kernel that `doctor` found wrong here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Withdrawn {
+    /// The op.
+    pub op: String,
+    /// `cpu`, `cuda` or `metal`.
+    pub kind: String,
+    /// The dtype it failed in.
+    pub dtype: DType,
+}
+
+/// What one count is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Counted {
+    /// The op.
+    pub op: &'static str,
+    /// The device asked for (the host rung runs elsewhere, and says so by its name).
+    pub device: Device,
+    /// Activation dtype.
+    pub dtype: DType,
+    /// The rung that took the call.
+    pub rung: Rung,
+}
+
+/// One op call of a traced forward pass.
+#[derive(Clone, Debug)]
+pub struct Step {
+    /// The op.
+    pub op: &'static str,
+    /// Where in the model, or empty.
+    pub at: String,
+    /// Shapes and options.
+    pub detail: String,
+    /// Activation dtype.
+    pub dtype: DType,
+    /// The rung that takes it, or why none does.
+    pub rung: Result<Rung, String>,
+    /// Why each better rung does not.
+    pub why_not: Vec<String>,
+}
+
+/// The state behind op calls on one thread: policy in, counts and bookings out.
+///
+/// Ops take tensors only, so the ladder is ambient: the thread that owns a device enters it once. Nothing is global.
+#[derive(Debug, Default)]
+pub struct Ladder {
+    /// What is allowed.
+    pub policy: Policy,
+    /// Bytes held by tensors made under this ladder.
+    pub ledger: Arc<Ledger>,
+    counts: Mutex<BTreeMap<Counted, u64>>,
+    trace: Mutex<Option<Vec<Step>>>,
+}
+
+thread_local! {
+    static ENTERED: RefCell<Vec<Arc<Ladder>>> = const { RefCell::new(Vec::new()) };
+    static AT: Cell<Option<(&'static str, usize)>> = const { Cell::new(None) };
+}
+
+/// The ladder of this thread: the one entered last, or a default one.
+pub(crate) fn current() -> Arc<Ladder> {
+    ENTERED.with_borrow_mut(|entered| {
+        if entered.is_empty() {
+            entered.push(Arc::default());
+        }
+        entered[entered.len() - 1].clone()
+    })
+}
+
+/// Leaves the ladder when dropped.
+#[must_use]
+pub struct Entered(());
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        ENTERED.with_borrow_mut(|entered| entered.pop());
+    }
+}
+
+/// Names the part of the model that the following calls belong to, until dropped: `let _at = at("layer", 3);`.
+#[must_use]
+pub fn at(what: &'static str, index: usize) -> impl Drop {
+    struct Leave(Option<(&'static str, usize)>);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            AT.set(self.0);
+        }
+    }
+    Leave(AT.replace(Some((what, index))))
+}
+
+impl Ladder {
+    /// A ladder with this policy and nothing counted.
+    pub fn new(policy: Policy) -> Arc<Ladder> {
+        Arc::new(Ladder { policy, ..Ladder::default() })
+    }
+
+    /// Makes this the thread's ladder until the guard is dropped.
+    pub fn enter(self: Arc<Self>) -> Entered {
+        ENTERED.with_borrow_mut(|entered| entered.push(self));
+        Entered(())
+    }
+
+    /// What really ran so far.
+    pub fn counts(&self) -> Vec<(Counted, u64)> {
+        lock(&self.counts).iter().map(|(k, v)| (*k, *v)).collect()
+    }
+
+    /// Runs `f`, which should work on phantoms, and returns the calls it made. Refusals are recorded, not raised.
+    pub fn trace<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> (T, Vec<Step>) {
+        let _here = self.clone().enter();
+        *lock(&self.trace) = Some(Vec::new());
+        let out = f();
+        (out, lock(&self.trace).take().unwrap_or_default())
+    }
+
+    /// The rung that takes `op`, with the reasons of those above it; or every rung's reason.
+    fn choose<O: Op>(&self, op: &O) -> (Option<Rung>, Vec<String>) {
+        let mut why_not = Vec::new();
+        for rung in Rung::ALL {
+            match self.can(op, rung) {
+                Can::Yes => return (Some(rung), why_not),
+                Can::No(why) => why_not.push(format!("{rung}: {why}")),
+            }
+        }
+        (None, why_not)
+    }
+
+    fn can<O: Op>(&self, op: &O, rung: Rung) -> Can {
+        if let Some(force) = self.policy.force
+            && force != rung
+        {
+            return Can::no(format!("{force} is forced"));
+        }
+        let (device, dtype) = (op.x().device(), op.x().dtype());
+        match rung {
+            Rung::Fused => {
+                let failed = |w: &&Withdrawn| w.op == O::NAME && w.kind == device.kind() && w.dtype == dtype;
+                if self.policy.withdrawn.iter().any(|w| failed(&w)) {
+                    return Can::no("the kernel failed its cases on this machine (`sconce doctor`) and is withdrawn");
+                }
+                op.fused(device)
+            }
+            Rung::Composed => Can::Yes,
+            Rung::Host if !device.is_gpu() => Can::no("this is the host"),
+            Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
+                Can::no("running on the CPU behind a GPU's back is refused; --allow-host permits it")
+            }
+            Rung::Host => Can::Yes,
+        }
+    }
+
+    fn count(&self, counted: Counted) {
+        *lock(&self.counts).entry(counted).or_default() += 1;
+    }
+}
+
+/// Runs the call on the first rung that can, and counts it.
+pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
+    let ladder = current();
+    let (device, dtype) = (op.x().device(), op.x().dtype());
+    let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
+    let (rung, why_not) = ladder.choose(&op);
+    let (dims, out) = op.out();
+
+    if op.x().is_phantom() {
+        let step = Step {
+            op: O::NAME,
+            at: at().unwrap_or_default(),
+            detail: op.detail(),
+            dtype,
+            rung: rung.ok_or_else(|| why_not.join("; ")),
+            why_not,
+        };
+        if let Some(steps) = lock(&ladder.trace).as_mut() {
+            steps.push(step);
+        }
+        return Ok(Tensor::phantom(&dims, out, device));
+    }
+
+    let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
+    let Some(rung) = rung else {
+        return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
+    };
+    ladder.count(Counted { op: O::NAME, device, dtype, rung });
+    let result = match rung {
+        Rung::Fused => match device {
+            Device::Cpu => op.cpu(Isa::of(&ladder.policy)?),
+            Device::Cuda(_) => op.cuda(),
+            Device::Metal(_) => op.metal(),
+        },
+        Rung::Composed => op.composed(),
+        Rung::Host => host(&op, &ladder),
+    };
+    match result {
+        Ok(t) if t.dims() == dims => Ok(Tensor::real(t, out, device)),
+        Ok(t) => Err(Error::call(O::NAME, format!("the {rung} rung gave {:?}, not {dims:?}", t.dims()))),
+        Err(e) => Err(Error::Failed { op: O::NAME, dtype, device, at: at(), rung, source: Box::new(e) }),
+    }
+}
+
+/// The host rung, written once for every op: copy in, run the CPU's ladder, copy back.
+fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
+    let policy = Policy { isa: ladder.policy.isa, ..Policy::default() };
+    let cpu = Ladder { policy, ledger: ladder.ledger.clone(), ..Ladder::default() };
+    let _here = Arc::new(cpu).enter();
+    let there = op.x().candle()?.device().clone();
+    let cpu = Place::cpu();
+    let moved = op.map(&|t| {
+        Tensor::upload(t.dims(), t.dtype(), &cpu, || Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?))
+    })?;
+    Ok(run(moved)?.candle()?.to_device(&there)?)
+}
+
+/// A poisoned lock only means that another thread panicked between two whole updates.
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,34 @@
+//! Opening devices and launching kernels on them: one file a device. A build without a device holds a stand-in that says so.
+
+pub(crate) mod cpu;
+
+#[cfg(not(all(cuda, metal)))]
+macro_rules! absent {
+    ($kind:ident, $why:literal) => {
+        use crate::{Device, DeviceInfo, Error, Result};
+
+        pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
+            Err(Error::Device { device: Device::$kind(n), why: $why.into() })
+        }
+
+        pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
+            Err(Error::Device { device: Device::$kind(n), why: $why.into() })
+        }
+    };
+}
+
+#[cfg(cuda)]
+pub(crate) mod cuda;
+#[cfg(not(cuda))]
+pub(crate) mod cuda {
+    //! Stands in for the CUDA launcher where the build has none.
+    absent!(Cuda, "this build has no CUDA; build with `--features cuda` (needs the CUDA toolkit)");
+}
+
+#[cfg(metal)]
+pub(crate) mod metal;
+#[cfg(not(metal))]
+pub(crate) mod metal {
+    //! Stands in for the Metal launcher where the build has none.
+    absent!(Metal, "this build has no Metal; it is built in on macOS");
+}

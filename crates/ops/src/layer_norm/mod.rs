@@ -1,0 +1,111 @@
+//! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual        all in f32, one rounding to T
+//!
+//! The variance is the mean of squared distances from a mean that is already known (two passes): E[s²] − E[s]² loses all its
+//! digits when the mean is large against the spread.
+
+mod cases;
+mod composed;
+mod cpu;
+#[cfg(cuda)]
+mod cuda;
+#[cfg(metal)]
+mod metal;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op};
+use crate::{DType, Device, Error, Result, Tensor, Weights};
+
+/// Weight, bias and eps of a layer norm.
+#[derive(Clone, Debug)]
+pub struct LayerNorm {
+    weight: Tensor,
+    bias: Option<Tensor>,
+    eps: f32,
+}
+
+impl LayerNorm {
+    /// `weight` and, if the file has it, `bias`, both `[size]`; the oldest files call them `gamma` and `beta`.
+    pub fn load(w: &Weights, size: usize, eps: f32) -> Result<LayerNorm> {
+        let (weight, bias) = if w.has("gamma") { ("gamma", "beta") } else { ("weight", "bias") };
+        Ok(LayerNorm { weight: w.tensor(weight, &[size])?, bias: w.optional(bias, &[size])?, eps })
+    }
+
+    /// Normalises the last axis of `x`.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
+    }
+
+    /// Normalises `x + residual` without writing the sum.
+    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(x, Some(residual))
+    }
+
+    fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let n = self.weight.dims()[0];
+        let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
+        if x.dims().last() != Some(&n) || !residual.is_none_or(fits) || x.dtype() != self.weight.dtype() {
+            let residual = residual.map(Tensor::dims);
+            let what = format!("x {:?} in {}, residual {residual:?}, weight [{n}]", x.dims(), x.dtype());
+            return Err(Error::call("layer_norm", what));
+        }
+        ladder::run(LayerNormOp { x: x.clone(), residual: residual.cloned(), norm: self.clone() })
+    }
+}
+
+pub(crate) struct LayerNormOp {
+    x: Tensor,
+    residual: Option<Tensor>,
+    norm: LayerNorm,
+}
+
+impl Op for LayerNormOp {
+    const NAME: &'static str = "layer_norm";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (self.x.dims().to_vec(), self.x.dtype())
+    }
+
+    fn detail(&self) -> String {
+        let residual = if self.residual.is_some() { ", residual" } else { "" };
+        let bias = if self.norm.bias.is_some() { "" } else { ", no bias" };
+        format!("{}{residual}{bias}", self.norm.weight.dims()[0])
+    }
+
+    fn fused(&self, _: Device) -> Can {
+        Can::Yes
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let norm = LayerNorm {
+            weight: to(&self.norm.weight)?,
+            bias: self.norm.bias.as_ref().map(to).transpose()?,
+            eps: self.norm.eps,
+        };
+        Ok(LayerNormOp { x: to(&self.x)?, residual: self.residual.as_ref().map(to).transpose()?, norm })
+    }
+}

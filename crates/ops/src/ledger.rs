@@ -1,0 +1,48 @@
+//! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// Bytes held now and at the worst moment. One per ladder; real and phantom tensors are booked alike.
+#[derive(Debug, Default)]
+pub struct Ledger {
+    live: AtomicU64,
+    peak: AtomicU64,
+}
+
+impl Ledger {
+    /// Bytes held by tensors that are alive.
+    pub fn live(&self) -> u64 {
+        self.live.load(Relaxed)
+    }
+
+    /// The most bytes ever held at once since the last [`Ledger::reset_peak`].
+    pub fn peak(&self) -> u64 {
+        self.peak.load(Relaxed)
+    }
+
+    /// Starts a new measurement from what is held now.
+    pub fn reset_peak(&self) {
+        self.peak.store(self.live(), Relaxed);
+    }
+
+    pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Arc<Lease> {
+        let bytes = bytes as u64;
+        let live = self.live.fetch_add(bytes, Relaxed) + bytes;
+        self.peak.fetch_max(live, Relaxed);
+        Arc::new(Lease { bytes, ledger: self.clone() })
+    }
+}
+
+/// One buffer's entry, shared by all views of it and struck out when the last one goes.
+#[derive(Debug)]
+pub(crate) struct Lease {
+    bytes: u64,
+    ledger: Arc<Ledger>,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.ledger.live.fetch_sub(self.bytes, Relaxed);
+    }
+}

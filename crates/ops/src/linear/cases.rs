@@ -1,0 +1,49 @@
+//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many.
+
+use super::reference::{Problem, linear};
+use super::{Activation, Linear};
+use crate::case::{Case, Input, Tolerance, weights};
+use crate::{DType, Tensor};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let shapes = [
+        (1, 384, 384, Activation::None, true),
+        (16, 384, 1152, Activation::None, true),
+        (37, 384, 1536, Activation::Gelu, true),
+        (128, 1536, 384, Activation::None, true),
+        (200, 33, 65, Activation::GeluTanh, true),
+        (13, 130, 31, Activation::Relu, false),
+        (7, 64, 100, Activation::Silu, true),
+        (5, 48, 48, Activation::Tanh, false),
+        (3, 1, 1, Activation::None, true),
+    ];
+    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    DType::FLOATS.into_iter().flat_map(case).collect()
+}
+
+fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {
+    let x = Input::normal(seed * 3 + 1, &[m, k], dtype, 0.0, 1.0);
+    let w = Input::normal(seed * 3 + 2, &[n, k], dtype, 0.0, 1.0 / (k as f32).sqrt());
+    let b = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, 0.0, 0.5));
+    let (rx, rw, rb) = (x.clone(), w.clone(), b.clone());
+    Case {
+        op: "linear",
+        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }),
+        dtype,
+        // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first
+        // two on. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about √k/2 in
+        // all; the worst of tens of thousands of elements is four times that.
+        tolerance: Tolerance { fused: 1.0, composed: 4.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
+        flops: 2 * (m * k * n) as u64,
+        prepare: Box::new(move |place| {
+            let mut entries = vec![("weight", &w)];
+            entries.extend(b.as_ref().map(|b| ("bias", b)));
+            let layer = Linear::load(&weights(&entries, place), k, n)?.with(activation);
+            let x: Tensor = x.on(place)?;
+            Ok(Box::new(move || layer.forward(&x)))
+        }),
+        reference: Box::new(move || {
+            linear(&Problem { x: &rx.values, w: &rw.values, bias: rb.as_ref().map(|b| &*b.values), k, activation })
+        }),
+    }
+}

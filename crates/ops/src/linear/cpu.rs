@@ -1,0 +1,181 @@
+//! Packing, and the product over panels with bias and activation in the epilogue.
+#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
+
+use super::{Activation, Layout, LinearOp, Weight, layout_in};
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, multiply, packed_len};
+use crate::cpu::rows::{Reading, Rows};
+use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::tensor::host;
+use crate::weights::Raw;
+use crate::{Place, Result, Tensor, Weights};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Matrices of `n` × `k` from a file, below each other, in the layout of `w`'s place.
+pub(super) fn pack(raws: &[Raw<'_>], k: usize, n: usize, w: &Weights) -> Result<Weight> {
+    let (layout, rows) = (layout_in(w.place()), raws.len() * n);
+    let dims = match layout {
+        Layout::Rows => vec![rows, k],
+        Layout::Panels => vec![packed_len(k, rows)],
+    };
+    let data = Tensor::upload(&dims, w.dtype(), w.place(), || {
+        with_elem!("linear", w.dtype(), T => {
+            let read = |row: usize, out: &mut [T]| raws[row / n].read(row % n * k, out);
+            let values = match layout {
+                Layout::Rows => {
+                    let mut all = vec![T::default(); rows * k];
+                    all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
+                    all
+                }
+                Layout::Panels => panels::<T>(rows, k, read),
+            };
+            host(values, &dims)
+        })
+    })?;
+    Ok(Weight { data, layout, k, n: rows })
+}
+
+/// Vectors of `n` from a file, one after another.
+pub(super) fn join(raws: &[Raw<'_>], n: usize, w: &Weights) -> Result<Tensor> {
+    let dims = [raws.len() * n];
+    Tensor::upload(&dims, w.dtype(), w.place(), || {
+        with_elem!("linear", w.dtype(), T => {
+            let mut all = vec![T::default(); dims[0]];
+            raws.iter().zip(all.chunks_mut(n.max(1))).for_each(|(raw, out)| raw.read(0, out));
+            host(all, &dims)
+        })
+    })
+}
+
+/// The same weight on the CPU in panels.
+pub(super) fn repack(weight: Weight) -> Result<Weight> {
+    if weight.layout == Layout::Panels {
+        return Ok(weight);
+    }
+    let dims = [packed_len(weight.k, weight.n)];
+    let data = with_elem!("linear", weight.data.dtype(), T => {
+        let reading = Reading::of(&weight.data)?;
+        let rows = reading.rows::<T>()?;
+        let values = panels::<T>(weight.n, weight.k, |row, out| out.copy_from_slice(rows.row(row)));
+        Tensor::upload(&dims, T::TYPE, &Place::cpu(), || host(values, &dims))
+    })?;
+    Ok(Weight { data, layout: Layout::Panels, ..weight })
+}
+
+/// `[n, k]` from panels again: only the composed form on the CPU asks for it, when it is forced.
+pub(super) fn unpack(weight: &Weight) -> Result<candle_core::Tensor> {
+    let (k, n) = (weight.k, weight.n);
+    with_elem!("linear", weight.data.dtype(), T => {
+        let reading = Reading::of(&weight.data)?;
+        let panels = reading.slice::<T>()?;
+        let at = |i: usize| panels[(i / k / PANEL * k + i % k) * PANEL + i / k % PANEL];
+        host((0..n * k).map(at).collect::<Vec<T>>(), &[n, k])
+    })
+}
+
+/// `[ceil(rows / PANEL)][k][PANEL]`, zeros behind the last row.
+fn panels<T: Elem>(rows: usize, k: usize, read: impl Fn(usize, &mut [T]) + Sync) -> Vec<T> {
+    let mut out = vec![T::default(); packed_len(k, rows)];
+    if k == 0 {
+        return out;
+    }
+    out.par_chunks_mut(k * PANEL).enumerate().for_each_init(
+        || vec![T::default(); k],
+        |row, (panel, out)| {
+            for c in 0..PANEL.min(rows - panel * PANEL) {
+                read(panel * PANEL + c, row);
+                row.iter().enumerate().for_each(|(i, v)| out[i * PANEL + c] = *v);
+            }
+        },
+    );
+    out
+}
+
+thread_local! {
+    /// Rows of x in f32, kept from call to call by each worker.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
+    let weight = repack(op.weight.clone())?;
+    with_elem!("linear", op.x.dtype(), T => {
+        let (x, w) = (Reading::of(&op.x)?, Reading::of(&weight.data)?);
+        let bias = op.bias.as_ref().map(Reading::of).transpose()?;
+        let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
+        let b = Panels { data: w.slice::<T>()?, k: weight.k, n: weight.n };
+        let y = product(isa, x.rows::<T>()?, b, bias, op.activation);
+        let mut dims = op.x.dims().to_vec();
+        dims.pop();
+        dims.push(weight.n);
+        host(y, &dims)
+    })
+}
+
+/// Splits the output into tasks of at most BLOCK rows, and of fewer columns when rows alone would leave threads idle.
+fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T]>, activation: Activation) -> Vec<T> {
+    let mut y = vec![T::default(); x.rows * b.n];
+    let panels = b.n.div_ceil(PANEL);
+    let blocks = x.rows.div_ceil(BLOCK).max(1);
+    let wanted = 3 * rayon::current_num_threads();
+    let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
+    let per_task = panels.div_ceil(columns).max(1);
+    let out = Output(y.as_mut_ptr());
+    (0..blocks * columns).into_par_iter().for_each(|task| {
+        let (block, column) = (task / columns, task % columns);
+        WIDE.with_borrow_mut(|wide| {
+            isa.run(Task {
+                x,
+                b,
+                bias,
+                activation,
+                rows: block * BLOCK..(block + 1) * BLOCK,
+                panels: column * per_task..(column + 1) * per_task,
+                out: &out,
+                wide,
+            });
+        });
+    });
+    y
+}
+
+/// The start of y, shared by tasks that write disjoint parts of it.
+struct Output<T>(*mut T);
+// SAFETY: every element of y belongs to exactly one task (one block of rows × one run of panels).
+unsafe impl<T: Send> Sync for Output<T> {}
+
+struct Task<'a, T> {
+    x: Rows<'a, T>,
+    b: Panels<'a, T>,
+    bias: Option<&'a [T]>,
+    activation: Activation,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    out: &'a Output<T>,
+    wide: &'a mut Vec<f32>,
+}
+
+impl<T: Elem> Kernel for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let n = self.b.n;
+        multiply::<S, T, T>(self.x, self.b, self.rows, self.panels, self.wide, |row, col, sums| {
+            let cols = PANEL.min(n - col);
+            // SAFETY: row < m and col + cols ≤ n, and this task alone writes these elements.
+            let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(row * n + col), cols) };
+            vectors::<S>(cols, |i, lanes| {
+                let mut v = get::<S, f32>(sums, i, lanes, 0.0);
+                // SAFETY: the contract of Lanes, kept by Isa::run.
+                unsafe {
+                    if let Some(bias) = self.bias {
+                        v = S::add(v, get::<S, T>(bias, col + i, lanes, 0.0));
+                    }
+                    put::<S, T>(y, i, lanes, math::activate::<S>(self.activation, v));
+                }
+            });
+        });
+    }
+}

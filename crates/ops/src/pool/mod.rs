@@ -1,0 +1,114 @@
+//! One vector a sequence from one vector a token        summed in f32, and f32 is what comes out
+//!
+//! - cls: the first token · mean: Σx / n · max: the largest of each column · mean-sqrt-len: Σx / √n
+//! - weighted-mean: Σ i·x / Σ i, with i = 1, 2, … the token's place · last-token: the last token
+//!
+//! Several modes are laid side by side. Tokens of a prompt that the model's files exclude are skipped by all modes, and their
+//! places still count in weighted-mean, as sentence-transformers has it.
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op};
+use crate::{DType, Device, Error, Result, Segments, Tensor};
+use std::ops::Range;
+
+/// How a sequence becomes a vector.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// The first token.
+    Cls,
+    /// The mean of all tokens.
+    Mean,
+    /// The largest value of each column.
+    Max,
+    /// The sum divided by the root of the count.
+    MeanSqrtLen,
+    /// The mean with weights 1, 2, 3, ….
+    WeightedMean,
+    /// The last token.
+    LastToken,
+}
+
+/// Pools `x` `[tokens, n]` to f32 `[sequences, modes · n]`; `skip[i]` tokens at the head of sequence `i` are left out.
+pub fn pool(x: &Tensor, segments: &Segments, skip: &[usize], modes: &[Pooling]) -> Result<Tensor> {
+    let [tokens, _] = *x.dims() else {
+        return Err(Error::call("pool", format!("x {:?} is not [tokens, size]", x.dims())));
+    };
+    let leaves_some = segments.iter().zip(skip).all(|(range, skip)| *skip < range.len());
+    if tokens != segments.tokens() || skip.len() != segments.count() || !leaves_some || modes.is_empty() {
+        let what = format!(
+            "{tokens} rows for {} packed tokens, {} skips for {} sequences (each must leave a token), {} modes",
+            segments.tokens(),
+            skip.len(),
+            segments.count(),
+            modes.len()
+        );
+        return Err(Error::call("pool", what));
+    }
+    ladder::run(PoolOp { x: x.clone(), segments: segments.clone(), skip: skip.to_vec(), modes: modes.to_vec() })
+}
+
+pub(crate) struct PoolOp {
+    x: Tensor,
+    segments: Segments,
+    skip: Vec<usize>,
+    modes: Vec<Pooling>,
+}
+
+impl PoolOp {
+    /// Rows of sequence `i` that count.
+    fn rows(&self, i: usize) -> Range<usize> {
+        let range = self.segments.range(i);
+        range.start + self.skip[i]..range.end
+    }
+
+    fn size(&self) -> usize {
+        self.x.dims()[1]
+    }
+}
+
+impl Op for PoolOp {
+    const NAME: &'static str = "pool";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (vec![self.segments.count(), self.modes.len() * self.size()], DType::F32)
+    }
+
+    fn detail(&self) -> String {
+        format!("{:?} of {}", self.modes, self.size())
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(PoolOp {
+            x: to(&self.x)?,
+            segments: self.segments.clone(),
+            skip: self.skip.clone(),
+            modes: self.modes.clone(),
+        })
+    }
+}

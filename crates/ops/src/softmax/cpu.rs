@@ -1,0 +1,69 @@
+//! One row at a time through an f32 row in the first-level cache. Its middle part is attention's softmax too.
+#![allow(unsafe_code, reason = "SIMD lanes")]
+
+use super::SoftmaxOp;
+use crate::Result;
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::gemm::copy_widened;
+use crate::cpu::rows::{Reading, fill_rows};
+use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::tensor::host;
+
+pub(super) fn run(op: &SoftmaxOp, isa: Isa) -> Result<candle_core::Tensor> {
+    with_elem!("softmax", op.x.dtype(), T => {
+        let x = Reading::of(&op.x)?;
+        let x = x.rows::<T>()?;
+        let y = fill_rows::<T>(x.rows, x.cols, x.cols, |i, out, e| isa.run(Row { x: x.row(i), e, out }));
+        host(y, op.x.dims())
+    })
+}
+
+struct Row<'a, T> {
+    x: &'a [T],
+    e: &'a mut [f32],
+    out: &'a mut [T],
+}
+
+impl<T: Elem> Kernel for Row<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        copy_widened::<S, T>(self.x, self.e);
+        let sum = exp_row::<S>(self.e, 1.0);
+        vectors::<S>(self.x.len(), |i, lanes| {
+            // SAFETY: the contract of Lanes, kept by Isa::run.
+            let v = unsafe { S::div(get::<S, f32>(self.e, i, lanes, 0.0), S::splat(sum)) };
+            put::<S, T>(self.out, i, lanes, v);
+        });
+    }
+}
+
+/// Scores become exp(scale · score − largest); returns their sum. Subtracting first keeps exp from overflowing.
+#[inline(always)]
+pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32) -> f32 {
+    // SAFETY: the contract of Lanes, kept by Isa::run.
+    unsafe {
+        let scale = S::splat(scale);
+        let mut largest = S::splat(f32::NEG_INFINITY);
+        vectors::<S>(scores.len(), |i, lanes| {
+            // The lanes beyond the row repeat its first score, which cannot become the largest by itself.
+            let v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
+            put::<S, f32>(scores, i, lanes, v);
+            largest = S::max(largest, v);
+        });
+        let largest = S::splat(S::largest(largest));
+        let (mut sum, mut rest) = (S::splat(0.0), 0.0);
+        vectors::<S>(scores.len(), |i, lanes| {
+            let e = math::exp::<S>(S::sub(get::<S, f32>(scores, i, lanes, 0.0), largest));
+            put::<S, f32>(scores, i, lanes, e);
+            // The lanes beyond the row belong to no score and are left out of the sum.
+            if lanes == S::WIDTH {
+                sum = S::add(sum, e);
+            } else {
+                rest = scores[i..i + lanes].iter().sum();
+            }
+        });
+        S::sum(sum) + rest
+    }
+}

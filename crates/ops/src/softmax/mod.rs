@@ -1,0 +1,60 @@
+//! y = exp(x − max(x)) / Σ exp(x − max(x)) over the last axis        in f32, one rounding to T
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+pub(crate) use cpu::exp_row;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op};
+use crate::{DType, Device, Error, Result, Tensor};
+
+/// Probabilities from scores, over the last axis.
+pub fn softmax(x: &Tensor) -> Result<Tensor> {
+    if x.dims().last().is_none_or(|n| *n == 0) {
+        return Err(Error::call("softmax", format!("x {:?} has no scores", x.dims())));
+    }
+    ladder::run(SoftmaxOp { x: x.clone() })
+}
+
+pub(crate) struct SoftmaxOp {
+    x: Tensor,
+}
+
+impl Op for SoftmaxOp {
+    const NAME: &'static str = "softmax";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (self.x.dims().to_vec(), self.x.dtype())
+    }
+
+    fn detail(&self) -> String {
+        format!("over {}", self.x.dims().last().unwrap_or(&0))
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(SoftmaxOp { x: to(&self.x)? })
+    }
+}

@@ -1,0 +1,180 @@
+//! The tensor that models see: a Candle tensor or a phantom, with its bytes booked.
+//!
+//! It offers views and nothing that computes. Whatever computes is an op and goes through the ladder, so nothing can run
+//! uncounted, and a model cannot ask which device it is on.
+
+use crate::ledger::Lease;
+use crate::place::Kind;
+use crate::{DType, Device, Error, Place, Result, ladder};
+use candle_core::{Tensor as Candle, WithDType};
+use half::{bf16, f16};
+use std::sync::Arc;
+
+/// A dense array of numbers on some device.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    repr: Repr,
+    dtype: DType,
+    device: Device,
+    lease: Arc<Lease>,
+}
+
+#[derive(Clone, Debug)]
+enum Repr {
+    Real(Candle),
+    Phantom(Vec<usize>),
+}
+
+impl Tensor {
+    /// Uploads `values`, rounded to `dtype`.
+    pub fn from_f32(values: &[f32], dims: &[usize], dtype: DType, place: &Place) -> Result<Tensor> {
+        Self::upload(dims, dtype, place, || match dtype {
+            DType::F32 => host(values.to_vec(), dims),
+            DType::BF16 => host(values.iter().map(|v| bf16::from_f32(*v)).collect(), dims),
+            DType::F16 => host(values.iter().map(|v| f16::from_f32(*v)).collect(), dims),
+            DType::U32 => Err(Error::call("upload", "floats cannot become u32")),
+        })
+    }
+
+    /// Uploads ids or positions.
+    pub fn from_u32(values: &[u32], place: &Place) -> Result<Tensor> {
+        let dims = [values.len()];
+        Self::upload(&dims, DType::U32, place, || host(values.to_vec(), &dims))
+    }
+
+    /// Makes a tensor in `place` from one that `build` gives on the host; on phantoms `build` is not called.
+    pub(crate) fn upload(
+        dims: &[usize],
+        dtype: DType,
+        place: &Place,
+        build: impl FnOnce() -> Result<Candle>,
+    ) -> Result<Tensor> {
+        match &place.0 {
+            Kind::Phantom(device) => Ok(Self::phantom(dims, dtype, *device)),
+            Kind::Open(Device::Cpu, _) => Ok(Self::real(build()?, dtype, Device::Cpu)),
+            Kind::Open(device, candle) => Ok(Self::real(build()?.to_device(candle)?, dtype, *device)),
+        }
+    }
+
+    /// Books a fresh Candle tensor.
+    pub(crate) fn real(candle: Candle, dtype: DType, device: Device) -> Tensor {
+        debug_assert_eq!(candle.dtype(), dtype.candle());
+        let lease = ladder::current().ledger.lease(candle.elem_count() * dtype.size());
+        Tensor { repr: Repr::Real(candle), dtype, device, lease }
+    }
+
+    /// Books a tensor that is only a shape.
+    pub(crate) fn phantom(dims: &[usize], dtype: DType, device: Device) -> Tensor {
+        let lease = ladder::current().ledger.lease(dims.iter().product::<usize>() * dtype.size());
+        Tensor { repr: Repr::Phantom(dims.to_vec()), dtype, device, lease }
+    }
+
+    /// Length of each axis.
+    pub fn dims(&self) -> &[usize] {
+        match &self.repr {
+            Repr::Real(t) => t.dims(),
+            Repr::Phantom(dims) => dims,
+        }
+    }
+
+    /// Storage format.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The same elements under another shape, without a copy.
+    pub fn reshape(&self, dims: &[usize]) -> Result<Tensor> {
+        if dims.iter().product::<usize>() != self.dims().iter().product::<usize>() {
+            return Err(Error::call(
+                "reshape",
+                format!("{:?} does not hold as many elements as {dims:?}", self.dims()),
+            ));
+        }
+        match &self.repr {
+            Repr::Real(t) if !t.is_contiguous() => Err(Error::call("reshape", "a view with gaps would need a copy")),
+            Repr::Real(t) => Ok(self.view(Repr::Real(t.reshape(dims)?))),
+            Repr::Phantom(_) => Ok(self.view(Repr::Phantom(dims.to_vec()))),
+        }
+    }
+
+    /// Entry `index` of axis `axis`, as a view without that axis.
+    pub fn select(&self, axis: usize, index: usize) -> Result<Tensor> {
+        if self.dims().get(axis).is_none_or(|n| index >= *n) {
+            return Err(Error::call("select", format!("no entry {index} on axis {axis} of {:?}", self.dims())));
+        }
+        let repr = match &self.repr {
+            Repr::Real(t) => Repr::Real(t.narrow(axis, index, 1)?.squeeze(axis)?),
+            Repr::Phantom(dims) => {
+                let mut dims = dims.clone();
+                dims.remove(axis);
+                Repr::Phantom(dims)
+            }
+        };
+        Ok(self.view(repr))
+    }
+
+    /// Downloads the elements in row-major order, widened to f32.
+    pub fn to_f32(&self) -> Result<Vec<f32>> {
+        let t = self.candle()?;
+        Ok(t.to_device(&candle_core::Device::Cpu)?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// The device the elements are on.
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    /// The Candle tensor, for the rungs.
+    pub(crate) fn candle(&self) -> Result<&Candle> {
+        match &self.repr {
+            Repr::Real(t) => Ok(t),
+            Repr::Phantom(_) => Err(Error::Phantom),
+        }
+    }
+
+    pub(crate) fn is_phantom(&self) -> bool {
+        matches!(self.repr, Repr::Phantom(_))
+    }
+
+    fn view(&self, repr: Repr) -> Tensor {
+        Tensor { repr, dtype: self.dtype, device: self.device, lease: self.lease.clone() }
+    }
+}
+
+/// A contiguous host tensor that takes over `values`.
+pub(crate) fn host<T: WithDType>(values: Vec<T>, dims: &[usize]) -> Result<Candle> {
+    Ok(Candle::from_vec(values, dims, &candle_core::Device::Cpu)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_share_one_booking_and_phantoms_are_booked_alike() {
+        let ladder = Arc::new(ladder::Ladder::default());
+        let _here = ladder.clone().enter();
+        for place in [Place::cpu(), Place::phantom(Device::Cuda(0))] {
+            let t = Tensor::from_f32(&[0.0; 24], &[2, 3, 4], DType::BF16, &place).unwrap();
+            let row = t.select(1, 2).unwrap();
+            assert_eq!(row.dims(), [2, 4]);
+            assert_eq!(t.reshape(&[6, 4]).unwrap().dims(), [6, 4]);
+            drop(t);
+            assert_eq!(ladder.ledger.live(), 48, "{place:?}");
+            drop(row);
+            assert_eq!(ladder.ledger.live(), 0);
+        }
+        assert_eq!(ladder.ledger.peak(), 48);
+    }
+
+    #[test]
+    fn values_survive_the_trip_and_views_pick_the_right_ones() {
+        let values: Vec<f32> = (0..24).map(|v| v as f32).collect();
+        let t = Tensor::from_f32(&values, &[2, 3, 4], DType::F16, &Place::cpu()).unwrap();
+        assert_eq!(t.to_f32().unwrap(), values);
+        assert_eq!(t.select(1, 1).unwrap().to_f32().unwrap(), [4., 5., 6., 7., 16., 17., 18., 19.]);
+        assert!(t.select(1, 1).unwrap().reshape(&[8]).is_err());
+        assert!(t.select(1, 3).is_err());
+        assert!(matches!(Tensor::phantom(&[2], DType::F32, Device::Cpu).to_f32(), Err(Error::Phantom)));
+    }
+}

@@ -1,0 +1,125 @@
+//! Weights by name, from whatever file holds them to where the model wants them, each read once.
+
+use crate::cpu::elem::{Elem, with_elem};
+use crate::tensor::host;
+use crate::{DType, Error, Place, Result, Tensor};
+use half::{bf16, f16};
+use std::collections::BTreeSet;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// One tensor as the file holds it: little-endian, row-major, perhaps not aligned.
+#[derive(Clone, Debug)]
+pub struct Raw<'a> {
+    /// Its format in the file.
+    pub dtype: DType,
+    /// Its shape in the file.
+    pub dims: Vec<usize>,
+    /// Its bytes; may be empty where only the shape is known (a plan).
+    pub bytes: &'a [u8],
+}
+
+/// A file, or several, that weights are read from.
+pub trait Store: Send + Sync {
+    /// The tensor of that name, if there is one; an error if its format cannot be used.
+    fn get(&self, name: &str) -> Result<Option<Raw<'_>>>;
+    /// Every name.
+    fn names(&self) -> Vec<String>;
+}
+
+/// A place in a store's tree of names, with where and in which dtype its tensors are wanted.
+#[derive(Clone)]
+pub struct Weights {
+    store: Arc<dyn Store>,
+    prefix: String,
+    place: Place,
+    dtype: DType,
+    used: Arc<Mutex<BTreeSet<String>>>,
+}
+
+impl Weights {
+    /// The root of `store`.
+    pub fn new(store: Arc<dyn Store>, dtype: DType, place: Place) -> Weights {
+        Weights { store, prefix: String::new(), place, dtype, used: Arc::default() }
+    }
+
+    /// The branch `name`; `a.b` is the branch `b` of the branch `a`.
+    pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
+        Weights { prefix: self.name(&name.to_string()), ..self.clone() }
+    }
+
+    /// Whether the store holds `name` here.
+    pub fn has(&self, name: &str) -> bool {
+        matches!(self.store.get(&self.name(name)), Ok(Some(_)))
+    }
+
+    /// The tensor `name`, which must have exactly these dimensions.
+    pub fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
+        let raw = self.raw(name, dims)?;
+        Tensor::upload(dims, self.dtype, &self.place, || {
+            with_elem!("weights", self.dtype, T => {
+                let mut values = vec![T::default(); dims.iter().product()];
+                raw.read::<T>(0, &mut values);
+                host(values, dims)
+            })
+        })
+    }
+
+    /// The tensor `name` if it is there.
+    pub fn optional(&self, name: &str, dims: &[usize]) -> Result<Option<Tensor>> {
+        self.has(name).then(|| self.tensor(name, dims)).transpose()
+    }
+
+    /// Names in the store that nothing has asked for: a model that leaves weights unread is not the model in the file.
+    pub fn unused(&self) -> Vec<String> {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        self.store.names().into_iter().filter(|n| !used.contains(n)).collect()
+    }
+
+    /// The bytes of `name`, checked against `dims`.
+    pub(crate) fn raw(&self, name: &str, dims: &[usize]) -> Result<Raw<'_>> {
+        let name = self.name(name);
+        let fail = |what: String| Error::Weight { name: name.clone(), what };
+        let raw = self.store.get(&name)?.ok_or_else(|| fail("not in the file".into()))?;
+        if raw.dims != dims {
+            return Err(fail(format!("is {:?} in the file, {dims:?} by the configuration", raw.dims)));
+        }
+        if raw.dtype == DType::U32 {
+            return Err(fail("holds integers".into()));
+        }
+        if !self.place.is_phantom() && raw.bytes.len() != dims.iter().product::<usize>() * raw.dtype.size() {
+            return Err(fail(format!("has {} bytes, not what {dims:?} in {} takes", raw.bytes.len(), raw.dtype)));
+        }
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
+        Ok(raw)
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    fn name(&self, name: &str) -> String {
+        if self.prefix.is_empty() { name.into() } else { format!("{}.{name}", self.prefix) }
+    }
+}
+
+impl Raw<'_> {
+    /// Elements from `start` on, rounded to `T`, until `out` is full.
+    pub(crate) fn read<T: Elem>(&self, start: usize, out: &mut [T]) {
+        let bytes = &self.bytes[start * self.dtype.size()..][..out.len() * self.dtype.size()];
+        match self.dtype {
+            DType::F32 => each(bytes, out, |b: [u8; 4]| T::narrow(f32::from_le_bytes(b))),
+            DType::BF16 => each(bytes, out, |b: [u8; 2]| T::narrow(bf16::from_le_bytes(b).to_f32())),
+            DType::F16 => each(bytes, out, |b: [u8; 2]| T::narrow(f16::from_le_bytes(b).to_f32())),
+            DType::U32 => unreachable!("refused by Weights::raw"),
+        }
+    }
+}
+
+fn each<T, const N: usize>(bytes: &[u8], out: &mut [T], convert: impl Fn([u8; N]) -> T) {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    chunks.iter().zip(out).for_each(|(b, o)| *o = convert(*b));
+}

@@ -1,0 +1,63 @@
+//! Every case of every op, on every rung and instruction set that this machine has, against the f64 reference.
+
+use sconce_ops::case::{check, support_md, variants};
+use sconce_ops::{Device, Ladder, Place, Policy, Rung, Step};
+
+#[test]
+fn every_case_holds_on_every_variant_of_the_cpu() {
+    let place = Place::cpu();
+    let (mut run, mut failures) = (0, Vec::new());
+    for case in sconce_ops::cases() {
+        for variant in variants(Device::Cpu) {
+            let outcome = check(&case, &place, variant).unwrap_or_else(|| panic!("{} refuses {variant}", case.op));
+            run += 1;
+            if let Some(failure) = outcome.failure {
+                failures.push(format!("{} {} {} {variant}: {failure}", case.op, case.name, case.dtype));
+            }
+        }
+    }
+    assert!(run > 300, "only {run} cases ran");
+    assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
+}
+
+#[test]
+fn a_wrong_answer_fails_its_case() {
+    let place = Place::cpu();
+    for mut case in sconce_ops::cases() {
+        let right = case.reference;
+        // One element off by a hundredth of the whole's size: any tolerance must notice.
+        case.reference = Box::new(move || {
+            let mut wrong = right();
+            let rms = (wrong.iter().map(|v| v * v).sum::<f64>() / wrong.len() as f64).sqrt();
+            wrong[0] += 0.05 * rms.max(1e-3);
+            wrong
+        });
+        let fused = variants(Device::Cpu)[0];
+        let outcome = check(&case, &place, fused).expect("the CPU has every op");
+        assert!(outcome.failure.is_some(), "{} {} {} does not notice", case.op, case.name, case.dtype);
+    }
+}
+
+#[test]
+fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
+    for case in sconce_ops::cases() {
+        let ladder = Ladder::new(Policy::default());
+        let (phantom, steps) =
+            ladder.trace(|| (case.prepare)(&Place::phantom(Device::Cpu)).and_then(|call| call()).expect("phantom"));
+        let real = (case.prepare)(&Place::cpu()).and_then(|call| call()).expect("real");
+        assert_eq!((phantom.dims(), phantom.dtype()), (real.dims(), real.dtype()), "{} {}", case.op, case.name);
+        let [Step { op, rung, .. }] = &steps[..] else { panic!("{}: {} steps", case.op, steps.len()) };
+        assert_eq!((*op, rung.clone()), (case.op, Ok(Rung::Fused)));
+    }
+}
+
+#[test]
+fn support_md_is_current() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/SUPPORT.md");
+    let want = support_md();
+    if std::env::var_os("SCONCE_BLESS").is_some() {
+        std::fs::write(path, &want).expect("SUPPORT.md is writable");
+    }
+    let have = std::fs::read_to_string(path).unwrap_or_default();
+    assert!(have == want, "SUPPORT.md is out of date: run `SCONCE_BLESS=1 cargo test -p sconce-ops support_md`");
+}

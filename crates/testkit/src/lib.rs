@@ -1,1 +1,73 @@
-//! skeleton
+//! Dev only: the goldens that `tools/goldens` made with the reference implementation.
+
+use serde_json::Value;
+use std::path::PathBuf;
+
+/// The folder of a golden, by name.
+pub fn golden(name: &str) -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
+}
+
+/// A JSON file.
+pub fn json(path: &std::path::Path) -> Value {
+    let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
+}
+
+/// A tensor of a golden, with its shape.
+#[derive(Clone, Debug)]
+pub struct Array<T> {
+    /// Row-major values.
+    pub values: Vec<T>,
+    /// Length of each axis.
+    pub dims: Vec<usize>,
+}
+
+/// Golden tensors of one safetensors file.
+pub struct Arrays(Vec<u8>);
+
+impl Arrays {
+    /// Reads the whole file.
+    pub fn open(path: &std::path::Path) -> Arrays {
+        Arrays(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+    }
+
+    /// Numbers.
+    pub fn f32(&self, name: &str) -> Array<f32> {
+        self.read(name, safetensors::Dtype::F32, f32::from_le_bytes)
+    }
+
+    /// Ids and lengths.
+    pub fn u32(&self, name: &str) -> Array<u32> {
+        self.read(name, safetensors::Dtype::U32, u32::from_le_bytes)
+    }
+
+    /// Whether there is such a tensor.
+    pub fn has(&self, name: &str) -> bool {
+        self.file().tensor(name).is_ok()
+    }
+
+    fn read<T>(&self, name: &str, dtype: safetensors::Dtype, from: impl Fn([u8; 4]) -> T) -> Array<T> {
+        let file = self.file();
+        let tensor = file.tensor(name).unwrap_or_else(|e| panic!("{name}: {e}"));
+        assert_eq!(tensor.dtype(), dtype, "{name}");
+        let (words, _) = tensor.data().as_chunks::<4>();
+        Array { values: words.iter().map(|w| from(*w)).collect(), dims: tensor.shape().to_vec() }
+    }
+
+    fn file(&self) -> safetensors::SafeTensors<'_> {
+        safetensors::SafeTensors::deserialize(&self.0).unwrap_or_else(|e| panic!("{e}"))
+    }
+}
+
+/// The largest difference between two lists, NaN if either holds one.
+pub fn worst(got: &[f32], want: &[f32]) -> f32 {
+    assert_eq!(got.len(), want.len(), "lengths differ");
+    got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, |m, d| if d.is_nan() || m > d { m + d * 0.0 } else { d })
+}
+
+/// The cosine of two vectors, in f64.
+pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}

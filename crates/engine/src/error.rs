@@ -1,0 +1,82 @@
+//! What can go wrong between a text and its vector.
+
+use sconce_ops::{DType, Device};
+use std::path::{Path, PathBuf};
+
+/// Any failure of the engine.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The model's files could not be had.
+    #[error(transparent)]
+    Source(#[from] crate::source::SourceError),
+    /// One of the model's files cannot be used.
+    #[error("{}: {what}", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+    /// The model's files are sound, but ask for something else than we have.
+    #[error(transparent)]
+    Model(#[from] sconce_models::Error),
+    /// From an op.
+    #[error(transparent)]
+    Op(#[from] sconce_ops::Error),
+    /// The device has no rung for some of the model's ops.
+    #[error("{device} cannot run this model: {}", refusals.join("; "))]
+    Plan {
+        /// The device asked for.
+        device: Device,
+        /// Op by op, why not.
+        refusals: Vec<String>,
+    },
+    /// It would not fit.
+    #[error("model needs {} in {dtype} ({} weights, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
+        gib(weights + workspace), gib(*weights), gib(*workspace), gib(*free))]
+    Memory {
+        /// The device asked for.
+        device: Device,
+        /// The dtype asked for.
+        dtype: DType,
+        /// Bytes of weights.
+        weights: u64,
+        /// Bytes of activations.
+        workspace: u64,
+        /// Tokens of a batch.
+        tokens: usize,
+        /// Bytes that are free.
+        free: u64,
+        /// A way out.
+        advice: String,
+    },
+    /// What the caller gave cannot be used.
+    #[error("{0}")]
+    Input(String),
+    /// The thread that owns the device has ended.
+    #[error("the thread that owns {device} has ended: {why}")]
+    Stopped {
+        /// The device it owned.
+        device: Device,
+        /// Its last words.
+        why: String,
+    },
+}
+
+/// Shorthand used throughout the crate.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    pub(crate) fn file(path: &Path, what: impl ToString) -> Error {
+        Error::File { path: path.to_path_buf(), what: what.to_string() }
+    }
+}
+
+/// Bytes for a person.
+fn gib(bytes: u64) -> String {
+    match bytes {
+        0..0x10_0000 => format!("{:.1} KiB", bytes as f64 / 1024.0),
+        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / 1_048_576.0),
+        _ => format!("{:.1} GiB", bytes as f64 / 1_073_741_824.0),
+    }
+}

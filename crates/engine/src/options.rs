@@ -1,0 +1,76 @@
+//! How a model is to be loaded.
+
+use crate::verdict::{Verdict, verdict_path};
+use crate::{Result, source};
+use sconce_ops::{DType, Device, Policy};
+use std::str::FromStr;
+
+/// The device asked for: one by name, or the best there is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DeviceChoice {
+    /// The best that this build and this machine have; says which and why.
+    #[default]
+    Auto,
+    /// This one or an error, never another.
+    Only(Device),
+}
+
+impl FromStr for DeviceChoice {
+    type Err = sconce_ops::Error;
+    fn from_str(s: &str) -> sconce_ops::Result<Self> {
+        if s == "auto" { Ok(DeviceChoice::Auto) } else { s.parse().map(DeviceChoice::Only) }
+    }
+}
+
+impl DeviceChoice {
+    /// The device, and for `auto` why it is the one.
+    pub fn decide(self) -> (Device, Option<String>) {
+        match self {
+            DeviceChoice::Only(device) => (device, None),
+            DeviceChoice::Auto => {
+                let (device, why) = Device::best();
+                (device, Some(why))
+            }
+        }
+    }
+}
+
+/// How a model is to be loaded.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Where it runs.
+    pub device: DeviceChoice,
+    /// The format of weights and activations.
+    pub dtype: DType,
+    /// What the ladder may do.
+    pub policy: Policy,
+    /// The most tokens in a batch; `None` takes what suits the device.
+    pub batch_tokens: Option<usize>,
+    /// Where files come from.
+    pub source: source::Options,
+}
+
+impl LoadOptions {
+    /// Defaults, with the caches, the hub and this machine's doctor verdict as the environment has them.
+    pub fn from_env() -> Result<LoadOptions> {
+        let source = source::Options::from_env()?;
+        let withdrawn = Verdict::read(&verdict_path(&source)).map(|v| v.withdrawn()).unwrap_or_default();
+        Ok(LoadOptions { policy: Policy { withdrawn, ..Policy::default() }, ..LoadOptions::new(source) })
+    }
+
+    /// Defaults over these caches.
+    pub fn new(source: source::Options) -> LoadOptions {
+        LoadOptions {
+            device: DeviceChoice::Auto,
+            dtype: DType::F32,
+            policy: Policy::default(),
+            batch_tokens: None,
+            source,
+        }
+    }
+
+    /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.
+    pub(crate) fn batch_tokens(&self, device: Device) -> usize {
+        self.batch_tokens.unwrap_or(if device.is_gpu() { 32_768 } else { 4_096 }).max(1)
+    }
+}

@@ -1,0 +1,65 @@
+//! What will run where, and what it will take, before a byte of weights is read.
+
+use crate::{Error, Result};
+use sconce_ops::{DType, Device, Step};
+
+/// A model on a device, planned by running its own forward pass on phantoms.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The device planned for.
+    pub device: Device,
+    /// The format of weights and activations.
+    pub dtype: DType,
+    /// Every op call of a forward pass.
+    pub steps: Vec<Step>,
+    /// Bytes of weights, as packed for the device.
+    pub weights: u64,
+    /// The most bytes that tensors of one batch hold at once.
+    pub workspace: u64,
+    /// Tokens of the batch that was planned for.
+    pub batch_tokens: usize,
+    /// The longest text, in tokens.
+    pub max_tokens: usize,
+    /// Numbers in a vector.
+    pub dimension: usize,
+    /// Weights in the files that the model does not read.
+    pub unread: Vec<String>,
+}
+
+impl Plan {
+    /// The calls that no allowed rung takes.
+    pub fn refusals(&self) -> Vec<String> {
+        let tell = |s: &Step| {
+            let at = if s.at.is_empty() { String::new() } else { format!(" ({})", s.at) };
+            s.rung.as_ref().err().map(|why| format!("{} in {}{at}: {why}", s.op, s.dtype))
+        };
+        let mut all: Vec<String> = self.steps.iter().filter_map(tell).collect();
+        all.dedup();
+        all
+    }
+
+    /// Refuses what cannot run, or would not fit into `free` bytes.
+    pub fn check(&self, free: u64) -> Result<()> {
+        let refusals = self.refusals();
+        if !refusals.is_empty() {
+            return Err(Error::Plan { device: self.device, refusals });
+        }
+        if self.weights + self.workspace > free {
+            let advice = match self.dtype {
+                _ if self.weights < free => "try a smaller --batch-tokens",
+                DType::F32 => "try --dtype bf16",
+                _ => "try another --device",
+            };
+            return Err(Error::Memory {
+                device: self.device,
+                dtype: self.dtype,
+                weights: self.weights,
+                workspace: self.workspace,
+                tokens: self.batch_tokens,
+                free,
+                advice: advice.into(),
+            });
+        }
+        Ok(())
+    }
+}

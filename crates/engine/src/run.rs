@@ -1,0 +1,111 @@
+//! One thread owns a device; everyone else sends it work.
+
+use crate::{Error, Result};
+use sconce_ops::{Device, Ladder};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+type Job<M> = Box<dyn FnOnce(&M) + Send>;
+
+/// The thread that owns a device and the model on it. Ends when dropped.
+pub(crate) struct Owner<M: 'static> {
+    device: Device,
+    jobs: Option<Mutex<Sender<Job<M>>>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl<M> Owner<M> {
+    /// Starts the thread, which enters `ladder` and makes the model itself, so that no other thread ever touches the device.
+    pub(crate) fn start(
+        device: Device,
+        ladder: Arc<Ladder>,
+        make: impl FnOnce() -> Result<M> + Send + 'static,
+    ) -> Result<Owner<M>> {
+        let (jobs, inbox) = channel::<Job<M>>();
+        let (ready, started) = channel();
+        let body = move || {
+            let _here = ladder.enter();
+            let model = match catch_unwind(AssertUnwindSafe(make)) {
+                Ok(Ok(model)) => {
+                    let _ = ready.send(Ok(()));
+                    model
+                }
+                Ok(Err(e)) => return drop(ready.send(Err(e))),
+                Err(panic) => return drop(ready.send(Err(Error::Stopped { device, why: words(&*panic) }))),
+            };
+            serve(&inbox, &model);
+        };
+        let thread = std::thread::Builder::new()
+            .name(format!("sconce {device}"))
+            .spawn(body)
+            .map_err(|e| Error::Stopped { device, why: format!("it could not be started: {e}") })?;
+        started.recv().unwrap_or_else(|_| Err(Error::Stopped { device, why: "it ended while loading".into() }))?;
+        Ok(Owner { device, jobs: Some(Mutex::new(jobs)), thread: Some(thread) })
+    }
+
+    /// Runs `f` on the owner's thread and waits for its answer. A panic in it fails this call alone.
+    pub(crate) fn call<R: Send + 'static>(&self, f: impl FnOnce(&M) -> Result<R> + Send + 'static) -> Result<R> {
+        let (answer, answered) = channel();
+        let device = self.device;
+        let job: Job<M> = Box::new(move |model| {
+            let result = catch_unwind(AssertUnwindSafe(|| f(model)))
+                .unwrap_or_else(|panic| Err(Error::Stopped { device, why: words(&*panic) }));
+            // Nobody waits any more if the caller was cancelled.
+            let _ = answer.send(result);
+        });
+        let gone = || Error::Stopped { device, why: "no reason given".into() };
+        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
+        jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())?;
+        answered.recv().map_err(|_| gone())?
+    }
+}
+
+impl<M> Drop for Owner<M> {
+    fn drop(&mut self) {
+        // Closing the channel ends the loop; the model must be gone before its device is.
+        self.jobs = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn serve<M>(inbox: &Receiver<Job<M>>, model: &M) {
+    while let Ok(job) = inbox.recv() {
+        job(model);
+    }
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
+    format!("it panicked: {}", text.unwrap_or("no message"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_runs_on_one_thread_and_a_panic_fails_alone() {
+        let ladder = Arc::new(Ladder::default());
+        let owner = Owner::start(Device::Cpu, ladder, || Ok(std::thread::current().id())).unwrap();
+        let here = |model: &std::thread::ThreadId| Ok((*model, std::thread::current().id()));
+        let (made, ran) = owner.call(here).unwrap();
+        assert_eq!(made, ran);
+        assert_ne!(ran, std::thread::current().id());
+        let poisoned = owner.call(|_| -> Result<()> { panic!("boom") });
+        assert!(poisoned.unwrap_err().to_string().contains("boom"));
+        assert_eq!(owner.call(here).unwrap().1, ran);
+    }
+
+    #[test]
+    fn a_failure_to_load_is_the_answer() {
+        let fail = || -> Result<()> { Err(Error::Input("no".into())) };
+        assert!(matches!(Owner::start(Device::Cpu, Arc::default(), fail), Err(Error::Input(_))));
+        let panic = || -> Result<()> { panic!("boom") };
+        assert!(matches!(Owner::start(Device::Cpu, Arc::default(), panic), Err(Error::Stopped { .. })));
+    }
+}

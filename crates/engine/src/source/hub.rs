@@ -1,0 +1,348 @@
+//! The Hugging Face hub and its cache, in the layout of Python's huggingface_hub, so that each finds what the other
+//! fetched:
+//! ```text
+//! models--org--name/refs/REVISION            the commit it stood for
+//!                   snapshots/COMMIT/FILE    links to
+//!                   blobs/ETAG               the bytes
+//!                   .no_exist/COMMIT/FILE    empty: the repository lacks it
+//! .locks/models--org--name/ETAG.lock         held while the blob is fetched
+//! ```
+//! The reference is written last, when every file it promises is there.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::error::disk;
+use super::http::{Client, Head};
+use super::reference::is_safe_relative;
+use super::store::{self, Torn};
+use super::wanted::{self, TELLING};
+use super::{Files, Options, Origin, Progress, SourceError, Span};
+
+/// A connection that breaks is taken up again this often before the user is asked to.
+const TRIES: u32 = 4;
+
+/// One repository at one revision, in one cache.
+struct Place<'a> {
+    repo: &'a str,
+    revision: &'a str,
+    options: &'a Options,
+    folder: PathBuf,
+}
+
+/// A snapshot in the cache from which a model can be loaded.
+struct Snapshot {
+    commit: String,
+    dir: PathBuf,
+    /// Files of [`TELLING`] that are not there, and of which it is not known whether the repository has them.
+    unknown: Vec<&'static str>,
+}
+
+/// The hub's description of a repository at a revision.
+#[derive(Deserialize)]
+struct Info {
+    sha: String,
+    siblings: Vec<Sibling>,
+}
+
+#[derive(Deserialize)]
+struct Sibling {
+    rfilename: String,
+}
+
+/// The files if the cache holds all of them, without asking anyone; else what it lacks.
+pub(super) fn cached(repo: &str, revision: Option<&str>, options: &Options) -> Result<Files, String> {
+    let place = Place::new(repo, revision, options);
+    match place.snapshot() {
+        Ok(snapshot) if snapshot.unknown.is_empty() => Ok(place.found(snapshot)),
+        Ok(snapshot) => Err(format!("it may lack {}", snapshot.unknown.join(", "))),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+/// From the cache if it holds all of them, else from the hub.
+pub(super) fn resolve(
+    repo: &str,
+    revision: Option<&str>,
+    options: &Options,
+    progress: &dyn Progress,
+) -> Result<Files, SourceError> {
+    let place = Place::new(repo, revision, options);
+    let snapshot = place.snapshot();
+    match &snapshot {
+        Ok(whole) if whole.unknown.is_empty() => return snapshot.map(|snapshot| place.found(snapshot)),
+        Err(missing) if options.offline => {
+            let (what, missing) = (place.name(), missing.to_string());
+            return Err(SourceError::Offline { what, missing, cache: options.hub_cache.clone() });
+        }
+        _ => {}
+    }
+    let refusal = if options.offline {
+        "offline".to_owned()
+    } else {
+        match place.fetch(progress) {
+            // Files that would serve are here; that the hub cannot confirm them is worth a word, not a failure.
+            Err(error) if error.is_remote() && snapshot.is_ok() => error.to_string(),
+            other => return other,
+        }
+    };
+    let snapshot = snapshot?;
+    let unknown = snapshot.unknown.join(", ");
+    progress.note(&format!("{refusal}; using {repo} from the cache, which may lack files of the model: {unknown}"));
+    Ok(place.found(snapshot))
+}
+
+impl<'a> Place<'a> {
+    fn new(repo: &'a str, revision: Option<&'a str>, options: &'a Options) -> Self {
+        let folder = options.hub_cache.join(folder_name(repo));
+        Self { repo, revision: revision.unwrap_or("main"), options, folder }
+    }
+
+    fn name(&self) -> String {
+        format!("{}@{}", self.repo, self.revision)
+    }
+
+    fn found(&self, snapshot: Snapshot) -> Files {
+        let origin = Origin::HubCache { repo: self.repo.to_owned(), commit: snapshot.commit };
+        Files { dir: snapshot.dir, origin }
+    }
+
+    /// What the cache has for the revision, or why that is not enough.
+    fn snapshot(&self) -> Result<Snapshot, SourceError> {
+        let reference = self.folder.join("refs").join(self.revision);
+        let commit = match fs::read_to_string(&reference) {
+            Ok(text) => text.trim().to_owned(),
+            Err(_) => self.revision.to_owned(),
+        };
+        let dir = self.folder.join("snapshots").join(&commit);
+        if !is_safe_relative(&commit) || !dir.is_dir() {
+            return Err(SourceError::BadFile { file: dir, why: "no such snapshot".to_owned() });
+        }
+        wanted::inspect(&dir)?;
+        let absent = self.folder.join(".no_exist").join(&commit);
+        let unknown =
+            TELLING.into_iter().filter(|name| !dir.join(name).exists() && !absent.join(name).exists()).collect();
+        Ok(Snapshot { commit, dir, unknown })
+    }
+
+    /// Asks the hub what there is, and downloads what we want and do not have.
+    fn fetch(&self, progress: &dyn Progress) -> Result<Files, SourceError> {
+        let client = Client::new(self.options)?;
+        let path = format!("/api/models/{}/revision/{}", self.repo, escape(self.revision, ""));
+        let info: Info = client.json(&path, &self.name())?;
+        let odd = |why: &str| SourceError::Answer {
+            endpoint: self.options.endpoint.clone(),
+            what: self.name(),
+            why: why.to_owned(),
+        };
+        if info.sha.len() != 40 || !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(odd("a commit that is none"));
+        }
+        let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        wanted::check(&self.name(), &names, &[])?;
+
+        let dir = self.folder.join("snapshots").join(&info.sha);
+        let mut fetched = false;
+        let mut get = |name: &str| {
+            if !is_safe_relative(name) {
+                return Err(odd("a file name that leads outside"));
+            }
+            fetched |= self.fetch_file(&client, &info.sha, name, progress)?;
+            Ok(())
+        };
+        // Which other folders matter is written in modules.json.
+        if names.iter().any(|name| name == "modules.json") {
+            get("modules.json")?;
+        }
+        let modules = wanted::modules(&dir)?;
+        wanted::check(&self.name(), &names, &modules)?;
+        wanted::wanted(&names, &modules).into_iter().try_for_each(get)?;
+        wanted::inspect(&dir)?;
+
+        for name in TELLING.into_iter().filter(|name| !names.iter().any(|there| there == name)) {
+            // Only saves the next call a question.
+            let _ = store::write_atomic(&self.folder.join(".no_exist").join(&info.sha).join(name), b"");
+        }
+        if self.revision != info.sha {
+            store::write_atomic(&self.folder.join("refs").join(self.revision), info.sha.as_bytes())?;
+        }
+        let (repo, commit, endpoint) = (self.repo.to_owned(), info.sha, self.options.endpoint.clone());
+        let origin = if fetched { Origin::Hub { repo, commit, endpoint } } else { Origin::HubCache { repo, commit } };
+        Ok(Files { dir, origin })
+    }
+
+    /// Puts one file into the snapshot. False if it was there.
+    fn fetch_file(
+        &self,
+        client: &Client<'_>,
+        commit: &str,
+        name: &str,
+        progress: &dyn Progress,
+    ) -> Result<bool, SourceError> {
+        let pointer = self.folder.join("snapshots").join(commit).join(name);
+        if pointer.exists() {
+            return Ok(false);
+        }
+        let path = format!("/{}/resolve/{commit}/{}", self.repo, escape(name, "/"));
+        let what = format!("{name} of {}", self.repo);
+        let head = client.head(&path, &what)?;
+        let blobs = self.folder.join("blobs");
+        fs::create_dir_all(&blobs).map_err(disk("create", &blobs))?;
+        let blob = blobs.join(&head.etag);
+        let there = || fs::metadata(&blob).is_ok_and(|blob| head.size.is_none_or(|size| size == blob.len()));
+
+        let lock =
+            self.options.hub_cache.join(".locks").join(folder_name(self.repo)).join(format!("{}.lock", head.etag));
+        let _lock = store::lock(&lock, name, progress)?;
+        let missing = !there();
+        if missing {
+            let download = Download { client, path: &path, name, head: &head, progress };
+            // Only a file whose hash is known may be continued: were two processes ever to write one partial file
+            // (some file systems only pretend to lock), the hash would tell. Others are small, and start anew.
+            if head.sha256().is_some() {
+                let partial = blobs.join(format!("{}.incomplete", head.etag));
+                download.run(&partial)?;
+                fs::rename(&partial, &blob).map_err(disk("write", &blob))?;
+            } else {
+                let partial = store::scratch_file(&blobs)?;
+                download.run(partial.path())?;
+                partial.persist(&blob).map_err(|error| disk("write", &blob)(error.error))?;
+            }
+        }
+        if !pointer.exists() {
+            link(&blob, &pointer, name).map_err(disk("link", &pointer))?;
+        }
+        Ok(missing)
+    }
+}
+
+/// One file on its way.
+struct Download<'a> {
+    client: &'a Client<'a>,
+    path: &'a str,
+    name: &'a str,
+    head: &'a Head,
+    progress: &'a dyn Progress,
+}
+
+impl Download<'_> {
+    /// Brings `partial` to its full length, from wherever it stands, and verifies it. A bad or unwritable one is removed;
+    /// one that only broke off stays, for the next try.
+    fn run(&self, partial: &Path) -> Result<(), SourceError> {
+        let mut tries = 0;
+        loop {
+            tries += 1;
+            match self.attempt(partial) {
+                Err(SourceError::Broken { .. }) if tries < TRIES => {
+                    self.progress.note(&format!("{}: the connection broke; continuing", self.name));
+                    std::thread::sleep(Duration::from_millis(200) * tries);
+                }
+                Err(error @ (SourceError::Mismatch { .. } | SourceError::Disk { .. })) => {
+                    let _ = fs::remove_file(partial);
+                    return Err(error);
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn attempt(&self, partial: &Path) -> Result<(), SourceError> {
+        let mut hash = Sha256::new();
+        let mut have = 0;
+        match fs::metadata(partial) {
+            Ok(begun) if self.head.size.is_some_and(|size| begun.len() <= size) => {
+                have = store::digest(partial, &mut hash, &mut |_| {})?;
+            }
+            // Longer than the whole, or of a length that says nothing: begin anew.
+            Ok(_) => fs::remove_file(partial).map_err(disk("remove", partial))?,
+            Err(_) => {}
+        }
+        if have == 0 || self.head.size != Some(have) {
+            let (body, skipped) = self.client.bytes(self.path, have, self.name)?;
+            let mut file = File::options().create(true).append(true).open(partial).map_err(disk("write", partial))?;
+            if skipped != have {
+                file.set_len(0).map_err(disk("write", partial))?;
+                (hash, have) = (Sha256::new(), 0);
+            }
+            let _span = Span::begin(self.progress, self.name, self.head.size.unwrap_or(0));
+            self.progress.advance(have);
+            // One byte too many is enough to know.
+            let rest = self.head.size.map_or(u64::MAX, |size| (size - have).saturating_add(1));
+            let poured = store::pour(&mut body.into_reader().take(rest), &mut file, &mut |piece| {
+                hash.update(piece);
+                have += piece.len() as u64;
+                self.progress.advance(piece.len() as u64);
+            });
+            let broken = |got, why| SourceError::Broken { file: self.name.to_owned(), got, why };
+            match poured {
+                Err(Torn::Write(error)) => return Err(disk("write", partial)(error)),
+                Err(Torn::Read(error)) => return Err(broken(have, error.to_string())),
+                Ok(_) if self.head.size.is_some_and(|size| have < size) => {
+                    return Err(broken(have, "the hub closed the connection".to_owned()));
+                }
+                // A crash of the machine must not leave an empty file under a blob's name.
+                Ok(_) => file.sync_all().map_err(disk("write", partial))?,
+            }
+        }
+        let mismatch = |expected, found| SourceError::Mismatch {
+            file: self.name.to_owned(),
+            expected,
+            found,
+            next: "it was thrown away; try again, and if it comes again distrust the hub or a proxy before it"
+                .to_owned(),
+        };
+        if let Some(size) = self.head.size.filter(|size| *size != have) {
+            return Err(mismatch(format!("{size} bytes"), format!("{have} or more")));
+        }
+        match (self.head.sha256(), store::hex(hash)) {
+            (Some(expected), found) if !expected.eq_ignore_ascii_case(&found) => {
+                Err(mismatch(format!("sha256 {expected}"), format!("sha256 {found}")))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Makes `pointer`, which is `name` in a snapshot, lead to `blob`. Relative, so that the cache can be moved.
+#[cfg(unix)]
+fn link(blob: &Path, pointer: &Path, name: &str) -> io::Result<()> {
+    let up = "../".repeat(2 + name.matches('/').count());
+    let target = format!("{up}blobs/{}", blob.file_name().unwrap_or_default().to_string_lossy());
+    let parent = |path: &Path| path.parent().unwrap_or(Path::new(".")).to_owned();
+    fs::create_dir_all(parent(pointer))?;
+    // Renamed into place, because a link that leads nowhere may be in the way; and made among the blobs, because others
+    // list the snapshot.
+    let fresh = tempfile::Builder::new()
+        .suffix(".incomplete")
+        .make_in(parent(blob), |path| std::os::unix::fs::symlink(&target, path))?;
+    fresh.into_temp_path().persist(pointer).map_err(|error| error.error)
+}
+
+/// Where links need a privilege, a snapshot holds the file itself, as Python does there.
+#[cfg(not(unix))]
+fn link(blob: &Path, pointer: &Path, _name: &str) -> io::Result<()> {
+    fs::create_dir_all(pointer.parent().unwrap_or(Path::new(".")))?;
+    fs::hard_link(blob, pointer).or_else(|_| fs::copy(blob, pointer).map(drop))
+}
+
+fn folder_name(repo: &str) -> String {
+    format!("models--{}", repo.replace('/', "--"))
+}
+
+/// Percent-encodes all that a URL's path does not take literally, but for `keep`.
+fn escape(text: &str, keep: &str) -> String {
+    let mut escaped = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'A'..=b'Z' | b'a'..=b'z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => escaped.push(byte as char),
+            _ if keep.as_bytes().contains(&byte) => escaped.push(byte as char),
+            _ => escaped.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    escaped
+}

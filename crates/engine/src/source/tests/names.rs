@@ -1,0 +1,212 @@
+//! What users write, directories, and the environment.
+
+use super::*;
+
+#[test]
+fn understands_what_users_write() {
+    let parse = |text: &str| text.parse::<Reference>().unwrap();
+    let hub = |repo: &str, revision: Option<&str>| Reference::Hub {
+        repo: repo.to_owned(),
+        revision: revision.map(str::to_owned),
+    };
+    let wheel = |package: &str, version: Option<&str>, folder: Option<&str>| Reference::Wheel {
+        package: package.to_owned(),
+        version: version.map(str::to_owned),
+        folder: folder.map(str::to_owned),
+    };
+    assert_eq!(parse("BAAI/bge-small-en-v1.5"), hub("BAAI/bge-small-en-v1.5", None));
+    assert_eq!(parse("org/name@refs/pr/3"), hub("org/name", Some("refs/pr/3")));
+    assert_eq!(parse("org/name@v1.0"), hub("org/name", Some("v1.0")));
+    assert_eq!(parse("pip:some-model"), wheel("some-model", None, None));
+    assert_eq!(parse("pip:some_model==1.0.post1"), wheel("some_model", Some("1.0.post1"), None));
+    assert_eq!(parse("pip:m==1.0/a/b/"), wheel("m", Some("1.0"), Some("a/b")));
+    assert_eq!(parse("minilm"), Reference::Short(&SHORT_NAMES[0]));
+    let tmp = TempDir::new().unwrap();
+    let here = tmp.path().to_str().unwrap();
+    assert_eq!(parse(here), Reference::Dir(tmp.path().to_owned()));
+}
+
+#[test]
+fn refuses_what_names_nothing() {
+    let forms = ["a directory", "org/name", "pip:NAME", "minilm"];
+    for text in [
+        "",
+        " ",
+        "gpt2",
+        "a/b/c",
+        "../../no-such",
+        "..\\..",
+        "a/../..",
+        "org/..",
+        "org/../x",
+        "./nowhere",
+        "/nowhere/at/all",
+        "~/x",
+        "-org/name",
+        "org/-name",
+        "org/na--me",
+        "org/name@",
+        "org/name@../x",
+        "org/name@a//b",
+        "org/name@-x",
+        "o rg/name",
+        "https://example.com/a",
+        "C:\\models\\x",
+        "org/na\0me",
+        "pip:",
+        "pip:-r",
+        "pip:a b",
+        "pip:x==",
+        "pip:x==-1",
+        "pip:x>=1",
+        "pip:x@http://y",
+        "pip:x/../y",
+        "pip:x//y",
+        "pip:x/",
+        "pip:x/C:y",
+        "örg/name",
+        "org/näme",
+    ] {
+        says(text.parse::<Reference>(), &forms);
+    }
+    says("./nowhere".parse::<Reference>(), &["no such directory"]);
+    let tmp = TempDir::new().unwrap();
+    fs::write(tmp.path().join("f"), "").unwrap();
+    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file"]);
+}
+
+/// Whatever is written, nothing panics, and what is accepted cannot climb.
+#[test]
+fn any_text_is_taken_or_refused() {
+    let pieces = ["..", "/", "\\", "@", "pip:", "==", "a", "-", ".", "~", "é", "\0", " ", "org/name", ":", "%2e"];
+    let mut state = 7;
+    for _ in 0..20_000 {
+        let count = random(&mut state) % 7;
+        let text: String = (0..count).map(|_| pieces[random(&mut state) as usize % pieces.len()]).collect();
+        let parts = match text.parse() {
+            Ok(Reference::Hub { repo, revision }) => vec![repo, revision.unwrap_or("x".to_owned())],
+            Ok(Reference::Wheel { package, version, folder }) => {
+                vec![package, version.unwrap_or("x".to_owned()), folder.unwrap_or("x".to_owned())]
+            }
+            _ => continue,
+        };
+        for part in parts {
+            let path = Path::new(&part);
+            assert!(path.components().all(|c| matches!(c, std::path::Component::Normal(_))), "{text:?}");
+            assert!(!part.starts_with('-') || text.contains("/-"), "{text:?}");
+        }
+    }
+}
+
+#[test]
+fn a_directory_must_be_a_model() {
+    let tmp = TempDir::new().unwrap();
+    let at = |name: &str| tmp.path().join(name);
+    let dir = |name: &str| resolve(&Reference::Dir(at(name)), &options(&tmp), &());
+    let write = |path: &str, text: &str| {
+        fs::create_dir_all(at(path).parent().unwrap()).unwrap();
+        fs::write(at(path), text).unwrap();
+    };
+
+    write("none/a.txt", "");
+    says(dir("none"), &["no config.json", "a.txt"]);
+    write("bare/config.json", "{}");
+    says(dir("bare"), &["no .safetensors", "config.json"]);
+    write("pickle/config.json", "{}");
+    write("pickle/pytorch_model.bin", "");
+    says(dir("pickle"), &["pytorch_model.bin", "can run any code", "save_pretrained"]);
+    write("shards/config.json", "{}");
+    write("shards/model-1-of-2.safetensors", "");
+    write(
+        "shards/model.safetensors.index.json",
+        r#"{"weight_map":{"a":"model-1-of-2.safetensors","b":"model-2-of-2.safetensors"}}"#,
+    );
+    says(dir("shards"), &["model-2-of-2.safetensors: missing", "lists it"]);
+    write("shards/model-2-of-2.safetensors", "");
+    assert_eq!(dir("shards").unwrap().dir, at("shards"));
+
+    write_files(&at("whole"), &model_files());
+    let files = dir("whole").unwrap();
+    assert_eq!(files.origin, Origin::Directory(at("whole")));
+    assert!(files.origin.to_string().starts_with("directory "));
+    fs::remove_file(at("whole/2_Dense/model.safetensors")).unwrap();
+    says(dir("whole"), &["2_Dense/pytorch_model.bin", "pickle"]);
+    fs::remove_file(at("whole/1_Pooling/config.json")).unwrap();
+    fs::remove_file(at("whole/2_Dense/pytorch_model.bin")).unwrap();
+    says(dir("whole"), &["1_Pooling/config.json: missing", "modules.json"]);
+    write("whole/modules.json", r#"[{"path":"../../etc","type":"x"}]"#);
+    says(dir("whole"), &["leads outside"]);
+    says(dir("nowhere"), &["nowhere"]);
+}
+
+/// Broken JSON in a model directory is an error, not a crash.
+#[test]
+fn mutated_json_never_panics() {
+    let tmp = TempDir::new().unwrap();
+    let mut files = model_files();
+    files.remove("model.safetensors");
+    files.insert("model-1-of-1.safetensors".to_owned(), Vec::new());
+    files.insert(
+        "model.safetensors.index.json".to_owned(),
+        br#"{"metadata":{},"weight_map":{"a":"model-1-of-1.safetensors"}}"#.to_vec(),
+    );
+    write_files(tmp.path(), &files);
+    let reference = Reference::Dir(tmp.path().to_owned());
+    resolve(&reference, &options(&tmp), &()).unwrap();
+    let (mut state, mut refused) = (3, 0);
+    for round in 0..600 {
+        let name = ["modules.json", "model.safetensors.index.json"][round % 2];
+        let mut bytes = files[name].clone();
+        for _ in 0..1 + random(&mut state) % 4 {
+            let at = random(&mut state) as usize % bytes.len();
+            bytes[at] = random(&mut state) as u8;
+        }
+        bytes.truncate(bytes.len() - random(&mut state) as usize % 3);
+        fs::write(tmp.path().join(name), bytes).unwrap();
+        refused += usize::from(resolve(&reference, &options(&tmp), &()).is_err());
+        fs::write(tmp.path().join(name), &files[name]).unwrap();
+    }
+    assert!(refused > 300, "{refused}");
+}
+
+#[test]
+fn reads_the_environment_as_python_does() {
+    let with = |vars: &'static [(&'static str, &'static str)]| {
+        let var = |name: &str| vars.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned());
+        Options::from_vars(&var, Some(Path::new("/h"))).unwrap()
+    };
+    let plain = with(&[]);
+    assert_eq!(plain.hub_cache, Path::new("/h/.cache/huggingface/hub"));
+    assert_eq!(plain.endpoint, "https://huggingface.co");
+    assert!(!plain.offline && plain.token.is_none());
+    let ours = if cfg!(target_os = "macos") { "/h/Library/Caches/sconce" } else { "/h/.cache/sconce" };
+    assert_eq!(plain.cache, Path::new(ours));
+    let xdg = with(&[("XDG_CACHE_HOME", "/x"), ("HF_HOME", "")]);
+    assert_eq!((&*xdg.hub_cache, &*xdg.cache), (Path::new("/x/huggingface/hub"), Path::new("/x/sconce")));
+    assert_eq!(with(&[("HF_HOME", "/y")]).hub_cache, Path::new("/y/hub"));
+    let all = with(&[
+        ("HF_HOME", "/y"),
+        ("HF_HUB_CACHE", "~/z"),
+        ("SCONCE_CACHE", "/s"),
+        ("HF_TOKEN", " hf_secret\n"),
+        ("HF_ENDPOINT", "https://mirror.example/hf/"),
+        ("HF_HUB_OFFLINE", "Yes"),
+    ]);
+    assert_eq!((&*all.hub_cache, &*all.cache), (Path::new("/h/z"), Path::new("/s")));
+    assert_eq!(all.endpoint, "https://mirror.example/hf");
+    assert!(all.offline);
+    assert_eq!(all.token.as_ref().unwrap().bearer(), "Bearer hf_secret");
+    assert!(!format!("{all:?}").contains("secret"));
+    for no in ["0", "false", "no", ""] {
+        let var = |name: &str| (name == "HF_HUB_OFFLINE").then(|| no.to_owned());
+        assert!(!Options::from_vars(&var, Some(Path::new("/h"))).unwrap().offline);
+    }
+    says(Options::from_vars(&|_| None, None), &["no home directory", "HF_HUB_CACHE"]);
+
+    let tmp = TempDir::new().unwrap();
+    fs::write(tmp.path().join("token"), "hf_file\n").unwrap();
+    let var = |name: &str| (name == "HF_HOME").then(|| tmp.path().display().to_string());
+    assert_eq!(Options::from_vars(&var, None).map(|o| o.token.unwrap().bearer()).ok(), None);
+    let var = |name: &str| ["HF_HOME", "SCONCE_CACHE"].contains(&name).then(|| tmp.path().display().to_string());
+    assert_eq!(Options::from_vars(&var, None).unwrap().token.unwrap().bearer(), "Bearer hf_file");
+}

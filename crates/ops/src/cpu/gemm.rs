@@ -83,8 +83,14 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
     ROWS
 }
 
-/// Multiplies `rows` of A with `panels` of B; `sink(row, column, sums)` takes each finished row of a tile, [`PANEL`] sums of
-/// which the first `n - column` are columns of B. `wide` is room for the rows in f32, used unless A is f32 already.
+/// Takes finished sums. A trait and not a closure, for the reason that [`super::elem::vectors`] gives.
+pub(crate) trait Sink {
+    /// One row of a tile: [`PANEL`] sums from `column` on, of which those beyond B's last column mean nothing.
+    /// Must be `#[inline(always)]`.
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]);
+}
+
+/// Multiplies `rows` of A with `panels` of B. `wide` is room for the rows in f32, used unless A is f32 already.
 #[inline(always)]
 pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     a: Rows<'_, A>,
@@ -92,11 +98,11 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     rows: Range<usize>,
     panels: Range<usize>,
     wide: &mut Vec<f32>,
-    mut sink: impl FnMut(usize, usize, &[f32; PANEL]),
+    sink: &mut impl Sink,
 ) {
     let (rows, panels) = (rows.start..rows.end.min(a.rows), panels.start..panels.end.min(b.n.div_ceil(PANEL)));
     if rows.is_empty() || panels.is_empty() || b.k == 0 {
-        return rows.for_each(|r| panels.clone().for_each(|p| sink(r, p * PANEL, &[0.0; PANEL])));
+        return rows.for_each(|r| panels.clone().for_each(|p| sink.take::<S>(r, p * PANEL, &[0.0; PANEL])));
     }
     assert!(a.cols == b.k && b.data.len() >= packed_len(b.k, b.n), "operands do not fit");
     let (base, a_stride) = if A::TYPE == crate::DType::F32 {
@@ -122,7 +128,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
             // SAFETY: the tile has room for the largest tile's rows; at most `rows.end - row` rows of A are read.
             let done = unsafe { S::tile(rows.end - row, &p) };
             for (r, sums) in tile[..done].iter().enumerate() {
-                sink(row + r, panel * PANEL, sums);
+                sink.take::<S>(row + r, panel * PANEL, sums);
             }
             row += done;
         }

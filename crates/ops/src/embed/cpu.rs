@@ -37,10 +37,13 @@ impl<'a, T: Elem, I: Iterator<Item = &'a [T]> + Clone> Kernel for Sum<'a, T, I> 
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        vectors::<S>(self.out.len(), |i, lanes| {
+        vectors!(S, self.out.len(), |i, lanes| {
             // SAFETY: the contract of Lanes, kept by Isa::run.
             unsafe {
-                let sum = self.rows.clone().fold(S::splat(0.0), |s, row| S::add(s, get::<S, T>(row, i, lanes, 0.0)));
+                let mut sum = S::splat(0.0);
+                for row in self.rows.clone() {
+                    sum = S::add(sum, get::<S, T>(row, i, lanes, 0.0));
+                }
                 put::<S, T>(self.out, i, lanes, sum);
             }
         });

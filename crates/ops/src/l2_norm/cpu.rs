@@ -30,12 +30,12 @@ impl<T: Elem> Kernel for Row<'_, T> {
         // SAFETY: the contract of Lanes, kept by Isa::run.
         unsafe {
             let mut squares = S::splat(0.0);
-            vectors::<S>(self.x.len(), |i, lanes| {
+            vectors!(S, self.x.len(), |i, lanes| {
                 let v = get::<S, T>(self.x, i, lanes, 0.0);
                 squares = S::fma(v, v, squares);
             });
             let length = S::splat(S::sum(squares).sqrt().max(LEAST));
-            vectors::<S>(self.x.len(), |i, lanes| {
+            vectors!(S, self.x.len(), |i, lanes| {
                 put::<S, T>(self.out, i, lanes, S::div(get::<S, T>(self.x, i, lanes, 0.0), length));
             });
         }

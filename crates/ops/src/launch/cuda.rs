@@ -3,18 +3,10 @@
 
 use crate::{Device, DeviceInfo, Error, Result};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaSlice, CudaView, DeviceRepr};
-use candle_core::cuda_backend::{CudaDType, CudaDevice, CudaStorage};
+use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::{Layout, Storage};
 
 pub(crate) use candle_core::cuda_backend::cudarc::driver::{LaunchArgs, LaunchConfig, PushKernelArg};
-
-/// A source of ours compiled to PTX at build time.
-pub(crate) struct Module {
-    /// The op's folder.
-    pub(crate) name: &'static str,
-    /// What `build.rs` made of its `kernel.cu`.
-    pub(crate) ptx: &'static str,
-}
 
 pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
     context(n)?;
@@ -70,20 +62,11 @@ pub(crate) fn view<'a, T: CudaDType + DeviceRepr>(
     }
 }
 
-/// Launches `function` of `module`; `push` gives it its arguments in order.
+/// Runs a kernel with its arguments pushed.
 ///
 /// # Safety
 /// The arguments must be those the kernel declares, and its reads and writes must stay inside them.
-pub(crate) unsafe fn launch<'a>(
-    device: &CudaDevice,
-    module: &Module,
-    function: &str,
-    config: LaunchConfig,
-    push: impl FnOnce(&mut LaunchArgs<'_>),
-) -> Result<()> {
-    let function = device.get_or_load_custom_func(function, module.name, module.ptx)?;
-    let mut args = function.builder();
-    push(&mut args);
+pub(crate) unsafe fn launch(mut args: LaunchArgs<'_>, config: LaunchConfig) -> Result<()> {
     // SAFETY: the caller's.
     unsafe { args.launch(config) }.map_err(|e| Error::call("cuda kernel", e.to_string()))?;
     Ok(())

@@ -51,7 +51,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
         // SAFETY: the contract of Lanes, kept by Isa::run.
         unsafe {
             let mut sum = S::splat(0.0);
-            vectors::<S>(n, |i, lanes| {
+            vectors!(S, n, |i, lanes| {
                 let mut v = get::<S, T>(self.x, i, lanes, 0.0);
                 if let Some(residual) = self.residual {
                     v = S::add(v, get::<S, T>(residual, i, lanes, 0.0));
@@ -61,16 +61,19 @@ impl<T: Elem> Kernel for Row<'_, T> {
             });
             let mean = S::sum(sum) * per;
             let mut squares = S::splat(0.0);
-            vectors::<S>(n, |i, lanes| {
+            vectors!(S, n, |i, lanes| {
                 // The lanes beyond the row are the mean, so that they add nothing.
                 let d = S::sub(get::<S, f32>(self.scratch, i, lanes, mean), S::splat(mean));
                 squares = S::fma(d, d, squares);
             });
             let scale = 1.0 / (S::sum(squares) * per + self.eps).sqrt();
-            vectors::<S>(n, |i, lanes| {
+            vectors!(S, n, |i, lanes| {
                 let d = S::sub(get::<S, f32>(self.scratch, i, lanes, mean), S::splat(mean));
                 let normal = S::mul(d, S::splat(scale));
-                let bias = self.bias.map_or(S::splat(0.0), |b| get::<S, T>(b, i, lanes, 0.0));
+                let bias = match self.bias {
+                    Some(bias) => get::<S, T>(bias, i, lanes, 0.0),
+                    None => S::splat(0.0),
+                };
                 put::<S, T>(self.out, i, lanes, S::fma(normal, get::<S, T>(self.weight, i, lanes, 0.0), bias));
             });
         }

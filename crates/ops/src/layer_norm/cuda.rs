@@ -4,13 +4,14 @@
 use super::LayerNormOp;
 use crate::Result;
 use crate::cpu::elem::{Elem, with_elem};
-use crate::launch::cuda::{LaunchConfig, Module, PushKernelArg, launch, storage, view};
+use crate::launch::cuda::{LaunchConfig, PushKernelArg, launch, storage, view};
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{Storage, Tensor};
 
-const MODULE: Module = Module { name: "layer_norm", ptx: include_str!(concat!(env!("OUT_DIR"), "/layer_norm.ptx")) };
+/// What `build.rs` made of `kernel.cu`.
+const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/layer_norm.ptx"));
 
 pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
     let contiguous = |t: &crate::Tensor| -> Result<Tensor> { Ok(t.candle()?.contiguous()?) };
@@ -34,16 +35,21 @@ pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
         let threads = n.div_ceil(4).next_multiple_of(32).clamp(32, 1024) as u32;
         let config = LaunchConfig { grid_dim: (rows as u32, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
         let (null, count) = (0u64, n as u32);
+        let kernel = device.get_or_load_custom_func(&format!("layer_norm_{}", T::TYPE), "layer_norm", PTX)?;
+        let mut args = kernel.builder();
+        args.arg(&xv);
+        match &residual {
+            Some(r) => args.arg(r),
+            None => args.arg(&null),
+        };
+        args.arg(&wv);
+        match &bias {
+            Some(b) => args.arg(b),
+            None => args.arg(&null),
+        };
+        args.arg(&mut y).arg(&count).arg(&op.norm.eps);
         // SAFETY: argument for argument the kernel's signature; x, residual and y hold rows · n elements, w and bias n.
-        unsafe {
-            launch(&device, &MODULE, &format!("layer_norm_{}", T::TYPE), config, |args| {
-                args.arg(&xv);
-                residual.as_ref().map_or_else(|| { args.arg(&null); }, |r| { args.arg(r); });
-                args.arg(&wv);
-                bias.as_ref().map_or_else(|| { args.arg(&null); }, |b| { args.arg(b); });
-                args.arg(&mut y).arg(&count).arg(&op.norm.eps);
-            })?;
-        }
+        unsafe { launch(args, config)? };
         let y = CudaStorage::wrap_cuda_slice(y, device.clone());
         Ok(Tensor::from_storage(Storage::Cuda(y), op.x.dims(), BackpropOp::none(), false))
     })

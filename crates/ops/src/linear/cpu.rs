@@ -3,7 +3,7 @@
 
 use super::{Activation, Layout, LinearOp, Weight, layout_in};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, multiply, packed_len};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply, packed_len};
 use crate::cpu::rows::{Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
@@ -128,12 +128,10 @@ fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T
             isa.run(Task {
                 x,
                 b,
-                bias,
-                activation,
                 rows: block * BLOCK..(block + 1) * BLOCK,
                 panels: column * per_task..(column + 1) * per_task,
-                out: &out,
                 wide,
+                epilogue: Epilogue { bias, activation, n: b.n, out: &out },
             });
         });
     });
@@ -148,12 +146,10 @@ unsafe impl<T: Send> Sync for Output<T> {}
 struct Task<'a, T> {
     x: Rows<'a, T>,
     b: Panels<'a, T>,
-    bias: Option<&'a [T]>,
-    activation: Activation,
     rows: Range<usize>,
     panels: Range<usize>,
-    out: &'a Output<T>,
     wide: &'a mut Vec<f32>,
+    epilogue: Epilogue<'a, T>,
 }
 
 impl<T: Elem> Kernel for Task<'_, T> {
@@ -161,21 +157,34 @@ impl<T: Elem> Kernel for Task<'_, T> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let n = self.b.n;
-        multiply::<S, T, T>(self.x, self.b, self.rows, self.panels, self.wide, |row, col, sums| {
-            let cols = PANEL.min(n - col);
-            // SAFETY: row < m and col + cols ≤ n, and this task alone writes these elements.
-            let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(row * n + col), cols) };
-            vectors::<S>(cols, |i, lanes| {
-                let mut v = get::<S, f32>(sums, i, lanes, 0.0);
-                // SAFETY: the contract of Lanes, kept by Isa::run.
-                unsafe {
-                    if let Some(bias) = self.bias {
-                        v = S::add(v, get::<S, T>(bias, col + i, lanes, 0.0));
-                    }
-                    put::<S, T>(y, i, lanes, math::activate::<S>(self.activation, v));
+        let Task { x, b, rows, panels, wide, mut epilogue } = self;
+        multiply::<S, T, T>(x, b, rows, panels, wide, &mut epilogue);
+    }
+}
+
+/// Bias, activation and the one rounding.
+struct Epilogue<'a, T> {
+    bias: Option<&'a [T]>,
+    activation: Activation,
+    n: usize,
+    out: &'a Output<T>,
+}
+
+impl<T: Elem> Sink for Epilogue<'_, T> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let columns = PANEL.min(self.n - column);
+        // SAFETY: row < m and column + columns ≤ n, and this task alone writes these elements.
+        let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(row * self.n + column), columns) };
+        vectors!(S, columns, |i, lanes| {
+            let mut v = get::<S, f32>(sums, i, lanes, 0.0);
+            // SAFETY: the contract of Lanes, kept by Isa::run.
+            unsafe {
+                if let Some(bias) = self.bias {
+                    v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
                 }
-            });
+                put::<S, T>(y, i, lanes, math::activate::<S>(self.activation, v));
+            }
         });
     }
 }

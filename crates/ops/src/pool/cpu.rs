@@ -41,29 +41,32 @@ impl<T: Elem> Kernel for Columns<'_, T> {
         let Columns { x, rows, first, mode, out } = self;
         let count = rows.len() as f32;
         let weight = |row: usize| (first + row - rows.start + 1) as f32;
+        let single = matches!(mode, Pooling::Cls | Pooling::LastToken);
         let total: f32 = match mode {
             Pooling::Mean => count,
             Pooling::MeanSqrtLen => count.sqrt(),
             Pooling::WeightedMean => rows.clone().map(weight).sum(),
             Pooling::Cls | Pooling::Max | Pooling::LastToken => 1.0,
         };
-        vectors::<S>(out.len(), |i, lanes| {
-            let at = |row: usize| get::<S, T>(x.row(row), i, lanes, 0.0);
-            let mut rest = rows.clone();
+        vectors!(S, out.len(), |i, lanes| {
             // SAFETY: the contract of Lanes, kept by Isa::run.
             unsafe {
-                let v = match mode {
-                    Pooling::Cls => at(rows.start),
-                    Pooling::LastToken => at(rows.end - 1),
-                    Pooling::Max => rest.fold(S::splat(f32::NEG_INFINITY), |m, row| S::max(m, at(row))),
-                    Pooling::WeightedMean => {
-                        rest.fold(S::splat(0.0), |sum, row| S::fma(at(row), S::splat(weight(row)), sum))
-                    }
-                    Pooling::Mean | Pooling::MeanSqrtLen => {
-                        let first = rest.next().map_or(S::splat(0.0), at);
-                        rest.fold(first, |sum, row| S::add(sum, at(row)))
-                    }
+                let one = match mode {
+                    Pooling::LastToken => rows.end - 1,
+                    _ => rows.start,
                 };
+                let mut v = get::<S, T>(x.row(one), i, lanes, 0.0);
+                if mode == Pooling::WeightedMean {
+                    v = S::mul(v, S::splat(weight(one)));
+                }
+                for row in rows.start + 1..if single { rows.start } else { rows.end } {
+                    let next = get::<S, T>(x.row(row), i, lanes, 0.0);
+                    v = match mode {
+                        Pooling::Max => S::max(v, next),
+                        Pooling::WeightedMean => S::fma(next, S::splat(weight(row)), v),
+                        _ => S::add(v, next),
+                    };
+                }
                 put::<S, f32>(out, i, lanes, S::div(v, S::splat(total)));
             }
         });

@@ -31,7 +31,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
     fn run<S: Lanes>(self) {
         copy_widened::<S, T>(self.x, self.e);
         let sum = exp_row::<S>(self.e, 1.0);
-        vectors::<S>(self.x.len(), |i, lanes| {
+        vectors!(S, self.x.len(), |i, lanes| {
             // SAFETY: the contract of Lanes, kept by Isa::run.
             let v = unsafe { S::div(get::<S, f32>(self.e, i, lanes, 0.0), S::splat(sum)) };
             put::<S, T>(self.out, i, lanes, v);
@@ -46,7 +46,7 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32) -> f32 {
     unsafe {
         let scale = S::splat(scale);
         let mut largest = S::splat(f32::NEG_INFINITY);
-        vectors::<S>(scores.len(), |i, lanes| {
+        vectors!(S, scores.len(), |i, lanes| {
             // The lanes beyond the row repeat its first score, which cannot become the largest by itself.
             let v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
             put::<S, f32>(scores, i, lanes, v);
@@ -54,7 +54,7 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32) -> f32 {
         });
         let largest = S::splat(S::largest(largest));
         let (mut sum, mut rest) = (S::splat(0.0), 0.0);
-        vectors::<S>(scores.len(), |i, lanes| {
+        vectors!(S, scores.len(), |i, lanes| {
             let e = math::exp::<S>(S::sub(get::<S, f32>(scores, i, lanes, 0.0), largest));
             put::<S, f32>(scores, i, lanes, e);
             // The lanes beyond the row belong to no score and are left out of the sum.

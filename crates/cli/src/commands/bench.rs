@@ -1,0 +1,131 @@
+//! `sconce bench`: how fast a model is here, and how fast each op is.
+
+use super::{ran, ran_line, table};
+use crate::Failure;
+use crate::args::Model;
+use crate::report::Report;
+use clap::Args;
+use sconce_engine::ops::case::{Case, time, variants};
+use sconce_engine::ops::{Place, cases};
+use sconce_engine::{Embedder, Prompt};
+use serde_json::{Value, json};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Texts in a call × tokens in a text.
+const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
+
+/// Time a model, tokenizing included, or every op (--ops).
+#[derive(Args)]
+pub(crate) struct Bench {
+    #[command(flatten)]
+    model: Model,
+    /// Time the ops on their cases instead.
+    #[arg(long)]
+    ops: bool,
+    /// Seconds for each line of the table.
+    #[arg(long, value_name = "S", default_value_t = 1.0)]
+    seconds: f64,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Bench {
+    pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        if !self.seconds.is_finite() || self.seconds <= 0.0 {
+            return Err("--seconds needs a number above zero".into());
+        }
+        if self.ops { self.time_ops() } else { self.time_model(report) }
+    }
+
+    fn time_model(&self, report: &Report) -> Result<ExitCode, Failure> {
+        let embedder = self.model.load(report)?;
+        let mut lines = Vec::new();
+        for (texts, tokens) in SHAPES {
+            let tokens = tokens.min(embedder.plan().max_tokens);
+            let batch = vec![text_of(&embedder, tokens)?; texts];
+            let median = self.median(|| Ok(drop(embedder.embed(&batch, &Prompt::Default)?)))?;
+            lines.push((texts, tokens, median));
+        }
+        if self.json {
+            let line = |(texts, tokens, s): &(usize, usize, f64)| json!({"texts": texts, "tokens": tokens, "median_seconds": s, "texts_per_second": *texts as f64 / s});
+            let mut all = json!({"lines": lines.iter().map(line).collect::<Vec<_>>()});
+            if let (Some(all), Some(ran)) = (all.as_object_mut(), ran(&embedder).as_object()) {
+                all.extend(ran.clone());
+            }
+            println!("{all}");
+        } else {
+            let mut rows = vec![["texts × tokens", "median", "texts/s", "tokens/s"].map(String::from).to_vec()];
+            rows.extend(lines.iter().map(|(texts, tokens, s)| {
+                vec![
+                    format!("{texts} × {tokens}"),
+                    format!("{:.2} ms", s * 1e3),
+                    format!("{:.0}", *texts as f64 / s),
+                    format!("{:.0}", (texts * tokens) as f64 / s),
+                ]
+            }));
+            println!("{}", table(&rows));
+        }
+        report.say(&ran_line(&embedder));
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn time_ops(&self) -> Result<ExitCode, Failure> {
+        let place = Place::open(self.model.how.device.decide().0)?;
+        let mut rows = vec![["op", "case", "dtype", "rung", "median", "GFLOP/s"].map(String::from).to_vec()];
+        let mut all = Vec::new();
+        for case in cases() {
+            for variant in variants(place.device()) {
+                let budget = Duration::from_secs_f64(self.seconds / 20.0);
+                let Some(t) = time(&case, &place, variant, budget) else { continue };
+                let rate = case.flops as f64 / t.as_secs_f64() / 1e9;
+                all.push(op_json(&case, &variant.to_string(), t, rate));
+                rows.push(vec![
+                    case.op.into(),
+                    case.name.clone(),
+                    case.dtype.to_string(),
+                    variant.to_string(),
+                    format!("{:.1} µs", t.as_secs_f64() * 1e6),
+                    format!("{rate:.1}"),
+                ]);
+            }
+        }
+        if self.json {
+            println!("{}", json!({"device": place.device().to_string(), "ops": all}));
+        } else {
+            println!("{}", table(&rows));
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn median(&self, mut f: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
+        f()?;
+        let (start, mut times) = (Instant::now(), Vec::new());
+        while times.len() < 3 || start.elapsed().as_secs_f64() < self.seconds {
+            let one = Instant::now();
+            f()?;
+            times.push(one.elapsed().as_secs_f64());
+        }
+        times.sort_by(f64::total_cmp);
+        Ok(times[times.len() / 2])
+    }
+}
+
+/// A text of exactly `tokens` tokens, found by asking the tokenizer.
+fn text_of(embedder: &Embedder, tokens: usize) -> Result<String, Failure> {
+    let mut words = tokens;
+    loop {
+        let text = vec!["the"; words].join(" ");
+        let got = embedder.embed(&[&text], &Prompt::Text(String::new()))?.tokens[0];
+        if got <= tokens || words == 0 {
+            return Ok(text);
+        }
+        words -= (got - tokens).min(words);
+    }
+}
+
+fn op_json(case: &Case, variant: &str, t: Duration, rate: f64) -> Value {
+    json!({"op": case.op, "case": case.name, "dtype": case.dtype.to_string(), "rung": variant,
+        "median_seconds": t.as_secs_f64(), "gflops": rate})
+}

@@ -1,0 +1,38 @@
+//! `sconce devices`: what this build and this machine have.
+
+use super::{bytes, table};
+use crate::Failure;
+use clap::Args;
+use sconce_engine::ops::{Device, DeviceInfo};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// List the devices that models can run on here.
+#[derive(Args)]
+pub(crate) struct Devices {
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+impl Devices {
+    pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        let all = Device::all();
+        let (best, why) = Device::best();
+        if self.json {
+            let entry = |d: &DeviceInfo| {
+                json!({"device": d.device.to_string(), "description": d.description, "free_bytes": d.free_bytes,
+                    "total_bytes": d.total_bytes, "auto": d.device == best})
+            };
+            println!("{}", json!({"devices": all.iter().map(entry).collect::<Vec<_>>(), "auto": best.to_string()}));
+            return Ok(ExitCode::SUCCESS);
+        }
+        let mut rows = vec![["device", "free", "total", "what it is"].map(String::from).to_vec()];
+        rows.extend(
+            all.iter()
+                .map(|d| vec![d.device.to_string(), bytes(d.free_bytes), bytes(d.total_bytes), d.description.clone()]),
+        );
+        println!("{}\n\nauto takes {best} ({why})", table(&rows));
+        Ok(ExitCode::SUCCESS)
+    }
+}

@@ -1,0 +1,56 @@
+//! One file a command.
+
+pub(crate) mod bench;
+pub(crate) mod devices;
+pub(crate) mod doctor;
+pub(crate) mod embed;
+pub(crate) mod generate;
+pub(crate) mod plan;
+pub(crate) mod pull;
+pub(crate) mod similarity;
+
+use sconce_engine::Embedder;
+use sconce_engine::ops::Rung;
+use serde_json::{Value, json};
+
+/// Bytes for a person.
+fn bytes(n: u64) -> String {
+    indicatif::BinaryBytes(n).to_string()
+}
+
+/// What ran, for scripts.
+fn ran(embedder: &Embedder) -> Value {
+    let count = |(c, calls): (sconce_engine::ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
+    json!({
+        "device": embedder.plan().device.to_string(),
+        "dtype": embedder.plan().dtype.to_string(),
+        "source": embedder.files().origin.to_string(),
+        "ops": embedder.counts().into_iter().map(count).collect::<Vec<_>>(),
+    })
+}
+
+/// What ran, for a person: `cpu, f32: 51 op calls, all fused`.
+fn ran_line(embedder: &Embedder) -> String {
+    let counts = embedder.counts();
+    let total: u64 = counts.iter().map(|(_, n)| n).sum();
+    let of = |rung: Rung| counts.iter().filter(|(c, _)| c.rung == rung).map(|(_, n)| n).sum::<u64>();
+    let parts: Vec<String> = Rung::ALL.into_iter().filter(|r| of(*r) > 0).map(|r| format!("{} {r}", of(r))).collect();
+    let rungs = if let [rung] = &parts[..] {
+        format!("all {}", rung.split(' ').next_back().unwrap_or_default())
+    } else {
+        parts.join(", ")
+    };
+    format!("{}, {}: {total} op calls, {rungs}", embedder.plan().device, embedder.plan().dtype)
+}
+
+/// Columns lined up, the first row a heading.
+fn table(rows: &[Vec<String>]) -> String {
+    let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
+    let width = |c: usize| rows.iter().filter_map(|r| r.get(c)).map(|s| s.chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..columns).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells: Vec<String> = row.iter().zip(&widths).map(|(cell, w)| format!("{cell:<w$}")).collect();
+        cells.join("  ").trim_end().to_string()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}

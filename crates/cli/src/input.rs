@@ -1,0 +1,133 @@
+//! Where texts come from: arguments, files, standard input; a text a line, or a field of a JSON object a line.
+
+use crate::Failure;
+use clap::Args;
+use serde_json::{Map, Value};
+use std::fs::File;
+use std::io::{BufRead, BufReader, IsTerminal};
+use std::path::{Path, PathBuf};
+
+#[derive(Args, Clone)]
+pub(crate) struct Input {
+    /// Texts. Without any, and without --file, standard input is read, a text a line.
+    #[arg(value_name = "TEXT")]
+    texts: Vec<String>,
+    /// Read texts from this file, one a line (`-` is standard input). May be given more than once.
+    #[arg(short, long, value_name = "FILE", conflicts_with = "texts")]
+    file: Vec<PathBuf>,
+    /// Each line is a JSON object; take the text from this field, and keep the object for JSONL output.
+    #[arg(long, value_name = "NAME", conflicts_with = "texts")]
+    field: Option<String>,
+}
+
+/// One text and where it came from.
+#[derive(Debug)]
+pub(crate) struct Text {
+    pub(crate) text: String,
+    /// The JSON object it was a field of.
+    pub(crate) object: Option<Map<String, Value>>,
+    /// As `file:line`, or `argument N`.
+    pub(crate) origin: String,
+    /// Bytes of input it took.
+    pub(crate) bytes: u64,
+}
+
+impl Input {
+    /// Texts one by one, read as they are asked for.
+    pub(crate) fn texts(&self) -> Result<Box<dyn Iterator<Item = Result<Text, Failure>> + '_>, Failure> {
+        if !self.texts.is_empty() {
+            let text = |(i, text): (usize, &String)| {
+                let origin = format!("argument {}", i + 1);
+                Ok(Text { text: text.clone(), object: None, origin, bytes: text.len() as u64 })
+            };
+            return Ok(Box::new(self.texts.iter().enumerate().map(text)));
+        }
+        let stdin = [PathBuf::from("-")];
+        let files = if self.file.is_empty() { &stdin[..] } else { &self.file };
+        // All are opened first: a name spelled wrong must not come to light after an hour's work on the others.
+        let open = files.iter().map(|path| Lines::open(path)).collect::<Result<Vec<_>, _>>()?;
+        Ok(Box::new(open.into_iter().flat_map(|lines| self.parse(lines))))
+    }
+
+    fn parse(&self, lines: Lines) -> impl Iterator<Item = Result<Text, Failure>> {
+        lines.map(|line| {
+            let Line { text, origin, bytes } = line?;
+            let Some(field) = &self.field else { return Ok(Text { text, object: None, origin, bytes }) };
+            let object: Map<String, Value> =
+                serde_json::from_str(&text).map_err(|e| format!("{origin}: not a JSON object: {e}"))?;
+            let text = match object.get(field) {
+                Some(Value::String(text)) => text.clone(),
+                Some(other) => return Err(format!("{origin}: field `{field}` is {other}, not a string").into()),
+                None => return Err(format!("{origin}: no field `{field}`").into()),
+            };
+            Ok(Text { text, object: Some(object), origin, bytes })
+        })
+    }
+
+    /// Bytes that will be read, where that is known.
+    pub(crate) fn bytes(&self) -> Option<u64> {
+        if !self.texts.is_empty() {
+            return Some(self.texts.iter().map(|t| t.len() as u64).sum());
+        }
+        let size = |path: &PathBuf| std::fs::metadata(path).ok().filter(|m| m.is_file()).map(|m| m.len());
+        (!self.file.is_empty()).then(|| self.file.iter().map(size).sum()).flatten()
+    }
+}
+
+struct Line {
+    text: String,
+    origin: String,
+    bytes: u64,
+}
+
+/// Lines of a file, which must be UTF-8.
+struct Lines {
+    reader: Box<dyn BufRead>,
+    name: String,
+    number: usize,
+}
+
+impl Lines {
+    fn open(path: &Path) -> Result<Lines, Failure> {
+        if path == Path::new("-") {
+            if std::io::stdin().is_terminal() {
+                eprintln!("reading texts from the terminal, one a line; end with Ctrl-D");
+            }
+            return Ok(Lines { reader: Box::new(BufReader::new(std::io::stdin())), name: "stdin".into(), number: 0 });
+        }
+        let name = path.display().to_string();
+        let fail = |e: std::io::Error| format!("{name}: {e}");
+        let file = File::open(path).map_err(fail)?;
+        if file.metadata().map_err(fail)?.is_dir() {
+            return Err(format!("{name}: is a directory").into());
+        }
+        Ok(Lines { reader: Box::new(BufReader::with_capacity(1 << 16, file)), name, number: 0 })
+    }
+}
+
+impl Iterator for Lines {
+    type Item = Result<Line, Failure>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let mut bytes = Vec::new();
+        self.number += 1;
+        let origin = format!("{}:{}", self.name, self.number);
+        match self.reader.read_until(b'\n', &mut bytes) {
+            Ok(0) => return None,
+            Ok(_) => {}
+            Err(e) => return Some(Err(format!("{origin}: {e}").into())),
+        }
+        let read = bytes.len() as u64;
+        if bytes.last() == Some(&b'\n') {
+            bytes.pop();
+            if bytes.last() == Some(&b'\r') {
+                bytes.pop();
+            }
+        }
+        let text = String::from_utf8(bytes).map_err(|e| {
+            let at = e.utf8_error().valid_up_to() + 1;
+            format!("{origin}: not UTF-8 at byte {at}; convert the file first, for example with iconv").into()
+        });
+        Some(text.map(|text| Line { text, origin, bytes: read }))
+    }
+}

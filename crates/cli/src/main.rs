@@ -1,0 +1,66 @@
+//! The `sconce` command. One file a command; this one only parses, dispatches and turns errors into exit codes.
+
+mod args;
+mod commands;
+mod input;
+mod output;
+mod report;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Run transformer models on the machine you have: embeddings on CPU, CUDA and Metal, planned, proven and counted.
+#[derive(Parser)]
+#[command(name = "sconce", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+    /// Say nothing on standard error but errors.
+    #[arg(short, long, global = true)]
+    quiet: bool,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    Embed(commands::embed::Embed),
+    Similarity(commands::similarity::Similarity),
+    Devices(commands::devices::Devices),
+    Plan(commands::plan::Plan),
+    Doctor(commands::doctor::Doctor),
+    Pull(commands::pull::Pull),
+    Bench(commands::bench::Bench),
+    Completions(commands::generate::Completions),
+    Man(commands::generate::Man),
+}
+
+/// Anything that ends a command, already worded for the user.
+type Failure = Box<dyn std::error::Error>;
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let report = report::Report::new(cli.quiet);
+    let result = match cli.command {
+        Command::Embed(c) => c.run(&report),
+        Command::Similarity(c) => c.run(&report),
+        Command::Devices(c) => c.run(),
+        Command::Plan(c) => c.run(&report),
+        Command::Doctor(c) => c.run(&report),
+        Command::Pull(c) => c.run(&report),
+        Command::Bench(c) => c.run(&report),
+        Command::Completions(c) => c.run(Cli::command()),
+        Command::Man(c) => c.run(Cli::command()),
+    };
+    match result {
+        Ok(code) => code,
+        Err(e) if is_broken_pipe(&*e) => ExitCode::SUCCESS,
+        Err(e) => {
+            report.error(&e.to_string());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The reader has seen enough (`| head`); that is not a failure.
+fn is_broken_pipe(e: &(dyn std::error::Error + 'static)) -> bool {
+    e.downcast_ref::<std::io::Error>().is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}

@@ -1,0 +1,122 @@
+// The Metal objects that Candle uses, and how the files of this folder share them.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <mutex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "../runtime/abi.h"
+#include "../runtime/guarded.h"
+#include "objc.h"
+
+// Passed by value in messages.
+struct MTLSize {
+  size_t width, height, depth;
+};
+struct NSRange {
+  size_t location, length;
+};
+
+struct String : Object {
+  std::string text;
+};
+struct Array : Object {
+  std::vector<Object *> items;
+  ~Array();
+};
+String *make_string(const std::string &);
+// An NSError for the caller; does nothing where it asked for none.
+void set_error(Object **error, const std::string &message);
+Object *make_error(const std::string &message);
+
+struct Buffer : Object {
+  Guarded memory;
+  size_t length = 0;
+  ~Buffer() { memory.free(); }
+};
+
+// A library that `setup` compiled: the functions of runtime/abi.h in it, and the kernels it has.
+struct CompiledLibrary {
+  decltype(&sim_dispatch) dispatch;
+  decltype(&sim_error) error;
+  decltype(&sim_warnings) warnings;
+  decltype(&sim_set_constant) set_constant;
+  decltype(&sim_running_thread) running_thread;
+  std::set<std::string> kernels;
+};
+typedef std::map<size_t, std::string> ConstantValues; // bytes by index
+struct FunctionConstants : Object {
+  ConstantValues values;
+};
+struct MetalLibrary : Object {
+  CompiledLibrary *compiled = nullptr;
+};
+struct Function : Object {
+  CompiledLibrary *compiled = nullptr;
+  std::string name;
+  ConstantValues constants;
+};
+struct Pipeline : Object {
+  Function *function = nullptr;
+  ~Pipeline() { objc_release(function); }
+};
+
+// A buffer at an offset, or bytes that were copied into the command.
+struct Argument {
+  Buffer *buffer = nullptr;
+  size_t offset = 0;
+  std::string bytes;
+};
+struct Command {
+  enum Kind { Dispatch, Barrier, Copy, Fill } kind;
+  // Dispatch
+  Pipeline *pipeline = nullptr;
+  std::map<size_t, Argument> arguments;
+  std::map<size_t, size_t> threadgroup_memory;
+  MTLSize grid{}, threadgroup{};
+  bool grid_is_threads = false;
+  // Copy, Fill
+  Buffer *source = nullptr, *destination = nullptr;
+  size_t source_offset = 0, destination_offset = 0, length = 0;
+  int value = 0;
+};
+struct CommandBuffer : Object {
+  enum Status {
+    NotEnqueued = 0,
+    Enqueued = 1,
+    Completed = 4,
+    Error = 5
+  } status = NotEnqueued; // MTLCommandBufferStatus
+  std::vector<std::vector<Command>> encoders;
+  std::vector<Block *> completion_handlers;
+  std::string error;
+};
+struct Encoder : Object {
+  CommandBuffer *command_buffer = nullptr;
+  size_t index = 0;
+  Pipeline *pipeline = nullptr;
+  std::map<size_t, Argument> arguments;
+  std::map<size_t, size_t> threadgroup_memory;
+  bool ended = false;
+  ~Encoder() { objc_release(command_buffer); }
+};
+
+// One command buffer at a time runs, and libraries are loaded one at a time.
+extern std::mutex device_lock;
+
+// An environment variable, or its default.
+const char *setting(const char *name, const char *otherwise);
+size_t max_threads_per_threadgroup();
+
+// The library whose source this is; null, with the reason in `error`, if none was compiled from it. Holding
+// device_lock.
+CompiledLibrary *library_for(const std::string &source, std::string &error);
+// Lines of sim_warnings() of every library loaded. Holding device_lock.
+std::string all_warnings();
+
+void register_foundation();
+void register_commands();
+// Retained for the caller.
+Object *the_device();

@@ -1,0 +1,65 @@
+// What crosses the edges of the runtime: to compiled kernels (stdlib/library/thread.h and the translator's tables
+// mirror the structs), and to whoever dispatches them (the fake device, the tests).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+typedef uint32_t sim_uint3 __attribute__((ext_vector_type(3)));
+
+// Everything a thread of a kernel can ask for; names are Metal's.
+struct sim_thread {
+  uint64_t buffers[31];
+  uint64_t threadgroup_memory[31];
+  sim_uint3 thread_position_in_grid, thread_position_in_threadgroup, threadgroup_position_in_grid;
+  sim_uint3 threads_per_threadgroup, threadgroups_per_grid, threads_per_grid;
+  uint32_t thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup;
+  uint32_t simdgroups_per_threadgroup, threads_per_simdgroup;
+};
+struct sim_kernel {
+  const char *name;
+  void (*run)(const sim_thread *);
+};
+struct sim_constant {
+  int id;
+  const char *name;
+  void (*set)(const void *value, unsigned size);
+};
+
+// A grid and how it is cut. `grid` counts threads where `grid_is_threads` (dispatchThreads), else threadgroups.
+struct sim_launch {
+  uint32_t grid[3];
+  uint32_t threadgroup[3];
+  int grid_is_threads;
+  void *const *buffers;
+  int buffer_count;
+  const uint32_t *threadgroup_memory; // lengths in bytes
+  int threadgroup_memory_count;
+};
+
+constexpr size_t SIM_THREADGROUP_MEMORY = 32768;
+constexpr uint32_t SIM_THREADS_PER_THREADGROUP = 1024;
+
+#pragma GCC visibility push(default) // everything else in a library is its own affair
+extern "C" {
+// 0, or an error that sim_error() describes.
+int sim_dispatch(const char *kernel, const sim_launch *);
+const char *sim_error();
+// One line for each kind of suspect behaviour since sim_clear(), beginning with the kernel's name.
+const char *sim_warnings();
+void sim_clear();
+// Order in which SIMD-groups and lanes run between barriers: 0 forward, 1 backward, 2 shuffled by the seed.
+void sim_thread_order(int order, uint64_t seed);
+// How many constants of the library have this id.
+int sim_set_constant(int id, const void *value, unsigned size);
+int sim_kernel_count();
+const char *sim_kernel_name(int);
+// Position in the grid of the thread that runs now; false outside a dispatch.
+bool sim_running_thread(uint32_t position[3]);
+// Memory that traps past its end, filled with 0xFF.
+void *sim_alloc(size_t);
+void sim_free(void *, size_t);
+
+// Called by a library's table when it is loaded.
+void sim_register(const sim_kernel *, int kernel_count, const sim_constant *, int constant_count);
+}
+#pragma GCC visibility pop

@@ -1,0 +1,99 @@
+// Fibers by hand: a dispatch has up to 1024 of them and switches millions of times, which ucontext (a system call each)
+// would make several times slower. One OS thread at a time runs a library's kernels.
+#include "fiber.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <sys/mman.h>
+#include <vector>
+
+#ifndef __x86_64__
+#error "the context switch is written for x86-64"
+#endif
+
+extern "C" void sim_switch(void **save, void *to);
+// Saves what the System V ABI says a callee must keep.
+__asm__(R"(
+.text
+.globl sim_switch
+.hidden sim_switch
+.type sim_switch,@function
+sim_switch:
+  pushq %rbp
+  pushq %rbx
+  pushq %r12
+  pushq %r13
+  pushq %r14
+  pushq %r15
+  movq %rsp, (%rdi)
+  movq %rsi, %rsp
+  popq %r15
+  popq %r14
+  popq %r13
+  popq %r12
+  popq %rbx
+  popq %rbp
+  ret
+.size sim_switch,.-sim_switch
+)");
+
+namespace {
+constexpr size_t STACK_SIZE = 256 * 1024;
+constexpr size_t PAGE = 4096;
+constexpr int SAVED_REGISTERS = 6;
+
+std::vector<Fiber *> pool;
+void *scheduler_stack_pointer = nullptr;
+Fiber *current = nullptr;
+void (*entry_point)(const sim_thread *) = nullptr;
+
+void enter() {
+  entry_point(&current->thread);
+  wait_as(State::Done);
+  abort(); // a fiber that is done is never resumed
+}
+} // namespace
+
+Fiber *current_fiber() { return current; }
+
+Fiber *fiber(size_t i) {
+  while (pool.size() <= i) {
+    void *map =
+        mmap(nullptr, STACK_SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (map == MAP_FAILED) {
+      fprintf(stderr, "metal-sim: no memory for a thread's stack\n");
+      abort();
+    }
+    mprotect(map, PAGE, PROT_NONE);
+    Fiber *f = new Fiber();
+    f->stack = (char *)map + PAGE;
+    pool.push_back(f);
+  }
+  return pool[i];
+}
+
+void prepare(Fiber *f, void (*run)(const sim_thread *)) {
+  entry_point = run;
+  // As sim_switch leaves a stack: the saved registers, then the address to return to. One word more keeps the stack
+  // aligned as after a call.
+  uint64_t *sp = (uint64_t *)(f->stack + STACK_SIZE - 64);
+  *--sp = 0;
+  *--sp = (uint64_t)&enter;
+  for (int i = 0; i < SAVED_REGISTERS; i++)
+    *--sp = 0;
+  f->stack_pointer = sp;
+  f->state = State::Ready;
+}
+
+void resume(Fiber *f) {
+  current = f;
+  sim_switch(&scheduler_stack_pointer, f->stack_pointer);
+  current = nullptr;
+}
+
+void wait_as(State state) {
+  Fiber *f = current;
+  f->state = state;
+  sim_switch(&f->stack_pointer, scheduler_stack_pointer);
+}

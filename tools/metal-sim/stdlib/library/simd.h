@@ -1,0 +1,146 @@
+// Barriers, SIMD-group and quad-group functions. Each is one rendezvous of the lanes in the runtime. All are inlined
+// into the kernel, since the runtime tells one barrier from another by the address it is called from.
+#pragma once
+#define SIM_INLINE inline __attribute__((always_inline))
+
+namespace metal {
+enum class mem_flags : uint {
+  mem_none = 0,
+  mem_device = 1,
+  mem_threadgroup = 2,
+  mem_texture = 4,
+  mem_threadgroup_imageblock = 8
+};
+inline constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(uint(a) | uint(b)); }
+SIM_INLINE void threadgroup_barrier(mem_flags f) { __sim_barrier(uint(f)); }
+SIM_INLINE void simdgroup_barrier(mem_flags f) { __sim_simd_barrier(uint(f)); }
+
+// As in Metal: no bfloat, bool or 64-bit integer crosses lanes.
+template <class T> struct __is_valid_simdgroup_type
+    : bool_constant<is_arithmetic_v<typename vec_elements<T>::elem> && sizeof(typename vec_elements<T>::elem) <= 4 &&
+                    !is_same_v<typename vec_elements<T>::elem, bfloat> && !is_same_v<T, bool>> {};
+template <class T> using __enable_simd = enable_if_t<__is_valid_simdgroup_type<T>::value>;
+
+// Every lane's value, and which of them are active.
+template <class T> struct __lanes {
+  T value[32];
+  uint mask;
+  uint self;
+  bool active(int lane) const { return (mask >> lane) & 1; }
+};
+template <class T> SIM_INLINE void __exchange(T x, __lanes<T> &lanes) {
+  lanes.self = __sim_lane();
+  lanes.mask = __sim_simd_exchange(&x, sizeof(T), lanes.value);
+}
+
+// In a tree, as hardware does: a sum of floats depends on the order.
+#define SIM_REDUCE(NAME, EXPRESSION)                                                                                   \
+  template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x) {                                                \
+    __lanes<T> lanes;                                                                                                  \
+    __exchange(x, lanes);                                                                                              \
+    bool has[32];                                                                                                      \
+    for (int i = 0; i < 32; i++)                                                                                       \
+      has[i] = lanes.active(i);                                                                                        \
+    for (int d = 16; d; d >>= 1)                                                                                       \
+      for (int i = 0; i < d; i++) {                                                                                    \
+        T a = lanes.value[i], b = lanes.value[i + d];                                                                  \
+        if (has[i] && has[i + d])                                                                                      \
+          lanes.value[i] = T(EXPRESSION);                                                                              \
+        else if (has[i + d])                                                                                           \
+          lanes.value[i] = b;                                                                                          \
+        has[i] = has[i] || has[i + d];                                                                                 \
+      }                                                                                                                \
+    return lanes.value[0];                                                                                             \
+  }
+SIM_REDUCE(simd_sum, a + b)
+SIM_REDUCE(simd_product, a *b)
+SIM_REDUCE(simd_min, min(a, b))
+SIM_REDUCE(simd_max, max(a, b))
+SIM_REDUCE(simd_and, a &b)
+SIM_REDUCE(simd_or, a | b)
+SIM_REDUCE(simd_xor, a ^ b)
+#undef SIM_REDUCE
+
+// A lane that reads an inactive or out-of-range lane gets its own value back (undefined in Metal).
+#define SIM_SHUFFLE(NAME, SOURCE)                                                                                      \
+  template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x, ushort argument) {                               \
+    __lanes<T> lanes;                                                                                                  \
+    __exchange(x, lanes);                                                                                              \
+    int self = int(lanes.self), n = int(argument), source = SOURCE;                                                    \
+    return source >= 0 && source < 32 && lanes.active(source) ? lanes.value[source] : x;                               \
+  }
+SIM_SHUFFLE(simd_shuffle, n)
+SIM_SHUFFLE(simd_broadcast, n)
+SIM_SHUFFLE(simd_shuffle_down, self + n)
+SIM_SHUFFLE(simd_shuffle_up, self - n)
+SIM_SHUFFLE(simd_shuffle_xor, self ^ n)
+SIM_SHUFFLE(simd_shuffle_rotate_down, (self + n) & 31)
+SIM_SHUFFLE(simd_shuffle_rotate_up, (self - n) & 31)
+SIM_SHUFFLE(quad_shuffle, (self & ~3) | n)
+SIM_SHUFFLE(quad_broadcast, (self & ~3) | n)
+SIM_SHUFFLE(quad_shuffle_xor, self ^ n)
+SIM_SHUFFLE(quad_shuffle_down, (self & 3) + n < 4 ? self + n : -1)
+#undef SIM_SHUFFLE
+
+#define SIM_QUAD_REDUCE(NAME, EXPRESSION)                                                                              \
+  template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x) {                                                \
+    __lanes<T> lanes;                                                                                                  \
+    __exchange(x, lanes);                                                                                              \
+    uint first = lanes.self & ~3u;                                                                                     \
+    T a = lanes.value[first];                                                                                          \
+    for (uint i = 1; i < 4; i++) {                                                                                     \
+      T b = lanes.value[first + i];                                                                                    \
+      a = T(EXPRESSION);                                                                                               \
+    }                                                                                                                  \
+    return a;                                                                                                          \
+  }
+SIM_QUAD_REDUCE(quad_sum, a + b)
+SIM_QUAD_REDUCE(quad_max, max(a, b))
+SIM_QUAD_REDUCE(quad_min, min(a, b))
+#undef SIM_QUAD_REDUCE
+
+template <class T, class = __enable_simd<T>> SIM_INLINE T simd_broadcast_first(T x) {
+  __lanes<T> lanes;
+  __exchange(x, lanes);
+  return lanes.value[__builtin_ctz(lanes.mask)];
+}
+template <class T, class = __enable_simd<T>> SIM_INLINE T simd_prefix_inclusive_sum(T x) {
+  __lanes<T> lanes;
+  __exchange(x, lanes);
+  T sum = T(0);
+  for (uint i = 0; i <= lanes.self; i++)
+    if (lanes.active(i))
+      sum += lanes.value[i];
+  return sum;
+}
+template <class T, class = __enable_simd<T>> SIM_INLINE T simd_prefix_exclusive_sum(T x) {
+  __lanes<T> lanes;
+  __exchange(x, lanes);
+  T sum = T(0);
+  for (uint i = 0; i < lanes.self; i++)
+    if (lanes.active(i))
+      sum += lanes.value[i];
+  return sum;
+}
+SIM_INLINE bool simd_any(bool b) {
+  __lanes<uint> lanes;
+  __exchange(uint(b), lanes);
+  for (int i = 0; i < 32; i++)
+    if (lanes.active(i) && lanes.value[i])
+      return true;
+  return false;
+}
+SIM_INLINE bool simd_all(bool b) {
+  __lanes<uint> lanes;
+  __exchange(uint(b), lanes);
+  for (int i = 0; i < 32; i++)
+    if (lanes.active(i) && !lanes.value[i])
+      return false;
+  return true;
+}
+SIM_INLINE bool simd_is_first() {
+  __lanes<uint> lanes;
+  __exchange(1u, lanes);
+  return lanes.self == uint(__builtin_ctz(lanes.mask));
+}
+} // namespace metal

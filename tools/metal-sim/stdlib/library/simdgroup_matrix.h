@@ -1,0 +1,99 @@
+// <metal_simdgroup_matrix>: 8x8 matrices spread over a SIMD-group. Each lane holds two neighbours of a row, in the
+// layout that MLX's kernels rely on.
+#pragma once
+
+namespace metal {
+struct __element {
+  uint row, column; // and column + 1
+};
+inline __element __element_of(uint lane) {
+  uint quad = lane / 4;
+  return {(quad & 4) + (lane / 2) % 4, (quad & 2) * 2 + (lane % 2) * 2};
+}
+
+template <class T, int C = 8, int R = 8> struct simdgroup_matrix {
+  vec<T, 2> e;
+  simdgroup_matrix() = default;
+  explicit simdgroup_matrix(T diagonal) {
+    __element at = __element_of(__sim_lane());
+    e[0] = at.row == at.column ? diagonal : T(0);
+    e[1] = at.row == at.column + 1 ? diagonal : T(0);
+  }
+  vec<T, 2> &thread_elements() { return e; }
+  const vec<T, 2> &thread_elements() const { return e; }
+};
+using simdgroup_float8x8 = simdgroup_matrix<float, 8, 8>;
+using simdgroup_half8x8 = simdgroup_matrix<half, 8, 8>;
+using simdgroup_bfloat8x8 = simdgroup_matrix<bfloat, 8, 8>;
+
+template <class T, int C, int R = C> inline simdgroup_matrix<T, C, R> make_filled_simdgroup_matrix(T v) {
+  simdgroup_matrix<T, C, R> m;
+  m.e[0] = v;
+  m.e[1] = v;
+  return m;
+}
+
+#define SIM_LOAD_STORE(SPACE)                                                                                          \
+  template <class T> inline void simdgroup_load(simdgroup_matrix<T, 8, 8> &m, const SPACE T *p, ulong stride = 8,      \
+                                                ulong2 origin = 0, bool transpose = false) {                           \
+    __element at = __element_of(__sim_lane());                                                                         \
+    p += origin[1] * stride + origin[0];                                                                               \
+    for (uint k = 0; k < 2; k++)                                                                                       \
+      m.e[k] = transpose ? p[(at.column + k) * stride + at.row] : p[at.row * stride + at.column + k];                  \
+    __sim_simd_barrier(0);                                                                                             \
+  }                                                                                                                    \
+  template <class T> inline void simdgroup_store(simdgroup_matrix<T, 8, 8> m, SPACE T *p, ulong stride = 8,            \
+                                                 ulong2 origin = 0, bool transpose = false) {                          \
+    __element at = __element_of(__sim_lane());                                                                         \
+    p += origin[1] * stride + origin[0];                                                                               \
+    for (uint k = 0; k < 2; k++) {                                                                                     \
+      if (transpose)                                                                                                   \
+        p[(at.column + k) * stride + at.row] = m.e[k];                                                                 \
+      else                                                                                                             \
+        p[at.row * stride + at.column + k] = m.e[k];                                                                   \
+    }                                                                                                                  \
+    __sim_simd_barrier(0);                                                                                             \
+  }
+SIM_LOAD_STORE(device)
+#if SIM_CHECKED
+SIM_LOAD_STORE(threadgroup)
+#endif
+#undef SIM_LOAD_STORE
+
+struct __operands {
+  float a[2], b[2];
+};
+// d = a * b + c, where c's two elements of this lane come as floats.
+template <class D, class A, class B>
+SIM_INLINE void __multiply(simdgroup_matrix<D, 8, 8> &d, const simdgroup_matrix<A, 8, 8> &a,
+                           const simdgroup_matrix<B, 8, 8> &b, float c0, float c1) {
+  __operands mine = {{float(a.e[0]), float(a.e[1])}, {float(b.e[0]), float(b.e[1])}};
+  __operands all[32];
+  __sim_simd_exchange(&mine, sizeof(mine), all);
+  float fa[8][8], fb[8][8];
+  for (uint lane = 0; lane < 32; lane++) {
+    __element at = __element_of(lane);
+    for (uint k = 0; k < 2; k++) {
+      fa[at.row][at.column + k] = all[lane].a[k];
+      fb[at.row][at.column + k] = all[lane].b[k];
+    }
+  }
+  __element at = __element_of(__sim_lane());
+  for (int k = 0; k < 8; k++) {
+    c0 += fa[at.row][k] * fb[k][at.column];
+    c1 += fa[at.row][k] * fb[k][at.column + 1];
+  }
+  d.e[0] = D(c0);
+  d.e[1] = D(c1);
+}
+template <class D, class A, class B, class E>
+SIM_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8> &d, const simdgroup_matrix<A, 8, 8> &a,
+                                              const simdgroup_matrix<B, 8, 8> &b, const simdgroup_matrix<E, 8, 8> &c) {
+  __multiply(d, a, b, float(c.e[0]), float(c.e[1]));
+}
+template <class D, class A, class B> SIM_INLINE void simdgroup_multiply(simdgroup_matrix<D, 8, 8> &d,
+                                                                        const simdgroup_matrix<A, 8, 8> &a,
+                                                                        const simdgroup_matrix<B, 8, 8> &b) {
+  __multiply(d, a, b, 0.0f, 0.0f);
+}
+} // namespace metal

@@ -1,0 +1,184 @@
+//! Compiles a `.metal` source for the simulated device and dispatches its kernels, without Metal's own interface between:
+//! every buffer ends at a page that traps, and the order of threads is the caller's choice.
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::path::Path;
+use std::process::Command;
+use std::sync::{Mutex, MutexGuard};
+use std::{env, slice};
+
+/// The order in which threads run between barriers.
+#[derive(Clone, Copy, Debug)]
+pub enum Order {
+    /// First to last.
+    Forward,
+    /// Last to first.
+    Backward,
+    /// Drawn anew at every barrier, from this seed.
+    Shuffled(u64),
+}
+
+/// Compiles `kernels/NAME.metal` as our own kernels are. The error is what the compiler said.
+pub fn compile(name: &str) -> Result<(), String> {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let output = Command::new(here.join("../../compile"))
+        .args([&work(), name])
+        .arg(here.join(format!("kernels/{name}.metal")))
+        .arg("-DSIM_THREAD_IS_PRIVATE")
+        .output()
+        .map_err(|error| error.to_string())?;
+    if output.status.success() { Ok(()) } else { Err(String::from_utf8_lossy(&output.stderr).into_owned()) }
+}
+
+fn work() -> String {
+    env::var("METAL_SIM_WORK").expect("source the env.sh that tools/metal-sim/setup wrote")
+}
+
+#[repr(C)]
+struct Launch {
+    grid: [u32; 3],
+    threadgroup: [u32; 3],
+    grid_is_threads: c_int,
+    buffers: *const *mut c_void,
+    buffer_count: c_int,
+    threadgroup_memory: *const u32,
+    threadgroup_memory_count: c_int,
+}
+
+unsafe extern "C" {
+    fn dlopen(path: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+    fn dlerror() -> *const c_char;
+}
+const RTLD_NOW: c_int = 2;
+
+/// A loaded library. Its runtime serves one caller at a time, so there is one at a time.
+pub struct Library {
+    dispatch: unsafe extern "C" fn(*const c_char, *const Launch) -> c_int,
+    error: unsafe extern "C" fn() -> *const c_char,
+    warnings: unsafe extern "C" fn() -> *const c_char,
+    clear: unsafe extern "C" fn(),
+    thread_order: unsafe extern "C" fn(c_int, u64),
+    alloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    free: unsafe extern "C" fn(*mut c_void, usize),
+    _alone: MutexGuard<'static, ()>,
+}
+
+static ALONE: Mutex<()> = Mutex::new(());
+
+impl Library {
+    /// Compiles `kernels/NAME.metal` and loads it.
+    pub fn load(name: &str) -> Result<Self, String> {
+        // A test that failed holding the lock has left nothing behind that the next one reads.
+        let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
+        compile(name)?;
+        let path = CString::new(format!("{}/lib/lib{name}.so", work())).map_err(|error| error.to_string())?;
+        // SAFETY: the library is ours; its constructors only register its kernels.
+        let handle = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
+        if handle.is_null() {
+            // SAFETY: after a failed dlopen, dlerror returns a C string.
+            return Err(unsafe { text(dlerror()) });
+        }
+        // SAFETY: each symbol is a function of the type that its field gives, as runtime/abi.h declares it.
+        unsafe {
+            Ok(Self {
+                dispatch: symbol(handle, c"sim_dispatch"),
+                error: symbol(handle, c"sim_error"),
+                warnings: symbol(handle, c"sim_warnings"),
+                clear: symbol(handle, c"sim_clear"),
+                thread_order: symbol(handle, c"sim_thread_order"),
+                alloc: symbol(handle, c"sim_alloc"),
+                free: symbol(handle, c"sim_free"),
+                _alone: alone,
+            })
+        }
+    }
+
+    /// A buffer with these contents.
+    pub fn buffer<T: Copy>(&self, values: &[T]) -> Buffer<'_> {
+        let size = size_of_val(values);
+        // SAFETY: the allocation holds `size` bytes, and no one else knows it yet.
+        let data = unsafe {
+            let data = (self.alloc)(size.max(1));
+            assert!(!data.is_null(), "no memory for a buffer of {size} bytes");
+            std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), data.cast::<u8>(), size);
+            data
+        };
+        Buffer { library: self, data, size }
+    }
+
+    /// Runs a kernel over `groups` threadgroups of `threads` threads, both in one dimension; returns its warnings.
+    pub fn dispatch(
+        &self,
+        kernel: &str,
+        [groups, threads]: [u32; 2],
+        buffers: &[&Buffer<'_>],
+        order: Order,
+    ) -> Result<String, String> {
+        let kernel = CString::new(kernel).map_err(|error| error.to_string())?;
+        let pointers: Vec<*mut c_void> = buffers.iter().map(|buffer| buffer.data).collect();
+        let launch = Launch {
+            grid: [groups, 1, 1],
+            threadgroup: [threads, 1, 1],
+            grid_is_threads: 0,
+            buffers: pointers.as_ptr(),
+            buffer_count: pointers.len() as c_int,
+            threadgroup_memory: std::ptr::null(),
+            threadgroup_memory_count: 0,
+        };
+        let (mode, seed) = match order {
+            Order::Forward => (0, 0),
+            Order::Backward => (1, 0),
+            Order::Shuffled(seed) => (2, seed),
+        };
+        // SAFETY: `launch` and what it points to outlive the call; a kernel that leaves its buffers traps.
+        unsafe {
+            (self.clear)();
+            (self.thread_order)(mode, seed);
+            match (self.dispatch)(kernel.as_ptr(), &launch) {
+                0 => Ok(text((self.warnings)())),
+                _ => Err(text((self.error)())),
+            }
+        }
+    }
+}
+
+/// Memory that a kernel may read and write, and that traps when it reads past the end.
+pub struct Buffer<'a> {
+    library: &'a Library,
+    data: *mut c_void,
+    size: usize,
+}
+
+impl Buffer<'_> {
+    /// A copy of the contents.
+    pub fn read<T: Copy>(&self) -> Vec<T> {
+        // SAFETY: the allocation holds `size` initialised bytes at 16-byte alignment, and no kernel runs now.
+        unsafe { slice::from_raw_parts(self.data.cast::<T>(), self.size / size_of::<T>()).to_vec() }
+    }
+}
+
+impl Drop for Buffer<'_> {
+    fn drop(&mut self) {
+        // SAFETY: allocated by the same library with the same size.
+        unsafe { (self.library.free)(self.data, self.size.max(1)) }
+    }
+}
+
+/// # Safety
+/// `F` must be the type of the function of that name.
+unsafe fn symbol<F: Copy>(library: *mut c_void, name: &CStr) -> F {
+    // SAFETY: `library` was returned by dlopen; the caller vouches for `F`, a pointer like the one read here.
+    unsafe {
+        let address = dlsym(library, name.as_ptr());
+        assert!(!address.is_null(), "the library lacks {name:?}");
+        std::mem::transmute_copy(&address)
+    }
+}
+
+/// # Safety
+/// `p` must be a C string.
+unsafe fn text(p: *const c_char) -> String {
+    // SAFETY: the caller's promise.
+    unsafe { CStr::from_ptr(p) }.to_string_lossy().into_owned()
+}

@@ -8,7 +8,7 @@ use crate::source::{self, Files, Progress, Reference};
 use crate::text::Tokenizer;
 use crate::{Error, LoadOptions, Result, schedule};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{Counted, DType, Device, Ladder, Linear, Place, Tensor, Weights, l2_norm, pool};
+use sconce_ops::{Counted, DType, Device, Ladder, Linear, Place, Policy, Tensor, Weights, l2_norm, pool};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -74,10 +74,10 @@ impl Embedder {
         let tokenizer = Tokenizer::load(&files.dir.join("tokenizer.json"), plan.max_tokens, recipe.lower_case)?;
 
         let ladder = Ladder::new(options.policy.clone());
-        let (dir, dtype, tail) = (files.dir.clone(), plan.dtype, recipe.clone());
+        let (dir, dtype, modules, policy) = (files.dir.clone(), plan.dtype, recipe.clone(), options.policy.clone());
         let owner = Owner::start(device, ladder.clone(), move || {
-            let pipeline = Pipeline::load(&dir, &tail, dtype, Place::open(device)?)?;
-            pipeline.prove()?;
+            let pipeline = Pipeline::load(&dir, &modules, dtype, Place::open(device)?)?;
+            pipeline.prove(policy)?;
             Ok(pipeline)
         })?;
         Ok(Embedder { tokenizer, recipe, plan, files, ladder, owner })
@@ -155,7 +155,7 @@ pub fn plan(dir: &Path, device: Device, options: &LoadOptions) -> Result<Plan> {
 
 fn plan_in(dir: &Path, recipe: &Recipe, device: Device, options: &LoadOptions) -> Result<Plan> {
     let ladder = Ladder::new(options.policy.clone());
-    let budget = options.batch_tokens(device);
+    let budget = options.batch_tokens(device)?;
     let (planned, steps) = ladder.trace(|| {
         let pipeline = Pipeline::load(dir, recipe, options.dtype, Place::phantom(device))?;
         let weights = ladder.ledger.live();
@@ -248,7 +248,8 @@ impl Pipeline {
     }
 
     /// Warm-up and self-check on a sequence of its own, counted apart: what comes out must be numbers.
-    fn prove(&self) -> Result<()> {
+    fn prove(&self, policy: Policy) -> Result<()> {
+        let _apart = Ladder::new(policy).enter();
         let ids = (0..self.limits().positions.min(8)).map(|i| (i % self.limits().vocabulary) as u32).collect();
         let values = self.forward(&[Sequence { ids, types: Vec::new() }], &[0])?.to_f32()?;
         if values.iter().all(|v| v.is_finite()) {

@@ -1,9 +1,12 @@
 //! How a model is to be loaded.
 
 use crate::verdict::{Verdict, verdict_path};
-use crate::{Result, source};
+use crate::{Error, Result, source};
 use sconce_ops::{DType, Device, Policy};
 use std::str::FromStr;
+
+/// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
+const MOST_BATCH_TOKENS: usize = 1 << 24;
 
 /// The device asked for: one by name, or the best there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -70,7 +73,11 @@ impl LoadOptions {
     }
 
     /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.
-    pub(crate) fn batch_tokens(&self, device: Device) -> usize {
-        self.batch_tokens.unwrap_or(if device.is_gpu() { 32_768 } else { 4_096 }).max(1)
+    pub(crate) fn batch_tokens(&self, device: Device) -> Result<usize> {
+        match self.batch_tokens {
+            None => Ok(if device.is_gpu() { 32_768 } else { 4_096 }),
+            Some(n @ 1..=MOST_BATCH_TOKENS) => Ok(n),
+            Some(n) => Err(Error::Input(format!("batches of {n} tokens: from 1 to {MOST_BATCH_TOKENS} will do"))),
+        }
     }
 }

@@ -45,7 +45,7 @@ impl Bench {
         for (texts, tokens) in SHAPES {
             let tokens = tokens.min(embedder.plan().max_tokens);
             let batch = vec![text_of(&embedder, tokens)?; texts];
-            let median = self.median(|| Ok(drop(embedder.embed(&batch, &Prompt::Default)?)))?;
+            let median = self.median(|| embedder.embed(&batch, &Prompt::Default))?;
             lines.push((texts, tokens, median));
         }
         if self.json {
@@ -99,12 +99,12 @@ impl Bench {
         Ok(ExitCode::SUCCESS)
     }
 
-    fn median(&self, mut f: impl FnMut() -> Result<(), Failure>) -> Result<f64, Failure> {
-        f()?;
+    fn median<T, E: Into<Failure>>(&self, mut f: impl FnMut() -> Result<T, E>) -> Result<f64, Failure> {
+        f().map_err(Into::into)?;
         let (start, mut times) = (Instant::now(), Vec::new());
         while times.len() < 3 || start.elapsed().as_secs_f64() < self.seconds {
             let one = Instant::now();
-            f()?;
+            f().map_err(Into::into)?;
             times.push(one.elapsed().as_secs_f64());
         }
         times.sort_by(f64::total_cmp);

@@ -16,6 +16,9 @@ use std::sync::Arc;
 /// A call ready to be made, as often as one likes.
 pub type Call = Box<dyn Fn() -> Result<Tensor>>;
 
+/// Puts a case's inputs somewhere and returns the call.
+pub type Prepare = Box<dyn Fn(&Place) -> Result<Call>>;
+
 /// One call of an op on fixed inputs, with the right answer.
 pub struct Case {
     /// The op's folder.
@@ -28,8 +31,8 @@ pub struct Case {
     pub tolerance: Tolerance,
     /// Floating-point operations of one call, for the benchmark.
     pub flops: u64,
-    /// Puts the inputs somewhere and returns the call: only the latter is timed.
-    pub prepare: Box<dyn Fn(&Place) -> Result<Call>>,
+    /// Makes the call ready; only the call itself is timed.
+    pub prepare: Prepare,
     /// The answer in f64, from the inputs as rounded to the dtype.
     pub reference: Box<dyn Fn() -> Vec<f64>>,
 }

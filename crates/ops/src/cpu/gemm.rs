@@ -60,21 +60,21 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
             let mut b = p.b.as_ptr().add(col);
             for k in 0..p.k {
-                let mut bv = [S::splat(0.0); VECS];
-                for v in 0..VECS {
-                    bv[v] = B::load::<S>(b.add(v * S::WIDTH));
+                let mut columns = [S::splat(0.0); VECS];
+                for (v, column) in columns.iter_mut().enumerate() {
+                    *column = B::load::<S>(b.add(v * S::WIDTH));
                 }
-                for r in 0..ROWS {
+                for (r, sums) in acc.iter_mut().enumerate() {
                     let a = S::splat(*p.a.add(r * p.a_stride + k));
-                    for v in 0..VECS {
-                        acc[r][v] = S::fma(a, bv[v], acc[r][v]);
+                    for (sum, column) in sums.iter_mut().zip(columns) {
+                        *sum = S::fma(a, column, *sum);
                     }
                 }
                 b = b.add(PANEL);
             }
-            for r in 0..ROWS {
-                for v in 0..VECS {
-                    S::store(p.tile.add(r * PANEL + col + v * S::WIDTH), acc[r][v]);
+            for (r, sums) in acc.iter().enumerate() {
+                for (v, sum) in sums.iter().enumerate() {
+                    S::store(p.tile.add(r * PANEL + col + v * S::WIDTH), *sum);
                 }
             }
         }

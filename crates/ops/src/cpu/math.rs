@@ -1,5 +1,6 @@
 //! exp, erf, tanh and the activations over lanes. Errors are measured against libm in f64 by the tests below.
 #![allow(unsafe_code, reason = "SIMD lanes")]
+#![allow(clippy::excessive_precision, reason = "coefficients as they are known, whatever f32 keeps of them")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of Lanes is the reason for every block")]
 
 use super::Lanes;
@@ -17,11 +18,25 @@ unsafe fn poly<S: Lanes, const N: usize>(x: S::V, c: [f32; N]) -> S::V {
     }
 }
 
+/// x held between `low` and `high`; NaN stays NaN, being the second operand each time.
+#[inline(always)]
+unsafe fn clamp<S: Lanes>(x: S::V, low: f32, high: f32) -> S::V {
+    unsafe { S::max(S::splat(low), S::min(S::splat(high), x)) }
+}
+
+/// The larger, or NaN if either is: a broken number must not be dropped on the way.
+#[inline(always)]
+pub(crate) unsafe fn larger<S: Lanes>(a: S::V, b: S::V) -> S::V {
+    // max gives its second operand when one is NaN, so only a NaN in `a` could be lost; a − a is 0 or NaN or, from an
+    // infinity, NaN where the infinity would have been the answer: broken too.
+    unsafe { S::add(S::max(a, b), S::sub(a, a)) }
+}
+
 /// eˣ within 2 ulp; held at the smallest normal number below −87.3 and at the largest power of two's reach above 88.
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Lanes>(x: S::V) -> S::V {
     unsafe {
-        let x = S::max(S::min(x, S::splat(88.0)), S::splat(-87.3));
+        let x = clamp::<S>(x, -87.3, 88.0);
         // x = n·ln 2 + r with |r| ≤ ln 2 / 2; ln 2 in two parts, so that n·ln 2 is taken off exactly.
         let n = S::round(S::mul(x, S::splat(std::f32::consts::LOG2_E)));
         let r = S::fma(n, S::splat(-0.693_359_4), x);
@@ -36,7 +51,7 @@ pub(crate) unsafe fn exp<S: Lanes>(x: S::V) -> S::V {
 #[inline(always)]
 pub(crate) unsafe fn erf<S: Lanes>(x: S::V) -> S::V {
     unsafe {
-        let x = S::max(S::min(x, S::splat(4.0)), S::splat(-4.0));
+        let x = clamp::<S>(x, -4.0, 4.0);
         let x2 = S::mul(x, x);
         let p = poly::<S, 7>(
             x2,
@@ -59,7 +74,7 @@ pub(crate) unsafe fn erf<S: Lanes>(x: S::V) -> S::V {
 #[inline(always)]
 pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
     unsafe {
-        let x = S::max(S::min(x, S::splat(7.905_311)), S::splat(-7.905_311));
+        let x = clamp::<S>(x, -7.905_311, 7.905_311);
         let x2 = S::mul(x, x);
         let p = poly::<S, 7>(
             x2,
@@ -103,7 +118,7 @@ pub(crate) unsafe fn activate<S: Lanes>(activation: Activation, x: S::V) -> S::V
                 let inner = S::mul(S::splat(0.797_884_6), S::fma(x3, S::splat(0.044_715), x));
                 S::fma(half, tanh::<S>(inner), half)
             }
-            Activation::Relu => S::max(x, S::splat(0.0)),
+            Activation::Relu => S::max(S::splat(0.0), x),
             Activation::Silu => silu::<S>(x),
             Activation::Tanh => tanh::<S>(x),
         }
@@ -137,6 +152,45 @@ mod tests {
                     S::store(y.as_mut_ptr(), v);
                 }
             }
+        }
+    }
+
+    struct Broken<'a>(&'a mut Vec<f32>);
+    impl Kernel for Broken<'_> {
+        type Output = ();
+        #[inline(always)]
+        fn run<S: Lanes>(self) {
+            let all = [
+                Activation::None,
+                Activation::Gelu,
+                Activation::GeluTanh,
+                Activation::Relu,
+                Activation::Silu,
+                Activation::Tanh,
+            ];
+            let mut lanes = [0f32; 16];
+            unsafe {
+                let (nan, one) = (S::splat(f32::NAN), S::splat(1.0));
+                for activation in all {
+                    S::store(lanes.as_mut_ptr(), activate::<S>(activation, nan));
+                    self.0.push(lanes[0]);
+                }
+                for (a, b) in [(nan, one), (one, nan)] {
+                    S::store(lanes.as_mut_ptr(), larger::<S>(a, b));
+                    self.0.push(lanes[0]);
+                }
+                S::store(lanes.as_mut_ptr(), exp::<S>(nan));
+                self.0.push(lanes[0]);
+            }
+        }
+    }
+
+    #[test]
+    fn nan_is_never_turned_into_a_number() {
+        for isa in Isa::all() {
+            let mut seen = Vec::new();
+            isa.run(Broken(&mut seen));
+            assert!(seen.len() == 9 && seen.iter().all(|v| v.is_nan()), "{isa}: {seen:?}");
         }
     }
 

@@ -59,7 +59,7 @@ enum Layout {
 impl Linear {
     /// `weight` `[n, k]` and, if the file has it, `bias` `[n]`.
     pub fn load(w: &Weights, k: usize, n: usize) -> Result<Linear> {
-        Linear::stacked(&[w.clone()], k, n)
+        Linear::stacked(std::slice::from_ref(w), k, n)
     }
 
     /// Several matrices of `n` rows each as one, so that what reads the same input is one product (query, key and value).

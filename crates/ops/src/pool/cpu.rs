@@ -5,7 +5,7 @@ use super::{PoolOp, Pooling};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::{Reading, Rows, fill_rows};
-use crate::cpu::{Isa, Kernel, Lanes};
+use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
 use std::ops::Range;
 
@@ -62,7 +62,7 @@ impl<T: Elem> Kernel for Columns<'_, T> {
                 for row in rows.start + 1..if single { rows.start } else { rows.end } {
                     let next = get::<S, T>(x.row(row), i, lanes, 0.0);
                     v = match mode {
-                        Pooling::Max => S::max(v, next),
+                        Pooling::Max => math::larger::<S>(v, next),
                         Pooling::WeightedMean => S::fma(next, S::splat(weight(row)), v),
                         _ => S::add(v, next),
                     };

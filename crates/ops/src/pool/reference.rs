@@ -26,7 +26,7 @@ pub(super) fn pool(p: &Problem<'_>) -> Vec<f64> {
                 let sum: f64 = column().map(|(_, x)| x).sum();
                 match mode {
                     Pooling::Cls => column().next().map_or(f64::NAN, |(_, x)| x),
-                    Pooling::LastToken => column().last().map_or(f64::NAN, |(_, x)| x),
+                    Pooling::LastToken => column().next_back().map_or(f64::NAN, |(_, x)| x),
                     Pooling::Max => column().map(|(_, x)| x).fold(f64::NEG_INFINITY, f64::max),
                     Pooling::Mean => sum / count,
                     Pooling::MeanSqrtLen => sum / count.sqrt(),

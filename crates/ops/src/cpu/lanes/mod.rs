@@ -1,5 +1,6 @@
 //! A vector of f32 lanes, once per instruction set. Kernels are written over [`Lanes`] and never name an intrinsic.
 #![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
+#![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
@@ -33,7 +34,9 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// The smaller; `b` if either is NaN (on NEON, NaN).
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
+    /// The larger; `b` if either is NaN (on NEON, NaN).
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// a·b + c, rounded once where the processor can.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;

@@ -1,5 +1,4 @@
 //! NEON, which every 64-bit ARM has.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
 use super::{Lanes, Product, micro};
 use crate::cpu::elem::Elem;

@@ -1,5 +1,4 @@
 //! AVX2 (with FMA and F16C) and AVX-512.
-#![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
 use super::{Lanes, Product, micro};
 use crate::cpu::elem::Elem;

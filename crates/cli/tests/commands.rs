@@ -1,0 +1,265 @@
+//! The `sconce` command as a person or a script would use it, on tiny models.
+
+use sconce_testkit::{Arrays, golden, json, worst};
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Runs the command with a cache of its own, so that no verdict or setting of this machine leaks in.
+fn sconce(args: &[&str], stdin: &[u8]) -> Output {
+    let cache = tempfile::tempdir().unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
+        .args(args)
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+        .env("HOME", cache.path())
+        .env("HF_HUB_OFFLINE", "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // A command that fails early does not read its input.
+    let _ = child.stdin.take().unwrap().write_all(stdin);
+    child.wait_with_output().unwrap()
+}
+
+fn out(args: &[&str], stdin: &[u8]) -> String {
+    let o = sconce(args, stdin);
+    assert!(o.status.success(), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
+    String::from_utf8(o.stdout).unwrap()
+}
+
+fn err(args: &[&str], stdin: &[u8]) -> String {
+    let o = sconce(args, stdin);
+    assert_eq!(o.status.code(), Some(1), "{args:?}");
+    String::from_utf8(o.stderr).unwrap()
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
+}
+
+/// A tiny model, three of its texts, and their vectors.
+fn model() -> (String, Vec<String>, Vec<Vec<f32>>) {
+    let dir = golden("st-cls-dense");
+    let cases = json(&dir.join("golden.json"));
+    let texts = cases.as_array().unwrap().iter().map(|c| c["text"].as_str().unwrap().to_string());
+    let want = Arrays::open(&dir.join("golden.safetensors")).f32("embeddings");
+    let plain = |(t, _): &(String, Vec<f32>)| !t.is_empty() && !t.contains('\n');
+    let pairs: Vec<_> =
+        texts.zip(want.values.chunks(want.dims[1]).map(<[f32]>::to_vec)).filter(plain).take(3).collect();
+    let (texts, vectors) = pairs.into_iter().unzip();
+    (dir.to_str().unwrap().into(), texts, vectors)
+}
+
+fn assert_rows(got: &[Vec<f32>], want: &[Vec<f32>]) {
+    assert_eq!(got.len(), want.len());
+    got.iter().zip(want).for_each(|(g, w)| assert!(worst(g, w) < 4e-6));
+}
+
+fn numbers(v: &Value) -> Vec<f32> {
+    v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
+}
+
+#[test]
+fn embed_takes_arguments_lines_files_and_jsonl() {
+    let (dir, texts, want) = model();
+    let text_rows =
+        |s: &str| -> Vec<Vec<f32>> { s.lines().map(|l| l.split(' ').map(|v| v.parse().unwrap()).collect()).collect() };
+    let mut args = vec!["embed", "-m", &dir];
+    let from_stdin = out(&args, (texts.join("\r\n") + "\n").as_bytes());
+    assert_rows(&text_rows(&from_stdin), &want);
+
+    let tmp = tempfile::tempdir().unwrap();
+    let file = tmp.path().join("texts.txt");
+    std::fs::write(&file, texts.join("\n")).unwrap();
+    args.extend(["-f", file.to_str().unwrap()]);
+    assert_eq!(out(&args, b""), from_stdin);
+
+    let lines: String =
+        texts.iter().map(|t| serde_json::json!({"id": t.len(), "body": t}).to_string() + "\n").collect();
+    let jsonl = out(&["embed", "-m", &dir, "--field", "body", "--format", "jsonl"], lines.as_bytes());
+    let objects: Vec<Value> = jsonl.lines().map(parse).collect();
+    assert_rows(&objects.iter().map(|o| numbers(&o["embedding"])).collect::<Vec<_>>(), &want);
+    assert!(objects.iter().zip(&texts).all(|(o, t)| o["id"] == t.len() && o["body"] == **t && o["truncated"] == false));
+
+    let mut args = vec!["embed", "-m", &dir, "--json"];
+    args.extend(texts.iter().map(String::as_str));
+    let all = parse(&out(&args, b""));
+    assert_rows(&all["embeddings"].as_array().unwrap().iter().map(numbers).collect::<Vec<_>>(), &want);
+    assert_eq!((all["device"].as_str(), all["dtype"].as_str()), (Some("cpu"), Some("f32")));
+    assert!(all["ops"].as_array().unwrap().iter().all(|o| o["rung"] == "fused" && o["calls"].as_u64() > Some(0)));
+}
+
+#[test]
+fn embed_writes_npy_and_binary_that_others_read() {
+    let (dir, texts, want) = model();
+    let tmp = tempfile::tempdir().unwrap();
+    let stdin = texts.join("\n");
+    let npy = tmp.path().join("v.npy");
+    out(&["embed", "-m", &dir, "-o", npy.to_str().unwrap()], stdin.as_bytes());
+    let bytes = std::fs::read(&npy).unwrap();
+    assert_eq!(&bytes[..10], b"\x93NUMPY\x01\x00\x76\x00");
+    let header = std::str::from_utf8(&bytes[10..128]).unwrap();
+    let shape = format!("({}, {})", want.len(), want[0].len());
+    assert!(header.contains("'descr': '<f4'") && header.contains(&shape) && header.ends_with('\n'), "{header}");
+    let flat: Vec<f32> = bytes[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+    assert_rows(&flat.chunks(want[0].len()).map(<[f32]>::to_vec).collect::<Vec<_>>(), &want);
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1, "nothing but the result is left");
+
+    let binary = sconce(&["embed", "-m", &dir, "--format", "bin"], stdin.as_bytes()).stdout;
+    assert_eq!(binary, bytes[128..]);
+    assert_eq!(sconce(&["embed", "-m", &dir, "--format", "npy"], stdin.as_bytes()).stdout, bytes);
+}
+
+#[test]
+fn no_texts_is_a_valid_empty_answer() {
+    let (dir, ..) = model();
+    assert_eq!(parse(&out(&["embed", "-m", &dir, "--json"], b""))["embeddings"], serde_json::json!([]));
+    assert_eq!(out(&["embed", "-m", &dir], b""), "");
+}
+
+#[test]
+fn bad_input_is_named_and_loses_nothing() {
+    let (dir, ..) = model();
+    let tmp = tempfile::tempdir().unwrap();
+    let old = tmp.path().join("old.npy");
+    std::fs::write(&old, "precious").unwrap();
+    let to_old = ["embed", "-m", &dir, "-o", old.to_str().unwrap()];
+    let e = err(&to_old, b"fine\nbad \xff byte\n");
+    assert!(e.contains("stdin:2") && e.contains("not UTF-8 at byte 5"), "{e}");
+    assert_eq!(std::fs::read_to_string(&old).unwrap(), "precious");
+    assert_eq!(std::fs::read_dir(tmp.path()).unwrap().count(), 1);
+
+    let e = err(&["embed", "-m", &dir, "--field", "body"], b"{\"body\": \"x\"}\n{\"text\": \"x\"}\n");
+    assert!(e.contains("stdin:2") && e.contains("no field `body`"), "{e}");
+    assert!(err(&["embed", "-m", &dir, "--field", "body"], b"[1]\n").contains("not a JSON object"));
+    assert!(err(&["embed", "-m", &dir, "-f", "absent.txt"], b"").contains("absent.txt"));
+    assert!(err(&["embed", "-m", &dir, "-o", "/proc/none/x.npy"], b"x").contains("/proc/none"));
+    assert!(err(&["similarity", "-m", &dir, "alone"], b"").contains("two texts"));
+    assert!(err(&["embed", "-m", "./absent", "x"], b"").contains("absent"));
+}
+
+#[test]
+fn a_long_or_empty_text_is_said_not_hidden() {
+    let (dir, ..) = model();
+    let long = "a ".repeat(50_000);
+    let o = sconce(&["embed", "-m", &dir, "--json", &long, "", "b"], b"");
+    let e = String::from_utf8(o.stderr).unwrap();
+    assert!(e.contains("1 of 3 texts are longer than 24 tokens") && e.contains("argument 1"), "{e}");
+    assert!(e.contains("1 of 3 texts are blank"), "{e}");
+    let all = parse(&String::from_utf8(o.stdout).unwrap());
+    assert_eq!(all["truncated"], serde_json::json!([0]));
+    assert_eq!(all["tokens"][0], 24);
+}
+
+#[test]
+fn a_device_that_cannot_serve_is_an_error_never_the_cpu() {
+    let (dir, ..) = model();
+    for device in ["cuda:63", "metal:63"] {
+        let e = err(&["embed", "-m", &dir, "-d", device, "x"], b"");
+        assert!(e.contains(device), "{e}");
+        // The plan needs no such device, and says that it is not here.
+        let o = sconce(&["plan", &dir, "-d", device, "--json"], b"");
+        let plan = parse(&String::from_utf8(o.stdout).unwrap());
+        assert_eq!((plan["runs"].as_bool(), o.status.code()), (Some(false), Some(1)));
+        assert!(plan["verdict"].as_str().unwrap().contains("not here"), "{plan}");
+    }
+    let o = sconce(&["embed", "-d", "gpu", "x"], b"");
+    assert_eq!(o.status.code(), Some(2));
+    assert!(String::from_utf8_lossy(&o.stderr).contains("one of auto, cpu, cuda"));
+}
+
+#[test]
+fn a_plan_names_every_op_its_rung_and_the_memory() {
+    let (dir, ..) = model();
+    let plan = parse(&out(&["plan", &dir, "-d", "cpu", "--json"], b""));
+    let steps = plan["steps"].as_array().unwrap();
+    assert!(steps.iter().all(|s| s["rung"] == "fused"));
+    for op in ["embed", "layer_norm", "linear", "attention", "pool", "l2_norm"] {
+        assert!(steps.iter().any(|s| s["op"] == op), "{op}");
+    }
+    assert!(plan["weights_bytes"].as_u64() > Some(10_000) && plan["workspace_bytes"].as_u64() > Some(0));
+    // On a GPU, kernels that are not there are composed, and the plan says why.
+    let o = sconce(&["plan", &dir, "-d", "cuda", "--json"], b"");
+    let plan = parse(&String::from_utf8(o.stdout).unwrap());
+    let step = |op: &str| plan["steps"].as_array().unwrap().iter().find(|s| s["op"] == op).unwrap().clone();
+    assert_eq!(step("layer_norm")["rung"], "fused");
+    assert_eq!(step("linear")["rung"], "composed");
+    assert!(step("linear")["why_not"][0].as_str().unwrap().starts_with("fused: "));
+    let e = err(&["embed", "-m", &dir, "--batch-tokens", "9000000000", "x"], b"");
+    assert!(e.contains("9000000000") && e.contains("16777216"), "{e}");
+}
+
+#[test]
+fn rungs_and_instruction_sets_can_be_forced_and_agree() {
+    let (dir, texts, _) = model();
+    let similar = |extra: &[&str]| -> Vec<f32> {
+        let mut args = vec!["similarity", "-m", &dir, "--json", &texts[0], &texts[1]];
+        args.extend(extra);
+        numbers(&parse(&out(&args, b""))["similarities"][0])
+    };
+    let usual = similar(&[]);
+    for extra in [&["--rung", "composed"][..], &["--isa", "scalar"], &["--rung", "fused"]] {
+        assert!(worst(&similar(extra), &usual) < 1e-5, "{extra:?}");
+    }
+    assert!(err(&["embed", "-m", &dir, "--rung", "host", "x"], b"").contains("this is the host"));
+}
+
+#[test]
+fn doctor_holds_here_and_keeps_its_verdict() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| {
+        Command::new(env!("CARGO_BIN_EXE_sconce")).args(args).env("SCONCE_CACHE", home.path()).output().unwrap()
+    };
+    let o = run(&["doctor", "--json"]);
+    let report = parse(&String::from_utf8(o.stdout).unwrap());
+    assert_eq!((report["holds"].as_bool(), o.status.code()), (Some(true), Some(0)), "{report}");
+    let rows = report["rows"].as_array().unwrap();
+    assert!(rows.iter().filter(|r| r["rung"] == "fused").all(|r| r["speed"].as_f64() > Some(0.0)));
+    let verdict = home.path().join("doctor.json");
+    let mut kept: Value = json(&verdict);
+    assert_eq!(kept["withdrawn"], serde_json::json!([]));
+
+    // A kernel that a verdict withdraws is not used, and that is said.
+    kept["withdrawn"] = serde_json::json!([{"op": "attention", "device": "cpu", "dtype": "f32"}]);
+    std::fs::write(&verdict, kept.to_string()).unwrap();
+    let (dir, ..) = model();
+    let o = run(&["embed", "-m", &dir, "-d", "cpu", "--json", "x"]);
+    let all = parse(&String::from_utf8(o.stdout).unwrap());
+    let rung = |op: &str| all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
+    assert_eq!((rung("attention"), rung("linear")), ("composed".into(), "fused".into()));
+    assert!(String::from_utf8_lossy(&o.stderr).contains("withdrawn"));
+    assert!(!run(&["doctor", "--op", "nothing"]).status.success());
+}
+
+#[test]
+fn devices_pull_and_bench_speak_json() {
+    let (dir, ..) = model();
+    let devices = parse(&out(&["devices", "--json"], b""));
+    assert!(
+        devices["devices"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .any(|d| d["device"] == "cpu" && d["free_bytes"].as_u64() > Some(0))
+    );
+    assert_eq!(parse(&out(&["pull", &dir, "--json"], b""))["directory"], *dir);
+    let bench = parse(&out(&["bench", "-m", &dir, "--seconds", "0.05", "--json"], b""));
+    assert_eq!(bench["lines"].as_array().unwrap().len(), 4);
+    assert!(bench["lines"][0]["median_seconds"].as_f64() > Some(0.0));
+}
+
+#[test]
+fn a_reader_that_has_seen_enough_is_no_failure() {
+    let (dir, ..) = model();
+    let script = format!(
+        "yes word | head -20000 | {} embed -q -m {dir} | head -1 | wc -l; echo ${{PIPESTATUS[2]}}",
+        env!("CARGO_BIN_EXE_sconce")
+    );
+    let o = Command::new("bash").args(["-c", &script]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&o.stdout).split_whitespace().collect::<Vec<_>>(), ["1", "0"]);
+    assert!(Path::new(&dir).exists());
+}

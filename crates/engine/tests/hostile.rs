@@ -1,0 +1,249 @@
+//! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
+
+use sconce_engine::ops::{DType, Device, Policy, Rung};
+use sconce_engine::source::Options;
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, plan};
+use sconce_testkit::{golden, json};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::time::{Duration, Instant};
+use tempfile::TempDir;
+
+fn options() -> LoadOptions {
+    let nowhere = std::env::temp_dir().join("sconce-no-cache");
+    LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        batch_tokens: Some(64),
+        ..LoadOptions::new(Options::new(&nowhere, &nowhere))
+    }
+}
+
+/// A copy of a tiny model that a test may spoil.
+fn copy(name: &str) -> TempDir {
+    let tmp = TempDir::new().unwrap();
+    copy_dir(&golden(name), tmp.path());
+    tmp
+}
+
+fn copy_dir(from: &Path, to: &Path) {
+    std::fs::create_dir_all(to).unwrap();
+    for entry in std::fs::read_dir(from).unwrap().flatten() {
+        let target = to.join(entry.file_name());
+        if entry.file_type().unwrap().is_dir() {
+            copy_dir(&entry.path(), &target);
+        } else {
+            std::fs::copy(entry.path(), target).unwrap();
+        }
+    }
+}
+
+fn load(dir: &Path) -> Result<Vec<f32>, String> {
+    let reference = dir.to_str().unwrap().parse().map_err(|e: sconce_engine::source::SourceError| e.to_string())?;
+    let embedder = Embedder::load(&reference, &options(), &()).map_err(|e| e.to_string())?;
+    let e = embedder.embed(&["the cat sat", ""], &Prompt::Default).map_err(|e| e.to_string())?;
+    Ok(e.values)
+}
+
+/// The error after `spoil` has had its way with one file.
+fn error_after(file: &str, spoil: impl FnOnce(Vec<u8>) -> Vec<u8>) -> String {
+    let model = copy("st-cls-dense");
+    let path = model.path().join(file);
+    let bytes = spoil(std::fs::read(&path).unwrap());
+    std::fs::write(&path, bytes).unwrap();
+    let error = load(model.path()).expect_err(file);
+    assert!(!error.contains("panicked"), "{error}");
+    error
+}
+
+fn error_with(file: &str, key: &str, value: Value) -> String {
+    error_after(file, |bytes| {
+        let mut config: Value = serde_json::from_slice(&bytes).unwrap();
+        config[key] = value;
+        config.to_string().into_bytes()
+    })
+}
+
+#[test]
+fn truncated_and_lying_safetensors_are_refused_by_name() {
+    let spoils: [fn(Vec<u8>) -> Vec<u8>; 6] = [
+        |b| b[..b.len() - 1].to_vec(),
+        |b| b[..100].to_vec(),
+        |_| Vec::new(),
+        |b| [&u64::MAX.to_le_bytes(), &b[8..]].concat(),
+        |b| [&b[..], b"more"].concat(),
+        |b| b.iter().map(|c| if *c == b'[' { b'{' } else { *c }).collect(),
+    ];
+    for spoil in spoils {
+        let error = error_after("model.safetensors", spoil);
+        assert!(error.contains("model.safetensors"), "{error}");
+    }
+}
+
+#[test]
+fn weights_that_do_not_fit_the_configuration_are_refused_by_name() {
+    for (key, value) in [
+        ("hidden_size", json!(64)),
+        ("vocab_size", json!(1_000_000_000_000u64)),
+        ("max_position_embeddings", json!(1u64 << 62)),
+        ("num_hidden_layers", json!(1_000_000_000)),
+        ("intermediate_size", json!(0)),
+        ("type_vocab_size", json!(7)),
+    ] {
+        let error = error_with("config.json", key, value);
+        assert!(error.contains("weight "), "{key}: {error}");
+    }
+    for (key, value) in [
+        ("num_attention_heads", json!(0)),
+        ("num_attention_heads", json!(5)),
+        ("hidden_act", json!("telu")),
+        ("position_embedding_type", json!("relative_key")),
+        ("model_type", json!("mamba")),
+        ("hidden_size", json!(-1)),
+        ("layer_norm_eps", json!("small")),
+        ("is_decoder", json!(true)),
+    ] {
+        let error = error_with("config.json", key, value);
+        assert!(error.contains("config.json"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn modules_that_lead_out_or_run_code_are_refused() {
+    let with = |entry: Value| {
+        error_after("modules.json", |b| {
+            let mut modules: Vec<Value> = serde_json::from_slice(&b).unwrap();
+            modules[2] = entry;
+            json!(modules).to_string().into_bytes()
+        })
+    };
+    let entry = |class: &str, path: &str| json!({"idx": 2, "name": "2", "path": path, "type": class});
+    assert!(with(entry("custom_code.Evil", "2_Dense")).contains("not run"));
+    assert!(with(entry("sentence_transformers.models.Dense", "../../etc")).contains("leads out"));
+    assert!(with(entry("sentence_transformers.models.Dense", "/etc")).contains("leads out"));
+    assert!(with(entry("sentence_transformers.models.LSTM", "2_Dense")).contains("not supported"));
+    assert!(error_with("2_Dense/config.json", "activation_function", json!("os.system")).contains("os.system"));
+    assert!(error_with("2_Dense/config.json", "out_features", json!(u64::MAX)).contains("weight "));
+    assert!(error_with("2_Dense/config.json", "in_features", json!(31)).contains("31"));
+    assert!(error_with("1_Pooling/config.json", "pooling_mode", json!("median")).contains("median"));
+    assert!(error_with("sentence_bert_config.json", "max_seq_length", json!(0)).contains("no room"));
+    assert!(error_with("config_sentence_transformers.json", "default_prompt_name", json!("x")).contains("`x`"));
+}
+
+#[test]
+fn a_tokenizer_of_another_model_is_noticed() {
+    let error = error_after("tokenizer.json", |b| {
+        let mut t: Value = serde_json::from_slice(&b).unwrap();
+        let words = t["model"]["vocab"].as_object_mut().unwrap();
+        words.values_mut().for_each(|id| *id = json!(id.as_u64().unwrap() + 5000));
+        t.to_string().into_bytes()
+    });
+    assert!(error.contains("belong together") || error.contains("tokenizer"), "{error}");
+    assert!(error_after("tokenizer.json", |b| b[..b.len() / 2].to_vec()).contains("tokenizer.json"));
+    assert!(error_after("tokenizer.json", |_| b"{}".to_vec()).contains("tokenizer.json"));
+}
+
+#[test]
+fn weights_that_are_not_numbers_are_found_before_the_first_answer() {
+    let error = error_after("model.safetensors", |mut b| {
+        let header = 8 + u64::from_le_bytes(b[..8].try_into().unwrap()) as usize;
+        b[header..].fill(0xff);
+        b
+    });
+    assert!(error.contains("NaN"), "{error}");
+}
+
+#[test]
+fn pickles_and_empty_directories_are_refused_with_advice() {
+    let model = copy("st-cls-dense");
+    std::fs::remove_file(model.path().join("golden.safetensors")).unwrap();
+    std::fs::rename(model.path().join("model.safetensors"), model.path().join("pytorch_model.bin")).unwrap();
+    let error = load(model.path()).unwrap_err();
+    assert!(error.contains("pickle") && error.contains("safe_serialization"), "{error}");
+    assert!(load(TempDir::new().unwrap().path()).unwrap_err().contains("config.json"));
+}
+
+#[test]
+fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
+    let plan_with = |policy: Policy, device| {
+        let options = LoadOptions { policy, batch_tokens: None, ..options() };
+        plan(&golden("st-cls-dense"), device, &options).unwrap()
+    };
+    let p = plan_with(Policy::default(), Device::Cpu);
+    p.check(p.weights + p.workspace).unwrap();
+    let error = p.check(p.weights + p.workspace - 1).unwrap_err().to_string();
+    assert!(error.contains("model needs") && error.contains("free") && error.contains("--batch-tokens"), "{error}");
+    assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
+
+    let fused = Policy { force: Some(Rung::Fused), ..Policy::default() };
+    let error = plan_with(fused, Device::Metal(0)).check(u64::MAX).unwrap_err().to_string();
+    assert!(error.contains("metal:0 cannot run") && error.contains("attention in f32 (layer 0)"), "{error}");
+}
+
+#[test]
+fn half_formats_need_half_the_memory() {
+    let of = |dtype| plan(&golden("st-cls-dense"), Device::Cuda(0), &LoadOptions { dtype, ..options() }).unwrap();
+    let (full, half) = (of(DType::F32), of(DType::BF16));
+    // The Dense module behind the pooling stays in f32.
+    let dense = json(&golden("st-cls-dense/2_Dense/config.json"));
+    let dense = 4 * (dense["in_features"].as_u64().unwrap() + 1) * dense["out_features"].as_u64().unwrap();
+    assert_eq!(full.weights - dense, 2 * (half.weights - dense));
+}
+
+/// Seeded mutations of every file of a model. Any error will do; a panic, a hang or a crash will not.
+#[test]
+fn mutated_files_never_crash_the_engine() {
+    let mut state = 0x5eed_u64;
+    let mut random = move |end: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % end.max(1)
+    };
+    let files = [
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "modules.json",
+        "sentence_bert_config.json",
+        "config_sentence_transformers.json",
+        "1_Pooling/config.json",
+        "2_Dense/config.json",
+        "2_Dense/model.safetensors",
+    ];
+    let model = copy("st-cls-dense");
+    let (mut survived, mut refused) = (0, 0);
+    for round in 0..600 {
+        let file = model.path().join(files[round % files.len()]);
+        let whole = std::fs::read(&file).unwrap();
+        let mut bytes = whole.clone();
+        // Most of a safetensors file is weights, where a flipped bit is just another weight: aim at its header.
+        let reach =
+            if file.extension().is_some_and(|e| e == "safetensors") { 2000.min(bytes.len()) } else { bytes.len() };
+        for _ in 0..=random(4) {
+            let at = random(reach.min(bytes.len()));
+            match random(6) {
+                0 => bytes[at] ^= 1 << random(8),
+                1 => bytes[at] = b"0129-.eE\"[]{}:, \x00\xff"[random(18)],
+                2 => drop(bytes.splice(at..at, *b"99999999999")),
+                3 => drop(bytes.drain(at..(at + 1 + random(8)).min(bytes.len()))),
+                4 => bytes.truncate(at.max(1)),
+                _ => {
+                    let piece = bytes[at..(at + random(64)).min(bytes.len())].to_vec();
+                    drop(bytes.splice(at..at, piece));
+                }
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        std::fs::write(&file, &bytes).unwrap();
+        let start = Instant::now();
+        match load(model.path()) {
+            Ok(_) => survived += 1,
+            Err(e) if e.contains("panicked") => panic!("round {round}, {}: {e}", file.display()),
+            Err(_) => refused += 1,
+        }
+        assert!(start.elapsed() < Duration::from_secs(5), "round {round}, {} took too long", file.display());
+        std::fs::write(&file, whole).unwrap();
+    }
+    assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: the mutations say nothing");
+}

@@ -1,0 +1,23 @@
+//! What a test can ask the simulated Metal device.
+
+use std::ffi::{CStr, CString, c_char};
+// Linked for its features; see Cargo.toml.
+use {block2 as _, objc2 as _};
+
+unsafe extern "C" {
+    fn metal_sim_dispatches(kernel: *const c_char) -> u64;
+    fn metal_sim_warnings() -> *const c_char;
+}
+
+/// How often this kernel has been dispatched by this process.
+pub fn dispatches(kernel: &str) -> u64 {
+    let kernel = CString::new(kernel).expect("a kernel's name");
+    // SAFETY: a C string that outlives the call.
+    unsafe { metal_sim_dispatches(kernel.as_ptr()) }
+}
+
+/// What the runtime suspects of the kernels run so far, one line each, beginning with the kernel's name.
+pub fn warnings() -> String {
+    // SAFETY: a C string, valid until the next call; copied at once.
+    unsafe { CStr::from_ptr(metal_sim_warnings()) }.to_string_lossy().into_owned()
+}

@@ -1,0 +1,85 @@
+//! Sconce on the simulated Metal device: every case of every op on every rung, and whole tiny models.
+
+use metal_sim_sconce::{dispatches, warnings};
+use sconce_models::{Batch, Sequence, encoder};
+use sconce_ops::case::{check, variants};
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Raw, Rung, Store, Tensor, Weights, cases};
+use sconce_testkit::{Arrays, golden, json, worst};
+use std::sync::Arc;
+
+const METAL: Device = Device::Metal(0);
+
+fn metal() -> Place {
+    Place::open(METAL).expect("the simulated Metal device")
+}
+
+#[test]
+fn every_case_holds_on_every_rung() {
+    let place = metal();
+    let (mut fused, mut run, mut failures) = (0, 0, Vec::new());
+    for case in cases() {
+        for variant in variants(METAL) {
+            let Some(outcome) = check(&case, &place, variant) else { continue };
+            run += 1;
+            fused += u32::from(variant.rung == Rung::Fused);
+            if let Some(failure) = outcome.failure {
+                failures.push(format!("{} {} {} {variant}: {failure}", case.op, case.name, case.dtype));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
+    // layer_norm's eight cases in three dtypes; more as kernels come.
+    assert!(fused >= 24 && run > 150, "{fused} fused, {run} in all");
+    for dtype in DType::FLOATS {
+        assert!(dispatches(&format!("layer_norm_{dtype}")) >= 8, "the kernel for {dtype} did not run");
+    }
+    let ours: Vec<String> = warnings().lines().filter(|l| l.starts_with("layer_norm_")).map(String::from).collect();
+    assert!(ours.is_empty(), "{}", ours.join("\n"));
+}
+
+struct Golden(Vec<u8>);
+
+impl Store for Golden {
+    fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
+        let file = safetensors::SafeTensors::deserialize(&self.0).expect("a golden");
+        let raw = |t: safetensors::tensor::TensorView<'_>| {
+            assert_eq!(t.dtype(), safetensors::Dtype::F32, "{name}");
+            let start = t.data().as_ptr() as usize - self.0.as_ptr() as usize;
+            Raw { dtype: DType::F32, dims: t.shape().to_vec(), bytes: &self.0[start..start + t.data().len()] }
+        };
+        Ok(file.tensor(name).ok().map(raw))
+    }
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// BERT on Metal against transformers, layer by layer, and nothing of it on the host.
+#[test]
+fn bert_equals_the_reference_layer_by_layer() {
+    let dir = golden("bert-gelu");
+    let arrays = Arrays::open(&dir.join("golden.safetensors"));
+    let ladder = Ladder::new(Policy::default());
+    let _here = ladder.clone().enter();
+    let place = metal();
+    let store = Arc::new(Golden(std::fs::read(dir.join("model.safetensors")).unwrap()));
+    let model = encoder(&json(&dir.join("config.json")), &Weights::new(store, DType::F32, place.clone())).unwrap();
+    let (ids, types) = (arrays.u32("ids").values, arrays.u32("type_ids").values);
+    let ends = arrays.u32("cu_seqlens").values;
+    let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
+    let sequences: Vec<Sequence> =
+        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w) }).collect();
+    let batch = Batch::new(&sequences, model.limits(), &place).unwrap();
+    let mut seen = Vec::new();
+    model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
+    for (i, got) in seen.iter().enumerate() {
+        // As on the CPU; Metal's own exp and erf may add a rounding or two to each of three layers.
+        let off = worst(got, &arrays.f32(&format!("hidden.{i}")).values);
+        assert!(off <= 8e-6, "layer {i}: off by {off:.2e}");
+    }
+    for (counted, _) in ladder.counts() {
+        assert_eq!(counted.device, METAL);
+        let rung = if counted.op == "layer_norm" { Rung::Fused } else { Rung::Composed };
+        assert_eq!(counted.rung, rung, "{}", counted.op);
+    }
+}

@@ -43,7 +43,7 @@ pub(crate) struct How {
 }
 
 impl How {
-    pub(crate) fn options(&self, report: &Report) -> Result<LoadOptions, Failure> {
+    pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
         let mut options = LoadOptions::from_env()?;
         options.device = self.device;
         options.dtype = self.dtype;
@@ -52,18 +52,12 @@ impl How {
         options.policy.force = self.rung;
         options.policy.isa = self.isa;
         options.source.offline |= self.offline;
-        for w in &options.policy.withdrawn {
-            report.warn(&format!(
-                "the {} kernel for {} in {} failed its cases on this machine and is withdrawn; see `sconce doctor`",
-                w.kind, w.op, w.dtype
-            ));
-        }
         Ok(options)
     }
 }
 
 impl Model {
     pub(crate) fn load(&self, report: &Report) -> Result<Embedder, Failure> {
-        Ok(Embedder::load(&self.model.parse()?, &self.how.options(report)?, report)?)
+        Ok(Embedder::load(&self.model.parse()?, &self.how.options()?, report)?)
     }
 }

@@ -3,11 +3,12 @@
 //! A file appears under its name only when it is whole.
 
 use crate::Failure;
+use crate::input::Text;
 use clap::{Args, ValueEnum};
 use sconce_engine::Embeddings;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 use std::fs::File;
-use std::io::{BufWriter, Seek, SeekFrom, Write};
+use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use tempfile::NamedTempFile;
 
@@ -38,9 +39,13 @@ enum Format {
     Bin,
 }
 
+/// The fields that JSONL output adds to an object.
+const ADDED: [&str; 3] = ["embedding", "tokens", "truncated"];
+
 /// An output that is open.
 pub(crate) struct Writer {
     sink: Sink,
+    name: String,
     format: Format,
     rows: usize,
     dimension: usize,
@@ -49,146 +54,181 @@ pub(crate) struct Writer {
 }
 
 enum Sink {
-    Stdout(BufWriter<std::io::Stdout>),
-    /// A file's rows, to be renamed; or a spool for what cannot be streamed to standard output.
-    File {
-        file: BufWriter<NamedTempFile>,
-        to: Option<PathBuf>,
-    },
+    /// Standard output, or a file that is not an ordinary one (a pipe, `/dev/null`) and must not be replaced by one.
+    Stream(BufWriter<Box<dyn Write>>),
+    /// A temporary file, and what becomes of it in the end.
+    Scratch(BufWriter<NamedTempFile>, Then),
+}
+
+enum Then {
+    /// It takes this name.
+    Rename(PathBuf),
+    /// It is copied there.
+    Copy(Box<dyn Write>),
 }
 
 impl Output {
     /// Opens the output. A file is written beside its place first, so a full disk or Ctrl-C leaves the old one as it was.
     pub(crate) fn open(&self, dimension: usize) -> Result<Writer, Failure> {
+        let format = self.format();
+        let name = self.out.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
+        let ordinary = |path: &Path| std::fs::symlink_metadata(path).map_or(true, |m| m.is_file());
+        let sink = || -> io::Result<Sink> {
+            let stream: Box<dyn Write> = match &self.out {
+                Some(path) if ordinary(path) => {
+                    let file = scratch_beside(path)?;
+                    return Ok(Sink::Scratch(BufWriter::new(file), Then::Rename(path.clone())));
+                }
+                Some(path) => Box::new(File::options().write(true).open(path)?),
+                None => Box::new(io::stdout()),
+            };
+            // The header of an array counts the rows, which are not known before the end.
+            match format {
+                Format::Npy => Ok(Sink::Scratch(BufWriter::new(NamedTempFile::new()?), Then::Copy(stream))),
+                _ => Ok(Sink::Stream(BufWriter::new(stream))),
+            }
+        };
+        let sink = sink().map_err(|e| named(&name, e))?;
+        let mut writer = Writer { sink, name, format, rows: 0, dimension, tokens: Vec::new(), truncated: Vec::new() };
+        let begun = match format {
+            Format::Npy => writer.npy_header(),
+            Format::Json => writer.sink().write_all(b"{\"embeddings\":["),
+            Format::Text | Format::Jsonl | Format::Bin => Ok(()),
+        };
+        begun.map_err(|e| named(&writer.name, e))?;
+        Ok(writer)
+    }
+
+    fn format(&self) -> Format {
         let ending = self.out.as_deref().and_then(Path::extension).and_then(|e| e.to_str());
-        let format = match (self.json, self.format, ending) {
+        match (self.json, self.format, ending) {
             (true, ..) | (_, None, Some("json")) => Format::Json,
             (_, Some(format), _) => format,
             (_, _, Some("jsonl" | "ndjson")) => Format::Jsonl,
             (_, _, Some("npy")) => Format::Npy,
             (_, _, Some("bin")) => Format::Bin,
             _ => Format::Text,
-        };
-        let sink = match &self.out {
-            Some(path) => {
-                let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-                let file = NamedTempFile::new_in(dir).map_err(|e| format!("cannot write to {}: {e}", dir.display()))?;
-                Sink::File { file: BufWriter::new(file), to: Some(path.clone()) }
-            }
-            // The header counts the rows, which are not known before the end.
-            None if format == Format::Npy => Sink::File { file: BufWriter::new(NamedTempFile::new()?), to: None },
-            None => Sink::Stdout(BufWriter::new(std::io::stdout())),
-        };
-        let mut writer = Writer { sink, format, rows: 0, dimension, tokens: Vec::new(), truncated: Vec::new() };
-        match format {
-            Format::Npy => writer.npy_header()?,
-            Format::Json => writer.sink().write_all(b"{\"embeddings\":[")?,
-            Format::Text | Format::Jsonl | Format::Bin => {}
         }
-        Ok(writer)
     }
 }
 
 impl Writer {
-    /// Writes a window of vectors; `objects` are the JSON objects their texts came from.
-    pub(crate) fn write(&mut self, e: &Embeddings, objects: Vec<Option<Map<String, Value>>>) -> Result<(), Failure> {
-        for ((i, row), object) in e.rows().enumerate().zip(objects) {
-            let separator: &[u8] = if self.rows > 0 { b",\n" } else { b"\n" };
-            let format = self.format;
+    /// The temporary file, to be removed if the command is interrupted.
+    pub(crate) fn scratch(&self) -> Option<PathBuf> {
+        match &self.sink {
+            Sink::Scratch(file, _) => Some(file.get_ref().path().to_path_buf()),
+            Sink::Stream(_) => None,
+        }
+    }
+
+    /// Writes the vectors of `texts`.
+    pub(crate) fn write(&mut self, e: &Embeddings, texts: Vec<Text>) -> Result<(), Failure> {
+        for ((i, row), text) in e.rows().enumerate().zip(texts) {
             let truncated = e.truncated.binary_search(&i).is_ok();
-            let sink = self.sink();
-            match format {
-                Format::Text => {
-                    let numbers: Vec<String> = row.iter().map(f32::to_string).collect();
-                    writeln!(sink, "{}", numbers.join(" "))?;
-                }
-                Format::Json => {
-                    sink.write_all(separator)?;
-                    serde_json::to_writer(&mut *sink, row)?;
-                }
-                Format::Jsonl => {
-                    let mut object = object.unwrap_or_default();
-                    object.insert("embedding".into(), json!(row));
-                    object.insert("tokens".into(), json!(e.tokens[i]));
-                    object.insert("truncated".into(), json!(truncated));
-                    serde_json::to_writer(&mut *sink, &object)?;
-                    sink.write_all(b"\n")?;
-                }
-                Format::Npy | Format::Bin => {
-                    row.iter().try_for_each(|v| sink.write_all(&v.to_le_bytes()))?;
-                }
-            }
+            let object = match self.format {
+                Format::Jsonl => Some(extended(text, json!([row, e.tokens[i], truncated]))?),
+                _ => None,
+            };
+            self.row(row, object).map_err(|e| named(&self.name, e))?;
             if truncated {
                 self.truncated.push(self.rows);
             }
             self.tokens.push(e.tokens[i]);
             self.rows += 1;
         }
-        if matches!(self.sink, Sink::Stdout(_)) {
-            self.sink().flush()?;
+        if let Sink::Stream(stream) = &mut self.sink {
+            stream.flush().map_err(|e| named(&self.name, e))?;
         }
         Ok(())
+    }
+
+    fn row(&mut self, row: &[f32], object: Option<Value>) -> io::Result<()> {
+        let (format, first) = (self.format, self.rows == 0);
+        let sink = self.sink();
+        match format {
+            Format::Text => {
+                let numbers: Vec<String> = row.iter().map(f32::to_string).collect();
+                writeln!(sink, "{}", numbers.join(" "))
+            }
+            Format::Json => {
+                sink.write_all(if first { b"\n" } else { b",\n" })?;
+                Ok(serde_json::to_writer(sink, row)?)
+            }
+            Format::Jsonl => writeln!(sink, "{}", object.unwrap_or_default()),
+            Format::Npy | Format::Bin => row.iter().try_for_each(|v| sink.write_all(&v.to_le_bytes())),
+        }
     }
 
     /// Completes the output and puts it under its name. `about` is what JSON output says besides.
     pub(crate) fn finish(mut self, about: Value) -> Result<(), Failure> {
-        match self.format {
-            Format::Json => {
-                let mut rest = json!({"dimension": self.dimension, "tokens": self.tokens, "truncated": self.truncated});
-                if let (Value::Object(rest), Value::Object(about)) = (&mut rest, about) {
-                    rest.extend(about);
+        let name = self.name.clone();
+        let end = move || -> io::Result<()> {
+            match self.format {
+                Format::Json => {
+                    let rest = json!({"dimension": self.dimension, "tokens": self.tokens, "truncated": self.truncated});
+                    let (rest, about) = (rest.to_string(), about.to_string());
+                    writeln!(self.sink(), "\n],{},{}", &rest[1..rest.len() - 1], &about[1..])?;
                 }
-                let rest = rest.to_string();
-                writeln!(self.sink(), "\n],{}", &rest[1..])?;
+                Format::Npy => self.npy_header()?,
+                Format::Text | Format::Jsonl | Format::Bin => {}
             }
-            Format::Npy => self.npy_header()?,
-            Format::Text | Format::Jsonl | Format::Bin => {}
-        }
-        match self.sink {
-            Sink::Stdout(mut out) => out.flush()?,
-            Sink::File { file, to } => {
-                let mut file = file.into_inner().map_err(|e| e.into_error())?;
-                match to {
-                    Some(path) => {
-                        let kept = file.persist(&path).map_err(|e| format!("cannot write {}: {e}", path.display()))?;
-                        open_to_others(&kept);
-                    }
-                    None => {
-                        file.seek(SeekFrom::Start(0))?;
-                        std::io::copy(&mut file, &mut std::io::stdout())?;
+            match self.sink {
+                Sink::Stream(mut stream) => stream.flush(),
+                Sink::Scratch(file, then) => {
+                    let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+                    match then {
+                        Then::Rename(path) => file.persist(path).map(drop).map_err(io::Error::from),
+                        Then::Copy(mut stream) => {
+                            file.seek(SeekFrom::Start(0))?;
+                            io::copy(&mut file, &mut stream)?;
+                            stream.flush()
+                        }
                     }
                 }
             }
-        }
-        Ok(())
+        };
+        end().map_err(|e| named(&name, e))
     }
 
     fn sink(&mut self) -> &mut dyn Write {
         match &mut self.sink {
-            Sink::Stdout(out) => out,
-            Sink::File { file, .. } => file,
+            Sink::Stream(stream) => stream,
+            Sink::Scratch(file, _) => file,
         }
     }
 
     /// Always 128 bytes, so that it can be written again when the rows have been counted.
-    fn npy_header(&mut self) -> Result<(), Failure> {
-        let header =
-            format!("{{'descr': '<f4', 'fortran_order': False, 'shape': ({}, {}), }}", self.rows, self.dimension);
-        let Sink::File { file, .. } = &mut self.sink else { return Err("an .npy file needs a file".into()) };
+    fn npy_header(&mut self) -> io::Result<()> {
+        let shape = format!("({}, {})", self.rows, self.dimension);
+        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
+        let Sink::Scratch(file, _) = &mut self.sink else { return Err(ErrorKind::NotSeekable.into()) };
         file.seek(SeekFrom::Start(0))?;
         file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
-        writeln!(file, "{header:<117}")?;
-        Ok(())
+        writeln!(file, "{header:<117}")
     }
 }
 
-/// A temporary file is private; what the user asked for is an ordinary file.
-#[cfg(unix)]
-fn open_to_others(file: &File) {
-    use std::os::unix::fs::PermissionsExt;
-    // Best effort: the file is whole either way.
-    let _ = file.set_permissions(std::fs::Permissions::from_mode(0o644));
+/// The input's object with our fields, none of which it may have already: nothing is overwritten.
+fn extended(text: Text, values: Value) -> Result<Value, Failure> {
+    let mut object = text.object.unwrap_or_default();
+    for (field, value) in ADDED.into_iter().zip(values.as_array().cloned().unwrap_or_default()) {
+        if object.insert(field.into(), value).is_some() {
+            return Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into());
+        }
+    }
+    Ok(object.into())
 }
 
-#[cfg(not(unix))]
-fn open_to_others(_: &File) {}
+/// A temporary file where `path` will be, with the permissions of an ordinary new file.
+fn scratch_beside(path: &Path) -> io::Result<NamedTempFile> {
+    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let mut builder = tempfile::Builder::new();
+    #[cfg(unix)]
+    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+    builder.tempfile_in(dir)
+}
+
+/// An error that says where; a reader that has gone stays what it is, for it is no failure.
+fn named(name: &str, e: io::Error) -> Failure {
+    if e.kind() == ErrorKind::BrokenPipe { e.into() } else { format!("cannot write {name}: {e}").into() }
+}

@@ -13,6 +13,9 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
+/// No encoder has positions for longer texts; a file that says so is broken.
+const LONGEST: usize = 1 << 20;
+
 /// Which prompt stands before each text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Prompt {
@@ -68,9 +71,18 @@ impl Embedder {
         if let Some(why) = why {
             progress.note(&format!("device: {device}, chosen by auto ({why})"));
         }
+        let info = device.info()?;
+        let options = &options.on(&info);
+        for w in &options.policy.withdrawn {
+            progress.note(&format!("{w} failed its cases on this machine and is withdrawn; see `sconce doctor`"));
+        }
         let recipe = Recipe::read(&files.dir)?;
         let plan = plan_in(&files.dir, &recipe, device, options)?;
-        plan.check(device.info()?.free_bytes)?;
+        plan.check(info.free_bytes)?;
+        let strange = |name: &&String| !["pooler.", "cls.", "position_ids"].iter().any(|known| name.contains(known));
+        if let Some(name) = plan.unread.iter().find(strange) {
+            progress.note(&format!("{name} and perhaps more in the weights is not read; see `sconce plan`"));
+        }
         let tokenizer = Tokenizer::load(&files.dir.join("tokenizer.json"), plan.max_tokens, recipe.lower_case)?;
 
         let ladder = Ladder::new(options.policy.clone());
@@ -103,6 +115,9 @@ impl Embedder {
             let rows =
                 self.owner.call(move |pipeline| pipeline.forward(&sequences, &skips)?.to_f32().map_err(Error::from))?;
             for (i, row) in batch.iter().zip(rows.chunks_exact(dimension)) {
+                if !row.iter().all(|v| v.is_finite()) {
+                    return Err(Error::Text { text: *i, why: overflow(self.plan.device, self.plan.dtype) });
+                }
                 values[i * dimension..][..dimension].copy_from_slice(row);
             }
         }
@@ -150,7 +165,8 @@ impl Embedder {
 
 /// Plans the model without loading it, on a device that need not be in this machine.
 pub fn plan(dir: &Path, device: Device, options: &LoadOptions) -> Result<Plan> {
-    plan_in(dir, &Recipe::read(dir)?, device, options)
+    let options = device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
+    plan_in(dir, &Recipe::read(dir)?, device, &options)
 }
 
 fn plan_in(dir: &Path, recipe: &Recipe, device: Device, options: &LoadOptions) -> Result<Plan> {
@@ -161,12 +177,15 @@ fn plan_in(dir: &Path, recipe: &Recipe, device: Device, options: &LoadOptions) -
         let weights = ladder.ledger.live();
         ladder.ledger.reset_peak();
         let max_tokens = recipe.max_tokens.unwrap_or(usize::MAX).min(pipeline.limits().positions);
-        if max_tokens < 2 {
-            return Err(Error::file(dir, format!("a longest sequence of {max_tokens} tokens leaves no room for text")));
+        if !(2..=LONGEST).contains(&max_tokens) {
+            return Err(Error::file(
+                dir,
+                format!("a longest sequence of {max_tokens} tokens; 2 to {LONGEST} make sense"),
+            ));
         }
         // Long texts make the most activations, short ones the most vectors: the plan holds for both and all between.
         let batch_tokens = budget.max(max_tokens);
-        for length in [2, max_tokens] {
+        for length in [1, max_tokens] {
             pipeline.forward(&phantoms(batch_tokens, length), &vec![0; batch_tokens.div_ceil(length)])?;
         }
         let workspace = ladder.ledger.peak() - weights;
@@ -188,6 +207,7 @@ fn phantoms(tokens: usize, length: usize) -> Vec<Sequence> {
 /// Encoder, pooling and what follows: all that runs on the device.
 struct Pipeline {
     place: Place,
+    dtype: DType,
     encoder: Box<dyn Encoder>,
     recipe: Recipe,
     tail: Vec<Stage>,
@@ -206,11 +226,12 @@ impl Pipeline {
         let weights = Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, place.clone());
         let encoder = encoder(&config, &weights)?;
         let mut dimension = encoder.hidden_size() * recipe.poolings.len();
+        let mut unread = weights.unused();
         let mut tail = Vec::new();
         for module in &recipe.tail {
             tail.push(match module {
                 Module::Normalize => Stage::Normalize,
-                Module::Dense { dir, inputs, outputs, activation } => {
+                Module::Dense { dir, inputs, outputs, bias, activation } => {
                     if *inputs != dimension {
                         let what = format!("takes {inputs} numbers, but {dimension} come before it");
                         return Err(Error::file(&dir.join("config.json"), what));
@@ -218,14 +239,16 @@ impl Pipeline {
                     dimension = *outputs;
                     // Vectors are f32 from the pooling on.
                     let w = Weights::new(Arc::new(Checkpoint::open(dir)?), DType::F32, place.clone());
-                    Stage::Dense(Linear::load(&w.sub("linear"), *inputs, *outputs)?.with(*activation))
+                    let dense = Linear::load(&w.sub("linear"), *inputs, *outputs, *bias)?.with(*activation);
+                    unread.extend(w.unused());
+                    Stage::Dense(dense)
                 }
             });
         }
         if dimension == 0 {
             return Err(Error::file(dir, "the model gives vectors of no numbers"));
         }
-        Ok(Pipeline { place, encoder, recipe: recipe.clone(), tail, dimension, unread: weights.unused() })
+        Ok(Pipeline { place, dtype, encoder, recipe: recipe.clone(), tail, dimension, unread })
     }
 
     fn limits(&self) -> Limits {
@@ -255,9 +278,14 @@ impl Pipeline {
         if values.iter().all(|v| v.is_finite()) {
             return Ok(());
         }
-        Err(Error::Input(format!(
-            "the model's own weights give infinities or NaN in this dtype on {}; try --dtype f32 or bf16",
-            self.place.device()
-        )))
+        Err(Error::Input(format!("the model is not sound: {}", overflow(self.place.device(), self.dtype))))
     }
+}
+
+fn overflow(device: Device, dtype: DType) -> String {
+    let advice = match dtype {
+        DType::F16 => "f16 ends at 65,504: try --dtype bf16 or f32",
+        _ => "the weights may be damaged: fetch them again",
+    };
+    format!("its vector in {dtype} on {device} holds infinities or NaN; {advice}")
 }

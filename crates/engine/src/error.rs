@@ -33,7 +33,7 @@ pub enum Error {
     },
     /// It would not fit.
     #[error("model needs {} in {dtype} ({} weights, {} for batches of {tokens} tokens), {device} has {} free; {advice}",
-        gib(weights + workspace), gib(*weights), gib(*workspace), gib(*free))]
+        gib(weights.saturating_add(*workspace)), gib(*weights), gib(*workspace), gib(*free))]
     Memory {
         /// The device asked for.
         device: Device,
@@ -50,9 +50,25 @@ pub enum Error {
         /// A way out.
         advice: String,
     },
+    /// One of the texts has no vector.
+    #[error("text {}: {why}", text + 1)]
+    Text {
+        /// Which, counted from 0.
+        text: usize,
+        /// Why it has none.
+        why: String,
+    },
     /// What the caller gave cannot be used.
     #[error("{0}")]
     Input(String),
+    /// A bug of ours: work on the device panicked. Only this call failed.
+    #[error("internal error on {device}, please report it: {why}")]
+    Panicked {
+        /// The device it ran on.
+        device: Device,
+        /// What the panic said.
+        why: String,
+    },
     /// The thread that owns the device has ended.
     #[error("the thread that owns {device} has ended: {why}")]
     Stopped {

@@ -2,11 +2,11 @@
 
 use crate::verdict::{Verdict, verdict_path};
 use crate::{Error, Result, source};
-use sconce_ops::{DType, Device, Policy};
+use sconce_ops::{DType, Device, DeviceInfo, Policy};
 use std::str::FromStr;
 
 /// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
-const MOST_BATCH_TOKENS: usize = 1 << 24;
+const MOST_BATCH_TOKENS: usize = 1 << 20;
 
 /// The device asked for: one by name, or the best there is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,14 +51,16 @@ pub struct LoadOptions {
     pub batch_tokens: Option<usize>,
     /// Where files come from.
     pub source: source::Options,
+    /// What doctor last found on this machine.
+    pub verdict: Option<Verdict>,
 }
 
 impl LoadOptions {
     /// Defaults, with the caches, the hub and this machine's doctor verdict as the environment has them.
     pub fn from_env() -> Result<LoadOptions> {
         let source = source::Options::from_env()?;
-        let withdrawn = Verdict::read(&verdict_path(&source)).map(|v| v.withdrawn()).unwrap_or_default();
-        Ok(LoadOptions { policy: Policy { withdrawn, ..Policy::default() }, ..LoadOptions::new(source) })
+        let verdict = Verdict::read(&verdict_path(&source))?;
+        Ok(LoadOptions { verdict, ..LoadOptions::new(source) })
     }
 
     /// Defaults over these caches.
@@ -69,7 +71,19 @@ impl LoadOptions {
             policy: Policy::default(),
             batch_tokens: None,
             source,
+            verdict: None,
         }
+    }
+
+    /// The same, with what the verdict withdraws on this device, and on the CPU, to which the host rung may hand an op.
+    pub(crate) fn on(&self, device: &DeviceInfo) -> LoadOptions {
+        let mut options = self.clone();
+        if let Some(verdict) = options.verdict.take() {
+            let cpu = if device.device.is_gpu() { Device::Cpu.info().ok() } else { None };
+            let judged = std::iter::once(device).chain(&cpu).flat_map(|d| verdict.withdrawn(d));
+            options.policy.withdrawn.extend(judged);
+        }
+        options
     }
 
     /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.

@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use sconce_ops::{DType, Device, Step};
+use std::collections::BTreeSet;
 
 /// A model on a device, planned by running its own forward pass on phantoms.
 #[derive(Clone, Debug)]
@@ -29,13 +30,14 @@ pub struct Plan {
 impl Plan {
     /// The calls that no allowed rung takes.
     pub fn refusals(&self) -> Vec<String> {
+        let mut seen = BTreeSet::new();
         let tell = |s: &Step| {
-            let at = if s.at.is_empty() { String::new() } else { format!(" ({})", s.at) };
-            s.rung.as_ref().err().map(|why| format!("{} in {}{at}: {why}", s.op, s.dtype))
+            let why = s.rung.as_ref().err()?;
+            // The same refusal comes back in every layer; the first place will do.
+            let at = if s.at.is_empty() { String::new() } else { format!(" (first in {})", s.at) };
+            seen.insert((s.op, s.dtype, why.clone())).then(|| format!("{} in {}{at}: {why}", s.op, s.dtype))
         };
-        let mut all: Vec<String> = self.steps.iter().filter_map(tell).collect();
-        all.dedup();
-        all
+        self.steps.iter().filter_map(tell).collect()
     }
 
     /// Refuses what cannot run, or would not fit into `free` bytes.
@@ -44,9 +46,9 @@ impl Plan {
         if !refusals.is_empty() {
             return Err(Error::Plan { device: self.device, refusals });
         }
-        if self.weights + self.workspace > free {
+        if self.weights.saturating_add(self.workspace) > free {
             let advice = match self.dtype {
-                _ if self.weights < free => "try a smaller --batch-tokens",
+                _ if self.weights < free && self.batch_tokens > self.max_tokens => "try a smaller --batch-tokens",
                 DType::F32 => "try --dtype bf16",
                 _ => "try another --device",
             };

@@ -18,7 +18,10 @@ pub(crate) struct Owner<M: 'static> {
 }
 
 impl<M> Owner<M> {
-    /// Starts the thread, which enters `ladder` and makes the model itself, so that no other thread ever touches the device.
+    /// Starts the thread, which enters `ladder` and makes the model itself, so that all work on the device is one thread's.
+    ///
+    /// It brings its own pool of helpers for CPU kernels and is a member of it: if kernels ran in the caller's pool, callers
+    /// that wait for them from inside that pool would wait for themselves.
     pub(crate) fn start(
         device: Device,
         ladder: Arc<Ladder>,
@@ -34,14 +37,20 @@ impl<M> Owner<M> {
                     model
                 }
                 Ok(Err(e)) => return drop(ready.send(Err(e))),
-                Err(panic) => return drop(ready.send(Err(Error::Stopped { device, why: words(&*panic) }))),
+                Err(panic) => return drop(ready.send(Err(Error::Panicked { device, why: words(&*panic) }))),
             };
             serve(&inbox, &model);
         };
+        let failed =
+            |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
+        let pool = rayon::ThreadPoolBuilder::new()
+            .thread_name(move |i| format!("sconce {device} {i}"))
+            .build()
+            .map_err(|e| failed(&e))?;
         let thread = std::thread::Builder::new()
             .name(format!("sconce {device}"))
-            .spawn(body)
-            .map_err(|e| Error::Stopped { device, why: format!("it could not be started: {e}") })?;
+            .spawn(move || pool.install(body))
+            .map_err(|e| failed(&e))?;
         started.recv().unwrap_or_else(|_| Err(Error::Stopped { device, why: "it ended while loading".into() }))?;
         Ok(Owner { device, jobs: Some(Mutex::new(jobs)), thread: Some(thread) })
     }
@@ -52,7 +61,7 @@ impl<M> Owner<M> {
         let device = self.device;
         let job: Job<M> = Box::new(move |model| {
             let result = catch_unwind(AssertUnwindSafe(|| f(model)))
-                .unwrap_or_else(|panic| Err(Error::Stopped { device, why: words(&*panic) }));
+                .unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }));
             // Nobody waits any more if the caller was cancelled.
             let _ = answer.send(result);
         });
@@ -81,7 +90,7 @@ fn serve<M>(inbox: &Receiver<Job<M>>, model: &M) {
 
 fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    format!("it panicked: {}", text.unwrap_or("no message"))
+    text.unwrap_or("no message").to_string()
 }
 
 #[cfg(test)]
@@ -102,10 +111,20 @@ mod tests {
     }
 
     #[test]
+    fn callers_inside_a_pool_do_not_wait_for_themselves() {
+        use rayon::prelude::*;
+        let owner = Owner::start(Device::Cpu, Arc::default(), || Ok(())).unwrap();
+        // More callers than threads, each waiting for work that is itself parallel.
+        let sum = |n: u64| owner.call(move |()| Ok((0..n).into_par_iter().map(|i| i % 7).sum::<u64>()));
+        let sums: Result<Vec<u64>> = (0..64u64).into_par_iter().map(|i| sum(10_000 + i)).collect();
+        assert_eq!(sums.unwrap().len(), 64);
+    }
+
+    #[test]
     fn a_failure_to_load_is_the_answer() {
         let fail = || -> Result<()> { Err(Error::Input("no".into())) };
         assert!(matches!(Owner::start(Device::Cpu, Arc::default(), fail), Err(Error::Input(_))));
         let panic = || -> Result<()> { panic!("boom") };
-        assert!(matches!(Owner::start(Device::Cpu, Arc::default(), panic), Err(Error::Stopped { .. })));
+        assert!(matches!(Owner::start(Device::Cpu, Arc::default(), panic), Err(Error::Panicked { .. })));
     }
 }

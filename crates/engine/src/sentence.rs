@@ -34,7 +34,7 @@ pub(crate) struct Recipe {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Module {
     /// y = act(W x + b), its weights in `dir`.
-    Dense { dir: PathBuf, inputs: usize, outputs: usize, activation: Activation },
+    Dense { dir: PathBuf, inputs: usize, outputs: usize, bias: bool, activation: Activation },
     /// To length one.
     Normalize,
 }
@@ -64,6 +64,8 @@ struct Prompts {
 struct DenseConfig {
     in_features: usize,
     out_features: usize,
+    #[serde(default = "yes")]
+    bias: bool,
     activation_function: Option<String>,
     #[serde(default)]
     use_residual: bool,
@@ -116,7 +118,7 @@ impl Recipe {
                         format!("`{}` is code of the model's own, which is not run", module.class),
                     ));
                 }
-                "Transformer" if i == 0 => {}
+                "Transformer" if i == 0 && module.path.is_empty() => {}
                 "Pooling" if i == 1 => self.pooling(&dir.join(inside).join("config.json"))?,
                 "Dense" if i > 1 => self.tail.push(dense(&dir.join(inside))?),
                 "Normalize" if i > 1 => self.tail.push(Module::Normalize),
@@ -150,14 +152,14 @@ impl Recipe {
                 names.iter().map(|n| mode(n.as_str().unwrap_or_default())).collect::<Result<_>>()?
             }
             Some(other) => return Err(Error::file(path, format!("pooling_mode {other} is neither a name nor a list"))),
-            None => flags(&config),
+            None => flags(&config).map_err(|what| Error::file(path, what))?,
         };
         Ok(())
     }
 }
 
 /// The old layout: a flag a mode, laid side by side in this order whatever the file's.
-fn flags(config: &Value) -> Vec<Pooling> {
+fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     let known = [
         ("pooling_mode_cls_token", Pooling::Cls),
         ("pooling_mode_max_tokens", Pooling::Max),
@@ -167,8 +169,19 @@ fn flags(config: &Value) -> Vec<Pooling> {
         ("pooling_mode_lasttoken", Pooling::LastToken),
     ];
     let set = |name: &str| config.get(name).and_then(Value::as_bool) == Some(true);
+    let names = config.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let stranger =
+        |name: &&str| name.starts_with("pooling_mode_") && !known.iter().any(|(k, _)| k == name) && set(name);
+    if let Some(name) = names.into_iter().find(stranger) {
+        return Err(format!("`{name}` is not a pooling that is known"));
+    }
     let modes: Vec<_> = known.into_iter().filter(|(name, _)| set(name)).map(|(_, mode)| mode).collect();
-    if modes.is_empty() { vec![Pooling::Mean] } else { modes }
+    // As in sentence-transformers: no flag set means the mean.
+    Ok(if modes.is_empty() { vec![Pooling::Mean] } else { modes })
+}
+
+fn yes() -> bool {
+    true
 }
 
 fn dense(dir: &Path) -> Result<Module> {
@@ -185,7 +198,13 @@ fn dense(dir: &Path) -> Result<Module> {
         Some("torch.nn.modules.activation.SiLU") => Activation::Silu,
         Some(other) => return Err(Error::file(&path, format!("activation `{other}` is not supported"))),
     };
-    Ok(Module::Dense { dir: dir.to_path_buf(), inputs: config.in_features, outputs: config.out_features, activation })
+    Ok(Module::Dense {
+        dir: dir.to_path_buf(),
+        inputs: config.in_features,
+        outputs: config.out_features,
+        bias: config.bias,
+        activation,
+    })
 }
 
 /// The tokenizer's own limit. Models without one write a number beyond any length (1e30).

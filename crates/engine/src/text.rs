@@ -15,6 +15,7 @@ const LARGEST: u64 = 256 << 20;
 /// A model's tokenizer, cutting at its longest sequence and never padding.
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    max_tokens: usize,
 }
 
 /// A text as the model will see it.
@@ -34,39 +35,48 @@ impl Tokenizer {
         let mut inner = sound(|| tokenizers::Tokenizer::from_bytes(&bytes))
             .map_err(|e| Error::file(path, format!("not a tokenizer that can be used: {e}")))?;
         inner.with_padding(None);
-        inner
-            .with_truncation(Some(TruncationParams {
-                max_length: max_tokens,
-                strategy: TruncationStrategy::LongestFirst,
-                stride: 0,
-                direction: TruncationDirection::Right,
-            }))
-            .map_err(|e| Error::file(path, e))?;
-        if lower_case {
-            let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
-            steps.extend(inner.get_normalizer().cloned());
-            inner.with_normalizer(Some(Normalizers::new(steps)));
-        }
-        Ok(Tokenizer { inner })
+        let truncation = TruncationParams {
+            max_length: max_tokens,
+            strategy: TruncationStrategy::LongestFirst,
+            stride: 0,
+            direction: TruncationDirection::Right,
+        };
+        let adapt = || {
+            inner.with_truncation(Some(truncation))?;
+            if lower_case {
+                let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
+                steps.extend(inner.get_normalizer().cloned());
+                inner.with_normalizer(Some(Normalizers::new(steps)))?;
+            }
+            Ok(())
+        };
+        sound(adapt).map_err(|e| Error::file(path, format!("cannot cut at {max_tokens} tokens: {e}")))?;
+        Ok(Tokenizer { inner, max_tokens })
     }
 
     /// Tokens of every text, in order.
     pub(crate) fn encode<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Encoded>> {
-        texts.par_iter().map(|text| self.encode_one(text.as_ref(), prompt)).collect()
+        let encode =
+            |(i, text): (usize, &T)| self.encode_one(text.as_ref(), prompt).map_err(|why| Error::Text { text: i, why });
+        texts.par_iter().enumerate().map(encode).collect()
     }
 
     /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
     pub(crate) fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
-        let encoded = self.encode_one(prompt, "")?;
+        let encoded = self.encode_one(prompt, "").map_err(|e| Error::Input(format!("the prompt: {e}")))?;
         Ok(encoded.sequence.ids.len() - usize::from(encoded.ends_special))
     }
 
-    fn encode_one(&self, text: &str, prompt: &str) -> Result<Encoded> {
+    fn encode_one(&self, text: &str, prompt: &str) -> Result<Encoded, String> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
         let encoding = sound(|| self.inner.encode(joined, true))
-            .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))?;
+            .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()))?;
         if encoding.is_empty() {
-            return Err(Error::Input("a text gives no tokens at all with this tokenizer, so it has no vector".into()));
+            return Err("this tokenizer makes no token of it, so it has no vector".into());
+        }
+        // A template that adds more special tokens than there is room for is not cut by the library.
+        if encoding.len() > self.max_tokens {
+            return Err(format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.max_tokens));
         }
         Ok(Encoded {
             sequence: Sequence { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec() },

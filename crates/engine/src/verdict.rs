@@ -1,30 +1,34 @@
 //! What `doctor` last found on this machine, kept so that a kernel that is wrong here is not used here.
 
 use crate::{Error, Result, source};
-use sconce_ops::{DType, Device, Withdrawn};
+use sconce_ops::{DType, Device, DeviceInfo, Rung, Withdrawn};
 use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 /// The last verdict.
-#[derive(Clone, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Verdict {
     /// The version whose kernels were judged; another version's verdict does not count.
-    pub version: String,
-    /// The devices they were judged on, by name and description; another machine's verdict does not count.
-    pub devices: Vec<String>,
-    /// Kernels that failed.
-    pub withdrawn: Vec<Failed>,
+    version: String,
+    /// What was judged, device by device.
+    devices: Vec<Judged>,
 }
 
-/// A kernel that failed.
+/// A device, and what failed on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Failed {
-    /// The op.
-    pub op: String,
-    /// `cpu`, `cuda` or `metal`.
-    pub device: String,
-    /// The dtype it failed in.
-    pub dtype: String,
+struct Judged {
+    device: String,
+    /// As the device describes itself: another machine's verdict does not count.
+    description: String,
+    withdrawn: Vec<Failed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Failed {
+    op: String,
+    dtype: String,
+    rung: String,
 }
 
 /// Where the verdict is kept.
@@ -33,23 +37,28 @@ pub fn verdict_path(source: &source::Options) -> PathBuf {
 }
 
 impl Verdict {
-    /// A verdict on this machine.
-    pub fn new(failed: impl IntoIterator<Item = (String, Device, DType)>) -> Verdict {
-        let mut withdrawn: Vec<Failed> = Vec::new();
-        for (op, device, dtype) in failed {
-            let entry = Failed { op, device: device.kind().into(), dtype: dtype.to_string() };
-            if !withdrawn.contains(&entry) {
-                withdrawn.push(entry);
-            }
-        }
-        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: here(), withdrawn }
+    /// A verdict on these devices, with what failed on each.
+    pub fn new<'a>(devices: impl IntoIterator<Item = (&'a DeviceInfo, Vec<(String, DType, Rung)>)>) -> Verdict {
+        let failed =
+            |(op, dtype, rung): (String, DType, Rung)| Failed { op, dtype: dtype.to_string(), rung: rung.to_string() };
+        let judged = |(info, all): (&DeviceInfo, Vec<_>)| Judged {
+            device: info.device.to_string(),
+            description: lasting(info),
+            withdrawn: all.into_iter().map(failed).collect(),
+        };
+        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(judged).collect() }
     }
 
-    /// The verdict kept at `path`, if it is there, whole, and about this version on this machine.
-    pub fn read(path: &Path) -> Option<Verdict> {
-        let text = std::fs::read_to_string(path).ok()?;
-        let verdict: Verdict = serde_json::from_str(&text).ok()?;
-        (verdict.version == env!("CARGO_PKG_VERSION") && verdict.devices == here()).then_some(verdict)
+    /// The verdict kept at `path`, if it is there and about this version. One that cannot be read is an error: it may
+    /// withdraw something.
+    pub fn read(path: &Path) -> Result<Option<Verdict>> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(unreadable(path, e)),
+        };
+        let verdict: Verdict = serde_json::from_str(&text).map_err(|e| unreadable(path, e))?;
+        Ok((verdict.version == env!("CARGO_PKG_VERSION")).then_some(verdict))
     }
 
     /// Keeps it, whole or not at all.
@@ -65,20 +74,28 @@ impl Verdict {
         write().map_err(|e| Error::file(path, format!("the verdict cannot be kept: {e}")))
     }
 
-    pub(crate) fn withdrawn(&self) -> Vec<Withdrawn> {
-        let parse =
-            |f: &Failed| Some(Withdrawn { op: f.op.clone(), kind: f.device.clone(), dtype: f.dtype.parse().ok()? });
-        self.withdrawn.iter().filter_map(parse).collect()
+    /// What failed on this very device.
+    pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
+        let name = device.device.to_string();
+        let judged = self.devices.iter().filter(|j| j.device == name && j.description == lasting(device));
+        let parse = |f: &Failed| {
+            let (dtype, rung) = (f.dtype.parse().ok()?, f.rung.parse().ok()?);
+            Some(Withdrawn { op: f.op.clone(), kind: device.device.kind().into(), dtype, rung })
+        };
+        judged.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
     }
 }
 
-/// The devices of this machine. The thread count is left out: it changes with the environment, the kernels do not.
-fn here() -> Vec<String> {
-    let name = |info: sconce_ops::DeviceInfo| {
-        let what = info.description.rsplit_once(", ").filter(|(_, last)| last.ends_with("threads"));
-        format!("{}: {}", info.device, what.map_or(info.description.as_str(), |(what, _)| what))
-    };
-    Device::all().into_iter().map(name).collect()
+fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
+    Error::file(path, format!("doctor's verdict cannot be read ({e}); run `sconce doctor` again, or delete it"))
+}
+
+/// The description without the thread count, which changes with the environment while the kernels do not.
+fn lasting(info: &DeviceInfo) -> String {
+    match info.description.rsplit_once(", ") {
+        Some((what, threads)) if info.device == Device::Cpu && threads.ends_with("threads") => what.into(),
+        _ => info.description.clone(),
+    }
 }
 
 #[cfg(test)]
@@ -86,21 +103,28 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_verdict_counts_here_and_nowhere_else() {
+    fn a_verdict_counts_on_its_device_and_version_and_nowhere_else() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("cache/doctor.json");
-        assert!(Verdict::read(&path).is_none());
-        let failed = ("layer_norm".to_string(), Device::Cuda(0), DType::BF16);
-        let verdict = Verdict::new([failed.clone(), failed]);
+        assert_eq!(Verdict::read(&path).unwrap(), None);
+        let gpu = |description: &str| DeviceInfo {
+            device: Device::Cuda(0),
+            description: description.into(),
+            free_bytes: 0,
+            total_bytes: 0,
+        };
+        let here = gpu("a GPU");
+        let verdict = Verdict::new([(&here, vec![("layer_norm".to_string(), DType::BF16, Rung::Fused)])]);
         verdict.write(&path).unwrap();
-        let kept = Verdict::read(&path).unwrap().withdrawn();
-        assert_eq!(kept, [Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16 }]);
+        let kept = Verdict::read(&path).unwrap().unwrap();
+        let failed = Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16, rung: Rung::Fused };
+        assert_eq!(kept.withdrawn(&here), [failed]);
+        assert!(kept.withdrawn(&gpu("another GPU")).is_empty());
+        assert!(kept.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
 
-        Verdict { version: "0.0.0".into(), ..verdict.clone() }.write(&path).unwrap();
-        assert!(Verdict::read(&path).is_none());
-        Verdict { devices: vec!["cpu: another".into()], ..verdict }.write(&path).unwrap();
-        assert!(Verdict::read(&path).is_none());
+        Verdict { version: "0.0.0".into(), ..verdict }.write(&path).unwrap();
+        assert_eq!(Verdict::read(&path).unwrap(), None);
         std::fs::write(&path, "{").unwrap();
-        assert!(Verdict::read(&path).is_none());
+        assert!(Verdict::read(&path).unwrap_err().to_string().contains("sconce doctor"));
     }
 }

@@ -99,8 +99,9 @@ fn the_pooler_and_the_classifier_are_linears_on_the_first_token() {
         starts[..starts.len() - 1].iter().flat_map(|s| hidden[*s as usize * n..][..n].to_vec()).collect();
     let w = Weights::new(Arc::new(Checkpoint::open(&dir).unwrap()), DType::F32, Place::cpu());
     let x = Tensor::from_f32(&first, &[starts.len() - 1, n], DType::F32, &Place::cpu()).unwrap();
-    let pooled = Linear::load(&w.sub("bert.pooler.dense"), n, n).unwrap().with(Activation::Tanh).forward(&x).unwrap();
-    let logits = Linear::load(&w.sub("classifier"), n, 3).unwrap().forward(&pooled).unwrap();
+    let pooled =
+        Linear::load(&w.sub("bert.pooler.dense"), n, n, true).unwrap().with(Activation::Tanh).forward(&x).unwrap();
+    let logits = Linear::load(&w.sub("classifier"), n, 3, true).unwrap().forward(&pooled).unwrap();
     assert!(worst(&pooled.to_f32().unwrap(), &arrays.f32("pooler").values) <= F32);
     assert!(worst(&logits.to_f32().unwrap(), &arrays.f32("logits").values) <= F32);
 }

@@ -47,7 +47,8 @@ impl Batch {
             for id in &s.ids {
                 check("token id", *id, limits.vocabulary)?;
             }
-            for t in &s.types {
+            // Tokens without a type are of the first.
+            for t in s.types.iter().chain(&[0]) {
                 check("token type", *t, limits.types)?;
             }
             if !s.types.is_empty() && s.types.len() != s.ids.len() {

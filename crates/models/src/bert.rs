@@ -2,7 +2,7 @@
 
 use crate::config::{activation, head_size, parse};
 use crate::{Batch, Encoder, Error, Limits, Result};
-use sconce_ops::{LayerNorm, Linear, Segments, Tensor, Weights, at, attention, embed};
+use sconce_ops::{Attention, LayerNorm, Linear, Segments, Tensor, Weights, at, attention, embed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -38,8 +38,9 @@ impl Bert {
         if c.is_decoder {
             return Err(Error::Config("a BERT decoder (is_decoder) is not supported".into()));
         }
+        head_size(c.hidden_size, c.num_attention_heads)?;
         // A head's file keeps the encoder under `bert.`.
-        let w = if w.has("bert.embeddings.word_embeddings.weight") { w.sub("bert") } else { w.clone() };
+        let w = if w.has("bert.embeddings.word_embeddings.weight")? { w.sub("bert") } else { w.clone() };
         let layer = |i| Layer::load(&w.sub("encoder.layer").sub(i), &c);
         Ok(Bert {
             embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
@@ -86,7 +87,7 @@ impl Embeddings {
             words: table("word_embeddings", c.vocab_size)?,
             positions: table("position_embeddings", c.max_position_embeddings)?,
             types: table("token_type_embeddings", c.type_vocab_size)?,
-            norm: LayerNorm::load(&w.sub("LayerNorm"), c.hidden_size, c.layer_norm_eps)?,
+            norm: LayerNorm::load(&w.sub("LayerNorm"), c.hidden_size, c.layer_norm_eps, true)?,
         })
     }
 
@@ -107,13 +108,13 @@ struct Layer {
 
 impl Layer {
     fn load(w: &Weights, c: &Config) -> Result<Layer> {
-        let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.layer_norm_eps);
+        let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.layer_norm_eps, true);
         Ok(Layer {
             attention: SelfAttention::load(&w.sub("attention"), c)?,
             attention_norm: norm(&w.sub("attention.output.LayerNorm"))?,
-            up: Linear::load(&w.sub("intermediate.dense"), c.hidden_size, c.intermediate_size)?
+            up: Linear::load(&w.sub("intermediate.dense"), c.hidden_size, c.intermediate_size, true)?
                 .with(activation(&c.hidden_act)?),
-            down: Linear::load(&w.sub("output.dense"), c.intermediate_size, c.hidden_size)?,
+            down: Linear::load(&w.sub("output.dense"), c.intermediate_size, c.hidden_size, true)?,
             norm: norm(&w.sub("output.LayerNorm"))?,
         })
     }
@@ -137,8 +138,8 @@ impl SelfAttention {
     fn load(w: &Weights, c: &Config) -> Result<SelfAttention> {
         let parts = ["query", "key", "value"].map(|name| w.sub("self").sub(name));
         Ok(SelfAttention {
-            qkv: Linear::stacked(&parts, c.hidden_size, c.hidden_size)?,
-            output: Linear::load(&w.sub("output.dense"), c.hidden_size, c.hidden_size)?,
+            qkv: Linear::stacked(&parts, c.hidden_size, c.hidden_size, true)?,
+            output: Linear::load(&w.sub("output.dense"), c.hidden_size, c.hidden_size, true)?,
             heads: c.num_attention_heads,
             size: head_size(c.hidden_size, c.num_attention_heads)?,
         })
@@ -148,7 +149,8 @@ impl SelfAttention {
         let tokens = segments.tokens();
         let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, self.heads, self.size])?;
         let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
-        let y = attention(&q, &k, &v, segments, 1.0 / (self.size as f32).sqrt())?;
+        let how = Attention { segments: segments.clone(), scale: 1.0 / (self.size as f32).sqrt() };
+        let y = attention(&q, &k, &v, &how)?;
         Ok(self.output.forward(&y.reshape(&[tokens, self.heads * self.size])?)?)
     }
 }

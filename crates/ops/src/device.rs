@@ -44,9 +44,9 @@ impl Device {
 
     /// Every device that can be opened here.
     pub fn all() -> Vec<DeviceInfo> {
-        let gpus = (0..).map(Device::Cuda).map_while(|d| d.info().ok());
-        let apple = (0..).map(Device::Metal).map_while(|d| d.info().ok());
-        Device::Cpu.info().into_iter().chain(gpus).chain(apple).collect()
+        let cuda = (0..launch::cuda::count()).map(Device::Cuda);
+        let metal = (0..launch::metal::count()).map(Device::Metal);
+        [Device::Cpu].into_iter().chain(cuda).chain(metal).filter_map(|d| d.info().ok()).collect()
     }
 
     /// Asks the device for its name and memory; an error says why it cannot serve.

@@ -10,6 +10,7 @@ use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -75,8 +76,22 @@ pub(crate) trait Op: Sized {
     fn out(&self) -> (Vec<usize>, DType);
     /// Shapes and options, for the plan's reader.
     fn detail(&self) -> String;
-    /// Whether our kernel for this device takes this call. Declares only: whether the build holds it is the ladder's to know.
-    fn fused(&self, device: Device) -> Can;
+    /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which
+    /// cannot open it anyway. Every op has a kernel for the CPU.
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+    /// Whether Candle has what the composed form needs on this device.
+    fn composable(&self, _: Device) -> Can {
+        Can::Yes
+    }
+    /// Bytes that the rung takes besides the result, at most, while it runs.
+    fn scratch(&self, _: Rung) -> usize {
+        0
+    }
     /// Our CPU kernel.
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor>;
     /// Our CUDA kernel.
@@ -102,11 +117,11 @@ pub struct Policy {
     pub allow_host: bool,
     /// Only this CPU instruction set, instead of the widest found.
     pub isa: Option<Isa>,
-    /// Kernels that failed their cases on this machine.
+    /// What failed its cases on this machine.
     pub withdrawn: Vec<Withdrawn>,
 }
 
-/// A kernel that `doctor` found wrong here.
+/// A rung of an op that `doctor` found wrong here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
     /// The op.
@@ -115,6 +130,14 @@ pub struct Withdrawn {
     pub kind: String,
     /// The dtype it failed in.
     pub dtype: DType,
+    /// Our kernel, or the composed form.
+    pub rung: Rung,
+}
+
+impl fmt::Display for Withdrawn {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {} on {} ({})", self.op, self.dtype, self.kind, self.rung)
+    }
 }
 
 /// What one count is of.
@@ -176,8 +199,10 @@ pub(crate) fn current() -> Arc<Ladder> {
 }
 
 /// Leaves the ladder when dropped.
+///
+/// Not `Send`: it belongs to the thread that entered.
 #[must_use]
-pub struct Entered(());
+pub struct Entered(PhantomData<*const ()>);
 
 impl Drop for Entered {
     fn drop(&mut self) {
@@ -206,7 +231,7 @@ impl Ladder {
     /// Makes this the thread's ladder until the guard is dropped.
     pub fn enter(self: Arc<Self>) -> Entered {
         ENTERED.with_borrow_mut(|entered| entered.push(self));
-        Entered(())
+        Entered(PhantomData)
     }
 
     /// What really ran so far.
@@ -241,15 +266,16 @@ impl Ladder {
             return Can::no(format!("{force} is forced"));
         }
         let (device, dtype) = (op.x().device(), op.x().dtype());
+        let failed = |w: &Withdrawn| (&*w.op, &*w.kind, w.dtype, w.rung) == (O::NAME, device.kind(), dtype, rung);
+        if self.policy.withdrawn.iter().any(failed) {
+            return Can::no("failed its cases on this machine (`sconce doctor`) and is withdrawn");
+        }
         match rung {
-            Rung::Fused => {
-                let failed = |w: &&Withdrawn| w.op == O::NAME && w.kind == device.kind() && w.dtype == dtype;
-                if self.policy.withdrawn.iter().any(|w| failed(&w)) {
-                    return Can::no("the kernel failed its cases on this machine (`sconce doctor`) and is withdrawn");
-                }
-                op.fused(device)
-            }
-            Rung::Composed => Can::Yes,
+            Rung::Fused => match Isa::of(&self.policy) {
+                Err(e) if device == Device::Cpu => Can::no(e.to_string()),
+                _ => op.fused(device),
+            },
+            Rung::Composed => op.composable(device),
             Rung::Host if !device.is_gpu() => Can::no("this is the host"),
             Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
                 Can::no("running on the CPU behind a GPU's back is refused; --allow-host permits it")
@@ -270,6 +296,8 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
     let (rung, why_not) = ladder.choose(&op);
     let (dims, out) = op.out();
+    // Held until the result is there, as the rung's own buffers are.
+    let _scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
 
     if op.x().is_phantom() {
         let step = Step {
@@ -290,7 +318,6 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let Some(rung) = rung else {
         return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
     };
-    ladder.count(Counted { op: O::NAME, device, dtype, rung });
     let result = match rung {
         Rung::Fused => match device {
             Device::Cpu => op.cpu(Isa::of(&ladder.policy)?),
@@ -301,17 +328,22 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
         Rung::Host => host(&op, &ladder),
     };
     match result {
-        Ok(t) if t.dims() == dims => Ok(Tensor::real(t, out, device)),
-        Ok(t) => Err(Error::call(O::NAME, format!("the {rung} rung gave {:?}, not {dims:?}", t.dims()))),
+        Ok(t) if t.dims() == dims && t.dtype() == out.candle() => {
+            ladder.count(Counted { op: O::NAME, device, dtype, rung });
+            Ok(Tensor::real(t, out, device))
+        }
+        Ok(t) => {
+            let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());
+            Err(Error::call(O::NAME, what))
+        }
         Err(e) => Err(Error::Failed { op: O::NAME, dtype, device, at: at(), rung, source: Box::new(e) }),
     }
 }
 
 /// The host rung, written once for every op: copy in, run the CPU's ladder, copy back.
 fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
-    let policy = Policy { isa: ladder.policy.isa, ..Policy::default() };
-    let cpu = Ladder { policy, ledger: ladder.ledger.clone(), ..Ladder::default() };
-    let _here = Arc::new(cpu).enter();
+    let Policy { isa, withdrawn, .. } = ladder.policy.clone();
+    let _here = Ladder::new(Policy { isa, withdrawn, ..Policy::default() }).enter();
     let there = op.x().candle()?.device().clone();
     let cpu = Place::cpu();
     let moved = op.map(&|t| {
@@ -323,4 +355,88 @@ fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
 /// A poisoned lock only means that another thread panicked between two whole updates.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An op that has no kernel on a GPU, and that Candle lacks there too.
+    struct Lacking(Tensor);
+
+    impl Op for Lacking {
+        const NAME: &'static str = "lacking";
+        fn x(&self) -> &Tensor {
+            &self.0
+        }
+        fn out(&self) -> (Vec<usize>, DType) {
+            (self.0.dims().to_vec(), self.0.dtype())
+        }
+        fn detail(&self) -> String {
+            String::new()
+        }
+        fn composable(&self, device: Device) -> Can {
+            if device.is_gpu() { Can::no("Candle lacks it") } else { Can::Yes }
+        }
+        fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
+            Ok(self.0.candle()?.clone())
+        }
+        fn composed(&self) -> Result<candle_core::Tensor> {
+            Err(Error::call("lacking", "broken on purpose"))
+        }
+        fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+            Ok(Lacking(to(&self.0)?))
+        }
+    }
+
+    fn step(policy: Policy, device: Device) -> Step {
+        let (_, steps) = Ladder::new(policy).trace(|| {
+            let _at = at("layer", 3);
+            run(Lacking(Tensor::phantom(&[2], DType::BF16, device))).map(drop)
+        });
+        steps[0].clone()
+    }
+
+    fn call(policy: Policy) -> (Result<Tensor>, Vec<(Counted, u64)>) {
+        let ladder = Ladder::new(policy);
+        let _here = ladder.clone().enter();
+        let x = Tensor::from_f32(&[1.0], &[1], DType::F32, &Place::cpu());
+        (x.and_then(|x| run(Lacking(x))), ladder.counts())
+    }
+
+    #[test]
+    fn the_host_is_refused_behind_a_gpu_unless_allowed() {
+        let refused = step(Policy::default(), Device::Metal(0));
+        let why = refused.rung.expect_err("refused");
+        assert!(
+            why.contains("no kernel of ours") && why.contains("Candle lacks it") && why.contains("--allow-host"),
+            "{why}"
+        );
+        assert_eq!(refused.at, "layer 3");
+        let allowed = step(Policy { allow_host: true, ..Policy::default() }, Device::Metal(0));
+        assert_eq!(allowed.rung, Ok(Rung::Host));
+        assert_eq!(step(Policy::default(), Device::Cpu).rung, Ok(Rung::Fused));
+    }
+
+    #[test]
+    fn a_rung_that_fails_is_an_error_and_not_counted() {
+        let (result, counts) = call(Policy { force: Some(Rung::Composed), ..Policy::default() });
+        let error = result.expect_err("broken").to_string();
+        assert!(error.contains("composed rung failed") && error.contains("broken on purpose"), "{error}");
+        assert!(counts.is_empty());
+        let (result, counts) = call(Policy::default());
+        assert!(result.is_ok());
+        assert_eq!(counts[0].0.rung, Rung::Fused);
+    }
+
+    #[test]
+    fn what_doctor_withdrew_is_not_used() {
+        let withdrawn = |rung| Withdrawn { op: "lacking".into(), kind: "cpu".into(), dtype: DType::F32, rung };
+        let both = vec![withdrawn(Rung::Fused), withdrawn(Rung::Composed)];
+        let (result, _) = call(Policy { withdrawn: both, ..Policy::default() });
+        assert!(result.expect_err("nothing left").to_string().contains("withdrawn"));
+        let other = Withdrawn { dtype: DType::F16, ..withdrawn(Rung::Fused) };
+        let (result, counts) = call(Policy { withdrawn: vec![other], ..Policy::default() });
+        assert!(result.is_ok() && counts[0].0.rung == Rung::Fused);
+    }
 }

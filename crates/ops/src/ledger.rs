@@ -28,7 +28,7 @@ impl Ledger {
 
     pub(crate) fn lease(self: &Arc<Self>, bytes: usize) -> Arc<Lease> {
         let bytes = bytes as u64;
-        let live = self.live.fetch_add(bytes, Relaxed) + bytes;
+        let live = self.live.fetch_add(bytes, Relaxed).saturating_add(bytes);
         self.peak.fetch_max(live, Relaxed);
         Arc::new(Lease { bytes, ledger: self.clone() })
     }

@@ -42,7 +42,7 @@ macro_rules! ops {
 
 ops!(attention, embed, l2_norm, layer_norm, linear, pool, softmax);
 
-pub use attention::attention;
+pub use attention::{Attention, attention};
 pub use embed::embed;
 pub use l2_norm::l2_norm;
 pub use layer_norm::LayerNorm;

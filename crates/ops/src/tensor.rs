@@ -65,7 +65,9 @@ impl Tensor {
 
     /// Books a tensor that is only a shape.
     pub(crate) fn phantom(dims: &[usize], dtype: DType, device: Device) -> Tensor {
-        let lease = ladder::current().ledger.lease(dims.iter().product::<usize>() * dtype.size());
+        // A shape from a hostile file may count more bytes than there are numbers for.
+        let bytes = dims.iter().fold(dtype.size(), |n, d| n.saturating_mul(*d));
+        let lease = ladder::current().ledger.lease(bytes);
         Tensor { repr: Repr::Phantom(dims.to_vec()), dtype, device, lease }
     }
 

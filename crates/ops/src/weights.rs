@@ -47,9 +47,9 @@ impl Weights {
         Weights { prefix: self.name(&name.to_string()), ..self.clone() }
     }
 
-    /// Whether the store holds `name` here.
-    pub fn has(&self, name: &str) -> bool {
-        matches!(self.store.get(&self.name(name)), Ok(Some(_)))
+    /// Whether the store holds `name` here; an error if it does, in a format that cannot be used.
+    pub fn has(&self, name: &str) -> Result<bool> {
+        Ok(self.store.get(&self.name(name))?.is_some())
     }
 
     /// The tensor `name`, which must have exactly these dimensions.
@@ -64,12 +64,8 @@ impl Weights {
         })
     }
 
-    /// The tensor `name` if it is there.
-    pub fn optional(&self, name: &str, dims: &[usize]) -> Result<Option<Tensor>> {
-        self.has(name).then(|| self.tensor(name, dims)).transpose()
-    }
-
-    /// Names in the store that nothing has asked for: a model that leaves weights unread is not the model in the file.
+    /// Names in the store that nothing has asked for: heads that an encoder has no use for, or a part of the model that was
+    /// not understood. The plan shows them, so that a person can tell.
     pub fn unused(&self) -> Vec<String> {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         self.store.names().into_iter().filter(|n| !used.contains(n)).collect()

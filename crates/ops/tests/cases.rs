@@ -25,7 +25,7 @@ fn a_wrong_answer_fails_its_case() {
     let place = Place::cpu();
     for mut case in sconce_ops::cases() {
         let right = case.reference;
-        // One element off by a hundredth of the whole's size: any tolerance must notice.
+        // One element off by a twentieth of the whole's size: any tolerance must notice.
         case.reference = Box::new(move || {
             let mut wrong = right();
             let rms = (wrong.iter().map(|v| v * v).sum::<f64>() / wrong.len() as f64).sqrt();

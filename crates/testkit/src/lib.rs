@@ -63,7 +63,18 @@ impl Arrays {
 /// The largest difference between two lists, NaN if either holds one.
 pub fn worst(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len(), "lengths differ");
-    got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, |m, d| if d.is_nan() || m > d { m + d * 0.0 } else { d })
+    let larger = |m: f32, d: f32| if m.is_nan() || m > d { m } else { d };
+    got.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, larger)
+}
+
+#[test]
+fn worst_finds_a_nan_wherever_it_stands() {
+    for at in 0..3 {
+        let mut got = [1.0, 2.0, 3.0];
+        got[at] = f32::NAN;
+        assert!(worst(&got, &[1.0, 2.5, 3.0]).is_nan());
+    }
+    assert_eq!(worst(&[1.0, 2.0, 3.0], &[1.0, 2.5, 3.0]), 0.5);
 }
 
 /// The cosine of two vectors, in f64.

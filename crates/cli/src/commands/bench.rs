@@ -1,6 +1,6 @@
 //! `sconce bench`: how fast a model is here, and how fast each op is.
 
-use super::{ran, ran_line, table};
+use super::{print, ran_line, table, with_ran};
 use crate::Failure;
 use crate::args::Model;
 use crate::report::Report;
@@ -11,6 +11,9 @@ use sconce_engine::{Embedder, Prompt};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
+
+/// So that lengths are those of the table.
+const NO_PROMPT: Prompt = Prompt::Text(String::new());
 
 /// Texts in a call × tokens in a text.
 const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
@@ -33,8 +36,8 @@ pub(crate) struct Bench {
 
 impl Bench {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        if !self.seconds.is_finite() || self.seconds <= 0.0 {
-            return Err("--seconds needs a number above zero".into());
+        if !(0.0..=3600.0).contains(&self.seconds) {
+            return Err("--seconds takes a number from 0 to 3600".into());
         }
         if self.ops { self.time_ops() } else { self.time_model(report) }
     }
@@ -45,16 +48,13 @@ impl Bench {
         for (texts, tokens) in SHAPES {
             let tokens = tokens.min(embedder.plan().max_tokens);
             let batch = vec![text_of(&embedder, tokens)?; texts];
-            let median = self.median(|| embedder.embed(&batch, &Prompt::Default))?;
+            let median = self.median(|| embedder.embed(&batch, &NO_PROMPT))?;
             lines.push((texts, tokens, median));
         }
         if self.json {
             let line = |(texts, tokens, s): &(usize, usize, f64)| json!({"texts": texts, "tokens": tokens, "median_seconds": s, "texts_per_second": *texts as f64 / s});
-            let mut all = json!({"lines": lines.iter().map(line).collect::<Vec<_>>()});
-            if let (Some(all), Some(ran)) = (all.as_object_mut(), ran(&embedder).as_object()) {
-                all.extend(ran.clone());
-            }
-            println!("{all}");
+            let lines: Vec<Value> = lines.iter().map(line).collect();
+            print(&with_ran(json!({"lines": lines}), &embedder).to_string())?;
         } else {
             let mut rows = vec![["texts × tokens", "median", "texts/s", "tokens/s"].map(String::from).to_vec()];
             rows.extend(lines.iter().map(|(texts, tokens, s)| {
@@ -65,7 +65,7 @@ impl Bench {
                     format!("{:.0}", (texts * tokens) as f64 / s),
                 ]
             }));
-            println!("{}", table(&rows));
+            print(&table(&rows))?;
         }
         report.say(&ran_line(&embedder));
         Ok(ExitCode::SUCCESS)
@@ -78,7 +78,7 @@ impl Bench {
         for case in cases() {
             for variant in variants(place.device()) {
                 let budget = Duration::from_secs_f64(self.seconds / 20.0);
-                let Some(t) = time(&case, &place, variant, budget) else { continue };
+                let Some(t) = time(&case, &place, variant, budget)? else { continue };
                 let rate = case.flops as f64 / t.as_secs_f64() / 1e9;
                 all.push(op_json(&case, &variant.to_string(), t, rate));
                 rows.push(vec![
@@ -92,9 +92,9 @@ impl Bench {
             }
         }
         if self.json {
-            println!("{}", json!({"device": place.device().to_string(), "ops": all}));
+            print(&json!({"device": place.device().to_string(), "ops": all}).to_string())?;
         } else {
-            println!("{}", table(&rows));
+            print(&table(&rows))?;
         }
         Ok(ExitCode::SUCCESS)
     }
@@ -112,12 +112,12 @@ impl Bench {
     }
 }
 
-/// A text of exactly `tokens` tokens, found by asking the tokenizer.
+/// A text of `tokens` tokens, or as near below as this tokenizer comes.
 fn text_of(embedder: &Embedder, tokens: usize) -> Result<String, Failure> {
     let mut words = tokens;
     loop {
         let text = vec!["the"; words].join(" ");
-        let got = embedder.embed(&[&text], &Prompt::Text(String::new()))?.tokens[0];
+        let got = embedder.embed(&[&text], &NO_PROMPT)?.tokens[0];
         if got <= tokens || words == 0 {
             return Ok(text);
         }

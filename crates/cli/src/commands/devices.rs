@@ -1,6 +1,6 @@
 //! `sconce devices`: what this build and this machine have.
 
-use super::{bytes, table};
+use super::{bytes, print, table};
 use crate::Failure;
 use clap::Args;
 use sconce_engine::ops::{Device, DeviceInfo};
@@ -24,7 +24,8 @@ impl Devices {
                 json!({"device": d.device.to_string(), "description": d.description, "free_bytes": d.free_bytes,
                     "total_bytes": d.total_bytes, "auto": d.device == best})
             };
-            println!("{}", json!({"devices": all.iter().map(entry).collect::<Vec<_>>(), "auto": best.to_string()}));
+            let all: Vec<_> = all.iter().map(entry).collect();
+            print(&json!({"devices": all, "auto": best.to_string()}).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
         let mut rows = vec![["device", "free", "total", "what it is"].map(String::from).to_vec()];
@@ -32,7 +33,7 @@ impl Devices {
             all.iter()
                 .map(|d| vec![d.device.to_string(), bytes(d.free_bytes), bytes(d.total_bytes), d.description.clone()]),
         );
-        println!("{}\n\nauto takes {best} ({why})", table(&rows));
+        print(&format!("{}\n\nauto takes {best} ({why})", table(&rows)))?;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -1,6 +1,6 @@
 //! `sconce doctor`: every kernel against its reference, on this very machine.
 
-use super::table;
+use super::{print, table};
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
@@ -57,7 +57,7 @@ impl Row {
 impl Doctor {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         if self.support {
-            print!("{}", support_md());
+            print(support_md().trim_end())?;
             return Ok(ExitCode::SUCCESS);
         }
         let devices: Vec<Device> = match self.device {
@@ -74,15 +74,16 @@ impl Doctor {
         }
         let failed: Vec<&Outcome> = rows.iter().flat_map(Row::failures).collect();
         if self.json {
-            println!("{}", json!({"holds": failed.is_empty(), "rows": rows.iter().map(as_json).collect::<Vec<_>>()}));
+            let rows: Vec<Value> = rows.iter().map(as_json).collect();
+            print(&json!({"holds": failed.is_empty(), "rows": rows}).to_string())?;
         } else {
-            println!("{}", as_table(&rows));
+            print(&as_table(&rows))?;
             for o in &failed {
                 let why = o.failure.as_deref().unwrap_or_default();
-                println!("FAILED {} {} {} {}: {why}", o.op, o.dtype, o.variant, o.case);
+                print(&format!("FAILED {} {} {} {}: {why}", o.op, o.dtype, o.variant, o.case))?;
             }
             let run: usize = rows.iter().map(|r| r.outcomes.len()).sum();
-            println!("\n{run} checks, {} failed", failed.len());
+            print(&format!("\n{run} checks, {} failed", failed.len()))?;
         }
         // A look at one op is not a verdict on the machine.
         if self.op.is_none() && self.device.is_none() {
@@ -118,7 +119,8 @@ fn examine(device: Device, cases: &[Case], report: &Report) -> Result<Vec<Row>, 
     let composed = Variant { rung: Rung::Composed, isa: None };
     for row in rows.iter_mut().filter(|r| r.variant.rung == Rung::Fused) {
         let largest = cases.iter().filter(|c| c.op == row.op && c.dtype == row.dtype).max_by_key(|c| c.flops);
-        let seconds = |v| time(largest?, &place, v, Duration::from_millis(30)).map(|t| t.as_secs_f64());
+        // A kernel that fails has no speed; that it failed stands in the table already.
+        let seconds = |v| Some(time(largest?, &place, v, Duration::from_millis(30)).ok()??.as_secs_f64());
         row.speed = seconds(composed).zip(seconds(row.variant)).map(|(c, f)| c / f);
     }
     bar.finish_and_clear();
@@ -158,19 +160,21 @@ fn as_json(row: &Row) -> Value {
 
 /// Keeps the verdict: what would be used here and failed is withdrawn here.
 fn keep(rows: &[Row], report: &Report) -> Result<(), Failure> {
-    let used = |r: &&Row| r.variant.rung == Rung::Fused && r.variant.isa.is_none_or(|isa| isa == Isa::best());
-    let failed: Vec<_> = rows
-        .iter()
-        .filter(used)
-        .filter(|r| r.failures().next().is_some())
-        .map(|r| (r.op.to_string(), r.device, r.dtype))
-        .collect();
-    for (op, device, dtype) in &failed {
-        report.warn(&format!("the kernel for {op} in {dtype} is withdrawn on {device}"));
+    let used = |r: &&Row| r.variant.isa.is_none_or(|isa| isa == Isa::best());
+    let devices = Device::all();
+    let judged = devices.iter().map(|info| {
+        let failed = rows.iter().filter(used).filter(|r| r.device == info.device && r.failures().next().is_some());
+        (info, failed.map(|r| (r.op.to_string(), r.dtype, r.variant.rung)).collect::<Vec<_>>())
+    });
+    let judged: Vec<_> = judged.collect();
+    for (info, failed) in &judged {
+        for (op, dtype, rung) in failed {
+            report.warn(&format!("{op} in {dtype} on {} ({rung}) is withdrawn", info.device));
+        }
     }
     let path = verdict_path(&Options::from_env()?);
     // A machine whose cache cannot be written can still be examined.
-    if let Err(e) = Verdict::new(failed).write(&path) {
+    if let Err(e) = Verdict::new(judged).write(&path) {
         report.warn(&e.to_string());
     }
     Ok(())

@@ -7,10 +7,9 @@ use crate::input::{Input, Text};
 use crate::output::Output;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::Prompt;
+use sconce_engine::{Error, Prompt};
+use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Instant;
 
 /// Texts that are tokenized, sorted and packed together: enough to fill batches well, few enough to stream.
@@ -50,7 +49,7 @@ impl Embed {
             _ => Prompt::Default,
         };
         let mut writer = self.output.open(embedder.plan().dimension)?;
-        let stop = stop_on_ctrl_c()?;
+        remove_on_ctrl_c(writer.scratch())?;
         let template = match self.input.bytes() {
             Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
             None => "{msg} {spinner}",
@@ -63,12 +62,11 @@ impl Embed {
             if window.is_empty() {
                 break;
             }
-            if stop.load(Relaxed) {
-                report.error(&format!("stopped after {done} texts; nothing was written to --out"));
-                return Ok(ExitCode::from(130));
-            }
             let words: Vec<&str> = window.iter().map(|t| t.text.as_str()).collect();
-            let embeddings = embedder.embed(&words, &prompt)?;
+            let embeddings = embedder.embed(&words, &prompt).map_err(|e| match e {
+                Error::Text { text, why } => format!("{}: {why}", window[text].origin).into(),
+                e => Failure::from(e),
+            })?;
             if first_cut.is_none() {
                 first_cut = embeddings.truncated.first().map(|i| window[*i].origin.clone());
             }
@@ -79,7 +77,7 @@ impl Embed {
             bar.inc(window.iter().map(|t| t.bytes).sum());
             let rate = done as f64 / start.elapsed().as_secs_f64();
             bar.set_message(format!("{done} texts, {rate:.0}/s"));
-            writer.write(&embeddings, window.into_iter().map(|t| t.object).collect())?;
+            writer.write(&embeddings, window)?;
         }
         writer.finish(ran(&embedder))?;
         bar.finish_and_clear();
@@ -98,15 +96,14 @@ impl Embed {
     }
 }
 
-/// The first Ctrl-C lets the window in hand end and removes what was half-written; the second ends at once.
-fn stop_on_ctrl_c() -> Result<Arc<AtomicBool>, Failure> {
-    let stop = Arc::new(AtomicBool::new(false));
-    let seen = stop.clone();
-    ctrlc::set_handler(move || {
-        if seen.swap(true, Relaxed) {
-            std::process::exit(130);
+/// Ctrl-C ends at once, and takes a half-written file with it.
+fn remove_on_ctrl_c(scratch: Option<PathBuf>) -> Result<(), Failure> {
+    let stop = move || {
+        if let Some(path) = &scratch {
+            // Gone already, or about to be: either way there is nobody left to tell.
+            let _ = std::fs::remove_file(path);
         }
-        eprintln!("stopping; once more to stop at once");
-    })?;
-    Ok(stop)
+        std::process::exit(130);
+    };
+    Ok(ctrlc::set_handler(stop)?)
 }

@@ -3,6 +3,7 @@
 use crate::Failure;
 use clap::{Args, Command};
 use clap_complete::Shell;
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -16,7 +17,9 @@ pub(crate) struct Completions {
 
 impl Completions {
     pub(crate) fn run(self, mut command: Command) -> Result<ExitCode, Failure> {
-        clap_complete::generate(self.shell, &mut command, "sconce", &mut std::io::stdout());
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut command, "sconce", &mut script);
+        std::io::stdout().write_all(&script)?;
         Ok(ExitCode::SUCCESS)
     }
 }

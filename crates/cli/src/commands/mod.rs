@@ -12,10 +12,24 @@ pub(crate) mod similarity;
 use sconce_engine::Embedder;
 use sconce_engine::ops::Rung;
 use serde_json::{Value, json};
+use std::io::Write;
 
 /// Bytes for a person.
 fn bytes(n: u64) -> String {
     indicatif::BinaryBytes(n).to_string()
+}
+
+/// A line, or several, on standard output. Unlike `println!` it does not panic when the reader has gone.
+fn print(text: &str) -> std::io::Result<()> {
+    writeln!(std::io::stdout(), "{text}")
+}
+
+/// `about`, an object, with what ran beside it.
+fn with_ran(mut about: Value, embedder: &Embedder) -> Value {
+    if let (Value::Object(about), Value::Object(ran)) = (&mut about, ran(embedder)) {
+        about.extend(ran);
+    }
+    about
 }
 
 /// What ran, for scripts.
@@ -29,7 +43,7 @@ fn ran(embedder: &Embedder) -> Value {
     })
 }
 
-/// What ran, for a person: `cpu, f32: 51 op calls, all fused`.
+/// What ran, for a person: `cpu, f32: 46 op calls, all fused`.
 fn ran_line(embedder: &Embedder) -> String {
     let counts = embedder.counts();
     let total: u64 = counts.iter().map(|(_, n)| n).sum();

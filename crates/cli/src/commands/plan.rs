@@ -1,6 +1,6 @@
 //! `sconce plan`: what will run where, before anything is loaded.
 
-use super::{bytes, table};
+use super::{bytes, print, table};
 use crate::Failure;
 use crate::args::How;
 use crate::report::Report;
@@ -28,7 +28,7 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let options = self.how.options(report)?;
+        let options = self.how.options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
         let (device, why) = options.device.decide();
         if let Some(why) = why {
@@ -36,11 +36,7 @@ impl Plan {
         }
         let plan = plan(&files.dir, device, &options)?;
         let verdict = judge(&plan, device);
-        if self.json {
-            println!("{}", as_json(&plan, &verdict));
-        } else {
-            println!("{}", as_text(&plan, &verdict));
-        }
+        print(&if self.json { as_json(&plan, &verdict).to_string() } else { as_text(&plan, &verdict) })?;
         Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 }

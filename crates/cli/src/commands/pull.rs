@@ -1,5 +1,6 @@
 //! `sconce pull`: fetch a model now, to have it later.
 
+use super::print;
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
@@ -22,10 +23,10 @@ impl Pull {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let files = resolve(&self.model.parse()?, &Options::from_env()?, report)?;
         if self.json {
-            println!("{}", json!({"directory": files.dir, "source": files.origin.to_string()}));
+            print(&json!({"directory": files.dir, "source": files.origin.to_string()}).to_string())?;
         } else {
             report.say(&files.origin.to_string());
-            println!("{}", files.dir.display());
+            print(&files.dir.display().to_string())?;
         }
         Ok(ExitCode::SUCCESS)
     }

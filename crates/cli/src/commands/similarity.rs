@@ -1,6 +1,6 @@
 //! `sconce similarity`: how alike texts are.
 
-use super::{ran, ran_line, table};
+use super::{print, ran_line, with_ran};
 use crate::Failure;
 use crate::args::Model;
 use crate::input::{Input, Text};
@@ -8,6 +8,7 @@ use crate::report::Report;
 use clap::Args;
 use sconce_engine::Prompt;
 use serde_json::json;
+use std::io::{BufWriter, Write};
 use std::process::ExitCode;
 
 /// Show the cosine of every pair of texts.
@@ -31,21 +32,32 @@ impl Similarity {
         }
         let embedder = self.model.load(report)?;
         let words: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
-        let e = embedder.embed(&words, &Prompt::Default)?;
-        let cosines: Vec<Vec<f32>> = e.rows().map(|a| e.rows().map(|b| cosine(a, b)).collect()).collect();
+        let e = &embedder.embed(&words, &Prompt::Default)?;
+        // Row by row: the whole matrix of a long file would not fit into memory.
+        let row = |i: usize| e.rows().map(move |b| cosine(e.row(i), b)).collect::<Vec<f32>>();
         if self.json {
-            let mut all = json!({"similarities": cosines, "truncated": e.truncated});
-            if let (Some(all), Some(ran)) = (all.as_object_mut(), ran(&embedder).as_object()) {
-                all.extend(ran.clone());
+            let mut out = BufWriter::new(std::io::stdout());
+            write!(out, "{{\"similarities\":[")?;
+            for i in 0..words.len() {
+                write!(out, "{}{}", if i > 0 { "," } else { "" }, json!(row(i)))?;
             }
-            println!("{all}");
-        } else if let [row, _] = &cosines[..] {
-            println!("{:.6}", row[1]);
+            let rest = with_ran(json!({"truncated": e.truncated}), &embedder).to_string();
+            writeln!(out, "],{}", &rest[1..])?;
+            out.flush()?;
+        } else if words.len() == 2 {
+            print(&format!("{:.6}", row(0)[1]))?;
         } else {
-            let cells = |(row, text): (&Vec<f32>, &&str)| -> Vec<String> {
-                row.iter().map(|c| format!("{c:.4}")).chain([preview(text)]).collect()
-            };
-            println!("{}", table(&cosines.iter().zip(&words).map(cells).collect::<Vec<_>>()));
+            for (i, text) in words.iter().enumerate() {
+                let cells: Vec<String> = row(i).iter().map(|c| format!("{c:>7.4}")).collect();
+                print(&format!("{}  {}", cells.join(" "), preview(text)))?;
+            }
+        }
+        if let Some(first) = e.truncated.first() {
+            let (cut, most) = (e.truncated.len(), embedder.plan().max_tokens);
+            report.warn(&format!(
+                "{cut} texts are longer than {most} tokens and were cut (the first: {})",
+                texts[*first].origin
+            ));
         }
         report.say(&format!("{} texts on {}", words.len(), ran_line(&embedder)));
         Ok(ExitCode::SUCCESS)

@@ -29,12 +29,14 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// The weights in `dir`: `model.safetensors`, or the files that `model.safetensors.index.json` names.
+    /// The weights in `dir`: `model.safetensors`, else the files that `model.safetensors.index.json` names.
     pub fn open(dir: &Path) -> Result<Checkpoint> {
         let index = dir.join("model.safetensors.index.json");
-        let files: BTreeSet<String> = match super::optional_json::<Index>(&index)? {
-            Some(index) => index.weight_map.into_values().collect(),
-            None => ["model.safetensors".to_string()].into(),
+        let single = "model.safetensors".to_string();
+        let files: BTreeSet<String> = if dir.join(&single).exists() || !index.exists() {
+            [single].into()
+        } else {
+            super::json::<Index>(&index)?.weight_map.into_values().collect()
         };
         let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
         for file in files {

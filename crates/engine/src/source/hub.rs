@@ -272,7 +272,7 @@ impl Download<'_> {
             let _span = Span::begin(self.progress, self.name, self.head.size.unwrap_or(0));
             self.progress.advance(have);
             // One byte too many is enough to know.
-            let rest = self.head.size.map_or(u64::MAX, |size| (size - have).saturating_add(1));
+            let rest = self.head.size.map_or(u64::MAX, |size| size.saturating_sub(have).saturating_add(1));
             let poured = store::pour(&mut body.into_reader().take(rest), &mut file, &mut |piece| {
                 hash.update(piece);
                 have += piece.len() as u64;

@@ -1,6 +1,6 @@
 //! Cases: ragged batches, single tokens, sequences beyond a query block and a panel, odd head sizes, scores far from zero.
 
-use super::attention;
+use super::{Attention, attention};
 use super::reference::{self, Problem};
 use crate::case::{Case, Input, Tolerance};
 use crate::{DType, Segments};
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn one(seed: u64, dtype: DType, (lengths, heads, size, spread): (&'static [usize], usize, usize, f32)) -> Case {
     let tokens: usize = lengths.iter().sum();
-    let qkv = Input::normal(seed + 300, &[tokens, 3, heads, size], dtype, 0.0, spread);
+    let qkv = Input::normal(seed + 300, &[tokens, 3, heads, size], dtype, (0.0, spread));
     let scale = 1.0 / (size as f32).sqrt();
     let kept = qkv.clone();
     let longest = lengths.iter().max().copied().unwrap_or(0) as f64;
@@ -36,9 +36,9 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, spread): (&'static [usize
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 16.0 * f64::from(spread * spread) + walk },
         flops: lengths.iter().map(|t| 4 * (t * t * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
-            let (qkv, segments) = (qkv.on(place)?, Segments::new(lengths)?);
+            let (qkv, how) = (qkv.on(place)?, Attention { segments: Segments::new(lengths)?, scale });
             let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
-            Ok(Box::new(move || attention(&q, &k, &v, &segments, scale)))
+            Ok(Box::new(move || attention(&q, &k, &v, &how)))
         }),
         reference: Box::new(move || match Segments::new(lengths) {
             Ok(segments) => {

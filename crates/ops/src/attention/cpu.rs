@@ -5,7 +5,7 @@
 use super::AttentionOp;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Sink, copy_widened, multiply, packed_len};
-use crate::cpu::rows::{Reading, Rows};
+use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes};
 use crate::softmax::exp_row;
 use crate::tensor::host;
@@ -16,6 +16,13 @@ use std::ops::Range;
 
 /// Queries whose scores are held at once: 24 rows of 512 keys are 48 KiB, and a multiple of every register tile.
 const QUERIES: usize = 24;
+
+/// Bytes of scratch that all workers hold for a sequence of this length.
+pub(super) fn scratch(length: usize, size: usize) -> usize {
+    let padded = length.next_multiple_of(PANEL);
+    let values = length * size.next_multiple_of(PANEL);
+    rayon::current_num_threads() * 4 * (padded * size + values + QUERIES * (padded + size))
+}
 
 /// What a worker keeps from task to task.
 #[derive(Default)]
@@ -37,7 +44,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let (q, k, v) = (Reading::of(&op.q)?, Reading::of(&op.k)?, Reading::of(&op.v)?);
         let (q, k, v) = (Heads::<T>::of(&q, size)?, Heads::<T>::of(&k, size)?, Heads::<T>::of(&v, size)?);
         let mut y = vec![T::default(); tokens * heads * size];
-        let out = Output(y.as_mut_ptr());
+        let out = Output::over(&mut y);
         (0..op.segments.count() * heads).into_par_iter().for_each(|task| {
             let (segment, head) = (op.segments.range(task / heads), task % heads);
             SCRATCH.with_borrow_mut(|scratch| {
@@ -69,9 +76,9 @@ struct Heads<'a, T> {
 impl<'a, T: Elem> Heads<'a, T> {
     fn of(reading: &'a Reading<'_>, size: usize) -> Result<Self> {
         match *reading.strides() {
-            [token, head, 1] => Ok(Heads { data: reading.slice()?, token, head, size }),
+            [token, head, 1] => Ok(Heads { data: reading.onwards()?, token, head, size }),
             // An axis of length one may carry any stride.
-            [token, head, _] if size == 1 => Ok(Heads { data: reading.slice()?, token, head, size }),
+            [token, head, _] if size == 1 => Ok(Heads { data: reading.onwards()?, token, head, size }),
             ref other => Err(Error::call("attention", format!("heads with strides {other:?}"))),
         }
     }
@@ -81,11 +88,6 @@ impl<'a, T: Elem> Heads<'a, T> {
         Rows { data, rows: segment.len(), cols: self.size, stride: self.token }
     }
 }
-
-/// The start of y, shared by tasks that write disjoint parts of it.
-struct Output<T>(*mut T);
-// SAFETY: a row of a head belongs to exactly one task.
-unsafe impl<T: Send> Sync for Output<T> {}
 
 struct Task<'a, T> {
     q: Rows<'a, T>,
@@ -164,7 +166,7 @@ impl<T: Elem> Sink for Values<'_, T> {
         let columns = PANEL.min(self.size - column);
         let at = self.first + row * self.stride + column;
         // SAFETY: the row is a token of this task's segment and column + columns ≤ size; this task alone writes there.
-        let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(at), columns) };
+        let y = unsafe { self.out.part(at, columns) };
         vectors!(S, columns, |i, lanes| {
             let v = get::<S, f32>(sums, i, lanes, 0.0);
             // SAFETY: the contract of Lanes, kept by Isa::run.

@@ -11,11 +11,21 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Segments, Tensor};
+
+/// What the scores are like; q, k and v come beside it.
+#[derive(Clone, Debug)]
+pub struct Attention {
+    /// Which tokens belong together.
+    pub segments: Segments,
+    /// What a score is multiplied with before the softmax.
+    pub scale: f32,
+}
 
 /// Attention over q, k and v `[tokens, heads, size]`; the result has the same shape.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, segments: &Segments, scale: f32) -> Result<Tensor> {
+pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<Tensor> {
+    let segments = &how.segments;
     let alike = |t: &Tensor| t.dims() == q.dims() && t.dtype() == q.dtype();
     if q.dims().len() != 3 || q.dims()[0] != segments.tokens() || !alike(k) || !alike(v) {
         let what = format!(
@@ -28,7 +38,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, segments: &Segments, scale:
         );
         return Err(Error::call("attention", what));
     }
-    ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), segments: segments.clone(), scale })
+    ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), segments: segments.clone(), scale: how.scale })
 }
 
 pub(crate) struct AttentionOp {
@@ -54,10 +64,14 @@ impl Op for AttentionOp {
         format!("{} heads of {}, packed", self.q.dims()[1], self.q.dims()[2])
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
+    fn scratch(&self, rung: Rung) -> usize {
+        let [tokens, heads, size] = *self.q.dims() else { return 0 };
+        let longest = self.segments.iter().map(|range| range.len()).max().unwrap_or(0);
+        match rung {
+            Rung::Fused => cpu::scratch(longest, size),
+            // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; and
+            // four stages of its scores.
+            _ => 4 * (2 * tokens * heads * size + 5 * longest * heads * size + 4 * heads * longest * longest),
         }
     }
 

@@ -89,8 +89,8 @@ pub fn check(case: &Case, place: &Place, variant: Variant) -> Option<Outcome> {
 }
 
 /// Median time of one call, the device waited for; `None` if this rung does not take the call here.
-pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> Option<Duration> {
-    under(variant, || {
+pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> Result<Option<Duration>> {
+    let median = under(variant, || {
         let call = (case.prepare)(place)?;
         let start = Instant::now();
         let once = || -> Result<Duration> {
@@ -107,8 +107,12 @@ pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> O
         }
         times.sort_unstable();
         Ok(times[times.len() / 2])
-    })
-    .ok()
+    });
+    match median {
+        Ok(t) => Ok(Some(t)),
+        Err(Error::Refused { .. }) => Ok(None),
+        Err(e) => Err(e),
+    }
 }
 
 fn under<T>(variant: Variant, f: impl FnOnce() -> Result<T>) -> Result<T> {

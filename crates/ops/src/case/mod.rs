@@ -75,8 +75,8 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Normally distributed around `centre`.
-    pub(crate) fn normal(seed: u64, dims: &[usize], dtype: DType, centre: f32, spread: f32) -> Input {
+    /// Normally distributed, with this centre and spread.
+    pub(crate) fn normal(seed: u64, dims: &[usize], dtype: DType, (centre, spread): (f32, f32)) -> Input {
         let mut random = Random(seed);
         let n = dims.iter().product::<usize>();
         let values = (0..n).map(|_| round(dtype, centre + spread * random.normal())).collect();

@@ -17,7 +17,7 @@ use std::ops::Range;
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 32;
 
-/// Rows of A that one task takes: at k = 384 they and a panel of B fill about half of a 1 MiB second-level cache.
+/// Rows of A that one task takes: at k = 384 they and a panel of B are 192 KiB, which every second-level cache holds.
 pub(crate) const BLOCK: usize = 96;
 
 /// The largest tile of any instruction set.
@@ -102,7 +102,12 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
 ) {
     let (rows, panels) = (rows.start..rows.end.min(a.rows), panels.start..panels.end.min(b.n.div_ceil(PANEL)));
     if rows.is_empty() || panels.is_empty() || b.k == 0 {
-        return rows.for_each(|r| panels.clone().for_each(|p| sink.take::<S>(r, p * PANEL, &[0.0; PANEL])));
+        for row in rows {
+            for panel in panels.clone() {
+                sink.take::<S>(row, panel * PANEL, &[0.0; PANEL]);
+            }
+        }
+        return;
     }
     assert!(a.cols == b.k && b.data.len() >= packed_len(b.k, b.n), "operands do not fit");
     let (base, a_stride) = if A::TYPE == crate::DType::F32 {

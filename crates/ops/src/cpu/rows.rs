@@ -1,4 +1,5 @@
-//! A CPU tensor seen as rows of elements, without a copy where its layout allows.
+//! A CPU tensor seen as rows of elements, without a copy where its layout allows; and results that tasks fill together.
+#![allow(unsafe_code, reason = "tasks write disjoint parts of one result")]
 
 use super::elem::Elem;
 use crate::{Error, Result, Tensor};
@@ -26,8 +27,16 @@ impl<'a> Reading<'a> {
         Ok(Reading { storage, layout })
     }
 
-    /// All elements from the tensor's first one on.
+    /// The elements of a tensor without gaps.
     pub(crate) fn slice<T: candle_core::WithDType>(&self) -> Result<&[T]> {
+        match self.layout.contiguous_offsets() {
+            Some((start, end)) => Ok(&self.cpu()?.as_slice::<T>()?[start..end]),
+            None => Err(Error::call("cpu kernel", format!("a view with strides {:?}", self.layout.stride()))),
+        }
+    }
+
+    /// The storage from the tensor's first element on, for those who walk it by [`Reading::strides`].
+    pub(crate) fn onwards<T: candle_core::WithDType>(&self) -> Result<&[T]> {
         Ok(&self.cpu()?.as_slice::<T>()?[self.layout.start_offset()..])
     }
 
@@ -42,7 +51,7 @@ impl<'a> Reading<'a> {
             [stride, 1] => *stride,
             _ => return Err(Error::call("cpu kernel", format!("rows of a view with strides {strides:?}"))),
         };
-        Ok(Rows { data: self.slice()?, rows, cols, stride })
+        Ok(Rows { data: self.onwards()?, rows, cols, stride })
     }
 
     /// Element strides of each axis.
@@ -61,6 +70,29 @@ impl<'a> Reading<'a> {
 impl<'a, T: Elem> Rows<'a, T> {
     pub(crate) fn row(&self, i: usize) -> &'a [T] {
         &self.data[i * self.stride..][..self.cols]
+    }
+}
+
+/// A result that several tasks fill, each its own parts.
+pub(crate) struct Output<T>(*mut T);
+// SAFETY: `part` is the only access, and its callers take disjoint parts.
+unsafe impl<T: Send> Sync for Output<T> {}
+
+impl<T> Output<T> {
+    /// Over all of `values`, which must outlive every task.
+    pub(crate) fn over(values: &mut [T]) -> Self {
+        Output(values.as_mut_ptr())
+    }
+
+    /// `len` elements from `at` on.
+    ///
+    /// # Safety
+    /// They must lie inside the values, and no other task may take any of them.
+    #[inline(always)]
+    #[allow(clippy::mut_from_ref, reason = "that the parts are disjoint is the caller's promise")]
+    pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
+        // SAFETY: the caller's.
+        unsafe { std::slice::from_raw_parts_mut(self.0.add(at), len) }
     }
 }
 

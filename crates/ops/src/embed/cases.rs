@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn one(seed: u64, dtype: DType, (t, n, rows): (usize, usize, &'static [u32])) -> Case {
     let table = |(i, r): (usize, &u32)| {
         let seed = 200 + seed * 10 + i as u64;
-        (Input::normal(seed, &[*r as usize, n], dtype, 0.0, 1.0), ids(seed + 5, t, *r))
+        (Input::normal(seed, &[*r as usize, n], dtype, (0.0, 1.0)), ids(seed + 5, t, *r))
     };
     let pairs: Vec<_> = rows.iter().enumerate().map(table).collect();
     let kept = pairs.clone();

@@ -8,8 +8,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor};
 
 /// Looks every id up in its table and adds the rows: words, positions and types in one pass.
 ///
@@ -20,6 +20,7 @@ pub fn embed(pairs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
         t.dims().len() == 2
             && t.dims()[1] == table.dims()[1]
             && t.dtype() == table.dtype()
+            && i.dims().len() == 1
             && i.dims() == ids.dims()
             && i.dtype() == DType::U32
     };
@@ -50,11 +51,10 @@ impl Op for EmbedOp {
         format!("{} → {}", rows.join(" + "), self.x().dims()[1])
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
-        }
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the rows as they are looked up, widened, and the sum, in f32.
+        let (dims, _) = self.out();
+        if rung == Rung::Composed { 4 * 4 * dims.iter().product::<usize>() } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

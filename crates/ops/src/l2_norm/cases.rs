@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, spread): (usize, usize, f32)) -> Case {
-    let x = Input::normal(seed + 500, &[rows, n], dtype, 0.0, spread);
+    let x = Input::normal(seed + 500, &[rows, n], dtype, (0.0, spread));
     let kept = x.clone();
     Case {
         op: "l2_norm",

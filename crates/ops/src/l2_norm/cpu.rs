@@ -34,7 +34,9 @@ impl<T: Elem> Kernel for Row<'_, T> {
                 let v = get::<S, T>(self.x, i, lanes, 0.0);
                 squares = S::fma(v, v, squares);
             });
-            let length = S::splat(S::sum(squares).sqrt().max(LEAST));
+            let length = S::sum(squares).sqrt();
+            // Not `max`, which would drop a NaN.
+            let length = S::splat(if length < LEAST { LEAST } else { length });
             vectors!(S, self.x.len(), |i, lanes| {
                 put::<S, T>(self.out, i, lanes, S::div(get::<S, T>(self.x, i, lanes, 0.0), length));
             });

@@ -8,8 +8,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
 const LEAST: f32 = 1e-12;
@@ -38,11 +38,9 @@ impl Op for L2NormOp {
         format!("{}", self.x.dims().last().unwrap_or(&0))
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
-        }
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: three stages in f32.
+        if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

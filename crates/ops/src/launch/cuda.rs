@@ -8,6 +8,11 @@ use candle_core::{Layout, Storage};
 
 pub(crate) use candle_core::cuda_backend::cudarc::driver::{LaunchArgs, LaunchConfig, PushKernelArg};
 
+/// How many there are.
+pub(crate) fn count() -> usize {
+    CudaContext::device_count().ok().and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+}
+
 pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
     context(n)?;
     Ok(candle_core::Device::new_cuda(n)?)

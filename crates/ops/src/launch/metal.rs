@@ -7,10 +7,9 @@ use std::collections::HashMap;
 use std::panic::catch_unwind;
 use std::sync::{Mutex, PoisonError};
 
-/// A source of ours, compiled by Metal when first used.
-pub(crate) struct Module {
-    /// The op's `kernel.metal`.
-    pub(crate) source: &'static str,
+/// How many there are.
+pub(crate) fn count() -> usize {
+    catch_unwind(Gpu::all).map_or(0, |all| all.len())
 }
 
 pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
@@ -52,9 +51,9 @@ pub(crate) fn offset(layout: &Layout, element: usize) -> usize {
     layout.start_offset() * element
 }
 
-/// The pipeline of one kernel. Compiling takes tens of milliseconds, so each is kept for as long as the process lives,
+/// The pipeline of one kernel in an op's `kernel.metal`. Compiling takes tens of milliseconds, so each is kept for as long as the process lives,
 /// by device and function name.
-pub(crate) fn pipeline(device: &MetalDevice, module: &Module, function: &str) -> Result<ComputePipeline> {
+pub(crate) fn pipeline(device: &MetalDevice, source: &'static str, function: &str) -> Result<ComputePipeline> {
     type Key = (candle_core::metal_backend::DeviceId, String);
     static PIPELINES: Mutex<Option<HashMap<Key, ComputePipeline>>> = Mutex::new(None);
     let mut kept = PIPELINES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -65,7 +64,7 @@ pub(crate) fn pipeline(device: &MetalDevice, module: &Module, function: &str) ->
     }
     let fail = |e: candle_metal_kernels::MetalKernelError| Error::call("metal kernel", format!("{function}: {e}"));
     let gpu = device.metal_device();
-    let library = gpu.new_library_with_source(module.source, None).map_err(fail)?;
+    let library = gpu.new_library_with_source(source, None).map_err(fail)?;
     let entry = library.get_function(function, None).map_err(fail)?;
     let pipeline = gpu.new_compute_pipeline_state_with_function(&entry).map_err(fail)?;
     kept.insert(key, pipeline.clone());

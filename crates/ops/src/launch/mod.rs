@@ -11,6 +11,10 @@ macro_rules! absent {
             Err(Error::Device { device: Device::$kind(n), why: $why.into() })
         }
 
+        pub(crate) fn count() -> usize {
+            0
+        }
+
         pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
             Err(Error::Device { device: Device::$kind(n), why: $why.into() })
         }

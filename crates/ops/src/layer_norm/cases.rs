@@ -6,29 +6,33 @@ use crate::DType;
 use crate::case::{Case, Input, Tolerance, weights};
 
 pub(crate) fn cases() -> Vec<Case> {
-    // rows, width, bias, residual, centre of x
+    // rows, width, bias, residual, centre and spread of x
     let shapes = [
-        (1, 384, true, true, 0.0),
-        (64, 384, true, false, 0.0),
-        (33, 768, false, true, 0.0),
-        (5, 130, true, true, 0.0),
-        (7, 31, false, false, 0.0),
-        (3, 1, true, false, 0.0),
-        (4, 1024, true, false, 30.0),
-        (2, 4097, true, true, 0.0),
+        (1, 384, true, true, (0.0, 1.0)),
+        (64, 384, true, false, (0.0, 1.0)),
+        (33, 768, false, true, (0.0, 1.0)),
+        (5, 130, true, true, (0.0, 1.0)),
+        (7, 31, false, false, (0.0, 1.0)),
+        (3, 1, true, false, (0.0, 1.0)),
+        (4, 1024, true, false, (30.0, 1.0)),
+        (2, 4097, true, true, (0.0, 1.0)),
+        // The variance is as small as eps, so a wrong eps shows.
+        (6, 96, true, false, (0.0, 3e-3)),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
-fn one(seed: u64, dtype: DType, (rows, n, bias, residual, centre): (usize, usize, bool, bool, f32)) -> Case {
-    let eps = 1e-12;
-    let x = Input::normal(seed * 4 + 101, &[rows, n], dtype, centre, 1.0);
-    let r = residual.then(|| Input::normal(seed * 4 + 102, &[rows, n], dtype, 0.0, 1.0));
-    let w = Input::normal(seed * 4 + 103, &[n], dtype, 1.0, 0.3);
-    let b = bias.then(|| Input::normal(seed * 4 + 104, &[n], dtype, 0.0, 0.3));
+type Shape = (usize, usize, bool, bool, (f32, f32));
+
+fn one(seed: u64, dtype: DType, (rows, n, bias, residual, (centre, spread)): Shape) -> Case {
+    let eps = if spread < 1.0 { 1e-5 } else { 1e-12 };
+    let x = Input::normal(seed * 4 + 101, &[rows, n], dtype, (centre, spread));
+    let r = residual.then(|| Input::normal(seed * 4 + 102, &[rows, n], dtype, (0.0, 1.0)));
+    let w = Input::normal(seed * 4 + 103, &[n], dtype, (1.0, 0.3));
+    let b = bias.then(|| Input::normal(seed * 4 + 104, &[n], dtype, (0.0, 0.3)));
     let (rx, rr, rw, rb) = (x.clone(), r.clone(), w.clone(), b.clone());
-    let options = [(bias, " bias"), (residual, " residual"), (centre != 0.0, " off-centre")];
+    let options = [(bias, " bias"), (residual, " residual"), (centre != 0.0, " off-centre"), (spread < 1.0, " small")];
     Case {
         op: "layer_norm",
         name: format!("{rows}x{n}{}", options.iter().filter(|o| o.0).map(|o| o.1).collect::<String>()),
@@ -40,7 +44,7 @@ fn one(seed: u64, dtype: DType, (rows, n, bias, residual, centre): (usize, usize
         prepare: Box::new(move |place| {
             let mut entries = vec![("weight", &w)];
             entries.extend(b.as_ref().map(|b| ("bias", b)));
-            let norm = LayerNorm::load(&weights(&entries, place), n, eps)?;
+            let norm = LayerNorm::load(&weights(&entries, place), n, eps, bias)?;
             let (x, r) = (x.on(place)?, r.as_ref().map(|r| r.on(place)).transpose()?);
             Ok(Box::new(move || norm.run(&x, r.as_ref())))
         }),

@@ -2,13 +2,13 @@
 
 use super::LayerNormOp;
 use crate::Result;
-use crate::launch::metal::{Module, offset, pipeline, storage};
+use crate::launch::metal::{offset, pipeline, storage};
 use candle_core::backend::BackendStorage;
 use candle_core::op::BackpropOp;
 use candle_core::{MetalStorage, Storage, Tensor};
 use objc2_metal::MTLSize;
 
-const MODULE: Module = Module { source: include_str!("kernel.metal") };
+const SOURCE: &str = include_str!("kernel.metal");
 
 pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
     let contiguous = |t: &crate::Tensor| -> Result<Tensor> { Ok(t.candle()?.contiguous()?) };
@@ -23,7 +23,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
 
     let inputs = [x.storage_and_layout(), residual.storage_and_layout(), w.storage_and_layout(), bias.storage_and_layout()];
     let device = storage(&inputs[0].0)?.device().clone();
-    let pipeline = pipeline(&device, &MODULE, &format!("layer_norm_{}", op.x.dtype()))?;
+    let pipeline = pipeline(&device, SOURCE, &format!("layer_norm_{}", op.x.dtype()))?;
     let y = device.new_buffer_builder().with_size_for(rows * n, x.dtype()).build()?;
     let most = pipeline.max_total_threads_per_threadgroup() / 32 * 32;
     let threads = n.div_ceil(4).next_multiple_of(32).clamp(32, most.clamp(32, 1024));

@@ -15,7 +15,7 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::{DType, Device, Error, Result, Tensor, Weights};
 
 /// Weight, bias and eps of a layer norm.
@@ -27,10 +27,14 @@ pub struct LayerNorm {
 }
 
 impl LayerNorm {
-    /// `weight` and, if the file has it, `bias`, both `[size]`; the oldest files call them `gamma` and `beta`.
-    pub fn load(w: &Weights, size: usize, eps: f32) -> Result<LayerNorm> {
-        let (weight, bias) = if w.has("gamma") { ("gamma", "beta") } else { ("weight", "bias") };
-        Ok(LayerNorm { weight: w.tensor(weight, &[size])?, bias: w.optional(bias, &[size])?, eps })
+    /// `weight` and, if the architecture has one, `bias`, both `[size]`; the oldest files call them `gamma` and `beta`.
+    pub fn load(w: &Weights, size: usize, eps: f32, bias: bool) -> Result<LayerNorm> {
+        if size == 0 {
+            return Err(Error::call("layer_norm", "a norm over nothing"));
+        }
+        let (weight, beta) = if w.has("gamma")? { ("gamma", "beta") } else { ("weight", "bias") };
+        let bias = bias.then(|| w.tensor(beta, &[size])).transpose()?;
+        Ok(LayerNorm { weight: w.tensor(weight, &[size])?, bias, eps })
     }
 
     /// Normalises the last axis of `x`.
@@ -80,6 +84,11 @@ impl Op for LayerNormOp {
 
     fn fused(&self, _: Device) -> Can {
         Can::Yes
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the sum, the distances from the mean, and two steps of the result, in f32.
+        if rung == Rung::Composed { 4 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

@@ -16,19 +16,23 @@ pub(crate) fn cases() -> Vec<Case> {
         (7, 64, 100, Activation::Silu, true),
         (5, 48, 48, Activation::Tanh, false),
         (3, 1, 1, Activation::None, true),
+        (30, 96, 40, Activation::None, true),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {
-    let x = Input::normal(seed * 3 + 1, &[m, k], dtype, 0.0, 1.0);
-    let w = Input::normal(seed * 3 + 2, &[n, k], dtype, 0.0, 1.0 / (k as f32).sqrt());
-    let b = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, 0.0, 0.5));
-    let (rx, rw, rb) = (x.clone(), w.clone(), b.clone());
+    // One shape is fed from a view with gaps between its rows.
+    let gaps = m == 30;
+    let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
+    let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
+    let b = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
+    let (rw, rb) = (w.clone(), b.clone());
+    let rx = if gaps { x.values.chunks(k).skip(1).step_by(2).flatten().copied().collect() } else { x.values.clone() };
     Case {
         op: "linear",
-        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }),
+        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }) + if gaps { " gaps" } else { "" },
         dtype,
         // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first
         // two on. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about √k/2 in
@@ -38,12 +42,16 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usiz
         prepare: Box::new(move |place| {
             let mut entries = vec![("weight", &w)];
             entries.extend(b.as_ref().map(|b| ("bias", b)));
-            let layer = Linear::load(&weights(&entries, place), k, n)?.with(activation);
-            let x: Tensor = x.on(place)?;
+            let layer = Linear::load(&weights(&entries, place), k, n, bias)?.with(activation);
+            let mut x: Tensor = x.on(place)?;
+            if gaps {
+                // Every other row of twice as many.
+                x = x.reshape(&[m, 2, k])?.select(1, 1)?;
+            }
             Ok(Box::new(move || layer.forward(&x)))
         }),
         reference: Box::new(move || {
-            linear(&Problem { x: &rx.values, w: &rw.values, bias: rb.as_ref().map(|b| &*b.values), k, activation })
+            linear(&Problem { x: &rx, w: &rw.values, bias: rb.as_ref().map(|b| &*b.values), k, activation })
         }),
     }
 }

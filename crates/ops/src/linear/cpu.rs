@@ -4,7 +4,7 @@
 use super::{Activation, Layout, LinearOp, Weight, layout_in};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply, packed_len};
-use crate::cpu::rows::{Reading, Rows};
+use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
 use crate::weights::Raw;
@@ -121,7 +121,7 @@ fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T
     let wanted = 3 * rayon::current_num_threads();
     let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
     let per_task = panels.div_ceil(columns).max(1);
-    let out = Output(y.as_mut_ptr());
+    let out = Output::over(&mut y);
     (0..blocks * columns).into_par_iter().for_each(|task| {
         let (block, column) = (task / columns, task % columns);
         WIDE.with_borrow_mut(|wide| {
@@ -137,11 +137,6 @@ fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T
     });
     y
 }
-
-/// The start of y, shared by tasks that write disjoint parts of it.
-struct Output<T>(*mut T);
-// SAFETY: every element of y belongs to exactly one task (one block of rows × one run of panels).
-unsafe impl<T: Send> Sync for Output<T> {}
 
 struct Task<'a, T> {
     x: Rows<'a, T>,
@@ -174,8 +169,8 @@ impl<T: Elem> Sink for Epilogue<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let columns = PANEL.min(self.n - column);
-        // SAFETY: row < m and column + columns ≤ n, and this task alone writes these elements.
-        let y = unsafe { std::slice::from_raw_parts_mut(self.out.0.add(row * self.n + column), columns) };
+        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task.
+        let y = unsafe { self.out.part(row * self.n + column, columns) };
         vectors!(S, columns, |i, lanes| {
             let mut v = get::<S, f32>(sums, i, lanes, 0.0);
             // SAFETY: the contract of Lanes, kept by Isa::run.

@@ -10,8 +10,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, Place, Result, Tensor, Weights};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Place, Result, Tensor, Weights};
 
 /// What stands behind the product.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,25 +57,24 @@ enum Layout {
 }
 
 impl Linear {
-    /// `weight` `[n, k]` and, if the file has it, `bias` `[n]`.
-    pub fn load(w: &Weights, k: usize, n: usize) -> Result<Linear> {
-        Linear::stacked(std::slice::from_ref(w), k, n)
+    /// `weight` `[n, k]` and, if the configuration says `bias`, `bias` `[n]`.
+    pub fn load(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
+        Linear::stacked(std::slice::from_ref(w), k, n, bias)
     }
 
     /// Several matrices of `n` rows each as one, so that what reads the same input is one product (query, key and value).
-    pub fn stacked(parts: &[Weights], k: usize, n: usize) -> Result<Linear> {
+    pub fn stacked(parts: &[Weights], k: usize, n: usize, bias: bool) -> Result<Linear> {
         let first = parts.first().ok_or_else(|| Error::call("linear", "no parts"))?;
+        if k == 0 || n == 0 {
+            return Err(Error::call("linear", format!("a matrix of {n} × {k} holds nothing")));
+        }
         let raws = parts.iter().map(|w| w.raw("weight", &[n, k])).collect::<Result<Vec<_>>>()?;
         let weight = cpu::pack(&raws, k, n, first)?;
-        let with_bias = parts.iter().filter(|w| w.has("bias")).count();
-        let bias = match with_bias {
-            0 => None,
-            all if all == parts.len() => {
-                let raws = parts.iter().map(|w| w.raw("bias", &[n])).collect::<Result<Vec<_>>>()?;
-                Some(cpu::join(&raws, n, first)?)
-            }
-            _ => return Err(Error::call("linear", "some of the stacked parts have a bias and some do not")),
-        };
+        let bias = bias.then(|| {
+            let raws = parts.iter().map(|w| w.raw("bias", &[n])).collect::<Result<Vec<_>>>()?;
+            cpu::join(&raws, n, first)
+        });
+        let bias = bias.transpose()?;
         Ok(Linear { weight, bias, activation: Activation::None })
     }
 
@@ -135,11 +134,11 @@ impl Op for LinearOp {
         format!("{} → {}{bias}{activation}", self.weight.k, self.weight.n)
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
-        }
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed keeps the product, the sum and what the activation makes until the last of them is the result.
+        let steps = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::None);
+        let result = self.x.dims().iter().product::<usize>() / self.weight.k * self.weight.n * self.x.dtype().size();
+        if rung == Rung::Composed { steps * result } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

@@ -33,7 +33,7 @@ fn one(
     (lengths, skip, n, modes): (&'static [usize], &'static [usize], usize, &'static [Pooling]),
 ) -> Case {
     let tokens: usize = lengths.iter().sum();
-    let x = Input::normal(seed + 600, &[tokens, n], dtype, 0.0, 1.0);
+    let x = Input::normal(seed + 600, &[tokens, n], dtype, (0.0, 1.0));
     let kept = x.clone();
     Case {
         op: "pool",

@@ -14,8 +14,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Segments, Tensor};
 use std::ops::Range;
 
 /// How a sequence becomes a vector.
@@ -88,11 +88,11 @@ impl Op for PoolOp {
         format!("{:?} of {}", self.modes, self.size())
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
-        }
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the vectors so far, and of the longest sequence its tokens in f32, twice where they are weighted.
+        let longest = self.segments.iter().map(|range| range.len()).max().unwrap_or(0);
+        let vectors = self.segments.count() * self.modes.len() * self.size();
+        if rung == Rung::Composed { 4 * (vectors + 2 * longest * self.size()) } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

@@ -13,7 +13,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, centre, spread): (usize, usize, f32, f32)) -> Case {
-    let x = Input::normal(seed + 400, &[rows, n], dtype, centre, spread);
+    let x = Input::normal(seed + 400, &[rows, n], dtype, (centre, spread));
     let kept = x.clone();
     Case {
         op: "softmax",

@@ -9,8 +9,8 @@ pub(crate) use cases::cases;
 pub(crate) use cpu::exp_row;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor};
 
 /// Probabilities from scores, over the last axis.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
@@ -39,11 +39,9 @@ impl Op for SoftmaxOp {
         format!("over {}", self.x.dims().last().unwrap_or(&0))
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu => Can::Yes,
-            _ => Can::no("no kernel of ours yet"),
-        }
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: three stages in f32.
+        if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

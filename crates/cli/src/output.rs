@@ -219,13 +219,23 @@ fn extended(text: Text, values: Value) -> Result<Value, Failure> {
     Ok(object.into())
 }
 
-/// A temporary file where `path` will be, with the permissions of an ordinary new file.
+/// A temporary file where `path` will be.
 fn scratch_beside(path: &Path) -> io::Result<NamedTempFile> {
     let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    ordinary_file().tempfile_in(dir)
+}
+
+/// With the permissions of any new file, not the private ones of a temporary.
+#[cfg(unix)]
+fn ordinary_file() -> tempfile::Builder<'static, 'static> {
     let mut builder = tempfile::Builder::new();
-    #[cfg(unix)]
     builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder.tempfile_in(dir)
+    builder
+}
+
+#[cfg(not(unix))]
+fn ordinary_file() -> tempfile::Builder<'static, 'static> {
+    tempfile::Builder::new()
 }
 
 /// An error that says where; a reader that has gone stays what it is, for it is no failure.

@@ -91,9 +91,13 @@ impl Embed {
             report.warn(&format!("{blank} of {done} texts are blank; their vector is that of an empty text"));
         }
         let seconds = start.elapsed().as_secs_f64();
-        report.say(&format!("{done} texts, {tokens} tokens in {seconds:.2} s on {}", ran_line(&embedder)));
+        report.say(&format!("{} in {seconds:.2} s on {}", counted(done, tokens), ran_line(&embedder)));
         Ok(ExitCode::SUCCESS)
     }
+}
+
+fn counted(texts: usize, tokens: usize) -> String {
+    format!("{texts} text{}, {tokens} tokens", if texts == 1 { "" } else { "s" })
 }
 
 /// Ctrl-C ends at once, and takes a half-written file with it.

@@ -1,0 +1,62 @@
+//! One file of a tiny model is replaced by what the fuzzer makes up; then the model is planned, loaded and used. Any error
+//! will do; a panic, a crash or a hang will not.
+//!
+//!     cargo install cargo-fuzz
+//!     RUSTC_BOOTSTRAP=1 cargo fuzz run model_files fuzz/corpus -- -max_total_time=300
+//!
+//! The first byte chooses the file. `fuzz/seed` fills fuzz/corpus with the real ones.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use sconce_engine::ops::Device;
+use sconce_engine::source::Options;
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, plan};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+const FILES: [&str; 10] = [
+    "config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "modules.json",
+    "sentence_bert_config.json",
+    "config_sentence_transformers.json",
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+];
+
+static MODEL: LazyLock<PathBuf> = LazyLock::new(|| {
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/testkit/goldens/st-cls-dense");
+    let copy = tempfile::tempdir().expect("a temporary directory").keep();
+    for file in FILES {
+        let to = copy.join(file);
+        std::fs::create_dir_all(to.parent().expect("a folder")).expect("a folder");
+        std::fs::copy(golden.join(file), to).expect("a golden");
+    }
+    copy
+});
+
+fuzz_target!(|data: &[u8]| {
+    let [choice, bytes @ ..] = data else { return };
+    let file = MODEL.join(FILES[usize::from(*choice) % FILES.len()]);
+    let whole = std::fs::read(&file).expect("the file");
+    std::fs::write(&file, bytes).expect("room for the file");
+    let nowhere = MODEL.join("cache");
+    let options = LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        batch_tokens: Some(64),
+        ..LoadOptions::new(Options::new(&nowhere, &nowhere))
+    };
+    let _ = plan(&MODEL, Device::Cuda(0), &options);
+    if let Ok(reference) = MODEL.to_str().expect("a path").parse()
+        && let Ok(embedder) = Embedder::load(&reference, &options, &())
+    {
+        let result = embedder.embed(&["the cat sat", "", "\u{301}é [MASK]"], &Prompt::Default);
+        if let Err(e) = result {
+            assert!(!e.to_string().contains("internal error"), "{e}");
+        }
+    }
+    std::fs::write(&file, whole).expect("room for the file");
+});

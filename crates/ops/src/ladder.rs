@@ -270,11 +270,14 @@ impl Ladder {
         if self.policy.withdrawn.iter().any(failed) {
             return Can::no("failed its cases on this machine (`sconce doctor`) and is withdrawn");
         }
+        // An instruction set that was asked for and is not there must not end in the composed form.
+        if device == Device::Cpu
+            && let Err(e) = Isa::of(&self.policy)
+        {
+            return Can::no(e.to_string());
+        }
         match rung {
-            Rung::Fused => match Isa::of(&self.policy) {
-                Err(e) if device == Device::Cpu => Can::no(e.to_string()),
-                _ => op.fused(device),
-            },
+            Rung::Fused => op.fused(device),
             Rung::Composed => op.composable(device),
             Rung::Host if !device.is_gpu() => Can::no("this is the host"),
             Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
@@ -416,6 +419,13 @@ mod tests {
         let allowed = step(Policy { allow_host: true, ..Policy::default() }, Device::Metal(0));
         assert_eq!(allowed.rung, Ok(Rung::Host));
         assert_eq!(step(Policy::default(), Device::Cpu).rung, Ok(Rung::Fused));
+    }
+
+    #[test]
+    fn an_instruction_set_that_is_not_there_is_an_error() {
+        let missing = if cfg!(target_arch = "aarch64") { Isa::Avx2 } else { Isa::Neon };
+        let (result, _) = call(Policy { isa: Some(missing), ..Policy::default() });
+        assert!(result.expect_err("refused").to_string().contains("this processor has no"));
     }
 
     #[test]

@@ -12,8 +12,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Texts that are tokenized, sorted and packed together: enough to fill batches well, few enough to stream.
-const WINDOW: usize = 2048;
+/// Texts that are tokenized, sorted and packed together: enough to fill batches well, few enough to keep a bar moving.
+const WINDOW: usize = 512;
 
 /// Turn texts into vectors.
 #[derive(Args)]

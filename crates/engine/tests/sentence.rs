@@ -177,3 +177,46 @@ fn pearson(a: &[f64], b: &[f64]) -> f64 {
     let dot = |f: &dyn Fn(usize) -> f64| (0..a.len()).map(f).sum::<f64>();
     dot(&|i| (a[i] - ma) * (b[i] - mb)) / (dot(&|i| (a[i] - ma).powi(2)) * dot(&|i| (b[i] - mb).powi(2))).sqrt()
 }
+
+/// The same weights in two files with an index give the same vectors, to the bit.
+#[test]
+fn sharded_weights_are_the_same_weights() {
+    let tmp = tempfile::tempdir().unwrap();
+    let from = golden("st-max");
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json", "modules.json", "1_Pooling/config.json"] {
+        std::fs::create_dir_all(tmp.path().join(file).parent().unwrap()).unwrap();
+        std::fs::copy(from.join(file), tmp.path().join(file)).unwrap();
+    }
+    let bytes = std::fs::read(from.join("model.safetensors")).unwrap();
+    let start = 8 + u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: serde_json::Map<String, Value> = serde_json::from_slice(&bytes[8..start]).unwrap();
+    let mut index = serde_json::Map::new();
+    for shard in 0..2 {
+        let (name, mut entries, mut data) = (format!("model-{shard}.safetensors"), serde_json::Map::new(), Vec::new());
+        for (i, (tensor, entry)) in header.iter().filter(|(n, _)| *n != "__metadata__").enumerate() {
+            if i % 2 == shard {
+                let at = |k: usize| start + entry["data_offsets"][k].as_u64().unwrap() as usize;
+                let (mut entry, first) = (entry.clone(), data.len());
+                data.extend_from_slice(&bytes[at(0)..at(1)]);
+                entry["data_offsets"] = serde_json::json!([first, data.len()]);
+                entries.insert(tensor.clone(), entry);
+                index.insert(tensor.clone(), name.clone().into());
+            }
+        }
+        let text = Value::Object(entries).to_string();
+        let file = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes(), &data].concat();
+        std::fs::write(tmp.path().join(name), file).unwrap();
+    }
+    let index = serde_json::json!({"weight_map": index}).to_string();
+    std::fs::write(tmp.path().join("model.safetensors.index.json"), index).unwrap();
+
+    let sharded = tmp.path().to_str().unwrap().parse().unwrap();
+    let sharded = Embedder::load(&sharded, &options(DType::F32), &()).unwrap();
+    let texts = ["the cat sat on the mat", "a dog"];
+    let (got, want) = (sharded.embed(&texts, &Prompt::Default), load("st-max").embed(&texts, &Prompt::Default));
+    assert_eq!(got.unwrap().values, want.unwrap().values);
+
+    std::fs::remove_file(tmp.path().join("model-1.safetensors")).unwrap();
+    let error = Embedder::load(&tmp.path().to_str().unwrap().parse().unwrap(), &options(DType::F32), &());
+    assert!(error.err().unwrap().to_string().contains("model-1.safetensors"));
+}

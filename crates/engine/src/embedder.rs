@@ -200,7 +200,7 @@ fn plan_in(dir: &Path, recipe: &Recipe, device: Device, options: &LoadOptions) -
 
 /// `tokens` tokens in sequences of `length`, the last one shorter.
 fn phantoms(tokens: usize, length: usize) -> Vec<Sequence> {
-    let of = |n: usize| Sequence { ids: vec![0; n], types: Vec::new() };
+    let of = |n: usize| Sequence { ids: vec![0; n], ..Sequence::default() };
     (0..tokens).step_by(length).map(|start| of(length.min(tokens - start))).collect()
 }
 
@@ -274,7 +274,7 @@ impl Pipeline {
     fn prove(&self, policy: Policy) -> Result<()> {
         let _apart = Ladder::new(policy).enter();
         let ids = (0..self.limits().positions.min(8)).map(|i| (i % self.limits().vocabulary) as u32).collect();
-        let values = self.forward(&[Sequence { ids, types: Vec::new() }], &[0])?.to_f32()?;
+        let values = self.forward(&[Sequence { ids, ..Sequence::default() }], &[0])?.to_f32()?;
         if values.iter().all(|v| v.is_finite()) {
             return Ok(());
         }

@@ -79,7 +79,11 @@ impl Tokenizer {
             return Err(format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.max_tokens));
         }
         Ok(Encoded {
-            sequence: Sequence { ids: encoding.get_ids().to_vec(), types: encoding.get_type_ids().to_vec() },
+            sequence: Sequence {
+                ids: encoding.get_ids().to_vec(),
+                types: encoding.get_type_ids().to_vec(),
+                keys: None,
+            },
             truncated: !encoding.get_overflowing().is_empty(),
             ends_special: encoding.get_special_tokens_mask().last() == Some(&1),
         })

@@ -16,7 +16,10 @@ const F32: f32 = 4e-6;
 fn sequences(arrays: &Arrays) -> Vec<Sequence> {
     let (ids, types, ends) = (arrays.u32("ids"), arrays.u32("type_ids"), arrays.u32("cu_seqlens"));
     let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
-    ends.values.windows(2).map(|w| Sequence { ids: cut(&ids.values, w), types: cut(&types.values, w) }).collect()
+    ends.values
+        .windows(2)
+        .map(|w| Sequence { ids: cut(&ids.values, w), types: cut(&types.values, w), keys: None })
+        .collect()
 }
 
 /// Hidden states of every layer, the embeddings first.
@@ -115,7 +118,7 @@ fn the_host_rung_is_refused_behind_a_gpu_and_named() {
         let place = Place::phantom(Device::Cuda(0));
         let weights = Weights::new(Arc::new(Checkpoint::open(&dir).unwrap()), DType::F16, place.clone());
         let model = encoder(&json(&dir.join("config.json")), &weights).unwrap();
-        let batch = Batch::new(&[Sequence { ids: vec![1, 2], types: vec![] }], model.limits(), &place).unwrap();
+        let batch = Batch::new(&[Sequence { ids: vec![1, 2], ..Sequence::default() }], model.limits(), &place).unwrap();
         model.forward(&batch, &mut |_, _| {}).unwrap();
     });
     let refused = steps.iter().find(|s| s.op == "attention" && s.at == "layer 2").unwrap();

@@ -1,7 +1,7 @@
 //! What a model is given: tokens of several sequences, one after another.
 
 use crate::{Error, Result};
-use sconce_ops::{Place, Segments, Tensor};
+use sconce_ops::{Attention, Place, Segments, Tensor};
 
 /// One tokenized text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +10,18 @@ pub struct Sequence {
     pub ids: Vec<u32>,
     /// Which of two texts each token belongs to; empty means the first throughout.
     pub types: Vec<u32>,
+    /// How many tokens, from the first on, the others look at; none means all. ColBERT's expansions look and are not seen.
+    pub keys: Option<usize>,
+}
+
+/// How places in a sequence are counted.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Positions {
+    /// 0, 1, 2, …
+    #[default]
+    FromZero,
+    /// From behind the padding id, which itself stays where it is: fairseq's way (RoBERTa, MPNet).
+    BehindPadding(u32),
 }
 
 /// The largest ids a model's tables hold.
@@ -17,10 +29,12 @@ pub struct Sequence {
 pub struct Limits {
     /// Rows of the word table.
     pub vocabulary: usize,
-    /// Rows of the position table: the longest sequence.
+    /// The longest sequence.
     pub positions: usize,
-    /// Rows of the type table.
-    pub types: usize,
+    /// Rows of the type table; none where types do not count.
+    pub types: Option<usize>,
+    /// How places are counted.
+    pub counting: Positions,
 }
 
 /// A packed batch on its device.
@@ -34,6 +48,10 @@ pub struct Batch {
     pub types: Tensor,
     /// Where the sequences lie.
     pub segments: Segments,
+    /// Where their tokens lie that are looked at.
+    pub keys: Segments,
+    /// The ids once more, on the host: for rows that are found by their id.
+    pub host_ids: Vec<u32>,
 }
 
 impl Batch {
@@ -41,6 +59,8 @@ impl Batch {
     pub fn new(sequences: &[Sequence], limits: Limits, place: &Place) -> Result<Batch> {
         let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
         let segments = Segments::new(&lengths)?;
+        let seen: Vec<usize> = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len())).collect();
+        let keys = segments.heads(&seen)?;
         let (mut ids, mut positions, mut types) = (Vec::new(), Vec::new(), Vec::new());
         for s in sequences {
             check("position", s.ids.len().saturating_sub(1) as u32, limits.positions)?;
@@ -49,13 +69,22 @@ impl Batch {
             }
             // Tokens without a type are of the first.
             for t in s.types.iter().chain(&[0]) {
-                check("token type", *t, limits.types)?;
+                check("token type", *t, limits.types.unwrap_or(usize::MAX))?;
             }
             if !s.types.is_empty() && s.types.len() != s.ids.len() {
                 return Err(Error::Input(format!("{} token types for {} tokens", s.types.len(), s.ids.len())));
             }
             ids.extend_from_slice(&s.ids);
-            positions.extend(0..s.ids.len() as u32);
+            match limits.counting {
+                Positions::FromZero => positions.extend(0..s.ids.len() as u32),
+                Positions::BehindPadding(padding) => {
+                    let mut place = padding;
+                    positions.extend(s.ids.iter().map(|id| {
+                        place += u32::from(*id != padding);
+                        if *id == padding { padding } else { place }
+                    }));
+                }
+            }
             types.extend(s.types.iter().copied().chain(std::iter::repeat(0)).take(s.ids.len()));
         }
         Ok(Batch {
@@ -63,7 +92,14 @@ impl Batch {
             positions: Tensor::from_u32(&positions, place)?,
             types: Tensor::from_u32(&types, place)?,
             segments,
+            keys,
+            host_ids: ids,
         })
+    }
+
+    /// Self-attention over this batch.
+    pub fn attention(&self, scale: f32) -> Attention {
+        Attention { keys: self.keys.clone(), ..Attention::over(&self.segments, scale) }
     }
 }
 
@@ -78,10 +114,10 @@ fn check(what: &str, id: u32, rows: usize) -> Result<()> {
 mod tests {
     use super::*;
 
-    const LIMITS: Limits = Limits { vocabulary: 10, positions: 3, types: 2 };
+    const LIMITS: Limits = Limits { vocabulary: 10, positions: 3, types: Some(2), counting: Positions::FromZero };
 
     fn batch(ids: &[u32], types: &[u32]) -> Result<Batch> {
-        Batch::new(&[Sequence { ids: ids.to_vec(), types: types.to_vec() }], LIMITS, &Place::cpu())
+        Batch::new(&[Sequence { ids: ids.to_vec(), types: types.to_vec(), keys: None }], LIMITS, &Place::cpu())
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also MiniLM, E5, BGE and GTE.
 
 use crate::config::{activation, head_size, parse};
-use crate::{Batch, Encoder, Error, Limits, Result};
-use sconce_ops::{Attention, LayerNorm, Linear, Segments, Tensor, Weights, at, attention, embed};
+use crate::head::{out, root, vocabulary};
+use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Tensor, Weights, at, attention, embed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -22,7 +23,38 @@ struct Config {
     is_decoder: bool,
 }
 
-pub(crate) struct Bert {
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    Ok(Box::new(Bert::load(config, w)?))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let c: Config = parse(config)?;
+    let hidden = c.hidden_size;
+    let bert = root(w, "bert", WORDS)?;
+    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    Ok(match task {
+        Task::Classify => {
+            let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
+            plain(Some(pooler), out(&w.sub("classifier"), hidden, true)?)
+        }
+        Task::Tag => plain(None, out(&w.sub("classifier"), hidden, true)?),
+        Task::Vocabulary => {
+            let p = w.sub("cls.predictions");
+            let (words, decoder) = (bert.sub("embeddings.word_embeddings"), p.sub("decoder"));
+            let t = p.sub("transform");
+            Head {
+                pooling: Pooling::Cls,
+                dense: Some(Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation(&c.hidden_act)?)),
+                norm: Some(LayerNorm::load(&t.sub("LayerNorm"), hidden, c.layer_norm_eps, true)?),
+                out: vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&p, "bias"), (&decoder, "bias")])?,
+            }
+        }
+    })
+}
+
+const WORDS: &str = "embeddings.word_embeddings.weight";
+
+struct Bert {
     embeddings: Embeddings,
     layers: Vec<Layer>,
     hidden_size: usize,
@@ -30,7 +62,7 @@ pub(crate) struct Bert {
 }
 
 impl Bert {
-    pub(crate) fn load(config: &Value, w: &Weights) -> Result<Bert> {
+    fn load(config: &Value, w: &Weights) -> Result<Bert> {
         let c: Config = parse(config)?;
         if let Some(kind) = c.position_embedding_type.as_deref().filter(|k| *k != "absolute") {
             return Err(Error::Config(format!("position_embedding_type `{kind}` is not supported; absolute is")));
@@ -39,25 +71,29 @@ impl Bert {
             return Err(Error::Config("a BERT decoder (is_decoder) is not supported".into()));
         }
         head_size(c.hidden_size, c.num_attention_heads)?;
-        // A head's file keeps the encoder under `bert.`.
-        let w = if w.has("bert.embeddings.word_embeddings.weight")? { w.sub("bert") } else { w.clone() };
+        let w = root(w, "bert", WORDS)?;
         let layer = |i| Layer::load(&w.sub("encoder.layer").sub(i), &c);
         Ok(Bert {
             embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
             layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
             hidden_size: c.hidden_size,
-            limits: Limits { vocabulary: c.vocab_size, positions: c.max_position_embeddings, types: c.type_vocab_size },
+            limits: Limits {
+                vocabulary: c.vocab_size,
+                positions: c.max_position_embeddings,
+                types: Some(c.type_vocab_size),
+                counting: Positions::FromZero,
+            },
         })
     }
 }
 
 impl Encoder for Bert {
-    fn forward(&self, batch: &Batch, watch: &mut dyn FnMut(usize, &Tensor)) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
         let mut x = self.embeddings.forward(batch)?;
         watch(0, &x);
         for (i, layer) in self.layers.iter().enumerate() {
             let _at = at("layer", i);
-            x = layer.forward(&x, &batch.segments)?;
+            x = layer.forward(&x, batch)?;
             watch(i + 1, &x);
         }
         Ok(x)
@@ -119,8 +155,8 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, segments: &Segments) -> Result<Tensor> {
-        let h = self.attention_norm.forward_residual(&self.attention.forward(x, segments)?, x)?;
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b)?, x)?;
         let mlp = self.down.forward(&self.up.forward(&h)?)?;
         Ok(self.norm.forward_residual(&mlp, &h)?)
     }
@@ -145,12 +181,11 @@ impl SelfAttention {
         })
     }
 
-    fn forward(&self, x: &Tensor, segments: &Segments) -> Result<Tensor> {
-        let tokens = segments.tokens();
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let tokens = b.segments.tokens();
         let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, self.heads, self.size])?;
         let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
-        let how = Attention { segments: segments.clone(), scale: 1.0 / (self.size as f32).sqrt() };
-        let y = attention(&q, &k, &v, &how)?;
+        let y = attention(&q, &k, &v, &b.attention(1.0 / (self.size as f32).sqrt()))?;
         Ok(self.output.forward(&y.reshape(&[tokens, self.heads * self.size])?)?)
     }
 }

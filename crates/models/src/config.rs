@@ -13,11 +13,14 @@ pub(crate) fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
 /// `hidden_act` as transformers spells it.
 pub(crate) fn activation(name: &str) -> Result<Activation> {
     Ok(match name {
-        "gelu" => Activation::Gelu,
-        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" => Activation::GeluTanh,
+        "gelu" | "gelu_python" => Activation::Gelu,
+        "gelu_new" | "gelu_pytorch_tanh" | "gelu_fast" | "gelu_python_tanh" | "gelu_accurate" => Activation::GeluTanh,
+        "quick_gelu" => Activation::QuickGelu,
         "relu" => Activation::Relu,
         "silu" | "swish" => Activation::Silu,
         "tanh" => Activation::Tanh,
+        "sigmoid" => Activation::Sigmoid,
+        "linear" => Activation::None,
         other => return Err(Error::Config(format!("activation `{other}` is not supported"))),
     })
 }

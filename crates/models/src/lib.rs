@@ -4,11 +4,14 @@
 mod batch;
 mod bert;
 mod config;
+mod head;
+mod registry;
 
-pub use batch::{Batch, Limits, Sequence};
+pub use batch::{Batch, Limits, Positions, Sequence};
+pub use head::{Head, Task};
+pub use registry::{encoder, head, spare};
 
-use sconce_ops::{Tensor, Weights};
-use serde_json::Value;
+use sconce_ops::Tensor;
 
 /// What can go wrong in making a model from its files.
 #[derive(Debug, thiserror::Error)]
@@ -27,21 +30,15 @@ pub enum Error {
 /// Shorthand used throughout the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
+/// Sees the hidden states of every layer, the embeddings first.
+pub type Watch<'a> = &'a mut dyn FnMut(usize, &Tensor);
+
 /// A model that turns tokens into one vector each.
 pub trait Encoder: Send {
-    /// Hidden states of the last layer, `[tokens, hidden]`; `watch` sees those of every layer, the embeddings first.
-    fn forward(&self, batch: &Batch, watch: &mut dyn FnMut(usize, &Tensor)) -> Result<Tensor>;
+    /// Hidden states of the last layer, `[tokens, hidden]`, behind the final norm where there is one.
+    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor>;
     /// The width of a hidden state.
     fn hidden_size(&self) -> usize;
     /// The largest ids it can take.
     fn limits(&self) -> Limits;
-}
-
-/// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.
-pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
-    match config.get("model_type").and_then(Value::as_str) {
-        Some("bert") => Ok(Box::new(bert::Bert::load(config, weights)?)),
-        Some(other) => Err(Error::Config(format!("model_type `{other}` is not supported yet; bert is"))),
-        None => Err(Error::Config("no model_type; is this a transformers model?".into())),
-    }
 }

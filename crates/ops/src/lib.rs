@@ -4,6 +4,7 @@
 //! (`cpu.rs`, `kernel.cu` with `cuda.rs`, `kernel.metal` with `metal.rs`), the formula in Candle's ops (`composed.rs`), the
 //! formula in f64 (`reference.rs`), and the cases that hold them together (`cases.rs`).
 
+mod activation;
 pub mod case;
 mod cpu;
 mod device;
@@ -17,6 +18,7 @@ mod segments;
 mod tensor;
 mod weights;
 
+pub use activation::Activation;
 pub use cpu::Isa;
 pub use device::{Device, DeviceInfo};
 pub use dtype::DType;
@@ -40,12 +42,18 @@ macro_rules! ops {
     };
 }
 
-ops!(attention, embed, l2_norm, layer_norm, linear, pool, softmax);
+ops!(attention, embed, experts, glu, l2_norm, layer_norm, linear, pool, rms_norm, rotary, softmax, splade, unfold);
 
-pub use attention::{Attention, attention};
+pub use attention::{Attention, Bias, Disentangled, Sees, attention};
 pub use embed::embed;
+pub use experts::{ExpertShape, Experts};
+pub use glu::{Gate, glu};
 pub use l2_norm::l2_norm;
 pub use layer_norm::LayerNorm;
-pub use linear::{Activation, Linear};
+pub use linear::Linear;
 pub use pool::{Pooling, pool};
+pub use rms_norm::RmsNorm;
+pub use rotary::Rotary;
 pub use softmax::softmax;
+pub use splade::{Splade, splade};
+pub use unfold::unfold;

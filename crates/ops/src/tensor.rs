@@ -115,6 +115,25 @@ impl Tensor {
         Ok(self.view(repr))
     }
 
+    /// `len` entries of axis `axis` from `start` on, as a view.
+    pub fn narrow(&self, axis: usize, start: usize, len: usize) -> Result<Tensor> {
+        if self.dims().get(axis).is_none_or(|n| start.checked_add(len).is_none_or(|end| end > *n)) {
+            return Err(Error::call(
+                "narrow",
+                format!("no {len} entries from {start} on axis {axis} of {:?}", self.dims()),
+            ));
+        }
+        let repr = match &self.repr {
+            Repr::Real(t) => Repr::Real(t.narrow(axis, start, len)?),
+            Repr::Phantom(dims) => {
+                let mut dims = dims.clone();
+                dims[axis] = len;
+                Repr::Phantom(dims)
+            }
+        };
+        Ok(self.view(repr))
+    }
+
     /// Downloads the elements in row-major order, widened to f32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         let t = self.candle()?;
@@ -177,6 +196,8 @@ mod tests {
         assert_eq!(t.select(1, 1).unwrap().to_f32().unwrap(), [4., 5., 6., 7., 16., 17., 18., 19.]);
         assert!(t.select(1, 1).unwrap().reshape(&[8]).is_err());
         assert!(t.select(1, 3).is_err());
+        assert_eq!(t.narrow(1, 1, 2).unwrap().narrow(2, 3, 1).unwrap().to_f32().unwrap(), [7., 11., 19., 23.]);
+        assert!(t.narrow(1, 2, 2).is_err() && t.narrow(1, usize::MAX, 2).is_err());
         assert!(matches!(Tensor::phantom(&[2], DType::F32, Device::Cpu).to_f32(), Err(Error::Phantom)));
     }
 }

@@ -64,6 +64,31 @@ impl Weights {
         })
     }
 
+    /// The values of `name` on the host, for what a model works out once from its weights: tables of another shape, scalars.
+    pub fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
+        let raw = self.raw(name, dims)?;
+        let mut values = vec![0f32; dims.iter().product()];
+        if !raw.bytes.is_empty() {
+            raw.read::<f32>(0, &mut values);
+        }
+        Ok(values)
+    }
+
+    /// Puts values worked out from [`Weights::values`] where the weights go, in their dtype.
+    pub fn put(&self, values: &[f32], dims: &[usize]) -> Result<Tensor> {
+        Tensor::from_f32(values, dims, self.dtype, &self.place)
+    }
+
+    /// The same weights in another dtype: heads stay in f32.
+    pub fn in_dtype(&self, dtype: DType) -> Weights {
+        Weights { dtype, ..self.clone() }
+    }
+
+    /// The dimensions of `name` in the file, if it is there.
+    pub fn dims(&self, name: &str) -> Result<Option<Vec<usize>>> {
+        Ok(self.store.get(&self.name(name))?.map(|raw| raw.dims))
+    }
+
     /// Names in the store that nothing has asked for: heads that an encoder has no use for, or a part of the model that was
     /// not understood. The plan shows them, so that a person can tell.
     pub fn unused(&self) -> Vec<String> {

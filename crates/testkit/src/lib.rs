@@ -1,5 +1,9 @@
 //! Dev only: the goldens that `tools/goldens` made with the reference implementation.
 
+mod synthetic;
+
+pub use synthetic::{materialize, values};
+
 use serde_json::Value;
 use std::path::PathBuf;
 

@@ -1,50 +1,202 @@
-//! Cases: ragged batches, single tokens, sequences beyond a query block and a panel, odd head sizes, scores far from zero.
+//! Cases: ragged batches, single tokens, sequences beyond a query block and a panel, odd head sizes, scores far from zero; every
+//! bias, windows narrower and wider than a panel, keys that are fewer than the queries, or other ones.
 
-use super::{Attention, attention};
-use super::reference::{self, Problem};
+use super::reference::{self, Problem, dot};
+use super::{Attention, Bias, Disentangled, Sees, attention};
 use crate::case::{Case, Input, Tolerance};
-use crate::{DType, Segments};
+use crate::{DType, Place, Result, Segments};
+use std::sync::Arc;
+
+/// What differs from self-attention over the whole sequence.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Plain,
+    Peaked,
+    Window(usize),
+    Causal,
+    Alibi,
+    Buckets,
+    /// Terms of both kinds, with distances one by one or in logarithmic steps.
+    Disentangled { logarithmic: bool },
+    /// Content to position only, with a window.
+    OneTerm,
+    /// Only the first tokens of a sequence are keys: half of them and one.
+    Heads,
+    /// One query a sequence over keys of their own.
+    Probe,
+}
 
 pub(crate) fn cases() -> Vec<Case> {
-    // lengths, heads, head size, spread of q and k
-    let shapes: [(&[usize], usize, usize, f32); 7] = [
-        (&[16], 12, 32, 1.0),
-        (&[1, 7, 33, 2, 64, 25], 12, 32, 1.0),
-        (&[130, 5], 4, 64, 1.0),
-        (&[40, 3], 1, 130, 1.0),
-        (&[9, 1, 24], 3, 12, 1.0),
-        (&[31], 2, 1, 1.0),
-        (&[50, 13], 2, 64, 4.0),
+    // lengths, heads, head size
+    let shapes: [(&[usize], usize, usize, Kind); 18] = [
+        (&[16], 12, 32, Kind::Plain),
+        (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
+        (&[130, 5], 4, 64, Kind::Plain),
+        (&[40, 3], 1, 130, Kind::Plain),
+        (&[9, 1, 24], 3, 12, Kind::Plain),
+        (&[31], 2, 1, Kind::Plain),
+        (&[50, 13], 2, 64, Kind::Peaked),
+        (&[200, 1, 30], 2, 64, Kind::Window(8)),
+        (&[150, 64], 2, 16, Kind::Window(64)),
+        (&[77, 1, 30], 3, 64, Kind::Causal),
+        (&[100, 1, 30], 12, 32, Kind::Alibi),
+        (&[180, 2, 30], 3, 64, Kind::Buckets),
+        (&[70, 1, 20], 2, 64, Kind::Disentangled { logarithmic: false }),
+        (&[90, 33, 2], 3, 20, Kind::Disentangled { logarithmic: true }),
+        (&[60, 5], 2, 32, Kind::OneTerm),
+        (&[32, 1, 20], 2, 32, Kind::Heads),
+        (&[50, 1, 33], 4, 18, Kind::Probe),
+        (&[24, 25], 1, 96, Kind::Causal),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
-fn one(seed: u64, dtype: DType, (lengths, heads, size, spread): (&'static [usize], usize, usize, f32)) -> Case {
+const SPAN: usize = 16;
+const FAR: usize = 64;
+
+/// The inputs of a case.
+#[derive(Clone)]
+struct Inputs {
+    lengths: &'static [usize],
+    heads: usize,
+    size: usize,
+    kind: Kind,
+    /// `[tokens, 3, heads, size]`
+    qkv: Input,
+    /// Of a probe: `[sequences, heads, size]`.
+    probe: Input,
+    /// Of disentangled positions: `[2·span, heads, size]`.
+    positions: [Input; 2],
+    /// `[32, heads]`
+    table: Arc<[f32]>,
+}
+
+impl Inputs {
+    fn slopes(&self) -> Arc<[f32]> {
+        (1..=self.heads).map(|h| 0.5f32.powf(h as f32 / 2.0)).collect()
+    }
+
+    fn sees(&self) -> Sees {
+        match self.kind {
+            Kind::Window(reach) => Sees::Window(reach),
+            Kind::OneTerm => Sees::Window(9),
+            Kind::Causal => Sees::Causal,
+            _ => Sees::All,
+        }
+    }
+
+    fn segments(&self) -> Result<(Segments, Segments)> {
+        let all = Segments::new(self.lengths)?;
+        Ok(match self.kind {
+            Kind::Heads => (all.clone(), all.heads(&self.lengths.iter().map(|n| n / 2 + 1).collect::<Vec<_>>())?),
+            Kind::Probe => (Segments::new(&vec![1; self.lengths.len()])?, all),
+            _ => (all.clone(), all),
+        })
+    }
+
+    fn far(&self) -> Option<usize> {
+        (self.kind == Kind::Disentangled { logarithmic: true }).then_some(FAR)
+    }
+
+    fn how(&self, place: &Place) -> Result<Attention> {
+        let (queries, keys) = self.segments()?;
+        let bias = match self.kind {
+            Kind::Alibi => Bias::Alibi(self.slopes()),
+            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128 },
+            Kind::Disentangled { .. } | Kind::OneTerm => Bias::Disentangled(Disentangled {
+                keys: Some(self.positions[0].on(place)?),
+                queries: (self.kind != Kind::OneTerm).then(|| self.positions[1].on(place)).transpose()?,
+                span: SPAN,
+                far: self.far(),
+            }),
+            _ => Bias::None,
+        };
+        Ok(Attention { queries, keys, scale: self.scale(), sees: self.sees(), bias })
+    }
+
+    fn scale(&self) -> f32 {
+        let terms = if matches!(self.kind, Kind::Disentangled { .. }) { 3.0 } else { 1.0 };
+        1.0 / (self.size as f32 * terms).sqrt()
+    }
+
+    fn reference(&self) -> Result<Vec<f64>> {
+        let (heads, size) = (self.heads, self.size);
+        let row = heads * size;
+        let part = |i: usize| -> Vec<f32> {
+            self.qkv.values.chunks(3 * row).flat_map(|token| token[i * row..][..row].to_vec()).collect()
+        };
+        let (q, k, v) = (if self.kind == Kind::Probe { self.probe.values.to_vec() } else { part(0) }, part(1), part(2));
+        let (queries, keys) = self.segments()?;
+        let slopes = self.slopes();
+        let d = Disentangled { keys: None, queries: None, span: SPAN, far: self.far() };
+        let position = |table: usize, i: i64, j: i64, head: usize| {
+            &self.positions[table].values[(d.row(i - j) * heads + head) * size..][..size]
+        };
+        let added = |i: i64, j: i64, head: usize, q: &[f32], k: &[f32]| match self.kind {
+            Kind::Alibi => (0.0, -f64::from(slopes[head]) * (i - j).abs() as f64),
+            Kind::Buckets => (0.0, f64::from(self.table[bucket_in_f64(j - i) * heads + head])),
+            Kind::Disentangled { .. } => (dot(q, position(0, i, j, head)) + dot(k, position(1, i, j, head)), 0.0),
+            Kind::OneTerm => (dot(q, position(0, i, j, head)), 0.0),
+            _ => (0.0, 0.0),
+        };
+        Ok(reference::attention(&Problem {
+            q: &q,
+            k: &k,
+            v: &v,
+            heads,
+            size,
+            queries: &queries,
+            keys: &keys,
+            scale: self.scale(),
+            sees: self.sees(),
+            added: &added,
+        }))
+    }
+}
+
+/// T5's 32 buckets to distance 128, as the paper words it: half for each side, half of those exact.
+fn bucket_in_f64(distance: i64) -> usize {
+    let (side, away) = (if distance > 0 { 16 } else { 0 }, distance.abs() as f64);
+    let step = if away < 8.0 { away } else { (8.0 + (away / 8.0).ln() / 16f64.ln() * 8.0 + 1e-9).floor().min(15.0) };
+    side + step as usize
+}
+
+fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize], usize, usize, Kind)) -> Case {
     let tokens: usize = lengths.iter().sum();
-    let qkv = Input::normal(seed + 300, &[tokens, 3, heads, size], dtype, (0.0, spread));
-    let scale = 1.0 / (size as f32).sqrt();
-    let kept = qkv.clone();
+    let spread = if kind == Kind::Peaked { 4.0 } else { 1.0 };
+    let normal = |seed, dims: &[usize], spread| Input::normal(seed, dims, dtype, (0.0, spread));
+    let inputs = Inputs {
+        lengths,
+        heads,
+        size,
+        kind,
+        qkv: normal(seed + 300, &[tokens, 3, heads, size], spread),
+        probe: normal(seed + 330, &[lengths.len(), heads, size], spread),
+        positions: [350, 370].map(|s| normal(seed + s, &[2 * SPAN, heads, size], 1.0)),
+        table: Input::normal(seed + 390, &[32 * heads], DType::F32, (0.0, 1.0)).values,
+    };
+    let kept = inputs.clone();
     let longest = lengths.iter().max().copied().unwrap_or(0) as f64;
     let walk = 2.0 * (longest.sqrt() + (size as f64).sqrt());
+    // A bias makes scores larger, and their f32 errors with them.
+    let scores = f64::from(spread * spread) + if matches!(kind, Kind::Alibi) { longest / 4.0 } else { 1.0 };
     Case {
         op: "attention",
-        name: format!("{lengths:?} x {heads} heads of {size}{}", if spread > 1.0 { ", peaked" } else { "" }),
+        name: format!("{lengths:?} x {heads} heads of {size}, {kind:?}"),
         dtype,
         // One rounding in both forms. A score has an f32 error of a few roundings of its size, up to about 4 · spread², and
         // exp turns that into a relative error; both sums walk at random, √length and √size.
-        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 16.0 * f64::from(spread * spread) + walk },
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 16.0 * scores + walk },
         flops: lengths.iter().map(|t| 4 * (t * t * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
-            let (qkv, how) = (qkv.on(place)?, Attention { segments: Segments::new(lengths)?, scale });
-            let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
+            let (qkv, how) = (inputs.qkv.on(place)?, inputs.how(place)?);
+            let (mut q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
+            if kind == Kind::Probe {
+                q = inputs.probe.on(place)?;
+            }
             Ok(Box::new(move || attention(&q, &k, &v, &how)))
         }),
-        reference: Box::new(move || match Segments::new(lengths) {
-            Ok(segments) => {
-                reference::attention(&Problem { qkv: &kept.values, heads, size, segments: &segments, scale })
-            }
-            Err(_) => Vec::new(),
-        }),
+        reference: Box::new(move || kept.reference().unwrap_or_default()),
     }
 }

@@ -1,13 +1,15 @@
-//! y = softmax(q · kᵀ · scale) · v, per head and per sequence of a packed batch        scores, exp and sums in f32, one rounding
+//! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence        scores, exp and sums in f32, one rounding
 //!
-//! Bidirectional: every token of a sequence sees every token of it and none of another. q, k and v may be views into one
-//! fused projection; nothing is padded and nothing is copied to line them up.
+//! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Sees`] says, and none of another.
+//! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up.
 
+mod bias;
 mod cases;
 mod composed;
 mod cpu;
 mod reference;
 
+pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
@@ -17,36 +19,61 @@ use crate::{DType, Error, Result, Segments, Tensor};
 /// What the scores are like; q, k and v come beside it.
 #[derive(Clone, Debug)]
 pub struct Attention {
-    /// Which tokens belong together.
-    pub segments: Segments,
+    /// Which queries belong together.
+    pub queries: Segments,
+    /// Which keys the queries of the same number look at: in self-attention their own.
+    pub keys: Segments,
     /// What a score is multiplied with before the softmax.
     pub scale: f32,
+    /// Which of its sequence's keys a query sees.
+    pub sees: Sees,
+    /// What is added to the scores.
+    pub bias: Bias,
 }
 
-/// Attention over q, k and v `[tokens, heads, size]`; the result has the same shape.
+impl Attention {
+    /// Of each sequence to the whole of itself, without a bias.
+    pub fn over(segments: &Segments, scale: f32) -> Attention {
+        let (queries, keys) = (segments.clone(), segments.clone());
+        Attention { queries, keys, scale, sees: Sees::All, bias: Bias::None }
+    }
+}
+
+/// Attention of q `[queries, heads, size]` over k and v `[keys, heads, size]`; the result has q's shape.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<Tensor> {
-    let segments = &how.segments;
-    let alike = |t: &Tensor| t.dims() == q.dims() && t.dtype() == q.dtype();
-    if q.dims().len() != 3 || q.dims()[0] != segments.tokens() || !alike(k) || !alike(v) {
+    let fits = match (q.dims(), k.dims()) {
+        ([queries, heads, size], [keys, ..]) => {
+            k.dims()[1..] == [*heads, *size]
+                && v.dims() == k.dims()
+                && [k, v].iter().all(|t| t.dtype() == q.dtype())
+                && (*queries, *keys) == (how.queries.tokens(), how.keys.tokens())
+                && how.queries.count() == how.keys.count()
+        }
+        _ => false,
+    };
+    if !fits {
         let what = format!(
-            "q {:?}, k {:?}, v {:?} in {} for {} packed tokens",
+            "q {:?}, k {:?}, v {:?} in {} for {} queries and {} keys in {} and {} sequences",
             q.dims(),
             k.dims(),
             v.dims(),
             q.dtype(),
-            segments.tokens()
+            how.queries.tokens(),
+            how.keys.tokens(),
+            how.queries.count(),
+            how.keys.count()
         );
         return Err(Error::call("attention", what));
     }
-    ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), segments: segments.clone(), scale: how.scale })
+    how.bias.check(q)?;
+    ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), how: how.clone() })
 }
 
 pub(crate) struct AttentionOp {
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    segments: Segments,
-    scale: f32,
+    how: Attention,
 }
 
 impl Op for AttentionOp {
@@ -61,17 +88,27 @@ impl Op for AttentionOp {
     }
 
     fn detail(&self) -> String {
-        format!("{} heads of {}, packed", self.q.dims()[1], self.q.dims()[2])
+        format!("{} heads of {}, packed{}{}", self.q.dims()[1], self.q.dims()[2], self.how.sees, self.how.bias)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        let [tokens, heads, size] = *self.q.dims() else { return 0 };
-        let longest = self.segments.iter().map(|range| range.len()).max().unwrap_or(0);
+        let [queries, heads, size] = *self.q.dims() else { return 0 };
+        let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
         match rung {
-            Rung::Fused => cpu::scratch(longest, size),
+            Rung::Fused => cpu::scratch(&self.how, tq, tk, size),
             // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; and
-            // four stages of its scores.
-            _ => 4 * (2 * tokens * heads * size + 5 * longest * heads * size + 4 * heads * longest * longest),
+            // four stages of its scores, eight where something is added to them, and the terms of disentangled positions.
+            _ => {
+                let stages = if matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None)) { 4 } else { 8 };
+                let terms = match &self.how.bias {
+                    Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
+                    _ => 0,
+                };
+                4 * (2 * queries * heads * size
+                    + heads * size * (2 * tq + 3 * tk)
+                    + stages * heads * tq * tk
+                    + terms)
+            }
         }
     }
 
@@ -84,12 +121,7 @@ impl Op for AttentionOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(AttentionOp {
-            q: to(&self.q)?,
-            k: to(&self.k)?,
-            v: to(&self.v)?,
-            segments: self.segments.clone(),
-            scale: self.scale,
-        })
+        let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
+        Ok(AttentionOp { q: to(&self.q)?, k: to(&self.k)?, v: to(&self.v)?, how })
     }
 }

@@ -1,32 +1,56 @@
 //! The formula in f64, one query at a time.
 
+use super::Sees;
 use crate::Segments;
 
 pub(super) struct Problem<'a> {
-    /// `[tokens, 3, heads, size]`
-    pub(super) qkv: &'a [f32],
+    /// `[queries, heads, size]`
+    pub(super) q: &'a [f32],
+    /// `[keys, heads, size]`
+    pub(super) k: &'a [f32],
+    pub(super) v: &'a [f32],
     pub(super) heads: usize,
     pub(super) size: usize,
-    pub(super) segments: &'a Segments,
+    pub(super) queries: &'a Segments,
+    pub(super) keys: &'a Segments,
     pub(super) scale: f32,
+    pub(super) sees: Sees,
+    /// Added before the scale and after it, from query, key (in their sequence), head, and their vectors.
+    pub(super) added: &'a Added<'a>,
+}
+
+pub(super) type Added<'a> = dyn Fn(i64, i64, usize, &[f32], &[f32]) -> (f64, f64) + 'a;
+
+pub(super) fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
 }
 
 pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
-    let at = |which: usize, token: usize, head: usize| {
-        let start = ((token * 3 + which) * p.heads + head) * p.size;
-        &p.qkv[start..start + p.size]
+    let of = |x, token: usize, head: usize| -> &[f32] {
+        let x: &[f32] = x;
+        &x[(token * p.heads + head) * p.size..][..p.size]
     };
-    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     let mut y = Vec::new();
-    for range in p.segments.iter() {
-        for (query, head) in range.clone().flat_map(|t| (0..p.heads).map(move |h| (t, h))) {
-            let scores: Vec<f64> =
-                range.clone().map(|key| dot(at(0, query, head), at(1, key, head)) * f64::from(p.scale)).collect();
+    for (queries, keys) in p.queries.iter().zip(p.keys.iter()) {
+        for (i, head) in (0..queries.len()).flat_map(|i| (0..p.heads).map(move |h| (i, h))) {
+            let q = of(p.q, queries.start + i, head);
+            let seen = |j: &usize| match p.sees {
+                Sees::All => true,
+                Sees::Window(reach) => j.abs_diff(i) <= reach,
+                Sees::Causal => *j <= i,
+            };
+            let seen: Vec<usize> = (0..keys.len()).filter(seen).collect();
+            let score = |j: &usize| {
+                let k = of(p.k, keys.start + j, head);
+                let (before, after) = (p.added)(i as i64, *j as i64, head, q, k);
+                (dot(q, k) + before) * f64::from(p.scale) + after
+            };
+            let scores: Vec<f64> = seen.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let sum: f64 = e.iter().sum();
             let value = |c: usize| -> f64 {
-                range.clone().zip(&e).map(|(key, e)| e / sum * f64::from(at(2, key, head)[c])).sum()
+                seen.iter().zip(&e).map(|(j, e)| e / sum * f64::from(of(p.v, keys.start + j, head)[c])).sum()
             };
             y.extend((0..p.size).map(value));
         }

@@ -30,6 +30,25 @@ pub(crate) struct Panels<'a, T> {
     pub(crate) data: &'a [T],
     pub(crate) k: usize,
     pub(crate) n: usize,
+    /// Rows from panel to panel: `k`, or more where only a part of each panel's depth is read.
+    pub(crate) height: usize,
+}
+
+impl<'a, T> Panels<'a, T> {
+    /// All of what is packed.
+    pub(crate) fn of(data: &'a [T], k: usize, n: usize) -> Self {
+        Panels { data, k, n, height: k }
+    }
+
+    /// Rows `rows` of every panel.
+    pub(crate) fn part(self, rows: Range<usize>) -> Self {
+        Panels { data: &self.data[rows.start * PANEL..], k: rows.len(), ..self }
+    }
+
+    /// Elements that a reader of the last panel reaches.
+    fn reach(&self) -> usize {
+        ((self.n.div_ceil(PANEL).max(1) - 1) * self.height + self.k) * PANEL
+    }
 }
 
 /// Elements that `n` columns of depth `k` take when packed.
@@ -109,7 +128,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
         }
         return;
     }
-    assert!(a.cols == b.k && b.data.len() >= packed_len(b.k, b.n), "operands do not fit");
+    assert!(a.cols == b.k && b.data.len() >= b.reach(), "operands do not fit");
     let (base, a_stride) = if A::TYPE == crate::DType::F32 {
         (a.data[rows.start * a.stride..].as_ptr().cast::<f32>(), a.stride)
     } else {
@@ -119,7 +138,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     assert!(a.data.len() >= (rows.end - 1) * a.stride + a.cols);
     let mut tile = [[0f32; PANEL]; MAX_TILE];
     for panel in panels {
-        let b = &b.data[panel * b.k * PANEL..][..b.k * PANEL];
+        let b = &b.data[panel * b.height * PANEL..][..b.k * PANEL];
         let mut row = rows.start;
         while row < rows.end {
             let p = Product {

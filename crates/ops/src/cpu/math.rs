@@ -4,7 +4,7 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of Lanes is the reason for every block")]
 
 use super::Lanes;
-use crate::linear::Activation;
+use crate::Activation;
 
 /// c₀ + c₁x + c₂x² + …, by Horner.
 #[inline(always)]
@@ -93,16 +93,16 @@ pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
     }
 }
 
-/// x·σ(x) with σ the logistic function.
+/// x·σ(slope·x) with σ the logistic function.
 #[inline(always)]
-unsafe fn silu<S: Lanes>(x: S::V) -> S::V {
+unsafe fn swish<S: Lanes>(x: S::V, slope: f32) -> S::V {
     unsafe {
-        let e = exp::<S>(S::sub(S::splat(0.0), x));
+        let e = exp::<S>(S::mul(S::splat(-slope), x));
         S::div(x, S::add(S::splat(1.0), e))
     }
 }
 
-/// The activation that `Linear` fuses behind its product.
+/// The activation that an op fuses.
 #[inline(always)]
 pub(crate) unsafe fn activate<S: Lanes>(activation: Activation, x: S::V) -> S::V {
     unsafe {
@@ -122,7 +122,12 @@ pub(crate) unsafe fn activate<S: Lanes>(activation: Activation, x: S::V) -> S::V
                 S::fma(half, tanh::<S>(inner), half)
             }
             Activation::Relu => S::max(S::splat(0.0), x),
-            Activation::Silu => silu::<S>(x),
+            Activation::QuickGelu => swish::<S>(x, 1.702),
+            Activation::Silu => swish::<S>(x, 1.0),
+            Activation::Sigmoid => {
+                let e = exp::<S>(S::sub(S::splat(0.0), x));
+                S::div(S::splat(1.0), S::add(S::splat(1.0), e))
+            }
             Activation::Tanh => tanh::<S>(x),
         }
     }

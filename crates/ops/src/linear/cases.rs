@@ -1,9 +1,9 @@
 //! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many.
 
 use super::reference::{Problem, linear};
-use super::{Activation, Linear};
+use super::Linear;
 use crate::case::{Case, Input, Tolerance, weights};
-use crate::{DType, Tensor};
+use crate::{Activation, DType, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [
@@ -17,6 +17,8 @@ pub(crate) fn cases() -> Vec<Case> {
         (5, 48, 48, Activation::Tanh, false),
         (3, 1, 1, Activation::None, true),
         (30, 96, 40, Activation::None, true),
+        (9, 64, 70, Activation::QuickGelu, true),
+        (6, 40, 33, Activation::Sigmoid, false),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
@@ -28,16 +30,20 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usiz
     let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
     let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
     let b = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
-    let (rw, rb) = (w.clone(), b.clone());
+    // Two shapes add a residual, one of them behind an activation.
+    let r = matches!(m, 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
+    let (rw, rb, rr) = (w.clone(), b.clone(), r.clone());
     let rx = if gaps { x.values.chunks(k).skip(1).step_by(2).flatten().copied().collect() } else { x.values.clone() };
     Case {
         op: "linear",
-        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }) + if gaps { " gaps" } else { "" },
+        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }) 
+            + if gaps { " gaps" } else { "" }
+            + if r.is_some() { " residual" } else { "" },
         dtype,
         // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first
-        // two on. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about √k/2 in
+        // two on, and the sum with the residual. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about √k/2 in
         // all; the worst of tens of thousands of elements is four times that.
-        tolerance: Tolerance { fused: 1.0, composed: 4.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
+        tolerance: Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
         flops: 2 * (m * k * n) as u64,
         prepare: Box::new(move |place| {
             let mut entries = vec![("weight", &w)];
@@ -48,10 +54,12 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usiz
                 // Every other row of twice as many.
                 x = x.reshape(&[m, 2, k])?.select(1, 1)?;
             }
-            Ok(Box::new(move || layer.forward(&x)))
+            let r = r.as_ref().map(|r| r.on(place)).transpose()?;
+            Ok(Box::new(move || layer.run(&x, r.as_ref())))
         }),
         reference: Box::new(move || {
-            linear(&Problem { x: &rx, w: &rw.values, bias: rb.as_ref().map(|b| &*b.values), k, activation })
+            let (bias, residual) = (rb.as_ref().map(|b| &*b.values), rr.as_ref().map(|r| &*r.values));
+            linear(&Problem { x: &rx, w: &rw.values, bias, k, activation, residual })
         }),
     }
 }

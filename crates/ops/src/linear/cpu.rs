@@ -1,40 +1,57 @@
-//! Packing, and the product over panels with bias and activation in the epilogue.
+//! Packing, and the product over panels with bias, activation and residual in the epilogue.
 #![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
 
-use super::{Activation, Layout, LinearOp, Weight, layout_in};
+use super::{Layout, LinearOp, Weight, layout_in};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
 use crate::weights::Raw;
-use crate::{Place, Result, Tensor, Weights};
+use crate::{Activation, Place, Result, Tensor, Weights};
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Matrices of `n` × `k` from a file, below each other, in the layout of `w`'s place.
 pub(super) fn pack(raws: &[Raw<'_>], k: usize, n: usize, w: &Weights) -> Result<Weight> {
-    let (layout, rows) = (layout_in(w.place()), raws.len() * n);
+    with_elem!("linear", w.dtype(), T => {
+        laid_out::<T>(raws.len() * n, k, w, &|row, out| raws[row / n].read(row % n * k, out))
+    })
+}
+
+/// Rows `rows` of a file's matrix of `columns` columns as outputs or, `turned`, as inputs.
+pub(super) fn pack_rows(raw: &Raw<'_>, columns: usize, rows: Range<usize>, turned: bool, w: &Weights) -> Result<Weight> {
+    let first = rows.start;
+    with_elem!("linear", w.dtype(), T => {
+        if !turned {
+            return laid_out::<T>(rows.len(), columns, w, &|row, out| raw.read((first + row) * columns, out));
+        }
+        laid_out::<T>(columns, rows.len(), w, &|column, out| {
+            out.iter_mut().enumerate().for_each(|(i, v)| raw.read((first + i) * columns + column, std::slice::from_mut(v)));
+        })
+    })
+}
+
+/// A matrix of `n` × `k` whose rows `read` gives, in the layout of `w`'s place.
+fn laid_out<T: Elem>(n: usize, k: usize, w: &Weights, read: &(dyn Fn(usize, &mut [T]) + Sync)) -> Result<Weight> {
+    let layout = layout_in(w.place());
     let dims = match layout {
-        Layout::Rows => vec![rows, k],
-        Layout::Panels => vec![packed_len(k, rows)],
+        Layout::Rows => vec![n, k],
+        Layout::Panels => vec![packed_len(k, n)],
     };
     let data = Tensor::upload(&dims, w.dtype(), w.place(), || {
-        with_elem!("linear", w.dtype(), T => {
-            let read = |row: usize, out: &mut [T]| raws[row / n].read(row % n * k, out);
-            let values = match layout {
-                Layout::Rows => {
-                    let mut all = vec![T::default(); rows * k];
-                    all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
-                    all
-                }
-                Layout::Panels => panels::<T>(rows, k, read),
-            };
-            host(values, &dims)
-        })
+        let values = match layout {
+            Layout::Rows => {
+                let mut all = vec![T::default(); n * k];
+                all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
+                all
+            }
+            Layout::Panels => panels::<T>(n, k, read),
+        };
+        host(values, &dims)
     })?;
-    Ok(Weight { data, layout, k, n: rows })
+    Ok(Weight { data, layout, k, n })
 }
 
 /// Vectors of `n` from a file, one after another.
@@ -104,8 +121,10 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
         let (x, w) = (Reading::of(&op.x)?, Reading::of(&weight.data)?);
         let bias = op.bias.as_ref().map(Reading::of).transpose()?;
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
-        let b = Panels { data: w.slice::<T>()?, k: weight.k, n: weight.n };
-        let y = product(isa, x.rows::<T>()?, b, bias, op.activation);
+        let residual = op.residual.as_ref().map(Reading::of).transpose()?;
+        let residual = residual.as_ref().map(|r| r.slice::<T>()).transpose()?;
+        let b = Panels::of(w.slice::<T>()?, weight.k, weight.n);
+        let y = product(isa, x.rows::<T>()?, b, Then { bias, activation: op.activation, residual });
         let mut dims = op.x.dims().to_vec();
         dims.pop();
         dims.push(weight.n);
@@ -113,8 +132,17 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
+/// What follows a sum of products.
+#[derive(Clone, Copy)]
+pub(crate) struct Then<'a, T> {
+    pub(crate) bias: Option<&'a [T]>,
+    pub(crate) activation: Activation,
+    /// As many elements as the result.
+    pub(crate) residual: Option<&'a [T]>,
+}
+
 /// Splits the output into tasks of at most BLOCK rows, and of fewer columns when rows alone would leave threads idle.
-fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T]>, activation: Activation) -> Vec<T> {
+pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, then: Then<'_, T>) -> Vec<T> {
     let mut y = vec![T::default(); x.rows * b.n];
     let panels = b.n.div_ceil(PANEL);
     let blocks = x.rows.div_ceil(BLOCK).max(1);
@@ -131,7 +159,7 @@ fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, bias: Option<&[T
                 rows: block * BLOCK..(block + 1) * BLOCK,
                 panels: column * per_task..(column + 1) * per_task,
                 wide,
-                epilogue: Epilogue { bias, activation, n: b.n, out: &out },
+                epilogue: Epilogue { then, n: b.n, out: &out },
             });
         });
     });
@@ -157,10 +185,9 @@ impl<T: Elem> Kernel for Task<'_, T> {
     }
 }
 
-/// Bias, activation and the one rounding.
+/// Bias, activation, residual and the one rounding.
 struct Epilogue<'a, T> {
-    bias: Option<&'a [T]>,
-    activation: Activation,
+    then: Then<'a, T>,
     n: usize,
     out: &'a Output<T>,
 }
@@ -175,10 +202,14 @@ impl<T: Elem> Sink for Epilogue<'_, T> {
             let mut v = get::<S, f32>(sums, i, lanes, 0.0);
             // SAFETY: the contract of Lanes, kept by Isa::run.
             unsafe {
-                if let Some(bias) = self.bias {
+                if let Some(bias) = self.then.bias {
                     v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
                 }
-                put::<S, T>(y, i, lanes, math::activate::<S>(self.activation, v));
+                v = math::activate::<S>(self.then.activation, v);
+                if let Some(residual) = self.then.residual {
+                    v = S::add(v, get::<S, T>(residual, row * self.n + column + i, lanes, 0.0));
+                }
+                put::<S, T>(y, i, lanes, v);
             }
         });
     }

@@ -1,4 +1,4 @@
-//! y = act(x · Wᵀ + b)        products and sums in f32, bias and activation before the one rounding to T
+//! y = act(x · Wᵀ + b) + residual        products and sums in f32, everything before the one rounding to T
 //!
 //! The weight is packed once at load, in the layout that this device's kernel reads; it is not kept a second time.
 
@@ -8,28 +8,12 @@ mod cpu;
 mod reference;
 
 pub(crate) use cases::cases;
+pub(crate) use cpu::{Then, product};
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Place, Result, Tensor, Weights};
-
-/// What stands behind the product.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Activation {
-    /// Nothing.
-    #[default]
-    None,
-    /// x·Φ(x), exactly, by erf.
-    Gelu,
-    /// GELU's tanh approximation, for models that were trained with it.
-    GeluTanh,
-    /// max(x, 0).
-    Relu,
-    /// x·σ(x).
-    Silu,
-    /// tanh(x).
-    Tanh,
-}
+use crate::{Activation, DType, Error, Place, Result, Tensor, Weights};
+use std::ops::Range;
 
 /// A weight matrix ready for this device, with its bias and activation.
 #[derive(Clone, Debug)]
@@ -56,7 +40,50 @@ enum Layout {
     Panels,
 }
 
+impl Weight {
+    /// Depth of a product.
+    pub(crate) fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Outputs.
+    pub(crate) fn n(&self) -> usize {
+        self.n
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.data.dtype()
+    }
+
+    pub(crate) fn data(&self) -> &Tensor {
+        &self.data
+    }
+
+    /// `[n, k]`, for composed forms.
+    pub(crate) fn rows(&self) -> Result<candle_core::Tensor> {
+        match self.layout {
+            Layout::Rows => Ok(self.data.candle()?.clone()),
+            Layout::Panels => cpu::unpack(self),
+        }
+    }
+
+    /// Taken through `to`, which leads to the host: its kernels read panels, the device's product rows.
+    pub(crate) fn moved(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
+        in_panels(&Weight { data: to(&self.data)?, ..self.clone() })
+    }
+}
+
+/// The same weight on the CPU as its kernels read it.
+pub(crate) fn in_panels(weight: &Weight) -> Result<Weight> {
+    cpu::repack(weight.clone())
+}
+
 impl Linear {
+    /// Weight, bias and activation, for ops that end a product in another way.
+    pub(crate) fn parts(&self) -> (&Weight, Option<&Tensor>, Activation) {
+        (&self.weight, self.bias.as_ref(), self.activation)
+    }
+
     /// `weight` `[n, k]` and, if the configuration says `bias`, `bias` `[n]`.
     pub fn load(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         Linear::stacked(std::slice::from_ref(w), k, n, bias)
@@ -64,18 +91,49 @@ impl Linear {
 
     /// Several matrices of `n` rows each as one, so that what reads the same input is one product (query, key and value).
     pub fn stacked(parts: &[Weights], k: usize, n: usize, bias: bool) -> Result<Linear> {
-        let first = parts.first().ok_or_else(|| Error::call("linear", "no parts"))?;
+        let named: Vec<_> = parts.iter().map(|w| (w.clone(), "weight")).collect();
+        let mut linear = Linear::shaped(&named, &[n, k])?;
+        if bias {
+            let raws = parts.iter().map(|w| w.raw("bias", &[n])).collect::<Result<Vec<_>>>()?;
+            linear.bias = Some(cpu::join(&raws, n, &parts[0])?);
+        }
+        Ok(linear)
+    }
+
+    /// Weights under names of their own, and of a shape whose axes behind the first count as one: `[n, channels, width]` of a
+    /// convolution over patches that are rows already. Without a bias; [`Linear::with_bias`] adds one.
+    pub fn shaped(parts: &[(Weights, &str)], dims: &[usize]) -> Result<Linear> {
+        let (first, _) = parts.first().ok_or_else(|| Error::call("linear", "no parts"))?;
+        let [n, ref inner @ ..] = *dims else { return Err(Error::call("linear", "a weight without axes")) };
+        let k = inner.iter().product::<usize>();
         if k == 0 || n == 0 {
             return Err(Error::call("linear", format!("a matrix of {n} × {k} holds nothing")));
         }
-        let raws = parts.iter().map(|w| w.raw("weight", &[n, k])).collect::<Result<Vec<_>>>()?;
-        let weight = cpu::pack(&raws, k, n, first)?;
-        let bias = bias.then(|| {
-            let raws = parts.iter().map(|w| w.raw("bias", &[n])).collect::<Result<Vec<_>>>()?;
-            cpu::join(&raws, n, first)
-        });
-        let bias = bias.transpose()?;
-        Ok(Linear { weight, bias, activation: Activation::None })
+        let raws = parts.iter().map(|(w, name)| w.raw(name, dims)).collect::<Result<Vec<_>>>()?;
+        Ok(Linear { weight: cpu::pack(&raws, k, n, first)?, bias: None, activation: Activation::None })
+    }
+
+    /// Rows `rows` of the tensor `name` `[.., ..]`; `turned`: its rows are inputs and not outputs.
+    pub(crate) fn from_rows(w: &Weights, name: &str, dims: &[usize; 2], rows: Range<usize>, turned: bool) -> Result<Linear> {
+        let raw = w.raw(name, dims)?;
+        if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
+            return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
+        }
+        Ok(Linear { weight: cpu::pack_rows(&raw, dims[1], rows, turned, w)?, bias: None, activation: Activation::None })
+    }
+
+    /// The same with this bias `[outputs]`, instead of one under the usual name.
+    pub fn with_bias(self, bias: Tensor) -> Result<Linear> {
+        if bias.dims() != [self.weight.n] || bias.dtype() != self.weight.data.dtype() {
+            let what = format!("a bias of {:?} in {} for {} outputs", bias.dims(), bias.dtype(), self.weight.n);
+            return Err(Error::call("linear", what));
+        }
+        Ok(Linear { bias: Some(bias), ..self })
+    }
+
+    /// Width of a result.
+    pub fn outputs(&self) -> usize {
+        self.weight.n
     }
 
     /// The same with an activation behind it.
@@ -85,17 +143,33 @@ impl Linear {
 
     /// act(x · Wᵀ + b) over the last axis of `x`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
+    }
+
+    /// act(x · Wᵀ + b) + residual, without a pass of its own for the sum.
+    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(x, Some(residual))
+    }
+
+    fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let Weight { k, data, .. } = &self.weight;
         if x.dims().last() != Some(k) || x.dtype() != data.dtype() {
             let what = format!("x {:?} in {} against a weight of depth {k} in {}", x.dims(), x.dtype(), data.dtype());
             return Err(Error::call("linear", what));
         }
-        ladder::run(LinearOp {
+        let op = LinearOp {
             x: x.clone(),
             weight: self.weight.clone(),
             bias: self.bias.clone(),
             activation: self.activation,
-        })
+            residual: residual.cloned(),
+        };
+        let (dims, dtype) = op.out();
+        if let Some(r) = residual.filter(|r| r.dims() != dims || r.dtype() != dtype) {
+            let what = format!("a residual {:?} in {} for a result {dims:?} in {dtype}", r.dims(), r.dtype());
+            return Err(Error::call("linear", what));
+        }
+        ladder::run(op)
     }
 }
 
@@ -104,6 +178,7 @@ pub(crate) struct LinearOp {
     weight: Weight,
     bias: Option<Tensor>,
     activation: Activation,
+    residual: Option<Tensor>,
 }
 
 impl Op for LinearOp {
@@ -124,19 +199,22 @@ impl Op for LinearOp {
     fn detail(&self) -> String {
         let bias = if self.bias.is_some() { " + bias" } else { "" };
         let activation = match self.activation {
-            Activation::None => "",
-            Activation::Gelu => ", gelu",
-            Activation::GeluTanh => ", gelu (tanh)",
-            Activation::Relu => ", relu",
-            Activation::Silu => ", silu",
-            Activation::Tanh => ", tanh",
+            Activation::None => String::new(),
+            other => format!(", {other}"),
         };
-        format!("{} → {}{bias}{activation}", self.weight.k, self.weight.n)
+        let residual = if self.residual.is_some() { ", residual" } else { "" };
+        format!("{} → {}{bias}{activation}{residual}", self.weight.k, self.weight.n)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed keeps the product, the sum and what the activation makes until the last of them is the result.
-        let steps = usize::from(self.bias.is_some()) + usize::from(self.activation != Activation::None);
+        // Composed keeps the product, the sums and what the activation makes until the last of them is the result; the
+        // quick GELU and the sigmoid take four steps.
+        let activation = match self.activation {
+            Activation::None => 0,
+            Activation::QuickGelu | Activation::Sigmoid => 4,
+            _ => 1,
+        };
+        let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let result = self.x.dims().iter().product::<usize>() / self.weight.k * self.weight.n * self.x.dtype().size();
         if rung == Rung::Composed { steps * result } else { 0 }
     }
@@ -150,11 +228,10 @@ impl Op for LinearOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let rows = Weight { data: to(&self.weight.data)?, ..self.weight.clone() };
-        // The host's kernel reads panels, the device's product rows.
-        let weight = cpu::repack(rows)?;
+        let weight = self.weight.moved(to)?;
         let bias = self.bias.as_ref().map(to).transpose()?;
-        Ok(LinearOp { x: to(&self.x)?, weight, bias, activation: self.activation })
+        let residual = self.residual.as_ref().map(to).transpose()?;
+        Ok(LinearOp { x: to(&self.x)?, weight, bias, activation: self.activation, residual })
     }
 }
 

@@ -30,7 +30,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         copy_widened::<S, T>(self.x, self.e);
-        let sum = exp_row::<S>(self.e, 1.0);
+        let sum = exp_row::<S>(self.e, 1.0, None);
         vectors!(S, self.x.len(), |i, lanes| {
             // SAFETY: the contract of Lanes, kept by Isa::run.
             let v = unsafe { S::div(get::<S, f32>(self.e, i, lanes, 0.0), S::splat(sum)) };
@@ -39,16 +39,19 @@ impl<T: Elem> Kernel for Row<'_, T> {
     }
 }
 
-/// Scores become exp(scale · score − largest); returns their sum. Subtracting first keeps exp from overflowing.
+/// Scores become exp(scale · score + bias − largest); returns their sum. Subtracting first keeps exp from overflowing.
 #[inline(always)]
-pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32) -> f32 {
+pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32 {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
         let scale = S::splat(scale);
         let mut largest = S::splat(f32::NEG_INFINITY);
         vectors!(S, scores.len(), |i, lanes| {
             // The lanes beyond the row repeat its first score, which cannot become the largest by itself.
-            let v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
+            let mut v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
+            if let Some(bias) = bias {
+                v = S::add(v, get::<S, f32>(bias, i, lanes, bias[i]));
+            }
             put::<S, f32>(scores, i, lanes, v);
             largest = S::max(largest, v);
         });

@@ -69,7 +69,7 @@ fn bert_equals_the_reference_layer_by_layer() {
     let ends = arrays.u32("cu_seqlens").values;
     let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
     let sequences: Vec<Sequence> =
-        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w) }).collect();
+        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w), keys: None }).collect();
     let batch = Batch::new(&sequences, model.limits(), &place).unwrap();
     let mut seen = Vec::new();
     model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();

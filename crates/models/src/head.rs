@@ -1,0 +1,86 @@
+//! What stands behind an encoder for a task. Every family's head is the same steps with other names: a dense layer with an
+//! activation, a norm, and the last product; some leave one out.
+
+use crate::{Error, Result};
+use sconce_ops::{LayerNorm, Linear, Pooling, Tensor, Weights};
+
+/// What a head is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Task {
+    /// One row of logits a sequence (`…ForSequenceClassification`).
+    Classify,
+    /// One row of logits a token (`…ForTokenClassification`).
+    Tag,
+    /// A logit a token and word of the vocabulary (`…ForMaskedLM`).
+    Vocabulary,
+}
+
+/// out(norm(dense(x))).
+pub struct Head {
+    /// How a sequence becomes the row that a [`Task::Classify`] head reads.
+    pub pooling: Pooling,
+    /// With its activation.
+    pub dense: Option<Linear>,
+    /// Behind the dense layer.
+    pub norm: Option<LayerNorm>,
+    /// To the logits.
+    pub out: Linear,
+}
+
+impl Head {
+    /// Logits of rows `x` `[rows, hidden]`: pooled ones, or one a token.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.out.forward(&self.before(x)?)?)
+    }
+
+    /// What the last product reads.
+    pub fn before(&self, x: &Tensor) -> Result<Tensor> {
+        let mut x = x.clone();
+        if let Some(dense) = &self.dense {
+            x = dense.forward(&x)?;
+        }
+        if let Some(norm) = &self.norm {
+            x = norm.forward(&x)?;
+        }
+        Ok(x)
+    }
+}
+
+/// The last product, `hidden` → as many logits as the file has.
+pub(crate) fn out(w: &Weights, hidden: usize, bias: bool) -> Result<Linear> {
+    let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
+    Ok(Linear::load(w, hidden, logits.max(1), bias)?)
+}
+
+/// The last product over a vocabulary whose weight is the word table (`tied`) unless the head has one of its own, with the bias
+/// under the first of `biases` that the file has.
+pub(crate) fn vocabulary(
+    own: &Weights,
+    tied: &Weights,
+    dims: [usize; 2],
+    biases: &[(&Weights, &str)],
+) -> Result<Linear> {
+    let w = if own.has("weight")? { own } else { tied };
+    let linear = Linear::load(w, dims[1], dims[0], false)?;
+    for (w, name) in biases {
+        if w.has(name)? {
+            return Ok(linear.with_bias(w.tensor(name, &[dims[0]])?)?);
+        }
+    }
+    Ok(linear)
+}
+
+/// The branch `prefix` if the file keeps the encoder there (a model with a head does), else the root.
+pub(crate) fn root(w: &Weights, prefix: &str, probe: &str) -> Result<Weights> {
+    Ok(if w.sub(prefix).has(probe)? { w.sub(prefix) } else { w.clone() })
+}
+
+/// That the architecture has no head for the task.
+pub(crate) fn no_head(task: Task, architecture: &str) -> Error {
+    let what = match task {
+        Task::Classify => "sequence classification",
+        Task::Tag => "token classification",
+        Task::Vocabulary => "masked language modelling",
+    };
+    Error::Config(format!("{architecture} has no head for {what}"))
+}

@@ -1,0 +1,77 @@
+//! The activations, once for every op that fuses one: the name, the formula in Candle's ops, the formula in f64. Their SIMD form
+//! is in [`crate::cpu::math`].
+
+use crate::Result;
+use std::fmt;
+
+/// An element-wise function behind a product, or on the gate of a gated unit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Activation {
+    /// Nothing.
+    #[default]
+    None,
+    /// x·Φ(x), exactly, by erf.
+    Gelu,
+    /// GELU's tanh approximation, for models that were trained with it.
+    GeluTanh,
+    /// x·σ(1.702·x): OpenAI's CLIP.
+    QuickGelu,
+    /// max(x, 0).
+    Relu,
+    /// x·σ(x).
+    Silu,
+    /// σ(x) = 1 / (1 + e⁻ˣ).
+    Sigmoid,
+    /// tanh(x).
+    Tanh,
+}
+
+impl fmt::Display for Activation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Activation::None => "none",
+            Activation::Gelu => "gelu",
+            Activation::GeluTanh => "gelu (tanh)",
+            Activation::QuickGelu => "gelu (quick)",
+            Activation::Relu => "relu",
+            Activation::Silu => "silu",
+            Activation::Sigmoid => "sigmoid",
+            Activation::Tanh => "tanh",
+        })
+    }
+}
+
+impl Activation {
+    /// In Candle's ops; rounds as they do.
+    pub(crate) fn composed(self, x: candle_core::Tensor) -> Result<candle_core::Tensor> {
+        // σ by tanh, which every device has in every dtype: 1 / (1 + e⁻ˣ) = (1 + tanh(x / 2)) / 2.
+        let sigmoid = |x: &candle_core::Tensor| ((x * 0.5)?.tanh()? * 0.5)? + 0.5;
+        Ok(match self {
+            Activation::None => x,
+            Activation::Gelu => x.gelu_erf()?,
+            Activation::GeluTanh => x.gelu()?,
+            Activation::QuickGelu => (&x * sigmoid(&(&x * 1.702)?)?)?,
+            Activation::Relu => x.relu()?,
+            Activation::Silu => x.silu()?,
+            Activation::Sigmoid => sigmoid(&x)?,
+            Activation::Tanh => x.tanh()?,
+        })
+    }
+
+    /// In f64, for the references.
+    pub(crate) fn reference(self, x: f64) -> f64 {
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        match self {
+            Activation::None => x,
+            Activation::Gelu => 0.5 * x * (1.0 + libm::erf(x / std::f64::consts::SQRT_2)),
+            Activation::GeluTanh => {
+                0.5 * x * (1.0 + ((2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+            }
+            Activation::QuickGelu => x * sigmoid(1.702 * x),
+            Activation::Relu => x.max(0.0),
+            Activation::Silu => x * sigmoid(x),
+            Activation::Sigmoid => sigmoid(x),
+            Activation::Tanh => x.tanh(),
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! What a query sees, and what is added to its scores.
+
+use crate::{Error, Result, Tensor};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Which keys of its sequence a query sees.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sees {
+    /// All of them.
+    #[default]
+    All,
+    /// Those at most so many places away.
+    Window(usize),
+    /// Itself and those before it.
+    Causal,
+}
+
+impl Sees {
+    /// The keys that query `i` sees, of `keys`.
+    pub(super) fn range(self, i: usize, keys: usize) -> Range<usize> {
+        match self {
+            Sees::All => 0..keys,
+            Sees::Window(reach) => i.saturating_sub(reach).min(keys)..i.saturating_add(reach + 1).min(keys),
+            Sees::Causal => 0..(i + 1).min(keys),
+        }
+    }
+}
+
+impl fmt::Display for Sees {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Sees::All => Ok(()),
+            Sees::Window(reach) => write!(f, ", window ±{reach}"),
+            Sees::Causal => write!(f, ", causal"),
+        }
+    }
+}
+
+/// What is added to the scores.
+#[derive(Clone, Debug, Default)]
+pub enum Bias {
+    /// Nothing.
+    #[default]
+    None,
+    /// −slope·|i − j|, a slope a head (Press et al. 2021, arXiv:2108.12409; here to both sides). Never a table.
+    Alibi(Arc<[f32]>),
+    /// table[bucket(j − i)][head] with T5's buckets: exact for near keys, logarithmic to `far`, a half for each side.
+    Buckets {
+        /// `[buckets, heads]`.
+        table: Arc<[f32]>,
+        /// The distance from which on all keys share a bucket.
+        far: usize,
+    },
+    /// Terms of content and position, before the scale (He et al. 2020, arXiv:2006.03654).
+    Disentangled(Disentangled),
+}
+
+/// q·key[δ(i − j)] + k·query[δ(i − j)], with δ a row of tables of `2·span` positions.
+#[derive(Clone, Debug)]
+pub struct Disentangled {
+    /// Projected positions that queries meet (content to position), `[2·span, heads, size]`.
+    pub keys: Option<Tensor>,
+    /// Projected positions that keys meet (position to content), `[2·span, heads, size]`.
+    pub queries: Option<Tensor>,
+    /// Half the rows.
+    pub span: usize,
+    /// Distances beyond half a span in logarithmic steps up to this one; none: one by one.
+    pub far: Option<usize>,
+}
+
+impl Disentangled {
+    pub(super) fn rows(&self) -> usize {
+        2 * self.span
+    }
+
+    /// The row for a query `distance` behind its key.
+    pub(super) fn row(&self, distance: i64) -> usize {
+        let span = self.span as i64;
+        let steps = match self.far {
+            None => distance,
+            Some(far) => log_steps(distance, span, far as i64),
+        };
+        (steps + span).clamp(0, 2 * span - 1) as usize
+    }
+}
+
+/// Distances up to half of `buckets` as they are, farther ones in as many logarithmic steps to `far`; in f32, as published.
+fn log_steps(distance: i64, buckets: i64, far: i64) -> i64 {
+    let middle = buckets / 2;
+    let away = distance.abs();
+    if away <= middle {
+        return distance;
+    }
+    let m = middle as f32;
+    let steps = (away as f32 / m).ln() / (((far - 1) as f64 / middle as f64) as f32).ln() * (m - 1.0);
+    (steps.ceil() as i64 + middle) * distance.signum()
+}
+
+/// T5's bucket of a key `distance` after its query.
+fn t5_bucket(distance: i64, buckets: usize, far: usize) -> usize {
+    let half = buckets / 2;
+    let after = if distance > 0 { half } else { 0 };
+    let away = distance.unsigned_abs() as usize;
+    let exact = half / 2;
+    if away < exact {
+        return after + away;
+    }
+    let (a, e) = (away as f32, exact as f32);
+    let steps = (a / e).ln() / (far as f64 / exact as f64).ln() as f32 * (half - exact) as f32;
+    after + (exact + steps as usize).min(half - 1)
+}
+
+impl Bias {
+    /// Whether it fits q's heads.
+    pub(super) fn check(&self, q: &Tensor) -> Result<()> {
+        let (heads, size) = (q.dims()[1], q.dims()[2]);
+        let fits = match self {
+            Bias::None => true,
+            Bias::Alibi(slopes) => slopes.len() == heads,
+            Bias::Buckets { table, far } => {
+                let buckets = table.len() / heads.max(1);
+                table.len() == buckets * heads && buckets >= 4 && *far > buckets / 4
+            }
+            Bias::Disentangled(d) => {
+                let fits = |t: &Tensor| t.dims() == [d.rows(), heads, size] && t.dtype() == q.dtype();
+                d.span > 0
+                    && d.keys.as_ref().is_none_or(fits)
+                    && d.queries.as_ref().is_none_or(fits)
+                    && d.far.is_none_or(|far| d.span >= 4 && far > d.span / 2 + 1)
+            }
+        };
+        if fits { Ok(()) } else { Err(Error::call("attention", format!("the bias{self} does not fit {heads} heads of {size}"))) }
+    }
+
+    /// What each head adds for a key `j − i` places after its query, from −(queries − 1) to keys − 1: `[heads][distances]`.
+    pub(super) fn by_distance(&self, heads: usize, queries: usize, keys: usize) -> Option<Vec<f32>> {
+        let distances = 1 - queries as i64..keys as i64;
+        match self {
+            Bias::None | Bias::Disentangled(_) => None,
+            Bias::Alibi(slopes) => {
+                Some(slopes.iter().flat_map(|slope| distances.clone().map(move |d| -slope * d.abs() as f32)).collect())
+            }
+            Bias::Buckets { table, far } => {
+                let rows: Vec<usize> = distances.map(|d| t5_bucket(d, table.len() / heads, *far)).collect();
+                Some((0..heads).flat_map(|head| rows.iter().map(move |row| table[row * heads + head])).collect())
+            }
+        }
+    }
+
+    pub(super) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Bias> {
+        Ok(match self {
+            Bias::Disentangled(d) => Bias::Disentangled(Disentangled {
+                keys: d.keys.as_ref().map(to).transpose()?,
+                queries: d.queries.as_ref().map(to).transpose()?,
+                ..d.clone()
+            }),
+            other => other.clone(),
+        })
+    }
+}
+
+impl fmt::Display for Bias {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bias::None => Ok(()),
+            Bias::Alibi(_) => write!(f, ", ALiBi"),
+            Bias::Buckets { far, .. } => write!(f, ", relative to {far}"),
+            Bias::Disentangled(d) => write!(f, ", disentangled ±{}", d.span),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Values that transformers' T5 and DeBERTa give.
+    #[test]
+    fn buckets_are_those_of_the_papers() {
+        let t5: Vec<usize> = [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500]
+            .map(|d| t5_bucket(d, 32, 128))
+            .to_vec();
+        assert_eq!(t5, [15, 15, 15, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 31, 31]);
+        let log: Vec<i64> = [0, 1, 127, 128, 129, 130, 200, 511, -129].map(|d| log_steps(d, 256, 512)).to_vec();
+        assert_eq!(log, [0, 1, 127, 128, 129, 130, 169, 255, -129]);
+        let d = Disentangled { keys: None, queries: None, span: 4, far: None };
+        assert_eq!([-9, -4, -1, 0, 3, 4, 9].map(|i| d.row(i)), [0, 0, 3, 4, 7, 7, 7]);
+    }
+
+    #[test]
+    fn what_a_query_sees() {
+        assert_eq!(Sees::Window(2).range(0, 10), 0..3);
+        assert_eq!(Sees::Window(2).range(9, 10), 7..10);
+        assert_eq!(Sees::Window(usize::MAX - 1).range(3, 10), 0..10);
+        assert_eq!(Sees::Causal.range(3, 10), 0..4);
+        assert_eq!(Sees::All.range(3, 10), 0..10);
+    }
+}

@@ -1,0 +1,65 @@
+//! Cases: some experts with many rows, some with one, some with none; one at a time, and all.
+
+use super::reference::{self, Problem};
+use super::{ExpertShape, Experts};
+use crate::case::{Case, Input, Tolerance, weights};
+use crate::{Activation, DType};
+
+pub(crate) fn cases() -> Vec<Case> {
+    // tokens, width, inner width, experts, chosen
+    let shapes = [(40, 96, 200, 8, 2), (3, 33, 17, 8, 1), (1, 20, 40, 4, 4)];
+    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    DType::FLOATS.into_iter().flat_map(case).collect()
+}
+
+type Shape = (usize, usize, usize, usize, usize);
+
+fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top): Shape) -> Case {
+    let normal = |i: u64, dims: &[usize], spread: f32| Input::normal(seed * 5 + i + 1100, dims, dtype, (0.0, spread));
+    let x = normal(0, &[tokens, n], 1.0);
+    let up = normal(1, &[experts * inner, n], 1.0 / (n as f32).sqrt());
+    let down = normal(2, &[experts * inner, n], 1.0 / (inner as f32).sqrt());
+    let bias = normal(3, &[n], 0.3);
+    let mut p = Input::normal(seed * 5 + 1104, &[tokens, experts], DType::F32, (0.0, 1.0));
+    p.values = p.values.chunks(experts).flat_map(softmaxed).collect();
+    let kept = (x.clone(), p.clone(), up.clone(), down.clone(), bias.clone());
+    Case {
+        op: "experts",
+        name: format!("{tokens}x{n}, {top} of {experts} with {inner}"),
+        dtype,
+        // Rounded between the two products and after the second, each error spread over a sum, and once at the end. Composed
+        // also rounds around the activation.
+        tolerance: Tolerance { fused: 3.0, composed: 5.0, sums: 16.0 + 2.0 * (inner as f64).sqrt() },
+        flops: 4 * (tokens * top * n * inner) as u64,
+        prepare: Box::new(move |place| {
+            let w = weights(&[("up", &up), ("down", &down), ("bias", &bias)], place);
+            let part = |name, turned| {
+                let shape = ExpertShape { experts, rows: inner, columns: n, turned };
+                (0..experts).map(|e| Experts::part(&w, name, e, shape)).collect::<crate::Result<Vec<_>>>()
+            };
+            let bias = Some(w.tensor("bias", &[n])?);
+            let layer = Experts::new(&part("up", false)?, &part("down", true)?, bias, Activation::Gelu, top)?;
+            let (x, p) = (x.on(place)?, p.on(place)?);
+            Ok(Box::new(move || layer.forward(&x, &p)))
+        }),
+        reference: Box::new(move || {
+            let (x, p, up, down, bias) = &kept;
+            reference::experts(&Problem {
+                x: &x.values,
+                p: &p.values,
+                up: &up.values,
+                down: &down.values,
+                bias: &bias.values,
+                experts,
+                inner,
+                top,
+                activation: Activation::Gelu,
+            })
+        }),
+    }
+}
+
+fn softmaxed(row: &[f32]) -> Vec<f32> {
+    let sum: f32 = row.iter().map(|v| v.exp()).sum();
+    row.iter().map(|v| v.exp() / sum).collect()
+}

@@ -1,0 +1,62 @@
+//! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
+
+use super::ExpertsOp;
+use crate::Result;
+use crate::cpu::Isa;
+use crate::cpu::elem::{Elem, with_elem};
+use crate::cpu::gemm::Panels;
+use crate::cpu::rows::{Reading, Rows};
+use crate::linear::{Then, Weight, in_panels, product};
+use crate::tensor::host;
+use crate::Activation;
+
+pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
+    let (n, experts) = (op.x.dims()[1], &op.experts);
+    let p = Reading::of(&op.probabilities)?;
+    let chosen = choose(p.rows::<f32>()?, experts.top);
+    with_elem!("experts", op.x.dtype(), T => {
+        let x = Reading::of(&op.x)?;
+        let x = x.rows::<T>()?;
+        let mut sums = vec![0f32; x.rows * n];
+        for (e, (up, down)) in experts.up.iter().zip(&experts.down).enumerate() {
+            let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
+            if tokens.is_empty() {
+                continue;
+            }
+            let gathered: Vec<T> = tokens.iter().flat_map(|(t, _)| x.row(*t).iter().copied()).collect();
+            let inner = through(isa, &gathered, up, experts.activation)?;
+            let y = through(isa, &inner, down, Activation::None)?;
+            for ((t, p), y) in tokens.iter().zip(y.chunks_exact(n)) {
+                sums[t * n..][..n].iter_mut().zip(y).for_each(|(sum, y)| *sum += p * y.wide());
+            }
+        }
+        let bias = experts.bias.as_ref().map(Reading::of).transpose()?;
+        if let Some(bias) = &bias {
+            let bias = bias.slice::<T>()?;
+            sums.chunks_exact_mut(n).for_each(|row| row.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b.wide()));
+        }
+        host(sums.into_iter().map(T::narrow).collect::<Vec<T>>(), op.x.dims())
+    })
+}
+
+/// act(x · Wᵀ).
+fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<Vec<T>> {
+    let weight = in_panels(weight)?;
+    let data = Reading::of(weight.data())?;
+    let k = weight.k();
+    let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
+    let b = Panels::of(data.slice::<T>()?, k, weight.n());
+    Ok(product(isa, x, b, Then { bias: None, activation, residual: None }))
+}
+
+/// (token, expert, probability) of the `top` likeliest experts of each token; of equals the first.
+fn choose(p: Rows<'_, f32>, top: usize) -> Vec<(usize, usize, f32)> {
+    let mut chosen = Vec::with_capacity(p.rows * top);
+    for token in 0..p.rows {
+        let row = p.row(token);
+        let mut order: Vec<usize> = (0..row.len()).collect();
+        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
+        chosen.extend(order[..top].iter().map(|e| (token, *e, row[*e])));
+    }
+    chosen
+}

@@ -1,0 +1,46 @@
+//! One row at a time.
+#![allow(unsafe_code, reason = "SIMD lanes")]
+
+use super::{Gate, GluOp};
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::rows::{Reading, fill_rows};
+use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::tensor::host;
+use crate::{Activation, Result};
+
+pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
+    with_elem!("glu", op.x.dtype(), T => {
+        let x = Reading::of(&op.x)?;
+        let x = x.rows::<T>()?;
+        let y = fill_rows::<T>(x.rows, op.half(), 0, |i, out, _| {
+            let (first, second) = x.row(i).split_at(op.half());
+            let (gate, value) = match op.gate {
+                Gate::First => (first, second),
+                Gate::Second => (second, first),
+            };
+            isa.run(Row { gate, value, activation: op.activation, out });
+        });
+        host(y, &[x.rows, op.half()])
+    })
+}
+
+struct Row<'a, T> {
+    gate: &'a [T],
+    value: &'a [T],
+    activation: Activation,
+    out: &'a mut [T],
+}
+
+impl<T: Elem> Kernel for Row<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        vectors!(S, self.out.len(), |i, lanes| {
+            let (gate, value) = (get::<S, T>(self.gate, i, lanes, 0.0), get::<S, T>(self.value, i, lanes, 0.0));
+            // SAFETY: the contract of Lanes, kept by Isa::run.
+            let y = unsafe { S::mul(math::activate::<S>(self.activation, gate), value) };
+            put::<S, T>(self.out, i, lanes, y);
+        });
+    }
+}

@@ -1,0 +1,51 @@
+//! Two passes over a row: the squares, then the scaling, with a rounding to T before the weight.
+#![allow(unsafe_code, reason = "SIMD lanes")]
+
+use super::RmsNormOp;
+use crate::Result;
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::rows::{Reading, fill_rows};
+use crate::cpu::{Isa, Kernel, Lanes};
+use crate::tensor::host;
+
+pub(super) fn run(op: &RmsNormOp, isa: Isa) -> Result<candle_core::Tensor> {
+    with_elem!("rms_norm", op.x.dtype(), T => {
+        let (x, weight) = (Reading::of(&op.x)?, Reading::of(&op.norm.weight)?);
+        let (x, weight) = (x.rows::<T>()?, weight.slice::<T>()?);
+        let y = fill_rows::<T>(x.rows, x.cols, 0, |i, out, _| {
+            isa.run(Row { x: x.row(i), weight, eps: op.norm.eps, out });
+        });
+        host(y, op.x.dims())
+    })
+}
+
+struct Row<'a, T> {
+    x: &'a [T],
+    weight: &'a [T],
+    eps: f32,
+    out: &'a mut [T],
+}
+
+impl<T: Elem> Kernel for Row<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let n = self.x.len();
+        // SAFETY: the contract of Lanes, kept by Isa::run.
+        unsafe {
+            let mut squares = S::splat(0.0);
+            vectors!(S, n, |i, lanes| {
+                let v = get::<S, T>(self.x, i, lanes, 0.0);
+                squares = S::fma(v, v, squares);
+            });
+            let scale = 1.0 / (S::sum(squares) / n as f32 + self.eps).sqrt();
+            vectors!(S, n, |i, lanes| {
+                // Written and read again: that is the rounding to T.
+                put::<S, T>(self.out, i, lanes, S::mul(get::<S, T>(self.x, i, lanes, 0.0), S::splat(scale)));
+                let rounded = get::<S, T>(self.out, i, lanes, 0.0);
+                put::<S, T>(self.out, i, lanes, S::mul(rounded, get::<S, T>(self.weight, i, lanes, 0.0)));
+            });
+        }
+    }
+}

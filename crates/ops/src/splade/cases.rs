@@ -1,0 +1,49 @@
+//! Cases: both ways to take the tokens together, with and without the logarithm, vocabularies off the panel.
+
+use super::reference::{self, Problem};
+use super::{Splade, splade};
+use crate::case::{Case, Input, Tolerance, weights};
+use crate::{DType, Linear, Segments};
+
+pub(crate) fn cases() -> Vec<Case> {
+    let (max, sum) = (Splade { sum: false, linear: false }, Splade { sum: true, linear: false });
+    let shapes: [(&[usize], usize, usize, Splade); 4] = [
+        (&[30, 1, 7], 96, 1000, max),
+        (&[5, 2], 40, 33, Splade { linear: true, ..max }),
+        (&[9, 1], 64, 301, sum),
+        (&[4], 16, 31, Splade { linear: true, ..sum }),
+    ];
+    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    DType::FLOATS.into_iter().flat_map(case).collect()
+}
+
+fn one(seed: u64, dtype: DType, (lengths, k, n, how): (&'static [usize], usize, usize, Splade)) -> Case {
+    let x = Input::normal(seed * 3 + 1000, &[lengths.iter().sum(), k], dtype, (0.0, 1.0));
+    let w = Input::normal(seed * 3 + 1001, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
+    let b = Input::normal(seed * 3 + 1002, &[n], dtype, (0.0, 0.5));
+    let (rx, rw, rb) = (x.clone(), w.clone(), b.clone());
+    Case {
+        op: "splade",
+        name: format!("{lengths:?} x {k} → {n}, {}{}", if how.sum { "sum" } else { "max" }, if how.linear { ", linear" } else { "" }),
+        dtype,
+        // All in f32. Composed rounds the product to T before the rest.
+        tolerance: Tolerance { fused: 0.0, composed: 2.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
+        flops: 2 * (lengths.iter().sum::<usize>() * k * n) as u64,
+        prepare: Box::new(move |place| {
+            let vocabulary = Linear::load(&weights(&[("weight", &w), ("bias", &b)], place), k, n, true)?;
+            let (x, segments) = (x.on(place)?, Segments::new(lengths)?);
+            Ok(Box::new(move || splade(&x, &segments, &vocabulary, how)))
+        }),
+        reference: Box::new(move || match Segments::new(lengths) {
+            Ok(segments) => reference::splade(&Problem {
+                x: &rx.values,
+                w: &rw.values,
+                bias: &rb.values,
+                k,
+                segments: &segments,
+                how,
+            }),
+            Err(_) => Vec::new(),
+        }),
+    }
+}

@@ -1,0 +1,24 @@
+//! Sequence by sequence: Candle's product, then the formula in f32 tensor ops.
+
+use super::SpladeOp;
+use crate::Result;
+use candle_core::{DType, Tensor};
+
+pub(super) fn run(op: &SpladeOp) -> Result<Tensor> {
+    let x = op.x.candle()?;
+    let w = op.weight.rows()?.t()?;
+    let bias = op.bias.as_ref().map(|b| Ok::<_, crate::Error>(b.candle()?.to_dtype(DType::F32)?)).transpose()?;
+    let mut rows = Vec::with_capacity(op.segments.count());
+    for range in op.segments.iter() {
+        let mut logits = x.narrow(0, range.start, range.len())?.contiguous()?.matmul(&w)?.to_dtype(DType::F32)?;
+        if let Some(bias) = &bias {
+            logits = logits.broadcast_add(bias)?;
+        }
+        // The weight grows with the logit, so that of the largest logit is the largest.
+        let taken = if op.how.sum { logits } else { logits.max_keepdim(0)? };
+        let positive = taken.relu()?;
+        let weights = if op.how.linear { positive } else { (positive + 1.0)?.log()? };
+        rows.push(if op.how.sum { weights.sum_keepdim(0)? } else { weights });
+    }
+    Ok(Tensor::cat(&rows, 0)?)
+}

@@ -1,0 +1,113 @@
+//! The product of [`crate::linear`] with another end: a task owns a run of panels for all tokens of a sequence, and keeps the
+//! largest or the sum of each column instead of writing rows.
+#![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
+
+use super::{Splade, SpladeOp};
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::gemm::{PANEL, Panels, Sink, multiply};
+use crate::cpu::rows::{Output, Reading, Rows};
+use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::tensor::host;
+use crate::{Result, linear};
+use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
+
+/// Panels of a task: 256 columns, so that even a vocabulary of 30,000 makes tasks for every thread.
+const PANELS: usize = 8;
+
+thread_local! {
+    /// Rows of x in f32, kept from call to call by each worker.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
+    let weight = linear::in_panels(&op.weight)?;
+    let (sequences, n) = (op.segments.count(), weight.n());
+    with_elem!("splade", op.x.dtype(), T => {
+        let (x, w) = (Reading::of(&op.x)?, Reading::of(weight.data())?);
+        let bias = op.bias.as_ref().map(Reading::of).transpose()?;
+        let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
+        let (x, b) = (x.rows::<T>()?, Panels::of(w.slice::<T>()?, weight.k(), n));
+        // Not −∞, of which `math::larger` would make NaN.
+        let mut y = vec![f32::MIN; sequences * n];
+        if op.how.sum {
+            y.fill(0.0);
+        }
+        let out = Output::over(&mut y);
+        let runs = n.div_ceil(PANELS * PANEL);
+        // Sequences of one run follow each other, so that its panels stay in a cache.
+        (0..runs * sequences).into_par_iter().for_each(|task| {
+            let (run, sequence) = (task / sequences, task % sequences);
+            WIDE.with_borrow_mut(|wide| {
+                let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
+                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, wide, sink });
+            });
+        });
+        if !op.how.sum {
+            // NaN is not a number that anything is larger than: it stays.
+            y.par_iter_mut().filter(|v| !v.is_nan()).for_each(|v| *v = op.how.weigh(f64::from(*v)) as f32);
+        }
+        host(y, &[sequences, n])
+    })
+}
+
+struct Task<'a, T> {
+    x: Rows<'a, T>,
+    b: Panels<'a, T>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    wide: &'a mut Vec<f32>,
+    sink: Columns<'a, T>,
+}
+
+impl<T: Elem> Kernel for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let Task { x, b, rows, panels, wide, mut sink } = self;
+        multiply::<S, T, T>(x, b, rows, panels, wide, &mut sink);
+    }
+}
+
+/// The columns of one sequence so far: the largest logits, or the sums of weights.
+struct Columns<'a, T> {
+    bias: Option<&'a [T]>,
+    how: Splade,
+    n: usize,
+    /// Element of y where the sequence begins.
+    first: usize,
+    out: &'a Output<f32>,
+}
+
+impl<T: Elem> Sink for Columns<'_, T> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, _: usize, column: usize, sums: &[f32; PANEL]) {
+        let columns = PANEL.min(self.n - column);
+        // SAFETY: these columns of this sequence belong to one task.
+        let y = unsafe { self.out.part(self.first + column, columns) };
+        vectors!(S, columns, |i, lanes| {
+            let mut v = get::<S, f32>(sums, i, lanes, 0.0);
+            // SAFETY: the contract of Lanes, kept by Isa::run.
+            unsafe {
+                if let Some(bias) = self.bias {
+                    v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
+                }
+                let so_far = get::<S, f32>(y, i, lanes, 0.0);
+                if self.how.sum {
+                    let mut weights = [0f32; PANEL];
+                    put::<S, f32>(&mut weights, 0, lanes, v);
+                    // A logarithm a logit, plainly: only rare models sum.
+                    for w in &mut weights[..lanes] {
+                        *w = if w.is_nan() { *w } else { self.how.weigh(f64::from(*w)) as f32 };
+                    }
+                    v = S::add(so_far, get::<S, f32>(&weights, 0, lanes, 0.0));
+                } else {
+                    v = math::larger::<S>(so_far, v);
+                }
+            }
+            put::<S, f32>(y, i, lanes, v);
+        });
+    }
+}

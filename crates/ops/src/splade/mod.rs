@@ -1,0 +1,92 @@
+//! y = max or Σ over a sequence's tokens of log(1 + max(x · Wᵀ + b, 0))        in f32, and f32 is what comes out
+//!
+//! SPLADE's weights over the vocabulary (Formal et al. 2021, arXiv:2109.10086). The logits of a batch would be tokens × 30,000
+//! numbers or more; they never exist: each product goes into its sequence's row at once.
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Op, Rung};
+use crate::linear::Weight;
+use crate::{Activation, DType, Error, Linear, Result, Segments, Tensor};
+
+/// How the tokens of a sequence become one row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Splade {
+    /// The sum instead of the largest.
+    pub sum: bool,
+    /// Without the logarithm: max(x, 0) alone.
+    pub linear: bool,
+}
+
+impl Splade {
+    /// What a token adds for a logit.
+    fn weigh(self, logit: f64) -> f64 {
+        let positive = logit.max(0.0);
+        if self.linear { positive } else { positive.ln_1p() }
+    }
+}
+
+/// Weights of each sequence of `x` `[tokens, k]` over the outputs of `vocabulary`, f32 `[sequences, outputs]`.
+pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, how: Splade) -> Result<Tensor> {
+    let (weight, bias, activation) = vocabulary.parts();
+    let fits = *x.dims() == [segments.tokens(), weight.k()] && x.dtype() == weight.dtype();
+    if !fits || activation != Activation::None {
+        let what = format!("x {:?} in {} for {} packed tokens and a plain {} → {}", x.dims(), x.dtype(), segments.tokens(), weight.k(), weight.n());
+        return Err(Error::call("splade", what));
+    }
+    ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), weight: weight.clone(), bias: bias.cloned(), how })
+}
+
+pub(crate) struct SpladeOp {
+    x: Tensor,
+    segments: Segments,
+    weight: Weight,
+    bias: Option<Tensor>,
+    how: Splade,
+}
+
+impl Op for SpladeOp {
+    const NAME: &'static str = "splade";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (vec![self.segments.count(), self.weight.n()], DType::F32)
+    }
+
+    fn detail(&self) -> String {
+        format!("{} → {}, {}", self.weight.k(), self.weight.n(), if self.how.sum { "sum" } else { "max" })
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: of the longest sequence its logits in T and in f32, and two steps of theirs.
+        let logits = self.segments.longest() * self.weight.n();
+        if rung == Rung::Composed { logits * (self.x.dtype().size() + 3 * 4) } else { 0 }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(SpladeOp {
+            x: to(&self.x)?,
+            segments: self.segments.clone(),
+            weight: self.weight.moved(to)?,
+            bias: self.bias.as_ref().map(to).transpose()?,
+            how: self.how,
+        })
+    }
+}

@@ -1,0 +1,26 @@
+//! One token's window at a time: strided writes, a small part of the product that follows.
+
+use super::UnfoldOp;
+use crate::ladder::Op;
+use crate::Result;
+use crate::cpu::Isa;
+use crate::cpu::elem::with_elem;
+use crate::cpu::rows::{Reading, fill_rows};
+use crate::tensor::host;
+
+pub(super) fn run(op: &UnfoldOp, _: Isa) -> Result<candle_core::Tensor> {
+    let (dims, _) = op.out();
+    // The rows that token t's window may read.
+    let owner: Vec<_> = op.segments.iter().flat_map(|range| range.clone().map(move |_| range.clone())).collect();
+    with_elem!("unfold", op.x.dtype(), T => {
+        let x = Reading::of(&op.x)?;
+        let x = x.rows::<T>()?;
+        let y = fill_rows::<T>(x.rows, dims[1], 0, |t, out, _| {
+            for j in 0..op.width {
+                let Some(from) = (t + j).checked_sub(op.width / 2).filter(|from| owner[t].contains(from)) else { continue };
+                x.row(from).iter().zip(out[j..].iter_mut().step_by(op.width)).for_each(|(v, y)| *y = *v);
+            }
+        });
+        host(y, &dims)
+    })
+}

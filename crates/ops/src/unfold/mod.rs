@@ -1,0 +1,68 @@
+//! y[t][c][j] = x[t + j − (width − 1)/2][c], zero beyond the ends of t's sequence        a copy, nothing rounds
+//!
+//! The windows of a convolution over tokens, so that the convolution is a [`crate::Linear`] whose weight `[out, c, width]` is
+//! read as it lies in the file.
+
+mod cases;
+mod composed;
+mod cpu;
+mod reference;
+
+pub(crate) use cases::cases;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Segments, Tensor};
+
+/// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
+pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
+    match *x.dims() {
+        [tokens, n] if tokens == segments.tokens() && width % 2 == 1 && n.checked_mul(width).is_some() => {
+            ladder::run(UnfoldOp { x: x.clone(), segments: segments.clone(), width })
+        }
+        ref other => {
+            let what = format!("x {other:?} for {} packed tokens in windows of {width}", segments.tokens());
+            Err(Error::call("unfold", what))
+        }
+    }
+}
+
+pub(crate) struct UnfoldOp {
+    x: Tensor,
+    segments: Segments,
+    width: usize,
+}
+
+impl Op for UnfoldOp {
+    const NAME: &'static str = "unfold";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (vec![self.x.dims()[0], self.x.dims()[1] * self.width], self.x.dtype())
+    }
+
+    fn detail(&self) -> String {
+        format!("{} × {}", self.x.dims()[1], self.width)
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the windows of each sequence and their concatenation.
+        let (dims, dtype) = self.out();
+        if rung == Rung::Composed { 2 * dtype.size() * dims.iter().product::<usize>() } else { 0 }
+    }
+
+    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self, isa)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(UnfoldOp { x: to(&self.x)?, segments: self.segments.clone(), width: self.width })
+    }
+}

@@ -1,0 +1,66 @@
+//! Weights that are a formula: what a golden of real width costs the repository is a list of names and shapes.
+//!
+//! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a SplitMix64 stream that the
+//! name and the golden's seed begin. `tools/goldens/synthetic.py` computes the same bits.
+
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// The golden `name` in a directory of its own, as a hub would serve it: its files, and the weights that each `tensors.json`
+/// describes, written out.
+pub fn materialize(name: &str) -> tempfile::TempDir {
+    let dir = tempfile::tempdir().expect("a directory for temporary files");
+    copy(&crate::golden(name), dir.path());
+    dir
+}
+
+fn copy(from: &Path, to: &Path) {
+    for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
+        let path = entry.expect("an entry").path();
+        let target = to.join(path.file_name().expect("a name"));
+        if path.is_dir() {
+            std::fs::create_dir(&target).expect("a directory");
+            copy(&path, &target);
+        } else if path.ends_with("tensors.json") {
+            write(&crate::json(&path), to);
+        } else {
+            std::fs::copy(&path, &target).expect("a copy");
+        }
+    }
+}
+
+/// Writes the weights that `spec` describes into `dir`.
+fn write(spec: &Value, dir: &Path) {
+    let file: PathBuf = dir.join(spec.get("file").and_then(Value::as_str).unwrap_or("model.safetensors"));
+    let seed = spec["seed"].as_u64().expect("a seed");
+    let held: Vec<(String, Vec<usize>, Vec<u8>)> = spec["tensors"]
+        .as_object()
+        .expect("tensors")
+        .iter()
+        .map(|(name, t)| {
+            let shape: Vec<usize> =
+                t["shape"].as_array().expect("a shape").iter().map(|n| n.as_u64().expect("a size") as usize).collect();
+            let number = |key: &str| t[key].as_f64().expect("a number") as f32;
+            let bytes = values(seed, name, shape.iter().product(), number("scale"), number("shift"));
+            (name.clone(), shape, bytes.iter().flat_map(|v| v.to_le_bytes()).collect())
+        })
+        .collect();
+    let views = held.iter().map(|(name, shape, bytes)| {
+        let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
+        (name.clone(), view.unwrap_or_else(|e| panic!("{name}: {e}")))
+    });
+    safetensors::serialize_to_file(views, None, &file).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+}
+
+/// The first `n` elements of a tensor.
+pub fn values(seed: u64, name: &str, n: usize, scale: f32, shift: f32) -> Vec<f32> {
+    let fnv = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3);
+    let start = name.bytes().fold(0xcbf2_9ce4_8422_2325, fnv) ^ seed;
+    let unit = |i: u64| {
+        let mut z = start.wrapping_add((i + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    (0..n as u64).map(|i| shift + scale * unit(i)).collect()
+}

@@ -8,10 +8,20 @@ import torch
 from transformers.utils import logging
 
 import bert
+import classify
 import minilm
+import rerank
 import sentence
+import tag
 
-MAKERS = {"minilm": minilm.make, "bert": bert.make, "st": sentence.make}
+MAKERS = {
+    "minilm": minilm.make,
+    "bert": bert.make,
+    "st": sentence.make,
+    "rerank": rerank.make,
+    "classify": classify.make,
+    "tag": tag.make,
+}
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 
 

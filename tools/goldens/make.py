@@ -10,8 +10,10 @@ from transformers.utils import logging
 import bert
 import classify
 import minilm
+import outputs
 import rerank
 import sentence
+import sparse
 import tag
 
 MAKERS = {
@@ -21,6 +23,8 @@ MAKERS = {
     "rerank": rerank.make,
     "classify": classify.make,
     "tag": tag.make,
+    "sparse": sparse.make,
+    "outputs": outputs.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

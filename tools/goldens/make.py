@@ -14,6 +14,7 @@ import outputs
 import rerank
 import sentence
 import sparse
+import static
 import tag
 
 MAKERS = {
@@ -24,6 +25,7 @@ MAKERS = {
     "classify": classify.make,
     "tag": tag.make,
     "sparse": sparse.make,
+    "static": static.make,
     "outputs": outputs.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"

@@ -9,6 +9,8 @@ from transformers.utils import logging
 
 import bert
 import classify
+import colbert
+import m3
 import minilm
 import outputs
 import rerank
@@ -27,6 +29,8 @@ MAKERS = {
     "sparse": sparse.make,
     "static": static.make,
     "outputs": outputs.make,
+    "colbert": colbert.make,
+    "m3": m3.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 import bert
 import classify
+import clip
 import colbert
 import m3
 import minilm
@@ -31,6 +32,7 @@ MAKERS = {
     "outputs": outputs.make,
     "colbert": colbert.make,
     "m3": m3.make,
+    "clip": clip.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

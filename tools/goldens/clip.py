@@ -1,5 +1,7 @@
 """Tiny CLIP and SigLIP models from image files and texts to probabilities, with the models' own preprocessing."""
 
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +16,6 @@ from tokenizers import (
     normalizers,
     pre_tokenizers,
     processors,
-    trainers,
 )
 from transformers import (
     CLIPConfig,
@@ -169,17 +170,13 @@ def clip(directory: Path, seed: int, legacy_end: bool) -> None:
 
 def clip_tokenizer(special_first: bool) -> CLIPTokenizer:
     """Every byte, every byte at the end of a word, then what was merged: the order of the published vocabulary."""
-    trained = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
-    blank = CLIPTokenizer()
-    trained.normalizer = blank.backend_tokenizer.normalizer
-    trained.pre_tokenizer = blank.backend_tokenizer.pre_tokenizer
-    trainer = trainers.BpeTrainer(
-        vocab_size=700, end_of_word_suffix="</w>", show_progress=False
-    )
-    texts = [*tiny.CORPUS, "a photo of a cat", "a photo of a dog"] * 2
-    trained.train_from_iterator(texts, trainer)
-    _, merges = tiny.vocab_and_merges(trained)
-    merges = merges[:120]
+    parts = CLIPTokenizer().backend_tokenizer
+    words: list[list[str]] = []
+    for text in [*tiny.CORPUS, "a photo of a cat", "a photo of a dog"]:
+        normal = parts.normalizer.normalize_str(text)
+        for word, _ in parts.pre_tokenizer.pre_tokenize_str(normal):
+            words.append([*word[:-1], word[-1] + "</w>"])
+    merges = learn(words, 120)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     special = ["<|startoftext|>", "<|endoftext|>"]
     tokens = [
@@ -190,6 +187,22 @@ def clip_tokenizer(special_first: bool) -> CLIPTokenizer:
     tokens = [*special, *tokens] if special_first else [*tokens, *special]
     vocab = {token: number for number, token in enumerate(dict.fromkeys(tokens))}
     return CLIPTokenizer(vocab=vocab, merges=merges, model_max_length=MAX_TOKENS)
+
+
+def learn(words: list[list[str]], count: int) -> list[tuple[str, str]]:
+    """Merges by frequency. The library's trainer breaks ties by a hash, which changes from run to run."""
+    merges = []
+    for _ in range(count):
+        pairs = Counter(pair for word in words for pair in pairwise(word))
+        best = min(pairs, key=lambda pair: (-pairs[pair], pair))
+        merges.append(best)
+        for word in words:
+            place = 0
+            while place + 1 < len(word):
+                if (word[place], word[place + 1]) == best:
+                    word[place : place + 2] = ["".join(best)]
+                place += 1
+    return merges
 
 
 def siglip(directory: Path, seed: int) -> None:

@@ -59,3 +59,15 @@ def write_json_lines(path: Path, items: list[dict[str, Any]]) -> None:
     """A JSON list with one item a line, so that a diff shows which item changed."""
     lines = ",\n".join(json.dumps(item) for item in items)
     path.write_text(f"[\n{lines}\n]\n", encoding="ascii")
+
+
+def write_json_sections(path: Path, sections: dict[str, Any]) -> None:
+    """A JSON object with one item a line where a section is a list, so that a diff shows which item changed."""
+    parts = []
+    for key, value in sections.items():
+        if isinstance(value, list) and value:
+            items = ",\n".join("  " + json.dumps(item) for item in value)
+            parts.append(f" {json.dumps(key)}: [\n{items}\n ]")
+        else:
+            parts.append(f" {json.dumps(key)}: {json.dumps(value)}")
+    path.write_text("{\n" + ",\n".join(parts) + "\n}\n", encoding="ascii")

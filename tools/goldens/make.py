@@ -8,10 +8,32 @@ import torch
 from transformers.utils import logging
 
 import bert
+import classify
+import clip
+import colbert
+import m3
 import minilm
+import outputs
+import rerank
 import sentence
+import sparse
+import static
+import tag
 
-MAKERS = {"minilm": minilm.make, "bert": bert.make, "st": sentence.make}
+MAKERS = {
+    "minilm": minilm.make,
+    "bert": bert.make,
+    "st": sentence.make,
+    "rerank": rerank.make,
+    "classify": classify.make,
+    "tag": tag.make,
+    "sparse": sparse.make,
+    "static": static.make,
+    "outputs": outputs.make,
+    "colbert": colbert.make,
+    "m3": m3.make,
+    "clip": clip.make,
+}
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 
 

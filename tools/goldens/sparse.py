@@ -1,0 +1,127 @@
+"""Tiny SPLADE models in the layouts they are published in, encoded by sentence-transformers' SparseEncoder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+from sentence_transformers import SparseEncoder
+from sentence_transformers.base.modules import Transformer
+from sentence_transformers.sparse_encoder.modules import SpladePooling
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    DistilBertConfig,
+    DistilBertForMaskedLM,
+)
+
+import synthetic
+import tiny
+from files import empty_dir, write_json, write_json_sections
+from sentence import TEXTS
+
+
+@dataclass
+class Variant:
+    """One directory. No `pooling`: no modules.json either, and the loader must choose max and one log by itself."""
+
+    name: str
+    seed: int
+    kind: str
+    pooling: tuple[str, str] | None
+    legacy: bool = False
+
+
+VARIANTS = [
+    Variant("task-sparse", 131, "bert", ("max", "relu")),
+    # sentence-transformers 5.0 to 5.3 named the module MLMTransformer.
+    Variant("task-sparse-legacy", 132, "distilbert", ("sum", "relu"), legacy=True),
+    # "log1p_relu" is log1p twice: the activation's and the pooling's own.
+    Variant("task-sparse-log1p", 133, "distilbert", ("max", "log1p_relu")),
+    Variant("task-sparse-log1p-sum", 134, "bert", ("sum", "log1p_relu")),
+    Variant("task-sparse-plain", 135, "bert", None),
+    Variant("task-sparse-plain-distilbert", 136, "distilbert", None),
+]
+
+
+def make(out: Path, _work: Path) -> None:
+    for variant in VARIANTS:
+        directory = empty_dir(out / variant.name)
+        save_model(variant, directory)
+        # Half of the logits below zero and the bias lower still, for vectors that are sparse.
+        synthetic.replace_weights(directory, variant.seed)
+        lower_decoder_bias(directory)
+        with synthetic.materialised(directory) as copy:
+            write_golden(variant, directory, copy)
+
+
+def save_model(variant: Variant, directory: Path) -> None:
+    if variant.kind == "bert":
+        tokenizer = tiny.wordpiece()
+        model = BertForMaskedLM(BertConfig(vocab_size=len(tokenizer), **tiny.BERT))
+    else:
+        tokenizer = tiny.distilbert()
+        config = DistilBertConfig(vocab_size=len(tokenizer), **tiny.DISTILBERT)
+        model = DistilBertForMaskedLM(config)
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    if variant.pooling is None:
+        return
+    transformer = Transformer(str(directory), transformer_task="fill-mask")
+    strategy, activation = variant.pooling
+    pooling = SpladePooling(pooling_strategy=strategy, activation_function=activation)
+    encoder = SparseEncoder(modules=[transformer, pooling], device="cpu")
+    empty_dir(directory)
+    encoder.save(str(directory), create_model_card=False)
+    if variant.legacy:
+        rewrite_as_legacy(directory)
+
+
+def rewrite_as_legacy(directory: Path) -> None:
+    modules = json.loads((directory / "modules.json").read_text())
+    names = ["MLMTransformer", "SpladePooling"]
+    for module, name in zip(modules, names, strict=True):
+        module["type"] = f"sentence_transformers.sparse_encoder.models.{name}"
+    write_json(directory / "modules.json", modules)
+    config = {"max_seq_length": tiny.MAX_TOKENS, "do_lower_case": False}
+    write_json(directory / "sentence_bert_config.json", config)
+    path = directory / modules[1]["path"] / "config.json"
+    pooling = json.loads(path.read_text())
+    pooling["word_embedding_dimension"] = pooling.pop("embedding_dimension")
+    write_json(path, pooling)
+
+
+def lower_decoder_bias(directory: Path) -> None:
+    formula = json.loads((directory / synthetic.FORMULA).read_text())
+    tensors = formula["tensors"]
+    name = next(
+        name
+        for name in ("cls.predictions.bias", "vocab_projector.bias")
+        if name in tensors
+    )
+    tensors[name]["shift"] = -6.0
+    synthetic.write(directory, formula["seed"], tensors)
+
+
+def write_golden(variant: Variant, directory: Path, copy: Path) -> None:
+    encoder = SparseEncoder(str(copy), device="cpu", local_files_only=True)
+    assert encoder.max_seq_length == tiny.MAX_TOKENS
+    cases, rows = [], []
+    for text in TEXTS:
+        features = encoder.preprocess([text])
+        row = encoder.encode(text, convert_to_sparse_tensor=False).numpy()
+        weights = {str(token): float(row[token]) for token in np.flatnonzero(row)}
+        cases.append(
+            {
+                "text": text,
+                "ids": features["input_ids"][0].tolist(),
+                "weights": weights,
+            }
+        )
+        rows.append(row)
+    rows = np.stack(rows)
+    share = (rows > 0).mean()
+    assert 0.02 < share < 0.5, (variant.name, share)
+    write_json_sections(directory / "golden.json", {"cases": cases})
+    save_file({"embeddings": rows}, directory / "golden.safetensors")

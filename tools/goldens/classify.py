@@ -19,7 +19,7 @@ from transformers import (
     TextClassificationPipeline,
 )
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json_sections
 
@@ -97,8 +97,8 @@ def make(out: Path, _work: Path) -> None:
         model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
         gains = {"classifier.weight": 2, "out_proj": 2} | variant.gains
-        synthetic.replace_weights(directory, variant.seed, gains)
-        with synthetic.materialised(directory) as copy:
+        formula.replace_weights(directory, variant.seed, gains)
+        with formula.materialised(directory) as copy:
             write_golden(directory, copy)
 
 

@@ -29,7 +29,7 @@ from transformers import (
 )
 from transformers.image_utils import load_image
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json, write_json_sections
 
@@ -63,13 +63,13 @@ def draw(directory: Path) -> None:
     def noise(name: str, *shape: int) -> np.ndarray:
         """Smooth enough for JPEG, uneven enough that a wrong filter shows."""
         height, width, channels = shape
-        coarse = synthetic.values(180, name, [5, 5, channels], 127.0, 128.0)
+        coarse = formula.values(180, name, [5, 5, channels], 127.0, 128.0)
         rows, columns = np.linspace(0, 3.999, height), np.linspace(0, 3.999, width)
         top, left = rows.astype(int), columns.astype(int)
         y, x = (rows - top)[:, None, None], (columns - left)[None, :, None]
         above = coarse[top][:, left] * (1 - x) + coarse[top][:, left + 1] * x
         below = coarse[top + 1][:, left] * (1 - x) + coarse[top + 1][:, left + 1] * x
-        fine = synthetic.values(180, name + ".fine", list(shape), 20.0, 0.0)
+        fine = formula.values(180, name + ".fine", list(shape), 20.0, 0.0)
         return np.clip(above * (1 - y) + below * y + fine, 0, 255).astype(np.uint8)
 
     def png(name: str, array: np.ndarray, mode: str) -> Image.Image:
@@ -138,7 +138,7 @@ def clip(directory: Path, seed: int, legacy_end: bool) -> None:
     )
     CLIPModel(config).save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    synthetic.replace_weights(directory, seed)
+    formula.replace_weights(directory, seed)
     processor = {
         "crop_size": 32,
         "do_center_crop": True,
@@ -159,7 +159,7 @@ def clip(directory: Path, seed: int, legacy_end: bool) -> None:
         processor["image_processor_type"] = "CLIPImageProcessor"
         del processor["feature_extractor_type"]
     write_json(directory / "preprocessor_config.json", processor)
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         model = CLIPModel.from_pretrained(copy).eval()
         tokens = [
             tokenizer(text, truncation=True, return_tensors="pt") for text in TEXTS
@@ -231,7 +231,7 @@ def siglip(directory: Path, seed: int) -> None:
         "unk_token": "<unk>",
     }
     write_json(directory / "tokenizer_config.json", tokenizer_config)
-    synthetic.replace_weights(directory, seed)
+    formula.replace_weights(directory, seed)
     processor = {
         "do_normalize": True,
         "do_rescale": True,
@@ -245,7 +245,7 @@ def siglip(directory: Path, seed: int) -> None:
         "size": {"height": 32, "width": 32},
     }
     write_json(directory / "preprocessor_config.json", processor)
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         model = SiglipModel.from_pretrained(copy).eval()
         tokens = []
         for text in TEXTS:

@@ -11,7 +11,7 @@ from safetensors.numpy import load_file, save_file
 from sentence_transformers import MultiVectorEncoder
 from transformers import AddedToken, BertConfig, BertModel, BertTokenizer
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json, write_json_sections
 
@@ -89,13 +89,13 @@ def save_stanford(
     encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **tiny.BERT))
     encoder.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    path = directory / synthetic.WEIGHTS
+    path = directory / formula.WEIGHTS
     shapes = {
         f"bert.{name}": list(value.shape) for name, value in load_file(path).items()
     }
     path.unlink()
     shapes["linear.weight"] = [DIM, tiny.HIDDEN]
-    synthetic.write(directory, seed, synthetic.uneven(shapes, {}))
+    formula.write(directory, seed, formula.uneven(shapes, {}))
 
     config = json.loads((directory / "config.json").read_text())
     write_json(directory / "config.json", config | {"architectures": ["HF_ColBERT"]})
@@ -122,11 +122,11 @@ def save_pylate(directory: Path, seed: int, changes: dict) -> None:
     encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **tiny.BERT))
     encoder.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    synthetic.replace_weights(directory, seed)
+    formula.replace_weights(directory, seed)
     dense = directory / "1_Dense"
     dense.mkdir()
     shapes = {"linear.weight": [DIM, tiny.HIDDEN]}
-    synthetic.write(dense, seed, synthetic.uneven(shapes, {}))
+    formula.write(dense, seed, formula.uneven(shapes, {}))
     identity = "torch.nn.modules.linear.Identity"
     write_json(
         dense / "config.json",
@@ -163,18 +163,18 @@ def save_pylate(directory: Path, seed: int, changes: dict) -> None:
 
 def save_native(source: Path, directory: Path) -> None:
     empty_dir(directory)
-    with synthetic.materialised(source) as copy:
+    with formula.materialised(source) as copy:
         model = MultiVectorEncoder(str(copy), device="cpu", local_files_only=True)
         model.save(str(directory), create_model_card=False)
-    for path in sorted(directory.rglob(synthetic.WEIGHTS)):
+    for path in sorted(directory.rglob(formula.WEIGHTS)):
         path.unlink()
-        formula = source / path.parent.relative_to(directory) / synthetic.FORMULA
-        (path.parent / synthetic.FORMULA).write_text(formula.read_text())
+        formula = source / path.parent.relative_to(directory) / formula.FORMULA
+        (path.parent / formula.FORMULA).write_text(formula.read_text())
 
 
 @torch.inference_mode()
 def write_golden(directory: Path, rules: Rules) -> None:
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         tokenizer = BertTokenizer.from_pretrained(copy)
         encoder, projection = load(copy)
         queries = [
@@ -212,14 +212,14 @@ def write_golden(directory: Path, rules: Rules) -> None:
 
 
 def load(copy: Path) -> tuple[BertModel, torch.Tensor]:
-    tensors = load_file(copy / synthetic.WEIGHTS)
+    tensors = load_file(copy / formula.WEIGHTS)
     if "linear.weight" in tensors:
         projection = tensors.pop("linear.weight")
         tensors = {
             name.removeprefix("bert."): value for name, value in tensors.items()
         }
     else:
-        projection = load_file(copy / "1_Dense" / synthetic.WEIGHTS)["linear.weight"]
+        projection = load_file(copy / "1_Dense" / formula.WEIGHTS)["linear.weight"]
     encoder = BertModel(BertConfig.from_pretrained(copy)).eval()
     state = {name: torch.from_numpy(value) for name, value in tensors.items()}
     encoder.load_state_dict(state)

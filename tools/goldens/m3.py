@@ -10,7 +10,7 @@ from sentence_transformers.base.modules import Normalize, Transformer
 from sentence_transformers.sentence_transformer.modules import Pooling
 from transformers import XLMRobertaConfig, XLMRobertaModel
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json_sections
 from sentence import TEXTS
@@ -31,17 +31,17 @@ def make(out: Path, _work: Path) -> None:
     model = SentenceTransformer(modules=modules, device="cpu")
     empty_dir(directory)
     model.save(str(directory), create_model_card=False)
-    synthetic.replace_weights(directory, SEED)
+    formula.replace_weights(directory, SEED)
     # In half precision and by torch.save, as the model is published.
     torch.save(linear("sparse_linear", 1), directory / "sparse_linear.pt")
     torch.save(linear("colbert_linear", DIM), directory / "colbert_linear.pt")
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         write_golden(directory, copy)
 
 
 def linear(name: str, size: int) -> dict[str, torch.Tensor]:
-    weight = synthetic.values(SEED, f"{name}.weight", [size, tiny.HIDDEN], 0.4, 0.0)
-    bias = synthetic.values(SEED, f"{name}.bias", [size], 0.2, 0.0)
+    weight = formula.values(SEED, f"{name}.weight", [size, tiny.HIDDEN], 0.4, 0.0)
+    bias = formula.values(SEED, f"{name}.bias", [size], 0.2, 0.0)
     return {
         "weight": torch.from_numpy(weight).half(),
         "bias": torch.from_numpy(bias).half(),

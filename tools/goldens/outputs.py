@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer.modules import Pooling
 from sentence_transformers.util.quantization import quantize_embeddings
 from transformers import BertConfig, BertModel
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json_sections
 from sentence import TEXTS
@@ -28,12 +28,12 @@ def make(out: Path, _work: Path) -> None:
 def quantised(directory: Path) -> None:
     empty_dir(directory)
     # 20 dimensions: the last byte of the bits is half empty.
-    embeddings = synthetic.values(141, "embeddings", [9, 20], 1.0, 0.0)
+    embeddings = formula.values(141, "embeddings", [9, 20], 1.0, 0.0)
     embeddings[0, :6] = [0.0, -0.0, 1e-38, -1e-38, 1.0, -1.0]  # Only > 0 is a one.
     embeddings[:, 6] = 0.25  # A dimension without a range.
     embeddings[:, 7] = np.arange(9) / 8 - 0.5  # Values on or next to a step.
     embeddings[1] = embeddings[2]
-    calibration = synthetic.values(142, "calibration", [50, 20], 0.5, 0.1)
+    calibration = formula.values(142, "calibration", [50, 20], 0.5, 0.1)
     calibration[:, 8] = 0.125
     given = np.stack(
         [np.full(20, -0.75, np.float32), np.linspace(0.1, 1.5, 20, dtype=np.float32)]
@@ -68,8 +68,8 @@ def truncated(directory: Path) -> None:
     model = SentenceTransformer(modules=modules, device="cpu")
     empty_dir(directory)
     model.save(str(directory), create_model_card=False)
-    synthetic.replace_weights(directory, 143)
-    with synthetic.materialised(directory) as copy:
+    formula.replace_weights(directory, 143)
+    with formula.materialised(directory) as copy:
         model = SentenceTransformer(str(copy), device="cpu", local_files_only=True)
         arrays = {}
         for size in DIMENSIONS:

@@ -13,7 +13,7 @@ from transformers import (
     XLMRobertaForSequenceClassification,
 )
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json_sections
 
@@ -63,10 +63,10 @@ def make_one(directory: Path, model, tokenizer, seed: int) -> None:
     empty_dir(directory)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
-    synthetic.replace_weights(
+    formula.replace_weights(
         directory, seed, {"classifier.weight": 3, "out_proj": 4}
     )
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         encoder = CrossEncoder(str(copy), device="cpu", local_files_only=True)
         write_golden(directory, encoder)
 

@@ -16,7 +16,7 @@ from transformers import (
     DistilBertForMaskedLM,
 )
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json, write_json_sections
 from sentence import TEXTS
@@ -50,9 +50,9 @@ def make(out: Path, _work: Path) -> None:
         directory = empty_dir(out / variant.name)
         save_model(variant, directory)
         # Half of the logits below zero and the bias lower still, for vectors that are sparse.
-        synthetic.replace_weights(directory, variant.seed)
+        formula.replace_weights(directory, variant.seed)
         lower_decoder_bias(directory)
-        with synthetic.materialised(directory) as copy:
+        with formula.materialised(directory) as copy:
             write_golden(variant, directory, copy)
 
 
@@ -93,7 +93,7 @@ def rewrite_as_legacy(directory: Path) -> None:
 
 
 def lower_decoder_bias(directory: Path) -> None:
-    formula = json.loads((directory / synthetic.FORMULA).read_text())
+    formula = json.loads((directory / formula.FORMULA).read_text())
     tensors = formula["tensors"]
     name = next(
         name
@@ -101,7 +101,7 @@ def lower_decoder_bias(directory: Path) -> None:
         if name in tensors
     )
     tensors[name]["shift"] = -6.0
-    synthetic.write(directory, formula["seed"], tensors)
+    formula.write(directory, formula["seed"], tensors)
 
 
 def write_golden(variant: Variant, directory: Path, copy: Path) -> None:

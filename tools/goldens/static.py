@@ -12,7 +12,7 @@ from sentence_transformers.base.modules import Normalize
 from sentence_transformers.sentence_transformer.modules import StaticEmbedding
 from tokenizers import Tokenizer
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json, write_json_sections
 from sentence import TEXTS
@@ -67,10 +67,10 @@ def sentence_transformers(directory: Path, seed: int, then: list) -> None:
     static = StaticEmbedding(tokenizer, embedding_dim=DIM)
     model = SentenceTransformer(modules=[static, *then], device="cpu")
     model.save(str(directory), create_model_card=False)
-    synthetic.replace_weights(directory, seed)
+    formula.replace_weights(directory, seed)
     if then:
         move_to_folder(directory)
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         model = SentenceTransformer(str(copy), device="cpu", local_files_only=True)
         cases, arrays = [], {"embeddings": []}
         for case in all_cases():
@@ -85,7 +85,7 @@ def move_to_folder(directory: Path) -> None:
     """As sentence-transformers 3 and 4 saved it: the first module in a folder of its own."""
     folder = directory / "0_StaticEmbedding"
     folder.mkdir()
-    for name in (synthetic.FORMULA, "tokenizer.json"):
+    for name in (formula.FORMULA, "tokenizer.json"):
         (directory / name).rename(folder / name)
     modules = json.loads((directory / "modules.json").read_text())
     modules[0]["path"] = folder.name
@@ -104,10 +104,10 @@ def model2vec(
     **options: Any,
 ) -> None:
     size = tokenizer.get_vocab_size()
-    vectors = synthetic.values(seed, "embeddings", [size, DIM], 1.0, 0.0)
+    vectors = formula.values(seed, "embeddings", [size, DIM], 1.0, 0.0)
     model = StaticModel(vectors, tokenizer, CONFIG, normalize=normalize, **options)
     save(model, directory, drop or [])
-    synthetic.replace_weights(directory, seed)
+    formula.replace_weights(directory, seed)
     golden(directory)
 
 
@@ -117,9 +117,9 @@ def quantised(
     size, rows = tokenizer.get_vocab_size(), 40
     vector_type, mapping_type = dtypes
     scale = 127.0 if vector_type is np.int8 else 1.0
-    vectors = synthetic.values(seed, "embeddings", [rows, DIM], scale, 0.0)
-    weights = synthetic.values(seed, "weights", [size], 0.9, 1.0)
-    mapping = synthetic.values(seed, "mapping", [size], rows / 2, rows / 2)
+    vectors = formula.values(seed, "embeddings", [rows, DIM], scale, 0.0)
+    weights = formula.values(seed, "weights", [size], 0.9, 1.0)
+    mapping = formula.values(seed, "mapping", [size], rows / 2, rows / 2)
     model = StaticModel(
         vectors.astype(vector_type),
         tokenizer,
@@ -148,7 +148,7 @@ def save(model: StaticModel, directory: Path, drop: list[str]) -> None:
 
 
 def golden(directory: Path) -> None:
-    with synthetic.materialised(directory) as copy:
+    with formula.materialised(directory) as copy:
         model = StaticModel.from_pretrained(copy)
         # The same files read by sentence-transformers, by way of modules.json: unknown tokens count, no text is cut by
         # characters, and the only limit is one in tokenizer.json.

@@ -19,7 +19,7 @@ from transformers import (
     XLMRobertaForTokenClassification,
 )
 
-import synthetic
+import formula
 import tiny
 from files import empty_dir, write_json_sections
 
@@ -73,8 +73,8 @@ def make(out: Path, _work: Path) -> None:
         model, tokenizer = build(variant)
         model.save_pretrained(directory)
         tokenizer.save_pretrained(directory)
-        synthetic.replace_weights(directory, variant.seed, GAINS)
-        with synthetic.materialised(directory) as copy:
+        formula.replace_weights(directory, variant.seed, GAINS)
+        with formula.materialised(directory) as copy:
             write_golden(directory, copy)
 
 

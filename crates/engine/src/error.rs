@@ -83,6 +83,11 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whether another device might do where this one failed.
+    pub(crate) fn is_the_devices(&self) -> bool {
+        matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
+    }
+
     pub(crate) fn file(path: &Path, what: impl ToString) -> Error {
         Error::File { path: path.to_path_buf(), what: what.to_string() }
     }

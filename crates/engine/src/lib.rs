@@ -10,23 +10,36 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod classifier;
+mod colbert;
 mod embedder;
 mod error;
 mod load;
+mod m3;
+mod multi;
 mod options;
 mod plan;
+mod reranker;
 mod run;
 mod schedule;
 mod sentence;
+mod session;
 pub mod source;
+mod sparse;
 mod text;
 mod verdict;
 
-pub use embedder::{Embedder, Embeddings, Prompt, plan};
+pub use classifier::{Classified, Classifier, Label, Representation, Scores, TextOrPair};
+pub use embedder::{Embedder, Embeddings, Prompt};
 pub use error::{Error, Result};
 pub use load::Checkpoint;
+pub use m3::{M3, Three, Threes};
+pub use multi::{Multi, MultiEmbeddings, Vectors};
 pub use options::{DeviceChoice, LoadOptions};
 pub use plan::Plan;
+pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
+pub use session::Loaded;
+pub use sparse::{Sparse, SparseEmbeddings, SparseVector};
 pub use verdict::{Verdict, verdict_path};
 
 /// What runs underneath: devices, dtypes, rungs, cases.

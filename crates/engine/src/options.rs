@@ -26,15 +26,22 @@ impl FromStr for DeviceChoice {
 }
 
 impl DeviceChoice {
-    /// The device, and for `auto` why it is the one.
-    pub fn decide(self) -> (Device, Option<String>) {
-        match self {
+    /// The devices to try, best first, and for `auto` why the first is the one. Without `fallback` there is one only.
+    pub fn candidates(self, fallback: bool) -> (Vec<Device>, Option<String>) {
+        let (first, why) = match self {
             DeviceChoice::Only(device) => (device, None),
             DeviceChoice::Auto => {
                 let (device, why) = Device::best();
                 (device, Some(why))
             }
+        };
+        let mut devices = vec![first];
+        if fallback {
+            let others = Device::all().into_iter().map(|info| info.device);
+            // A GPU before the CPU, which is first in the list.
+            devices.extend(others.rev().filter(|d| *d != first));
         }
+        (devices, why)
     }
 }
 
@@ -43,6 +50,8 @@ impl DeviceChoice {
 pub struct LoadOptions {
     /// Where it runs.
     pub device: DeviceChoice,
+    /// Whether the next best device may be taken where that one cannot serve. Every such step is told.
+    pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
     /// What the ladder may do.
@@ -67,6 +76,7 @@ impl LoadOptions {
     pub fn new(source: source::Options) -> LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
+            fallback: false,
             dtype: DType::F32,
             policy: Policy::default(),
             batch_tokens: None,

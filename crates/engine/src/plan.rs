@@ -3,6 +3,7 @@
 use crate::{Error, Result};
 use sconce_ops::{DType, Device, Step};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// A model on a device, planned by running its own forward pass on phantoms.
 #[derive(Clone, Debug)]
@@ -38,6 +39,15 @@ impl Plan {
             seen.insert((s.op, s.dtype, why.clone())).then(|| format!("{} in {}{at}: {why}", s.op, s.dtype))
         };
         self.steps.iter().filter_map(tell).collect()
+    }
+
+    /// Refuses weights that belong to no part of the model that is known: a model that was understood has none.
+    pub(crate) fn check_unread(&self, root: &Path) -> Result<()> {
+        let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::spare(name)).collect();
+        let Some(first) = strange.first() else { return Ok(()) };
+        let more = if strange.len() > 1 { format!(" and {} more tensors", strange.len() - 1) } else { String::new() };
+        let what = format!("the weights hold {first}{more}, which this architecture does not have by its config.json");
+        Err(Error::file(root, what))
     }
 
     /// Refuses what cannot run, or would not fit into `free` bytes.

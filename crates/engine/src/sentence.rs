@@ -4,20 +4,19 @@
 //! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
 
 use crate::load::{json, optional_json};
-use crate::{Error, Result};
-use sconce_ops::{Activation, Pooling};
+use crate::session::Reading;
+use crate::{Error, Prompt, Result};
+use sconce_ops::{Activation, Linear, Pooling, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 
 /// How a text becomes a vector, as the model's files say.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Recipe {
-    /// The longest sequence, special tokens included, as far as these files know.
-    pub(crate) max_tokens: Option<usize>,
-    /// Lower-case the text before the tokenizer sees it.
-    pub(crate) lower_case: bool,
+    /// How texts go in.
+    pub(crate) reading: Reading,
     /// Laid side by side in this order.
     pub(crate) poolings: Vec<Pooling>,
     /// Whether tokens of the prompt count in the pooling.
@@ -33,17 +32,59 @@ pub(crate) struct Recipe {
 /// A module behind the pooling.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Module {
-    /// y = act(W x + b), its weights in `dir`.
-    Dense { dir: PathBuf, inputs: usize, outputs: usize, bias: bool, activation: Activation },
+    /// y = act(W x + b).
+    Dense(Dense),
     /// To length one.
     Normalize,
 }
 
+/// A dense layer, its weights in `dir`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dense {
+    pub(crate) dir: PathBuf,
+    pub(crate) outputs: usize,
+    inputs: usize,
+    bias: bool,
+    activation: Activation,
+}
+
+impl Dense {
+    /// Its weights, for rows of `inputs` numbers.
+    pub(crate) fn load(&self, inputs: usize, w: &Weights) -> Result<Linear> {
+        if self.inputs != inputs {
+            let what = format!("takes {} numbers, but {inputs} come before it", self.inputs);
+            return Err(Error::file(&self.dir.join("config.json"), what));
+        }
+        Ok(Linear::load(&w.sub("linear"), inputs, self.outputs, self.bias)?.with(self.activation))
+    }
+}
+
+/// A line of `modules.json`.
 #[derive(Deserialize)]
-struct ModuleEntry {
+pub(crate) struct Entry {
     #[serde(rename = "type")]
-    class: String,
+    kind: String,
     path: String,
+}
+
+impl Entry {
+    /// The class without the modules it lies in: those have moved between releases, its own name has not. Code of the model's
+    /// own has no name here: it is not run.
+    pub(crate) fn class(&self) -> &str {
+        match self.kind.split_once('.') {
+            Some(("sentence_transformers" | "pylate", path)) => path.rsplit('.').next().unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// Its folder in `dir`; `path` is the file that names it.
+    pub(crate) fn folder(&self, dir: &Path, path: &Path) -> Result<PathBuf> {
+        let inside = Path::new(&self.path);
+        if !inside.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
+            return Err(Error::file(path, format!("module path `{}` leads out of the model", self.path)));
+        }
+        Ok(dir.join(inside))
+    }
 }
 
 #[derive(Default, Deserialize)]
@@ -75,14 +116,9 @@ impl Recipe {
     /// Reads the files in `dir`. A plain transformers model, without `modules.json`, is pooled by the mean, as
     /// sentence-transformers does it.
     pub(crate) fn read(dir: &Path) -> Result<Recipe> {
-        let config: SentenceConfig = optional_json(&dir.join("sentence_bert_config.json"))?.unwrap_or_default();
         let prompts: Prompts = optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
         let mut recipe = Recipe {
-            max_tokens: match config.max_seq_length {
-                Some(length) => Some(length),
-                None => model_max_length(&dir.join("tokenizer_config.json"))?,
-            },
-            lower_case: config.do_lower_case,
+            reading: reading(dir, dir)?,
             poolings: Vec::new(),
             include_prompt: true,
             tail: Vec::new(),
@@ -90,7 +126,7 @@ impl Recipe {
             default_prompt: prompts.default_prompt_name,
         };
         let path = dir.join("modules.json");
-        match optional_json::<Vec<ModuleEntry>>(&path)? {
+        match optional_json::<Vec<Entry>>(&path)? {
             Some(modules) => recipe.modules(dir, &path, &modules)?,
             None => recipe.poolings = vec![Pooling::Mean],
         }
@@ -103,33 +139,43 @@ impl Recipe {
         Ok(recipe)
     }
 
-    fn modules(&mut self, dir: &Path, path: &Path, modules: &[ModuleEntry]) -> Result<()> {
+    /// The words that `prompt` puts before a text.
+    pub(crate) fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        let named = |name: &str| {
+            let names = || self.prompts.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let unknown = || Error::Input(format!("the model has no prompt `{name}`; it has: {}", names()));
+            self.prompts.get(name).map(String::as_str).ok_or_else(unknown)
+        };
+        match prompt {
+            Prompt::Text(text) => Ok(text),
+            Prompt::Named(name) => named(name),
+            Prompt::Default => self.default_prompt.as_deref().map_or(Ok(""), named),
+        }
+    }
+
+    fn modules(&mut self, dir: &Path, path: &Path, modules: &[Entry]) -> Result<()> {
         for (i, module) in modules.iter().enumerate() {
-            let inside = Path::new(&module.path);
-            if !inside.components().all(|c| matches!(c, std::path::Component::Normal(_))) {
-                return Err(Error::file(path, format!("module path `{}` leads out of the model", module.path)));
-            }
-            // The class has moved between releases; its own name has not.
-            let class = module.class.rsplit('.').next().unwrap_or_default();
-            match class {
-                _ if !module.class.starts_with("sentence_transformers.") => {
-                    return Err(Error::file(
-                        path,
-                        format!("`{}` is code of the model's own, which is not run", module.class),
-                    ));
+            let folder = module.folder(dir, path)?;
+            match module.class() {
+                "" => {
+                    let what = format!("`{}` is code of the model's own, which is not run", module.kind);
+                    return Err(Error::file(path, what));
                 }
-                "Transformer" if i == 0 && module.path.is_empty() => {}
-                "Pooling" if i == 1 => self.pooling(&dir.join(inside).join("config.json"))?,
-                "Dense" if i > 1 => self.tail.push(dense(&dir.join(inside))?),
-                "Normalize" if i > 1 => self.tail.push(Module::Normalize),
+                "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
+                "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
+                "Dense" if i > 1 => self.tail.push(Module::Dense(dense(&folder)?)),
+                "Normalize" if i > 0 => self.tail.push(Module::Normalize),
                 _ => {
-                    let what = format!("module {i} is `{}`, which is not supported there", module.class);
+                    let what = format!("module {i} is `{}`, which is not supported there", module.kind);
                     return Err(Error::file(path, what));
                 }
             }
         }
         if self.poolings.is_empty() {
-            return Err(Error::file(path, "no pooling: the model gives a vector a token, not a vector a text"));
+            return Err(Error::file(
+                path,
+                "no pooling: the model gives a vector a token; read it with `embed --multi`",
+            ));
         }
         Ok(())
     }
@@ -184,7 +230,7 @@ fn yes() -> bool {
     true
 }
 
-fn dense(dir: &Path) -> Result<Module> {
+pub(crate) fn dense(dir: &Path) -> Result<Dense> {
     let path = dir.join("config.json");
     let config: DenseConfig = json(&path)?;
     if config.use_residual {
@@ -196,15 +242,32 @@ fn dense(dir: &Path) -> Result<Module> {
         Some("torch.nn.modules.activation.ReLU") => Activation::Relu,
         Some("torch.nn.modules.activation.GELU") => Activation::Gelu,
         Some("torch.nn.modules.activation.SiLU") => Activation::Silu,
+        Some("torch.nn.modules.activation.Sigmoid") => Activation::Sigmoid,
         Some(other) => return Err(Error::file(&path, format!("activation `{other}` is not supported"))),
     };
-    Ok(Module::Dense {
+    Ok(Dense {
         dir: dir.to_path_buf(),
         inputs: config.in_features,
         outputs: config.out_features,
         bias: config.bias,
         activation,
     })
+}
+
+/// How texts go into the encoder in `root`, as the files of sentence-transformers beside it or in `dir` say.
+pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
+    let config = match optional_json(&root.join("sentence_bert_config.json"))? {
+        Some(config) => config,
+        None => optional_json::<SentenceConfig>(&dir.join("sentence_bert_config.json"))?.unwrap_or_default(),
+    };
+    let plain = plain_reading(root)?;
+    Ok(Reading { max_tokens: config.max_seq_length.or(plain.max_tokens), lower_case: config.do_lower_case, ..plain })
+}
+
+/// How texts go into a plain transformers model.
+pub(crate) fn plain_reading(dir: &Path) -> Result<Reading> {
+    let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
+    Ok(Reading { root: dir.to_path_buf(), max_tokens, lower_case: false })
 }
 
 /// The tokenizer's own limit. Models without one write a number beyond any length (1e30).

@@ -1,5 +1,6 @@
 //! Text to tokens, in parallel, with truncation told.
 
+use crate::classifier::TextOrPair;
 use crate::load::bytes;
 use crate::{Error, Result};
 use rayon::prelude::*;
@@ -7,7 +8,7 @@ use sconce_models::Sequence;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
-use tokenizers::{TruncationDirection, TruncationParams, TruncationStrategy};
+use tokenizers::{EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
 
 /// The largest vocabularies are some 30 MB of JSON.
 const LARGEST: u64 = 256 << 20;
@@ -16,6 +17,7 @@ const LARGEST: u64 = 256 << 20;
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
     max_tokens: usize,
+    mask: Option<u32>,
 }
 
 /// A text as the model will see it.
@@ -26,23 +28,20 @@ pub(crate) struct Encoded {
     pub(crate) truncated: bool,
     /// Whether the last token is a special one, such as `[SEP]`.
     ends_special: bool,
+    /// Whether the first one is, such as `[CLS]`.
+    pub(crate) starts_special: bool,
 }
 
 impl Tokenizer {
     /// Reads `tokenizer.json`. What it says of padding and length is replaced: those belong to how somebody once exported it.
-    pub(crate) fn load(path: &Path, max_tokens: usize, lower_case: bool) -> Result<Tokenizer> {
+    pub(crate) fn load(dir: &Path, max_tokens: usize, lower_case: bool) -> Result<Tokenizer> {
+        let path = &dir.join("tokenizer.json");
         let bytes = bytes(path, LARGEST)?;
         let mut inner = sound(|| tokenizers::Tokenizer::from_bytes(&bytes))
             .map_err(|e| Error::file(path, format!("not a tokenizer that can be used: {e}")))?;
         inner.with_padding(None);
-        let truncation = TruncationParams {
-            max_length: max_tokens,
-            strategy: TruncationStrategy::LongestFirst,
-            stride: 0,
-            direction: TruncationDirection::Right,
-        };
         let adapt = || {
-            inner.with_truncation(Some(truncation))?;
+            inner.with_truncation(Some(truncation(max_tokens)))?;
             if lower_case {
                 let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
                 steps.extend(inner.get_normalizer().cloned());
@@ -51,14 +50,68 @@ impl Tokenizer {
             Ok(())
         };
         sound(adapt).map_err(|e| Error::file(path, format!("cannot cut at {max_tokens} tokens: {e}")))?;
-        Ok(Tokenizer { inner, max_tokens })
+        let mask = ["[MASK]", "<mask>"].iter().find_map(|token| inner.token_to_id(token));
+        Ok(Tokenizer { inner, max_tokens, mask })
     }
 
     /// Tokens of every text, in order.
     pub(crate) fn encode<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Encoded>> {
-        let encode =
-            |(i, text): (usize, &T)| self.encode_one(text.as_ref(), prompt).map_err(|why| Error::Text { text: i, why });
+        self.encode_to(texts, prompt, self.max_tokens)
+    }
+
+    /// The same, cut at `most` tokens where that is less than the model can take.
+    pub(crate) fn encode_to<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        prompt: &str,
+        most: usize,
+    ) -> Result<Vec<Encoded>> {
+        let shorter = if most < self.max_tokens { Some(self.cutting_at(most)?) } else { None };
+        let tokenizer = shorter.as_ref().unwrap_or(self);
+        let encode = |(i, text): (usize, &T)| {
+            tokenizer.encode_one(text.as_ref(), prompt).map_err(|why| Error::Text { text: i, why })
+        };
         texts.par_iter().enumerate().map(encode).collect()
+    }
+
+    /// The longest sequence.
+    pub(crate) fn max_tokens(&self) -> usize {
+        self.max_tokens
+    }
+
+    fn cutting_at(&self, max_tokens: usize) -> Result<Tokenizer> {
+        let mut inner = self.inner.clone();
+        sound(|| inner.with_truncation(Some(truncation(max_tokens))).map(drop))
+            .map_err(|e| Error::Input(format!("texts cannot be cut at {max_tokens} tokens: {e}")))?;
+        Ok(Tokenizer { inner, max_tokens, mask: self.mask })
+    }
+
+    /// The id of the mask token, if there is one.
+    pub(crate) fn mask(&self) -> Option<u32> {
+        self.mask
+    }
+
+    /// Tokens of texts and pairs, in order; of a pair the longer text is cut first.
+    pub(crate) fn encode_pairs(&self, texts: &[TextOrPair<'_>]) -> Result<Vec<Encoded>> {
+        let encode = |(i, t): (usize, &TextOrPair<'_>)| {
+            let bytes = t.text.len() + t.pair.map_or(0, str::len);
+            let input = match t.pair {
+                Some(pair) => EncodeInput::from((t.text, pair)),
+                None => EncodeInput::from(t.text),
+            };
+            self.encode_input(input, bytes).map_err(|why| Error::Text { text: i, why })
+        };
+        texts.par_iter().enumerate().map(encode).collect()
+    }
+
+    /// The token of an id, as the vocabulary writes it.
+    pub(crate) fn token(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// The id of a token that is written so in the vocabulary.
+    pub(crate) fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
     }
 
     /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
@@ -69,8 +122,12 @@ impl Tokenizer {
 
     fn encode_one(&self, text: &str, prompt: &str) -> Result<Encoded, String> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
-        let encoding = sound(|| self.inner.encode(joined, true))
-            .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()))?;
+        self.encode_input(EncodeInput::from(joined), text.len())
+    }
+
+    fn encode_input(&self, input: EncodeInput<'_>, bytes: usize) -> Result<Encoded, String> {
+        let encoding = sound(|| self.inner.encode(input, true))
+            .map_err(|e| format!("the tokenizer failed on its {bytes} bytes: {e}"))?;
         if encoding.is_empty() {
             return Err("this tokenizer makes no token of it, so it has no vector".into());
         }
@@ -86,8 +143,14 @@ impl Tokenizer {
             },
             truncated: !encoding.get_overflowing().is_empty(),
             ends_special: encoding.get_special_tokens_mask().last() == Some(&1),
+            starts_special: encoding.get_special_tokens_mask().first() == Some(&1),
         })
     }
+}
+
+fn truncation(max_length: usize) -> TruncationParams {
+    let (strategy, direction) = (TruncationStrategy::LongestFirst, TruncationDirection::Right);
+    TruncationParams { max_length, strategy, stride: 0, direction }
 }
 
 /// A tokenizer file is untrusted, and the library asserts some of what such a file may break.

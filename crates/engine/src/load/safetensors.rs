@@ -49,6 +49,13 @@ impl Checkpoint {
         Ok(checkpoint)
     }
 
+    /// The weights in one file, `name` with an ending of a format that is read.
+    pub(crate) fn open_file(dir: &Path, name: &str) -> Result<Checkpoint> {
+        let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
+        checkpoint.add(&dir.join(format!("{name}.safetensors")))?;
+        Ok(checkpoint)
+    }
+
     fn add(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).map_err(|e| Error::file(path, e))?;
         // SAFETY: the map is only read. Somebody who truncates the file while we run can make reads fail with SIGBUS; that

@@ -1,4 +1,4 @@
-//! Cases: both ways to take the tokens together, with and without the logarithm, vocabularies off the panel.
+//! Cases: both ways to take the tokens together, the logarithm once and twice, vocabularies off the panel.
 
 use super::reference::{self, Problem};
 use super::{Splade, splade};
@@ -6,12 +6,12 @@ use crate::case::{Case, Input, Tolerance, weights};
 use crate::{DType, Linear, Segments};
 
 pub(crate) fn cases() -> Vec<Case> {
-    let (max, sum) = (Splade { sum: false, linear: false }, Splade { sum: true, linear: false });
+    let (max, sum) = (Splade { sum: false, twice: false }, Splade { sum: true, twice: false });
     let shapes: [(&[usize], usize, usize, Splade); 4] = [
         (&[30, 1, 7], 96, 1000, max),
-        (&[5, 2], 40, 33, Splade { linear: true, ..max }),
+        (&[5, 2], 40, 33, Splade { twice: true, ..max }),
         (&[9, 1], 64, 301, sum),
-        (&[4], 16, 31, Splade { linear: true, ..sum }),
+        (&[4], 16, 31, Splade { twice: true, ..sum }),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
@@ -24,7 +24,7 @@ fn one(seed: u64, dtype: DType, (lengths, k, n, how): (&'static [usize], usize, 
     let (rx, rw, rb) = (x.clone(), w.clone(), b.clone());
     Case {
         op: "splade",
-        name: format!("{lengths:?} x {k} → {n}, {}{}", if how.sum { "sum" } else { "max" }, if how.linear { ", linear" } else { "" }),
+        name: format!("{lengths:?} x {k} → {n}, {}{}", if how.sum { "sum" } else { "max" }, if how.twice { ", twice" } else { "" }),
         dtype,
         // All in f32. Composed rounds the product to T before the rest.
         tolerance: Tolerance { fused: 0.0, composed: 2.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },

@@ -16,8 +16,10 @@ pub(super) fn run(op: &SpladeOp) -> Result<Tensor> {
         }
         // The weight grows with the logit, so that of the largest logit is the largest.
         let taken = if op.how.sum { logits } else { logits.max_keepdim(0)? };
-        let positive = taken.relu()?;
-        let weights = if op.how.linear { positive } else { (positive + 1.0)?.log()? };
+        let mut weights = (taken.relu()? + 1.0)?.log()?;
+        if op.how.twice {
+            weights = (weights + 1.0)?.log()?;
+        }
         rows.push(if op.how.sum { weights.sum_keepdim(0)? } else { weights });
     }
     Ok(Tensor::cat(&rows, 0)?)

@@ -20,15 +20,15 @@ use crate::{Activation, DType, Error, Linear, Result, Segments, Tensor};
 pub struct Splade {
     /// The sum instead of the largest.
     pub sum: bool,
-    /// Without the logarithm: max(x, 0) alone.
-    pub linear: bool,
+    /// The logarithm of the logarithm: log(1 + log(1 + max(x, 0))), which some models were trained with.
+    pub twice: bool,
 }
 
 impl Splade {
     /// What a token adds for a logit.
     fn weigh(self, logit: f64) -> f64 {
-        let positive = logit.max(0.0);
-        if self.linear { positive } else { positive.ln_1p() }
+        let weight = logit.max(0.0).ln_1p();
+        if self.twice { weight.ln_1p() } else { weight }
     }
 }
 

@@ -19,8 +19,8 @@ pub(super) fn splade(p: &Problem<'_>) -> Vec<f64> {
             let weights = range.clone().map(|t| {
                 let x = &p.x[t * p.k..][..p.k];
                 let logit = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>() + f64::from(*b);
-                let positive = logit.max(0.0);
-                if p.how.linear { positive } else { (1.0 + positive).ln() }
+                let weight = (1.0 + logit.max(0.0)).ln();
+                if p.how.twice { (1.0 + weight).ln() } else { weight }
             });
             y.push(if p.how.sum { weights.sum() } else { weights.fold(0.0, f64::max) });
         }

@@ -1,0 +1,116 @@
+//! The tensors that a checkpoint's pickle speaks of, once it has been read.
+
+use super::Dtype;
+use super::pickle::{Global, Machine, Span, Value, shown};
+use std::collections::HashSet;
+
+/// Torch itself goes to 64; weights have five at most.
+const MOST_AXES: usize = 8;
+/// The largest mixtures have as many, over a hundred files.
+const MOST_TENSORS: usize = 1 << 16;
+/// Under these names a training script keeps the state dict, if it keeps more than that.
+const NESTED: [&[u8]; 4] = [b"state_dict", b"model_state_dict", b"model", b"module"];
+
+/// A tensor as the pickle describes it. All of it is a claim, nothing is checked against the file yet.
+pub(super) struct Tensor<'a> {
+    pub(super) dtype: Dtype,
+    /// The name of its storage.
+    pub(super) key: &'a str,
+    /// Elements in that storage.
+    pub(super) length: usize,
+    /// Elements before its first one.
+    pub(super) offset: usize,
+    pub(super) dims: Vec<usize>,
+    /// As many as `dims`, in elements.
+    pub(super) strides: Vec<usize>,
+}
+
+/// The tensors of the state dict that `pickle` holds, in its order; no name comes twice.
+pub(super) fn state_dict(pickle: &[u8]) -> Result<Vec<(&str, Tensor<'_>)>, String> {
+    let (machine, mut value) = Machine::run(pickle)?;
+    // Twice is as deep as anybody nests, {"model": {"state_dict": {…}}}, and a dict may hold itself.
+    for _ in 0..2 {
+        let Value::Dict(dict) = value else { break };
+        let inner = |name: &&[u8]| {
+            let is_it = |(key, value): &_| matches!((key, value), (Value::Text(text), Value::Dict(_)) if text == name);
+            machine.entries(dict).find(is_it)
+        };
+        let Some((_, nested)) = NESTED.iter().find_map(inner) else { break };
+        value = nested;
+    }
+    if let Value::Dict(dict) = value
+        && let tensors = tensors(&machine, dict)?
+        && !tensors.is_empty()
+    {
+        return Ok(tensors);
+    }
+    Err("holds no state dict, that is, no dict of tensors by name (at the top or under state_dict or model); save \
+         model.state_dict() in Python"
+        .into())
+}
+
+/// The tensors directly in `dict`.
+fn tensors<'a>(machine: &Machine<'a>, dict: u32) -> Result<Vec<(&'a str, Tensor<'a>)>, String> {
+    let mut names = HashSet::new();
+    let mut tensors = Vec::new();
+    for (key, value) in machine.entries(dict) {
+        let Value::Tensor(arguments) = value else { continue };
+        let Value::Text(name) = key else { return Err("holds a tensor under a key that is no text".into()) };
+        if tensors.len() == MOST_TENSORS {
+            return Err(format!("holds more than {MOST_TENSORS} tensors"));
+        }
+        // One long name that is recalled again and again would otherwise be copied each time.
+        if !names.insert(name) {
+            return Err(format!("holds two tensors of the name {}", shown(name)));
+        }
+        let tensor = tensor(machine, arguments).map_err(|what| format!("{}: {what}", shown(name)));
+        let text = std::str::from_utf8(name).map_err(|_| format!("{} is not UTF-8", shown(name)));
+        match text.and_then(|text| Ok((text, tensor?))) {
+            Ok(found) => tensors.push(found),
+            Err(what) => return Err(format!("holds a tensor that cannot be read: {what}")),
+        }
+    }
+    Ok(tensors)
+}
+
+fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'static str> {
+    // Then come whether it wants a gradient, its hooks, since _rebuild_tensor_v3 its format, and on a few its marks.
+    let &[Value::Storage(id), Value::Int(offset), Value::Tuple(size), Value::Tuple(stride), _, _, ref more @ ..] =
+        machine.items(arguments)
+    else {
+        return Err("it is made of other things than torch.save writes");
+    };
+    let given = match more {
+        [] => None,
+        [Value::Global(Global::Dtype(dtype))] => Some(*dtype),
+        _ => return Err("its values are marked as negated or conjugated; save it again after .resolve_neg()"),
+    };
+    let &[Value::Text(b"storage"), Value::Global(Global::Storage(stored)), Value::Text(key), _, Value::Int(length)] =
+        machine.items(id)
+    else {
+        return Err("its storage is not named as torch.save names it");
+    };
+    let (dtype, length) = match (given, stored) {
+        (Some(dtype), Some(stored)) if dtype != stored => return Err("it and its storage differ in format"),
+        (_, Some(stored)) => (stored, length),
+        (Some(dtype), None) => (dtype, length / dtype.size() as i64),
+        (None, None) => return Err("its storage has no format"),
+    };
+    let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= 64);
+    let (size, stride) = (machine.items(size), machine.items(stride));
+    if size.len() != stride.len() || size.len() > MOST_AXES {
+        return Err("its shape and its strides do not match, or it has too many axes");
+    }
+    let whole = |value: &Value| match value {
+        Value::Int(n) => usize::try_from(*n).map_err(|_| "its shape has a negative number"),
+        _ => Err("its shape is not made of whole numbers"),
+    };
+    Ok(Tensor {
+        dtype,
+        key: key.ok_or("its storage has a name that torch.save would not give")?,
+        length: whole(&Value::Int(length))?,
+        offset: whole(&Value::Int(offset))?,
+        dims: size.iter().map(whole).collect::<Result<_, _>>()?,
+        strides: stride.iter().map(whole).collect::<Result<_, _>>()?,
+    })
+}

@@ -1,0 +1,99 @@
+//! A query and documents to an order.
+
+use crate::classifier::{Logits, LogitsRecipe, Representation, TextOrPair, sigmoid};
+use crate::session::{Session, Work, loaded};
+use crate::source::{Progress, Reference};
+use crate::{Error, LoadOptions, Result};
+
+/// How documents are to be ranked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankOptions {
+    /// Leave the logits as they are, instead of a score between 0 and 1.
+    pub raw: bool,
+    /// Only so many of the best; all where none is said.
+    pub top_n: Option<usize>,
+    /// Give the documents back with their scores.
+    pub texts: bool,
+}
+
+/// A document in its place.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ranked {
+    /// Which document, counted from 0 in the order given.
+    pub index: usize,
+    /// How well it answers the query.
+    pub score: f32,
+    /// The document, if asked for.
+    pub text: Option<String>,
+}
+
+/// An order of documents.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Ranking {
+    /// The best first.
+    pub ranked: Vec<Ranked>,
+    /// Tokens in all, as the model saw them.
+    pub tokens: usize,
+    /// Which documents were cut, with their query, to what the model can take.
+    pub truncated: Vec<usize>,
+}
+
+/// A cross-encoder: a model that reads query and document together and gives one score. Loaded and proven.
+pub struct Reranker {
+    session: Session<Logits>,
+}
+
+loaded!(Reranker, self => &self.session);
+
+impl Reranker {
+    /// Finds the files, plans, loads and proves the model, with the head as its files have it.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
+        Self::load_with(reference, options, Representation::Pooler, progress)
+    }
+
+    /// The same with another row before the classifier, for BERTs that were trained so.
+    pub fn load_with(
+        reference: &Reference,
+        options: &LoadOptions,
+        representation: Representation,
+        progress: &dyn Progress,
+    ) -> Result<Reranker> {
+        let session = Session::load(reference, options, progress, |dir| {
+            let recipe = LogitsRecipe::read(dir)?;
+            if recipe.labels.len() != 1 {
+                let what = format!(
+                    "gives {} scores ({}); a reranker gives one. `sconce classify` reads this model",
+                    recipe.labels.len(),
+                    recipe.labels.join(", ")
+                );
+                return Err(Error::file(&dir.join("config.json"), what));
+            }
+            Ok(LogitsRecipe { representation, ..recipe })
+        })?;
+        Ok(Reranker { session })
+    }
+
+    /// Orders `documents` by how well they answer `query`.
+    pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
+        let pairs: Vec<_> = documents.iter().map(|d| TextOrPair { text: query, pair: Some(d.as_ref()) }).collect();
+        let encoded = self.session.tokenizer.encode_pairs(&pairs)?;
+        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).sum();
+        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        let mut ranked = Vec::with_capacity(documents.len());
+        self.session.run(works, |index, results| {
+            let logit = results[0][0];
+            let score = if options.raw { logit } else { sigmoid(logit) };
+            ranked.push((logit, Ranked { index, score, text: None }));
+            Ok(())
+        })?;
+        // By logit: far out many scores are the same f32. Of equals the first given comes first.
+        ranked.sort_by(|(a, x), (b, y)| b.total_cmp(a).then(x.index.cmp(&y.index)));
+        let mut ranked: Vec<Ranked> = ranked.into_iter().map(|(_, r)| r).collect();
+        ranked.truncate(options.top_n.unwrap_or(usize::MAX));
+        if options.texts {
+            ranked.iter_mut().for_each(|r| r.text = Some(documents[r.index].as_ref().to_string()));
+        }
+        Ok(Ranking { ranked, tokens, truncated })
+    }
+}

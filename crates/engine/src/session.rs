@@ -104,7 +104,7 @@ impl Parts {
 
     /// Weights in a file `name` beside the encoder's, in the dtype of the activations.
     pub(crate) fn beside(&self, name: &str) -> Result<Weights> {
-        let store = Checkpoint::open_file(&self.root, name)?;
+        let store = Checkpoint::beside(&self.root, name)?;
         Ok(Weights::new(Arc::new(store), self.dtype, self.place.clone()))
     }
 }

@@ -4,6 +4,7 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::tensor::host;
 use crate::{DType, Error, Place, Result, Tensor};
 use half::{bf16, f16};
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -14,8 +15,9 @@ pub struct Raw<'a> {
     pub dtype: DType,
     /// Its shape in the file.
     pub dims: Vec<usize>,
-    /// Its bytes; may be empty where only the shape is known (a plan).
-    pub bytes: &'a [u8],
+    /// Its bytes, borrowed from the file where the format is one that is read as it is; may be empty where only the shape is
+    /// known (a plan).
+    pub bytes: Cow<'a, [u8]>,
 }
 
 /// A file, or several, that weights are read from.

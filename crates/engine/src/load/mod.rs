@@ -1,8 +1,9 @@
 //! Reading a model's files. All of them are untrusted: sizes are bounded, shapes are checked, nothing is run.
 
-mod safetensors;
+mod checkpoint;
+mod torch;
 
-pub use self::safetensors::Checkpoint;
+pub use checkpoint::Checkpoint;
 
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;

@@ -1,0 +1,132 @@
+//! The weights of a model, mapped into memory: opening reads headers, a tensor's bytes are read when it is used.
+#![allow(unsafe_code, reason = "mapping a file")]
+
+use super::torch;
+use crate::{Error, Result};
+use memmap2::Mmap;
+use sconce_ops::{DType, Raw, Store};
+use serde::Deserialize;
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::ops::Range;
+use std::path::Path;
+
+/// The weights of a model: one file or several listed by an index, of safetensors or, where there are none, of torch's own
+/// checkpoints, which are read without being run.
+pub struct Checkpoint {
+    maps: Vec<Mmap>,
+    entries: BTreeMap<String, Entry>,
+}
+
+struct Entry {
+    map: usize,
+    /// As both formats name it.
+    dtype: String,
+    dims: Vec<usize>,
+    bytes: Range<usize>,
+}
+
+#[derive(Deserialize)]
+struct Index {
+    weight_map: BTreeMap<String, String>,
+}
+
+impl Checkpoint {
+    /// The weights in `dir`, by the names that transformers gives them.
+    pub fn open(dir: &Path) -> Result<Checkpoint> {
+        let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
+        for name in ["model.safetensors", "pytorch_model.bin"] {
+            let (single, index) = (dir.join(name), dir.join(format!("{name}.index.json")));
+            if single.exists() {
+                checkpoint.add(&single)?;
+                return Ok(checkpoint);
+            }
+            if index.exists() {
+                let files: BTreeSet<String> = super::json::<Index>(&index)?.weight_map.into_values().collect();
+                for file in files {
+                    // A name from a file must not lead out of its directory.
+                    if Path::new(&file).file_name() != Some(file.as_ref()) {
+                        return Err(Error::file(&index, format!("names a shard outside its directory: {file}")));
+                    }
+                    checkpoint.add(&dir.join(file))?;
+                }
+                return Ok(checkpoint);
+            }
+        }
+        Err(Error::file(dir, "no model.safetensors and no pytorch_model.bin"))
+    }
+
+    /// The weights in one file beside the model's: `name` with the ending of either format.
+    pub(crate) fn beside(dir: &Path, name: &str) -> Result<Checkpoint> {
+        let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
+        let safe = dir.join(format!("{name}.safetensors"));
+        checkpoint.add(&if safe.exists() { safe } else { dir.join(format!("{name}.pt")) })?;
+        Ok(checkpoint)
+    }
+
+    fn add(&mut self, path: &Path) -> Result<()> {
+        let file = File::open(path).map_err(|e| Error::file(path, e))?;
+        // SAFETY: the map is only read. Somebody who truncates the file while we run can make reads fail with SIGBUS; that
+        // is the price of not copying gigabytes, and what every engine that maps its weights accepts.
+        let map = unsafe { Mmap::map(&file) }.map_err(|e| Error::file(path, e))?;
+        let place = self.maps.len();
+        let entries: Vec<(String, Entry)> = if path.extension().is_some_and(|e| e == "safetensors") {
+            let (header, metadata) = ::safetensors::SafeTensors::read_metadata(&map)
+                .map_err(|e| Error::file(path, format!("not a whole safetensors file: {e}; fetch it again")))?;
+            // read_metadata has checked that offsets follow each other, fit the shapes and end with the file.
+            let start = header + 8;
+            let entry = |info: &::safetensors::tensor::TensorInfo| Entry {
+                map: place,
+                dtype: format!("{:?}", info.dtype),
+                dims: info.shape.clone(),
+                bytes: start + info.data_offsets.0..start + info.data_offsets.1,
+            };
+            metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect()
+        } else {
+            let tensors = torch::index(&map).map_err(|what| Error::file(path, what))?;
+            let entry =
+                |t: torch::Entry| Entry { map: place, dtype: format!("{:?}", t.dtype), dims: t.dims, bytes: t.bytes };
+            tensors.into_iter().map(|(name, t)| (name, entry(t))).collect()
+        };
+        for (name, entry) in entries {
+            if self.entries.insert(name.clone(), entry).is_some() {
+                return Err(Error::file(path, format!("holds {name}, which an earlier file holds too")));
+            }
+        }
+        self.maps.push(map);
+        Ok(())
+    }
+}
+
+impl Store for Checkpoint {
+    fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
+        let Some(Entry { map, dtype, dims, bytes }) = self.entries.get(name) else { return Ok(None) };
+        let bytes = &self.maps[*map][bytes.clone()];
+        let (dtype, bytes) = match &**dtype {
+            "F32" => (DType::F32, Cow::from(bytes)),
+            "F16" => (DType::F16, Cow::from(bytes)),
+            "BF16" => (DType::BF16, Cow::from(bytes)),
+            // Tables of static models: quantised numbers, and rows that tokens share.
+            "I8" => (DType::F32, widened(bytes, |[b]: [u8; 1]| f32::from(i8::from_le_bytes([b])))),
+            "I32" => (DType::F32, widened(bytes, |b: [u8; 4]| i32::from_le_bytes(b) as f32)),
+            "I64" => (DType::F32, widened(bytes, |b: [u8; 8]| i64::from_le_bytes(b) as f32)),
+            "F64" => (DType::F32, widened(bytes, |b: [u8; 8]| f64::from_le_bytes(b) as f32)),
+            other => {
+                let what = format!("is stored as {other}; F32, F16, BF16, F64 and whole numbers can be read");
+                return Err(sconce_ops::Error::Weight { name: name.into(), what });
+            }
+        };
+        Ok(Some(Raw { dtype, dims: dims.clone(), bytes }))
+    }
+
+    fn names(&self) -> Vec<String> {
+        self.entries.keys().cloned().collect()
+    }
+}
+
+/// Another format as f32. Whole numbers up to 2²⁴ stay exact.
+fn widened<const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> f32) -> Cow<'_, [u8]> {
+    let (chunks, _) = bytes.as_chunks::<N>();
+    Cow::from(chunks.iter().flat_map(|b| from(*b).to_le_bytes()).collect::<Vec<u8>>())
+}

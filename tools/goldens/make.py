@@ -7,11 +7,17 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
+import absolute
 import bert
 import minilm
 import sentence
 
-MAKERS = {"minilm": minilm.make, "bert": bert.make, "st": sentence.make}
+MAKERS = {
+    "minilm": minilm.make,
+    "bert": bert.make,
+    "st": sentence.make,
+    "absolute": absolute.make,
+}
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 
 

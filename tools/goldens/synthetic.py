@@ -3,7 +3,8 @@
 import json
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -100,6 +101,8 @@ class Variant:
     options: dict[str, Any] = field(default_factory=dict)
     # The config the reference is built from, where it cannot read the hub's own.
     reference_config: Any = None
+    # What is left to do to the loaded reference before it runs.
+    prepare: Callable[[PreTrainedModel], None] = lambda model: None
     # Whether the head's output is kept, where there is a head.
     logits: bool = True
     # Ids below this are special ones: only `sequences` hold them.
@@ -161,7 +164,32 @@ def load(variant: Variant, directory: Path) -> PreTrainedModel:
     assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), info
     assert set(info["unexpected_keys"]) <= set(variant.extra), info
     assert not info["mismatched_keys"], info
+    variant.prepare(model)
     return model.eval()
+
+
+@contextmanager
+def all_in_float64() -> Iterator[None]:
+    """transformers forces some steps into float32 whatever the model's dtype, and their noise is that of the tested."""
+    kept = torch.Tensor.float, torch.nn.functional.softmax
+
+    def softmax(values: torch.Tensor, dim: int, **_: Any) -> torch.Tensor:
+        return kept[1](values, dim=dim)
+
+    # Integers still become float32: the logarithm of a distance is rounded there, and so falls into its bucket.
+    def to_float(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if tensor.dtype == torch.float64 else kept[0](tensor)
+
+    torch.Tensor.float, torch.nn.functional.softmax = to_float, softmax
+    try:
+        yield
+    finally:
+        torch.Tensor.float, torch.nn.functional.softmax = kept
+
+
+def frequencies(theta: float, size: int) -> torch.Tensor:
+    """How fast each pair of a head's rotary numbers turns, in float64."""
+    return 1 / theta ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
 
 
 class Packed:
@@ -217,7 +245,8 @@ def write(out: Path, variant: Variant) -> None:
         given = {"input_ids": ids}
         if getattr(config, "type_vocab_size", 0) > 1:
             given["token_type_ids"] = types
-        result = encoder(**given, output_hidden_states=True)
+        with all_in_float64():
+            result = encoder(**given, output_hidden_states=True)
         last, hidden = result.last_hidden_state, result.hidden_states
         assert len(hidden) == config.num_hidden_layers + 1, len(hidden)
         # With a norm after the last block, `hidden.L` is what comes after that norm.
@@ -230,10 +259,11 @@ def write(out: Path, variant: Variant) -> None:
         if getattr(result, "pooler_output", None) is not None:
             packed.add("pooler", result.pooler_output)
         if model is not encoder and variant.logits:
-            logits = model(**given).logits
+            with all_in_float64():
+                logits = model(**given).logits
             packed.add("logits", logits if logits.dim() == 2 else logits[0])
     about = {
-        "architecture": variant.config["architectures"][0],
+        "architecture": variant.config.get("architectures", [None])[0],
         "model": variant.model.__name__,
     }
     packed.write(directory, about)

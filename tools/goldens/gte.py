@@ -16,7 +16,14 @@ from transformers import (
 )
 
 from absolute import LABELS, changed
-from synthetic import HEAD_LENGTHS, LONG_LENGTHS, WIDE_LENGTHS, Variant, frequencies, write
+from synthetic import (
+    HEAD_LENGTHS,
+    LONG_LENGTHS,
+    WIDE_LENGTHS,
+    Variant,
+    frequencies,
+    write,
+)
 
 # As gte-base-en-v1.5 has it.
 NEW = {

@@ -112,7 +112,9 @@ def slopes(heads: int) -> list[float]:
     return own if power == heads else own + slopes(2 * power)[0::2][: heads - power]
 
 
-def forward(config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor) -> dict[str, Any]:
+def forward(
+    config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor
+) -> dict[str, Any]:
     eps, heads = config["layer_norm_eps"], config["num_attention_heads"]
     act = relu if config["feed_forward_type"] == "reglu" else gelu
     top = "" if "embeddings.LayerNorm.weight" in w else "bert."

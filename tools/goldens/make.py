@@ -9,6 +9,7 @@ from transformers.utils import logging
 
 import absolute
 import bert
+import clip
 import deberta
 import gte
 import jina
@@ -29,6 +30,7 @@ MAKERS = {
     "nomic": nomic.make,
     "gte": gte.make,
     "jina": jina.make,
+    "clip": clip.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

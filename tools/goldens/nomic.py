@@ -166,7 +166,9 @@ def experts(config: dict[str, Any], w: Weights, block: str, x: Tensor) -> Tensor
     return y
 
 
-def forward(config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor) -> dict[str, Any]:
+def forward(
+    config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor
+) -> dict[str, Any]:
     eps, heads = config["layer_norm_epsilon"], config["n_head"]
     top = "" if "emb_ln.weight" in w else "bert."
     words = w[f"{top}embeddings.word_embeddings.weight"]
@@ -181,7 +183,9 @@ def forward(config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor) -> d
         )
         theta = float(config["rotary_emb_base"])
         mixed = attention(rotate(q, theta), rotate(k, theta), v)
-        x = norm(w, f"{block}.norm1", x + linear(w, f"{block}.attn.out_proj", mixed), eps)
+        x = norm(
+            w, f"{block}.norm1", x + linear(w, f"{block}.attn.out_proj", mixed), eps
+        )
         if is_mixture(config, layer):
             y = experts(config, w, f"{block}.mlp", x)
         elif config["activation_function"] == "swiglu":
@@ -199,7 +203,9 @@ def forward(config: dict[str, Any], w: Weights, ids: Tensor, types: Tensor) -> d
     if "cls.predictions.transform.dense.weight" in w:
         act = silu if config["activation_function"] == "swiglu" else gelu
         y = act(linear(w, "cls.predictions.transform.dense", x))
-        result["logits"] = norm(w, "cls.predictions.transform.layer_norm", y, eps) @ words.T
+        result["logits"] = (
+            norm(w, "cls.predictions.transform.layer_norm", y, eps) @ words.T
+        )
     return result
 
 
@@ -212,7 +218,10 @@ def check(config: dict[str, Any]) -> None:
         num_attention_heads=config["n_head"],
         intermediate_size=config["n_inner"],
         layer_norm_eps=config["layer_norm_epsilon"],
-        rope_parameters={"rope_type": "default", "rope_theta": config["rotary_emb_base"]},
+        rope_parameters={
+            "rope_type": "default",
+            "rope_theta": config["rotary_emb_base"],
+        },
     )
     chance = torch.Generator().manual_seed(1)
     w = {
@@ -255,7 +264,9 @@ VARIANTS = [
         changed(TEXT, "NomicBertForSequenceClassification", **LABELS),
         HEAD_LENGTHS,
     ),
-    Variant("nomic-mlm", 303, None, changed(TEXT, "NomicBertForMaskedLM"), HEAD_LENGTHS),
+    Variant(
+        "nomic-mlm", 303, None, changed(TEXT, "NomicBertForMaskedLM"), HEAD_LENGTHS
+    ),
     Variant("nomic-base", 304, None, TEXT | WIDE, WIDE_LENGTHS),
     Variant("nomic-moe-tiny", 305, None, MOE | {"n_layer": 4}, LONG_LENGTHS),
     Variant("nomic-moe-base", 306, None, MOE | WIDE | {"num_experts": 8}, WIDE_LENGTHS),

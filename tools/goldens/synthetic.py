@@ -68,7 +68,11 @@ def spread(
         return entry(shape, 0.3, 1.0)
     if "embed" in lower and "project" not in lower:
         return entry(shape, 1.2, 0.0)
-    gain = 1.4 if re.search("query|key|q_lin|k_lin|attn[.][qk][.]|[qk]_proj", lower) else 1.0
+    gain = (
+        1.4
+        if re.search("query|key|q_lin|k_lin|attn[.][qk][.]|[qk]_proj", lower)
+        else 1.0
+    )
     return entry(shape, gain * (3 / inputs) ** 0.5, 0.0)
 
 
@@ -163,7 +167,9 @@ def load(variant: Variant, directory: Path) -> PreTrainedModel:
             **variant.options,
         )
     # A tensor that the reference invents or ignores would make a golden of some other model.
-    assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), info
+    assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), (
+        info
+    )
     assert set(info["unexpected_keys"]) <= set(variant.extra), info
     assert not info["mismatched_keys"], info
     variant.prepare(model)

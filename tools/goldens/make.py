@@ -7,18 +7,26 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
+import absolute
 import bert
 import classify
 import clip
 import colbert
+import deberta
+import gte
+import jina
 import m3
 import minilm
+import modernbert
+import nomic
 import outputs
 import rerank
 import sentence
 import sparse
 import static
+import t5
 import tag
+import task_clip
 
 MAKERS = {
     "minilm": minilm.make,
@@ -32,7 +40,15 @@ MAKERS = {
     "outputs": outputs.make,
     "colbert": colbert.make,
     "m3": m3.make,
+    "absolute": absolute.make,
+    "modernbert": modernbert.make,
+    "t5": t5.make,
+    "deberta": deberta.make,
+    "nomic": nomic.make,
+    "gte": gte.make,
+    "jina": jina.make,
     "clip": clip.make,
+    "task-clip": task_clip.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

@@ -11,13 +11,16 @@
 //! ```
 
 mod classifier;
+mod clip;
 mod colbert;
 mod embedder;
 mod error;
+mod kind;
 mod load;
 mod m3;
 mod multi;
 mod options;
+mod outputs;
 mod plan;
 mod reranker;
 mod run;
@@ -26,20 +29,25 @@ mod sentence;
 mod session;
 pub mod source;
 mod sparse;
+mod tagger;
 mod text;
 mod verdict;
 
 pub use classifier::{Classified, Classifier, Label, Representation, Scores, TextOrPair};
+pub use clip::{Clip, Image};
 pub use embedder::{Embedder, Embeddings, Prompt};
 pub use error::{Error, Result};
+pub use kind::{Kind, Support, plan, supports};
 pub use load::Checkpoint;
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};
 pub use options::{DeviceChoice, LoadOptions};
+pub use outputs::{Precision, Quantized, Ranges};
 pub use plan::Plan;
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
 pub use session::Loaded;
 pub use sparse::{Sparse, SparseEmbeddings, SparseVector};
+pub use tagger::{Entity, Strategy, Tagged, Tagger};
 pub use verdict::{Verdict, verdict_path};
 
 /// What runs underneath: devices, dtypes, rungs, cases.

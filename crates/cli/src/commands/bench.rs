@@ -7,7 +7,7 @@ use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::case::{Case, time, variants};
 use sconce_engine::ops::{Place, cases};
-use sconce_engine::{Embedder, Prompt};
+use sconce_engine::{Embedder, Loaded, Prompt};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};

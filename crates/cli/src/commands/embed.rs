@@ -7,7 +7,7 @@ use crate::input::{Input, Text};
 use crate::output::Output;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::{Error, Prompt};
+use sconce_engine::{Error, Loaded, Prompt};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;

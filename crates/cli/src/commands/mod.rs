@@ -9,7 +9,7 @@ pub(crate) mod plan;
 pub(crate) mod pull;
 pub(crate) mod similarity;
 
-use sconce_engine::Embedder;
+use sconce_engine::Loaded;
 use sconce_engine::ops::Rung;
 use serde_json::{Value, json};
 use std::io::Write;
@@ -25,27 +25,27 @@ fn print(text: &str) -> std::io::Result<()> {
 }
 
 /// `about`, an object, with what ran beside it.
-fn with_ran(mut about: Value, embedder: &Embedder) -> Value {
-    if let (Value::Object(about), Value::Object(ran)) = (&mut about, ran(embedder)) {
+fn with_ran(mut about: Value, model: &dyn Loaded) -> Value {
+    if let (Value::Object(about), Value::Object(ran)) = (&mut about, ran(model)) {
         about.extend(ran);
     }
     about
 }
 
 /// What ran, for scripts.
-fn ran(embedder: &Embedder) -> Value {
+fn ran(model: &dyn Loaded) -> Value {
     let count = |(c, calls): (sconce_engine::ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
     json!({
-        "device": embedder.plan().device.to_string(),
-        "dtype": embedder.plan().dtype.to_string(),
-        "source": embedder.files().origin.to_string(),
-        "ops": embedder.counts().into_iter().map(count).collect::<Vec<_>>(),
+        "device": model.plan().device.to_string(),
+        "dtype": model.plan().dtype.to_string(),
+        "source": model.files().origin.to_string(),
+        "ops": model.counts().into_iter().map(count).collect::<Vec<_>>(),
     })
 }
 
 /// What ran, for a person: `cpu, f32: 46 op calls, all fused`.
-fn ran_line(embedder: &Embedder) -> String {
-    let counts = embedder.counts();
+fn ran_line(model: &dyn Loaded) -> String {
+    let counts = model.counts();
     let total: u64 = counts.iter().map(|(_, n)| n).sum();
     let of = |rung: Rung| counts.iter().filter(|(c, _)| c.rung == rung).map(|(_, n)| n).sum::<u64>();
     let parts: Vec<String> = Rung::ALL.into_iter().filter(|r| of(*r) > 0).map(|r| format!("{} {r}", of(r))).collect();
@@ -54,7 +54,7 @@ fn ran_line(embedder: &Embedder) -> String {
     } else {
         parts.join(", ")
     };
-    format!("{}, {}: {total} op calls, {rungs}", embedder.plan().device, embedder.plan().dtype)
+    format!("{}, {}: {total} op calls, {rungs}", model.plan().device, model.plan().dtype)
 }
 
 /// Columns lined up, the first row a heading.

@@ -7,7 +7,7 @@ use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::{Device, Step};
 use sconce_engine::source::{Reference, resolve};
-use sconce_engine::{Plan as Planned, plan};
+use sconce_engine::{Kind, Plan as Planned, plan};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -19,6 +19,9 @@ pub(crate) struct Plan {
     /// A directory, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
+    /// What the model is to do: embed, classify, tag, sparse, multi, m3 or clip. By default what its files are made for.
+    #[arg(long, value_name = "TASK")]
+    task: Option<Kind>,
     #[command(flatten)]
     how: How,
     /// Print JSON.
@@ -30,11 +33,13 @@ impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let options = self.how.options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
-        let (device, why) = options.device.decide();
+        let (devices, why) = options.device.candidates(false);
+        let device = devices[0];
         if let Some(why) = why {
             report.say(&format!("device: {device}, chosen by auto ({why})"));
         }
-        let plan = plan(&files.dir, device, &options)?;
+        let kind = self.task.map_or_else(|| Kind::of(&files.dir), Ok)?;
+        let plan = plan(&files.dir, kind, device, &options)?;
         let verdict = judge(&plan, device);
         print(&if self.json { as_json(&plan, &verdict).to_string() } else { as_text(&plan, &verdict) })?;
         Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })

@@ -6,7 +6,7 @@ use crate::args::Model;
 use crate::input::{Input, Text};
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::Prompt;
+use sconce_engine::{Loaded, Prompt};
 use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;

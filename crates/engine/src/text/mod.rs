@@ -1,5 +1,9 @@
 //! Text to tokens, in parallel, with truncation told.
 
+pub(crate) mod aggregate;
+pub(crate) mod words;
+
+use self::words::{Placed, placed};
 use crate::classifier::TextOrPair;
 use crate::load::bytes;
 use crate::{Error, Result};
@@ -8,7 +12,7 @@ use sconce_models::Sequence;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
-use tokenizers::{EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
+use tokenizers::{Decoder, EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
 
 /// The largest vocabularies are some 30 MB of JSON.
 const LARGEST: u64 = 256 << 20;
@@ -114,6 +118,31 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
+    /// Tokens of every text with their places in it, in order.
+    pub(crate) fn encode_placed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<(Encoded, Vec<Placed>)>> {
+        let encode = |(i, text): (usize, &T)| {
+            let text = text.as_ref();
+            let encoding = sound(|| self.inner.encode_char_offsets(text, true))
+                .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()))
+                .and_then(|encoding| Ok((self.checked(&encoding)?, placed(&encoding))));
+            encoding.map_err(|why| Error::Text { text: i, why })
+        };
+        texts.par_iter().enumerate().map(encode).collect()
+    }
+
+    /// The library's tokenizer, for what it knows of words.
+    pub(crate) fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
+    /// Tokens written together, as the tokenizer does it.
+    pub(crate) fn join(&self, tokens: Vec<String>) -> String {
+        match self.inner.get_decoder() {
+            Some(decoder) => sound(|| decoder.decode(tokens.clone())).unwrap_or_else(|_| tokens.join(" ")),
+            None => tokens.join(" "),
+        }
+    }
+
     /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
     pub(crate) fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
         let encoded = self.encode_one(prompt, "").map_err(|e| Error::Input(format!("the prompt: {e}")))?;
@@ -128,6 +157,10 @@ impl Tokenizer {
     fn encode_input(&self, input: EncodeInput<'_>, bytes: usize) -> Result<Encoded, String> {
         let encoding = sound(|| self.inner.encode(input, true))
             .map_err(|e| format!("the tokenizer failed on its {bytes} bytes: {e}"))?;
+        self.checked(&encoding)
+    }
+
+    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, String> {
         if encoding.is_empty() {
             return Err("this tokenizer makes no token of it, so it has no vector".into());
         }

@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
         batch_tokens: Some(64),
         ..LoadOptions::new(Options::new(&nowhere, &nowhere))
     };
-    let _ = plan(&MODEL, Device::Cuda(0), &options);
+    let _ = plan(&MODEL, Kind::Embed, Device::Cuda(0), &options);
     if let Ok(reference) = MODEL.to_str().expect("a path").parse()
         && let Ok(embedder) = Embedder::load(&reference, &options, &())
     {

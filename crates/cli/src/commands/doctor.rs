@@ -61,7 +61,7 @@ impl Doctor {
             return Ok(ExitCode::SUCCESS);
         }
         let devices: Vec<Device> = match self.device {
-            Some(choice) => vec![choice.decide().0],
+            Some(choice) => choice.candidates(false).0,
             None => Device::all().iter().map(|d| d.device).collect(),
         };
         let cases: Vec<Case> = cases().into_iter().filter(|c| self.op.as_deref().is_none_or(|op| op == c.op)).collect();

@@ -1,45 +1,210 @@
-//! Texts and images in one space.
+//! Texts and images in one space (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023, arXiv:2303.15343).
 
-use crate::classifier::Label;
+use crate::classifier::{Label, Scores};
+use crate::image::{Image, Processor};
+use crate::load::optional_json;
+use crate::sentence::{Entry, plain_reading};
+use crate::session::{Parts, Pipeline, Reading, Running, Session, Work, loaded, overflow};
 use crate::source::{Progress, Reference};
 use crate::{Embeddings, Error, LoadOptions, Result};
-
-/// A picture in memory.
-#[derive(Clone, Debug)]
-pub struct Image(());
-
-impl Image {
-    /// Reads a picture of any usual format, told by its content.
-    pub fn decode(_: &[u8]) -> Result<Image> {
-        Err(Error::Input("not built yet".into()))
-    }
-}
+use rayon::prelude::*;
+use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
+use sconce_ops::{DType, Place, Tensor, l2_norm};
+use serde_json::Value;
+use std::path::Path;
 
 /// A model of two towers, loaded and proven.
 pub struct Clip {
-    session: crate::Embedder,
+    session: Session<Towers>,
+    processor: Processor,
+    logits: Logits,
+    /// Images in a batch.
+    images: usize,
 }
 
-crate::session::loaded!(Clip, self => &self.session);
+/// What makes scores of cosines.
+#[derive(Clone, Copy)]
+struct Logits {
+    scale: f32,
+    bias: f32,
+    scores: Scores,
+    padding: Option<usize>,
+}
+
+loaded!(Clip, self => &self.session);
 
 impl Clip {
     /// Finds the files, plans, loads and proves the model.
-    pub fn load(_: &Reference, _: &LoadOptions, _: &dyn Progress) -> Result<Clip> {
-        Err(Error::Input("not built yet".into()))
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
+        let session: Session<Towers> = Session::load(reference, options, progress, ClipRecipe::read)?;
+        let root = &session.recipe.reading.root;
+        let processor = Processor::read(root).map_err(|what| Error::file(root, what))?;
+        let (logits, seen, images) = session.owner.call(|running| {
+            let towers = &running.pipeline;
+            Ok((towers.logits, towers.vision.image().side, towers.vision.image().tokens()))
+        })?;
+        if processor.side() != (seen, seen) {
+            let (height, width) = processor.side();
+            let what = format!("its processor makes images of {width} × {height}, and the model sees {seen} × {seen}");
+            return Err(Error::file(root, what));
+        }
+        let images = (session.plan.batch_tokens / images).max(1);
+        Ok(Clip { session, processor, logits, images })
     }
 
     /// Vectors of texts, of length one.
-    pub fn texts<T: AsRef<str> + Sync>(&self, _: &[T]) -> Result<Embeddings> {
-        Err(Error::Input("not built yet".into()))
+    pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
+        let Session { tokenizer, recipe, plan, .. } = &self.session;
+        let mut encoded = tokenizer.encode(texts, "")?;
+        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
+        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        if let Some(length) = self.logits.padding {
+            let padding = recipe.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
+                Error::file(&recipe.reading.root, "the model reads padded texts, and its tokenizer has no padding token")
+            })?;
+            encoded.iter_mut().for_each(|e| {
+                e.sequence.ids.resize(length, padding);
+                e.sequence.types.clear();
+            });
+        }
+        let dimension = plan.dimension;
+        let mut values = vec![0f32; texts.len() * dimension];
+        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        self.session.run(works, |i, results| {
+            values[i * dimension..][..dimension].copy_from_slice(results[0]);
+            Ok(())
+        })?;
+        Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
     /// Vectors of images, of length one.
-    pub fn images(&self, _: &[Image]) -> Result<Embeddings> {
-        Err(Error::Input("not built yet".into()))
+    pub fn images(&self, images: &[Image]) -> Result<Embeddings> {
+        let dimension = self.session.plan.dimension;
+        let mut values = Vec::with_capacity(images.len() * dimension);
+        for batch in images.chunks(self.images) {
+            let pixels: Vec<Vec<f32>> = batch.par_iter().map(|image| self.processor.pixels(image)).collect();
+            values.extend(self.session.owner.call(move |running: &Running<Towers>| {
+                let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
+                Ok(running.pipeline.see(&pixels, &running.place)?.to_f32()?)
+            })?);
+        }
+        if let Some(i) = values.iter().position(|v| !v.is_finite()) {
+            let why = overflow(self.session.plan.device, self.session.plan.dtype);
+            return Err(Error::Input(format!("image {}: {why}", i / dimension + 1)));
+        }
+        Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
     }
 
-    /// How well each text describes each image, as the model scores it: the texts of an image in their order.
-    pub fn classify<T: AsRef<str> + Sync>(&self, _: &[Image], _: &[T]) -> Result<Vec<Vec<Label>>> {
-        Err(Error::Input("not built yet".into()))
+    /// How well each text describes each image, as the model scores it: the texts of an image in their order. Scores are
+    /// shares of one, or of a SigLIP each for itself.
+    pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
+        let (images, described) = (self.images(images)?, self.texts(texts)?);
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
+        let Logits { scale, bias, scores, .. } = self.logits;
+        let of = |image: &[f32]| {
+            let logits: Vec<f32> = described.rows().map(|text| dot(image, text) * scale + bias).collect();
+            let labels = texts.iter().zip(scores.apply(&logits));
+            labels.map(|(text, score)| Label { label: text.as_ref().to_string(), score }).collect()
+        };
+        Ok(images.rows().map(of).collect())
+    }
+}
+
+/// What the files say of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ClipRecipe {
+    reading: Reading,
+    /// The token that short texts are filled up with, where they are.
+    padding: Option<String>,
+}
+
+impl ClipRecipe {
+    /// A plain model, or one in a folder of sentence-transformers.
+    pub(crate) fn read(dir: &Path) -> Result<ClipRecipe> {
+        let path = dir.join("modules.json");
+        let root = match optional_json::<Vec<Entry>>(&path)?.as_deref() {
+            Some([only]) if only.class() == "CLIPModel" => only.folder(dir, &path)?,
+            Some(_) => return Err(Error::file(&path, "more modules than a CLIPModel, which is all that is supported")),
+            None => dir.to_path_buf(),
+        };
+        let config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let token = config.get("pad_token").map(|token| token.get("content").unwrap_or(token));
+        let padding = token.and_then(Value::as_str).map(String::from);
+        Ok(ClipRecipe { reading: plain_reading(&root)?, padding })
+    }
+}
+
+/// Both towers.
+pub(crate) struct Towers {
+    text: Box<dyn TextTower>,
+    vision: Box<dyn VisionTower>,
+    dimension: usize,
+    dtype: DType,
+    logits: Logits,
+}
+
+impl Towers {
+    /// f32 `[images, dimension]`.
+    fn see(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
+        let images = Images::new(pixels, self.vision.image(), self.dtype, place)?;
+        Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
+    }
+
+    fn blank(&self) -> Vec<f32> {
+        let side = self.vision.image().side;
+        vec![0.0; 3 * side * side]
+    }
+}
+
+impl Pipeline for Towers {
+    type Recipe = ClipRecipe;
+
+    fn reading(recipe: &ClipRecipe) -> Reading {
+        recipe.reading.clone()
+    }
+
+    fn load(parts: &Parts, _: &ClipRecipe) -> Result<Towers> {
+        let Dual { text, vision, dimension, logit_scale, logit_bias, kind } = dual(&parts.config, &parts.weights)?;
+        let (Some(text), Some(vision)) = (text, vision) else {
+            return Err(Error::file(&parts.root, "one tower alone: texts and images cannot be compared with it"));
+        };
+        let scores = match kind {
+            DualKind::Softmax => Scores::Softmax,
+            DualKind::Sigmoid => Scores::Sigmoid,
+        };
+        let logits = Logits { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
+        Ok(Towers { text, vision, dimension, dtype: parts.dtype, logits })
+    }
+
+    fn limits(&self) -> Limits {
+        self.text.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.dimension
+    }
+
+    /// f32 `[sequences, dimension]`.
+    fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
+        Ok(vec![l2_norm(&self.text.forward(batch, &mut |_, _| {})?)?])
+    }
+
+    fn rehearse(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
+        let blank = self.blank();
+        for length in [1, longest] {
+            let sequences = crate::session::phantoms(tokens, length);
+            self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
+            self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
+        }
+        Ok(())
+    }
+
+    fn prove(&self, place: &Place) -> Result<Vec<Tensor>> {
+        let limits = self.limits();
+        let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
+        let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
+        let mut proof = self.forward(&batch, &[0])?;
+        proof.push(self.see(&[&self.blank()], place)?);
+        Ok(proof)
     }
 }

@@ -173,13 +173,16 @@ impl ColbertRecipe {
             }
             None => knob("skiplist_words").map_or_else(punctuation, strings),
         };
+        let sentence = reading(&root, dir)?;
+        // PyLate's max_seq_length is a document's length without its marker; where the lengths are told, it says nothing more.
+        let lengths = ["query_length", "document_length"].map(|key| number(key).or(sentence.max_tokens));
         Ok(ColbertRecipe {
-            reading: reading(&root, dir)?,
+            reading: Reading { max_tokens: plain_reading(&root)?.max_tokens, ..sentence },
             dense: dense_layers,
             stanford: false,
             normalize: normalize || mask.is_none(),
             markers: [marker("query"), marker("document")],
-            lengths: [number("query_length"), number("document_length")],
+            lengths,
             expansion,
             skip,
         })

@@ -1,6 +1,7 @@
 //! What a directory of files is for, and what it would take: told before anything is loaded.
 
 use crate::classifier::{Logits, LogitsRecipe};
+use crate::clip::{ClipRecipe, Towers};
 use crate::colbert::ColbertRecipe;
 use crate::embedder::Sentence;
 use crate::load::optional_json;
@@ -101,7 +102,7 @@ pub fn plan(dir: &Path, kind: Kind, device: Device, options: &LoadOptions) -> Re
         Kind::Multi => plan_of::<Tokens>(&ColbertRecipe::read(dir)?, device, options),
         Kind::M3 => plan_of::<Projected>(&Recipe::read(dir)?, device, options),
         Kind::Tag => plan_of::<Tokenwise>(&TagRecipe::read(dir)?, device, options),
-        Kind::Clip => Err(Error::Input(format!("{kind} is not built"))),
+        Kind::Clip => plan_of::<Towers>(&ClipRecipe::read(dir)?, device, options),
     }
 }
 

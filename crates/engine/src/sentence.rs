@@ -5,12 +5,19 @@
 
 use crate::load::{json, optional_json};
 use crate::session::Reading;
+use crate::text::{Manner, Table};
 use crate::{Error, Prompt, Result};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
+
+/// What model2vec reads of a text unless its files say otherwise.
+const MODEL2VEC_TOKENS: usize = 512;
+
+/// A table of words has no longest text; memory is planned for one of so many tokens.
+const STATIC_TOKENS: usize = 1 << 16;
 
 /// How a text becomes a vector, as the model's files say.
 #[derive(Clone, Debug, PartialEq)]
@@ -126,7 +133,9 @@ impl Recipe {
             default_prompt: prompts.default_prompt_name,
         };
         let path = dir.join("modules.json");
+        let config: Value = optional_json(&dir.join("config.json"))?.unwrap_or_default();
         match optional_json::<Vec<Entry>>(&path)? {
+            _ if config.get("model_type").and_then(Value::as_str) == Some("model2vec") => recipe.model2vec(&config),
             Some(modules) => recipe.modules(dir, &path, &modules)?,
             None => recipe.poolings = vec![Pooling::Mean],
         }
@@ -153,6 +162,21 @@ impl Recipe {
         }
     }
 
+    /// The mean of the words that are known. The configuration decides, also where the files of sentence-transformers beside it
+    /// would have it read by other rules.
+    fn model2vec(&mut self, config: &Value) {
+        let most = match config.get("max_length") {
+            None => MODEL2VEC_TOKENS,
+            Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
+        };
+        self.reading.max_tokens = Some(most);
+        self.reading.manner.table = Some(Table::Model2vec);
+        self.poolings = vec![Pooling::Mean];
+        if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
+            self.tail.push(Module::Normalize);
+        }
+    }
+
     fn modules(&mut self, dir: &Path, path: &Path, modules: &[Entry]) -> Result<()> {
         for (i, module) in modules.iter().enumerate() {
             let folder = module.folder(dir, path)?;
@@ -162,6 +186,11 @@ impl Recipe {
                     return Err(Error::file(path, what));
                 }
                 "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
+                "StaticEmbedding" if i == 0 => {
+                    let manner = Manner { lower_case: false, table: Some(Table::Plain) };
+                    self.reading = Reading { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
+                    self.poolings = vec![Pooling::Mean];
+                }
                 "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
                 "Dense" if i > 1 => self.tail.push(Module::Dense(dense(&folder)?)),
                 "Normalize" if i > 0 => self.tail.push(Module::Normalize),
@@ -261,13 +290,17 @@ pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
         None => optional_json::<SentenceConfig>(&dir.join("sentence_bert_config.json"))?.unwrap_or_default(),
     };
     let plain = plain_reading(root)?;
-    Ok(Reading { max_tokens: config.max_seq_length.or(plain.max_tokens), lower_case: config.do_lower_case, ..plain })
+    Ok(Reading {
+        max_tokens: config.max_seq_length.or(plain.max_tokens),
+        manner: Manner { lower_case: config.do_lower_case, table: None },
+        ..plain
+    })
 }
 
 /// How texts go into a plain transformers model.
 pub(crate) fn plain_reading(dir: &Path) -> Result<Reading> {
     let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
-    Ok(Reading { root: dir.to_path_buf(), max_tokens, lower_case: false })
+    Ok(Reading { root: dir.to_path_buf(), max_tokens, manner: Manner::default() })
 }
 
 /// The tokenizer's own limit. Models without one write a number beyond any length (1e30).

@@ -4,7 +4,7 @@ use crate::load::{Checkpoint, json};
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::source::{self, Files, Progress, Reference};
-use crate::text::Tokenizer;
+use crate::text::{Manner, Tokenizer};
 use crate::{Error, LoadOptions, Result, schedule};
 use sconce_models::{Batch, Limits, Sequence};
 use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor, Weights};
@@ -70,8 +70,8 @@ pub(crate) struct Reading {
     pub(crate) root: PathBuf,
     /// The longest sequence, special tokens included, as far as the files around the encoder know.
     pub(crate) max_tokens: Option<usize>,
-    /// Lower-case the text before the tokenizer sees it.
-    pub(crate) lower_case: bool,
+    /// What texts go through besides.
+    pub(crate) manner: Manner,
 }
 
 /// What a pipeline is made from.
@@ -211,7 +211,7 @@ impl<P: Pipeline> Session<P> {
         let plan = plan_of::<P>(recipe, device, options)?;
         plan.check(info.free_bytes)?;
         plan.check_unread(&reading.root)?;
-        let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.lower_case)?;
+        let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
 
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, policy, made_from) = (plan.dtype, options.policy.clone(), recipe.clone());
@@ -231,10 +231,15 @@ impl<P: Pipeline> Session<P> {
         Ok(Session { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, owner })
     }
 
-    /// Runs `works` in batches of the planned size. `take` gets a work's number and its results, in the order of the batches.
+    /// Runs `works` in batches of the planned size. `take` gets a work's number and its results, in the order of the batches; a
+    /// text of no tokens, which only static models have, gives none.
     pub(crate) fn run(&self, mut works: Vec<Work>, mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
         let tokens: Vec<usize> = works.iter().map(|w| w.sequence.ids.len()).collect();
-        for batch in schedule::batches(&tokens, self.plan.batch_tokens) {
+        for mut batch in schedule::batches(&tokens, self.plan.batch_tokens) {
+            batch.retain(|i| tokens[*i] > 0);
+            if batch.is_empty() {
+                continue;
+            }
             let (sequences, skips): (Vec<_>, Vec<_>) = batch
                 .iter()
                 .map(|i| std::mem::take(&mut works[*i]))

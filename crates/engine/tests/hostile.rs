@@ -232,7 +232,9 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
 
 #[test]
 fn half_formats_need_half_the_memory() {
-    let of = |dtype| plan(&golden("st-cls-dense"), Device::Cuda(0), &LoadOptions { dtype, ..options() }).unwrap();
+    let of = |dtype| {
+        plan(&golden("st-cls-dense"), Kind::Embed, Device::Cuda(0), &LoadOptions { dtype, ..options() }).unwrap()
+    };
     let (full, half) = (of(DType::F32), of(DType::BF16));
     // The Dense module behind the pooling stays in f32.
     let dense = json(&golden("st-cls-dense/2_Dense/config.json"));

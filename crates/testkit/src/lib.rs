@@ -46,6 +46,11 @@ impl Arrays {
         self.read(name, safetensors::Dtype::U32, u32::from_le_bytes)
     }
 
+    /// Bytes, signed or not.
+    pub fn bytes(&self, name: &str) -> Vec<u8> {
+        self.file().tensor(name).unwrap_or_else(|e| panic!("{name}: {e}")).data().to_vec()
+    }
+
     /// Whether there is such a tensor.
     pub fn has(&self, name: &str) -> bool {
         self.file().tensor(name).is_ok()

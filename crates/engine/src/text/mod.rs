@@ -1,27 +1,53 @@
 //! Text to tokens, in parallel, with truncation told.
 
 pub(crate) mod aggregate;
+mod guard;
+mod open;
+mod recipe;
+mod special;
+mod spm;
+#[cfg(test)]
+mod tests;
+mod vocabulary;
 pub(crate) mod words;
 
-use self::words::{Placed, placed};
+use self::open::{open, sound};
+use self::words::{Continuation, Placed, placed};
 use crate::classifier::TextOrPair;
-use crate::load::bytes;
 use crate::{Error, Result};
 use rayon::prelude::*;
 use sconce_models::Sequence;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::{Decoder, EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
 
-/// The largest vocabularies are some 30 MB of JSON.
-const LARGEST: u64 = 256 << 20;
+/// What texts go through besides the tokenizer's own files.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manner {
+    /// Lower-case the text before the tokenizer sees it.
+    pub(crate) lower_case: bool,
+    /// For models that are a table of words.
+    pub(crate) table: Option<Table>,
+}
+
+/// How a static model reads: without special tokens, and a text may have none at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Table {
+    /// As sentence-transformers does: every token counts.
+    Plain,
+    /// As model2vec does: texts are cut to so many median tokens' characters first, and unknown words are left out.
+    Model2vec,
+}
 
 /// A model's tokenizer, cutting at its longest sequence and never padding.
 pub(crate) struct Tokenizer {
     inner: tokenizers::Tokenizer,
     max_tokens: usize,
     mask: Option<u32>,
+    table: Option<Table>,
+    /// Of model2vec: the most characters of a text, and the id that stands for unknown words.
+    most_chars: usize,
+    unknown: Option<u32>,
 }
 
 /// A text as the model will see it.
@@ -37,25 +63,26 @@ pub(crate) struct Encoded {
 }
 
 impl Tokenizer {
-    /// Reads `tokenizer.json`. What it says of padding and length is replaced: those belong to how somebody once exported it.
-    pub(crate) fn load(dir: &Path, max_tokens: usize, lower_case: bool) -> Result<Tokenizer> {
-        let path = &dir.join("tokenizer.json");
-        let bytes = bytes(path, LARGEST)?;
-        let mut inner = sound(|| tokenizers::Tokenizer::from_bytes(&bytes))
-            .map_err(|e| Error::file(path, format!("not a tokenizer that can be used: {e}")))?;
+    /// Reads the tokenizer in `dir`. What it says of padding and length is replaced: those belong to how somebody once exported
+    /// it.
+    pub(crate) fn load(dir: &Path, max_tokens: usize, manner: Manner) -> Result<Tokenizer> {
+        let mut inner = open(dir).map_err(|fault| Error::file(&fault.path, fault.what))?;
         inner.with_padding(None);
         let adapt = || {
             inner.with_truncation(Some(truncation(max_tokens)))?;
-            if lower_case {
+            if manner.lower_case {
                 let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
                 steps.extend(inner.get_normalizer().cloned());
                 inner.with_normalizer(Some(Normalizers::new(steps)))?;
             }
             Ok(())
         };
-        sound(adapt).map_err(|e| Error::file(path, format!("cannot cut at {max_tokens} tokens: {e}")))?;
+        sound(adapt).map_err(|e| Error::file(dir, format!("cannot cut at {max_tokens} tokens: {e}")))?;
         let mask = ["[MASK]", "<mask>"].iter().find_map(|token| inner.token_to_id(token));
-        Ok(Tokenizer { inner, max_tokens, mask })
+        let model2vec = manner.table == Some(Table::Model2vec);
+        let most_chars = if model2vec { max_tokens.saturating_mul(median_length(&inner)) } else { usize::MAX };
+        let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
+        Ok(Tokenizer { inner, max_tokens, mask, table: manner.table, most_chars, unknown })
     }
 
     /// Tokens of every text, in order.
@@ -87,7 +114,7 @@ impl Tokenizer {
         let mut inner = self.inner.clone();
         sound(|| inner.with_truncation(Some(truncation(max_tokens))).map(drop))
             .map_err(|e| Error::Input(format!("texts cannot be cut at {max_tokens} tokens: {e}")))?;
-        Ok(Tokenizer { inner, max_tokens, mask: self.mask })
+        Ok(Tokenizer { inner, max_tokens, ..*self })
     }
 
     /// The id of the mask token, if there is one.
@@ -151,17 +178,24 @@ impl Tokenizer {
 
     fn encode_one(&self, text: &str, prompt: &str) -> Result<Encoded, String> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
-        self.encode_input(EncodeInput::from(joined), text.len())
+        let end = joined.char_indices().nth(self.most_chars).map_or(joined.len(), |(i, _)| i);
+        let mut encoded = self.encode_input(EncodeInput::from(&joined[..end]), text.len())?;
+        encoded.truncated |= end < joined.len();
+        if let Some(unknown) = self.unknown {
+            encoded.sequence.ids.retain(|id| *id != unknown);
+            encoded.sequence.types.clear();
+        }
+        Ok(encoded)
     }
 
     fn encode_input(&self, input: EncodeInput<'_>, bytes: usize) -> Result<Encoded, String> {
-        let encoding = sound(|| self.inner.encode(input, true))
+        let encoding = sound(|| self.inner.encode(input, self.table.is_none()))
             .map_err(|e| format!("the tokenizer failed on its {bytes} bytes: {e}"))?;
         self.checked(&encoding)
     }
 
     fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, String> {
-        if encoding.is_empty() {
+        if encoding.is_empty() && self.table.is_none() {
             return Err("this tokenizer makes no token of it, so it has no vector".into());
         }
         // A template that adds more special tokens than there is room for is not cut by the library.
@@ -181,15 +215,17 @@ impl Tokenizer {
     }
 }
 
+/// The median length of the vocabulary's tokens, in characters, its fraction cut off.
+fn median_length(tokenizer: &tokenizers::Tokenizer) -> usize {
+    let mut lengths: Vec<usize> = tokenizer.get_vocab(true).keys().map(|token| token.chars().count()).collect();
+    lengths.sort_unstable();
+    match lengths.len() {
+        0 => 1,
+        n => ((lengths[(n - 1) / 2] + lengths[n / 2]) / 2).max(1),
+    }
+}
+
 fn truncation(max_length: usize) -> TruncationParams {
     let (strategy, direction) = (TruncationStrategy::LongestFirst, TruncationDirection::Right);
     TruncationParams { max_length, strategy, stride: 0, direction }
-}
-
-/// A tokenizer file is untrusted, and the library asserts some of what such a file may break.
-fn sound<T>(f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("it contradicts itself".into()),
-    }
 }

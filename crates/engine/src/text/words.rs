@@ -64,6 +64,11 @@ impl Continuation {
         Continuation { marked, unk }
     }
 
+    /// The id that stands for words that are not in the vocabulary.
+    pub(crate) fn unknown(&self) -> Option<u32> {
+        self.unk
+    }
+
     /// The token's own text, and whether it goes on with the word before it. `chars` is the text.
     pub(crate) fn of_token(&self, tokenizer: &Tokenizer, chars: &[char], token: &Placed) -> (String, bool) {
         let (start, end) = (token.start.min(chars.len()), token.end.min(chars.len()));

@@ -1,0 +1,101 @@
+//! Bytes to an upright RGB picture, as Pillow's `exif_transpose` and `convert("RGB")` make it: alpha is dropped, not
+//! blended; of an animation the first frame is taken; colour profiles and gamma are not applied.
+
+use super::orientation::{self, Orientation};
+use super::{Image, MOST_BYTES, check_size, gif, jpeg, png};
+use ::image::codecs::{bmp::BmpDecoder, tiff::TiffDecoder, webp::WebPDecoder};
+use ::image::{ColorType, ExtendedColorType, ImageDecoder, ImageFormat, ImageResult, Limits};
+use std::io::Cursor;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+/// What a decoder may hold beside the pixels.
+const MOST_DECODER_BYTES: u64 = 64 << 20;
+
+/// Decodes a JPEG, PNG, GIF, WebP, BMP or TIFF file. The format is told by the content.
+///
+/// Fails on what is no such file, is damaged or cut short, or is larger than [`MOST_PIXELS`](super::MOST_PIXELS),
+/// [`LONGEST_SIDE`](super::LONGEST_SIDE) or [`MOST_BYTES`]; the size is judged by the header, before memory is taken.
+pub fn decode(bytes: &[u8]) -> Result<Image, String> {
+    const KNOWN: &str = "JPEG, PNG, GIF, WebP, BMP and TIFF are read";
+    if bytes.is_empty() {
+        return Err("the picture is empty: 0 bytes".into());
+    }
+    if bytes.len() > MOST_BYTES {
+        return Err(format!("the picture's file has {} bytes, and up to {MOST_BYTES} are taken", bytes.len()));
+    }
+    let format = ::image::guess_format(bytes).map_err(|_| format!("not a picture in a format we know: {KNOWN}"))?;
+    type Decoder = fn(&[u8]) -> Result<Image, String>;
+    let (name, decoder): (_, Decoder) = match format {
+        ImageFormat::Jpeg => ("JPEG", jpeg::decode),
+        ImageFormat::Gif => ("GIF", gif::decode),
+        ImageFormat::Png => ("PNG", png::decode),
+        ImageFormat::WebP => ("WebP", |b| read(WebPDecoder::new(Cursor::new(b)))),
+        ImageFormat::Bmp => ("BMP", |b| read(BmpDecoder::new(Cursor::new(b)))),
+        ImageFormat::Tiff => ("TIFF", tiff),
+        other => return Err(format!("the picture is {other:?}, and only {KNOWN}: convert it")),
+    };
+    // The decoders index and assert on what a hostile file says; the file is at fault, and this call alone fails.
+    match catch_unwind(AssertUnwindSafe(|| decoder(bytes))) {
+        Ok(result) => result.map_err(|why| format!("{name} picture: {why}")),
+        Err(_) => Err(format!("{name} picture: it contradicts itself")),
+    }
+}
+
+/// TIFF holds nearly anything; what is read the way Pillow reads it is taken, and the rest refused.
+fn tiff(bytes: &[u8]) -> Result<Image, String> {
+    let decoder = TiffDecoder::new(Cursor::new(bytes)).map_err(|e| e.to_string())?;
+    match decoder.original_color_type() {
+        ExtendedColorType::L1 | ExtendedColorType::L8 | ExtendedColorType::Rgb8 | ExtendedColorType::Rgb16 => {
+            read(Ok(decoder))
+        }
+        other => Err(format!("its pixels are {other:?}; of TIFF, 1 and 8 bit grey and RGB are read: save it as PNG")),
+    }
+}
+
+fn read(decoder: ImageResult<impl ImageDecoder>) -> Result<Image, String> {
+    let mut decoder = decoder.map_err(|e| e.to_string())?;
+    let (width, height) = decoder.dimensions();
+    check_size(width.into(), height.into())?;
+    let mut limits = Limits::no_limits();
+    limits.max_alloc = Some(2 * decoder.total_bytes() + MOST_DECODER_BYTES);
+    decoder.set_limits(limits).map_err(|e| e.to_string())?;
+    // Damaged metadata is no reason to refuse the pixels, nor is it one for Pillow. TIFF has a tag of its own.
+    let (exif, xmp) = (decoder.exif_metadata().ok().flatten(), decoder.xmp_metadata().ok().flatten());
+    let orientation = match decoder.orientation() {
+        Ok(Orientation::NoTransforms) | Err(_) => orientation::of(exif.as_deref(), xmp.as_deref()),
+        Ok(orientation) => orientation,
+    };
+    let color = decoder.color_type();
+    let total = usize::try_from(decoder.total_bytes()).map_err(|_| "its pixels do not fit in memory")?;
+    let mut raw = vec![0; total];
+    decoder.read_image(&mut raw).map_err(|e| e.to_string())?;
+    let rgb = to_rgb(raw, color)?;
+    Ok(orientation::upright(Image::new(width as usize, height as usize, rgb)?, orientation))
+}
+
+/// What `convert("RGB")` makes of it: no alpha, and the high byte of 16 bits.
+fn to_rgb(raw: Vec<u8>, color: ColorType) -> Result<Vec<u8>, String> {
+    let high = |p: &[u8], i: usize| (u16::from_ne_bytes([p[2 * i], p[2 * i + 1]]) >> 8) as u8;
+    Ok(match color {
+        ColorType::Rgb8 => raw,
+        ColorType::L8 => each(raw, 1, |p| [p[0]; 3]),
+        ColorType::Rgba8 => each(raw, 4, |p| [p[0], p[1], p[2]]),
+        ColorType::Rgb16 => each(raw, 6, |p| [high(p, 0), high(p, 1), high(p, 2)]),
+        other => return Err(format!("its pixels are {other:?}, which is not read: save it as 8-bit RGB")),
+    })
+}
+
+/// Three bytes for every `size` bytes; in place where they do not grow, because a picture can be most of the memory.
+pub(super) fn each(mut raw: Vec<u8>, size: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) -> Vec<u8> {
+    if size < 3 {
+        return raw.chunks_exact(size).flat_map(rgb).collect();
+    }
+    let pixels = raw.len() / size;
+    for i in 0..pixels {
+        let pixel = rgb(&raw[i * size..(i + 1) * size]);
+        raw[i * 3..i * 3 + 3].copy_from_slice(&pixel);
+    }
+    raw.truncate(pixels * 3);
+    raw.shrink_to_fit();
+    raw
+}

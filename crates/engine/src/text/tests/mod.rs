@@ -1,0 +1,3 @@
+mod labels;
+mod layouts;
+mod mutations;

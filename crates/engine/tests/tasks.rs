@@ -1,0 +1,305 @@
+//! Every task, from texts to the answers people see, against the libraries they know it from.
+
+use sconce_engine::ops::{DType, Device};
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{
+    Classifier, DeviceChoice, Embedder, Embeddings, LoadOptions, M3, Multi, Precision, Prompt, Ranges, RankOptions,
+    Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,
+};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::Value;
+use std::path::Path;
+
+/// Goldens are f32 runs of small models; ours sums in another order.
+const F32: f32 = 1e-5;
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        dtype: DType::F32,
+        ..LoadOptions::new(Options::new(cache.clone(), cache))
+    }
+}
+
+fn reference(dir: &Path) -> Reference {
+    dir.to_str().unwrap().parse().unwrap()
+}
+
+fn cases(golden: &Value, key: &str) -> Vec<Value> {
+    golden[key].as_array().unwrap_or_else(|| panic!("no {key}")).clone()
+}
+
+fn text(case: &Value) -> String {
+    case["text"].as_str().unwrap().repeat(case.get("times").and_then(Value::as_u64).unwrap_or(1) as usize)
+}
+
+fn texts(cases: &[Value]) -> Vec<String> {
+    cases.iter().map(text).collect()
+}
+
+fn arrays(name: &str) -> Arrays {
+    Arrays::open(&golden(name).join("golden.safetensors"))
+}
+
+fn answers(name: &str) -> Value {
+    json(&golden(name).join("golden.json"))
+}
+
+#[test]
+fn a_reranker_orders_as_the_cross_encoder_does() {
+    for name in ["task-rerank", "task-rerank-roberta"] {
+        let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
+        let strings =
+            |key: &str| -> Vec<String> { cases(&answers, key).iter().map(|v| v.as_str().unwrap().into()).collect() };
+        let (queries, documents) = (strings("queries"), strings("documents"));
+        let representations: &[(Representation, &str)] = match name {
+            "task-rerank" => {
+                &[(Representation::Pooler, "pooler"), (Representation::Cls, "cls"), (Representation::Mean, "mean")]
+            }
+            _ => &[(Representation::Pooler, "logits")],
+        };
+        for (representation, key) in representations {
+            let reranker = Reranker::load_with(&reference(dir.path()), &options(), *representation, &()).unwrap();
+            let want = arrays.f32(key).values;
+            for (q, query) in queries.iter().enumerate() {
+                let raw =
+                    reranker.rerank(query, &documents, RankOptions { raw: true, ..RankOptions::default() }).unwrap();
+                for ranked in &raw.ranked {
+                    let off = (ranked.score - want[q * documents.len() + ranked.index]).abs();
+                    assert!(off <= F32, "{name} {key}, query {q}, document {}: off by {off:.1e}", ranked.index);
+                }
+            }
+        }
+        let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+        let sigmoid = arrays.f32("sigmoid").values;
+        for (q, (query, order)) in queries.iter().zip(cases(&answers, "ranking")).enumerate() {
+            let ranking =
+                reranker.rerank(query, &documents, RankOptions { texts: true, ..RankOptions::default() }).unwrap();
+            let got: Vec<u64> = ranking.ranked.iter().map(|r| r.index as u64).collect();
+            assert_eq!(got, serde_json::from_value::<Vec<u64>>(order).unwrap(), "{name} query {q}");
+            for r in &ranking.ranked {
+                assert!((r.score - sigmoid[q * documents.len() + r.index]).abs() <= F32);
+                assert_eq!(r.text.as_ref(), Some(&documents[r.index]));
+            }
+            let top = RankOptions { top_n: Some(2), ..RankOptions::default() };
+            assert_eq!(reranker.rerank(query, &documents, top).unwrap().ranked.len(), 2);
+        }
+        assert!(reranker.rerank::<&str>("nothing to rank", &[], RankOptions::default()).unwrap().ranked.is_empty());
+    }
+}
+
+#[test]
+fn a_classifier_says_what_the_pipeline_says() {
+    for kind in ["", "-multi", "-one", "-single", "-regression", "-extreme", "-extreme-multi"] {
+        let name = &format!("task-classify{kind}");
+        let (dir, answers) = (materialize(name), answers(name));
+        let logits = arrays(name).f32("logits");
+        let cases = cases(&answers, "cases");
+        let classifier = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
+        let inputs: Vec<TextOrPair<'_>> = cases
+            .iter()
+            .map(|c| TextOrPair { text: c["text"].as_str().unwrap(), pair: c.get("pair").and_then(Value::as_str) })
+            .collect();
+        let tolerance = if kind.contains("extreme") { 1e-3 } else { F32 };
+        for (case, got) in cases.iter().zip(classifier.classify(&inputs, false).unwrap()) {
+            let want = case["scores"].as_array().unwrap();
+            assert_eq!(got.tokens, case["ids"].as_array().unwrap().len(), "{name}: {case}");
+            for (want, got) in want.iter().zip(&got.labels) {
+                assert_eq!(want["label"], got.label, "{name}: {case}");
+                assert!(
+                    (want["score"].as_f64().unwrap() as f32 - got.score).abs() <= tolerance,
+                    "{name}: {want} {got:?}"
+                );
+            }
+        }
+        let names = classifier.labels();
+        let scale = logits.values.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+        for (got, want) in classifier.classify(&inputs, true).unwrap().iter().zip(logits.values.chunks(names.len())) {
+            for label in &got.labels {
+                let place = names.iter().position(|n| *n == label.label).unwrap();
+                assert!((label.score - want[place]).abs() <= F32 * scale, "{name}: {label:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_tagger_finds_what_the_pipeline_finds() {
+    let strategies = [
+        ("none", Strategy::None),
+        ("simple", Strategy::Simple),
+        ("first", Strategy::First),
+        ("average", Strategy::Average),
+        ("max", Strategy::Max),
+    ];
+    for kind in ["", "-cased", "-bpe", "-unigram", "-plain"] {
+        let name = &format!("task-tag{kind}");
+        let (dir, answers) = (materialize(name), answers(name));
+        let cases = cases(&answers, "cases");
+        let tagger = Tagger::load(&reference(dir.path()), &options(), &()).unwrap();
+        for (key, strategy) in strategies {
+            let got = tagger.tag(&texts(&cases), strategy, 0.0).unwrap();
+            for (case, got) in cases.iter().zip(got) {
+                let want = case[key].as_array().unwrap();
+                assert_eq!(want.len(), got.entities.len(), "{name} {key}: {case} {got:?}");
+                for (want, got) in want.iter().zip(&got.entities) {
+                    let label = want.get("entity").or(want.get("entity_group")).unwrap();
+                    assert_eq!(*label, got.label, "{name} {key}: {want} {got:?}");
+                    assert_eq!(
+                        (want["start"].as_u64(), want["end"].as_u64()),
+                        (Some(got.start as u64), Some(got.end as u64)),
+                        "{name} {key}: {want} {got:?}"
+                    );
+                    assert_eq!(want["word"], got.word, "{name} {key}: {want} {got:?}");
+                    assert_eq!(want.get("index").and_then(Value::as_u64), got.index.map(|i| i as u64));
+                    assert!(
+                        (want["score"].as_f64().unwrap() as f32 - got.score).abs() <= F32,
+                        "{name} {key}: {want} {got:?}"
+                    );
+                }
+            }
+        }
+        let sure = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
+        assert!(sure.iter().flat_map(|t| &t.entities).all(|e| e.score >= 0.9));
+    }
+}
+
+#[test]
+fn sparse_weights_equal_those_of_the_sparse_encoder() {
+    for kind in ["", "-legacy", "-log1p", "-log1p-sum", "-plain", "-plain-distilbert"] {
+        let name = &format!("task-sparse{kind}");
+        let (dir, answers) = (materialize(name), answers(name));
+        let cases = cases(&answers, "cases");
+        let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap();
+        let got = sparse.embed(&texts(&cases)).unwrap();
+        for (case, got) in cases.iter().zip(&got.vectors) {
+            same_weights(name, &case["weights"], got, 2e-5);
+        }
+        assert!(sparse.token(got.vectors[0].ids[0]).is_some());
+    }
+}
+
+/// A weight near zero may be on either side of it.
+fn same_weights(name: &str, want: &Value, got: &sconce_engine::SparseVector, tolerance: f64) {
+    let want = want.as_object().unwrap();
+    let weight = |id: &u32| want.get(&id.to_string()).and_then(Value::as_f64).unwrap_or(0.0);
+    for (id, w) in got.ids.iter().zip(&got.weights) {
+        assert!((f64::from(*w) - weight(id)).abs() <= tolerance, "{name}: token {id}: {w} for {}", weight(id));
+    }
+    for (id, w) in want.iter().filter(|(_, w)| w.as_f64().unwrap() > tolerance) {
+        assert!(got.ids.contains(&id.parse().unwrap()), "{name}: token {id} with {w} is missing");
+    }
+}
+
+#[test]
+fn late_interaction_equals_the_reference_in_every_layout() {
+    for kind in ["", "-attend", "-pylate", "-pylate-short", "-pylate-attend", "-native"] {
+        let name = &format!("task-colbert{kind}");
+        let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
+        let multi = Multi::load(&reference(dir.path()), &options(), &()).unwrap();
+        let (queries, documents) = (cases(&answers, "queries"), cases(&answers, "documents"));
+        let q = multi.queries(&texts(&queries)).unwrap();
+        let d = multi.documents(&texts(&documents)).unwrap();
+        for (key, cases, got) in [("queries", &queries, &q), ("documents", &documents, &d)] {
+            for (i, (case, vectors)) in cases.iter().zip(&got.texts).enumerate() {
+                assert_eq!(got.tokens[i], case["ids"].as_array().unwrap().len(), "{name} {key}: {case}");
+                assert_eq!(vectors.rows().count() as u64, case["vectors"].as_u64().unwrap(), "{name} {key}: {case}");
+            }
+            let all: Vec<f32> = got.texts.iter().flat_map(|t| t.values.clone()).collect();
+            let off = worst(&all, &arrays.f32(key).values);
+            assert!(off <= F32, "{name} {key}: off by {off:.1e}");
+        }
+        let scores = arrays.f32("scores").values;
+        for (i, (q, d)) in q.texts.iter().flat_map(|q| d.texts.iter().map(move |d| (q, d))).enumerate() {
+            assert!((d.max_sim(q) - scores[i]).abs() <= 1e-4, "{name}: pair {i}");
+        }
+    }
+}
+
+#[test]
+fn m3_gives_all_three_in_one_pass() {
+    let (dir, answers, arrays) = (materialize("task-m3"), answers("task-m3"), arrays("task-m3"));
+    let m3 = M3::load(&reference(dir.path()), &options(), &()).unwrap();
+    let cases = cases(&answers, "cases");
+    let got = m3.embed(&texts(&cases)).unwrap();
+    let dense: Vec<f32> = got.texts.iter().flat_map(|t| t.dense.clone()).collect();
+    let multi: Vec<f32> = got.texts.iter().flat_map(|t| t.multi.values.clone()).collect();
+    assert!(worst(&dense, &arrays.f32("dense").values) <= F32);
+    assert!(worst(&multi, &arrays.f32("multi").values) <= F32);
+    let sparse_scores = arrays.f32("sparse_scores").values;
+    for (i, (case, text)) in cases.iter().zip(&got.texts).enumerate() {
+        same_weights("task-m3", &case["sparse"], &text.sparse, 2e-5);
+        for (j, other) in got.texts.iter().enumerate() {
+            let want = sparse_scores[i * got.texts.len() + j];
+            assert!((text.sparse.dot(&other.sparse) - want).abs() <= 1e-4 * want.abs().max(1.0));
+        }
+    }
+    // The same model serves those who ask for one of the three.
+    let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap().embed(&texts(&cases)).unwrap();
+    assert_eq!(sparse.vectors[2], got.texts[2].sparse);
+    let multi = Multi::load(&reference(dir.path()), &options(), &()).unwrap().documents(&texts(&cases)).unwrap();
+    assert_eq!(multi.texts[2], got.texts[2].multi);
+}
+
+#[test]
+fn smaller_forms_are_those_of_sentence_transformers() {
+    let arrays = arrays("task-outputs");
+    let of = |name: &str| {
+        let a = arrays.f32(name);
+        Embeddings { values: a.values, dimension: a.dims[1], ..Embeddings::default() }
+    };
+    let e = of("embeddings");
+    let ranges = of("ranges");
+    let ranges = Ranges::new(ranges.row(0).to_vec(), ranges.row(1).to_vec()).unwrap();
+    let calibrated = Ranges::of(&of("calibration")).unwrap();
+    for (key, precision) in [("int8", Precision::Int8), ("uint8", Precision::Uint8)] {
+        for (how, ranges) in [("own", None), ("ranges", Some(&ranges)), ("calibration", Some(&calibrated))] {
+            let got = e.quantize(precision, ranges).unwrap();
+            assert_eq!(got.bytes, arrays.bytes(&format!("{key}.{how}")), "{key}.{how}");
+        }
+    }
+    assert_eq!(e.quantize(Precision::Binary, None).unwrap().bytes, arrays.bytes("binary"));
+    assert_eq!(e.quantize(Precision::Ubinary, None).unwrap().bytes, arrays.bytes("ubinary"));
+    let one = Embeddings { values: e.row(0).to_vec(), dimension: 20, ..Embeddings::default() };
+    assert!(one.quantize(Precision::Int8, None).is_err());
+    assert!(e.clone().cut(21).is_err() && e.clone().cut(0).is_err());
+}
+
+#[test]
+fn cut_vectors_are_cut_first_and_normalised_then() {
+    let (dir, answers, arrays) =
+        (materialize("task-outputs-truncate"), answers("task-outputs-truncate"), arrays("task-outputs-truncate"));
+    let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
+    let texts: Vec<String> = cases(&answers, "texts").iter().map(|t| t.as_str().unwrap().into()).collect();
+    let whole = embedder.embed(&texts, &Prompt::Default).unwrap();
+    for n in cases(&answers, "dimensions").iter().map(|n| n.as_u64().unwrap() as usize) {
+        let got = whole.clone().cut(n).unwrap();
+        let off = worst(&got.values, &arrays.f32(&format!("normalized.{n}")).values);
+        assert!(off <= F32, "{n} dimensions: off by {off:.1e}");
+    }
+}
+
+#[test]
+fn static_models_read_as_their_own_library_does() {
+    for kind in [
+        "",
+        "-normalize",
+        "-model2vec",
+        "-model2vec-raw",
+        "-model2vec-unlimited",
+        "-model2vec-mapping",
+        "-model2vec-int8",
+    ] {
+        let name = &format!("task-static{kind}");
+        let (dir, answers) = (materialize(name), answers(name));
+        let cases = cases(&answers, "cases");
+        let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
+        let got = embedder.embed(&texts(&cases), &Prompt::Default).unwrap();
+        for (case, tokens) in cases.iter().zip(&got.tokens) {
+            assert_eq!(case["tokens"].as_u64(), Some(*tokens as u64), "{name}: {case}");
+        }
+        let off = worst(&got.values, &arrays(name).f32("embeddings").values);
+        assert!(off <= F32, "{name}: off by {off:.1e}");
+    }
+}

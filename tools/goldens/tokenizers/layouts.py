@@ -1,0 +1,46 @@
+"""goldens/layouts: tiny model directories without a tokenizer.json, and what the reference makes of our texts.
+
+Needs transformers 4.57 (the last that converts the older files itself), sentencepiece and protobuf.
+The fast tokenizer is the reference, save where the SentencePiece model asks for what its conversion leaves out
+(bytes, no space before the text, spaces kept): there it is the slow one, which is SentencePiece itself.
+"""
+import json, os, sys
+os.environ["HF_HUB_OFFLINE"] = "1"
+import transformers
+transformers.logging.set_verbosity_error()
+from transformers import AutoTokenizer
+from corpus import TEXTS, PAIRS
+import dirs
+
+SLOW = {"xlmr-bytes", "t5-bytes", "t5-bare", "siglip"}
+
+# Offsets are the library's affair, so one layout of each kind is enough.
+OFFSETS = {"bert", "roberta-prefix", "xlmr"}
+# Texts that the library cuts otherwise than SentencePiece does: it looks up whole graphemes in the table of characters,
+# finds the pieces for bytes in text that spells them, and does not strip U+2581 as a space. The slow tokenizers also go on
+# otherwise after the name of a special token.
+OTHERS = {TEXTS[i] for i in (7, 9, 11, 15, 16, 26, 35)}
+
+def main(out):
+    root = os.path.join(out, "layouts")
+    dirs.main(root)
+    json.dump({"texts": TEXTS, "pairs": PAIRS}, open(os.path.join(out, "texts.json"), "w"), ensure_ascii=False)
+    for name in sorted(os.listdir(root)):
+        t = AutoTokenizer.from_pretrained(os.path.join(root, name), use_fast=name not in SLOW)
+        assert t.is_fast == (name not in SLOW), name
+        rows = []
+        for text, pair in [(x, None) for x in TEXTS] + [(TEXTS[a], TEXTS[b]) for a, b in PAIRS]:
+            # As lists: a pair whose second text is empty is taken for a single text otherwise.
+            e = t([text], None if pair is None else [pair], return_token_type_ids=True, return_special_tokens_mask=True, return_offsets_mapping=t.is_fast)
+            e = {k: v[0] for k, v in e.items()}
+            row = {"ids": e["input_ids"]}
+            if name in SLOW and {text, pair} & OTHERS:
+                row = {}
+            if t.is_fast and name in OFFSETS:
+                row["offsets"] = [x for pair in e["offset_mapping"] for x in pair]
+            if t.is_fast and pair is not None:
+                row.update(types=e["token_type_ids"], mask=e["special_tokens_mask"])
+            rows.append(row)
+        json.dump(rows, open(os.path.join(root, name, "golden.json"), "w"), separators=(",", ":"))
+
+main(sys.argv[1])

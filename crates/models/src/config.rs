@@ -2,6 +2,7 @@
 
 use crate::{Error, Result};
 use sconce_ops::Activation;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -30,5 +31,45 @@ pub(crate) fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     match hidden.checked_rem(heads) {
         Some(0) if hidden > 0 => Ok(hidden / heads),
         _ => Err(Error::Config(format!("hidden_size {hidden} does not divide into {heads} heads"))),
+    }
+}
+
+/// An error with that sentence if `unsupported`.
+pub(crate) fn refuse(unsupported: bool, why: impl FnOnce() -> String) -> Result<()> {
+    if unsupported { Err(Error::Config(why())) } else { Ok(()) }
+}
+
+/// Rows of a table that a model works out for itself: no file bounds them, so this does.
+pub(crate) fn table_rows(positions: usize) -> Result<usize> {
+    const MOST: usize = 1 << 20;
+    refuse(positions == 0 || positions > MOST, || format!("{positions} positions; 1 to {MOST} are supported"))?;
+    Ok(positions)
+}
+
+/// Rotary parameters, in transformers 5's spelling (`rope_parameters`) and in the older one (`rope_scaling`).
+#[derive(Clone, Debug, Default, Deserialize)]
+pub(crate) struct Rope {
+    pub rope_theta: Option<f64>,
+    #[serde(alias = "type")]
+    pub rope_type: Option<String>,
+    pub factor: Option<f64>,
+    pub mixed_b: Option<f64>,
+    pub partial_rotary_factor: Option<f64>,
+}
+
+impl Rope {
+    /// The kind of scaling, if there is one.
+    pub(crate) fn scaling(&self) -> Option<&str> {
+        self.rope_type.as_deref().filter(|kind| *kind != "default")
+    }
+
+    /// That the angles are positions times the usual frequencies.
+    pub(crate) fn plain(&self) -> Result<()> {
+        refuse(self.scaling().is_some(), || {
+            format!("rotary scaling `{}` is not supported here", self.scaling().unwrap_or_default())
+        })?;
+        refuse(self.partial_rotary_factor.is_some_and(|f| f != 1.0), || {
+            "partial_rotary_factor other than 1 is not supported".into()
+        })
     }
 }

@@ -3,9 +3,19 @@
 
 mod batch;
 mod bert;
+mod block;
 mod config;
+mod distilbert;
+mod electra;
+mod gte;
 mod head;
+mod jina_bert;
+mod modernbert;
+mod mpnet;
+mod nomic_bert;
 mod registry;
+mod roberta;
+mod t5;
 
 pub use batch::{Batch, Limits, Positions, Sequence};
 pub use head::{Head, Task};

@@ -1,6 +1,7 @@
 //! Which file reads which configuration: one line an architecture.
 
-use crate::{Encoder, Error, Head, Result, Task, bert};
+use crate::{Encoder, Error, Head, Result, Task};
+use crate::{bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta, t5};
 use sconce_ops::Weights;
 use serde_json::Value;
 
@@ -13,7 +14,18 @@ struct Architecture {
     head: fn(Task, &Value, &Weights) -> Result<Head>,
 }
 
-const ARCHITECTURES: [Architecture; 1] = [Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head }];
+const ARCHITECTURES: &[Architecture] = &[
+    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head },
+    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head },
+    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head },
+    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head },
+    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head },
+    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head },
+    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head },
+    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head },
+    Architecture { types: &["roberta", "xlm-roberta", "camembert"], encoder: roberta::encoder, head: roberta::head },
+    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head },
+];
 
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.
 pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {

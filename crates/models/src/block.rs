@@ -1,0 +1,183 @@
+//! What several architectures share to the letter: self-attention over one fused projection, the post-norm block around it, and
+//! the encoder that is embeddings and a stack of such blocks (BERT's, with other names in other files).
+
+use crate::{Batch, Encoder, Limits, Result, Watch};
+use sconce_ops::{Activation, Attention, Bias, LayerNorm, Linear, Rotary, Sees, Tensor, Weights, at, attention, embed};
+
+/// Widths of a block.
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    pub hidden: usize,
+    pub heads: usize,
+    /// Of one head.
+    pub size: usize,
+    /// Between the two products of the MLP.
+    pub inner: usize,
+    pub activation: Activation,
+    pub eps: f32,
+}
+
+/// Where a file keeps the parts of a post-norm block.
+pub(crate) struct Names {
+    pub qkv: [&'static str; 3],
+    pub output: &'static str,
+    pub attention_norm: &'static str,
+    pub up: &'static str,
+    pub down: &'static str,
+    pub norm: &'static str,
+}
+
+/// As BERT has them.
+pub(crate) const BERT: Names = Names {
+    qkv: ["attention.self.query", "attention.self.key", "attention.self.value"],
+    output: "attention.output.dense",
+    attention_norm: "attention.output.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    norm: "output.LayerNorm",
+};
+
+/// What scores have beyond q · k.
+#[derive(Clone, Default)]
+pub(crate) struct Scores<'a> {
+    pub scale: f32,
+    pub sees: Sees,
+    pub bias: Bias,
+    pub rotary: Option<&'a Rotary>,
+}
+
+impl Scores<'_> {
+    /// 1 / √size and nothing else.
+    pub(crate) fn scaled(size: usize) -> Self {
+        Scores { scale: 1.0 / (size as f32).sqrt(), ..Scores::default() }
+    }
+}
+
+/// softmax(scores) V over each sequence, then a projection.
+pub(crate) struct SelfAttention {
+    /// To `[tokens, 3, heads, size]`.
+    pub qkv: Linear,
+    pub output: Linear,
+    pub heads: usize,
+    pub size: usize,
+}
+
+impl SelfAttention {
+    pub(crate) fn forward(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
+        Ok(self.output.forward(&self.mix(x, b, scores)?)?)
+    }
+
+    pub(crate) fn forward_residual(
+        &self,
+        x: &Tensor,
+        b: &Batch,
+        scores: &Scores<'_>,
+        residual: &Tensor,
+    ) -> Result<Tensor> {
+        Ok(self.output.forward_residual(&self.mix(x, b, scores)?, residual)?)
+    }
+
+    fn mix(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
+        let tokens = b.segments.tokens();
+        let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, self.heads, self.size])?;
+        let (mut q, mut k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
+        if let Some(rotary) = scores.rotary {
+            (q, k) = (rotary.forward(&q, &b.positions)?, rotary.forward(&k, &b.positions)?);
+        }
+        let how = Attention { sees: scores.sees, bias: scores.bias.clone(), ..b.attention(scores.scale) };
+        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, self.heads * self.size])?)
+    }
+}
+
+/// h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
+pub(crate) struct PostNorm {
+    attention: SelfAttention,
+    attention_norm: LayerNorm,
+    up: Linear,
+    down: Linear,
+    norm: LayerNorm,
+}
+
+impl PostNorm {
+    pub(crate) fn load(w: &Weights, s: &Shape, names: &Names) -> Result<PostNorm> {
+        let width = s.heads * s.size;
+        let qkv = Linear::stacked(&names.qkv.map(|name| w.sub(name)), s.hidden, width, true)?;
+        let output = Linear::load(&w.sub(names.output), width, s.hidden, true)?;
+        Ok(PostNorm {
+            attention: SelfAttention { qkv, output, heads: s.heads, size: s.size },
+            attention_norm: LayerNorm::load(&w.sub(names.attention_norm), s.hidden, s.eps, true)?,
+            up: Linear::load(&w.sub(names.up), s.hidden, s.inner, true)?.with(s.activation),
+            down: Linear::load(&w.sub(names.down), s.inner, s.hidden, true)?,
+            norm: LayerNorm::load(&w.sub(names.norm), s.hidden, s.eps, true)?,
+        })
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
+        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, scores)?, x)?;
+        let mlp = self.down.forward(&self.up.forward(&h)?)?;
+        Ok(self.norm.forward_residual(&mlp, &h)?)
+    }
+}
+
+/// norm(word + position + type), without what the model does not have.
+pub(crate) struct Embeddings {
+    pub words: Tensor,
+    pub positions: Option<Tensor>,
+    pub types: Option<Tensor>,
+    pub norm: LayerNorm,
+}
+
+impl Embeddings {
+    /// Rows as `limits` counts them, with `positions` rows of positions, under BERT's names.
+    pub(crate) fn load(w: &Weights, limits: &Limits, positions: Option<usize>, s: &Shape) -> Result<Embeddings> {
+        let table = |name, rows| w.sub(name).tensor("weight", &[rows, s.hidden]);
+        Ok(Embeddings {
+            words: table("word_embeddings", limits.vocabulary)?,
+            positions: positions.map(|rows| table("position_embeddings", rows)).transpose()?,
+            types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+            norm: LayerNorm::load(&w.sub("LayerNorm"), s.hidden, s.eps, true)?,
+        })
+    }
+
+    pub(crate) fn forward(&self, b: &Batch) -> Result<Tensor> {
+        let mut pairs = vec![(&self.words, &b.ids)];
+        pairs.extend(self.positions.as_ref().map(|table| (table, &b.positions)));
+        pairs.extend(self.types.as_ref().map(|table| (table, &b.types)));
+        Ok(self.norm.forward(&embed(&pairs)?)?)
+    }
+}
+
+/// Embeddings, and post-norm blocks one after another.
+pub(crate) struct Stack {
+    pub embeddings: Embeddings,
+    /// From the width of the embeddings to that of the blocks, where they differ.
+    pub project: Option<Linear>,
+    pub layers: Vec<PostNorm>,
+    pub scores: Scores<'static>,
+    pub hidden_size: usize,
+    pub limits: Limits,
+}
+
+impl Encoder for Stack {
+    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+        let mut x = self.embeddings.forward(batch)?;
+        if let Some(project) = &self.project {
+            x = project.forward(&x)?;
+        }
+        watch(0, &x);
+        for (i, layer) in self.layers.iter().enumerate() {
+            let _at = at("layer", i);
+            x = layer.forward(&x, batch, &self.scores)?;
+            watch(i + 1, &x);
+        }
+        Ok(x)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+}

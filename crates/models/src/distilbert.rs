@@ -1,0 +1,98 @@
+//! DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT's blocks, half as many, without token types. Sinusoidal positions are
+//! stored like learnt ones.
+
+use crate::bert::WORDS;
+use crate::block::{Embeddings, Names, PostNorm, Scores, Shape, Stack};
+use crate::config::{activation, head_size, parse};
+use crate::head::{out, root, vocabulary};
+use crate::{Encoder, Head, Limits, Positions, Result, Task};
+use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+#[serde(default)]
+struct Config {
+    vocab_size: usize,
+    dim: usize,
+    hidden_dim: usize,
+    n_layers: usize,
+    n_heads: usize,
+    max_position_embeddings: usize,
+    activation: String,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            vocab_size: 30522,
+            dim: 768,
+            hidden_dim: 3072,
+            n_layers: 6,
+            n_heads: 12,
+            max_position_embeddings: 512,
+            activation: "gelu".into(),
+        }
+    }
+}
+
+/// No field of the configuration changes it.
+const EPS: f32 = 1e-12;
+
+const NAMES: Names = Names {
+    qkv: ["attention.q_lin", "attention.k_lin", "attention.v_lin"],
+    output: "attention.out_lin",
+    attention_norm: "sa_layer_norm",
+    up: "ffn.lin1",
+    down: "ffn.lin2",
+    norm: "output_layer_norm",
+};
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    let c: Config = parse(config)?;
+    let shape = Shape {
+        hidden: c.dim,
+        heads: c.n_heads,
+        size: head_size(c.dim, c.n_heads)?,
+        inner: c.hidden_dim,
+        activation: activation(&c.activation)?,
+        eps: EPS,
+    };
+    let w = root(w, "distilbert", WORDS)?;
+    let limits = Limits {
+        vocabulary: c.vocab_size,
+        positions: c.max_position_embeddings,
+        types: None,
+        counting: Positions::FromZero,
+    };
+    let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES);
+    Ok(Box::new(Stack {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
+        project: None,
+        layers: (0..c.n_layers).map(layer).collect::<Result<_>>()?,
+        scores: Scores::scaled(shape.size),
+        hidden_size: c.dim,
+        limits,
+    }))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let c: Config = parse(config)?;
+    let dense = |name| Linear::load(&w.sub(name), c.dim, c.dim, true);
+    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let classifier = || out(&w.sub("classifier"), c.dim, true);
+    Ok(match task {
+        Task::Classify => plain(Some(dense("pre_classifier")?.with(Activation::Relu)), classifier()?),
+        Task::Tag => plain(None, classifier()?),
+        Task::Vocabulary => {
+            let words = root(w, "distilbert", WORDS)?.sub("embeddings.word_embeddings");
+            let projector = w.sub("vocab_projector");
+            Head {
+                pooling: Pooling::Cls,
+                dense: Some(dense("vocab_transform")?.with(activation(&c.activation)?)),
+                norm: Some(LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?),
+                out: vocabulary(&projector, &words, [c.vocab_size, c.dim], &[(&projector, "bias")])?,
+            }
+        }
+    })
+}

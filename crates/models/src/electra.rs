@@ -1,0 +1,84 @@
+//! ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT, with embeddings that may be narrower than the blocks.
+
+use crate::bert::{Config, WORDS, layers};
+use crate::block::{Embeddings, Scores, Shape, Stack};
+use crate::config::parse;
+use crate::head::{out, root, vocabulary};
+use crate::{Encoder, Head, Limits, Positions, Result, Task};
+use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Narrow {
+    #[serde(default = "narrow")]
+    embedding_size: usize,
+}
+
+fn narrow() -> usize {
+    128
+}
+
+/// transformers' defaults are those of the small model.
+fn read(config: &Value) -> Result<(Config, usize)> {
+    let mut c: Config = parse(config)?;
+    let missing = |name: &str| config.get(name).is_none();
+    if missing("hidden_size") {
+        c.hidden_size = 256;
+    }
+    if missing("num_attention_heads") {
+        c.num_attention_heads = 4;
+    }
+    if missing("intermediate_size") {
+        c.intermediate_size = 1024;
+    }
+    Ok((c, parse::<Narrow>(config)?.embedding_size))
+}
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    let (c, width) = read(config)?;
+    c.check()?;
+    let shape = c.shape()?;
+    let w = root(w, "electra", WORDS)?;
+    let limits = Limits {
+        vocabulary: c.vocab_size,
+        positions: c.max_position_embeddings,
+        types: Some(c.type_vocab_size),
+        counting: Positions::FromZero,
+    };
+    let rows = Some(c.max_position_embeddings);
+    let project = || Linear::load(&w.sub("embeddings_project"), width, c.hidden_size, true);
+    Ok(Box::new(Stack {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &Shape { hidden: width, ..shape })?,
+        project: (width != c.hidden_size).then(project).transpose()?,
+        layers: layers(&w, c.num_hidden_layers, &shape)?,
+        scores: Scores::scaled(shape.size),
+        hidden_size: c.hidden_size,
+        limits,
+    }))
+}
+
+/// GELU in both, whatever hidden_act and summary_activation say: the reference writes it down.
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let (c, width) = read(config)?;
+    let hidden = c.hidden_size;
+    let classifier = w.sub("classifier");
+    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    Ok(match task {
+        Task::Classify => {
+            let dense = Linear::load(&classifier.sub("dense"), hidden, hidden, true)?.with(Activation::Gelu);
+            plain(Some(dense), out(&classifier.sub("out_proj"), hidden, true)?)
+        }
+        Task::Tag => plain(None, out(&classifier, hidden, true)?),
+        Task::Vocabulary => {
+            let (g, own) = (w.sub("generator_predictions"), w.sub("generator_lm_head"));
+            let words = root(w, "electra", WORDS)?.sub("embeddings.word_embeddings");
+            Head {
+                pooling: Pooling::Cls,
+                dense: Some(Linear::load(&g.sub("dense"), hidden, width, true)?.with(Activation::Gelu)),
+                norm: Some(LayerNorm::load(&g.sub("LayerNorm"), width, c.layer_norm_eps, true)?),
+                out: vocabulary(&own, &words, [c.vocab_size, width], &[(&own, "bias")])?,
+            }
+        }
+    })
+}

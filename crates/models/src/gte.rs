@@ -1,0 +1,234 @@
+//! GTE's second generation (Zhang et al. 2024, arXiv:2407.19669; the hub's `NewModel`): post-norm blocks with rotary positions,
+//! gated MLPs, and queries, keys and values in one matrix. Also Snowflake's Arctic-embed m v2.
+
+use crate::bert::WORDS;
+use crate::block::{Embeddings, Scores, SelfAttention, Shape};
+use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::head::{out, root, vocabulary};
+use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, at, glu};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Config {
+    model_type: String,
+    vocab_size: usize,
+    #[serde(default = "hidden")]
+    hidden_size: usize,
+    #[serde(default = "twelve")]
+    num_hidden_layers: usize,
+    #[serde(default = "twelve")]
+    num_attention_heads: usize,
+    #[serde(default = "inner")]
+    intermediate_size: usize,
+    max_position_embeddings: Option<usize>,
+    #[serde(default = "one")]
+    type_vocab_size: usize,
+    #[serde(default = "eps")]
+    layer_norm_eps: f32,
+    #[serde(default = "gelu")]
+    hidden_act: String,
+    layer_norm_type: Option<String>,
+    position_embedding_type: Option<String>,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<Rope>,
+    rope_parameters: Option<Rope>,
+    #[serde(default)]
+    logn_attention_scale: bool,
+    pack_qkv: Option<bool>,
+}
+
+fn hidden() -> usize {
+    768
+}
+fn twelve() -> usize {
+    12
+}
+fn inner() -> usize {
+    3072
+}
+fn one() -> usize {
+    1
+}
+fn eps() -> f32 {
+    1e-12
+}
+fn gelu() -> String {
+    "gelu".into()
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        let other = |given: &Option<String>, usual| given.as_deref().is_some_and(|given| given != usual);
+        refuse(other(&self.layer_norm_type, "layer_norm"), || {
+            format!(
+                "layer_norm_type `{}` is not supported; layer_norm is",
+                self.layer_norm_type.as_deref().unwrap_or("")
+            )
+        })?;
+        refuse(other(&self.position_embedding_type, "rope"), || {
+            let kind = self.position_embedding_type.as_deref().unwrap_or("");
+            format!("position_embedding_type `{kind}` is not supported; rope is")
+        })?;
+        refuse(self.logn_attention_scale, || "logn_attention_scale is not supported".into())
+    }
+
+    /// Of each pair of elements of a head.
+    fn frequencies(&self, size: usize) -> Result<Vec<f32>> {
+        let usual = if self.model_type == "gte" { 160_000.0 } else { 10_000.0 };
+        let rope = self.rope_parameters.clone().unwrap_or_default();
+        let base = rope.rope_theta.or(self.rope_theta).unwrap_or(usual);
+        let Some(scaling) = self.rope_scaling.as_ref().filter(|s| s.scaling().is_some()) else {
+            rope.plain()?;
+            return Ok(Rotary::frequencies(base, size));
+        };
+        // Fixed NTK: a larger base, and all of them slower (the hub's code; https://kexue.fm/archives/9706).
+        match (scaling.scaling(), scaling.factor, scaling.mixed_b) {
+            (Some("ntk"), Some(factor), None) if factor >= 1.0 => {
+                let slower = factor.powf(2.0 / size as f64) as f32;
+                Ok(Rotary::frequencies(base * factor, size).iter().map(|f| f / slower).collect())
+            }
+            _ => Err(Error::Config(
+                "rope_scaling is supported as ntk with a factor of at least 1, without mixed_b".into(),
+            )),
+        }
+    }
+}
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    Ok(Box::new(Gte::load(config, w)?))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let c: Config = parse(config)?;
+    let hidden = c.hidden_size;
+    let gte = roots(w)?;
+    let dense = |w: &Weights, act| Ok::<_, Error>(Linear::load(&w.sub("dense"), hidden, hidden, true)?.with(act));
+    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let classifier = || out(&w.sub("classifier"), hidden, true);
+    Ok(match task {
+        Task::Classify => plain(Some(dense(&gte.sub("pooler"), Activation::Tanh)?), classifier()?),
+        Task::Tag => plain(None, classifier()?),
+        Task::Vocabulary => {
+            let (lm, words) = (w.sub("lm_head"), gte.sub("embeddings.word_embeddings"));
+            let decoder = lm.sub("decoder");
+            Head {
+                pooling: Pooling::Cls,
+                dense: Some(dense(&lm, activation(&c.hidden_act)?)?),
+                norm: Some(LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?),
+                out: vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&decoder, "bias")])?,
+            }
+        }
+    })
+}
+
+/// Where the encoder is.
+fn roots(w: &Weights) -> Result<Weights> {
+    root(&root(w, "new", WORDS)?, "gte", WORDS)
+}
+
+struct Gte {
+    embeddings: Embeddings,
+    layers: Vec<Layer>,
+    rotary: Rotary,
+    hidden_size: usize,
+    limits: Limits,
+}
+
+impl Gte {
+    fn load(config: &Value, w: &Weights) -> Result<Gte> {
+        let c: Config = parse(config)?;
+        c.check()?;
+        let size = head_size(c.hidden_size, c.num_attention_heads)?;
+        refuse(size % 2 != 0, || format!("rotary positions need heads of an even size, not {size}"))?;
+        let shape = Shape {
+            hidden: c.hidden_size,
+            heads: c.num_attention_heads,
+            size,
+            inner: c.intermediate_size,
+            activation: activation(&c.hidden_act)?,
+            eps: c.layer_norm_eps,
+        };
+        let w = roots(w)?;
+        let usual = if c.model_type == "gte" { 8192 } else { 2048 };
+        let limits = Limits {
+            vocabulary: c.vocab_size,
+            positions: table_rows(c.max_position_embeddings.unwrap_or(usual))?,
+            types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
+            counting: Positions::FromZero,
+        };
+        Ok(Gte {
+            embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
+            layers: (0..c.num_hidden_layers)
+                .map(|i| Layer::load(&w.sub("encoder.layer").sub(i), &shape, c.pack_qkv.unwrap_or(true)))
+                .collect::<Result<_>>()?,
+            rotary: Rotary::new(&w, &c.frequencies(size)?, limits.positions)?,
+            hidden_size: c.hidden_size,
+            limits,
+        })
+    }
+}
+
+impl Encoder for Gte {
+    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+        let mut x = self.embeddings.forward(batch)?;
+        watch(0, &x);
+        for (i, layer) in self.layers.iter().enumerate() {
+            let _at = at("layer", i);
+            x = layer.forward(&x, batch, &self.rotary)?;
+            watch(i + 1, &x);
+        }
+        Ok(x)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
+struct Layer {
+    attention: SelfAttention,
+    attention_norm: LayerNorm,
+    up_gate: Linear,
+    activation: Activation,
+    down: Linear,
+    norm: LayerNorm,
+}
+
+impl Layer {
+    fn load(w: &Weights, s: &Shape, packed: bool) -> Result<Layer> {
+        let (a, m, n) = (w.sub("attention"), w.sub("mlp"), s.hidden);
+        let norm = |name| LayerNorm::load(&w.sub(name), n, s.eps, true);
+        let qkv = if packed {
+            Linear::load(&a.sub("qkv_proj"), n, n.saturating_mul(3), true)?
+        } else {
+            Linear::stacked(&["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name)), n, n, true)?
+        };
+        Ok(Layer {
+            attention: SelfAttention {
+                qkv,
+                output: Linear::load(&a.sub("o_proj"), n, n, true)?,
+                heads: s.heads,
+                size: s.size,
+            },
+            attention_norm: norm("attn_ln")?,
+            up_gate: Linear::load(&m.sub("up_gate_proj"), n, s.inner.saturating_mul(2), false)?,
+            activation: s.activation,
+            down: Linear::load(&m.sub("down_proj"), s.inner, n, true)?,
+            norm: norm("mlp_ln")?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, b: &Batch, rotary: &Rotary) -> Result<Tensor> {
+        let scores = Scores { rotary: Some(rotary), ..Scores::scaled(self.attention.size) };
+        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
+        let mlp = glu(&self.up_gate.forward(&h)?, self.activation, Gate::Second)?;
+        Ok(self.norm.forward_residual(&self.down.forward(&mlp)?, &h)?)
+    }
+}

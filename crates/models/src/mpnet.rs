@@ -1,0 +1,76 @@
+//! MPNet (Song et al. 2020, arXiv:2004.09297): BERT's blocks under other names, positions behind the padding id, and one table of
+//! T5's relative biases for all layers.
+
+use crate::bert::WORDS;
+use crate::block::{Embeddings, Names, PostNorm, Scores, Stack};
+use crate::config::{parse, refuse};
+use crate::head::root;
+use crate::roberta::fairseq;
+use crate::{Encoder, Head, Limits, Positions, Result, Task, bert};
+use sconce_ops::{Bias, Weights};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Relative {
+    #[serde(default = "buckets")]
+    relative_attention_num_buckets: usize,
+}
+
+fn buckets() -> usize {
+    32
+}
+
+const NAMES: Names = Names {
+    qkv: ["attention.attn.q", "attention.attn.k", "attention.attn.v"],
+    output: "attention.attn.o",
+    attention_norm: "attention.LayerNorm",
+    up: "intermediate.dense",
+    down: "output.dense",
+    norm: "output.LayerNorm",
+};
+
+/// Whatever pad_token_id says: the reference writes it down, too.
+const PADDING: u32 = 1;
+
+/// The distance from which on keys share a bucket, and how many buckets there are before rows of the table: the reference passes
+/// neither from the configuration.
+const FAR: usize = 128;
+const BUCKETS: usize = 32;
+
+fn read(config: &Value) -> Result<bert::Config> {
+    let mut c: bert::Config = parse(config)?;
+    if config.get("vocab_size").is_none() {
+        c.vocab_size = 30527;
+    }
+    Ok(c)
+}
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    let c = read(config)?;
+    c.check()?;
+    let shape = c.shape()?;
+    let Relative { relative_attention_num_buckets: rows } = parse(config)?;
+    refuse(rows != BUCKETS, || {
+        format!("relative_attention_num_buckets {rows} is not supported; MPNet was published with {BUCKETS}")
+    })?;
+    let positions = c.max_position_embeddings.saturating_sub(PADDING as usize + 1);
+    let limits =
+        Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
+    let w = root(w, "mpnet", WORDS)?;
+    let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES);
+    let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
+    Ok(Box::new(Stack {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
+        project: None,
+        layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
+        scores: Scores { bias: Bias::Buckets { table: table.into(), far: FAR }, ..Scores::scaled(shape.size) },
+        hidden_size: c.hidden_size,
+        limits,
+    }))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let c = read(config)?;
+    fairseq(task, w, "mpnet", [c.vocab_size, c.hidden_size], c.layer_norm_eps)
+}

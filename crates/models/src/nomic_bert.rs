@@ -1,0 +1,381 @@
+//! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with rotary positions and gated MLPs; in the second version
+//! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
+
+use crate::block::{Embeddings, Scores, SelfAttention};
+use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::head::{out, root, vocabulary};
+use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use sconce_ops::{
+    Activation, DType, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Segments, Tensor, Weights, at,
+    glu, pool, softmax,
+};
+use serde::Deserialize;
+use serde_json::Value;
+
+/// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
+#[derive(Deserialize)]
+#[serde(default)]
+struct Config {
+    vocab_size: usize,
+    pad_vocab_size_multiple: usize,
+    n_embd: usize,
+    n_layer: usize,
+    n_head: usize,
+    n_inner: Option<usize>,
+    n_positions: usize,
+    max_trained_positions: usize,
+    type_vocab_size: usize,
+    layer_norm_epsilon: f32,
+    activation_function: String,
+    qkv_proj_bias: bool,
+    mlp_fc1_bias: bool,
+    mlp_fc2_bias: bool,
+    rotary_emb_base: f64,
+    rotary_emb_fraction: f64,
+    rotary_emb_interleaved: bool,
+    rotary_emb_scale_base: Option<f64>,
+    rotary_scaling_factor: Option<f64>,
+    prenorm: bool,
+    parallel_block: bool,
+    causal: bool,
+    use_rms_norm: Option<bool>,
+    norm_mlp: bool,
+    moe_every_n_layers: usize,
+    moe_top_k: usize,
+    num_experts: usize,
+    num_shared_experts: usize,
+    expert_choice_router: bool,
+    moe_normalize_expert_weights: bool,
+    ffn_div: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Config {
+            vocab_size: 50257,
+            pad_vocab_size_multiple: 1,
+            n_embd: 768,
+            n_layer: 12,
+            n_head: 12,
+            n_inner: None,
+            n_positions: 1024,
+            max_trained_positions: 2048,
+            type_vocab_size: 2,
+            layer_norm_epsilon: 1e-5,
+            activation_function: "gelu_new".into(),
+            qkv_proj_bias: true,
+            mlp_fc1_bias: true,
+            mlp_fc2_bias: true,
+            rotary_emb_base: 10_000.0,
+            rotary_emb_fraction: 0.0,
+            rotary_emb_interleaved: false,
+            rotary_emb_scale_base: None,
+            rotary_scaling_factor: None,
+            prenorm: false,
+            parallel_block: false,
+            causal: false,
+            use_rms_norm: None,
+            norm_mlp: false,
+            moe_every_n_layers: 0,
+            moe_top_k: 1,
+            num_experts: 0,
+            num_shared_experts: 0,
+            expert_choice_router: false,
+            moe_normalize_expert_weights: false,
+            ffn_div: 1,
+        }
+    }
+}
+
+/// How transformers 5 writes the gated model; the tensors keep the hub's names.
+#[derive(Deserialize)]
+struct Native {
+    vocab_size: Option<usize>,
+    hidden_size: usize,
+    num_hidden_layers: Option<usize>,
+    num_attention_heads: Option<usize>,
+    intermediate_size: Option<usize>,
+    hidden_act: Option<String>,
+    max_position_embeddings: Option<usize>,
+    type_vocab_size: Option<usize>,
+    layer_norm_eps: Option<f32>,
+    rope_parameters: Option<Rope>,
+    head_dim: Option<usize>,
+}
+
+fn read(config: &Value) -> Result<Config> {
+    if config.get("n_embd").is_some() || config.get("hidden_size").is_none() {
+        return parse(config);
+    }
+    let n: Native = parse(config)?;
+    let rope = n.rope_parameters.unwrap_or_default();
+    rope.plain()?;
+    let heads = n.num_attention_heads.unwrap_or(12);
+    refuse(n.head_dim.is_some_and(|size| size.checked_mul(heads) != Some(n.hidden_size)), || {
+        format!("head_dim other than hidden_size {} by {heads} heads is not supported", n.hidden_size)
+    })?;
+    Ok(Config {
+        vocab_size: n.vocab_size.unwrap_or(30528),
+        n_embd: n.hidden_size,
+        n_layer: n.num_hidden_layers.unwrap_or(12),
+        n_head: heads,
+        n_inner: Some(n.intermediate_size.unwrap_or(3072)),
+        n_positions: n.max_position_embeddings.unwrap_or(2048),
+        type_vocab_size: n.type_vocab_size.unwrap_or(2),
+        layer_norm_epsilon: n.layer_norm_eps.unwrap_or(1e-12),
+        activation_function: match n.hidden_act.as_deref() {
+            None | Some("silu") => "swiglu".into(),
+            Some("gelu") => "geglu".into(),
+            Some(other) => return Err(Error::Config(format!("hidden_act `{other}` is not supported in NomicBERT"))),
+        },
+        qkv_proj_bias: false,
+        mlp_fc1_bias: false,
+        mlp_fc2_bias: false,
+        rotary_emb_base: rope.rope_theta.unwrap_or(1000.0),
+        rotary_emb_fraction: 1.0,
+        ..Config::default()
+    })
+}
+
+impl Config {
+    fn check(&self) -> Result<()> {
+        let unsupported = [
+            ("prenorm", self.prenorm),
+            ("parallel_block", self.parallel_block),
+            ("causal", self.causal),
+            ("use_rms_norm", self.use_rms_norm == Some(true)),
+            ("norm_mlp", self.norm_mlp),
+            ("rotary_emb_interleaved", self.rotary_emb_interleaved),
+            ("rotary_emb_scale_base (xPos)", self.rotary_emb_scale_base.is_some()),
+            ("num_shared_experts", self.num_shared_experts > 0),
+            ("expert_choice_router", self.expert_choice_router),
+            ("moe_normalize_expert_weights", self.moe_normalize_expert_weights),
+            ("ffn_div", self.ffn_div != 1),
+        ];
+        let found = unsupported.iter().find(|(_, set)| *set).map(|(name, _)| *name);
+        refuse(found.is_some(), || format!("{} is not supported in NomicBERT", found.unwrap_or_default()))
+    }
+
+    /// Elements of a head that turn.
+    fn rotary_dims(&self) -> Result<usize> {
+        let dims = head_size(self.n_embd, self.n_head)? as f64 * self.rotary_emb_fraction;
+        refuse(!(dims >= 2.0 && dims % 2.0 == 0.0 && self.rotary_emb_fraction <= 1.0), || {
+            format!("rotary_emb_fraction {} is not supported: it turns {dims} of a head", self.rotary_emb_fraction)
+        })?;
+        Ok(dims as usize)
+    }
+
+    /// Of a dense MLP, and whether it is gated.
+    fn activation(&self) -> Result<(Activation, bool)> {
+        Ok(match self.activation_function.as_str() {
+            "swiglu" => (Activation::Silu, true),
+            "geglu" => (Activation::Gelu, true),
+            "glu" => (Activation::Sigmoid, true),
+            other => (activation(other)?, false),
+        })
+    }
+
+    /// Padded as the hub's code pads it.
+    fn vocabulary(&self) -> usize {
+        self.vocab_size.checked_next_multiple_of(self.pad_vocab_size_multiple).unwrap_or(self.vocab_size)
+    }
+
+    /// Between the products of an MLP.
+    fn inner(&self, gated: bool) -> Result<usize> {
+        let n = self.n_inner.or(self.n_embd.checked_mul(4));
+        let n = if gated { n.and_then(|n| n.checked_next_multiple_of(256)) } else { n };
+        n.ok_or_else(|| Error::Config(format!("n_inner {:?} is not supported", self.n_inner)))
+    }
+
+    fn is_mixture(&self, layer: usize) -> bool {
+        self.moe_every_n_layers > 0 && layer % self.moe_every_n_layers == 1
+    }
+}
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    Ok(Box::new(NomicBert::load(config, w)?))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    let c = read(config)?;
+    let (hidden, bert) = (c.n_embd, roots(w)?);
+    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let classifier = || out(&w.sub("classifier"), hidden, true);
+    Ok(match task {
+        Task::Classify => {
+            let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
+            plain(Some(pooler), classifier()?)
+        }
+        Task::Tag => plain(None, classifier()?),
+        Task::Vocabulary => {
+            let p = w.sub("cls.predictions");
+            let (t, decoder, words) = (p.sub("transform"), p.sub("decoder"), bert.sub("embeddings.word_embeddings"));
+            let silu = c.activation_function == "swiglu";
+            // The hub's transform has a bias where its MLPs do, transformers' own always.
+            let dense = Linear::load(&t.sub("dense"), hidden, hidden, c.mlp_fc1_bias || t.has("dense.bias")?)?;
+            Head {
+                pooling: Pooling::Cls,
+                dense: Some(dense.with(if silu { Activation::Silu } else { Activation::Gelu })),
+                norm: Some(LayerNorm::load(&t.sub("layer_norm"), hidden, c.layer_norm_epsilon, true)?),
+                out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias"), (&p, "bias")])?,
+            }
+        }
+    })
+}
+
+/// Where the encoder is.
+fn roots(w: &Weights) -> Result<Weights> {
+    root(&root(w, "bert", NORM)?, "nomic_bert", NORM)
+}
+
+const NORM: &str = "emb_ln.weight";
+
+struct NomicBert {
+    embeddings: Embeddings,
+    layers: Vec<Layer>,
+    rotary: Rotary,
+    hidden_size: usize,
+    limits: Limits,
+}
+
+impl NomicBert {
+    fn load(config: &Value, w: &Weights) -> Result<NomicBert> {
+        let c = read(config)?;
+        c.check()?;
+        let dims = c.rotary_dims()?;
+        let w = roots(w)?;
+        // With a scaling factor, frequencies change with the length of each sequence that is longer than the trained ones (dynamic
+        // NTK); one table cannot hold them, so such sequences are refused. Without one, the hub's code just turns on.
+        let positions = if c.rotary_scaling_factor.is_some_and(|f| f != 0.0) {
+            c.n_positions.min(c.max_trained_positions)
+        } else {
+            c.n_positions
+        };
+        let limits = Limits {
+            vocabulary: c.vocabulary(),
+            positions: table_rows(positions)?,
+            types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
+            counting: Positions::FromZero,
+        };
+        let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
+        Ok(NomicBert {
+            embeddings: Embeddings {
+                words: table("word_embeddings", limits.vocabulary)?,
+                positions: None,
+                types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+                norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
+            },
+            layers: (0..c.n_layer)
+                .map(|i| Layer::load(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i)))
+                .collect::<Result<_>>()?,
+            rotary: Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), limits.positions)?,
+            hidden_size: c.n_embd,
+            limits,
+        })
+    }
+}
+
+impl Encoder for NomicBert {
+    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+        let mut x = self.embeddings.forward(batch)?;
+        watch(0, &x);
+        for (i, layer) in self.layers.iter().enumerate() {
+            let _at = at("layer", i);
+            x = layer.forward(&x, batch, &self.rotary)?;
+            watch(i + 1, &x);
+        }
+        Ok(x)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+}
+
+/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
+struct Layer {
+    attention: SelfAttention,
+    norm1: LayerNorm,
+    mlp: Mlp,
+    norm2: LayerNorm,
+}
+
+impl Layer {
+    fn load(w: &Weights, c: &Config, mixture: bool) -> Result<Layer> {
+        let (a, n) = (w.sub("attn"), c.n_embd);
+        let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
+        Ok(Layer {
+            attention: SelfAttention {
+                qkv: Linear::load(&a.sub("Wqkv"), n, n.saturating_mul(3), c.qkv_proj_bias)?,
+                output: Linear::load(&a.sub("out_proj"), n, n, c.qkv_proj_bias)?,
+                heads: c.n_head,
+                size: head_size(n, c.n_head)?,
+            },
+            norm1: norm("norm1")?,
+            mlp: if mixture { Mlp::mixture(&w.sub("mlp"), c)? } else { Mlp::dense(&w.sub("mlp"), c)? },
+            norm2: norm("norm2")?,
+        })
+    }
+
+    fn forward(&self, x: &Tensor, b: &Batch, rotary: &Rotary) -> Result<Tensor> {
+        let scores = Scores { rotary: Some(rotary), ..Scores::scaled(self.attention.size) };
+        let h = self.norm1.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
+        Ok(self.norm2.forward_residual(&self.mlp.forward(&h)?, &h)?)
+    }
+}
+
+enum Mlp {
+    Plain { up: Linear, down: Linear },
+    Gated { up_gate: Linear, activation: Activation, down: Linear },
+    Mixture { router: Linear, experts: Experts },
+}
+
+impl Mlp {
+    fn dense(w: &Weights, c: &Config) -> Result<Mlp> {
+        let (activation, gated) = c.activation()?;
+        let (n, inner) = (c.n_embd, c.inner(gated)?);
+        let down = Linear::load(&w.sub("fc2"), inner, n, c.mlp_fc2_bias)?;
+        Ok(if gated {
+            let up_gate = Linear::stacked(&[w.sub("fc11"), w.sub("fc12")], n, inner, c.mlp_fc1_bias)?;
+            Mlp::Gated { up_gate, activation, down }
+        } else {
+            Mlp::Plain { up: Linear::load(&w.sub("fc1"), n, inner, c.mlp_fc1_bias)?.with(activation), down }
+        })
+    }
+
+    fn mixture(w: &Weights, c: &Config) -> Result<Mlp> {
+        let (activation, gated) = c.activation()?;
+        refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
+        let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
+        // The router decides in f32, so that rounding sends as few tokens as possible another way.
+        let router = Linear::load(&w.sub("router.layer").in_dtype(DType::F32), n, count, false)?;
+        refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
+        let e = w.sub("experts");
+        let part = |name: &str, turned| {
+            let shape = ExpertShape { experts: count, rows, columns: n, turned };
+            (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
+        };
+        let bias = e.tensor("bias", &[n])?;
+        let experts = Experts::new(&part("w1", false)?, &part("w2", true)?, Some(bias), activation, c.moe_top_k)?;
+        Ok(Mlp::Mixture { router, experts })
+    }
+
+    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Plain { up, down } => down.forward(&up.forward(x)?)?,
+            Mlp::Gated { up_gate, activation, down } => {
+                down.forward(&glu(&up_gate.forward(x)?, *activation, Gate::Second)?)?
+            }
+            Mlp::Mixture { router, experts } => {
+                // Pooling sequences of one token is how rows become f32.
+                let tokens = x.dims()[0];
+                let wide = pool(x, &Segments::new(&vec![1; tokens])?, &vec![0; tokens], &[Pooling::Cls])?;
+                experts.forward(x, &softmax(&router.forward(&wide)?)?)?
+            }
+        })
+    }
+}

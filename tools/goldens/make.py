@@ -7,11 +7,23 @@ from pathlib import Path
 import torch
 from transformers.utils import logging
 
+import absolute
 import bert
+import deberta
 import minilm
+import modernbert
 import sentence
+import t5
 
-MAKERS = {"minilm": minilm.make, "bert": bert.make, "st": sentence.make}
+MAKERS = {
+    "minilm": minilm.make,
+    "bert": bert.make,
+    "st": sentence.make,
+    "absolute": absolute.make,
+    "modernbert": modernbert.make,
+    "t5": t5.make,
+    "deberta": deberta.make,
+}
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 
 

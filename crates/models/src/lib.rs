@@ -4,6 +4,8 @@
 mod batch;
 mod bert;
 mod config;
+mod deberta;
+mod deberta_v2;
 mod head;
 mod registry;
 

@@ -67,7 +67,9 @@ BASE_WIDTH = {
 }
 
 
-def changed(config: dict[str, Any], architecture: str, **changes: Any) -> dict[str, Any]:
+def changed(
+    config: dict[str, Any], architecture: str, **changes: Any
+) -> dict[str, Any]:
     return config | {"architectures": [architecture]} | changes
 
 
@@ -125,7 +127,11 @@ BERTS = [
         },
     ),
     Variant(
-        "bert-base", 106, BertModel, changed(BERT, "BertModel", **BASE_WIDTH), WIDE_LENGTHS
+        "bert-base",
+        106,
+        BertModel,
+        changed(BERT, "BertModel", **BASE_WIDTH),
+        WIDE_LENGTHS,
     ),
 ]
 

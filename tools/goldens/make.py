@@ -9,9 +9,13 @@ from transformers.utils import logging
 
 import absolute
 import bert
+import clip
 import deberta
+import gte
+import jina
 import minilm
 import modernbert
+import nomic
 import sentence
 import t5
 
@@ -23,6 +27,10 @@ MAKERS = {
     "modernbert": modernbert.make,
     "t5": t5.make,
     "deberta": deberta.make,
+    "nomic": nomic.make,
+    "gte": gte.make,
+    "jina": jina.make,
+    "clip": clip.make,
 }
 GOLDENS = Path(__file__).resolve().parents[2] / "crates" / "testkit" / "goldens"
 

@@ -13,7 +13,14 @@ from transformers import (
 )
 
 from absolute import LABELS, changed
-from synthetic import HEAD_LENGTHS, LONG_LENGTHS, WIDE_LENGTHS, Variant, frequencies, write
+from synthetic import (
+    HEAD_LENGTHS,
+    LONG_LENGTHS,
+    WIDE_LENGTHS,
+    Variant,
+    frequencies,
+    write,
+)
 
 # As ModernBERT-base has it on the hub; 16 tokens of local attention are 8 to either side and the token itself.
 CONFIG = {

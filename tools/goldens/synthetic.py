@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -67,7 +68,11 @@ def spread(
         return entry(shape, 0.3, 1.0)
     if "embed" in lower and "project" not in lower:
         return entry(shape, 1.2, 0.0)
-    gain = 1.4 if re.search("query|key|q_lin|k_lin|attn[.][qk][.]|[qk]_proj", lower) else 1.0
+    gain = (
+        1.4
+        if re.search("query|key|q_lin|k_lin|attn[.][qk][.]|[qk]_proj", lower)
+        else 1.0
+    )
     return entry(shape, gain * (3 / inputs) ** 0.5, 0.0)
 
 
@@ -86,7 +91,8 @@ class Variant:
 
     name: str
     seed: int
-    model: type[PreTrainedModel]
+    # The reference class; None where `write_plain` makes the golden.
+    model: type[PreTrainedModel] | None
     config: dict[str, Any]
     lengths: list[int] = field(default_factory=lambda: LENGTHS)
     # Sequences that chance would not give, after those of `lengths`.
@@ -161,7 +167,9 @@ def load(variant: Variant, directory: Path) -> PreTrainedModel:
             **variant.options,
         )
     # A tensor that the reference invents or ignores would make a golden of some other model.
-    assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), info
+    assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), (
+        info
+    )
     assert set(info["unexpected_keys"]) <= set(variant.extra), info
     assert not info["mismatched_keys"], info
     variant.prepare(model)
@@ -232,6 +240,36 @@ def inputs(variant: Variant, config: Any) -> list[tuple[torch.Tensor, torch.Tens
     ]
     ids += [torch.tensor([sequence]) for sequence in variant.sequences]
     return [(one, drawn(0, types, one.shape[1])) for one in ids]
+
+
+@torch.inference_mode()
+def write_plain(
+    out: Path,
+    variant: Variant,
+    shapes: dict[str, list[int]],
+    forward: Callable[..., dict[str, Any]],
+) -> None:
+    """For the families that transformers does not have: `forward` is our own reading of their published code."""
+    directory = empty_dir(out / variant.name)
+    write_json(directory / "config.json", variant.config)
+    specs = {name: spread(name, shape, variant.rules) for name, shape in shapes.items()}
+    write_tensors(directory / "tensors.json", variant.seed, specs)
+    filled = {
+        name: torch.from_numpy(array).double()
+        for name, array in weights(variant.seed, specs).items()
+    }
+    packed = Packed()
+    for ids, types in inputs(variant, SimpleNamespace(**variant.config)):
+        result = forward(variant.config, filled, ids[0], types[0])
+        packed.lengths.append(ids.shape[1])
+        packed.add("ids", ids[0])
+        packed.add("type_ids", types[0])
+        for layer, rows in enumerate(result.pop("hidden")):
+            packed.add(f"hidden.{layer}", rows)
+        for name, rows in result.items():
+            packed.add(name, rows)
+    about = {"architecture": variant.config["architectures"][0], "model": "plain torch"}
+    packed.write(directory, about)
 
 
 @torch.inference_mode()

@@ -106,7 +106,13 @@ VARIANTS = [
         216,
         T5EncoderModel,
         ORIGINAL
-        | {"d_model": 768, "d_ff": 3072, "d_kv": 64, "num_heads": 12, "vocab_size": 500},
+        | {
+            "d_model": 768,
+            "d_ff": 3072,
+            "d_kv": 64,
+            "num_heads": 12,
+            "vocab_size": 500,
+        },
         WIDE_LENGTHS,
     ),
     # Six heads of 64 are not the width of 512.

@@ -60,7 +60,10 @@ impl Clip {
         let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
         if let Some(length) = self.logits.padding {
             let padding = recipe.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
-                Error::file(&recipe.reading.root, "the model reads padded texts, and its tokenizer has no padding token")
+                Error::file(
+                    &recipe.reading.root,
+                    "the model reads padded texts, and its tokenizer has no padding token",
+                )
             })?;
             encoded.iter_mut().for_each(|e| {
                 e.sequence.ids.resize(length, padding);
@@ -99,7 +102,8 @@ impl Clip {
     /// shares of one, or of a SigLIP each for itself.
     pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
         let (images, described) = (self.images(images)?, self.texts(texts)?);
-        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
         let Logits { scale, bias, scores, .. } = self.logits;
         let of = |image: &[f32]| {
             let logits: Vec<f32> = described.rows().map(|text| dot(image, text) * scale + bias).collect();

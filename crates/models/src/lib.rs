@@ -5,6 +5,8 @@ mod batch;
 mod bert;
 mod block;
 mod config;
+mod deberta;
+mod deberta_v2;
 mod distilbert;
 mod electra;
 mod gte;

@@ -1,7 +1,9 @@
 //! Which file reads which configuration: one line an architecture.
 
 use crate::{Encoder, Error, Head, Result, Task};
-use crate::{bert, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta, t5};
+use crate::{
+    bert, deberta, deberta_v2, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta, t5,
+};
 use sconce_ops::Weights;
 use serde_json::Value;
 
@@ -25,6 +27,8 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head },
     Architecture { types: &["roberta", "xlm-roberta", "camembert"], encoder: roberta::encoder, head: roberta::head },
     Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head },
+    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head },
+    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head },
 ];
 
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.

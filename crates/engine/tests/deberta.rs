@@ -1,0 +1,176 @@
+//! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
+use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MODELS: [&str; 16] = [
+    "deberta-base",
+    "deberta-mlm",
+    "deberta-mlm-legacy",
+    "deberta-sequence",
+    "deberta-tiny",
+    "deberta-token",
+    "deberta-unusual",
+    "deberta-v2-conv",
+    "deberta-v2-mlm",
+    "deberta-v2-mlm-legacy",
+    "deberta-v2-sequence",
+    "deberta-v2-tiny",
+    "deberta-v2-token",
+    "deberta-v2-unshared",
+    "deberta-v2-unusual",
+    "deberta-v3-base",
+];
+
+/// Of the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32 are some roundings of 6e-8 away.
+const F32: f32 = 1e-5;
+
+/// A golden's files, written out.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn of(name: &str) -> Files {
+        Files(materialize(name))
+    }
+
+    fn config(&self) -> Value {
+        json(&self.0.path().join("config.json"))
+    }
+
+    fn weights(&self, dtype: DType) -> Weights {
+        Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, Place::cpu())
+    }
+
+    fn encoder(&self, dtype: DType) -> Box<dyn Encoder> {
+        encoder(&self.config(), &self.weights(dtype)).unwrap()
+    }
+}
+
+fn sequences(arrays: &Arrays) -> Vec<Sequence> {
+    let (ids, types, ends) = (arrays.u32("ids"), arrays.u32("type_ids"), arrays.u32("cu_seqlens"));
+    let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
+    ends.values
+        .windows(2)
+        .map(|w| Sequence { ids: cut(&ids.values, w), types: cut(&types.values, w), keys: None })
+        .collect()
+}
+
+/// Hidden states of every layer, the embeddings first, and the last as a tensor.
+fn layers(model: &dyn Encoder, sequences: &[Sequence]) -> (Vec<Vec<f32>>, Tensor, Batch) {
+    let batch = Batch::new(sequences, model.limits(), &Place::cpu()).unwrap();
+    let mut seen = Vec::new();
+    let last = model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
+    (seen, last, batch)
+}
+
+/// The largest difference against the largest value.
+fn relative(got: &[f32], want: &[f32]) -> f32 {
+    worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
+}
+
+#[test]
+fn every_layer_and_every_head_equal_the_reference_on_both_rungs() {
+    for name in MODELS {
+        let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
+        for rung in [Rung::Fused, Rung::Composed] {
+            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+            let _here = ladder.clone().enter();
+            let (seen, last, batch) = layers(&*files.encoder(DType::F32), &sequences(&arrays));
+            assert!(!arrays.has(&format!("hidden.{}", seen.len())), "{name}: fewer layers than the golden");
+            for (i, got) in seen.iter().enumerate() {
+                let off = relative(got, &arrays.f32(&format!("hidden.{i}")).values);
+                println!("{name} {rung} layer {i}: {off:.2e}");
+                assert!(off <= F32, "{name} {rung} layer {i}: off by {off:.2e}");
+            }
+            if arrays.has("logits") {
+                let task = match name.rsplit('-').next() {
+                    Some("sequence") => Task::Classify,
+                    Some("token") => Task::Tag,
+                    _ => Task::Vocabulary,
+                };
+                let head = head(task, &files.config(), &files.weights(DType::F32)).unwrap();
+                let rows = match task {
+                    Task::Classify => {
+                        pool(&last, &batch.segments, &vec![0; batch.segments.count()], &[head.pooling]).unwrap()
+                    }
+                    _ => last,
+                };
+                let off = relative(&head.forward(&rows).unwrap().to_f32().unwrap(), &arrays.f32("logits").values);
+                println!("{name} {rung} logits: {off:.2e}");
+                assert!(off <= F32, "{name} {rung} logits: off by {off:.2e}");
+            }
+            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0));
+        }
+    }
+}
+
+#[test]
+fn nothing_of_the_encoder_is_left_unread() {
+    for name in MODELS {
+        let files = Files::of(name);
+        let weights = files.weights(DType::F32);
+        encoder(&files.config(), &weights).unwrap();
+        let left: Vec<_> = weights.unused().into_iter().filter(|n| !sconce_models::spare(n)).collect();
+        assert!(left.is_empty(), "{name}: {left:?}");
+    }
+}
+
+#[test]
+fn a_sequence_does_not_see_its_neighbours() {
+    for name in ["deberta-tiny", "deberta-v2-conv", "deberta-v2-unusual"] {
+        let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
+        let (model, sequences) = (files.encoder(DType::F32), sequences(&arrays));
+        let together = layers(&*model, &sequences).0.pop().unwrap();
+        let alone: Vec<f32> =
+            sequences.iter().flat_map(|s| layers(&*model, std::slice::from_ref(s)).0.pop().unwrap()).collect();
+        assert_eq!(together, alone, "{name}: a row is computed in the same order whatever stands around it");
+    }
+}
+
+/// Half formats round every activation, once an op. On the worst element that leaves some three roundings of a value of the
+/// layer's size; a lost term or a wrong row is off by the size itself.
+const ROUNDINGS: f32 = 8.0;
+
+#[test]
+fn half_formats_stay_near_our_own_f32() {
+    let lengths = [1, 2, 17, 512];
+    for name in ["deberta-tiny", "deberta-v2-tiny", "deberta-v2-conv"] {
+        let files = Files::of(name);
+        let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
+        let sequences = lengths.map(|n| Sequence { ids: ids(n), ..Sequence::default() });
+        let want = layers(&*files.encoder(DType::F32), &sequences).0;
+        for dtype in [DType::BF16, DType::F16] {
+            let got = layers(&*files.encoder(dtype), &sequences).0;
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert!(got.iter().all(|v| v.is_finite()), "{name} {dtype} layer {i}");
+                let off = relative(got, want) / dtype.unit_roundoff() as f32;
+                println!("{name} {dtype} layer {i}: {off:.1} roundings");
+                assert!(off <= ROUNDINGS, "{name} {dtype} layer {i}: off by {off:.1} roundings");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_would_change_the_result_is_refused() {
+    let refused = |name: &str, field: &str, value: Value| {
+        let files = Files::of(name);
+        let mut config = files.config();
+        config[field] = value;
+        let error = encoder(&config, &files.weights(DType::F32)).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|e| e.contains(field)), "{name} {field}: {error:?}");
+    };
+    refused("deberta-tiny", "pos_att_type", json!("c2p|p2p"));
+    refused("deberta-tiny", "pos_att_type", json!(["c2p", "c2p"]));
+    refused("deberta-tiny", "talking_head", json!(true));
+    refused("deberta-v2-tiny", "z_steps", json!(2));
+    refused("deberta-v2-tiny", "position_buckets", json!(3));
+    refused("deberta-v2-tiny", "norm_rel_ebd", json!("batch_norm"));
+    refused("deberta-v2-conv", "conv_groups", json!(2));
+    refused("deberta-v2-conv", "conv_kernel_size", json!(4));
+    refused("deberta-v2-conv", "attention_head_size", json!(24));
+}

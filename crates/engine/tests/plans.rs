@@ -1,0 +1,134 @@
+//! Every family on every device, before anything is loaded; and configurations that somebody broke.
+
+use sconce_engine::ops::{Device, Rung};
+use sconce_engine::source::Options;
+use sconce_engine::{Kind, LoadOptions, plan, supports};
+use sconce_testkit::{golden, json, materialize};
+use serde_json::{Value, json};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions { batch_tokens: Some(64), ..LoadOptions::new(Options::new(cache.clone(), cache)) }
+}
+
+/// Names of the goldens whose weights are a formula beside a configuration: one or more of every family.
+fn families() -> Vec<String> {
+    let all = std::fs::read_dir(golden("")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
+    let is_model = |name: &String| {
+        let dir = golden(name);
+        dir.join("tensors.json").exists() && dir.join("config.json").exists()
+    };
+    let mut names: Vec<String> = all.filter(is_model).collect();
+    names.sort();
+    assert!(names.len() > 90, "only {} families", names.len());
+    names
+}
+
+/// What can be planned of a model: what it is made for, and the vocabulary's weights of a masked language model.
+fn kinds(dir: &Path) -> Vec<Kind> {
+    let config = json(&dir.join("config.json"));
+    let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
+    let masked = class.ends_with("ForMaskedLM") && !dir.join("modules.json").exists();
+    std::iter::once(Kind::of(dir).unwrap()).chain(masked.then_some(Kind::Sparse)).collect()
+}
+
+#[test]
+fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
+    for name in families() {
+        let dir = materialize(&name);
+        // A single tower is no model that texts and images could be compared with.
+        let single = ["clip-text", "clip-vision", "siglip-text", "siglip-vision", "siglip-projection"];
+        if single.contains(&&*name) {
+            continue;
+        }
+        for kind in kinds(dir.path()) {
+            for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
+                let plan =
+                    plan(dir.path(), kind, device, &options()).unwrap_or_else(|e| panic!("{name} for {kind}: {e}"));
+                assert!(!plan.steps.is_empty() && plan.weights > 0 && plan.workspace > 0, "{name} for {kind}");
+                for step in &plan.steps {
+                    let rung = step
+                        .rung
+                        .as_ref()
+                        .unwrap_or_else(|e| panic!("{name} for {kind} on {device}: {}: {e}", step.op));
+                    assert_ne!(*rung, Rung::Host, "{name} for {kind} on {device}: {}", step.op);
+                    assert!(device != Device::Cpu || *rung == Rung::Fused, "{name}: {} is {rung}", step.op);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_device_supports_comes_from_the_plan() {
+    let dir = materialize("task-rerank");
+    let here = supports(Device::Cpu, dir.path(), &options()).unwrap();
+    assert!(here.is_full() && here.kind == Kind::Classify && here.refusals.is_empty());
+    let mut fused = options();
+    fused.policy.force = Some(Rung::Fused);
+    let there = supports(Device::Metal(7), dir.path(), &fused).unwrap();
+    assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("no kernel of ours")), "{:?}", there.refusals);
+}
+
+/// Writes `config` beside the weights in `dir` and plans; anything but a panic or a long wait is fine.
+fn survives(dir: &Path, config: &Value, what: &str) {
+    std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
+    let start = Instant::now();
+    let outcome = catch_unwind(AssertUnwindSafe(|| {
+        for kind in [Kind::Embed, Kind::Classify, Kind::Clip] {
+            let _ = plan(dir, kind, Device::Cpu, &options());
+        }
+    }));
+    assert!(outcome.is_ok(), "{what}: panicked");
+    assert!(start.elapsed() < Duration::from_secs(20), "{what}: took {:?}", start.elapsed());
+}
+
+fn fields(value: &Value, path: &str, out: &mut Vec<String>) {
+    for (key, value) in value.as_object().into_iter().flatten() {
+        let path = format!("{path}/{key}");
+        if value.is_object() {
+            fields(value, &path, out);
+        }
+        out.push(path);
+    }
+}
+
+#[test]
+fn no_field_of_any_configuration_can_crash_or_hang_us() {
+    let tiny: Vec<String> = families()
+        .into_iter()
+        .filter(|n| {
+            !n.starts_with("task-")
+                && ["tiny", "conv", "relu", "code-tiny", "new-tiny"].iter().any(|end| n.ends_with(end))
+        })
+        .collect();
+    assert!(tiny.len() >= 15, "{tiny:?}");
+    let broken = [
+        json!(0),
+        json!(1),
+        json!(7),
+        json!(-1),
+        json!(1u64 << 40),
+        json!(u64::MAX),
+        json!(1e30),
+        json!("x"),
+        json!([]),
+        Value::Null,
+    ];
+    for name in tiny {
+        let dir = materialize(&name);
+        let config = json(&golden(&name).join("config.json"));
+        let mut paths = Vec::new();
+        fields(&config, "", &mut paths);
+        for path in paths {
+            for value in &broken {
+                let mut config = config.clone();
+                *config.pointer_mut(&path).unwrap() = value.clone();
+                survives(dir.path(), &config, &format!("{name}: {path} = {value}"));
+            }
+        }
+    }
+}

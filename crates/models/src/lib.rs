@@ -3,13 +3,18 @@
 
 mod batch;
 mod bert;
+mod clip;
 mod config;
 mod deberta;
 mod deberta_v2;
+mod dual;
 mod head;
 mod registry;
+mod siglip;
+mod tower;
 
 pub use batch::{Batch, Limits, Positions, Sequence};
+pub use dual::{Dual, Image, Images, Kind, TextTower, VisionTower, dual};
 pub use head::{Head, Task};
 pub use registry::{encoder, head, spare};
 

@@ -11,6 +11,7 @@ mod dual;
 mod head;
 mod registry;
 mod siglip;
+mod static_model;
 mod tower;
 
 pub use batch::{Batch, Limits, Positions, Sequence};

@@ -1,6 +1,6 @@
 //! Which file reads which configuration: one line an architecture.
 
-use crate::{Encoder, Error, Head, Result, Task, bert, deberta, deberta_v2};
+use crate::{Encoder, Error, Head, Result, Task, bert, deberta, deberta_v2, static_model};
 use sconce_ops::Weights;
 use serde_json::Value;
 
@@ -13,10 +13,11 @@ struct Architecture {
     head: fn(Task, &Value, &Weights) -> Result<Head>,
 }
 
-const ARCHITECTURES: [Architecture; 3] = [
+const ARCHITECTURES: [Architecture; 4] = [
     Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head },
     Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head },
     Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head },
+    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head },
 ];
 
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.

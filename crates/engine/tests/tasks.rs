@@ -3,8 +3,8 @@
 use sconce_engine::ops::{DType, Device};
 use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
-    Classifier, DeviceChoice, Embedder, Embeddings, LoadOptions, M3, Multi, Precision, Prompt, Ranges, RankOptions,
-    Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,
+    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, Multi, Precision, Prompt, Ranges,
+    RankOptions, Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,
 };
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
@@ -301,5 +301,34 @@ fn static_models_read_as_their_own_library_does() {
         }
         let off = worst(&got.values, &arrays(name).f32("embeddings").values);
         assert!(off <= F32, "{name}: off by {off:.1e}");
+    }
+}
+
+#[test]
+fn texts_and_images_meet_as_in_transformers() {
+    for name in ["task-clip", "task-clip-end", "task-siglip"] {
+        let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
+        let strings =
+            |key: &str| -> Vec<String> { cases(&answers, key).iter().map(|v| v.as_str().unwrap().into()).collect() };
+        let (texts, files) = (strings("texts"), strings("images"));
+        let clip = Clip::load(&reference(dir.path()), &options(), &()).unwrap();
+        let open = |file: &String| Image::decode(&std::fs::read(golden("task-images").join(file)).unwrap()).unwrap();
+        let images: Vec<Image> = files.iter().map(open).collect();
+        let off = worst(&clip.texts(&texts).unwrap().values, &arrays.f32("text_embeds").values);
+        assert!(off <= F32, "{name} texts: off by {off:.1e}");
+        let got = clip.images(&images).unwrap();
+        let want = arrays.f32("image_embeds");
+        let scored = clip.classify(&images, &texts).unwrap();
+        let probabilities = arrays.f32("probabilities");
+        for (i, file) in files.iter().enumerate() {
+            // Another decoder's JPEG may differ from Pillow's by a few levels of 255.
+            let tolerance = if file.ends_with(".jpg") { 2e-2 } else { F32 };
+            let off = worst(got.row(i), &want.values[i * want.dims[1]..][..want.dims[1]]);
+            assert!(off <= tolerance, "{name} {file}: off by {off:.1e}");
+            let scores: Vec<f32> = scored[i].iter().map(|label| label.score).collect();
+            let off = worst(&scores, &probabilities.values[i * texts.len()..][..texts.len()]);
+            assert!(off <= tolerance * 2.0, "{name} {file}: scores off by {off:.1e}");
+            assert_eq!(scored[i][0].label, texts[0]);
+        }
     }
 }

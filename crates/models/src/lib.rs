@@ -4,10 +4,12 @@
 mod batch;
 mod bert;
 mod block;
+mod clip;
 mod config;
 mod deberta;
 mod deberta_v2;
 mod distilbert;
+mod dual;
 mod electra;
 mod gte;
 mod head;
@@ -17,9 +19,13 @@ mod mpnet;
 mod nomic_bert;
 mod registry;
 mod roberta;
+mod siglip;
+mod static_model;
 mod t5;
+mod tower;
 
 pub use batch::{Batch, Limits, Positions, Sequence};
+pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, Task};
 pub use registry::{encoder, head, spare};
 

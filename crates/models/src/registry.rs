@@ -2,7 +2,8 @@
 
 use crate::{Encoder, Error, Head, Result, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta, t5,
+    bert, deberta, deberta_v2, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta,
+    static_model, t5,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -29,6 +30,7 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head },
     Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head },
     Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head },
+    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head },
 ];
 
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.

@@ -15,7 +15,7 @@ const MOST_DECODER_BYTES: u64 = 64 << 20;
 ///
 /// Fails on what is no such file, is damaged or cut short, or is larger than [`MOST_PIXELS`](super::MOST_PIXELS),
 /// [`LONGEST_SIDE`](super::LONGEST_SIDE) or [`MOST_BYTES`]; the size is judged by the header, before memory is taken.
-pub fn decode(bytes: &[u8]) -> Result<Image, String> {
+pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     const KNOWN: &str = "JPEG, PNG, GIF, WebP, BMP and TIFF are read";
     if bytes.is_empty() {
         return Err("the picture is empty: 0 bytes".into());

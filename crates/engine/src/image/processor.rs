@@ -19,7 +19,7 @@ const CLIP_STD: [f64; 3] = [0.26862954, 0.26130258, 0.27577711];
 
 /// From a picture to the values that a model reads.
 #[derive(Clone, Debug)]
-pub struct Processor {
+pub(crate) struct Processor {
     resize: Option<(Size, Filter)>,
     side: (usize, usize), // height, width
     /// The value of every byte in every channel.
@@ -46,7 +46,7 @@ enum Kind {
 impl Processor {
     /// Reads the image processor in a model's folder: `image_processor` in `processor_config.json` where a newer file
     /// has it, else `preprocessor_config.json`. An option that we do not know or do not do is refused.
-    pub fn read(dir: &Path) -> Result<Processor, String> {
+    pub(crate) fn read(dir: &Path) -> Result<Processor, String> {
         const NESTED: &str = "processor_config.json";
         const PLAIN: &str = "preprocessor_config.json";
         let nested = json(&dir.join(NESTED))?.and_then(|mut file| file.remove("image_processor"));
@@ -62,12 +62,12 @@ impl Processor {
     }
 
     /// Height and width of what the model sees.
-    pub fn side(&self) -> (usize, usize) {
+    pub(crate) fn side(&self) -> (usize, usize) {
         self.side
     }
 
     /// The values of a picture, channels first: `[3, height, width]`.
-    pub fn pixels(&self, image: &Image) -> Vec<f32> {
+    pub(crate) fn pixels(&self, image: &Image) -> Vec<f32> {
         let (height, width) = self.side;
         let scaled = match self.resize {
             None => (image.height, image.width),

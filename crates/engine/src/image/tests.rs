@@ -4,7 +4,7 @@ use super::resize::{Filter, resize_window};
 use super::*;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 fn goldens() -> PathBuf {
     sconce_testkit::golden("images")

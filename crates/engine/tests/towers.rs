@@ -1,0 +1,243 @@
+//! CLIP and SigLIP against transformers, tower by tower and layer by layer.
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
+use sconce_models::{Batch, Dual, DualKind as Kind, Images, Sequence, TextTower, VisionTower, dual};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::{Value, json};
+use std::sync::Arc;
+
+const MODELS: [&str; 10] = [
+    "clip-base",
+    "clip-gelu-eos",
+    "clip-text",
+    "clip-tiny",
+    "clip-vision",
+    "siglip-base",
+    "siglip-projection",
+    "siglip-text",
+    "siglip-tiny",
+    "siglip-vision",
+];
+
+/// Of the largest value of a layer: goldens are f64 runs stored in f32, and sums in f32 are some roundings of 6e-8 away.
+const F32: f32 = 1e-5;
+
+/// Half formats round every activation, once an op. On the worst element that leaves some three roundings of a value of the
+/// layer's size; a lost term or a wrong row is off by the size itself.
+const ROUNDINGS: f32 = 8.0;
+
+/// A golden's files, written out.
+struct Files(tempfile::TempDir);
+
+impl Files {
+    fn of(name: &str) -> Files {
+        Files(materialize(name))
+    }
+
+    fn config(&self) -> Value {
+        json(&self.0.path().join("config.json"))
+    }
+
+    fn weights(&self, dtype: DType, place: &Place) -> Weights {
+        Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, place.clone())
+    }
+
+    fn dual(&self, dtype: DType) -> Dual {
+        dual(&self.config(), &self.weights(dtype, &Place::cpu())).unwrap()
+    }
+}
+
+fn sequences(arrays: &Arrays) -> Vec<Sequence> {
+    let (ids, ends) = (arrays.u32("ids"), arrays.u32("cu_seqlens"));
+    let cut = |w: &[u32]| ids.values[w[0] as usize..w[1] as usize].to_vec();
+    ends.values.windows(2).map(|w| Sequence { ids: cut(w), ..Sequence::default() }).collect()
+}
+
+/// Hidden states of every layer, and the vectors.
+type Seen = (Vec<Vec<f32>>, Tensor);
+
+fn texts(tower: &dyn TextTower, sequences: &[Sequence]) -> Seen {
+    let batch = Batch::new(sequences, tower.limits(), &Place::cpu()).unwrap();
+    let mut seen = Vec::new();
+    let vectors = tower.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
+    (seen, vectors)
+}
+
+fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType) -> Seen {
+    let images = Images::new(pixels, tower.image(), dtype, &Place::cpu()).unwrap();
+    let mut seen = Vec::new();
+    let vectors = tower.forward(&images, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
+    (seen, vectors)
+}
+
+fn cut(arrays: &Arrays, tower: &dyn VisionTower) -> Vec<Vec<f32>> {
+    let side = tower.image().side;
+    arrays.f32("pixels").values.chunks(3 * side * side).map(<[f32]>::to_vec).collect()
+}
+
+fn borrowed(pixels: &[Vec<f32>]) -> Vec<&[f32]> {
+    pixels.iter().map(Vec::as_slice).collect()
+}
+
+/// The largest difference against the largest value.
+fn relative(got: &[f32], want: &[f32]) -> f32 {
+    worst(got, want) / want.iter().fold(0.0, |m, v| v.abs().max(m))
+}
+
+fn check(what: &str, got: &[f32], want: &[f32]) {
+    let off = relative(got, want);
+    println!("{what}: {off:.2e}");
+    assert!(off <= F32, "{what}: off by {off:.2e}");
+}
+
+/// A tower's layers and vectors against the golden's, whose names begin with `prefix`.
+fn check_tower(what: &str, (seen, vectors): &Seen, arrays: &Arrays, prefix: &str, embeds: &str) {
+    assert!(!arrays.has(&format!("{prefix}hidden.{}", seen.len())), "{what}: fewer layers than the golden");
+    for (i, got) in seen.iter().enumerate() {
+        check(&format!("{what} {prefix}layer {i}"), got, &arrays.f32(&format!("{prefix}hidden.{i}")).values);
+    }
+    check(&format!("{what} {embeds}"), &vectors.to_f32().unwrap(), &arrays.f32(embeds).values);
+}
+
+#[test]
+fn every_layer_and_every_vector_equal_the_reference_on_both_rungs() {
+    for name in MODELS {
+        let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
+        for rung in [Rung::Fused, Rung::Composed] {
+            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+            let _here = ladder.clone().enter();
+            let what = format!("{name} {rung}");
+            let model = files.dual(DType::F32);
+            let text = model.text.as_deref().map(|tower| texts(tower, &sequences(&arrays)));
+            let image = model.vision.as_deref().map(|t| images(t, &borrowed(&cut(&arrays, t)), DType::F32));
+            assert_eq!((text.is_some(), image.is_some()), (arrays.has("ids"), arrays.has("pixels")), "{name}");
+            for (seen, prefix, embeds) in [(&text, "", "text_embeds"), (&image, "vision.", "image_embeds")] {
+                let Some(seen) = seen else { continue };
+                check_tower(&what, seen, &arrays, prefix, embeds);
+                assert_eq!(seen.1.dims()[1], model.dimension, "{name}");
+            }
+            if let (Some((_, text)), Some((_, image))) = (text, image) {
+                let [text, image] = [text, image].map(|t| l2_norm(&t).unwrap().to_f32().unwrap());
+                check(&format!("{what} normalised texts"), &text, &arrays.f32("text_embeds.normalized").values);
+                let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+                let of_image = |i| text.chunks(model.dimension).map(move |t| dot(i, t));
+                let cosines = image.chunks(model.dimension).flat_map(of_image);
+                let logits: Vec<f32> = cosines.map(|c| c * model.logit_scale + model.logit_bias).collect();
+                // Cosines cancel, so that logits are off by a part of what a cosine of one makes.
+                let off = worst(&logits, &arrays.f32("logits_per_image").values) / model.logit_scale;
+                println!("{what} logits: {off:.2e}");
+                assert!(off <= F32, "{what} logits: off by {off:.2e}");
+            }
+            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0));
+        }
+    }
+}
+
+#[test]
+fn everything_is_read() {
+    for name in MODELS {
+        let files = Files::of(name);
+        let weights = files.weights(DType::F32, &Place::cpu());
+        let model = dual(&files.config(), &weights).unwrap();
+        assert_eq!(weights.unused(), Vec::<String>::new(), "{name}");
+        assert_eq!(model.kind, if name.starts_with("clip") { Kind::Softmax } else { Kind::Sigmoid });
+    }
+}
+
+#[test]
+fn only_siglip_wants_padding() {
+    let padding = |name: &str| Files::of(name).dual(DType::F32).text.map(|t| (t.padding(), t.limits().positions));
+    assert_eq!(padding("clip-tiny"), Some((None, 20)));
+    assert_eq!(padding("siglip-projection"), Some((Some(16), 16)));
+}
+
+#[test]
+fn a_text_and_an_image_do_not_see_their_neighbours() {
+    for name in ["clip-tiny", "siglip-tiny"] {
+        let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
+        let model = files.dual(DType::F32);
+        let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
+        let (sequences, pixels) = (sequences(&arrays), cut(&arrays, vision));
+        let pixels = borrowed(&pixels);
+        let values = |seen: Seen| seen.1.to_f32().unwrap();
+        let alone: Vec<f32> = sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s)))).collect();
+        assert_eq!(values(texts(text, &sequences)), alone, "{name}");
+        let alone: Vec<f32> = pixels.iter().flat_map(|p| values(images(vision, &[p], DType::F32))).collect();
+        assert_eq!(values(images(vision, &pixels, DType::F32)), alone, "{name}");
+    }
+}
+
+#[test]
+fn half_formats_stay_near_our_own_f32() {
+    for name in ["clip-tiny", "siglip-tiny"] {
+        let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
+        let run = |dtype| {
+            let model = files.dual(dtype);
+            let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
+            let longest = text.limits().positions;
+            let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
+            let sequences = [1, 2, 17, longest].map(|n| Sequence { ids: ids(n), ..Sequence::default() });
+            [texts(text, &sequences), images(vision, &borrowed(&cut(&arrays, vision)), dtype)]
+        };
+        let want = run(DType::F32);
+        for dtype in [DType::BF16, DType::F16] {
+            for ((got, vectors), (want, exact)) in run(dtype).iter().zip(&want) {
+                assert_eq!(vectors.dtype(), DType::F32);
+                let last = (&vectors.to_f32().unwrap(), &exact.to_f32().unwrap());
+                for (i, (got, want)) in got.iter().zip(want).chain([last]).enumerate() {
+                    assert!(got.iter().all(|v| v.is_finite()), "{name} {dtype} layer {i}");
+                    let off = relative(got, want) / dtype.unit_roundoff() as f32;
+                    println!("{name} {dtype} layer {i}: {off:.1} roundings");
+                    assert!(off <= ROUNDINGS, "{name} {dtype} layer {i}: off by {off:.1} roundings");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_phantom_runs_the_same_way() {
+    for name in ["clip-tiny", "siglip-tiny"] {
+        let (files, place) = (Files::of(name), Place::phantom(Device::Metal(0)));
+        let model = dual(&files.config(), &files.weights(DType::F16, &place)).unwrap();
+        let (text, vision) = (model.text.unwrap(), model.vision.unwrap());
+        let batch = Batch::new(&[Sequence { ids: vec![0; 9], ..Sequence::default() }], text.limits(), &place).unwrap();
+        assert_eq!(text.forward(&batch, &mut |_, _| {}).unwrap().dims(), [1, model.dimension]);
+        let side = vision.image().side;
+        let pixels = vec![0.0; 3 * side * side];
+        let images = Images::new(&[&pixels, &pixels], vision.image(), DType::F16, &place).unwrap();
+        assert_eq!(vision.forward(&images, &mut |_, _| {}).unwrap().dims(), [2, model.dimension]);
+    }
+}
+
+#[test]
+fn what_would_change_the_result_is_refused() {
+    let refused = |name: &str, change: &dyn Fn(&mut Value), why: &str| {
+        let files = Files::of(name);
+        let mut config = files.config();
+        change(&mut config);
+        let error = dual(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string());
+        assert!(error.as_ref().is_some_and(|e| e.contains(why)), "{name} {why}: {error:?}");
+    };
+    refused("siglip-tiny", &|c| c["model_type"] = json!("siglip2"), "any size");
+    refused("siglip-tiny", &|c| c["model_type"] = json!("bert"), "no towers");
+    refused("siglip-tiny", &|c| c["vision_config"]["vision_use_head"] = json!(false), "vision_use_head");
+    refused("siglip-tiny", &|c| c["vision_config"]["image_size"] = json!(48), "position_embedding");
+    refused("siglip-projection", &|c| c["text_config"]["projection_size"] = json!(36), "head");
+    refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "colours");
+    refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patches");
+    refused("clip-tiny", &|c| c["text_config"]["eos_token_id"] = json!([2, 3]), "invalid type");
+    refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
+}
+
+/// The oldest files repeat a tower's configuration, and transformers believes the repetition.
+#[test]
+fn an_old_name_of_a_towers_configuration_wins() {
+    let files = Files::of("clip-tiny");
+    let mut config = files.config();
+    config["text_config_dict"] = config["text_config"].take();
+    config["text_config"] = json!({ "hidden_size": 12 });
+    config["vision_config_dict"] = Value::Null;
+    assert!(dual(&config, &files.weights(DType::F32, &Place::cpu())).is_ok());
+}

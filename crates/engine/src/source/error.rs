@@ -30,11 +30,12 @@ pub enum SourceError {
         /// What is there instead.
         found: String,
     },
-    /// Weights that only unpickling could read.
+    /// Weights only in a form of pickle that is not read.
     #[error(
-        "{place} has its weights only as a pickle ({file}). Reading a pickle can run any code its author wrote, so \
-         it is refused. Choose a revision with .safetensors files, or convert it where you trust it: in Python, \
-         load the model and call save_pretrained(DIR, safe_serialization=True), then give DIR"
+        "{place} has no weights that are read (model.safetensors or pytorch_model.bin), only {file}. Loading such a pickle \
+         as Python does can run any code its author wrote, so it is refused; only torch's pytorch_model.bin is read, \
+         and without running it. Choose a revision with .safetensors files, or convert it where you trust it: in \
+         Python, load the model and call save_pretrained(DIR, safe_serialization=True), then give DIR"
     )]
     Pickle {
         /// The directory, repository or wheel.
@@ -43,7 +44,10 @@ pub enum SourceError {
         file: String,
     },
     /// No weights that we read.
-    #[error("{place} has no .safetensors weights; it holds {found}")]
+    #[error(
+        "{place} has no weights that are read (model.safetensors or pytorch_model.bin, or the .index.json of either with \
+         its shards); it holds {found}"
+    )]
     NoWeights {
         /// The directory, repository or wheel.
         place: String,

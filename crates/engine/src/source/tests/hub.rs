@@ -227,8 +227,7 @@ fn a_hub_that_answers_oddly_is_an_error() {
     let id = "org/evil";
     let mut files = model_files();
     files.insert("tokenizer/../../../../../x.json".to_owned(), Vec::new());
-    files.insert("..\\tokenizer.safetensors".to_owned(), Vec::new());
-    files.remove("model.safetensors");
+    files.insert("tokenizer\\..\\x.json".to_owned(), Vec::new());
     let evil = HubServer::start(
         vec![
             Repo { id, commit: COMMIT, revisions: &["main"], files },
@@ -246,10 +245,11 @@ fn a_hub_that_answers_oddly_is_an_error() {
 fn pickles_are_refused_before_anything_is_fetched() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
-    files.retain(|name, _| !name.ends_with(".safetensors"));
+    files.retain(|name, _| !name.ends_with(".safetensors") && !name.ends_with(".bin"));
+    files.insert("model.ckpt".to_owned(), noise(11));
     let server = HubServer::start(vec![repo(files)], None);
     let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
-    says(resolve(&hub_ref("org/model"), &options, &()), &["pytorch_model.bin", "can run any code", "revision"]);
+    says(resolve(&hub_ref("org/model"), &options, &()), &["only model.ckpt", "can run any code", "revision"]);
     assert_eq!(server.seen().len(), 1);
     assert!(!options.hub_cache.exists());
 }

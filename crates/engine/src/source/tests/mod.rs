@@ -1,4 +1,5 @@
 mod hub;
+mod layouts;
 mod names;
 mod server;
 mod short;

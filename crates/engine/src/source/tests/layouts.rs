@@ -1,0 +1,289 @@
+//! How families of models lay out their files: what is fetched of each, and that directories and wheels follow suit.
+
+use super::server::{HubServer, Repo};
+use super::wheel::{FakePip, wheel_of};
+use super::*;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const NAME: &str = "some_pkg-1.0-py3-none-any.whl";
+
+type Listing = BTreeMap<String, Vec<u8>>;
+
+/// These files, separated by spaces or lines; a name with `=` is followed by its content.
+fn listing(names: &str) -> Listing {
+    let file = |(at, word): (usize, &str)| match word.split_once('=') {
+        Some((name, text)) => (name.to_owned(), text.as_bytes().to_vec()),
+        None if word.ends_with("config.json") => (word.to_owned(), b"{}".to_vec()),
+        None => (word.to_owned(), noise(100 + at)),
+    };
+    names.split_whitespace().enumerate().map(file).collect()
+}
+
+/// `modules.json` of modules written as `path:type`.
+fn modules(list: &[&str]) -> Listing {
+    let module = |text: &&str| {
+        let (path, kind) = text.split_once(':').unwrap();
+        format!(r#"{{"idx":0,"name":"0","path":"{path}","type":"{kind}"}}"#)
+    };
+    let text = format!("[{}]", list.iter().map(module).collect::<Vec<_>>().join(","));
+    [("modules.json".to_owned(), text.into_bytes())].into()
+}
+
+/// A hub with these files, and options that point at it.
+fn serve(files: &Listing, tmp: &TempDir) -> (HubServer, Options) {
+    let repo = Repo { id: "org/model", commit: COMMIT, revisions: &["main"], files: files.clone() };
+    let server = HubServer::start(vec![repo], None);
+    let options = Options { endpoint: server.endpoint.clone(), ..options(tmp) };
+    (server, options)
+}
+
+/// The hub gives all of `files` but `left`; they serve as they came, and all of them as a directory and from a wheel.
+#[track_caller]
+fn takes(files: &Listing, left: &str) {
+    let tmp = TempDir::new().unwrap();
+    let (server, hub) = serve(files, &tmp);
+    let got = resolve(&hub_ref("org/model"), &hub, &()).unwrap().dir;
+    let left: Vec<&str> = left.split_whitespace().collect();
+    assert!(left.iter().all(|name| files.contains_key(*name)), "{left:?}");
+    let wanted: Vec<&String> = files.keys().filter(|name| !left.contains(&name.as_str())).collect();
+    assert_eq!(tree(&got).iter().collect::<Vec<_>>(), wanted);
+    drop(server);
+    let offline = Options { offline: true, ..hub };
+    let heard = Heard::default();
+    assert_eq!(resolve(&hub_ref("org/model"), &offline, &heard).unwrap().dir, got);
+    assert_eq!(heard.lines(), "", "nothing is in doubt");
+
+    write_files(&tmp.path().join("dir"), files);
+    resolve(&Reference::Dir(tmp.path().join("dir")), &offline, &()).unwrap();
+
+    let pip = FakePip::new(NAME, &wheel_of(&["pkg/m"], files));
+    let options = Options { pip: vec![pip.command()], ..options(&tmp) };
+    assert!(resolve(&hub_ref("pip:some-pkg"), &options, &()).unwrap().dir.ends_with("some_pkg-1.0/pkg/m"));
+}
+
+/// All three refuse `files` with `words`, and no weights are fetched first.
+#[track_caller]
+fn refuses(files: &Listing, words: &[&str]) {
+    let tmp = TempDir::new().unwrap();
+    let (server, hub) = serve(files, &tmp);
+    says(resolve(&hub_ref("org/model"), &hub, &()), words);
+    let asked: Vec<_> = server.seen().into_iter().filter(|seen| seen.path.contains("/resolve/")).collect();
+    assert!(asked.iter().all(|seen| seen.path.ends_with("/modules.json")), "{asked:?}");
+
+    write_files(&tmp.path().join("dir"), files);
+    says(resolve(&Reference::Dir(tmp.path().join("dir")), &hub, &()), words);
+
+    let pip = FakePip::new(NAME, &wheel_of(&["pkg/m"], files));
+    let options = Options { pip: vec![pip.command()], ..options(&tmp) };
+    says(resolve(&hub_ref("pip:some-pkg"), &options, &()), words);
+}
+
+fn with(mut files: Listing, more: &str) -> Listing {
+    files.extend(listing(more));
+    files
+}
+
+fn without(mut files: Listing, name: &str) -> Listing {
+    files.remove(name).unwrap();
+    files
+}
+
+#[test]
+fn torch_checkpoints_serve_where_there_are_no_safetensors() {
+    let other = "tf_model.h5 flax_model.msgpack rust_model.ot onnx/model.onnx onnx/config.json openvino/openvino_model.bin \
+        model.ckpt training_args.bin coreml/model.mlmodel";
+    let bare = listing("config.json tokenizer.json vocab.txt");
+    takes(&with(bare.clone(), &format!("pytorch_model.bin {other}")), other);
+    takes(&with(bare.clone(), "model.safetensors pytorch_model.bin"), "pytorch_model.bin");
+
+    // Shards, and a variant of them that would be a second copy.
+    let index = r#"pytorch_model.bin.index.json={"weight_map":{"a":"pytorch_model-1-of-2.bin","b":"pytorch_model-2-of-2.bin"}}"#;
+    let variant = "pytorch_model-1-of-2.fp16.bin pytorch_model-2-of-2.fp16.bin";
+    let shards = "pytorch_model-1-of-2.bin pytorch_model-2-of-2.bin";
+    let sharded = with(bare.clone(), &format!("{index} {shards} {variant}"));
+    takes(&sharded, variant);
+    takes(&with(sharded.clone(), "pytorch_model.bin"), &format!("pytorch_model.bin.index.json {shards} {variant}"));
+    let safe =
+        r#"model.safetensors.index.json={"weight_map":{"a":"model-1-of-1.safetensors"}} model-1-of-1.safetensors"#;
+    takes(
+        &with(sharded.clone(), &format!("{safe} pytorch_model.bin")),
+        &format!("pytorch_model.bin pytorch_model.bin.index.json {shards} {variant}"),
+    );
+    let tmp = TempDir::new().unwrap();
+    write_files(tmp.path(), &without(sharded, "pytorch_model-2-of-2.bin"));
+    let dir = Reference::Dir(tmp.path().to_owned());
+    says(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
+}
+
+/// sentence-t5 and its like: the same rule in a module's folder, whatever the top has.
+#[test]
+fn a_dense_layer_may_be_a_torch_checkpoint() {
+    let files = modules(&[
+        ":sentence_transformers.models.Transformer",
+        "1_Pooling:sentence_transformers.models.Pooling",
+        "2_Dense:sentence_transformers.models.Dense",
+        "3_Normalize:sentence_transformers.models.Normalize",
+    ]);
+    let files = with(files, "config.json model.safetensors spiece.model tokenizer.json 1_Pooling/config.json");
+    let dense = with(files, "2_Dense/config.json 2_Dense/pytorch_model.bin 2_Dense/rust_model.ot");
+    takes(&dense, "2_Dense/rust_model.ot");
+    takes(&with(dense.clone(), "2_Dense/model.safetensors"), "2_Dense/rust_model.ot 2_Dense/pytorch_model.bin");
+    let bare = without(dense, "2_Dense/pytorch_model.bin");
+    refuses(&bare, &["2_Dense has no weights", "rust_model.ot"]);
+    refuses(&with(bare.clone(), "2_Dense/dense.ckpt"), &["2_Dense has no weights", "only dense.ckpt"]);
+    refuses(&without(bare, "1_Pooling/config.json"), &["1_Pooling/config.json: missing", "modules.json needs it"]);
+}
+
+#[test]
+fn what_lies_beside_the_weights_comes_along() {
+    // bge-m3.
+    let m3 = modules(&[
+        ":sentence_transformers.models.Transformer",
+        "1_Pooling:sentence_transformers.models.Pooling",
+        "2_Normalize:sentence_transformers.models.Normalize",
+    ]);
+    let m3 = with(
+        m3,
+        "config.json config_sentence_transformers.json sentence_bert_config.json pytorch_model.bin 1_Pooling/config.json \
+         sentencepiece.bpe.model special_tokens_map.json tokenizer.json tokenizer_config.json sparse_linear.pt \
+         colbert_linear.pt onnx/model.onnx onnx/sentencepiece.bpe.model README.md imgs/a.jpg long.jpg",
+    );
+    let pictures = "onnx/model.onnx onnx/sentencepiece.bpe.model README.md imgs/a.jpg long.jpg";
+    takes(&m3, pictures);
+    let safe = with(m3, "sparse_linear.safetensors colbert_linear.safetensors");
+    takes(&safe, &format!("{pictures} sparse_linear.pt colbert_linear.pt"));
+    refuses(&without(safe, "pytorch_model.bin"), &["has no weights"]);
+
+    // Stanford's ColBERT.
+    takes(&listing("artifact.metadata config.json model.safetensors vocab.txt vocab.txt.bak"), "vocab.txt.bak");
+    // CLIP and SigLIP, in their makers' repositories.
+    takes(
+        &listing(
+            "config.json model.safetensors preprocessor_config.json processor_config.json merges.txt vocab.json \
+             spiece.model special_tokens_map.json tokenizer_config.json",
+        ),
+        "",
+    );
+}
+
+#[test]
+fn tokenizers_come_in_many_files() {
+    let bare = listing("config.json pytorch_model.bin");
+    for files in [
+        "vocab.txt",
+        "vocab.json merges.txt",
+        "spm.model tokenizer_config.json added_tokens.json special_tokens_map.json",
+        "spiece.model",
+        "sentencepiece.bpe.model",
+        "tokenizer.model",
+        "bpe_encoder.bin",
+        "bpe_encoder.bin vocab.json",
+    ] {
+        takes(&with(bare.clone(), files), "");
+    }
+    takes(&with(bare.clone(), "bpe_encoder.bin vocab.json merges.txt"), "bpe_encoder.bin");
+    takes(&with(bare, "bpe_encoder.bin tokenizer.json"), "bpe_encoder.bin");
+}
+
+#[test]
+fn the_encoder_may_have_a_folder() {
+    // sentence-transformers/clip-ViT-B-32.
+    let clip = with(
+        modules(&["0_CLIPModel:sentence_transformers.models.CLIPModel"]),
+        "config_sentence_transformers.json 0_CLIPModel/config.json={\"vision_config\":{}} 0_CLIPModel/pytorch_model.bin \
+         0_CLIPModel/preprocessor_config.json 0_CLIPModel/vocab.json 0_CLIPModel/merges.txt \
+         0_CLIPModel/special_tokens_map.json 0_CLIPModel/tokenizer_config.json README.md",
+    );
+    takes(&clip, "README.md");
+    takes(&with(clip.clone(), "0_CLIPModel/model.safetensors"), "README.md 0_CLIPModel/pytorch_model.bin");
+    refuses(&without(clip.clone(), "0_CLIPModel/config.json"), &["0_CLIPModel has no config.json", "merges.txt"]);
+    refuses(&without(clip.clone(), "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights", "merges.txt"]);
+    // What the top has does not stand in for it, and is not fetched.
+    let topped = with(clip, "config.json model.safetensors");
+    takes(&topped, "README.md model.safetensors");
+    refuses(&without(topped, "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights"]);
+
+    let old = with(
+        modules(&[
+            "0_Transformer:sentence_transformers.models.Transformer",
+            "./1_Pooling/:sentence_transformers.models.Pooling",
+        ]),
+        "0_Transformer/config.json 0_Transformer/sentence_bert_config.json 0_Transformer/tokenizer.json \
+         0_Transformer/model-1-of-1.safetensors 0_Transformer/sparse_linear.pt 1_Pooling/config.json \
+         0_Transformer/model.safetensors.index.json={\"weight_map\":{\"a\":\"model-1-of-1.safetensors\"}} \
+         1_Pooling/tokenizer.json",
+    );
+    takes(&old, "1_Pooling/tokenizer.json");
+    let tmp = TempDir::new().unwrap();
+    write_files(tmp.path(), &without(with(old, "model-1-of-1.safetensors"), "0_Transformer/model-1-of-1.safetensors"));
+    let dir = Reference::Dir(tmp.path().to_owned());
+    says(resolve(&dir, &options(&tmp), &()), &["0_Transformer/model-1-of-1.safetensors: missing", "lists it"]);
+}
+
+#[test]
+fn tables_need_no_configuration() {
+    let kind = "sentence_transformers.models.StaticEmbedding";
+    for (path, at) in [("0_StaticEmbedding", "0_StaticEmbedding/"), ("", ""), (".", ""), ("./", "")] {
+        let files = modules(&[&format!("{path}:{kind}"), "1_Normalize:sentence_transformers.models.Normalize"]);
+        let table = with(files, &format!("{at}model.safetensors {at}tokenizer.json README.md"));
+        takes(&table, "README.md");
+        refuses(&without(table.clone(), &format!("{at}tokenizer.json")), &["tokenizer.json: missing"]);
+        refuses(&without(table, &format!("{at}model.safetensors")), &["has no weights", "tokenizer.json"]);
+    }
+    // model2vec.
+    let potion = with(
+        modules(&[".:sentence_transformers.models.StaticEmbedding", ":sentence_transformers.models.Normalize"]),
+        "config.json model.safetensors tokenizer.json README.md onnx/model.onnx",
+    );
+    takes(&potion, "README.md onnx/model.onnx");
+    takes(&without(potion, "modules.json"), "README.md onnx/model.onnx");
+}
+
+#[test]
+fn modules_are_known_by_their_own_names() {
+    let pylate = with(
+        modules(&[":sentence_transformers.models.Transformer", "1_Dense:pylate.models.Dense.Dense"]),
+        "config.json model.safetensors tokenizer.json config_sentence_transformers.json 1_Dense/config.json \
+         1_Dense/model.safetensors 1_Dense/pytorch_model.bin",
+    );
+    takes(&pylate, "1_Dense/pytorch_model.bin");
+    let bare = without(without(pylate, "1_Dense/pytorch_model.bin"), "1_Dense/model.safetensors");
+    refuses(&bare, &["1_Dense has no weights"]);
+
+    for (first, kind, folder) in [
+        ("sentence_transformers.sparse_encoder.models.MLMTransformer", "SpladePooling", "1_SpladePooling"),
+        ("sentence_transformers.base.modules.transformer.Transformer", "MultiVectorMask", "2_MultiVectorMask"),
+        ("custom_st.Transformer", "custom.Thing", "1_Thing"),
+        ("something.Else", "WordWeights", "1_Words"),
+    ] {
+        let files = modules(&[&format!(":{first}"), &format!("{folder}:sentence_transformers.models.{kind}")]);
+        let files = with(files, &format!("config.json model.safetensors {folder}/config.json {folder}/notes.txt"));
+        takes(&files, &format!("{folder}/notes.txt"));
+        let missing = format!("{folder}/config.json: missing");
+        refuses(&without(files, &format!("{folder}/config.json")), &[&missing, "modules.json needs it"]);
+    }
+    // Nothing takes texts but the top, which has nothing.
+    let router = modules(&[":sentence_transformers.models.Router"]);
+    refuses(&with(router, "router_config.json a_0_X/model.safetensors"), &["has no config.json", "router_config.json"]);
+}
+
+/// A cache that Python left may lack files that only some models have; the hub is asked for those.
+#[test]
+fn a_half_is_known_by_what_the_model_is() {
+    for (config, telling) in [
+        (r#"{"architectures":["HF_ColBERT"]}"#, "artifact.metadata"),
+        (r#"{"vision_config":{}}"#, "preprocessor_config.json"),
+        (r#"{"vision_config":{}}"#, "processor_config.json"),
+    ] {
+        let tmp = TempDir::new().unwrap();
+        let files = with(listing("model.safetensors tokenizer.json"), &format!("config.json={config} {telling}"));
+        let (_server, hub) = serve(&files, &tmp);
+        let dir = resolve(&hub_ref("org/model"), &hub, &()).unwrap().dir;
+        fs::remove_file(dir.join(telling)).unwrap();
+        let heard = Heard::default();
+        resolve(&hub_ref("org/model"), &Options { offline: true, ..hub.clone() }, &heard).unwrap();
+        assert!(heard.lines().contains(&format!("may lack files of the model: {telling}")), "{}", heard.lines());
+        resolve(&hub_ref("org/model"), &hub, &()).unwrap();
+        assert!(dir.join(telling).exists());
+    }
+}

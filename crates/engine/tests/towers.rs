@@ -227,6 +227,12 @@ fn what_would_change_the_result_is_refused() {
     refused("siglip-projection", &|c| c["text_config"]["projection_size"] = json!(36), "head");
     refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "colours");
     refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patches");
+    let huge = |c: &mut Value| {
+        for size in ["image_size", "patch_size"] {
+            c["vision_config"][size] = json!(1u64 << 40);
+        }
+    };
+    refused("clip-tiny", &huge, "patches");
     refused("clip-tiny", &|c| c["text_config"]["eos_token_id"] = json!([2, 3]), "invalid type");
     refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
 }

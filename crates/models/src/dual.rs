@@ -100,7 +100,7 @@ impl Image {
     pub(crate) fn of(config: &Value, class: bool) -> Result<Image> {
         let Sizes { image_size: side, patch_size: patch, num_channels } = parse(config)?;
         let grid = side.checked_div(patch).unwrap_or(0);
-        if num_channels != 3 || grid == 0 || grid.checked_mul(grid).is_none() {
+        if num_channels != 3 || grid == 0 || side.checked_mul(side).and_then(|n| n.checked_mul(3)).is_none() {
             let what =
                 format!("images of {side} pixels in patches of {patch}, {num_channels} colours; three are supported");
             return Err(Error::Config(what));

@@ -105,11 +105,12 @@ impl Linear {
     pub fn shaped(parts: &[(Weights, &str)], dims: &[usize]) -> Result<Linear> {
         let (first, _) = parts.first().ok_or_else(|| Error::call("linear", "no parts"))?;
         let [n, ref inner @ ..] = *dims else { return Err(Error::call("linear", "a weight without axes")) };
+        // The file's shapes are held by its size; the configuration's are not, and their product might not fit.
+        let raws = parts.iter().map(|(w, name)| w.raw(name, dims)).collect::<Result<Vec<_>>>()?;
         let k = inner.iter().product::<usize>();
         if k == 0 || n == 0 {
             return Err(Error::call("linear", format!("a matrix of {n} × {k} holds nothing")));
         }
-        let raws = parts.iter().map(|(w, name)| w.raw(name, dims)).collect::<Result<Vec<_>>>()?;
         Ok(Linear { weight: cpu::pack(&raws, k, n, first)?, bias: None, activation: Activation::None })
     }
 

@@ -43,8 +43,12 @@ fn a_static_models_hidden_state_is_the_weighted_row() {
     assert_eq!(hidden(&weighted), [-3.5, -4.5, -5.5, -5.0, -3.0, -1.0, -2.75, -2.25, -1.75]);
 
     let refused = |files: &tempfile::TempDir| encoder(&config, &weights(files)).err().unwrap().to_string();
-    let mapped = written(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("mapping", &[4], vec![0; 32])]);
-    assert!(refused(&mapped).contains("mapping"), "{}", refused(&mapped));
+    let mapped = |last: i64| {
+        let mapping = [0i64, 3, 1, last].iter().flat_map(|row| row.to_le_bytes()).collect();
+        written(f32s, &[("embeddings", &[4, 3], bytes(&rows)), ("mapping", &[4], mapping)])
+    };
+    assert_eq!(hidden(&mapped(2)), [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, -5.5, -4.5, -3.5]);
+    assert!(refused(&mapped(4)).contains("row 4 of 4"), "{}", refused(&mapped(4)));
     assert!(refused(&written(f32s, &[("embeddings", &[12], bytes(&rows))])).contains("two axes"));
     assert!(refused(&written(f32s, &[("words", &[4, 3], bytes(&rows))])).contains("embeddings"));
 }

@@ -310,7 +310,7 @@ fn texts_and_images_meet_as_in_transformers() {
         let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
         let strings =
             |key: &str| -> Vec<String> { cases(&answers, key).iter().map(|v| v.as_str().unwrap().into()).collect() };
-        let (texts, files) = (strings("texts"), strings("images"));
+        let (texts, files) = (texts(&cases(&answers, "texts")), strings("images"));
         let clip = Clip::load(&reference(dir.path()), &options(), &()).unwrap();
         let open = |file: &String| Image::decode(&std::fs::read(golden("task-images").join(file)).unwrap()).unwrap();
         let images: Vec<Image> = files.iter().map(open).collect();

@@ -13,6 +13,9 @@ pub(crate) fn head(task: Task, _: &Value, _: &Weights) -> Result<Head> {
     Err(no_head(task, "a static model"))
 }
 
+/// Numbers of a table that is written out: four gigabytes, and ten times the largest known.
+const LARGEST: usize = 1 << 30;
+
 struct Static {
     /// `[vocabulary, hidden]`
     rows: Tensor,
@@ -20,26 +23,35 @@ struct Static {
 
 impl Static {
     fn load(w: &Weights) -> Result<Static> {
-        // Asked for first: a vocabulary in clusters has more words than rows.
-        if w.has("mapping")? {
-            let what =
-                "this static model maps several words to a row (`mapping`, vocabulary quantisation); not supported";
-            return Err(Error::Config(what.into()));
-        }
         let name = if w.has("embedding.weight")? { "embedding.weight" } else { "embeddings" };
         let dims = w.dims(name)?.unwrap_or_default();
-        let [vocabulary, hidden] = *dims else {
+        let [rows, hidden] = *dims else {
             return Err(Error::Config(format!("a static model is a table `{name}` of two axes, not of {dims:?}")));
         };
-        if !w.has("weights")? {
+        let (mapping, weights) = (w.dims("mapping")?, w.dims("weights")?);
+        if mapping.is_none() && weights.is_none() {
             return Ok(Static { rows: w.tensor(name, &dims)? });
         }
-        let mut rows = w.values(name, &dims)?;
-        let weights = w.values("weights", &[vocabulary])?;
-        rows.chunks_mut(hidden.max(1))
-            .zip(&weights)
-            .for_each(|(row, weight)| row.iter_mut().for_each(|v| *v *= weight));
-        Ok(Static { rows: w.put(&rows, &dims)? })
+        // A vocabulary in clusters has more words than rows: the table is written out, a row a word.
+        let words = match mapping.as_deref().or(weights.as_deref()) {
+            Some([words]) if words.saturating_mul(hidden) <= LARGEST => *words,
+            other => return Err(Error::Config(format!("words of {other:?} over a table of {dims:?} are too many"))),
+        };
+        let table = w.values(name, &dims)?;
+        let row: Vec<usize> = match mapping {
+            Some(_) => w.values("mapping", &[words])?.iter().map(|row| *row as usize).collect(),
+            None => (0..words).collect(),
+        };
+        if let Some(lost) = row.iter().find(|row| **row >= rows) {
+            return Err(Error::Config(format!("`mapping` leads to row {lost} of {rows}")));
+        }
+        let weight = match weights {
+            Some(_) => w.values("weights", &[words])?,
+            None => vec![1.0; words],
+        };
+        let word = |(row, weight): (&usize, f32)| table[row * hidden..][..hidden].iter().map(move |v| v * weight);
+        let all: Vec<f32> = row.iter().zip(weight).flat_map(word).collect();
+        Ok(Static { rows: w.put(&all, &[words, hidden])? })
     }
 }
 

@@ -174,10 +174,12 @@ impl ColbertRecipe {
             None => knob("skiplist_words").map_or_else(punctuation, strings),
         };
         let sentence = reading(&root, dir)?;
-        // PyLate's max_seq_length is a document's length without its marker; where the lengths are told, it says nothing more.
-        let lengths = ["query_length", "document_length"].map(|key| number(key).or(sentence.max_tokens));
+        // The usual limits may be those of a document without its marker; a length that is told counts more.
+        let told = ["query_length", "document_length"].map(number);
+        let lengths = told.map(|length| length.or(sentence.max_tokens));
+        let most = sentence.max_tokens.map(|most| told.iter().flatten().fold(most, |most, length| most.max(*length)));
         Ok(ColbertRecipe {
-            reading: Reading { max_tokens: plain_reading(&root)?.max_tokens, ..sentence },
+            reading: Reading { max_tokens: most, ..sentence },
             dense: dense_layers,
             stanford: false,
             normalize: normalize || mask.is_none(),

@@ -99,7 +99,7 @@ fn a_classifier_says_what_the_pipeline_says() {
         let classifier = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
         let inputs: Vec<TextOrPair<'_>> = cases
             .iter()
-            .map(|c| TextOrPair { text: c["text"].as_str().unwrap(), pair: c.get("pair").and_then(Value::as_str) })
+            .map(|c| TextOrPair { text: c["text"].as_str().unwrap(), pair: c.get("text_pair").and_then(Value::as_str) })
             .collect();
         let tolerance = if kind.contains("extreme") { 1e-3 } else { F32 };
         for (case, got) in cases.iter().zip(classifier.classify(&inputs, false).unwrap()) {
@@ -299,8 +299,11 @@ fn static_models_read_as_their_own_library_does() {
         for (case, tokens) in cases.iter().zip(&got.tokens) {
             assert_eq!(case["tokens"].as_u64(), Some(*tokens as u64), "{name}: {case}");
         }
-        let off = worst(&got.values, &arrays(name).f32("embeddings").values);
-        assert!(off <= F32, "{name}: off by {off:.1e}");
+        let want = arrays(name).f32("embeddings").values;
+        // Numbers of an int8 table go up to 127.
+        let scale = want.iter().fold(1.0f32, |m, v| m.max(v.abs()));
+        let off = worst(&got.values, &want);
+        assert!(off <= F32 * scale, "{name}: off by {off:.1e}");
     }
 }
 

@@ -282,12 +282,15 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         let pipeline = P::load(&parts, recipe)?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
-        Ok::<_, Error>((pipeline, unread))
+        let trained = parts.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(512);
+        Ok::<_, Error>((pipeline, unread, trained as usize))
     });
-    let (pipeline, unread) = loaded?;
+    let (pipeline, unread, trained) = loaded?;
     let weights = ladder.ledger.live();
     ladder.ledger.reset_peak();
-    let max_tokens = reading.max_tokens.unwrap_or(usize::MAX).min(pipeline.limits().positions);
+    // A model without a longest sequence is cut where it was trained, unless its files say otherwise.
+    let most = pipeline.limits().positions;
+    let max_tokens = reading.max_tokens.unwrap_or(if most > LONGEST { trained } else { most }).min(most);
     if !(2..=LONGEST).contains(&max_tokens) {
         let what = format!("a longest sequence of {max_tokens} tokens; 2 to {LONGEST} make sense");
         return Err(Error::file(&reading.root, what));

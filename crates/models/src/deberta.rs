@@ -102,8 +102,8 @@ impl Config {
     pub(crate) fn limits(&self) -> Limits {
         Limits {
             vocabulary: self.vocab_size,
-            // Relative positions are clamped and would take any length; the model was trained on this one.
-            positions: self.max_position_embeddings,
+            // Relative positions are clamped, so that no sequence is too long for them.
+            positions: if self.position_biased_input { self.max_position_embeddings } else { usize::MAX },
             types: (self.type_vocab_size > 0).then_some(self.type_vocab_size),
             counting: Positions::FromZero,
         }

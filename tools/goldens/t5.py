@@ -1,4 +1,4 @@
-"""The encoder of T5, T5 1.1 and mT5: RMS norms before the blocks, bucketed distances, no scale in attention."""
+"""The encoder of T5, T5 1.1, mT5 and UMT5: RMS norms before the blocks, bucketed distances, no scale in attention."""
 
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from transformers import (
     T5EncoderModel,
     T5ForConditionalGeneration,
     T5ForTokenClassification,
+    UMT5EncoderModel,
 )
 
 from absolute import LABELS, changed
@@ -93,6 +94,14 @@ VARIANTS = [
         LONG_LENGTHS,
     ),
     Variant("mt5-tiny", 213, MT5EncoderModel, MT5, HEAD_LENGTHS),
+    # Distances have biases in every layer here.
+    Variant(
+        "umt5-tiny",
+        218,
+        UMT5EncoderModel,
+        MT5 | {"architectures": ["UMT5EncoderModel"], "model_type": "umt5"},
+        HEAD_LENGTHS,
+    ),
     whole_model(),
     Variant(
         "t5-token",

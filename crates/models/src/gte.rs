@@ -13,7 +13,7 @@ use serde_json::Value;
 #[derive(Deserialize)]
 struct Config {
     model_type: String,
-    vocab_size: usize,
+    vocab_size: Option<usize>,
     #[serde(default = "hidden")]
     hidden_size: usize,
     #[serde(default = "twelve")]
@@ -59,6 +59,10 @@ fn gelu() -> String {
 }
 
 impl Config {
+    fn vocabulary(&self) -> usize {
+        self.vocab_size.unwrap_or(if self.model_type == "gte" { 250_048 } else { 30_528 })
+    }
+
     fn check(&self) -> Result<()> {
         let other = |given: &Option<String>, usual| given.as_deref().is_some_and(|given| given != usual);
         refuse(other(&self.layer_norm_type, "layer_norm"), || {
@@ -117,7 +121,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
                 pooling: Pooling::Cls,
                 dense: Some(dense(&lm, activation(&c.hidden_act)?)?),
                 norm: Some(LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?),
-                out: vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&decoder, "bias")])?,
+                out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias")])?,
             }
         }
     })
@@ -153,7 +157,7 @@ impl Gte {
         let w = roots(w)?;
         let usual = if c.model_type == "gte" { 8192 } else { 2048 };
         let limits = Limits {
-            vocabulary: c.vocab_size,
+            vocabulary: c.vocabulary(),
             positions: table_rows(c.max_position_embeddings.unwrap_or(usual))?,
             types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
             counting: Positions::FromZero,

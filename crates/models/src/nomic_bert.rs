@@ -2,7 +2,7 @@
 //! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
 
 use crate::block::{Embeddings, Scores, SelfAttention};
-use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::config::{Rope, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{
@@ -171,7 +171,8 @@ impl Config {
             "swiglu" => (Activation::Silu, true),
             "geglu" => (Activation::Gelu, true),
             "glu" => (Activation::Sigmoid, true),
-            other => (activation(other)?, false),
+            "gelu" => (Activation::Gelu, false),
+            other => return Err(Error::Config(format!("activation_function `{other}` is not supported in NomicBERT"))),
         })
     }
 

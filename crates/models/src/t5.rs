@@ -27,7 +27,7 @@ struct Config {
     #[serde(default = "eps")]
     layer_norm_epsilon: f32,
     feed_forward_proj: Option<String>,
-    #[serde(default = "d_model")]
+    #[serde(default = "positions")]
     n_positions: usize,
 }
 
@@ -36,6 +36,9 @@ fn d_model() -> usize {
 }
 fn d_kv() -> usize {
     64
+}
+fn positions() -> usize {
+    512
 }
 fn buckets() -> usize {
     32

@@ -1,0 +1,105 @@
+//! Every architecture against its reference, layer by layer and head by head, and against itself.
+
+mod common;
+
+use common::{Golden, family};
+use serde_json::json;
+
+#[test]
+fn bert() {
+    family(
+        &["bert-base", "bert-mlm", "bert-mlm-legacy", "bert-reranker", "bert-sequence", "bert-token"],
+        &["bert-token"],
+    );
+}
+
+#[test]
+fn distilbert() {
+    let heads = ["distilbert-mlm", "distilbert-sequence", "distilbert-token"];
+    family(&[&["distilbert-tiny", "distilbert-base"][..], &heads].concat(), &["distilbert-tiny"]);
+}
+
+#[test]
+fn roberta() {
+    let models = ["roberta-tiny", "roberta-base", "xlm-roberta-tiny", "xlm-roberta-large"];
+    let heads = ["roberta-mlm", "roberta-sequence", "roberta-token", "xlm-roberta-sequence", "camembert-mlm"];
+    family(&[&models[..], &heads].concat(), &["roberta-tiny", "xlm-roberta-tiny"]);
+}
+
+#[test]
+fn mpnet() {
+    family(&["mpnet-tiny", "mpnet-base", "mpnet-mlm", "mpnet-sequence", "mpnet-token"], &["mpnet-tiny"]);
+}
+
+#[test]
+fn electra() {
+    let models = ["electra-tiny", "electra-small", "electra-base", "electra-discriminator"];
+    let heads = ["electra-mlm", "electra-sequence", "electra-token"];
+    family(&[&models[..], &heads].concat(), &["electra-tiny"]);
+}
+
+#[test]
+fn jina_bert() {
+    let models = ["jina-tiny", "jina-eight-heads", "jina-code-tiny", "jina-base", "jina-code-base"];
+    family(&[&models[..], &["jina-mlm", "jina-sequence"]].concat(), &["jina-tiny", "jina-code-tiny"]);
+}
+
+#[test]
+fn nomic_bert() {
+    let models = ["nomic-tiny", "nomic-base", "nomic-moe-tiny", "nomic-moe-base"];
+    family(&[&models[..], &["nomic-mlm", "nomic-sequence"]].concat(), &["nomic-tiny", "nomic-moe-tiny"]);
+}
+
+#[test]
+fn gte() {
+    let models = ["gte-new-tiny", "gte-new-multilingual", "gte-new-unscaled", "gte-model", "gte-new-base"];
+    family(&[&models[..], &["gte-new-mlm", "gte-new-sequence", "gte-new-token"]].concat(), &["gte-new-tiny"]);
+}
+
+#[test]
+fn modernbert() {
+    let models = ["modernbert-tiny", "modernbert-base", "modernbert-biases", "modernbert-layer-types"];
+    let heads = ["modernbert-mlm", "modernbert-sequence-cls", "modernbert-sequence-mean", "modernbert-token"];
+    family(&[&models[..], &heads].concat(), &["modernbert-tiny"]);
+}
+
+#[test]
+fn t5() {
+    let models = ["t5-relu", "t5-gated", "t5-base", "t5-whole", "mt5-tiny", "mt5-small", "umt5-tiny"];
+    family(&[&models[..], &["t5-token"]].concat(), &["t5-relu", "t5-gated", "mt5-tiny"]);
+}
+
+/// What changes the result and is not built is refused with a sentence, before anything runs.
+#[test]
+fn what_is_not_supported_is_refused() {
+    let cases = [
+        ("distilbert-tiny", "activation", json!("telu"), "telu"),
+        ("roberta-tiny", "position_embedding_type", json!("relative_key"), "relative_key"),
+        ("roberta-tiny", "is_decoder", json!(true), "decoder"),
+        ("roberta-tiny", "pad_token_id", json!(41), "pad_token_id"),
+        ("mpnet-tiny", "relative_attention_num_buckets", json!(16), "16"),
+        ("electra-tiny", "num_attention_heads", json!(5), "heads"),
+        ("jina-tiny", "position_embedding_type", json!("absolute"), "alibi"),
+        ("jina-tiny", "feed_forward_type", json!("original"), "geglu"),
+        ("nomic-tiny", "prenorm", json!(true), "prenorm"),
+        ("nomic-tiny", "rotary_emb_interleaved", json!(true), "rotary_emb_interleaved"),
+        ("nomic-tiny", "rotary_emb_scale_base", json!(512), "rotary_emb_scale_base"),
+        ("nomic-tiny", "rotary_emb_fraction", json!(0.0), "rotary_emb_fraction"),
+        ("nomic-tiny", "n_positions", json!(1u64 << 40), "positions"),
+        ("nomic-moe-tiny", "moe_normalize_expert_weights", json!(true), "moe_normalize_expert_weights"),
+        ("gte-new-tiny", "layer_norm_type", json!("rms_norm"), "rms_norm"),
+        ("gte-new-tiny", "position_embedding_type", json!("absolute"), "rope"),
+        ("gte-new-tiny", "rope_scaling", json!({"type": "linear", "factor": 2.0}), "ntk"),
+        ("gte-new-tiny", "logn_attention_scale", json!(true), "logn_attention_scale"),
+        ("modernbert-tiny", "rope_scaling", json!({"rope_type": "yarn", "factor": 2.0}), "yarn"),
+        ("modernbert-tiny", "layer_types", json!(["full_attention"]), "layer_types"),
+        ("modernbert-tiny", "global_attn_every_n_layers", json!(0), "global_attn_every_n_layers"),
+        ("t5-relu", "feed_forward_proj", json!("gated-telu"), "telu"),
+        ("t5-relu", "relative_attention_num_buckets", json!(2), "buckets"),
+        ("t5-relu", "num_heads", json!(u64::MAX), "heads"),
+    ];
+    for (name, field, value, word) in cases {
+        let why = Golden::open(name).refusal(field, value);
+        assert!(why.contains(word), "{name} {field}: {why}");
+    }
+}

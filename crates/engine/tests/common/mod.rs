@@ -1,0 +1,209 @@
+//! Goldens of architectures: how they are loaded, run and compared. A file of tests names a family's goldens and calls [`family`].
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
+use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::Value;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// The worst element, against the largest of the layer. Goldens turn rotary angles in f64, models in f32: after 300 tokens that alone
+/// is 1.8e-5 of a radian, and as much of a value of the usual size.
+const WORST: f64 = 1e-5;
+
+/// The usual error, rms against rms. A term that is missing or wrong shows here, however small against the largest value.
+const USUAL: f64 = 2e-6;
+
+/// Rows of bf16 and f16 against our own f32, in roundings (2⁻⁸ and 2⁻¹¹) for each root of a layer: a layer rounds about ten times,
+/// its weights once, and errors add up like steps in random directions. Half of the rows stay below the first. The second is for
+/// the worst, in streams that no norm brings back to size (ModernBERT).
+const HALF: [f64; 2] = [2.5, 15.0];
+
+/// One golden, its weights written out.
+pub(crate) struct Golden {
+    name: String,
+    dir: PathBuf,
+    config: Value,
+    arrays: Arrays,
+    /// Removes `dir` when it goes.
+    _written: Option<tempfile::TempDir>,
+}
+
+/// An encoder with the weights it came from.
+struct Loaded {
+    encoder: Box<dyn Encoder>,
+    weights: Weights,
+}
+
+impl Golden {
+    pub(crate) fn open(name: &str) -> Golden {
+        let kept = golden(name);
+        assert!(kept.is_dir(), "no golden {name}; tools/goldens makes them");
+        let written = kept.join("tensors.json").exists().then(|| materialize(name));
+        let dir = written.as_ref().map_or(kept, |dir| dir.path().to_owned());
+        let (config, arrays) = (json(&dir.join("config.json")), Arrays::open(&dir.join("golden.safetensors")));
+        Golden { name: name.into(), dir, config, arrays, _written: written }
+    }
+
+    fn load(&self, dtype: DType) -> Loaded {
+        self.try_load(dtype).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+    }
+
+    fn try_load(&self, dtype: DType) -> sconce_models::Result<Loaded> {
+        let store = Checkpoint::open(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.name));
+        let weights = Weights::new(Arc::new(store), dtype, Place::cpu());
+        Ok(Loaded { encoder: encoder(&self.config, &weights)?, weights })
+    }
+
+    /// Why it does not load with `field` changed.
+    pub(crate) fn refusal(&mut self, field: &str, value: Value) -> String {
+        let fields = self.config.as_object_mut().expect("a configuration");
+        let before = fields.insert(field.into(), value);
+        let answer = self.try_load(DType::F32);
+        let fields = self.config.as_object_mut().expect("a configuration");
+        match before {
+            Some(before) => fields.insert(field.into(), before),
+            None => fields.remove(field),
+        };
+        answer.err().unwrap_or_else(|| panic!("{}: {field} was not refused", self.name)).to_string()
+    }
+
+    fn sequences(&self) -> Vec<Sequence> {
+        let [ids, types, ends] = ["ids", "type_ids", "cu_seqlens"].map(|name| self.arrays.u32(name).values);
+        let cut = |v: &[u32], w: &[u32]| v[w[0] as usize..w[1] as usize].to_vec();
+        ends.windows(2).map(|w| Sequence { ids: cut(&ids, w), types: cut(&types, w), keys: None }).collect()
+    }
+
+    /// The head that the configuration names, if the golden has its answer.
+    fn task(&self) -> Option<Task> {
+        let class = self.config["architectures"][0].as_str().unwrap_or_default();
+        self.arrays.has("logits").then(|| match class {
+            c if c.ends_with("SequenceClassification") => Task::Classify,
+            c if c.ends_with("TokenClassification") => Task::Tag,
+            c if c.ends_with("MaskedLM") => Task::Vocabulary,
+            other => panic!("{}: logits of {other}?", self.name),
+        })
+    }
+
+    /// Holds `got` against the golden's `what`; gives the worst error.
+    fn hold(&self, what: &str, got: &[f32], on: Rung) -> [f64; 2] {
+        let want = self.arrays.f32(what).values;
+        let largest = f64::from(worst(&want, &vec![0.0; want.len()]));
+        let off = [f64::from(worst(got, &want)) / largest, apart(got, &want)];
+        let [most, usual] = off;
+        let within = most <= WORST && usual <= USUAL;
+        assert!(
+            within,
+            "{} {what} on the {on} rung: off by {most:.1e} of the largest, {usual:.1e} in the rms",
+            self.name
+        );
+        off
+    }
+
+    /// Every layer and the head, on our kernels and on Candle's ops.
+    fn equals_the_reference(&self) {
+        for rung in [Rung::Fused, Rung::Composed] {
+            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+            let _here = ladder.clone().enter();
+            let loaded = self.load(DType::F32);
+            let batch = loaded.batch(&self.sequences());
+            let (states, last) = loaded.states(&batch);
+            assert!(!self.arrays.has(&format!("hidden.{}", states.len())), "{}: a layer too few", self.name);
+            let mut off = [0f64; 2];
+            let mut hold = |what: &str, got: &[f32]| {
+                let now = self.hold(what, got, rung);
+                off = [off[0].max(now[0]), off[1].max(now[1])];
+            };
+            states.iter().enumerate().for_each(|(i, got)| hold(&format!("hidden.{i}"), got));
+            assert_eq!(&last.to_f32().unwrap(), states.last().unwrap(), "{}: what forward gives", self.name);
+            if let Some(task) = self.task() {
+                hold("logits", &loaded.logits(task, self, &batch, &last));
+            }
+            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0), "{}", self.name);
+            println!("{} {rung}: {:.1e} of the largest, {:.1e} in the rms", self.name, off[0], off[1]);
+        }
+    }
+
+    /// A row is computed in the same order whatever stands around it.
+    fn alone_equals_packed(&self) {
+        let (loaded, sequences) = (self.load(DType::F32), self.sequences());
+        let last = |s: &[Sequence]| loaded.states(&loaded.batch(s)).0.pop().unwrap();
+        let alone: Vec<f32> = sequences.iter().flat_map(|s| last(std::slice::from_ref(s))).collect();
+        assert!(last(&sequences) == alone, "{}: neighbours change a sequence", self.name);
+    }
+
+    /// Sequences of 1, 2, 17, 512 and as many tokens as the model takes (here at most 2,048), in one batch.
+    fn half_formats_stay_within_their_rounding(&self) {
+        let whole = self.load(DType::F32);
+        let limits = whole.encoder.limits();
+        let id = |i: usize| (i * 31 + 7) % limits.vocabulary;
+        let sequence = |n: usize| Sequence { ids: (0..n).map(|i| id(i + n) as u32).collect(), ..Sequence::default() };
+        let sequences: Vec<_> =
+            [1, 2, 17, 512, 2048].map(|n: usize| sequence(n.min(limits.positions))).into_iter().collect();
+        let (want, _) = whole.states(&whole.batch(&sequences));
+        for dtype in [DType::BF16, DType::F16] {
+            let loaded = self.load(dtype);
+            let (got, _) = loaded.states(&loaded.batch(&sequences));
+            assert_eq!(got.len(), want.len());
+            let width = whole.encoder.hidden_size();
+            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                assert!(got.iter().all(|v| v.is_finite()), "{} {dtype} layer {i}: not finite", self.name);
+                let one = dtype.unit_roundoff() * ((i + 1) as f64).sqrt();
+                let rows = got.chunks(width).zip(want.chunks(width));
+                let mut off: Vec<f64> = rows.map(|(a, b)| apart(a, b) / one).collect();
+                off.sort_by(f64::total_cmp);
+                // Where a mixture rounds a token to another expert, that token is another one from there on; a few may be.
+                let mixture = self.config.get("num_experts").is_some();
+                let worst = off[if mixture { off.len() * 99 / 100 } else { off.len() - 1 }];
+                let half = off[off.len() / 2];
+                println!("{} {dtype} layer {i}: rows off by {half:.2}, at most {worst:.2} roundings", self.name);
+                assert!(half <= HALF[0] && worst <= HALF[1], "{} {dtype} layer {i}: {half:.2} {worst:.2}", self.name);
+            }
+        }
+    }
+}
+
+impl Loaded {
+    fn batch(&self, sequences: &[Sequence]) -> Batch {
+        Batch::new(sequences, self.encoder.limits(), &Place::cpu()).unwrap()
+    }
+
+    /// Hidden states of every layer, the embeddings first, and what `forward` gives.
+    fn states(&self, batch: &Batch) -> (Vec<Vec<f32>>, Tensor) {
+        let mut seen = Vec::new();
+        let watch = &mut |i: usize, x: &Tensor| {
+            assert_eq!(i, seen.len());
+            seen.push(x.to_f32().unwrap());
+        };
+        let last = self.encoder.forward(batch, watch).unwrap();
+        (seen, last)
+    }
+
+    fn logits(&self, task: Task, golden: &Golden, batch: &Batch, x: &Tensor) -> Vec<f32> {
+        let head = head(task, &golden.config, &self.weights).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
+        let rows = match task {
+            Task::Classify => &pool(x, &batch.segments, &vec![0; batch.segments.count()], &[head.pooling]).unwrap(),
+            Task::Tag | Task::Vocabulary => x,
+        };
+        head.forward(rows).unwrap().to_f32().unwrap()
+    }
+}
+
+/// ‖a − b‖ / ‖b‖.
+fn apart(a: &[f32], b: &[f32]) -> f64 {
+    let square = |v: f32| f64::from(v) * f64::from(v);
+    let off: f64 = a.iter().zip(b).map(|(a, b)| square(a - b)).sum();
+    (off / b.iter().map(|b| square(*b)).sum::<f64>()).sqrt()
+}
+
+/// Everything that must hold for an architecture: `goldens` against the reference and alone, the `tiny` ones in half formats.
+pub(crate) fn family(goldens: &[&str], tiny: &[&str]) {
+    for golden in goldens.iter().map(|name| Golden::open(name)) {
+        golden.equals_the_reference();
+        golden.alone_equals_packed();
+        if tiny.contains(&golden.name.as_str()) {
+            golden.half_formats_stay_within_their_rounding();
+        }
+    }
+}

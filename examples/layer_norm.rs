@@ -28,7 +28,7 @@ impl Store for Ones {
 fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let device: Device = std::env::args().nth(1).map_or_else(|| Ok(Device::best().0), |name| name.parse())?;
     let place = Place::open(device)?;
-    let values: Vec<f32> = (0..2 * SIZE as u32).map(|i| 10_000.0 + (i as f32).sin()).collect();
+    let values: Vec<f32> = (0..2 * SIZE as u32).map(|i| 10.0 + (i as f32).sin()).collect();
 
     for (dtype, force) in [(DType::F32, None), (DType::F32, Some(Rung::Composed)), (DType::BF16, None)] {
         // The ladder decides which form of the op runs, and counts it.

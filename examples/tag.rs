@@ -13,6 +13,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // Words rather than pieces of them; nothing that the model is less than half sure of.
     let found = &tagger.tag(&[&text], Strategy::First, 0.5)?[0];
 
+    if found.entities.is_empty() {
+        println!("nothing found in {} tokens", found.tokens);
+    }
     for entity in &found.entities {
         // Places count characters, so that they are right for any script.
         let own: String = text.chars().skip(entity.start).take(entity.end - entity.start).collect();

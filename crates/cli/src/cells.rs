@@ -103,6 +103,27 @@ impl Cell for Several<'_> {
     }
 }
 
+/// bge-m3's three.
+#[derive(Serialize)]
+pub(crate) struct Three<'a> {
+    dense: Floats<'a>,
+    sparse: Weights<'a>,
+    multi: Several<'a>,
+}
+
+impl<'a> Three<'a> {
+    pub(crate) fn new(three: &'a sconce_engine::Three, token: impl Fn(u32) -> Option<String>) -> Three<'a> {
+        Three { dense: Floats(&three.dense), sparse: Weights::new(&three.sparse, token), multi: Several(&three.multi) }
+    }
+}
+
+impl Cell for Three<'_> {
+    /// One behind the other.
+    fn lines(&self, of: &Text) -> String {
+        self.dense.lines(of) + &self.sparse.lines(of) + &self.multi.lines(of)
+    }
+}
+
 fn spaced<T: ToString>(numbers: impl IntoIterator<Item = T>) -> String {
     numbers.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(" ")
 }

@@ -4,7 +4,9 @@ use crate::Failure;
 use crate::commands::ran_line;
 use crate::input::{Input, Text};
 use crate::report::Report;
-use sconce_engine::{Classified, Embeddings, Error, Loaded, MultiEmbeddings, Ranking, SparseEmbeddings, Tagged};
+use sconce_engine::{
+    Classified, Embeddings, Error, Loaded, MultiEmbeddings, Ranking, SparseEmbeddings, Tagged, Threes,
+};
 use std::iter::Peekable;
 use std::time::Instant;
 
@@ -137,6 +139,15 @@ impl Answered for SparseEmbeddings {
 }
 
 impl Answered for MultiEmbeddings {
+    fn tokens(&self) -> usize {
+        self.tokens.iter().sum()
+    }
+    fn is_cut(&self, i: usize) -> bool {
+        self.truncated.contains(&i)
+    }
+}
+
+impl Answered for Threes {
     fn tokens(&self) -> usize {
         self.tokens.iter().sum()
     }

@@ -339,7 +339,7 @@ fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
         let o = sconce(args, b"");
         assert_eq!(o.status.code(), Some(2), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
     };
-    for other in [&["--multi"][..], &["--dimensions", "8"], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]]
+    for other in [&["--query"][..], &["--dimensions", "8"], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]]
     {
         usage(&[&["embed", "x", "--sparse"], other].concat());
     }
@@ -415,6 +415,100 @@ fn a_fallback_is_taken_only_where_it_is_allowed_and_is_told() {
     assert_ne!(all["device"], "cuda:63");
     let plan = sconce(&["plan", model.path(), "-d", "cuda:63", "--fallback"], b"");
     assert!(plan.status.success() && String::from_utf8(plan.stderr).unwrap().contains("falling back to"));
+}
+
+#[test]
+fn bge_m3_gives_all_three_from_one_pass() {
+    let model = Model::new("task-m3");
+    let cases = list(&model.golden["cases"]);
+    let texts: Vec<&str> = cases.iter().map(|c| text(&c["text"])).collect();
+    let run = |flags: &[&str]| {
+        parse(&out(&[&["embed", "-m", model.path(), "--json"], flags, &texts[..]].concat(), b""))["embeddings"].clone()
+    };
+    let (all, sparse, multi) = (run(&["--sparse", "--multi"]), run(&["--sparse"]), run(&["--multi"]));
+    let dense: Vec<f32> = list(&all).iter().flat_map(|e| numbers(&e["dense"])).collect();
+    assert!(worst(&dense, &model.arrays().f32("dense").values) < 2e-5);
+    for (i, case) in cases.iter().enumerate() {
+        assert_eq!((&all[i]["sparse"], &all[i]["multi"]), (&sparse[i], &multi[i]));
+        assert_eq!(list(&multi[i]).len() as u64, case["vectors"].as_u64().unwrap());
+        let want = case["sparse"].as_object().unwrap();
+        for (id, weight) in list(&sparse[i]["ids"]).iter().zip(list(&sparse[i]["weights"])) {
+            close(weight, want[&id.to_string()].as_f64().unwrap());
+        }
+        assert_eq!(list(&sparse[i]["ids"]).len(), want.len());
+    }
+    let e = err(&["embed", "-m", Model::new("task-colbert").path(), "--sparse", "--multi", "x"], b"");
+    assert!(e.contains("not a bge-m3 model"), "{e}");
+}
+
+#[test]
+fn clip_scores_texts_for_images_as_the_reference_does() {
+    let images = sconce_testkit::golden("task-images");
+    for name in ["task-clip", "task-siglip"] {
+        let model = Model::new(name);
+        let arrays = model.arrays();
+        let files: Vec<String> =
+            list(&model.golden["images"]).iter().map(|i| images.join(text(i)).to_str().unwrap().to_string()).collect();
+        let texts: Vec<&str> = list(&model.golden["texts"]).iter().map(|t| text(&t["text"])).collect();
+        let mut args = vec!["clip", "-m", model.path()];
+        args.extend(files.iter().map(String::as_str));
+        let described: Vec<&str> = texts.iter().flat_map(|t| ["--text", t]).collect();
+        let run = |extra: &[&str]| parse(&out(&[&args[..], &described, extra].concat(), b""));
+
+        let all = run(&["--json"]);
+        let want = arrays.f32("probabilities");
+        let (vision, language) = (arrays.f32("image_embeds"), arrays.f32("text_embeds"));
+        let cosines = run(&["--json", "--cosine"]);
+        for (i, file) in files.iter().enumerate() {
+            // Decoders of JPEG may differ by a level of 255; PNG has one answer.
+            let near = if file.ends_with(".jpg") { 5e-3 } else { 1e-4 };
+            assert_eq!(all["images"][i], *file);
+            let (scored, cosine) = (list(&all["results"][i]), list(&cosines["results"][i]));
+            assert_eq!((scored.len(), cosine.len()), (texts.len(), texts.len()));
+            assert!(scored.is_sorted_by(|a, b| a["score"].as_f64() >= b["score"].as_f64()));
+            for label in scored {
+                let t = texts.iter().position(|t| label["label"] == *t).unwrap();
+                let want = f64::from(want.values[i * texts.len() + t]);
+                assert!((label["score"].as_f64().unwrap() - want).abs() < near, "{file}: {label} is not {want}");
+            }
+            let d = vision.dims[1];
+            for label in cosine {
+                let t = texts.iter().position(|t| label["label"] == *t).unwrap();
+                let (a, b) = (&vision.values[i * d..][..d], &language.values[t * d..][..d]);
+                let dot: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                assert!((label["score"].as_f64().unwrap() - f64::from(dot)).abs() < near, "{file}: {label} {dot}");
+            }
+        }
+        assert_ran(&all);
+        assert!(list(&all["truncated_texts"]).contains(&json!(4)) && all.get("tokens").is_none(), "{all}");
+
+        let vectors = parse(&out(&[&args[..], &["--json"]].concat(), b""));
+        let got: Vec<f32> = list(&vectors["embeddings"]).iter().flat_map(numbers).collect();
+        assert!(worst(&got, &vision.values) < 5e-3, "{}", worst(&got, &vision.values));
+        let npy = sconce(&[&args[..], &["--format", "npy"]].concat(), b"").stdout;
+        let flat: Vec<f32> = npy[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(flat, got);
+        let jsonl = out(&[&args[..], &["--format", "jsonl"]].concat(), b"");
+        let first = parse(jsonl.lines().next().unwrap());
+        assert_eq!((&first["image"], &first["embedding"]), (&json!(files[0]), &vectors["embeddings"][0]));
+    }
+}
+
+#[test]
+fn clip_says_what_it_cut_and_takes_an_image_from_standard_input() {
+    let model = Model::new("task-clip");
+    let image = sconce_testkit::golden("task-images").join("odd.png");
+    let long = text(&model.golden["texts"][4]["text"]);
+    let from_file =
+        sconce(&["clip", "-m", model.path(), image.to_str().unwrap(), "--text", "a cat", "--text", long], b"");
+    let said = String::from_utf8(from_file.stderr).unwrap();
+    assert!(said.contains("1 of 2 texts are longer than 16 tokens") && said.contains("a text of many"), "{said}");
+    assert!(said.contains("1 image, 2 texts in "), "{said}");
+    let bytes = std::fs::read(&image).unwrap();
+    let from_stdin = out(&["clip", "-m", model.path(), "-", "--text", "a cat", "--text", long], &bytes);
+    let shown = String::from_utf8(from_file.stdout).unwrap();
+    assert_eq!(shown.split('|').next(), from_stdin.split('|').next());
+    assert!(from_stdin.ends_with("| stdin\n"), "{from_stdin}");
 }
 
 #[test]

@@ -17,10 +17,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
-/// Images decoded at a time: they are many times larger in memory than on disk.
+/// Images decoded at a time.
 const WINDOW: usize = 32;
 
-/// No picture is larger; what is must be something else.
+/// Bytes of decoded images beyond which no further one joins a window: they are many times larger in memory than on disk.
+const HELD: usize = 256 << 20;
+
+/// No picture's file is larger; what is must be something else.
 const LARGEST: u64 = 256 << 20;
 
 /// Say which text describes an image, or turn images into vectors.
@@ -57,11 +60,9 @@ impl Clip {
         }
         // A name spelled wrong must not come to light after the model and the other images.
         self.images.iter().filter(|path| !is_stdin(path)).try_for_each(|path| openable(path))?;
-        let mut windows = self.images.chunks(WINDOW).map(|paths| (paths, paths.iter().map(|p| read(p)).collect()));
-        let mut first: Option<(&[PathBuf], Result<Vec<Image>, Failure>)> = windows.next();
-        if let Some((_, Err(_))) = &first {
-            first.take().map(|(_, images)| images).transpose()?;
-        }
+        let mut paths = self.images.iter();
+        // What is no picture should not wait for a model to load.
+        let mut window = next_window(&mut paths)?;
         let clip = self.model.load(report, Model::load)?;
         let texts = if is_scored { clip.texts(&self.text).map_err(|e| self.placed(e))? } else { Embeddings::default() };
         self.tell_cut(&texts, &clip, report);
@@ -72,20 +73,22 @@ impl Clip {
         let mut writer = self.output.open(answers)?;
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len} {eta}", Some(self.images.len() as u64));
         let start = Instant::now();
-        for (paths, images) in first.into_iter().chain(windows) {
-            let (images, names) = (images?, paths.iter().map(|path| named(path)));
-            if !is_scored {
-                let vectors = clip.images(&images)?;
-                for (name, row) in names.zip(vectors.rows()) {
-                    writer.write(&name, &Floats(row), None)?;
+        while !window.is_empty() {
+            let (names, images): (Vec<Text>, Vec<Image>) = window.into_iter().unzip();
+            if is_scored {
+                for (name, labels) in names.iter().zip(self.score(&clip, &images, &texts)?) {
+                    writer.write(name, &Labels(labels), None)?;
                 }
             } else {
-                for (name, labels) in names.zip(self.score(&clip, &images, &texts)?) {
-                    writer.write(&name, &Labels(labels), None)?;
+                let vectors = clip.images(&images)?;
+                for (name, row) in names.iter().zip(vectors.rows()) {
+                    writer.write(name, &Floats(row), None)?;
                 }
             }
             writer.show()?;
-            bar.inc(paths.len() as u64);
+            bar.inc(names.len() as u64);
+            drop(images);
+            window = next_window(&mut paths)?;
         }
         bar.finish_and_clear();
         let images: Vec<String> = self.images.iter().map(|p| name(p)).collect();
@@ -133,6 +136,18 @@ impl Clip {
     }
 }
 
+/// The next images, each as outputs know a text: as many as make good batches, fewer where they are large.
+fn next_window<'a>(paths: &mut impl Iterator<Item = &'a PathBuf>) -> Result<Vec<(Text, Image)>, Failure> {
+    let (mut window, mut held) = (Vec::new(), 0);
+    while window.len() < WINDOW && held < HELD {
+        let Some(path) = paths.next() else { break };
+        let image = read(path)?;
+        held += image.rgb().len();
+        window.push((named(path), image));
+    }
+    Ok(window)
+}
+
 fn is_stdin(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -141,7 +156,6 @@ fn name(path: &Path) -> String {
     if is_stdin(path) { "stdin".into() } else { path.display().to_string() }
 }
 
-/// An image as outputs know a text.
 fn named(path: &Path) -> Text {
     let object = Map::from_iter([("image".to_string(), json!(name(path)))]);
     Text { text: name(path), object: Some(object), origin: name(path), bytes: 0 }

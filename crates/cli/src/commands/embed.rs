@@ -3,13 +3,13 @@
 use super::with_ran;
 use crate::Failure;
 use crate::args::Model;
-use crate::cells::{Base64, Floats, Several, Small, Weights};
+use crate::cells::{Base64, Floats, Several, Small, Three, Weights};
 use crate::input::{Input, Text};
 use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
 use crate::work::{Texts, words};
 use clap::Args;
-use sconce_engine::{Embedder, Embeddings, Loaded, Multi, Precision, Prompt, Ranges, Sparse};
+use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, Sparse};
 use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,8 @@ use std::process::ExitCode;
     sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16\n  \
     sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
     sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
-    sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"")]
+    sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
+    sconce embed -m BAAI/bge-m3 --sparse --multi -f docs.txt -o docs.jsonl")]
 pub(crate) struct Embed {
     #[command(flatten)]
     input: Input,
@@ -51,14 +52,14 @@ pub(crate) struct Embed {
     /// Give each vector as the base64 of its little-endian f32 bytes, in JSON and JSONL.
     #[arg(long, conflicts_with = "precision")]
     base64: bool,
-    /// Weights over the vocabulary instead, by a SPLADE model or bge-m3.
-    #[arg(long, conflicts_with_all = ["multi", "prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
+    /// Weights over the vocabulary instead, by a SPLADE model or bge-m3. With --multi, all that bge-m3 gives from one pass.
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
     sparse: bool,
     /// A vector a token instead, by a ColBERT model or bge-m3. Texts are documents.
     #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
     multi: bool,
     /// The texts are queries.
-    #[arg(long, requires = "multi")]
+    #[arg(long, requires = "multi", conflicts_with = "sparse")]
     query: bool,
 }
 
@@ -73,6 +74,7 @@ impl Embed {
         }
         let texts = Texts::open(&self.input)?;
         match () {
+            () if self.sparse && self.multi => self.three(texts, report),
             () if self.sparse => self.sparse(texts, report),
             () if self.multi => self.multi(texts, report),
             () => self.dense(texts, report),
@@ -203,6 +205,25 @@ impl Embed {
         let side = if self.query { "query" } else { "document" };
         writer.finish(&with_ran(json!({"dimension": multi.plan().dimension, "side": side}), &multi))?;
         tally.close(report, &multi);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let m3 = self.model.load(report, M3::load)?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let tally = texts.each(
+            report,
+            |window| Ok(m3.embed(&words(window))?),
+            |e, window| {
+                for (i, (three, text)) in e.texts.iter().zip(&window).enumerate() {
+                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
+                    writer.write(text, &Three::new(three, |id| m3.token(id)), Some(seen))?;
+                }
+                writer.show()
+            },
+        )?;
+        writer.finish(&with_ran(json!({"dimension": m3.plan().dimension}), &m3))?;
+        tally.close(report, &m3);
         Ok(ExitCode::SUCCESS)
     }
 }

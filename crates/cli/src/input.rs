@@ -32,7 +32,34 @@ pub(crate) struct Text {
     pub(crate) bytes: u64,
 }
 
+impl Text {
+    /// A string of the object that the text was a field of.
+    pub(crate) fn field(&self, name: &str) -> Result<&str, Failure> {
+        match self.object.as_ref().and_then(|object| object.get(name)) {
+            Some(Value::String(text)) => Ok(text),
+            Some(other) => Err(format!("{}: field `{name}` is {other}, not a string", self.origin).into()),
+            None => Err(format!("{}: no field `{name}`", self.origin).into()),
+        }
+    }
+
+    /// The beginning of the text, on one line.
+    pub(crate) fn preview(&self) -> String {
+        preview(&self.text)
+    }
+}
+
+/// The beginning of a text, on one line.
+pub(crate) fn preview(text: &str) -> String {
+    let head: String = text.chars().take(48).map(|c| if c.is_control() { ' ' } else { c }).collect();
+    if text.chars().nth(48).is_some() { format!("{head}…") } else { head }
+}
+
 impl Input {
+    /// Whether there is one text alone, given on the command line: nobody need be told which it was.
+    pub(crate) fn is_one(&self) -> bool {
+        self.texts.len() == 1
+    }
+
     /// Texts one by one, read as they are asked for.
     pub(crate) fn texts(&self) -> Result<Box<dyn Iterator<Item = Result<Text, Failure>> + '_>, Failure> {
         if !self.texts.is_empty() {
@@ -55,12 +82,9 @@ impl Input {
             let Some(field) = &self.field else { return Ok(Text { text, object: None, origin, bytes }) };
             let object: Map<String, Value> =
                 serde_json::from_str(&text).map_err(|e| format!("{origin}: not a JSON object: {e}"))?;
-            let text = match object.get(field) {
-                Some(Value::String(text)) => text.clone(),
-                Some(other) => return Err(format!("{origin}: field `{field}` is {other}, not a string").into()),
-                None => return Err(format!("{origin}: no field `{field}`").into()),
-            };
-            Ok(Text { text, object: Some(object), origin, bytes })
+            let mut text = Text { text: String::new(), object: Some(object), origin, bytes };
+            text.text = text.field(field)?.to_string();
+            Ok(text)
         })
     }
 

@@ -1,15 +1,18 @@
 //! The `sconce` command. One file a command; this one only parses, dispatches and turns errors into exit codes.
 
 mod args;
+mod cells;
 mod commands;
 mod input;
 mod output;
 mod report;
+mod sink;
+mod work;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use std::process::ExitCode;
 
-/// Run transformer models on the machine you have: embeddings on CPU, CUDA and Metal, planned, proven and counted.
+/// Run transformer models on the machine you have: on CPU, CUDA and Metal, planned, proven and counted.
 #[derive(Parser)]
 #[command(name = "sconce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -24,6 +27,10 @@ struct Cli {
 enum Command {
     Embed(commands::embed::Embed),
     Similarity(commands::similarity::Similarity),
+    Rerank(commands::rerank::Rerank),
+    Classify(commands::classify::Classify),
+    Tag(commands::tag::Tag),
+    Clip(commands::clip::Clip),
     Devices(commands::devices::Devices),
     Plan(commands::plan::Plan),
     Doctor(commands::doctor::Doctor),
@@ -42,6 +49,10 @@ fn main() -> ExitCode {
     let result = match cli.command {
         Command::Embed(c) => c.run(&report),
         Command::Similarity(c) => c.run(&report),
+        Command::Rerank(c) => c.run(&report),
+        Command::Classify(c) => c.run(&report),
+        Command::Tag(c) => c.run(&report),
+        Command::Clip(c) => c.run(&report),
         Command::Devices(c) => c.run(),
         Command::Plan(c) => c.run(&report),
         Command::Doctor(c) => c.run(&report),

@@ -1,16 +1,14 @@
-//! Where vectors go: text, JSON, JSONL, .npy or raw little-endian f32; to standard output or to a file.
-//!
-//! A file appears under its name only when it is whole.
+//! Where answers go: text, JSON, JSONL, and for vectors .npy or raw little-endian bytes; to standard output or to a file.
 
 use crate::Failure;
 use crate::input::Text;
+use crate::sink::{Sink, remove_on_ctrl_c};
 use clap::{Args, ValueEnum};
-use sconce_engine::Embeddings;
-use serde_json::{Value, json};
-use std::fs::File;
-use std::io::{self, BufWriter, ErrorKind, Seek, SeekFrom, Write};
+use serde::Serialize;
+use serde::ser::{SerializeMap, Serializer};
+use serde_json::{Map, Value, json};
+use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use tempfile::NamedTempFile;
 
 #[derive(Args, Clone)]
 pub(crate) struct Output {
@@ -27,76 +25,88 @@ pub(crate) struct Output {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// Numbers with spaces between, a vector a line.
+    /// For a person, or a tool that reads lines: of vectors, numbers with spaces between.
     Text,
-    /// One object: `embeddings`, `tokens`, `truncated`, and what ran.
+    /// One object: the answers, their `tokens`, which were `truncated`, and what ran.
     Json,
-    /// One object a vector, with the input object's fields where there is one.
+    /// One object a text, with the input object's fields where there is one.
     Jsonl,
-    /// A numpy array.
+    /// A numpy array, of vectors only.
     Npy,
-    /// f32, little-endian, nothing else.
+    /// The numbers of vectors, little-endian, nothing else.
     Bin,
 }
 
-/// The fields that JSONL output adds to an object.
-const ADDED: [&str; 3] = ["embedding", "tokens", "truncated"];
+/// What the model says of one text, in each of the formats.
+pub(crate) trait Cell: Serialize {
+    /// Lines for a person, each with its end; none where there is nothing to tell.
+    fn lines(&self, of: &Text) -> String;
+    /// The numbers, little-endian, where they make a row of an array.
+    fn bytes(&self) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+/// How the model saw a text.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Seen {
+    pub(crate) tokens: usize,
+    pub(crate) truncated: bool,
+}
+
+/// What answers are called, and whether they are rows of an array.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answers {
+    /// All of them, in JSON.
+    pub(crate) many: &'static str,
+    /// One of them, in JSONL.
+    pub(crate) one: &'static str,
+    /// What numpy calls the numbers, and how many there are in a row.
+    pub(crate) array: Option<(&'static str, usize)>,
+}
 
 /// An output that is open.
 pub(crate) struct Writer {
     sink: Sink,
     name: String,
     format: Format,
+    answers: Answers,
     rows: usize,
-    dimension: usize,
     tokens: Vec<usize>,
     truncated: Vec<usize>,
 }
 
-enum Sink {
-    /// Standard output, or a file that is not an ordinary one (a pipe, `/dev/null`) and must not be replaced by one.
-    Stream(BufWriter<Box<dyn Write>>),
-    /// A temporary file, and what becomes of it in the end.
-    Scratch(BufWriter<NamedTempFile>, Then),
-}
-
-enum Then {
-    /// It takes this name.
-    Rename(PathBuf),
-    /// It is copied there.
-    Copy(Box<dyn Write>),
-}
-
 impl Output {
-    /// Opens the output. A file is written beside its place first, so a full disk or Ctrl-C leaves the old one as it was.
-    pub(crate) fn open(&self, dimension: usize) -> Result<Writer, Failure> {
+    /// Opens the output. Ctrl-C removes what is half written.
+    pub(crate) fn open(&self, answers: Answers) -> Result<Writer, Failure> {
+        self.check(answers.array.is_some())?;
         let format = self.format();
         let name = self.out.as_ref().map_or_else(|| "standard output".into(), |path| path.display().to_string());
-        let ordinary = |path: &Path| std::fs::symlink_metadata(path).map_or(true, |m| m.is_file());
-        let sink = || -> io::Result<Sink> {
-            let stream: Box<dyn Write> = match &self.out {
-                Some(path) if ordinary(path) => {
-                    let file = scratch_beside(path)?;
-                    return Ok(Sink::Scratch(BufWriter::new(file), Then::Rename(path.clone())));
-                }
-                Some(path) => Box::new(File::options().write(true).open(path)?),
-                None => Box::new(io::stdout()),
-            };
-            // The header of an array counts the rows, which are not known before the end.
-            match format {
-                Format::Npy => Ok(Sink::Scratch(BufWriter::new(NamedTempFile::new()?), Then::Copy(stream))),
-                _ => Ok(Sink::Stream(BufWriter::new(stream))),
-            }
-        };
-        let sink = sink().map_err(|e| named(&name, e))?;
-        let mut writer = Writer { sink, name, format, rows: 0, dimension, tokens: Vec::new(), truncated: Vec::new() };
+        // The header of an array counts the rows, which are not known before the end.
+        let sink = Sink::open(self.out.as_deref(), format == Format::Npy).map_err(|e| named(&name, e))?;
+        remove_on_ctrl_c(sink.scratch())?;
+        let (tokens, truncated) = (Vec::new(), Vec::new());
+        let mut writer = Writer { sink, name, format, answers, rows: 0, tokens, truncated };
         let begun = match format {
             Format::Npy => writer.npy_header(),
-            Format::Json => writer.sink().write_all(b"{\"embeddings\":["),
+            Format::Json => write!(writer.sink, "{{\"{}\":[", answers.many),
             Format::Text | Format::Jsonl | Format::Bin => Ok(()),
         };
         begun.map_err(|e| named(&writer.name, e))?;
         Ok(writer)
+    }
+
+    /// Refuses a format that cannot hold the answers: worth knowing before a model is loaded.
+    pub(crate) fn check(&self, is_array: bool) -> Result<(), Failure> {
+        if !is_array && matches!(self.format(), Format::Npy | Format::Bin) {
+            return Err("--format npy and bin are for one vector a text; take text, json or jsonl".into());
+        }
+        Ok(())
+    }
+
+    /// Whether numbers could be given as a string.
+    pub(crate) fn is_json(&self) -> bool {
+        matches!(self.format(), Format::Json | Format::Jsonl)
     }
 
     fn format(&self) -> Format {
@@ -113,129 +123,103 @@ impl Output {
 }
 
 impl Writer {
-    /// The temporary file, to be removed if the command is interrupted.
-    pub(crate) fn scratch(&self) -> Option<PathBuf> {
-        match &self.sink {
-            Sink::Scratch(file, _) => Some(file.get_ref().path().to_path_buf()),
-            Sink::Stream(_) => None,
+    /// Writes the answer to `text`, or to an image, which has no tokens.
+    pub(crate) fn write(&mut self, text: &Text, cell: &impl Cell, seen: Option<Seen>) -> Result<(), Failure> {
+        if self.format == Format::Jsonl {
+            self.free_of_ours(text)?;
         }
-    }
-
-    /// Writes the vectors of `texts`.
-    pub(crate) fn write(&mut self, e: &Embeddings, texts: Vec<Text>) -> Result<(), Failure> {
-        for ((i, row), text) in e.rows().enumerate().zip(texts) {
-            let truncated = e.truncated.binary_search(&i).is_ok();
-            let object = match self.format {
-                Format::Jsonl => Some(extended(text, json!([row, e.tokens[i], truncated]))?),
-                _ => None,
-            };
-            self.row(row, object).map_err(|e| named(&self.name, e))?;
-            if truncated {
-                self.truncated.push(self.rows);
-            }
-            self.tokens.push(e.tokens[i]);
-            self.rows += 1;
+        self.row(text, cell, seen).map_err(|e| named(&self.name, e))?;
+        if let Some(seen) = seen {
+            self.tokens.push(seen.tokens);
+            self.truncated.extend(seen.truncated.then_some(self.rows));
         }
-        if let Sink::Stream(stream) = &mut self.sink {
-            stream.flush().map_err(|e| named(&self.name, e))?;
-        }
+        self.rows += 1;
         Ok(())
     }
 
-    fn row(&mut self, row: &[f32], object: Option<Value>) -> io::Result<()> {
-        let (format, first) = (self.format, self.rows == 0);
-        let sink = self.sink();
-        match format {
-            Format::Text => {
-                let numbers: Vec<String> = row.iter().map(f32::to_string).collect();
-                writeln!(sink, "{}", numbers.join(" "))
-            }
+    /// Lets a reader at the other end see what there is.
+    pub(crate) fn show(&mut self) -> Result<(), Failure> {
+        self.sink.show().map_err(|e| named(&self.name, e))
+    }
+
+    fn row(&mut self, text: &Text, cell: &impl Cell, seen: Option<Seen>) -> io::Result<()> {
+        let (one, sink) = (self.answers.one, &mut self.sink);
+        match self.format {
+            Format::Text => sink.write_all(cell.lines(text).as_bytes()),
             Format::Json => {
-                sink.write_all(if first { b"\n" } else { b",\n" })?;
-                Ok(serde_json::to_writer(sink, row)?)
+                sink.write_all(if self.rows == 0 { b"\n" } else { b",\n" })?;
+                Ok(serde_json::to_writer(sink, cell)?)
             }
-            Format::Jsonl => writeln!(sink, "{}", object.unwrap_or_default()),
-            Format::Npy | Format::Bin => row.iter().try_for_each(|v| sink.write_all(&v.to_le_bytes())),
+            Format::Jsonl => {
+                line(sink, text.object.as_ref(), one, cell, seen)?;
+                sink.write_all(b"\n")
+            }
+            Format::Npy | Format::Bin => sink.write_all(&cell.bytes()),
         }
     }
 
-    /// Completes the output and puts it under its name. `about` is what JSON output says besides.
-    pub(crate) fn finish(mut self, about: Value) -> Result<(), Failure> {
+    /// None of our fields may be in the input's object already: nothing is overwritten.
+    fn free_of_ours(&self, text: &Text) -> Result<(), Failure> {
+        let taken = |field: &&str| text.object.as_ref().is_some_and(|o| o.contains_key(*field));
+        match [self.answers.one, "tokens", "truncated"].into_iter().find(taken) {
+            Some(field) => {
+                Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into())
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Completes the output and puts it under its name. `about`, an object, is what JSON output says besides.
+    pub(crate) fn finish(mut self, about: &Value) -> Result<(), Failure> {
         let name = self.name.clone();
         let end = move || -> io::Result<()> {
             match self.format {
                 Format::Json => {
-                    let rest = json!({"dimension": self.dimension, "tokens": self.tokens, "truncated": self.truncated});
-                    let (rest, about) = (rest.to_string(), about.to_string());
-                    writeln!(self.sink(), "\n],{},{}", &rest[1..rest.len() - 1], &about[1..])?;
+                    write!(self.sink, "\n],")?;
+                    if self.tokens.len() == self.rows {
+                        let rest = json!({"tokens": self.tokens, "truncated": self.truncated}).to_string();
+                        write!(self.sink, "{},", &rest[1..rest.len() - 1])?;
+                    }
+                    writeln!(self.sink, "{}", &about.to_string()[1..])?;
                 }
                 Format::Npy => self.npy_header()?,
                 Format::Text | Format::Jsonl | Format::Bin => {}
             }
-            match self.sink {
-                Sink::Stream(mut stream) => stream.flush(),
-                Sink::Scratch(file, then) => {
-                    let mut file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
-                    match then {
-                        Then::Rename(path) => file.persist(path).map(drop).map_err(io::Error::from),
-                        Then::Copy(mut stream) => {
-                            file.seek(SeekFrom::Start(0))?;
-                            io::copy(&mut file, &mut stream)?;
-                            stream.flush()
-                        }
-                    }
-                }
-            }
+            self.sink.finish()
         };
         end().map_err(|e| named(&name, e))
     }
 
-    fn sink(&mut self) -> &mut dyn Write {
-        match &mut self.sink {
-            Sink::Stream(stream) => stream,
-            Sink::Scratch(file, _) => file,
-        }
-    }
-
     /// Always 128 bytes, so that it can be written again when the rows have been counted.
     fn npy_header(&mut self) -> io::Result<()> {
-        let shape = format!("({}, {})", self.rows, self.dimension);
-        let header = format!("{{'descr': '<f4', 'fortran_order': False, 'shape': {shape}, }}");
-        let Sink::Scratch(file, _) = &mut self.sink else { return Err(ErrorKind::NotSeekable.into()) };
-        file.seek(SeekFrom::Start(0))?;
-        file.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
-        writeln!(file, "{header:<117}")
+        let (descr, dimension) = self.answers.array.ok_or(ErrorKind::Unsupported)?;
+        let shape = format!("({}, {dimension})", self.rows);
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}");
+        self.sink.rewind()?;
+        self.sink.write_all(b"\x93NUMPY\x01\x00\x76\x00")?;
+        writeln!(self.sink, "{header:<117}")
     }
 }
 
-/// The input's object with our fields, none of which it may have already: nothing is overwritten.
-fn extended(text: Text, values: Value) -> Result<Value, Failure> {
-    let mut object = text.object.unwrap_or_default();
-    for (field, value) in ADDED.into_iter().zip(values.as_array().cloned().unwrap_or_default()) {
-        if object.insert(field.into(), value).is_some() {
-            return Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into());
-        }
+/// One object: the input's fields, then ours.
+fn line(
+    to: &mut Sink,
+    object: Option<&Map<String, Value>>,
+    one: &str,
+    cell: &impl Cell,
+    seen: Option<Seen>,
+) -> serde_json::Result<()> {
+    let mut to = serde_json::Serializer::new(to);
+    let mut map = to.serialize_map(None)?;
+    for (field, value) in object.into_iter().flatten() {
+        map.serialize_entry(field, value)?;
     }
-    Ok(object.into())
-}
-
-/// A temporary file where `path` will be.
-fn scratch_beside(path: &Path) -> io::Result<NamedTempFile> {
-    let dir = path.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    ordinary_file().tempfile_in(dir)
-}
-
-/// With the permissions of any new file, not the private ones of a temporary.
-#[cfg(unix)]
-fn ordinary_file() -> tempfile::Builder<'static, 'static> {
-    let mut builder = tempfile::Builder::new();
-    builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-    builder
-}
-
-#[cfg(not(unix))]
-fn ordinary_file() -> tempfile::Builder<'static, 'static> {
-    tempfile::Builder::new()
+    map.serialize_entry(one, cell)?;
+    if let Some(seen) = seen {
+        map.serialize_entry("tokens", &seen.tokens)?;
+        map.serialize_entry("truncated", &seen.truncated)?;
+    }
+    map.end()
 }
 
 /// An error that says where; a reader that has gone stays what it is, for it is no failure.

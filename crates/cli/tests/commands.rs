@@ -1,45 +1,12 @@
 //! The `sconce` command as a person or a script would use it, on tiny models.
 
+mod common;
+
+use common::{err, numbers, out, parse, sconce};
 use sconce_testkit::{Arrays, golden, json, worst};
 use serde_json::Value;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
-
-/// Runs the command with a cache of its own, so that no verdict or setting of this machine leaks in.
-fn sconce(args: &[&str], stdin: &[u8]) -> Output {
-    let cache = tempfile::tempdir().unwrap();
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
-        .args(args)
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", cache.path())
-        .env("HF_HUB_OFFLINE", "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // A command that fails early does not read its input.
-    let _ = child.stdin.take().unwrap().write_all(stdin);
-    child.wait_with_output().unwrap()
-}
-
-fn out(args: &[&str], stdin: &[u8]) -> String {
-    let o = sconce(args, stdin);
-    assert!(o.status.success(), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
-    String::from_utf8(o.stdout).unwrap()
-}
-
-fn err(args: &[&str], stdin: &[u8]) -> String {
-    let o = sconce(args, stdin);
-    assert_eq!(o.status.code(), Some(1), "{args:?}");
-    String::from_utf8(o.stderr).unwrap()
-}
-
-fn parse(text: &str) -> Value {
-    serde_json::from_str(text).unwrap_or_else(|e| panic!("{e}: {text}"))
-}
+use std::process::Command;
 
 /// A tiny model, three of its texts, and their vectors.
 fn model() -> (String, Vec<String>, Vec<Vec<f32>>) {
@@ -57,10 +24,6 @@ fn model() -> (String, Vec<String>, Vec<Vec<f32>>) {
 fn assert_rows(got: &[Vec<f32>], want: &[Vec<f32>]) {
     assert_eq!(got.len(), want.len());
     got.iter().zip(want).for_each(|(g, w)| assert!(worst(g, w) < 4e-6));
-}
-
-fn numbers(v: &Value) -> Vec<f32> {
-    v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Bench {
     }
 
     fn time_model(&self, report: &Report) -> Result<ExitCode, Failure> {
-        let embedder = self.model.load(report)?;
+        let embedder = self.model.load(report, Embedder::load)?;
         let mut lines = Vec::new();
         for (texts, tokens) in SHAPES {
             let tokens = tokens.min(embedder.plan().max_tokens);

@@ -22,17 +22,18 @@ impl Devices {
         if self.json {
             let entry = |d: &DeviceInfo| {
                 json!({"device": d.device.to_string(), "description": d.description, "free_bytes": d.free_bytes,
-                    "total_bytes": d.total_bytes, "auto": d.device == best})
+                    "total_bytes": d.total_bytes, "best": d.device == best})
             };
             let all: Vec<_> = all.iter().map(entry).collect();
             print(&json!({"devices": all, "auto": best.to_string()}).to_string())?;
             return Ok(ExitCode::SUCCESS);
         }
-        let mut rows = vec![["device", "free", "total", "what it is"].map(String::from).to_vec()];
-        rows.extend(
-            all.iter()
-                .map(|d| vec![d.device.to_string(), bytes(d.free_bytes), bytes(d.total_bytes), d.description.clone()]),
-        );
+        let mut rows = vec![["", "device", "free", "total", "what it is"].map(String::from).to_vec()];
+        rows.extend(all.iter().map(|d| {
+            let mark = if d.device == best { "best" } else { "" };
+            let (free, total) = (bytes(d.free_bytes), bytes(d.total_bytes));
+            vec![mark.to_string(), d.device.to_string(), free, total, d.description.clone()]
+        }));
         print(&format!("{}\n\nauto takes {best} ({why})", table(&rows)))?;
         Ok(ExitCode::SUCCESS)
     }

@@ -1,25 +1,29 @@
 //! `sconce embed`: texts to vectors.
 
-use super::{ran, ran_line};
+use super::with_ran;
 use crate::Failure;
 use crate::args::Model;
+use crate::cells::{Base64, Floats, Several, Small, Three, Weights};
 use crate::input::{Input, Text};
-use crate::output::Output;
+use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
+use crate::work::{Texts, words};
 use clap::Args;
-use sconce_engine::{Error, Loaded, Prompt};
-use std::path::PathBuf;
+use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, Sparse};
+use serde::Deserialize;
+use serde_json::json;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Instant;
-
-/// Texts that are tokenized, sorted and packed together: enough to fill batches well, few enough to keep a bar moving.
-const WINDOW: usize = 512;
 
 /// Turn texts into vectors.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  sconce embed \"A man is eating food.\"\n  \
     sconce embed -f texts.txt -o vectors.npy\n  \
-    sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16")]
+    sconce embed -f docs.jsonl --field body -o docs.embedded.jsonl --dtype bf16\n  \
+    sconce embed -f texts.txt --dimensions 128 --precision ubinary -o bits.npy\n  \
+    sconce embed -m prithivida/Splade_PP_en_v2 --sparse \"A man is eating food.\"\n  \
+    sconce embed -m colbert-ir/colbertv2.0 --multi --query --json \"Who eats?\"\n  \
+    sconce embed -m BAAI/bge-m3 --sparse --multi -f docs.txt -o docs.jsonl")]
 pub(crate) struct Embed {
     #[command(flatten)]
     input: Input,
@@ -33,81 +37,208 @@ pub(crate) struct Embed {
     /// Put these words before each text.
     #[arg(long, value_name = "WORDS")]
     prompt: Option<String>,
+    /// Keep the first N numbers of each vector and bring it to length one again, for models trained so (Matryoshka).
+    #[arg(long, value_name = "N")]
+    dimensions: Option<usize>,
+    /// What the numbers become: float32, int8, uint8, binary or ubinary (eight to a byte).
+    ///
+    /// int8 and uint8 need the range of each dimension: from --ranges, or else from the vectors themselves, which are then all
+    /// held in memory and written at the end.
+    #[arg(long, value_name = "PRECISION", default_value_t)]
+    precision: Precision,
+    /// A JSON file {"low": [...], "high": [...]} with the least and the greatest number of each dimension.
+    #[arg(long, value_name = "FILE")]
+    ranges: Option<PathBuf>,
+    /// Give each vector as the base64 of its little-endian f32 bytes, in JSON and JSONL.
+    #[arg(long, conflicts_with = "precision")]
+    base64: bool,
+    /// Weights over the vocabulary instead, by a SPLADE model or bge-m3. With --multi, all that bge-m3 gives from one pass.
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
+    sparse: bool,
+    /// A vector a token instead, by a ColBERT model or bge-m3. Texts are documents.
+    #[arg(long, conflicts_with_all = ["prompt", "prompt_name", "dimensions", "precision", "ranges", "base64"])]
+    multi: bool,
+    /// The texts are queries.
+    #[arg(long, requires = "multi", conflicts_with = "sparse")]
+    query: bool,
 }
 
 impl Embed {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let mut texts = self.input.texts()?.peekable();
-        // An input that cannot be read at all should not wait for a model to load.
-        if let Some(Err(_)) = texts.peek() {
-            texts.next().transpose()?;
+        self.output.check(!self.sparse && !self.multi)?;
+        if self.base64 && !self.output.is_json() {
+            return Err("--base64 is for --format json and jsonl; for bytes alone take --format bin".into());
         }
-        let embedder = self.model.load(report)?;
+        if self.ranges.is_some() && !self.is_ranged() {
+            return Err("--ranges are for --precision int8 and uint8; nothing else reads them".into());
+        }
+        let texts = Texts::open(&self.input)?;
+        match () {
+            () if self.sparse && self.multi => self.three(texts, report),
+            () if self.sparse => self.sparse(texts, report),
+            () if self.multi => self.multi(texts, report),
+            () => self.dense(texts, report),
+        }
+    }
+
+    fn dense(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
+        let embedder = self.model.load(report, Embedder::load)?;
         let prompt = match (&self.prompt_name, &self.prompt) {
             (Some(name), _) => Prompt::Named(name.clone()),
             (_, Some(words)) => Prompt::Text(words.clone()),
             _ => Prompt::Default,
         };
-        let mut writer = self.output.open(embedder.plan().dimension)?;
-        remove_on_ctrl_c(writer.scratch())?;
-        let template = match self.input.bytes() {
-            Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
-            None => "{msg} {spinner}",
+        // None as yet, but of the right length: what cannot be done is known before the work.
+        let none = Embeddings { dimension: embedder.plan().dimension, ..Embeddings::default() };
+        let mut held = self.cut(none)?;
+        let waits = self.is_ranged() && ranges.is_none();
+        let (descr, numbers) = match self.precision {
+            Precision::Float32 => ("<f4", held.dimension),
+            _ if waits => (if self.precision == Precision::Int8 { "|i1" } else { "|u1" }, held.dimension),
+            precision => {
+                let small = held.quantize(precision, ranges.as_ref())?;
+                (if small.is_signed { "|i1" } else { "|u1" }, small.dimension)
+            }
         };
-        let bar = report.bar(template, self.input.bytes());
-        let start = Instant::now();
-        let (mut done, mut tokens, mut cut, mut first_cut, mut blank) = (0, 0, 0, None, 0);
-        loop {
-            let window = texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>()?;
-            if window.is_empty() {
-                break;
+        let array = (!self.base64).then_some((descr, numbers));
+        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array })?;
+        let mut waiting: Vec<Text> = Vec::new();
+        let tally = texts.each(
+            report,
+            |window| Ok(embedder.embed(&words(window), &prompt)?),
+            |e, window| {
+                let e = self.cut(e)?;
+                if !waits {
+                    return self.write(&mut writer, &e, &window, ranges.as_ref());
+                }
+                held.truncated.extend(e.truncated.iter().map(|i| i + waiting.len()));
+                held.values.extend(e.values);
+                held.tokens.extend(e.tokens);
+                waiting.extend(window);
+                Ok(())
+            },
+        )?;
+        if !waiting.is_empty() {
+            self.write(&mut writer, &held, &waiting, None)?;
+        }
+        let mut about = json!({"dimension": numbers});
+        if self.precision != Precision::Float32 {
+            about["precision"] = json!(self.precision.to_string());
+        }
+        writer.finish(&with_ran(about, &embedder))?;
+        tally.close(report, &embedder);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn is_ranged(&self) -> bool {
+        matches!(self.precision, Precision::Int8 | Precision::Uint8)
+    }
+
+    fn cut(&self, e: Embeddings) -> Result<Embeddings, Failure> {
+        Ok(match self.dimensions {
+            Some(n) => e.cut(n)?,
+            None => e,
+        })
+    }
+
+    fn write(
+        &self,
+        writer: &mut Writer,
+        e: &Embeddings,
+        texts: &[Text],
+        ranges: Option<&Ranges>,
+    ) -> Result<(), Failure> {
+        let seen = |i: usize| Some(Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() });
+        if self.precision == Precision::Float32 {
+            for ((i, row), text) in e.rows().enumerate().zip(texts) {
+                match self.base64 {
+                    true => writer.write(text, &Base64(row), seen(i))?,
+                    false => writer.write(text, &Floats(row), seen(i))?,
+                }
             }
-            let words: Vec<&str> = window.iter().map(|t| t.text.as_str()).collect();
-            let embeddings = embedder.embed(&words, &prompt).map_err(|e| match e {
-                Error::Text { text, why } => format!("{}: {why}", window[text].origin).into(),
-                e => Failure::from(e),
-            })?;
-            if first_cut.is_none() {
-                first_cut = embeddings.truncated.first().map(|i| window[*i].origin.clone());
+        } else {
+            let small = e.quantize(self.precision, ranges)?;
+            for ((i, row), text) in small.rows().enumerate().zip(texts) {
+                writer.write(text, &Small { row, is_signed: small.is_signed }, seen(i))?;
             }
-            cut += embeddings.truncated.len();
-            blank += words.iter().filter(|w| w.trim().is_empty()).count();
-            tokens += embeddings.tokens.iter().sum::<usize>();
-            done += window.len();
-            bar.inc(window.iter().map(|t| t.bytes).sum());
-            let rate = done as f64 / start.elapsed().as_secs_f64();
-            bar.set_message(format!("{done} texts, {rate:.0}/s"));
-            writer.write(&embeddings, window)?;
         }
-        writer.finish(ran(&embedder))?;
-        bar.finish_and_clear();
-        if let Some(origin) = first_cut {
-            let most = embedder.plan().max_tokens;
-            report.warn(&format!(
-                "{cut} of {done} texts are longer than {most} tokens and were cut (the first: {origin})"
-            ));
-        }
-        if blank > 0 {
-            report.warn(&format!("{blank} of {done} texts are blank; their vector is that of an empty text"));
-        }
-        let seconds = start.elapsed().as_secs_f64();
-        report.say(&format!("{} in {seconds:.2} s on {}", counted(done, tokens), ran_line(&embedder)));
+        writer.show()
+    }
+
+    fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let sparse = self.model.load(report, Sparse::load)?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let tally = texts.each(
+            report,
+            |window| Ok(sparse.embed(&words(window))?),
+            |e, window| {
+                for (i, (vector, text)) in e.vectors.iter().zip(&window).enumerate() {
+                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
+                    writer.write(text, &Weights::new(vector, |id| sparse.token(id)), Some(seen))?;
+                }
+                writer.show()
+            },
+        )?;
+        writer.finish(&with_ran(json!({"vocabulary": sparse.plan().dimension}), &sparse))?;
+        tally.close(report, &sparse);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let multi = self.model.load(report, Multi::load)?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let tally = texts.each(
+            report,
+            |window| match self.query {
+                true => Ok(multi.queries(&words(window))?),
+                false => Ok(multi.documents(&words(window))?),
+            },
+            |e, window| {
+                for (i, (vectors, text)) in e.texts.iter().zip(&window).enumerate() {
+                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
+                    writer.write(text, &Several(vectors), Some(seen))?;
+                }
+                writer.show()
+            },
+        )?;
+        let side = if self.query { "query" } else { "document" };
+        writer.finish(&with_ran(json!({"dimension": multi.plan().dimension, "side": side}), &multi))?;
+        tally.close(report, &multi);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
+        let m3 = self.model.load(report, M3::load)?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let tally = texts.each(
+            report,
+            |window| Ok(m3.embed(&words(window))?),
+            |e, window| {
+                for (i, (three, text)) in e.texts.iter().zip(&window).enumerate() {
+                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
+                    writer.write(text, &Three::new(three, |id| m3.token(id)), Some(seen))?;
+                }
+                writer.show()
+            },
+        )?;
+        writer.finish(&with_ran(json!({"dimension": m3.plan().dimension}), &m3))?;
+        tally.close(report, &m3);
         Ok(ExitCode::SUCCESS)
     }
 }
 
-fn counted(texts: usize, tokens: usize) -> String {
-    format!("{texts} text{}, {tokens} tokens", if texts == 1 { "" } else { "s" })
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct RangesFile {
+    low: Vec<f32>,
+    high: Vec<f32>,
 }
 
-/// Ctrl-C ends at once, and takes a half-written file with it.
-fn remove_on_ctrl_c(scratch: Option<PathBuf>) -> Result<(), Failure> {
-    let stop = move || {
-        if let Some(path) = &scratch {
-            // Gone already, or about to be: either way there is nobody left to tell.
-            let _ = std::fs::remove_file(path);
-        }
-        std::process::exit(130);
-    };
-    Ok(ctrlc::set_handler(stop)?)
+fn read_ranges(path: &Path) -> Result<Ranges, Failure> {
+    let fail = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+    let text = std::fs::read_to_string(path).map_err(|e| fail(&e))?;
+    let file: RangesFile = serde_json::from_str(&text)
+        .map_err(|e| fail(&format!("not an object of two lists, low and high, of numbers: {e}")))?;
+    Ok(Ranges::new(file.low, file.high).map_err(|e| fail(&e))?)
 }

@@ -1,13 +1,17 @@
 //! One file a command.
 
 pub(crate) mod bench;
+pub(crate) mod classify;
+pub(crate) mod clip;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod plan;
 pub(crate) mod pull;
+pub(crate) mod rerank;
 pub(crate) mod similarity;
+pub(crate) mod tag;
 
 use sconce_engine::Loaded;
 use sconce_engine::ops::Rung;
@@ -44,7 +48,7 @@ fn ran(model: &dyn Loaded) -> Value {
 }
 
 /// What ran, for a person: `cpu, f32: 46 op calls, all fused`.
-fn ran_line(model: &dyn Loaded) -> String {
+pub(crate) fn ran_line(model: &dyn Loaded) -> String {
     let counts = model.counts();
     let total: u64 = counts.iter().map(|(_, n)| n).sum();
     let of = |rung: Rung| counts.iter().filter(|(c, _)| c.rung == rung).map(|(_, n)| n).sum::<u64>();

@@ -5,16 +5,19 @@ use crate::Failure;
 use crate::args::How;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::ops::{Device, Step};
+use sconce_engine::ops::{Device, Rung, Step};
 use sconce_engine::source::{Reference, resolve};
-use sconce_engine::{Kind, Plan as Planned, plan};
+use sconce_engine::{Kind, LoadOptions, Plan as Planned, plan};
 use serde_json::{Value, json};
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Show op by op what a model will run on, why not on something better, and the memory it will take.
 ///
 /// The device need not be in this machine: the plan is made on phantoms, from the configuration and the shapes of the weights.
 #[derive(Args)]
+#[command(after_help = "Examples:\n  sconce plan BAAI/bge-base-en-v1.5 -d cuda --dtype bf16\n  \
+    sconce plan cross-encoder/ms-marco-MiniLM-L6-v2 --all-devices")]
 pub(crate) struct Plan {
     /// A directory, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
@@ -22,6 +25,9 @@ pub(crate) struct Plan {
     /// What the model is to do: embed, classify, tag, sparse, multi, m3 or clip. By default what its files are made for.
     #[arg(long, value_name = "TASK")]
     task: Option<Kind>,
+    /// Compare cpu, cuda and metal instead, a line each: which rung takes how many of the op calls, and whether all are taken.
+    #[arg(long)]
+    all_devices: bool,
     #[command(flatten)]
     how: How,
     /// Print JSON.
@@ -33,17 +39,71 @@ impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let options = self.how.options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
-        let (devices, why) = options.device.candidates(false);
-        let device = devices[0];
-        if let Some(why) = why {
-            report.say(&format!("device: {device}, chosen by auto ({why})"));
-        }
         let kind = self.task.map_or_else(|| Kind::of(&files.dir), Ok)?;
-        let plan = plan(&files.dir, kind, device, &options)?;
-        let verdict = judge(&plan, device);
-        print(&if self.json { as_json(&plan, &verdict).to_string() } else { as_text(&plan, &verdict) })?;
+        if self.all_devices {
+            return self.compare(&files.dir, kind, &options);
+        }
+        let (devices, why) = options.device.candidates(options.fallback);
+        if let Some(why) = why {
+            report.say(&format!("device: {}, chosen by auto ({why})", devices[0]));
+        }
+        let (mut chosen, mut verdict) = planned(&files.dir, kind, devices[0], &options)?;
+        for next in &devices[1..] {
+            let Err(why) = &verdict else { break };
+            report.say(&format!("{} cannot serve: {why}; falling back to {next}, as was allowed", chosen.device));
+            (chosen, verdict) = planned(&files.dir, kind, *next, &options)?;
+        }
+        print(&if self.json {
+            as_json(kind, &chosen, &verdict).to_string()
+        } else {
+            as_text(kind, &chosen, &verdict)
+        })?;
         Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
+
+    /// One line a kind of device. It is well where every kind takes every call, be it here or not.
+    fn compare(&self, dir: &Path, kind: Kind, options: &LoadOptions) -> Result<ExitCode, Failure> {
+        let mut rows = vec![
+            ["device", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
+                .map(String::from)
+                .to_vec(),
+        ];
+        let (mut all, mut is_full) = (Vec::new(), true);
+        for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
+            let (plan, verdict) = planned(dir, kind, device, options)?;
+            let on = |rung: Rung| plan.steps.iter().filter(|s| s.rung == Ok(rung)).count();
+            let counts = Rung::ALL.map(on);
+            let refused = plan.steps.len() - counts.iter().sum::<usize>();
+            is_full &= refused == 0;
+            let sentence = verdict.as_ref().map_or_else(Clone::clone, Clone::clone);
+            let mut row = vec![device.to_string()];
+            row.extend(counts.map(|n| n.to_string()));
+            row.extend([refused.to_string(), bytes(plan.weights), bytes(plan.workspace), sentence.clone()]);
+            rows.push(row);
+            let [fused, composed, host] = counts;
+            all.push(json!({"device": device.to_string(), "fused": fused, "composed": composed, "host": host,
+                "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
+                "runs": verdict.is_ok(), "verdict": sentence}));
+        }
+        print(&if self.json {
+            json!({"task": kind.to_string(), "dtype": options.dtype.to_string(), "devices": all}).to_string()
+        } else {
+            format!("task {kind}, {}; op calls of one pass by rung:\n\n{}", options.dtype, table(&rows))
+        })?;
+        Ok(if is_full { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// The plan for a device, and whether it will run here.
+fn planned(
+    dir: &Path,
+    kind: Kind,
+    device: Device,
+    options: &LoadOptions,
+) -> Result<(Planned, Result<String, String>), Failure> {
+    let plan = plan(dir, kind, device, options)?;
+    let verdict = judge(&plan, device);
+    Ok((plan, verdict))
 }
 
 /// Whether it will run here, in a sentence either way.
@@ -72,7 +132,7 @@ fn grouped(steps: &[Step]) -> Vec<(&Step, usize)> {
     groups
 }
 
-fn as_text(plan: &Planned, verdict: &Result<String, String>) -> String {
+fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> String {
     let mut rows = vec![["op", "what", "dtype", "rung", "calls", "why not better"].map(String::from).to_vec()];
     for (step, n) in grouped(&plan.steps) {
         let rung = step.rung.as_ref().map_or_else(|_| "none".to_string(), ToString::to_string);
@@ -90,7 +150,7 @@ fn as_text(plan: &Planned, verdict: &Result<String, String>) -> String {
         n => format!("\nunread      {n} tensors of the file: {}", plan.unread.join(", ")),
     };
     format!(
-        "{}\n\ndevice      {}\nweights     {}\nworkspace   {} (batches of {} tokens)\nvectors     {} numbers, texts up to {} tokens{unread}\n\n{}",
+        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}\nworkspace   {} (batches of {} tokens)\nvectors     {} numbers, texts up to {} tokens{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -105,12 +165,13 @@ fn as_text(plan: &Planned, verdict: &Result<String, String>) -> String {
     )
 }
 
-fn as_json(plan: &Planned, verdict: &Result<String, String>) -> Value {
+fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Value {
     let step = |s: &Step| {
         json!({"op": s.op, "at": s.at, "what": s.detail, "dtype": s.dtype.to_string(),
             "rung": s.rung.as_ref().ok().map(ToString::to_string), "why_not": s.why_not})
     };
     json!({
+        "task": kind.to_string(),
         "device": plan.device.to_string(),
         "dtype": plan.dtype.to_string(),
         "weights_bytes": plan.weights,

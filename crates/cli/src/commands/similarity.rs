@@ -3,10 +3,10 @@
 use super::{print, ran_line, with_ran};
 use crate::Failure;
 use crate::args::Model;
-use crate::input::{Input, Text};
+use crate::input::{Input, Text, preview};
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::{Loaded, Prompt};
+use sconce_engine::{Embedder, Loaded, Prompt};
 use serde_json::json;
 use std::io::{BufWriter, Write};
 use std::process::ExitCode;
@@ -30,7 +30,7 @@ impl Similarity {
         if texts.len() < 2 {
             return Err("two texts at least are needed to compare".into());
         }
-        let embedder = self.model.load(report)?;
+        let embedder = self.model.load(report, Embedder::load)?;
         let words: Vec<&str> = texts.iter().map(|t| t.text.as_str()).collect();
         let e = &embedder.embed(&words, &Prompt::Default)?;
         // Row by row: the whole matrix of a long file would not fit into memory.
@@ -67,9 +67,4 @@ impl Similarity {
 fn cosine(a: &[f32], b: &[f32]) -> f32 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     (dot(a, b) / (dot(a, a) * dot(b, b)).sqrt().max(f64::MIN_POSITIVE)) as f32
-}
-
-fn preview(text: &str) -> String {
-    let head: String = text.chars().take(48).collect();
-    if head.len() < text.len() { format!("{head}…") } else { head }
 }

@@ -1,0 +1,103 @@
+//! `sconce classify`: labels of texts, or of pairs of texts.
+
+use super::with_ran;
+use crate::Failure;
+use crate::args::TaskModel;
+use crate::input::{Input, Text};
+use crate::output::{Answers, Cell, Output, Seen};
+use crate::report::Report;
+use crate::work::Texts;
+use clap::Args;
+use sconce_engine::{Classifier, Label, TextOrPair};
+use serde::{Serialize, Serializer};
+use serde_json::json;
+use std::process::ExitCode;
+
+/// Label texts, or pairs of texts.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    sconce classify -m distilbert/distilbert-base-uncased-finetuned-sst-2-english \"What a lovely day.\"\n  \
+    sconce classify -m cross-encoder/nli-deberta-v3-base \"A man eats.\" --pair \"Somebody eats.\"\n  \
+    sconce classify -m MODEL -f pairs.jsonl --field premise --pair-field hypothesis -o labelled.jsonl --top-k 1")]
+pub(crate) struct Classify {
+    #[command(flatten)]
+    input: Input,
+    #[command(flatten)]
+    model: TaskModel,
+    #[command(flatten)]
+    output: Output,
+    /// The second text of every pair, for models that read two.
+    #[arg(long, value_name = "TEXT", conflicts_with = "pair_field")]
+    pair: Option<String>,
+    /// The field of each JSON object that holds the second text.
+    #[arg(long, value_name = "NAME", requires = "field", conflicts_with = "texts")]
+    pair_field: Option<String>,
+    /// Give the model's own scores, whatever they add up to.
+    #[arg(long)]
+    raw: bool,
+    /// Give only the K best labels of each text.
+    #[arg(long, value_name = "K")]
+    top_k: Option<usize>,
+    /// Give only labels that score X at least.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    threshold: Option<f32>,
+}
+
+impl Classify {
+    pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        self.output.check(false)?;
+        let texts = Texts::open(&self.input)?;
+        let classifier = self.model.load(report, Classifier::load)?;
+        let mut writer = self.output.open(Answers { many: "results", one: "labels", array: None })?;
+        let tally = texts.each(
+            report,
+            |window| {
+                let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
+                let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
+                Ok(classifier.classify(&pairs, self.raw)?)
+            },
+            |answers, window| {
+                for (mut answer, text) in answers.into_iter().zip(&window) {
+                    answer.labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
+                    answer.labels.truncate(self.top_k.unwrap_or(usize::MAX));
+                    let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };
+                    writer.write(text, &Labels(answer.labels), Some(seen))?;
+                }
+                writer.show()
+            },
+        )?;
+        writer.finish(&with_ran(json!({"labels": classifier.labels()}), &classifier))?;
+        tally.close(report, &classifier);
+        Ok(ExitCode::SUCCESS)
+    }
+
+    fn second<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {
+        match &self.pair_field {
+            Some(field) => text.field(field).map(Some),
+            None => Ok(self.pair.as_deref()),
+        }
+    }
+}
+
+/// Labels with their scores, the best first.
+pub(crate) struct Labels(pub(crate) Vec<Label>);
+
+#[derive(Serialize)]
+struct Scored<'a> {
+    label: &'a str,
+    score: f32,
+}
+
+impl Serialize for Labels {
+    fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(self.0.iter().map(|l| Scored { label: &l.label, score: l.score }))
+    }
+}
+
+impl Cell for Labels {
+    /// One line a text, so that they can be counted.
+    fn lines(&self, of: &Text) -> String {
+        let labels: Vec<String> = self.0.iter().map(|l| format!("{} {:.4}", l.label, l.score)).collect();
+        format!("{}  | {}\n", labels.join("  "), of.preview())
+    }
+}

@@ -1,0 +1,526 @@
+//! The commands of each task against the reference's answers, on tiny models.
+
+mod common;
+
+use common::{err, numbers, out, parse, sconce};
+use sconce_testkit::{Arrays, json, materialize, worst};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// Scores are shares of one, and a few roundings apart.
+const CLOSE: f64 = 2e-5;
+
+struct Model {
+    dir: TempDir,
+    golden: Value,
+}
+
+impl Model {
+    fn new(name: &str) -> Model {
+        let dir = materialize(name);
+        let golden = json(&dir.path().join("golden.json"));
+        Model { dir, golden }
+    }
+
+    fn path(&self) -> &str {
+        self.dir.path().to_str().unwrap()
+    }
+
+    fn arrays(&self) -> Arrays {
+        Arrays::open(&self.dir.path().join("golden.safetensors"))
+    }
+}
+
+fn list(v: &Value) -> &Vec<Value> {
+    v.as_array().unwrap_or_else(|| panic!("a list, not {v}"))
+}
+
+fn text(v: &Value) -> &str {
+    v.as_str().unwrap_or_else(|| panic!("a string, not {v}"))
+}
+
+fn close(got: &Value, want: f64) {
+    let got = got.as_f64().unwrap_or_else(|| panic!("a number, not {got}"));
+    assert!((got - want).abs() < CLOSE, "{got} is not {want}");
+}
+
+/// What ran stands beside every answer.
+fn assert_ran(v: &Value) {
+    assert_eq!((v["device"].as_str(), v["dtype"].as_str()), (Some("cpu"), Some("f32")), "{v}");
+    assert!(list(&v["ops"]).iter().all(|o| o["rung"] == "fused" && o["calls"].as_u64() > Some(0)), "{v}");
+    assert!(text(&v["source"]).starts_with("directory "));
+}
+
+#[test]
+fn rerank_orders_documents_as_the_reference_does() {
+    let model = Model::new("task-rerank");
+    let (queries, documents) = (list(&model.golden["queries"]), list(&model.golden["documents"]));
+    let stdin: String = documents.iter().map(|d| text(d).to_string() + "\n").collect();
+    let arrays = model.arrays();
+    for (options, name) in [
+        (&[][..], "sigmoid"),
+        (&["--raw"], "logits"),
+        (&["--raw", "--representation", "cls"], "cls"),
+        (&["--raw", "--representation", "mean"], "mean"),
+    ] {
+        let want = arrays.f32(name).values;
+        for (q, query) in queries.iter().enumerate() {
+            let mut args = vec!["rerank", "-m", model.path(), "--json", "--texts", "--query", text(query)];
+            args.extend(options);
+            let all = parse(&out(&args, stdin.as_bytes()));
+            let results = list(&all["results"]);
+            if options.len() < 2 {
+                let order: Vec<&Value> = results.iter().map(|r| &r["index"]).collect();
+                assert_eq!(json!(order), model.golden["ranking"][q], "{query}");
+            }
+            assert_eq!(results.len(), documents.len());
+            for r in results {
+                let d = r["index"].as_u64().unwrap() as usize;
+                assert!((r["score"].as_f64().unwrap() - f64::from(want[q * documents.len() + d])).abs() < CLOSE);
+                assert_eq!(r["text"], documents[d]);
+            }
+            assert!(list(&all["truncated"]).contains(&json!(4)) && all["tokens"].as_u64() > Some(50), "{all}");
+            assert_ran(&all);
+        }
+    }
+}
+
+#[test]
+fn rerank_shows_a_table_of_the_best_and_says_what_was_cut() {
+    let model = Model::new("task-rerank");
+    let documents: Vec<&str> = list(&model.golden["documents"]).iter().map(text).collect();
+    let mut args = vec!["rerank", "-m", model.path(), "--query", text(&model.golden["queries"][0]), "--top-n", "2"];
+    args.extend(&documents);
+    let o = sconce(&args, b"");
+    let (shown, said) = (String::from_utf8(o.stdout).unwrap(), String::from_utf8(o.stderr).unwrap());
+    let lines: Vec<Vec<&str>> = shown.lines().map(|l| l.split_whitespace().collect()).collect();
+    assert_eq!(lines.len(), 3, "{shown}");
+    assert_eq!(lines[0], ["score", "index", "text"]);
+    let first = model.golden["ranking"][0][0].as_u64().unwrap() as usize;
+    assert_eq!(lines[1][1], first.to_string());
+    assert!(shown.contains(documents[first]));
+    assert!(said.contains("of 7 texts are longer than 24 tokens") && said.contains("7 texts, "), "{said}");
+    assert!(said.contains("1 of 7 texts are blank"), "{said}");
+
+    // More than one window, and equal documents: in the order given.
+    let many = "the cat\n".repeat(1200);
+    let all = parse(&out(&["rerank", "-m", model.path(), "--query", "cat", "--json", "--top-n", "3"], many.as_bytes()));
+    let order: Vec<&Value> = list(&all["results"]).iter().map(|r| &r["index"]).collect();
+    assert_eq!((json!(order), &all["documents"]), (json!([0, 1, 2]), &json!(1200)));
+    assert!(all["results"][0].get("text").is_none());
+}
+
+#[test]
+fn classify_scores_texts_and_pairs_as_the_reference_does() {
+    let model = Model::new("task-classify");
+    let cases = list(&model.golden["cases"]);
+    let assert_labels = |got: &Value, case: &Value| {
+        for (g, w) in list(got).iter().zip(list(&case["scores"])) {
+            assert_eq!(g["label"], w["label"]);
+            close(&g["score"], w["score"].as_f64().unwrap());
+        }
+        assert_eq!(list(got).len(), list(&case["scores"]).len());
+    };
+    let (single, pairs): (Vec<&Value>, Vec<&Value>) = cases.iter().partition(|c| c.get("text_pair").is_none());
+    let mut args = vec!["classify", "-m", model.path(), "--json"];
+    args.extend(single.iter().map(|c| text(&c["text"])));
+    let all = parse(&out(&args, b""));
+    assert_eq!(list(&all["results"]).len(), single.len());
+    list(&all["results"]).iter().zip(&single).for_each(|(g, c)| assert_labels(g, c));
+    assert_eq!(all["labels"], json!(["negative", "neutral", "positive"]));
+    assert_ran(&all);
+
+    let lines: String =
+        pairs.iter().map(|c| json!({"id": 7, "one": c["text"], "two": c["text_pair"]}).to_string() + "\n").collect();
+    let jsonl = ["classify", "-m", model.path(), "--field", "one", "--pair-field", "two", "--format", "jsonl"];
+    let objects: Vec<Value> = out(&jsonl, lines.as_bytes()).lines().map(parse).collect();
+    assert_eq!(objects.len(), pairs.len());
+    for (object, case) in objects.iter().zip(&pairs) {
+        assert_labels(&object["labels"], case);
+        assert_eq!((&object["id"], &object["two"]), (&json!(7), &case["text_pair"]));
+        let second = text(&case["text_pair"]);
+        let one = parse(&out(&["classify", "-m", model.path(), "--json", text(&case["text"]), "--pair", second], b""));
+        assert_labels(&one["results"][0], case);
+    }
+    let e = err(&jsonl, b"{\"one\": \"x\", \"two\": \"y\"}\n{\"one\": \"x\"}\n");
+    assert!(e.contains("stdin:2") && e.contains("no field `two`"), "{e}");
+}
+
+#[test]
+fn classify_can_be_raw_and_brief() {
+    let model = Model::new("task-classify");
+    let logits = model.arrays().f32("logits").values;
+    let base = ["classify", "-m", model.path(), "hello world"];
+    let run = |extra: &[&str]| out(&[&base[..], extra].concat(), b"");
+    let raw = parse(&run(&["--raw", "--json"]));
+    let mut got = numbers(&json!(list(&raw["results"][0]).iter().map(|l| &l["score"]).collect::<Vec<_>>()));
+    let mut want = logits[3..6].to_vec();
+    got.sort_by(f32::total_cmp);
+    want.sort_by(f32::total_cmp);
+    assert!(worst(&got, &want) < 2e-5);
+    assert_eq!(run(&["--top-k", "1"]), "negative 0.8696  | hello world\n");
+    assert_eq!(run(&["--threshold", "0.1"]), "negative 0.8696  neutral 0.1021  | hello world\n");
+    let e = err(&[&base[..], &["--format", "npy"]].concat(), b"");
+    assert!(e.contains("json or jsonl"), "{e}");
+    // A reranker's model has one score; a classifier's is no reranker.
+    let e = err(&["rerank", "-m", model.path(), "--query", "q", "d"], b"");
+    assert!(e.contains("3 scores") && e.contains("sconce classify"), "{e}");
+    // The model is not guessed.
+    assert_eq!(sconce(&["classify", "hello"], b"").status.code(), Some(2));
+}
+
+#[test]
+fn tag_finds_what_the_reference_finds() {
+    let model = Model::new("task-tag");
+    let cases = list(&model.golden["cases"]);
+    for how in ["none", "simple", "first", "average", "max"] {
+        let mut args = vec!["tag", "-m", model.path(), "--json", "--aggregation", how];
+        args.extend(cases.iter().map(|c| text(&c["text"])));
+        let all = parse(&out(&args, b""));
+        assert_eq!(list(&all["results"]).len(), cases.len());
+        for (found, case) in list(&all["results"]).iter().zip(cases) {
+            let want = list(&case[how]);
+            assert_eq!(list(found).len(), want.len(), "{how}: {case}");
+            for (g, w) in list(found).iter().zip(want) {
+                let label = w.get("entity_group").unwrap_or(&w["entity"]);
+                assert_eq!((&g["label"], &g["start"], &g["end"]), (label, &w["start"], &w["end"]), "{how}: {case}");
+                assert_eq!(g["word"], w["word"], "{how}: {case}");
+                close(&g["score"], w["score"].as_f64().unwrap());
+                let (start, end) = (w["start"].as_u64().unwrap() as usize, w["end"].as_u64().unwrap() as usize);
+                let own: String = text(&case["text"]).chars().skip(start).take(end - start).collect();
+                assert_eq!(g["text"], own);
+            }
+        }
+        assert_ran(&all);
+    }
+    let one = out(&["tag", "-m", model.path(), "--threshold", "0.65", "Anna lives in Paris."], b"");
+    assert_eq!(one, "0..2 PER 0.6863 An\n6..7 PER 0.6581 i\n19..20 PER 0.6524 .\n");
+    let two = out(&["tag", "-m", model.path(), "--threshold", "0.65"], b"\nAnna lives in Paris.\n");
+    assert!(two.starts_with("stdin:2: 0..2 PER") && two.lines().count() == 3, "{two}");
+}
+
+#[test]
+fn embed_gives_weights_over_the_vocabulary() {
+    let model = Model::new("task-sparse");
+    let cases = list(&model.golden["cases"]);
+    let mut args = vec!["embed", "-m", model.path(), "--sparse", "--json"];
+    args.extend(cases.iter().map(|c| text(&c["text"])));
+    let all = parse(&out(&args, b""));
+    assert_eq!(all["vocabulary"], 209);
+    assert_ran(&all);
+    for (got, case) in list(&all["embeddings"]).iter().zip(cases) {
+        let want = case["weights"].as_object().unwrap();
+        assert!(list(&got["ids"]).is_sorted_by_key(|id| id.as_u64()));
+        let both = list(&got["ids"]).iter().zip(list(&got["weights"]));
+        let near = both.filter(|(_, w)| w.as_f64().unwrap() > CLOSE).map(|(id, w)| {
+            close(w, want[&id.to_string()].as_f64().unwrap());
+        });
+        assert!(near.count() >= want.len() - 1, "{case}");
+        assert_eq!(list(&got["tokens"]).len(), list(&got["ids"]).len());
+    }
+    let hello = out(&["embed", "-m", model.path(), "--sparse", "hello"], b"");
+    assert!(hello.starts_with("t:1.9370 query:1.6186 ") && hello.lines().count() == 1, "{hello}");
+}
+
+#[test]
+fn embed_gives_a_vector_a_token_of_queries_and_documents() {
+    for name in ["task-colbert", "task-colbert-pylate"] {
+        let model = Model::new(name);
+        for (side, extra) in [("queries", &["--query"][..]), ("documents", &[])] {
+            let cases = list(&model.golden[side]);
+            let want = model.arrays().f32(side);
+            let mut args = vec!["embed", "-m", model.path(), "--multi", "--json"];
+            args.extend(extra);
+            args.extend(cases.iter().map(|c| text(&c["text"])));
+            let all = parse(&out(&args, b""));
+            let counts: Vec<usize> = list(&all["embeddings"]).iter().map(|v| list(v).len()).collect();
+            let wanted: Vec<usize> = cases.iter().map(|c| c["vectors"].as_u64().unwrap() as usize).collect();
+            assert_eq!(counts, wanted, "{name}, {side}");
+            let got: Vec<f32> = list(&all["embeddings"]).iter().flat_map(list).flat_map(numbers).collect();
+            assert!(worst(&got, &want.values) < 2e-5, "{name}, {side}");
+            assert_eq!(all["dimension"], want.dims[1]);
+            assert_ran(&all);
+        }
+    }
+}
+
+#[test]
+fn embed_cuts_vectors_and_makes_them_small() {
+    let model = Model::new("task-outputs-truncate");
+    let arrays = model.arrays();
+    let mut args = vec!["embed", "-m", model.path(), "--json"];
+    args.extend(list(&model.golden["texts"]).iter().map(text));
+    let run = |extra: &[&str]| {
+        let all = parse(&out(&[&args[..], extra].concat(), b""));
+        let rows: Vec<f32> = list(&all["embeddings"]).iter().flat_map(numbers).collect();
+        (all, rows)
+    };
+    for n in ["1", "7", "8", "20", "32"] {
+        let (all, got) = run(&["--dimensions", n]);
+        assert!(worst(&got, &arrays.f32(&format!("normalized.{n}")).values) < 2e-5, "{n}");
+        assert_eq!(all["dimension"].to_string(), n);
+    }
+    let normalized = arrays.f32("normalized.20").values;
+    for (precision, offset) in [("ubinary", 0.0), ("binary", 128.0)] {
+        let (all, got) = run(&["--dimensions", "20", "--precision", precision]);
+        // By the definition: the sign of each number, the first the highest bit.
+        let bit = |(i, v): (usize, &f32)| if *v > 0.0 { f32::from(0x80u8 >> i) } else { 0.0 };
+        let byte = |bits: &[f32]| bits.iter().enumerate().map(bit).sum::<f32>() - offset;
+        let want: Vec<f32> = normalized.chunks(20).flat_map(|row| row.chunks(8).map(byte)).collect();
+        assert_eq!(got, want, "{precision}");
+        assert_eq!((&all["dimension"], &all["precision"]), (&json!(3), &json!(precision)));
+    }
+    // Own ranges: the ends of each dimension become the ends of the bytes.
+    let (_, own) = run(&["--precision", "int8"]);
+    for d in 0..32 {
+        let column: Vec<f32> = own.iter().skip(d).step_by(32).copied().collect();
+        let (low, high) = (column.iter().fold(0f32, |a, b| a.min(*b)), column.iter().fold(0f32, |a, b| a.max(*b)));
+        assert!(low == -128.0 && high >= 126.0, "{d}: {column:?}");
+    }
+    // Given ranges: each text by itself.
+    let ranges = model.dir.path().join("ranges.json");
+    std::fs::write(&ranges, json!({"low": vec![-2.0; 32], "high": vec![2.0; 32]}).to_string()).unwrap();
+    let (_, got) = run(&["--precision", "uint8", "--ranges", ranges.to_str().unwrap()]);
+    let plain = arrays.f32("plain.32").values;
+    let steps = plain.iter().map(|v| ((v + 2.0) / (4.0 / 255.0)).clamp(0.0, 255.0).trunc());
+    assert!(got.iter().zip(steps).all(|(g, w)| (g - w).abs() <= 1.0), "{got:?}");
+}
+
+#[test]
+fn small_vectors_and_base64_are_read_by_others() {
+    let model = Model::new("task-outputs-truncate");
+    let base = ["embed", "-m", model.path(), "hello", "Hello, World!", "A man is eating food."];
+    let run = |extra: &[&str]| {
+        let o = sconce(&[&base[..], extra].concat(), b"");
+        assert!(o.status.success(), "{extra:?}: {}", String::from_utf8_lossy(&o.stderr));
+        o.stdout
+    };
+    for (precision, descr, shape) in [
+        ("int8", "|i1", "(3, 32)"),
+        ("uint8", "|u1", "(3, 32)"),
+        ("binary", "|i1", "(3, 4)"),
+        ("ubinary", "|u1", "(3, 4)"),
+    ] {
+        let npy = run(&["--precision", precision, "--format", "npy"]);
+        let header = std::str::from_utf8(&npy[10..128]).unwrap();
+        assert!(header.contains(&format!("'descr': '{descr}'")) && header.contains(shape), "{header}");
+        assert_eq!(npy[128..], run(&["--precision", precision, "--format", "bin"]));
+        let text = String::from_utf8(run(&["--precision", precision])).unwrap();
+        let bytes = text.split_whitespace().map(|n| n.parse::<i16>().unwrap() as u8);
+        assert_eq!(bytes.collect::<Vec<_>>(), npy[128..], "{precision}");
+    }
+    let plain = parse(&String::from_utf8(run(&["--json"])).unwrap());
+    let coded = parse(&String::from_utf8(run(&["--json", "--base64"])).unwrap());
+    for (numbers_of, code) in list(&plain["embeddings"]).iter().zip(list(&coded["embeddings"])) {
+        let bytes: Vec<u8> = numbers(numbers_of).iter().flat_map(|v| v.to_le_bytes()).collect();
+        assert_eq!(decoded(text(code)), bytes);
+    }
+    let lines = String::from_utf8(run(&["--format", "jsonl", "--base64"])).unwrap();
+    assert_eq!(parse(lines.lines().next().unwrap())["embedding"], coded["embeddings"][0]);
+}
+
+/// Base64 by its definition, so that the test does not believe the crate it tests.
+fn decoded(code: &str) -> Vec<u8> {
+    let digit = |c: u8| match c {
+        b'A'..=b'Z' => c - b'A',
+        b'a'..=b'z' => c - b'a' + 26,
+        b'0'..=b'9' => c - b'0' + 52,
+        b'+' => 62,
+        _ => 63,
+    };
+    let digits: Vec<u8> = code.bytes().filter(|c| *c != b'=').map(digit).collect();
+    let bits: Vec<u8> = digits.iter().flat_map(|d| (0..6).rev().map(move |i| d >> i & 1)).collect();
+    bits.chunks_exact(8).map(|b| b.iter().fold(0, |n, bit| n << 1 | bit)).collect()
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
+    let usage = |args: &[&str]| {
+        let o = sconce(args, b"");
+        assert_eq!(o.status.code(), Some(2), "{args:?}: {}", String::from_utf8_lossy(&o.stderr));
+    };
+    for other in [&["--query"][..], &["--dimensions", "8"], &["--precision", "int8"], &["--base64"], &["--prompt", "p"]]
+    {
+        usage(&[&["embed", "x", "--sparse"], other].concat());
+    }
+    for other in [&["--dimensions", "8"][..], &["--precision", "int8"], &["--base64"], &["--prompt-name", "p"]] {
+        usage(&[&["embed", "x", "--multi"], other].concat());
+    }
+    usage(&["embed", "x", "--query"]);
+    usage(&["embed", "x", "--base64", "--precision", "int8"]);
+    usage(&["embed", "x", "--precision", "int4"]);
+    usage(&["classify", "-m", "x", "--pair-field", "two", "x"]);
+    usage(&["rerank", "-m", "x", "document"]);
+    usage(&["clip", "-m", "x"]);
+    usage(&["clip", "-m", "x", "a.png", "--cosine"]);
+    // The model does not exist: these are refused first.
+    let refused = |args: &[&str], why: &str| {
+        let e = err(&[&["embed", "-m", "./absent", "x"], args].concat(), b"");
+        assert!(e.contains(why), "{args:?}: {e}");
+    };
+    refused(&["--sparse", "--format", "npy"], "npy");
+    refused(&["--multi", "-o", "v.bin"], "bin");
+    refused(&["--base64"], "--format json");
+    refused(&["--ranges", "r.json"], "int8 and uint8");
+    refused(&["--ranges", "r.json", "--precision", "int8"], "r.json");
+
+    let model = Model::new("task-outputs-truncate");
+    let fails = |args: &[&str]| err(&[&["embed", "-m", model.path(), "x"], args].concat(), b"");
+    assert!(fails(&["--dimensions", "33"]).contains("33 dimensions of a vector that has 32"));
+    assert!(fails(&["--precision", "int8"]).contains("one alone"));
+    let ranges = model.dir.path().join("ranges.json");
+    std::fs::write(&ranges, "{\"low\": [0.0], \"high\": [1.0]}").unwrap();
+    let e = fails(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]);
+    assert!(e.contains("ranges of 1 dimensions for vectors of 32"), "{e}");
+    std::fs::write(&ranges, "{\"low\": [0.0], \"hi\": [1.0]}").unwrap();
+    assert!(fails(&["--precision", "int8", "--ranges", ranges.to_str().unwrap()]).contains("low and high"));
+}
+
+#[test]
+fn plans_tell_the_task_and_compare_devices() {
+    for (name, task) in
+        [("task-rerank", "classify"), ("task-tag", "tag"), ("task-sparse", "sparse"), ("task-colbert", "multi")]
+    {
+        let model = Model::new(name);
+        assert_eq!(parse(&out(&["plan", model.path(), "-d", "cpu", "--json"], b""))["task"], task);
+        let all = parse(&out(&["plan", model.path(), "--all-devices", "--json"], b""));
+        assert_eq!(all["task"], task);
+        let devices: Vec<&str> = list(&all["devices"]).iter().map(|d| text(&d["device"])).collect();
+        assert_eq!(devices, ["cpu", "cuda:0", "metal:0"]);
+        for device in list(&all["devices"]) {
+            assert_eq!((&device["host"], &device["refused"]), (&json!(0), &json!(0)), "{name}: {device}");
+            assert!(device["fused"].as_u64() > Some(0));
+        }
+        assert_eq!((&all["devices"][0]["runs"], &all["devices"][0]["composed"]), (&json!(true), &json!(0)));
+        let shown = out(&["plan", model.path(), "--all-devices"], b"");
+        assert!(shown.starts_with(&format!("task {task}, f32")) && shown.lines().count() == 6, "{shown}");
+        // A rung that is not there is refused on some device, and the exit code says so.
+        let o = sconce(&["plan", model.path(), "--all-devices", "--rung", "fused"], b"");
+        assert_eq!(o.status.code(), Some(1));
+    }
+    let devices = parse(&out(&["devices", "--json"], b""));
+    assert_eq!(list(&devices["devices"]).iter().filter(|d| d["best"] == true).count(), 1);
+    assert!(out(&["devices"], b"").lines().any(|l| l.starts_with("best ")));
+}
+
+#[test]
+fn a_fallback_is_taken_only_where_it_is_allowed_and_is_told() {
+    let model = Model::new("task-classify");
+    let args = ["classify", "-m", model.path(), "-d", "cuda:63", "--json", "hello"];
+    assert!(err(&args, b"").contains("cuda:63"));
+    let o = sconce(&[&args[..], &["--fallback"]].concat(), b"");
+    let said = String::from_utf8(o.stderr).unwrap();
+    assert!(o.status.success() && said.contains("cuda:63 cannot serve") && said.contains("falling back to"), "{said}");
+    let all = parse(&String::from_utf8(o.stdout).unwrap());
+    assert_ne!(all["device"], "cuda:63");
+    let plan = sconce(&["plan", model.path(), "-d", "cuda:63", "--fallback"], b"");
+    assert!(plan.status.success() && String::from_utf8(plan.stderr).unwrap().contains("falling back to"));
+}
+
+#[test]
+fn bge_m3_gives_all_three_from_one_pass() {
+    let model = Model::new("task-m3");
+    let cases = list(&model.golden["cases"]);
+    let texts: Vec<&str> = cases.iter().map(|c| text(&c["text"])).collect();
+    let run = |flags: &[&str]| {
+        parse(&out(&[&["embed", "-m", model.path(), "--json"], flags, &texts[..]].concat(), b""))["embeddings"].clone()
+    };
+    let (all, sparse, multi) = (run(&["--sparse", "--multi"]), run(&["--sparse"]), run(&["--multi"]));
+    let dense: Vec<f32> = list(&all).iter().flat_map(|e| numbers(&e["dense"])).collect();
+    assert!(worst(&dense, &model.arrays().f32("dense").values) < 2e-5);
+    for (i, case) in cases.iter().enumerate() {
+        assert_eq!((&all[i]["sparse"], &all[i]["multi"]), (&sparse[i], &multi[i]));
+        assert_eq!(list(&multi[i]).len() as u64, case["vectors"].as_u64().unwrap());
+        let want = case["sparse"].as_object().unwrap();
+        for (id, weight) in list(&sparse[i]["ids"]).iter().zip(list(&sparse[i]["weights"])) {
+            close(weight, want[&id.to_string()].as_f64().unwrap());
+        }
+        assert_eq!(list(&sparse[i]["ids"]).len(), want.len());
+    }
+    let e = err(&["embed", "-m", Model::new("task-colbert").path(), "--sparse", "--multi", "x"], b"");
+    assert!(e.contains("not a bge-m3 model"), "{e}");
+}
+
+#[test]
+fn clip_scores_texts_for_images_as_the_reference_does() {
+    let images = sconce_testkit::golden("task-images");
+    for name in ["task-clip", "task-siglip"] {
+        let model = Model::new(name);
+        let arrays = model.arrays();
+        let files: Vec<String> =
+            list(&model.golden["images"]).iter().map(|i| images.join(text(i)).to_str().unwrap().to_string()).collect();
+        let texts: Vec<&str> = list(&model.golden["texts"]).iter().map(|t| text(&t["text"])).collect();
+        let mut args = vec!["clip", "-m", model.path()];
+        args.extend(files.iter().map(String::as_str));
+        let described: Vec<&str> = texts.iter().flat_map(|t| ["--text", t]).collect();
+        let run = |extra: &[&str]| parse(&out(&[&args[..], &described, extra].concat(), b""));
+
+        let all = run(&["--json"]);
+        let want = arrays.f32("probabilities");
+        let (vision, language) = (arrays.f32("image_embeds"), arrays.f32("text_embeds"));
+        let cosines = run(&["--json", "--cosine"]);
+        for (i, file) in files.iter().enumerate() {
+            // Decoders of JPEG may differ by a level of 255; PNG has one answer.
+            let near = if file.ends_with(".jpg") { 5e-3 } else { 1e-4 };
+            assert_eq!(all["images"][i], *file);
+            let (scored, cosine) = (list(&all["results"][i]), list(&cosines["results"][i]));
+            assert_eq!((scored.len(), cosine.len()), (texts.len(), texts.len()));
+            assert!(scored.is_sorted_by(|a, b| a["score"].as_f64() >= b["score"].as_f64()));
+            for label in scored {
+                let t = texts.iter().position(|t| label["label"] == *t).unwrap();
+                let want = f64::from(want.values[i * texts.len() + t]);
+                assert!((label["score"].as_f64().unwrap() - want).abs() < near, "{file}: {label} is not {want}");
+            }
+            let d = vision.dims[1];
+            for label in cosine {
+                let t = texts.iter().position(|t| label["label"] == *t).unwrap();
+                let (a, b) = (&vision.values[i * d..][..d], &language.values[t * d..][..d]);
+                let dot: f32 = a.iter().zip(b).map(|(a, b)| a * b).sum();
+                assert!((label["score"].as_f64().unwrap() - f64::from(dot)).abs() < near, "{file}: {label} {dot}");
+            }
+        }
+        assert_ran(&all);
+        assert!(list(&all["truncated_texts"]).contains(&json!(4)) && all.get("tokens").is_none(), "{all}");
+
+        let vectors = parse(&out(&[&args[..], &["--json"]].concat(), b""));
+        let got: Vec<f32> = list(&vectors["embeddings"]).iter().flat_map(numbers).collect();
+        assert!(worst(&got, &vision.values) < 5e-3, "{}", worst(&got, &vision.values));
+        let npy = sconce(&[&args[..], &["--format", "npy"]].concat(), b"").stdout;
+        let flat: Vec<f32> = npy[128..].chunks(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
+        assert_eq!(flat, got);
+        let jsonl = out(&[&args[..], &["--format", "jsonl"]].concat(), b"");
+        let first = parse(jsonl.lines().next().unwrap());
+        assert_eq!((&first["image"], &first["embedding"]), (&json!(files[0]), &vectors["embeddings"][0]));
+    }
+}
+
+#[test]
+fn clip_says_what_it_cut_and_takes_an_image_from_standard_input() {
+    let model = Model::new("task-clip");
+    let image = sconce_testkit::golden("task-images").join("odd.png");
+    let long = text(&model.golden["texts"][4]["text"]);
+    let from_file =
+        sconce(&["clip", "-m", model.path(), image.to_str().unwrap(), "--text", "a cat", "--text", long], b"");
+    let said = String::from_utf8(from_file.stderr).unwrap();
+    assert!(said.contains("1 of 2 texts are longer than 16 tokens") && said.contains("a text of many"), "{said}");
+    assert!(said.contains("1 image, 2 texts in "), "{said}");
+    let bytes = std::fs::read(&image).unwrap();
+    let from_stdin = out(&["clip", "-m", model.path(), "-", "--text", "a cat", "--text", long], &bytes);
+    let shown = String::from_utf8(from_file.stdout).unwrap();
+    assert_eq!(shown.split('|').next(), from_stdin.split('|').next());
+    assert!(from_stdin.ends_with("| stdin\n"), "{from_stdin}");
+}
+
+#[test]
+fn clip_names_the_image_that_cannot_be_read() {
+    let model = Model::new("task-classify");
+    let broken = model.dir.path().join("broken.png");
+    std::fs::write(&broken, b"\x89PNG\r\n\x1a\nnot a picture").unwrap();
+    let run = |images: &[&str]| err(&[&["clip", "-m", model.path(), "--text", "a cat"], images].concat(), b"junk");
+    assert!(run(&[broken.to_str().unwrap()]).contains("broken.png: "));
+    assert!(run(&["absent.png"]).contains("absent.png"));
+    assert!(run(&[model.path()]).contains("is a directory"));
+    assert!(run(&["-"]).contains("stdin: "));
+    assert!(run(&["-", "-"]).contains("more than once"));
+    assert!(run(&[broken.to_str().unwrap(), "--format", "npy"]).contains("npy"));
+}

@@ -1,0 +1,21 @@
+//! Labels of texts, and of a pair.
+//!
+//! `cargo run --release --example classify [MODEL]`: a directory or a hub id.
+
+use sconce_engine::{Classifier, LoadOptions, TextOrPair};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let default = "distilbert/distilbert-base-uncased-finetuned-sst-2-english";
+    let model = std::env::args().nth(1).unwrap_or_else(|| default.into());
+    let classifier = Classifier::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
+    println!("labels: {}", classifier.labels().join(", "));
+
+    // A model for entailment or duplicates wants pairs; others read the first text alone.
+    let pair = TextOrPair { text: "A man is eating.", pair: Some("Somebody has food.") };
+    let texts = ["What a lovely day.".into(), "The train is late again.".into(), pair];
+    for (text, answer) in texts.iter().zip(classifier.classify(&texts, false)?) {
+        let labels: Vec<String> = answer.labels.iter().map(|l| format!("{} {:.4}", l.label, l.score)).collect();
+        println!("{}  {}{}", labels.join(", "), text.text, text.pair.map(|p| format!(" / {p}")).unwrap_or_default());
+    }
+    Ok(())
+}

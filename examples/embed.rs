@@ -1,0 +1,31 @@
+//! Texts to vectors, and how alike they are.
+//!
+//! `cargo run --release --example embed [MODEL]`: a directory, a hub id, or a short name (minilm, which comes from a wheel).
+
+use sconce_engine::{Embedder, LoadOptions, Precision, Prompt};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let model = std::env::args().nth(1).unwrap_or_else(|| "minilm".into());
+    let embedder = Embedder::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
+
+    let texts = ["A man is eating food.", "Someone has lunch.", "The sky is blue."];
+    let embeddings = embedder.embed(&texts, &Prompt::Default)?;
+
+    for (i, text) in texts.iter().enumerate() {
+        let cosines: Vec<String> =
+            embeddings.rows().map(|row| format!("{:.3}", cosine(embeddings.row(i), row))).collect();
+        println!("{}  {text} ({} tokens)", cosines.join(" "), embeddings.tokens[i]);
+    }
+    // A text that is too long is cut, and the answer says so.
+    println!("cut: {:?}", embeddings.truncated);
+
+    // A bit a number is enough to find candidates quickly.
+    let bits = embeddings.quantize(Precision::Ubinary, None)?;
+    println!("{} numbers in {} bytes", embeddings.dimension, bits.dimension);
+    Ok(())
+}
+
+fn cosine(a: &[f32], b: &[f32]) -> f32 {
+    let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+    dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()
+}

@@ -93,7 +93,7 @@ impl Clip {
         }
         if let Some(i) = values.iter().position(|v| !v.is_finite()) {
             let why = overflow(self.session.plan.device, self.session.plan.dtype);
-            return Err(Error::Input(format!("image {}: {why}", i / dimension + 1)));
+            return Err(Error::Image { image: i / dimension, why });
         }
         Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
     }
@@ -101,16 +101,18 @@ impl Clip {
     /// How well each text describes each image, as the model scores it: the texts of an image in their order. Scores are
     /// shares of one, or of a SigLIP each for itself.
     pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
-        let (images, described) = (self.images(images)?, self.texts(texts)?);
+        let scores = self.score(&self.images(images)?, &self.texts(texts)?);
+        let label = |(text, score): (&T, f32)| Label { label: text.as_ref().to_string(), score };
+        Ok(scores.into_iter().map(|scores| texts.iter().zip(scores).map(label).collect()).collect())
+    }
+
+    /// The same for vectors that are there already: a row of scores an image.
+    pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
         let Logits { scale, bias, scores, .. } = self.logits;
-        let of = |image: &[f32]| {
-            let logits: Vec<f32> = described.rows().map(|text| dot(image, text) * scale + bias).collect();
-            let labels = texts.iter().zip(scores.apply(&logits));
-            labels.map(|(text, score)| Label { label: text.as_ref().to_string(), score }).collect()
-        };
-        Ok(images.rows().map(of).collect())
+        let logits = |image: &[f32]| texts.rows().map(|text| dot(image, text) * scale + bias).collect::<Vec<f32>>();
+        images.rows().map(|image| scores.apply(&logits(image))).collect()
     }
 }
 

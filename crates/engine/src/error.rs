@@ -58,6 +58,14 @@ pub enum Error {
         /// Why it has none.
         why: String,
     },
+    /// One of the images has no vector.
+    #[error("image {}: {why}", image + 1)]
+    Image {
+        /// Which, counted from 0.
+        image: usize,
+        /// Why it has none.
+        why: String,
+    },
     /// What the caller gave cannot be used.
     #[error("{0}")]
     Input(String),

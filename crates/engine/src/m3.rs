@@ -3,7 +3,7 @@
 use crate::multi::Vectors;
 use crate::sentence::Recipe;
 use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
-use crate::source::{Progress, Reference};
+use crate::source::{self, Files, Progress, Reference};
 use crate::sparse::SparseVector;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -56,7 +56,11 @@ loaded!(M3, self => &self.session);
 impl M3 {
     /// Finds the files, plans, loads and proves the model.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
-        let session: Session<Projected> = Session::load(reference, options, progress, |dir| {
+        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, progress)
+    }
+
+    pub(crate) fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
+        let session: Session<Projected> = Session::load_from(files, options, progress, |dir| {
             if !has_m3(dir) {
                 return Err(Error::file(
                     dir,

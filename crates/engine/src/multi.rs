@@ -47,7 +47,7 @@ pub struct MultiEmbeddings {
 pub struct Multi(Kind);
 
 enum Kind {
-    Colbert(Session<Tokens>),
+    Colbert(Box<Session<Tokens>>),
     M3(Box<M3>),
 }
 
@@ -56,9 +56,10 @@ impl Multi {
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
         let files = crate::source::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
-            return Ok(Multi(Kind::M3(Box::new(M3::load(reference, options, progress)?))));
+            return Ok(Multi(Kind::M3(Box::new(M3::load_from(&files, options, progress)?))));
         }
-        Ok(Multi(Kind::Colbert(Session::load(reference, options, progress, ColbertRecipe::read)?)))
+        let session = Session::load_from(&files, options, progress, ColbertRecipe::read)?;
+        Ok(Multi(Kind::Colbert(Box::new(session))))
     }
 
     /// Vectors of queries: with the query marker, and expanded where the model was trained so.
@@ -97,7 +98,7 @@ impl Multi {
 }
 
 loaded!(Multi, self => match &self.0 {
-    Kind::Colbert(session) => session as &dyn Loaded,
+    Kind::Colbert(session) => &**session as &dyn Loaded,
     Kind::M3(m3) => &**m3,
 });
 

@@ -70,6 +70,16 @@ impl Ranges {
         Ok(Ranges { low: fold(f32::INFINITY, f32::min), high: fold(f32::NEG_INFINITY, f32::max) })
     }
 
+    /// The least of each dimension.
+    pub fn low(&self) -> &[f32] {
+        &self.low
+    }
+
+    /// The greatest of each dimension.
+    pub fn high(&self) -> &[f32] {
+        &self.high
+    }
+
     /// From bounds that are known.
     pub fn new(low: Vec<f32>, high: Vec<f32>) -> Result<Ranges> {
         if low.len() != high.len() || !low.iter().zip(&high).all(|(l, h)| l <= h) {

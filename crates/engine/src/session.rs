@@ -177,17 +177,26 @@ impl<P: Pipeline> Session<P> {
         progress: &dyn Progress,
         read: impl FnOnce(&Path) -> Result<P::Recipe>,
     ) -> Result<Session<P>> {
-        let files = source::resolve(reference, &options.source, progress)?;
+        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, progress, read)
+    }
+
+    /// The same from files that are here.
+    pub(crate) fn load_from(
+        files: &Files,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+        read: impl FnOnce(&Path) -> Result<P::Recipe>,
+    ) -> Result<Session<P>> {
         let recipe = read(&files.dir)?;
         let (candidates, why) = options.device.candidates(options.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
         }
         for (i, device) in candidates.iter().enumerate() {
-            let attempt = Self::on(*device, &files, &recipe, options, progress);
+            let attempt = Self::on(*device, files, &recipe, options, progress);
             match (attempt, candidates.get(i + 1)) {
                 (Err(e), Some(next)) if e.is_the_devices() => {
-                    progress.note(&format!("{device} cannot serve: {e}; falling back to {next}, as was allowed"));
+                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
                 }
                 (result, _) => return result,
             }

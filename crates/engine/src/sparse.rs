@@ -49,7 +49,7 @@ pub struct SparseEmbeddings {
 pub struct Sparse(Kind);
 
 enum Kind {
-    Splade(Session<Splade>),
+    Splade(Box<Session<Splade>>),
     M3(Box<M3>),
 }
 
@@ -58,9 +58,10 @@ impl Sparse {
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
         let files = crate::source::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
-            return Ok(Sparse(Kind::M3(Box::new(M3::load(reference, options, progress)?))));
+            return Ok(Sparse(Kind::M3(Box::new(M3::load_from(&files, options, progress)?))));
         }
-        Ok(Sparse(Kind::Splade(Session::load(reference, options, progress, SpladeRecipe::read)?)))
+        let session = Session::load_from(&files, options, progress, SpladeRecipe::read)?;
+        Ok(Sparse(Kind::Splade(Box::new(session))))
     }
 
     /// Weights of `texts`, in their order.
@@ -95,7 +96,7 @@ impl Sparse {
 }
 
 loaded!(Sparse, self => match &self.0 {
-    Kind::Splade(session) => session as &dyn Loaded,
+    Kind::Splade(session) => &**session as &dyn Loaded,
     Kind::M3(m3) => &**m3,
 });
 

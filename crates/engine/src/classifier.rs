@@ -6,7 +6,7 @@ use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
-use sconce_ops::{DType, Pooling, Tensor, pool};
+use sconce_ops::{DType, Linear, Pooling, Tensor, Weights, pool};
 use serde_json::Value;
 use std::path::Path;
 
@@ -190,7 +190,11 @@ impl Pipeline for Logits {
     fn load(parts: &Parts, recipe: &LogitsRecipe) -> Result<Logits> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         // Pooled rows are f32, and so is what stands behind them.
-        let head = head(Task::Classify, &parts.config, &parts.weights.in_dtype(DType::F32))?;
+        let weights = parts.weights.in_dtype(DType::F32);
+        let head = match recipe.representation {
+            Representation::Pooler => head(Task::Classify, &parts.config, &weights)?,
+            Representation::Cls | Representation::Mean => plain_head(&parts.config, &weights, encoder.hidden_size())?,
+        };
         check_labels(&parts.root, &recipe.labels, &head)?;
         Ok(Logits { encoder, head, representation: recipe.representation })
     }
@@ -211,12 +215,19 @@ impl Pipeline for Logits {
             Representation::Cls => Pooling::Cls,
             Representation::Mean => Pooling::Mean,
         };
-        let rows = pool(&hidden, &batch.segments, skips, &[pooling])?;
-        Ok(vec![match self.representation {
-            Representation::Pooler => self.head.forward(&rows)?,
-            Representation::Cls | Representation::Mean => self.head.out.forward(&rows)?,
-        }])
+        Ok(vec![self.head.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
     }
+}
+
+/// BERT's classifier without its pooler, for rows that come straight from the encoder.
+fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
+    if config.get("model_type").and_then(Value::as_str) != Some("bert") {
+        let what = "`cls` and `mean` leave out BERT's pooler; other families have no head without their dense layer";
+        return Err(Error::Input(what.into()));
+    }
+    let w = w.sub("classifier");
+    let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(1);
+    Ok(Head { pooling: Pooling::Cls, dense: None, norm: None, out: Linear::load(&w, hidden, logits, true)? })
 }
 
 /// As many labels as logits.

@@ -129,8 +129,10 @@ impl ClipRecipe {
     pub(crate) fn read(dir: &Path) -> Result<ClipRecipe> {
         let path = dir.join("modules.json");
         let root = match optional_json::<Vec<Entry>>(&path)?.as_deref() {
-            Some([only]) if only.class() == "CLIPModel" => only.folder(dir, &path)?,
-            Some(_) => return Err(Error::file(&path, "more modules than a CLIPModel, which is all that is supported")),
+            Some([only]) if matches!(only.class(), "CLIPModel" | "Transformer") => only.folder(dir, &path)?,
+            Some(_) => {
+                return Err(Error::file(&path, "not one CLIPModel or Transformer, which is all that is supported"));
+            }
             None => dir.to_path_buf(),
         };
         let config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
@@ -198,7 +200,7 @@ impl Pipeline for Towers {
     fn rehearse(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         let blank = self.blank();
         for length in [1, longest] {
-            let sequences = crate::session::phantoms(tokens, length);
+            let sequences = crate::session::phantoms(tokens, length, usize::MAX);
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
             self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
         }

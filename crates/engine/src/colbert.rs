@@ -197,6 +197,10 @@ impl ColbertRecipe {
             Side::Document => (&self.markers[1], self.lengths[1]),
         };
         let expansion = self.expansion.as_ref().filter(|_| side == Side::Query);
+        if let Some(e) = expansion.filter(|e| e.length > t.max_tokens()) {
+            let what = format!("queries are expanded to {} tokens, and the model takes {}", e.length, t.max_tokens());
+            return Err(Error::file(&self.reading.root, what));
+        }
         let length = match expansion {
             Some(Expansion { length, fixed: true, .. }) => Some(*length),
             _ => length,

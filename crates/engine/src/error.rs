@@ -96,6 +96,16 @@ impl Error {
         matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
     }
 
+    /// The same at the folder whose files it is about, where it does not name one.
+    pub(crate) fn of(self, root: &Path) -> Error {
+        match self {
+            Error::Model(sconce_models::Error::Op(e @ sconce_ops::Error::Weight { .. }))
+            | Error::Op(e @ sconce_ops::Error::Weight { .. }) => Error::file(root, e),
+            Error::Model(sconce_models::Error::Config(what)) => Error::file(&root.join("config.json"), what),
+            other => other,
+        }
+    }
+
     pub(crate) fn file(path: &Path, what: impl ToString) -> Error {
         Error::File { path: path.to_path_buf(), what: what.to_string() }
     }

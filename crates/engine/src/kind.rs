@@ -47,21 +47,16 @@ impl Kind {
         if has_m3(dir) {
             return Ok(Kind::M3);
         }
-        if let Some(modules) = optional_json::<Vec<Entry>>(&dir.join("modules.json"))? {
-            let has = |class: &str| modules.iter().any(|m| m.class() == class);
-            return Ok(match () {
-                () if has("CLIPModel") => Kind::Clip,
-                () if has("SpladePooling") => Kind::Sparse,
-                () if has("Transformer") && !has("Pooling") => Kind::Multi,
-                () => Kind::Embed,
-            });
-        }
         let config: Value = optional_json(&dir.join("config.json"))?.unwrap_or_default();
         let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
         let family = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+        let modules = optional_json::<Vec<Entry>>(&dir.join("modules.json"))?.unwrap_or_default();
+        let has = |class: &str| modules.iter().any(|m| m.class() == class);
         Ok(match () {
-            () if family.starts_with("clip") || family.starts_with("siglip") => Kind::Clip,
-            () if class == "HF_ColBERT" => Kind::Multi,
+            () if has("CLIPModel") || family.starts_with("clip") || family.starts_with("siglip") => Kind::Clip,
+            () if has("SpladePooling") => Kind::Sparse,
+            () if has("Pooling") || has("StaticEmbedding") => Kind::Embed,
+            () if has("MultiVectorMask") || has("Dense") || class == "HF_ColBERT" => Kind::Multi,
             () if class.ends_with("ForSequenceClassification") => Kind::Classify,
             () if class.ends_with("ForTokenClassification") => Kind::Tag,
             () => Kind::Embed,

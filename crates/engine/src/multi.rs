@@ -128,6 +128,8 @@ impl Pipeline for Tokens {
             dimension = dense.outputs;
             unread.extend(w.unused());
         }
+        // Stanford's projection, also where PyLate's files beside it say the same in their way.
+        parts.weights.skip("linear.weight");
         if recipe.stanford {
             let w = parts.weights.sub("linear");
             let outputs = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);

@@ -3,7 +3,7 @@
 use crate::{Error, Result};
 use sconce_ops::{DType, Device, Step};
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::PathBuf;
 
 /// A model on a device, planned by running its own forward pass on phantoms.
 #[derive(Clone, Debug)]
@@ -24,6 +24,12 @@ pub struct Plan {
     pub max_tokens: usize,
     /// Numbers in a vector.
     pub dimension: usize,
+    /// Words of the model's table.
+    pub vocabulary: usize,
+    /// The most texts of a batch.
+    pub(crate) most_sequences: usize,
+    /// Where the encoder's files are.
+    pub root: PathBuf,
     /// Weights in the files that the model does not read.
     pub unread: Vec<String>,
 }
@@ -42,20 +48,24 @@ impl Plan {
     }
 
     /// Refuses weights that belong to no part of the model that is known: a model that was understood has none.
-    pub(crate) fn check_unread(&self, root: &Path) -> Result<()> {
+    fn check_unread(&self) -> Result<()> {
         let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::spare(name)).collect();
         let Some(first) = strange.first() else { return Ok(()) };
         let more = if strange.len() > 1 { format!(" and {} more tensors", strange.len() - 1) } else { String::new() };
-        let what = format!("the weights hold {first}{more}, which this architecture does not have by its config.json");
-        Err(Error::file(root, what))
+        let what = format!(
+            "the weights hold {first}{more}, which this architecture does not have by its config.json; are they of another model, \
+             or saved by another version of it?"
+        );
+        Err(Error::file(&self.root, what))
     }
 
-    /// Refuses what cannot run, or would not fit into `free` bytes.
+    /// Refuses what cannot run, was not understood, or would not fit into `free` bytes.
     pub fn check(&self, free: u64) -> Result<()> {
         let refusals = self.refusals();
         if !refusals.is_empty() {
             return Err(Error::Plan { device: self.device, refusals });
         }
+        self.check_unread()?;
         if self.weights.saturating_add(self.workspace) > free {
             let advice = match self.dtype {
                 _ if self.weights < free && self.batch_tokens > self.max_tokens => "try a smaller --batch-tokens",

@@ -124,6 +124,10 @@ pub(crate) trait Pipeline: Sized + 'static {
     fn width(&self) -> usize;
     /// Results with a row a sequence or a row a token. `skips[i]` tokens at the head of sequence `i` belong to a prompt.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>>;
+    /// The most sequences of a batch, where a result is wide.
+    fn most_sequences(&self) -> usize {
+        usize::MAX
+    }
     /// Weights that were not read, of files besides the encoder's.
     fn unread(&self) -> Vec<String> {
         Vec::new()
@@ -132,7 +136,7 @@ pub(crate) trait Pipeline: Sized + 'static {
     /// the most results, and what holds for both holds for all between.
     fn rehearse(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         for length in [1, longest] {
-            let sequences = phantoms(tokens, length);
+            let sequences = phantoms(tokens, length, self.most_sequences());
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &vec![0; sequences.len()])?;
         }
         Ok(())
@@ -219,15 +223,17 @@ impl<P: Pipeline> Session<P> {
         let reading = P::reading(recipe);
         let plan = plan_of::<P>(recipe, device, options)?;
         plan.check(info.free_bytes)?;
-        plan.check_unread(&reading.root)?;
         let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
+        if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
+            progress.note(&note);
+        }
 
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, policy, made_from) = (plan.dtype, options.policy.clone(), recipe.clone());
         let owner = Owner::start(device, ladder.clone(), move || {
             let place = Place::open(device)?;
             let parts = Parts::open(&reading.root, dtype, place.clone())?;
-            let pipeline = P::load(&parts, &made_from)?;
+            let pipeline = P::load(&parts, &made_from).map_err(|e| e.of(&reading.root))?;
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(policy).enter();
             for result in pipeline.prove(&place)? {
@@ -244,7 +250,13 @@ impl<P: Pipeline> Session<P> {
     /// text of no tokens, which only static models have, gives none.
     pub(crate) fn run(&self, mut works: Vec<Work>, mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
         let tokens: Vec<usize> = works.iter().map(|w| w.sequence.ids.len()).collect();
-        for mut batch in schedule::batches(&tokens, self.plan.batch_tokens) {
+        for (i, work) in works.iter().enumerate() {
+            if let Some(id) = work.sequence.ids.iter().find(|id| **id as usize >= self.plan.vocabulary) {
+                let why = format!("token {id} is beyond the {} words of the model's table", self.plan.vocabulary);
+                return Err(Error::Text { text: i, why });
+            }
+        }
+        for mut batch in schedule::batches(&tokens, self.plan.batch_tokens, self.plan.most_sequences) {
             batch.retain(|i| tokens[*i] > 0);
             if batch.is_empty() {
                 continue;
@@ -288,10 +300,11 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
     let place = Place::phantom(device);
     let (loaded, mut steps) = ladder.trace(|| {
         let parts = Parts::open(&reading.root, options.dtype, place.clone())?;
-        let pipeline = P::load(&parts, recipe)?;
+        let pipeline = P::load(&parts, recipe).map_err(|e| e.of(&reading.root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
-        let trained = parts.config.get("max_position_embeddings").and_then(Value::as_u64).unwrap_or(512);
+        let length = parts.config.get("max_position_embeddings").or(parts.config.get("n_positions"));
+        let trained = length.and_then(Value::as_u64).unwrap_or(512);
         Ok::<_, Error>((pipeline, unread, trained as usize))
     });
     let (pipeline, unread, trained) = loaded?;
@@ -321,14 +334,17 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         batch_tokens,
         max_tokens,
         dimension: pipeline.width(),
+        vocabulary: pipeline.limits().vocabulary,
+        most_sequences: pipeline.most_sequences(),
+        root: reading.root,
         unread,
     })
 }
 
-/// `tokens` tokens in sequences of `length`, the last one shorter.
-pub(crate) fn phantoms(tokens: usize, length: usize) -> Vec<Sequence> {
+/// `tokens` tokens in sequences of `length`, the last one shorter, and `most` of them.
+pub(crate) fn phantoms(tokens: usize, length: usize, most: usize) -> Vec<Sequence> {
     let of = |n: usize| Sequence { ids: vec![0; n], ..Sequence::default() };
-    (0..tokens).step_by(length).map(|start| of(length.min(tokens - start))).collect()
+    (0..tokens).step_by(length).take(most).map(|start| of(length.min(tokens - start))).collect()
 }
 
 /// Why a result is no number, and what to do.

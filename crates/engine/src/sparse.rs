@@ -183,6 +183,11 @@ impl Pipeline for Splade {
         self.head.out.outputs()
     }
 
+    /// A row is a vocabulary: 256 of them are 30 MB of BERT's and 256 MB of XLM-RoBERTa's.
+    fn most_sequences(&self) -> usize {
+        256
+    }
+
     /// f32 `[sequences, vocabulary]`.
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;

@@ -6,9 +6,15 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The fields an architecture names, from the whole configuration.
+/// The fields an architecture names, from the whole configuration. A null where it needs a value is the field left out.
 pub(crate) fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
-    T::deserialize(config).map_err(|e| Error::Config(e.to_string()))
+    T::deserialize(config).or_else(|e| {
+        let mut config = config.clone();
+        if let Value::Object(fields) = &mut config {
+            fields.retain(|_, value| !value.is_null());
+        }
+        T::deserialize(config).map_err(|_| Error::Config(e.to_string()))
+    })
 }
 
 /// `hidden_act` as transformers spells it.
@@ -39,10 +45,14 @@ pub(crate) fn refuse(unsupported: bool, why: impl FnOnce() -> String) -> Result<
     if unsupported { Err(Error::Config(why())) } else { Ok(()) }
 }
 
-/// Rows of a table that a model works out for itself: no file bounds them, so this does.
-pub(crate) fn table_rows(positions: usize) -> Result<usize> {
+/// Rows of a table of angles for heads of `size`, which a model works out for itself: no file bounds it, so this does.
+pub(crate) fn table_rows(positions: usize, size: usize) -> Result<usize> {
     const MOST: usize = 1 << 20;
-    refuse(positions == 0 || positions > MOST, || format!("{positions} positions; 1 to {MOST} are supported"))?;
+    const NUMBERS: usize = 1 << 27;
+    let fits = (1..=MOST).contains(&positions) && positions.checked_mul(size).is_some_and(|n| n <= NUMBERS);
+    refuse(!fits, || {
+        format!("{positions} positions in heads of {size}; 1 to {MOST} are supported, {NUMBERS} numbers in all")
+    })?;
     Ok(positions)
 }
 
@@ -50,8 +60,10 @@ pub(crate) fn table_rows(positions: usize) -> Result<usize> {
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Rope {
     pub rope_theta: Option<f64>,
-    #[serde(alias = "type")]
     pub rope_type: Option<String>,
+    /// The older spelling; some files have both.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
     pub factor: Option<f64>,
     pub mixed_b: Option<f64>,
     pub partial_rotary_factor: Option<f64>,
@@ -60,7 +72,7 @@ pub(crate) struct Rope {
 impl Rope {
     /// The kind of scaling, if there is one.
     pub(crate) fn scaling(&self) -> Option<&str> {
-        self.rope_type.as_deref().filter(|kind| *kind != "default")
+        self.rope_type.as_deref().or(self.kind.as_deref()).filter(|kind| *kind != "default")
     }
 
     /// That the angles are positions times the usual frequencies.

@@ -208,6 +208,10 @@ impl Embeddings {
         let table = |name, rows| w.sub(name).tensor("weight", &[rows, width]);
         let positions = c.position_biased_input.then(|| table("position_embeddings", c.max_position_embeddings));
         let types = (c.type_vocab_size > 0).then(|| table("token_type_embeddings", c.type_vocab_size));
+        if !c.position_biased_input {
+            w.skip("position_embeddings.weight");
+        }
+        w.skip("word_embeddings._weight");
         let project = (width != c.hidden_size).then(|| Linear::load(&w.sub("embed_proj"), width, c.hidden_size, false));
         Ok(Embeddings {
             words: table("word_embeddings", c.vocab_size)?,

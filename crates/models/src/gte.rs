@@ -83,7 +83,8 @@ impl Config {
         let usual = if self.model_type == "gte" { 160_000.0 } else { 10_000.0 };
         let rope = self.rope_parameters.clone().unwrap_or_default();
         let base = rope.rope_theta.or(self.rope_theta).unwrap_or(usual);
-        let Some(scaling) = self.rope_scaling.as_ref().filter(|s| s.scaling().is_some()) else {
+        let scalings = [self.rope_scaling.as_ref(), self.rope_parameters.as_ref()];
+        let Some(scaling) = scalings.into_iter().flatten().find(|s| s.scaling().is_some()) else {
             rope.plain()?;
             return Ok(Rotary::frequencies(base, size));
         };
@@ -158,7 +159,7 @@ impl Gte {
         let usual = if c.model_type == "gte" { 8192 } else { 2048 };
         let limits = Limits {
             vocabulary: c.vocabulary(),
-            positions: table_rows(c.max_position_embeddings.unwrap_or(usual))?,
+            positions: table_rows(c.max_position_embeddings.unwrap_or(usual), size)?,
             types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
             counting: Positions::FromZero,
         };

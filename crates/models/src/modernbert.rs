@@ -39,6 +39,7 @@ struct Config {
 }
 
 #[derive(Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct Ropes {
     full_attention: Option<Rope>,
     sliding_attention: Option<Rope>,
@@ -153,7 +154,7 @@ impl ModernBert {
         let w = root(w, "model", WORDS)?;
         let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.norm_eps, c.norm_bias);
         let words = w.sub("embeddings.tok_embeddings").tensor("weight", &[c.vocab_size, c.hidden_size])?;
-        let positions = table_rows(c.max_position_embeddings)?;
+        let positions = table_rows(c.max_position_embeddings, size)?;
         let [global, local] = c.bases()?.map(|base| Rotary::new(&w, &Rotary::frequencies(base, size), positions));
         Ok(ModernBert {
             words,

@@ -6,8 +6,8 @@ use crate::config::{Rope, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{
-    Activation, DType, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Segments, Tensor, Weights, at,
-    glu, pool, softmax,
+    Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights,
+    at, glu,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,6 +33,7 @@ struct Config {
     rotary_emb_base: f64,
     rotary_emb_fraction: f64,
     rotary_emb_interleaved: bool,
+    rotary_head_dim: bool,
     rotary_emb_scale_base: Option<f64>,
     rotary_scaling_factor: Option<f64>,
     prenorm: bool,
@@ -69,6 +70,7 @@ impl Default for Config {
             rotary_emb_base: 10_000.0,
             rotary_emb_fraction: 0.0,
             rotary_emb_interleaved: false,
+            rotary_head_dim: false,
             rotary_emb_scale_base: None,
             rotary_scaling_factor: None,
             prenorm: false,
@@ -146,6 +148,7 @@ impl Config {
             ("use_rms_norm", self.use_rms_norm == Some(true)),
             ("norm_mlp", self.norm_mlp),
             ("rotary_emb_interleaved", self.rotary_emb_interleaved),
+            ("rotary_head_dim", self.rotary_head_dim),
             ("rotary_emb_scale_base (xPos)", self.rotary_emb_scale_base.is_some()),
             ("num_shared_experts", self.num_shared_experts > 0),
             ("expert_choice_router", self.expert_choice_router),
@@ -254,7 +257,7 @@ impl NomicBert {
         };
         let limits = Limits {
             vocabulary: c.vocabulary(),
-            positions: table_rows(positions)?,
+            positions: table_rows(positions, dims)?,
             types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
             counting: Positions::FromZero,
         };
@@ -332,7 +335,7 @@ impl Layer {
 enum Mlp {
     Plain { up: Linear, down: Linear },
     Gated { up_gate: Linear, activation: Activation, down: Linear },
-    Mixture { router: Linear, experts: Experts },
+    Mixture(Experts),
 }
 
 impl Mlp {
@@ -352,17 +355,16 @@ impl Mlp {
         let (activation, gated) = c.activation()?;
         refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
         let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
-        // The router decides in f32, so that rounding sends as few tokens as possible another way.
-        let router = Linear::load(&w.sub("router.layer").in_dtype(DType::F32), n, count, false)?;
+        let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
         refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
         let e = w.sub("experts");
         let part = |name: &str, turned| {
             let shape = ExpertShape { experts: count, rows, columns: n, turned };
             (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
         };
-        let bias = e.tensor("bias", &[n])?;
-        let experts = Experts::new(&part("w1", false)?, &part("w2", true)?, Some(bias), activation, c.moe_top_k)?;
-        Ok(Mlp::Mixture { router, experts })
+        let (up, down, bias) = (part("w1", false)?, part("w2", true)?, Some(e.tensor("bias", &[n])?));
+        let parts = ExpertParts { up: &up, down: &down, bias };
+        Ok(Mlp::Mixture(Experts::new(router, parts, activation, c.moe_top_k)?))
     }
 
     fn forward(&self, x: &Tensor) -> Result<Tensor> {
@@ -371,12 +373,7 @@ impl Mlp {
             Mlp::Gated { up_gate, activation, down } => {
                 down.forward(&glu(&up_gate.forward(x)?, *activation, Gate::Second)?)?
             }
-            Mlp::Mixture { router, experts } => {
-                // Pooling sequences of one token is how rows become f32.
-                let tokens = x.dims()[0];
-                let wide = pool(x, &Segments::new(&vec![1; tokens])?, &vec![0; tokens], &[Pooling::Cls])?;
-                experts.forward(x, &softmax(&router.forward(&wide)?)?)?
-            }
+            Mlp::Mixture(experts) => experts.forward(x)?,
         })
     }
 }

@@ -45,7 +45,7 @@ pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
 
 /// Whether a tensor that nothing read may be left alone: another task's head, or a buffer that training saved.
 pub fn spare(name: &str) -> bool {
-    const HEADS: [&str; 16] = [
+    const HEADS: [&str; 18] = [
         "pooler.",
         "cls.",
         "lm_head.",
@@ -62,6 +62,8 @@ pub fn spare(name: &str) -> bool {
         "score.",
         "sparse_linear.",
         "colbert_linear.",
+        "loss_fct.",
+        "criterion.",
     ];
     const BUFFERS: [&str; 4] = ["position_ids", "token_type_ids", "inv_freq", "num_batches_tracked"];
     HEADS.iter().any(|head| name.starts_with(head) || name.contains(&format!(".{head}")))
@@ -71,8 +73,10 @@ pub fn spare(name: &str) -> bool {
 fn architecture(config: &Value) -> Result<&'static Architecture> {
     let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
     let declared = config.get("model_type").and_then(Value::as_str);
-    // Jina's second generation calls itself `bert` and has code of its own.
-    let kind = if class.starts_with("JinaBert") { Some("jina_bert") } else { declared };
+    // Jina's second generation calls itself `bert` and has code of its own, also under another class (its ColBERT).
+    let alibi = config.get("position_embedding_type").and_then(Value::as_str) == Some("alibi");
+    let jina = class.starts_with("JinaBert") || declared == Some("bert") && alibi;
+    let kind = if jina { Some("jina_bert") } else { declared };
     let Some(kind) = kind else {
         return Err(Error::Config("no model_type; is this a transformers model?".into()));
     };

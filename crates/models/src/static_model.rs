@@ -13,8 +13,8 @@ pub(crate) fn head(task: Task, _: &Value, _: &Weights) -> Result<Head> {
     Err(no_head(task, "a static model"))
 }
 
-/// Numbers of a table that is written out: four gigabytes, and ten times the largest known.
-const LARGEST: usize = 1 << 30;
+/// Numbers of a table that is written out: a gigabyte, and twice the largest known.
+const LARGEST: usize = 1 << 28;
 
 struct Static {
     /// `[vocabulary, hidden]`
@@ -34,17 +34,22 @@ impl Static {
         }
         // A vocabulary in clusters has more words than rows: the table is written out, a row a word.
         let words = match mapping.as_deref().or(weights.as_deref()) {
-            Some([words]) if words.saturating_mul(hidden) <= LARGEST => *words,
+            Some([words]) if words.saturating_mul(hidden) <= LARGEST && (mapping.is_some() || *words == rows) => *words,
             other => return Err(Error::Config(format!("words of {other:?} over a table of {dims:?} are too many"))),
         };
         let table = w.values(name, &dims)?;
         let row: Vec<usize> = match mapping {
-            Some(_) => w.values("mapping", &[words])?.iter().map(|row| *row as usize).collect(),
+            Some(_) => {
+                let mapping = w.values("mapping", &[words])?;
+                let whole = |row: &&f32| !(0.0..rows as f32).contains(*row) || row.fract() != 0.0;
+                if let Some(lost) = mapping.iter().find(whole) {
+                    return Err(Error::Config(format!("`mapping` leads to row {lost} of {rows}")));
+                }
+                mapping.iter().map(|row| *row as usize).collect()
+            }
             None => (0..words).collect(),
         };
-        if let Some(lost) = row.iter().find(|row| **row >= rows) {
-            return Err(Error::Config(format!("`mapping` leads to row {lost} of {rows}")));
-        }
+
         let weight = match weights {
             Some(_) => w.values("weights", &[words])?,
             None => vec![1.0; words],

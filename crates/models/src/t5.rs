@@ -27,8 +27,6 @@ struct Config {
     #[serde(default = "eps")]
     layer_norm_epsilon: f32,
     feed_forward_proj: Option<String>,
-    #[serde(default = "positions")]
-    n_positions: usize,
 }
 
 fn d_model() -> usize {
@@ -36,9 +34,6 @@ fn d_model() -> usize {
 }
 fn d_kv() -> usize {
     64
-}
-fn positions() -> usize {
-    512
 }
 fn buckets() -> usize {
     32
@@ -120,6 +115,8 @@ impl T5 {
         let encoder = w.sub("encoder");
         let shared = if w.has("shared.weight")? { w.sub("shared") } else { encoder.sub("embed_tokens") };
         let words = shared.tensor("weight", &[s.vocabulary, c.d_model])?;
+        // A state dict holds the one table under each of its names.
+        encoder.skip("embed_tokens.weight");
         let mut layers: Vec<Layer> = Vec::new();
         for i in 0..s.layers {
             let block = encoder.sub("block").sub(i);
@@ -143,10 +140,10 @@ impl T5 {
             layers,
             norm: RmsNorm::load(&encoder.sub("final_layer_norm"), c.d_model, c.layer_norm_epsilon)?,
             hidden_size: c.d_model,
-            // Nothing in the architecture ends there, but that is what it was trained with.
+            // Distances beyond the last bucket share it, so that no sequence is too long.
             limits: Limits {
                 vocabulary: s.vocabulary,
-                positions: c.n_positions,
+                positions: usize::MAX,
                 types: None,
                 counting: Positions::FromZero,
             },

@@ -44,16 +44,18 @@ impl fmt::Display for Activation {
 impl Activation {
     /// In Candle's ops; rounds as they do.
     pub(crate) fn composed(self, x: candle_core::Tensor) -> Result<candle_core::Tensor> {
-        // σ by tanh, which every device has in every dtype: 1 / (1 + e⁻ˣ) = (1 + tanh(x / 2)) / 2.
-        let sigmoid = |x: &candle_core::Tensor| ((x * 0.5)?.tanh()? * 0.5)? + 0.5;
+        let dtype = x.dtype();
+        // In f32: far below zero σ is a small number, of which sums in a half format would leave nothing.
+        let sigmoid = |x: &candle_core::Tensor| (x.neg()?.exp()? + 1.0)?.recip();
+        let wide = || x.to_dtype(candle_core::DType::F32);
         Ok(match self {
             Activation::None => x,
             Activation::Gelu => x.gelu_erf()?,
             Activation::GeluTanh => x.gelu()?,
-            Activation::QuickGelu => (&x * sigmoid(&(&x * 1.702)?)?)?,
+            Activation::QuickGelu => (wide()? * sigmoid(&(wide()? * 1.702)?)?)?.to_dtype(dtype)?,
             Activation::Relu => x.relu()?,
             Activation::Silu => x.silu()?,
-            Activation::Sigmoid => sigmoid(&x)?,
+            Activation::Sigmoid => sigmoid(&wide()?)?.to_dtype(dtype)?,
             Activation::Tanh => x.tanh()?,
         })
     }

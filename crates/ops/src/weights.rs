@@ -86,6 +86,11 @@ impl Weights {
         Weights { dtype, ..self.clone() }
     }
 
+    /// Marks `name` as known and not needed, if the store holds it: what training saved and this configuration does not use.
+    pub fn skip(&self, name: &str) {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name(name));
+    }
+
     /// The dimensions of `name` in the file, if it is there.
     pub fn dims(&self, name: &str) -> Result<Option<Vec<usize>>> {
         Ok(self.store.get(&self.name(name))?.map(|raw| raw.dims))
@@ -102,7 +107,7 @@ impl Weights {
     pub(crate) fn raw(&self, name: &str, dims: &[usize]) -> Result<Raw<'_>> {
         let name = self.name(name);
         let fail = |what: String| Error::Weight { name: name.clone(), what };
-        let raw = self.store.get(&name)?.ok_or_else(|| fail("not in the file".into()))?;
+        let raw = self.store.get(&name)?.ok_or_else(|| fail(format!("not in the file; {dims:?} was expected")))?;
         if raw.dims != dims {
             return Err(fail(format!("is {:?} in the file, {dims:?} by the configuration", raw.dims)));
         }

@@ -25,6 +25,8 @@ struct Entry {
     dtype: String,
     dims: Vec<usize>,
     bytes: Range<usize>,
+    /// A matrix that lies column by column.
+    turned: bool,
 }
 
 #[derive(Deserialize)]
@@ -81,12 +83,18 @@ impl Checkpoint {
                 dtype: format!("{:?}", info.dtype),
                 dims: info.shape.clone(),
                 bytes: start + info.data_offsets.0..start + info.data_offsets.1,
+                turned: false,
             };
             metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect()
         } else {
             let tensors = torch::index(&map).map_err(|what| Error::file(path, what))?;
-            let entry =
-                |t: torch::Entry| Entry { map: place, dtype: format!("{:?}", t.dtype), dims: t.dims, bytes: t.bytes };
+            let entry = |torch::Entry { dtype, dims, bytes, turned }| Entry {
+                map: place,
+                dtype: format!("{dtype:?}"),
+                dims,
+                bytes,
+                turned,
+            };
             tensors.into_iter().map(|(name, t)| (name, entry(t))).collect()
         };
         for (name, entry) in entries {
@@ -101,7 +109,7 @@ impl Checkpoint {
 
 impl Store for Checkpoint {
     fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
-        let Some(Entry { map, dtype, dims, bytes }) = self.entries.get(name) else { return Ok(None) };
+        let Some(Entry { map, dtype, dims, bytes, turned }) = self.entries.get(name) else { return Ok(None) };
         let bytes = &self.maps[*map][bytes.clone()];
         let (dtype, bytes) = match &**dtype {
             "F32" => (DType::F32, Cow::from(bytes)),
@@ -117,6 +125,10 @@ impl Store for Checkpoint {
                 return Err(sconce_ops::Error::Weight { name: name.into(), what });
             }
         };
+        let bytes = match dims[..] {
+            [rows, columns] if *turned => Cow::from(transposed(&bytes, rows, columns, dtype.size())),
+            _ => bytes,
+        };
         Ok(Some(Raw { dtype, dims: dims.clone(), bytes }))
     }
 
@@ -129,4 +141,26 @@ impl Store for Checkpoint {
 fn widened<const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> f32) -> Cow<'_, [u8]> {
     let (chunks, _) = bytes.as_chunks::<N>();
     Cow::from(chunks.iter().flat_map(|b| from(*b).to_le_bytes()).collect::<Vec<u8>>())
+}
+
+/// Rows from a matrix that lies column by column.
+fn transposed(bytes: &[u8], rows: usize, columns: usize, size: usize) -> Vec<u8> {
+    let at = |i: usize| (i % columns * rows + i / columns) * size;
+    (0..rows * columns).flat_map(|i| &bytes[at(i)..at(i) + size]).copied().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_transposed_matrix_is_read_by_rows() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = concat!(env!("CARGO_MANIFEST_DIR"), "/src/load/torch/goldens/transposed.pt");
+        std::fs::copy(saved, dir.path().join("pytorch_model.bin")).unwrap();
+        let checkpoint = Checkpoint::open(dir.path()).unwrap();
+        let raw = checkpoint.get("turned").unwrap().unwrap();
+        let values: Vec<f32> = raw.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
+        assert_eq!((&raw.dims[..], &values[..]), (&[3, 2][..], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0][..]));
+    }
 }

@@ -21,6 +21,10 @@ use std::path::Path;
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::{Decoder, EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
 
+/// Characters that a token stands for at most, so that a text that goes on for megabytes is not tokenized for the sake of its
+/// beginning. Only a word that is longer, and so one unknown token, could tell the difference.
+const LONGEST_TOKEN: usize = 1024;
+
 /// What texts go through besides the tokenizer's own files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manner {
@@ -45,8 +49,9 @@ pub(crate) struct Tokenizer {
     max_tokens: usize,
     mask: Option<u32>,
     table: Option<Table>,
-    /// Of model2vec: the most characters of a text, and the id that stands for unknown words.
+    /// The most characters of a text that are looked at.
     most_chars: usize,
+    /// Of model2vec: the id that stands for unknown words.
     unknown: Option<u32>,
 }
 
@@ -80,7 +85,8 @@ impl Tokenizer {
         sound(adapt).map_err(|e| Error::file(dir, format!("cannot cut at {max_tokens} tokens: {e}")))?;
         let mask = ["[MASK]", "<mask>"].iter().find_map(|token| inner.token_to_id(token));
         let model2vec = manner.table == Some(Table::Model2vec);
-        let most_chars = if model2vec { max_tokens.saturating_mul(median_length(&inner)) } else { usize::MAX };
+        let per_token = if model2vec { median_length(&inner) } else { LONGEST_TOKEN };
+        let most_chars = max_tokens.saturating_mul(per_token);
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
         Ok(Tokenizer { inner, max_tokens, mask, table: manner.table, most_chars, unknown })
     }
@@ -133,6 +139,19 @@ impl Tokenizer {
             self.encode_input(input, bytes).map_err(|why| Error::Text { text: i, why })
         };
         texts.par_iter().enumerate().map(encode).collect()
+    }
+
+    /// Whether the model's table of `words` holds this vocabulary. What every text gets must be in it; of words that are not, and
+    /// that a text may or may not have, a note tells.
+    pub(crate) fn check(&self, dir: &Path, words: usize) -> Result<Option<String>> {
+        let beyond = self.inner.get_vocab(true).into_iter().filter(|(_, id)| *id as usize >= words);
+        let Some((token, id)) = beyond.max_by_key(|(_, id)| *id) else { return Ok(None) };
+        let what = format!("the tokenizer's token {token:?} has id {id}, and the model's table has {words} words");
+        let always = sound(|| self.inner.encode("", self.table.is_none())).map_err(|e| Error::file(dir, e))?;
+        if always.get_ids().iter().any(|id| *id as usize >= words) {
+            return Err(Error::file(dir, format!("{what}; do tokenizer and model belong together?")));
+        }
+        Ok(Some(format!("{what}: texts that use it will fail")))
     }
 
     /// The token of an id, as the vocabulary writes it.

@@ -22,7 +22,9 @@ impl Sees {
     pub(super) fn range(self, i: usize, keys: usize) -> Range<usize> {
         match self {
             Sees::All => 0..keys,
-            Sees::Window(reach) => i.saturating_sub(reach).min(keys)..i.saturating_add(reach + 1).min(keys),
+            Sees::Window(reach) => {
+                i.saturating_sub(reach).min(keys)..i.saturating_add(reach).saturating_add(1).min(keys)
+            }
             Sees::Causal => 0..(i + 1).min(keys),
         }
     }
@@ -131,7 +133,11 @@ impl Bias {
                     && d.far.is_none_or(|far| d.span >= 4 && far > d.span / 2 + 1)
             }
         };
-        if fits { Ok(()) } else { Err(Error::call("attention", format!("the bias{self} does not fit {heads} heads of {size}"))) }
+        if fits {
+            Ok(())
+        } else {
+            Err(Error::call("attention", format!("the bias{self} does not fit {heads} heads of {size}")))
+        }
     }
 
     /// What each head adds for a key `j − i` places after its query, from −(queries − 1) to keys − 1: `[heads][distances]`.
@@ -179,9 +185,8 @@ mod tests {
     /// Values that transformers' T5 and DeBERTa give.
     #[test]
     fn buckets_are_those_of_the_papers() {
-        let t5: Vec<usize> = [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500]
-            .map(|d| t5_bucket(d, 32, 128))
-            .to_vec();
+        let t5: Vec<usize> =
+            [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500].map(|d| t5_bucket(d, 32, 128)).to_vec();
         assert_eq!(t5, [15, 15, 15, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 31, 31]);
         let log: Vec<i64> = [0, 1, 127, 128, 129, 130, 200, 511, -129].map(|d| log_steps(d, 256, 512)).to_vec();
         assert_eq!(log, [0, 1, 127, 128, 129, 130, 169, 255, -129]);
@@ -193,7 +198,8 @@ mod tests {
     fn what_a_query_sees() {
         assert_eq!(Sees::Window(2).range(0, 10), 0..3);
         assert_eq!(Sees::Window(2).range(9, 10), 7..10);
-        assert_eq!(Sees::Window(usize::MAX - 1).range(3, 10), 0..10);
+        assert_eq!(Sees::Window(usize::MAX).range(3, 10), 0..10);
+        assert_eq!(Sees::Window(2).range(9, 5), 5..5);
         assert_eq!(Sees::Causal.range(3, 10), 0..4);
         assert_eq!(Sees::All.range(3, 10), 0..10);
     }

@@ -17,18 +17,22 @@ enum Kind {
     Alibi,
     Buckets,
     /// Terms of both kinds, with distances one by one or in logarithmic steps.
-    Disentangled { logarithmic: bool },
+    Disentangled {
+        logarithmic: bool,
+    },
     /// Content to position only, with a window.
     OneTerm,
     /// Only the first tokens of a sequence are keys: half of them and one.
     Heads,
+    /// The same with a window, so that the last queries see none.
+    Blind,
     /// One query a sequence over keys of their own.
     Probe,
 }
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 18] = [
+    let shapes: [(&[usize], usize, usize, Kind); 21] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -45,6 +49,10 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[90, 33, 2], 3, 20, Kind::Disentangled { logarithmic: true }),
         (&[60, 5], 2, 32, Kind::OneTerm),
         (&[32, 1, 20], 2, 32, Kind::Heads),
+        (&[60, 1, 20], 2, 32, Kind::Blind),
+        // Longer than a block of queries of the composed form.
+        (&[530], 1, 8, Kind::Window(3)),
+        (&[520, 2], 2, 8, Kind::Alibi),
         (&[50, 1, 33], 4, 18, Kind::Probe),
         (&[24, 25], 1, 96, Kind::Causal),
     ];
@@ -81,6 +89,7 @@ impl Inputs {
         match self.kind {
             Kind::Window(reach) => Sees::Window(reach),
             Kind::OneTerm => Sees::Window(9),
+            Kind::Blind => Sees::Window(4),
             Kind::Causal => Sees::Causal,
             _ => Sees::All,
         }
@@ -89,7 +98,9 @@ impl Inputs {
     fn segments(&self) -> Result<(Segments, Segments)> {
         let all = Segments::new(self.lengths)?;
         Ok(match self.kind {
-            Kind::Heads => (all.clone(), all.heads(&self.lengths.iter().map(|n| n / 2 + 1).collect::<Vec<_>>())?),
+            Kind::Heads | Kind::Blind => {
+                (all.clone(), all.heads(&self.lengths.iter().map(|n| n / 2 + 1).collect::<Vec<_>>())?)
+            }
             Kind::Probe => (Segments::new(&vec![1; self.lengths.len()])?, all),
             _ => (all.clone(), all),
         })

@@ -1,4 +1,4 @@
-//! Sequence by sequence in f32: two batched products with a softmax between.
+//! Block by block of a sequence's queries in f32: two batched products with a softmax between.
 
 use super::{AttentionOp, Bias, Disentangled, Sees};
 use crate::Result;
@@ -8,25 +8,118 @@ use std::ops::Range;
 /// A score that no softmax sees. Not an infinity: Metal compiles with fast mathematics, in which there is none.
 const UNSEEN: f32 = -1e30;
 
+/// Queries whose scores are held at once, so that a long text does not make a table of gigabytes.
+pub(super) const QUERIES: usize = 512;
+
 pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     // [tokens, heads, size]
     let (q, k, v) = (op.q.candle()?, op.k.candle()?, op.v.candle()?);
     let mut parts = Vec::with_capacity(op.how.queries.count());
     for (queries, keys) in op.how.queries.iter().zip(op.how.keys.iter()) {
         let (q, k, v) = (heads_first(q, &queries)?, heads_first(k, &keys)?, heads_first(v, &keys)?); // [heads, t, size]
-        let mut scores = product(&q, &k)?; // [heads, tq, tk]
-        if let Bias::Disentangled(d) = &op.how.bias {
-            scores = positions(d, &q, &k, scores)?;
+        for first in (0..queries.len()).step_by(QUERIES) {
+            let block = first..(first + QUERIES).min(queries.len());
+            let sees = |i| op.how.sees.range(i, keys.len());
+            let seen = sees(block.start).start..sees(block.end - 1).end;
+            let q = q.narrow(1, block.start, block.len())?.contiguous()?;
+            if seen.is_empty() {
+                parts.push(q.zeros_like()?.transpose(0, 1)?.contiguous()?);
+                continue;
+            }
+            let part = |t: &Tensor| -> Result<Tensor> { Ok(t.narrow(1, seen.start, seen.len())?.contiguous()?) };
+            let (k, v) = (part(&k)?, part(&v)?);
+            let pairs = Pairs { op, queries: block, keys: seen.clone() };
+            parts.push(pairs.attend(&q, &k, &v)?.transpose(0, 1)?.contiguous()?);
         }
-        scores = (scores * f64::from(op.how.scale))?;
-        if let Some(bias) = added(op, queries.len(), keys.len(), scores.device())? {
+    }
+    Ok(Tensor::cat(&parts, 0)?.to_dtype(op.q.dtype().candle())?)
+}
+
+/// A block of a sequence's queries, and the keys that some of them see.
+struct Pairs<'a> {
+    op: &'a AttentionOp,
+    queries: Range<usize>,
+    keys: Range<usize>,
+}
+
+impl Pairs<'_> {
+    /// `[heads, queries, size]`.
+    fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
+        let mut scores = product(q, k)?; // [heads, tq, tk]
+        if let Bias::Disentangled(d) = &self.op.how.bias {
+            scores = self.positions(d, q, k, scores)?;
+        }
+        scores = (scores * f64::from(self.op.how.scale))?;
+        if let Some(bias) = self.added(q.device())? {
             scores = scores.broadcast_add(&bias)?;
         }
         let e = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let p = e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?;
-        parts.push(p.matmul(&v)?.transpose(0, 1)?.contiguous()?);
+        let y = p.matmul(v)?;
+        let blind: Vec<f32> = self.queries.clone().map(|i| f32::from(!self.sees(i).is_empty())).collect();
+        if blind.iter().all(|seen| *seen == 1.0) {
+            return Ok(y);
+        }
+        // A query that sees no key takes nothing from any.
+        Ok(y.broadcast_mul(&Tensor::from_vec(blind, (1, self.queries.len(), 1), q.device())?)?)
     }
-    Ok(Tensor::cat(&parts, 0)?.to_dtype(op.q.dtype().candle())?)
+
+    fn sees(&self, query: usize) -> Range<usize> {
+        let all = self.op.how.sees.range(query, usize::MAX);
+        all.start.max(self.keys.start)..all.end.min(self.keys.end)
+    }
+
+    /// Adds the terms of content and position: every row of the tables, then the one that each pair asks for.
+    fn positions(&self, d: &Disentangled, q: &Tensor, k: &Tensor, mut scores: Tensor) -> Result<Tensor> {
+        let (heads, tq, tk) = scores.dims3()?;
+        let all = 0..d.rows();
+        let gathered =
+            |content: &Tensor, table: &crate::Tensor, index: Vec<u32>, (a, b): (usize, usize)| -> Result<_> {
+                let met = product(content, &heads_first(table.candle()?, &all)?)?; // [heads, a, rows]
+                let index =
+                    Tensor::from_vec(index, (1, a, b), content.device())?.expand((heads, a, b))?.contiguous()?;
+                Ok(met.contiguous()?.gather(&index, 2)?)
+            };
+        let row = |i: usize, j: usize| d.row(i as i64 - j as i64) as u32;
+        let (queries, keys) = (self.queries.clone(), self.keys.clone());
+        if let Some(table) = &d.keys {
+            let index = queries.clone().flat_map(|i| keys.clone().map(move |j| row(i, j))).collect();
+            scores = (scores + gathered(q, table, index, (tq, tk))?)?;
+        }
+        if let Some(table) = &d.queries {
+            let index = keys.flat_map(|j| queries.clone().map(move |i| row(i, j))).collect();
+            scores = (scores + gathered(k, table, index, (tk, tq))?.transpose(1, 2)?.contiguous()?)?;
+        }
+        Ok(scores)
+    }
+
+    /// What is added to the scaled scores: a bias by distance and what hides the unseen, `[heads or 1, tq, tk]`.
+    fn added(&self, device: &candle_core::Device) -> Result<Option<Tensor>> {
+        let (heads, tq, tk) = (self.op.q.dims()[1], self.queries.len(), self.keys.len());
+        let mut bias = None;
+        // Distances from the block's last query to its first key, and on.
+        let (furthest, nearest) = (self.queries.end, self.keys.end);
+        if let Some(by_distance) = self.op.how.bias.by_distance(heads, furthest, nearest) {
+            let distances = furthest + nearest - 1;
+            let at = |i: usize, j: usize| (j + furthest - 1 - i) as u32;
+            let index: Vec<u32> = self.queries.clone().flat_map(|i| self.keys.clone().map(move |j| at(i, j))).collect();
+            let table = Tensor::from_vec(by_distance, (heads, distances), device)?;
+            bias = Some(table.index_select(&Tensor::new(index, device)?, 1)?.reshape((heads, tq, tk))?);
+        }
+        if self.op.how.sees != Sees::All {
+            let hide = |i: usize| {
+                let seen = self.sees(i);
+                self.keys.clone().map(move |j| if seen.contains(&j) { 0.0 } else { UNSEEN })
+            };
+            let hidden: Vec<f32> = self.queries.clone().flat_map(hide).collect();
+            let hidden = Tensor::from_vec(hidden, (1, tq, tk), device)?;
+            bias = Some(match bias {
+                Some(bias) => bias.broadcast_add(&hidden)?,
+                None => hidden,
+            });
+        }
+        Ok(bias)
+    }
 }
 
 /// Rows of `[tokens, heads, size]` as `[heads, t, size]` in f32. Contiguous before each product: Candle's Metal gemm misreads
@@ -37,49 +130,4 @@ fn heads_first(t: &Tensor, rows: &Range<usize>) -> Result<Tensor> {
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {
     Ok(a.matmul(&b.transpose(1, 2)?.contiguous()?)?)
-}
-
-/// Adds the terms of content and position: every row of the tables, then the one that each pair asks for.
-fn positions(d: &Disentangled, q: &Tensor, k: &Tensor, mut scores: Tensor) -> Result<Tensor> {
-    let (heads, tq, tk) = scores.dims3()?;
-    let all = 0..d.rows();
-    let gathered = |content: &Tensor, table: &crate::Tensor, index: Vec<u32>, (a, b): (usize, usize)| -> Result<_> {
-        let met = product(content, &heads_first(table.candle()?, &all)?)?; // [heads, a, rows]
-        let index = Tensor::from_vec(index, (1, a, b), content.device())?.expand((heads, a, b))?.contiguous()?;
-        Ok(met.contiguous()?.gather(&index, 2)?)
-    };
-    let row = |i: usize, j: usize| d.row(i as i64 - j as i64) as u32;
-    if let Some(keys) = &d.keys {
-        let index = (0..tq).flat_map(|i| (0..tk).map(move |j| row(i, j))).collect();
-        scores = (scores + gathered(q, keys, index, (tq, tk))?)?;
-    }
-    if let Some(queries) = &d.queries {
-        let index = (0..tk).flat_map(|j| (0..tq).map(move |i| row(i, j))).collect();
-        scores = (scores + gathered(k, queries, index, (tk, tq))?.transpose(1, 2)?.contiguous()?)?;
-    }
-    Ok(scores)
-}
-
-/// What is added to the scaled scores: a bias by distance and what hides the unseen, `[heads or 1, tq, tk]`.
-fn added(op: &AttentionOp, tq: usize, tk: usize, device: &candle_core::Device) -> Result<Option<Tensor>> {
-    let heads = op.q.dims()[1];
-    let mut bias = None;
-    if let Some(by_distance) = op.how.bias.by_distance(heads, tq, tk) {
-        let distances = tq + tk - 1;
-        let index: Vec<u32> = (0..tq).flat_map(|i| (0..tk).map(move |j| (j + tq - 1 - i) as u32)).collect();
-        let table = Tensor::from_vec(by_distance, (heads, distances), device)?;
-        bias = Some(table.index_select(&Tensor::new(index, device)?, 1)?.reshape((heads, tq, tk))?);
-    }
-    if op.how.sees != Sees::All {
-        let hide = |i: usize| {
-            let seen = op.how.sees.range(i, tk);
-            (0..tk).map(move |j| if seen.contains(&j) { 0.0 } else { UNSEEN })
-        };
-        let hidden = Tensor::from_vec((0..tq).flat_map(hide).collect::<Vec<f32>>(), (1, tq, tk), device)?;
-        bias = Some(match bias {
-            Some(bias) => bias.broadcast_add(&hidden)?,
-            None => hidden,
-        });
-    }
-    Ok(bias)
 }

@@ -18,22 +18,25 @@ use std::ops::Range;
 /// Queries whose scores are held at once: 24 rows of 512 keys are 48 KiB, and a multiple of every register tile.
 const QUERIES: usize = 24;
 
-/// Bytes of scratch that all workers hold, at most, for sequences of these lengths.
-pub(super) fn scratch(how: &Attention, tq: usize, tk: usize, size: usize) -> usize {
+/// Bytes of scratch that all workers hold, at most.
+pub(super) fn scratch(how: &Attention, heads: usize, size: usize) -> usize {
+    let (tq, tk) = (how.queries.longest(), how.keys.longest());
     let padded = tk.next_multiple_of(PANEL);
     let values = tk * size.next_multiple_of(PANEL);
     let scores = match how.sees {
         Sees::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
         Sees::All | Sees::Causal => padded,
     };
-    let positions = match &how.bias {
+    // Of each head or task: what is added by distance; the rows of positions, what meets them, and which they are.
+    let (shared, positions) = match &how.bias {
+        Bias::None => (0, 0),
+        Bias::Alibi(_) | Bias::Buckets { .. } => (4 * heads * (tq + tk), 0),
         Bias::Disentangled(d) => {
             let rows = d.rows().min(tq + tk).next_multiple_of(PANEL);
-            2 * rows * size + (QUERIES + tk) * rows
+            (0, 2 * rows * size + (QUERIES + tk) * rows + tk * size + 2 * (tq + tk))
         }
-        _ => 0,
     };
-    rayon::current_num_threads() * 4 * (padded * size + values + QUERIES * (scores + size) + positions)
+    shared + rayon::current_num_threads() * 4 * (padded * size + values + QUERIES * (scores + size) + positions)
 }
 
 /// What a worker keeps from task to task.
@@ -256,13 +259,15 @@ impl<T: Elem> Sink for Values<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let columns = PANEL.min(self.size - column);
+        // A query that sees no key (a window beyond the keys there are) takes nothing from any: zero, not zero by zero.
+        let sum = if self.sums[row] == 0.0 { 1.0 } else { self.sums[row] };
         let at = self.first + row * self.stride + column;
         // SAFETY: the row is a token of this task's segment and column + columns ≤ size; this task alone writes there.
         let y = unsafe { self.out.part(at, columns) };
         vectors!(S, columns, |i, lanes| {
             let v = get::<S, f32>(sums, i, lanes, 0.0);
             // SAFETY: the contract of Lanes, kept by Isa::run.
-            put::<S, T>(y, i, lanes, unsafe { S::div(v, S::splat(self.sums[row])) });
+            put::<S, T>(y, i, lanes, unsafe { S::div(v, S::splat(sum)) });
         });
     }
 }

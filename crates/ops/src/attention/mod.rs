@@ -65,6 +65,10 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<
         );
         return Err(Error::call("attention", what));
     }
+    // Only keys may be fewer than there are rows for.
+    if how.queries.count() == 0 || how.queries.iter().map(|range| range.len()).sum::<usize>() != how.queries.tokens() {
+        return Err(Error::call("attention", "queries that leave rows out, or none at all"));
+    }
     how.bias.check(q)?;
     ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), how: how.clone() })
 }
@@ -95,18 +99,24 @@ impl Op for AttentionOp {
         let [queries, heads, size] = *self.q.dims() else { return 0 };
         let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
         match rung {
-            Rung::Fused => cpu::scratch(&self.how, tq, tk, size),
-            // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; and
-            // four stages of its scores, eight where something is added to them, and the terms of disentangled positions.
+            Rung::Fused => cpu::scratch(&self.how, heads, size),
+            // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; of a
+            // block of its queries four stages of the scores, eight where something is added to them, and the terms of
+            // disentangled positions.
             _ => {
                 let stages = if matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None)) { 4 } else { 8 };
                 let terms = match &self.how.bias {
                     Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
                     _ => 0,
                 };
+                let block = tq.min(composed::QUERIES);
+                let seen = match self.how.sees {
+                    Sees::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
+                    Sees::All | Sees::Causal => tk,
+                };
                 4 * (2 * queries * heads * size
                     + heads * size * (2 * tq + 3 * tk)
-                    + stages * heads * tq * tk
+                    + stages * heads * block * seen
                     + terms)
             }
         }

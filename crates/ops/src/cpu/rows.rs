@@ -74,14 +74,17 @@ impl<'a, T: Elem> Rows<'a, T> {
 }
 
 /// A result that several tasks fill, each its own parts.
-pub(crate) struct Output<T>(*mut T);
+pub(crate) struct Output<T> {
+    values: *mut T,
+    len: usize,
+}
 // SAFETY: `part` is the only access, and its callers take disjoint parts.
 unsafe impl<T: Send> Sync for Output<T> {}
 
 impl<T> Output<T> {
     /// Over all of `values`, which must outlive every task.
     pub(crate) fn over(values: &mut [T]) -> Self {
-        Output(values.as_mut_ptr())
+        Output { values: values.as_mut_ptr(), len: values.len() }
     }
 
     /// `len` elements from `at` on.
@@ -91,8 +94,9 @@ impl<T> Output<T> {
     #[inline(always)]
     #[allow(clippy::mut_from_ref, reason = "that the parts are disjoint is the caller's promise")]
     pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
+        debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
         // SAFETY: the caller's.
-        unsafe { std::slice::from_raw_parts_mut(self.0.add(at), len) }
+        unsafe { std::slice::from_raw_parts_mut(self.values.add(at), len) }
     }
 }
 

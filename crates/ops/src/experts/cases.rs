@@ -1,7 +1,7 @@
 //! Cases: some experts with many rows, some with one, some with none; one at a time, and all.
 
 use super::reference::{self, Problem};
-use super::{ExpertShape, Experts};
+use super::{ExpertParts, ExpertShape, Experts};
 use crate::case::{Case, Input, Tolerance, weights};
 use crate::{Activation, DType};
 
@@ -20,9 +20,8 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top): Shape) -> Case
     let up = normal(1, &[experts * inner, n], 1.0 / (n as f32).sqrt());
     let down = normal(2, &[experts * inner, n], 1.0 / (inner as f32).sqrt());
     let bias = normal(3, &[n], 0.3);
-    let mut p = Input::normal(seed * 5 + 1104, &[tokens, experts], DType::F32, (0.0, 1.0));
-    p.values = p.values.chunks(experts).flat_map(softmaxed).collect();
-    let kept = (x.clone(), p.clone(), up.clone(), down.clone(), bias.clone());
+    let router = Input::normal(seed * 5 + 1104, &[experts, n], DType::F32, (0.0, 1.5 / (n as f32).sqrt()));
+    let kept = (x.clone(), router.clone(), up.clone(), down.clone(), bias.clone());
     Case {
         op: "experts",
         name: format!("{tokens}x{n}, {top} of {experts} with {inner}"),
@@ -38,15 +37,17 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top): Shape) -> Case
                 (0..experts).map(|e| Experts::part(&w, name, e, shape)).collect::<crate::Result<Vec<_>>>()
             };
             let bias = Some(w.tensor("bias", &[n])?);
-            let layer = Experts::new(&part("up", false)?, &part("down", true)?, bias, Activation::Gelu, top)?;
-            let (x, p) = (x.on(place)?, p.on(place)?);
-            Ok(Box::new(move || layer.forward(&x, &p)))
+            let (up, down) = (part("up", false)?, part("down", true)?);
+            let parts = ExpertParts { up: &up, down: &down, bias };
+            let layer = Experts::new(router.on(place)?, parts, Activation::Gelu, top)?;
+            let x = x.on(place)?;
+            Ok(Box::new(move || layer.forward(&x)))
         }),
         reference: Box::new(move || {
-            let (x, p, up, down, bias) = &kept;
+            let (x, router, up, down, bias) = &kept;
             reference::experts(&Problem {
                 x: &x.values,
-                p: &p.values,
+                router: &router.values,
                 up: &up.values,
                 down: &down.values,
                 bias: &bias.values,
@@ -57,9 +58,4 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top): Shape) -> Case
             })
         }),
     }
-}
-
-fn softmaxed(row: &[f32]) -> Vec<f32> {
-    let sum: f32 = row.iter().map(|v| v.exp()).sum();
-    row.iter().map(|v| v.exp() / sum).collect()
 }

@@ -7,7 +7,9 @@ use candle_core::{DType, Tensor};
 
 pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
     let x = op.x.candle()?.contiguous()?;
-    let p = op.probabilities.candle()?.contiguous()?; // [tokens, experts]
+    let logits = x.to_dtype(DType::F32)?.matmul(&op.experts.router.candle()?.t()?)?; // [tokens, experts]
+    let e = logits.broadcast_sub(&logits.max_keepdim(1)?)?.exp()?;
+    let p = e.broadcast_div(&e.sum_keepdim(1)?)?;
     // The place of each expert in its token's order is the inverse of that order, and sorting an order inverts it.
     let places = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?.to_dtype(DType::F32)?;
     let chosen = places.lt(op.experts.top as f64)?.to_dtype(DType::F32)?;

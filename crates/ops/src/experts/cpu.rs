@@ -1,6 +1,7 @@
 //! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
 
 use super::ExpertsOp;
+use crate::Activation;
 use crate::Result;
 use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
@@ -8,15 +9,16 @@ use crate::cpu::gemm::Panels;
 use crate::cpu::rows::{Reading, Rows};
 use crate::linear::{Then, Weight, in_panels, product};
 use crate::tensor::host;
-use crate::Activation;
+use rayon::prelude::*;
 
 pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
     let (n, experts) = (op.x.dims()[1], &op.experts);
-    let p = Reading::of(&op.probabilities)?;
-    let chosen = choose(p.rows::<f32>()?, experts.top);
+    let router = Reading::of(&experts.router)?;
+    let router = router.rows::<f32>()?;
     with_elem!("experts", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
+        let chosen: Vec<_> = (0..x.rows).into_par_iter().flat_map_iter(|t| choose(t, x.row(t), router, experts.top)).collect();
         let mut sums = vec![0f32; x.rows * n];
         for (e, (up, down)) in experts.up.iter().zip(&experts.down).enumerate() {
             let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
@@ -49,14 +51,15 @@ fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) 
     Ok(product(isa, x, b, Then { bias: None, activation, residual: None }))
 }
 
-/// (token, expert, probability) of the `top` likeliest experts of each token; of equals the first.
-fn choose(p: Rows<'_, f32>, top: usize) -> Vec<(usize, usize, f32)> {
-    let mut chosen = Vec::with_capacity(p.rows * top);
-    for token in 0..p.rows {
-        let row = p.row(token);
-        let mut order: Vec<usize> = (0..row.len()).collect();
-        order.sort_by(|a, b| row[*b].total_cmp(&row[*a]));
-        chosen.extend(order[..top].iter().map(|e| (token, *e, row[*e])));
-    }
-    chosen
+/// (token, expert, probability) of the `top` likeliest experts of a token; of equals the first. A few thousand products beside
+/// millions in the experts: plain f64.
+fn choose<T: Elem>(token: usize, x: &[T], router: Rows<'_, f32>, top: usize) -> Vec<(usize, usize, f32)> {
+    let dot = |w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(x.wide()) * f64::from(*w)).sum::<f64>();
+    let logits: Vec<f64> = (0..router.rows).map(|e| dot(router.row(e))).collect();
+    let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let e: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
+    let sum: f64 = e.iter().sum();
+    let mut order: Vec<usize> = (0..router.rows).collect();
+    order.sort_by(|a, b| e[*b].total_cmp(&e[*a]));
+    order[..top].iter().map(|i| (token, *i, (e[*i] / sum) as f32)).collect()
 }

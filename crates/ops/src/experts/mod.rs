@@ -1,7 +1,7 @@
-//! y = Σ over the k likeliest experts e of p_e · act(x · Upₑᵀ) · Downₑ + bias        products in f32, one rounding of the sum
+//! y = Σ over the k likeliest experts e of p_e · act(x · Upₑᵀ) · Downₑ + bias, p = softmax(x · Rᵀ)        products in f32
 //!
-//! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538) with the probabilities given: a token takes part in the
-//! products of its own experts only.
+//! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a token takes part in the products of its own experts only, and
+//! the sum is rounded once. The router R decides in f32, so that rounding sends as few tokens as possible another way.
 
 mod cases;
 mod composed;
@@ -18,6 +18,8 @@ use crate::{Activation, DType, Error, Linear, Result, Tensor, Weights};
 /// The experts of one layer.
 #[derive(Clone, Debug)]
 pub struct Experts {
+    /// f32 `[experts, n]`.
+    router: Tensor,
     up: Vec<Weight>,
     down: Vec<Weight>,
     bias: Option<Tensor>,
@@ -26,36 +28,52 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// From an up and a down projection per expert, both as `[outputs, inputs]` and without biases, and one bias for all.
-    pub fn new(up: &[Linear], down: &[Linear], bias: Option<Tensor>, activation: Activation, top: usize) -> Result<Experts> {
+    /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as `[outputs, inputs]` and without
+    /// biases, and one bias for all.
+    pub fn new(router: Tensor, parts: ExpertParts<'_>, activation: Activation, top: usize) -> Result<Experts> {
         let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Vec<_>>();
-        let (up, down) = (weights(up), weights(down));
-        let fits = |(u, d): (&Weight, &Weight)| u.n() == d.k() && (u.k(), d.n()) == (up[0].k(), up[0].k());
-        if up.is_empty() || up.len() != down.len() || !up.iter().zip(&down).all(fits) || !(1..=up.len()).contains(&top) {
-            return Err(Error::call("experts", format!("{} ups and {} downs, {top} at a time", up.len(), down.len())));
+        let (up, down, bias) = (weights(parts.up), weights(parts.down), parts.bias);
+        let n = up.first().map_or(0, Weight::k);
+        let fits = |(u, d): (&Weight, &Weight)| u.n() == d.k() && (u.k(), d.n()) == (n, n);
+        let sound = up.len() == down.len()
+            && up.iter().zip(&down).all(fits)
+            && router.dims() == [up.len(), n]
+            && router.dtype() == DType::F32
+            && bias.as_ref().is_none_or(|b| b.dims() == [n] && b.dtype() == up[0].dtype());
+        if !sound || !(1..=up.len()).contains(&top) {
+            let what = format!("{} ups, {} downs, a router {:?}, {top} at a time", up.len(), down.len(), router.dims());
+            return Err(Error::call("experts", what));
         }
-        Ok(Experts { up, down, bias, activation, top })
+        Ok(Experts { router, up, down, bias, activation, top })
     }
 
     /// Expert `e` of `experts` from a tensor that holds them below each other, `[experts · rows, columns]`; `turned` where the
     /// file holds the matrix the other way round.
     pub fn part(w: &Weights, name: &str, e: usize, shape: ExpertShape) -> Result<Linear> {
         let ExpertShape { experts, rows, columns, turned } = shape;
-        Linear::from_rows(w, name, &[experts * rows, columns], e * rows..(e + 1) * rows, turned)
+        let all = experts.checked_mul(rows).filter(|_| e < experts);
+        let all = all.ok_or_else(|| Error::call("experts", format!("expert {e} of {experts} with {rows} rows")))?;
+        Linear::from_rows(w, name, &[all, columns], e * rows..(e + 1) * rows, turned)
     }
 
-    /// Sends each row of `x` `[tokens, n]` through the experts that `probabilities` f32 `[tokens, experts]` likes best.
-    pub fn forward(&self, x: &Tensor, probabilities: &Tensor) -> Result<Tensor> {
-        let fits = match *x.dims() {
-            [tokens, n] => n == self.up[0].k() && *probabilities.dims() == [tokens, self.up.len()],
-            _ => false,
-        };
-        if !fits || probabilities.dtype() != DType::F32 || x.dtype() != self.up[0].dtype() {
-            let what = format!("x {:?} in {}, probabilities {:?}", x.dims(), x.dtype(), probabilities.dims());
+    /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        if x.dims().len() != 2 || x.dims()[1] != self.up[0].k() || x.dtype() != self.up[0].dtype() {
+            let what = format!("x {:?} in {} for experts of {}", x.dims(), x.dtype(), self.up[0].k());
             return Err(Error::call("experts", what));
         }
-        ladder::run(ExpertsOp { x: x.clone(), probabilities: probabilities.clone(), experts: self.clone() })
+        ladder::run(ExpertsOp { x: x.clone(), experts: self.clone() })
     }
+}
+
+/// The projections of the experts.
+pub struct ExpertParts<'a> {
+    /// `[inner, n]` each.
+    pub up: &'a [Linear],
+    /// `[n, inner]` each.
+    pub down: &'a [Linear],
+    /// `[n]`.
+    pub bias: Option<Tensor>,
 }
 
 /// How a tensor holds the experts.
@@ -73,7 +91,6 @@ pub struct ExpertShape {
 
 pub(crate) struct ExpertsOp {
     x: Tensor,
-    probabilities: Tensor,
     experts: Experts,
 }
 
@@ -100,7 +117,7 @@ impl Op for ExpertsOp {
             // The sums in f32, and of one expert at worst all rows, before, between and after its products.
             Rung::Fused => tokens * (4 * n + size * (2 * n + inner)),
             // Every expert on every row, one after another: between its products in T, the rest in f32.
-            _ => tokens * (size * (2 * inner + n) + 4 * (4 * n + 4 * self.experts.up.len())),
+            _ => tokens * (size * (2 * inner + n) + 4 * (5 * n + 8 * self.experts.up.len())),
         }
     }
 
@@ -114,9 +131,9 @@ impl Op for ExpertsOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let moved = |w: &[Weight]| w.iter().map(|w| w.moved(to)).collect::<Result<Vec<_>>>();
-        let Experts { up, down, bias, activation, top } = &self.experts;
-        let bias = bias.as_ref().map(to).transpose()?;
-        let experts = Experts { up: moved(up)?, down: moved(down)?, bias, activation: *activation, top: *top };
-        Ok(ExpertsOp { x: to(&self.x)?, probabilities: to(&self.probabilities)?, experts })
+        let e = &self.experts;
+        let (up, down, bias) = (moved(&e.up)?, moved(&e.down)?, e.bias.as_ref().map(to).transpose()?);
+        let experts = Experts { router: to(&e.router)?, up, down, bias, activation: e.activation, top: e.top };
+        Ok(ExpertsOp { x: to(&self.x)?, experts })
     }
 }

@@ -21,7 +21,8 @@ pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
     let rows = x.elem_count() / n;
     let size = op.x.dtype().size();
 
-    let inputs = [x.storage_and_layout(), residual.storage_and_layout(), w.storage_and_layout(), bias.storage_and_layout()];
+    let inputs =
+        [x.storage_and_layout(), residual.storage_and_layout(), w.storage_and_layout(), bias.storage_and_layout()];
     let device = storage(&inputs[0].0)?.device().clone();
     let pipeline = pipeline(&device, SOURCE, &format!("layer_norm_{}", op.x.dtype()))?;
     let y = device.new_buffer_builder().with_size_for(rows * n, x.dtype()).build()?;

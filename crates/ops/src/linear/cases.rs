@@ -1,7 +1,7 @@
 //! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many.
 
-use super::reference::{Problem, linear};
 use super::Linear;
+use super::reference::{Problem, linear};
 use crate::case::{Case, Input, Tolerance, weights};
 use crate::{Activation, DType, Tensor};
 
@@ -36,7 +36,7 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usiz
     let rx = if gaps { x.values.chunks(k).skip(1).step_by(2).flatten().copied().collect() } else { x.values.clone() };
     Case {
         op: "linear",
-        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" }) 
+        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" })
             + if gaps { " gaps" } else { "" }
             + if r.is_some() { " residual" } else { "" },
         dtype,

@@ -21,7 +21,13 @@ pub(super) fn pack(raws: &[Raw<'_>], k: usize, n: usize, w: &Weights) -> Result<
 }
 
 /// Rows `rows` of a file's matrix of `columns` columns as outputs or, `turned`, as inputs.
-pub(super) fn pack_rows(raw: &Raw<'_>, columns: usize, rows: Range<usize>, turned: bool, w: &Weights) -> Result<Weight> {
+pub(super) fn pack_rows(
+    raw: &Raw<'_>,
+    columns: usize,
+    rows: Range<usize>,
+    turned: bool,
+    w: &Weights,
+) -> Result<Weight> {
     let first = rows.start;
     with_elem!("linear", w.dtype(), T => {
         if !turned {

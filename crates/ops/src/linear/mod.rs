@@ -115,7 +115,13 @@ impl Linear {
     }
 
     /// Rows `rows` of the tensor `name` `[.., ..]`; `turned`: its rows are inputs and not outputs.
-    pub(crate) fn from_rows(w: &Weights, name: &str, dims: &[usize; 2], rows: Range<usize>, turned: bool) -> Result<Linear> {
+    pub(crate) fn from_rows(
+        w: &Weights,
+        name: &str,
+        dims: &[usize; 2],
+        rows: Range<usize>,
+        turned: bool,
+    ) -> Result<Linear> {
         let raw = w.raw(name, dims)?;
         if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
             return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
@@ -209,10 +215,10 @@ impl Op for LinearOp {
 
     fn scratch(&self, rung: Rung) -> usize {
         // Composed keeps the product, the sums and what the activation makes until the last of them is the result; the
-        // quick GELU and the sigmoid take four steps.
+        // quick GELU and the sigmoid take four steps in f32.
         let activation = match self.activation {
             Activation::None => 0,
-            Activation::QuickGelu | Activation::Sigmoid => 4,
+            Activation::QuickGelu | Activation::Sigmoid => 4 * 4 / self.x.dtype().size(),
             _ => 1,
         };
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());

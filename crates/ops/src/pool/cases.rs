@@ -5,14 +5,8 @@ use super::{Pooling, pool};
 use crate::case::{Case, Input, Tolerance};
 use crate::{DType, Segments};
 
-const ALL: &[Pooling] = &[
-    Pooling::Cls,
-    Pooling::Mean,
-    Pooling::Max,
-    Pooling::MeanSqrtLen,
-    Pooling::WeightedMean,
-    Pooling::LastToken,
-];
+const ALL: &[Pooling] =
+    &[Pooling::Cls, Pooling::Mean, Pooling::Max, Pooling::MeanSqrtLen, Pooling::WeightedMean, Pooling::LastToken];
 
 pub(crate) fn cases() -> Vec<Case> {
     type Shape = (&'static [usize], &'static [usize], usize, &'static [Pooling]);

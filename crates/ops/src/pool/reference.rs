@@ -14,10 +14,8 @@ pub(super) struct Problem<'a> {
 pub(super) fn pool(p: &Problem<'_>) -> Vec<f64> {
     let mut y = Vec::new();
     for (range, skip) in p.segments.iter().zip(p.skip) {
-        let tokens: Vec<(f64, &[f32])> = (0..range.len())
-            .skip(*skip)
-            .map(|i| ((i + 1) as f64, &p.x[(range.start + i) * p.n..][..p.n]))
-            .collect();
+        let tokens: Vec<(f64, &[f32])> =
+            (0..range.len()).skip(*skip).map(|i| ((i + 1) as f64, &p.x[(range.start + i) * p.n..][..p.n])).collect();
         let count = tokens.len() as f64;
         let weights: f64 = tokens.iter().map(|(w, _)| w).sum();
         for mode in p.modes {

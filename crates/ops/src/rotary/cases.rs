@@ -1,7 +1,7 @@
 //! Cases: whole heads and a part of them, a view into a fused projection, positions far out.
 
-use super::reference::{self, Problem};
 use super::Rotary;
+use super::reference::{self, Problem};
 use crate::case::{Case, Input, Tolerance, ids, weights};
 use crate::{DType, Tensor};
 

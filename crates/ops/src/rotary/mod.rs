@@ -48,7 +48,9 @@ impl Rotary {
     pub fn forward(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
         let half = self.cos.dims()[1];
         match *x.dims() {
-            [tokens, _, size] if positions.dims() == [tokens] && 2 * half <= size && positions.dtype() == DType::U32 => {
+            [tokens, _, size]
+                if positions.dims() == [tokens] && 2 * half <= size && positions.dtype() == DType::U32 =>
+            {
                 ladder::run(RotaryOp { x: x.clone(), positions: positions.clone(), rotary: self.clone() })
             }
             ref other => {

@@ -6,8 +6,7 @@ use crate::case::{Case, Input, Tolerance};
 
 pub(crate) fn cases() -> Vec<Case> {
     // rows, width, centre, spread
-    let shapes =
-        [(64, 128, 0.0, 2.0), (5, 33, 0.0, 1.0), (3, 1, 0.0, 1.0), (7, 500, 0.0, 4.0), (4, 40, 1000.0, 30.0)];
+    let shapes = [(64, 128, 0.0, 2.0), (5, 33, 0.0, 1.0), (3, 1, 0.0, 1.0), (7, 500, 0.0, 4.0), (4, 40, 1000.0, 30.0)];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }

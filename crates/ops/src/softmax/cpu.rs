@@ -47,7 +47,7 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f
         let scale = S::splat(scale);
         let mut largest = S::splat(f32::NEG_INFINITY);
         vectors!(S, scores.len(), |i, lanes| {
-            // The lanes beyond the row repeat its first score, which cannot become the largest by itself.
+            // The lanes beyond the row repeat a score of it, which cannot become the largest by itself.
             let mut v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
             if let Some(bias) = bias {
                 v = S::add(v, get::<S, f32>(bias, i, lanes, bias[i]));

@@ -24,7 +24,11 @@ fn one(seed: u64, dtype: DType, (lengths, k, n, how): (&'static [usize], usize, 
     let (rx, rw, rb) = (x.clone(), w.clone(), b.clone());
     Case {
         op: "splade",
-        name: format!("{lengths:?} x {k} → {n}, {}{}", if how.sum { "sum" } else { "max" }, if how.twice { ", twice" } else { "" }),
+        name: format!(
+            "{lengths:?} x {k} → {n}, {}{}",
+            if how.sum { "sum" } else { "max" },
+            if how.twice { ", twice" } else { "" }
+        ),
         dtype,
         // All in f32. Composed rounds the product to T before the rest.
         tolerance: Tolerance { fused: 0.0, composed: 2.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },

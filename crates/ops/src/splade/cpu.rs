@@ -4,7 +4,7 @@
 
 use super::{Splade, SpladeOp};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Sink, multiply};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
@@ -67,7 +67,12 @@ impl<T: Elem> Kernel for Task<'_, T> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let Task { x, b, rows, panels, wide, mut sink } = self;
-        multiply::<S, T, T>(x, b, rows, panels, wide, &mut sink);
+        let mut first = rows.start;
+        while first < rows.end {
+            let block = first..(first + BLOCK).min(rows.end);
+            multiply::<S, T, T>(x, b, block, panels.clone(), wide, &mut sink);
+            first += BLOCK;
+        }
     }
 }
 

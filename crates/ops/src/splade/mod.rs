@@ -11,6 +11,7 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
+use crate::cpu::gemm::BLOCK;
 use crate::ladder::{self, Op, Rung};
 use crate::linear::Weight;
 use crate::{Activation, DType, Error, Linear, Result, Segments, Tensor};
@@ -37,7 +38,14 @@ pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, how: Splade)
     let (weight, bias, activation) = vocabulary.parts();
     let fits = *x.dims() == [segments.tokens(), weight.k()] && x.dtype() == weight.dtype();
     if !fits || activation != Activation::None {
-        let what = format!("x {:?} in {} for {} packed tokens and a plain {} → {}", x.dims(), x.dtype(), segments.tokens(), weight.k(), weight.n());
+        let what = format!(
+            "x {:?} in {} for {} packed tokens and a plain {} → {}",
+            x.dims(),
+            x.dtype(),
+            segments.tokens(),
+            weight.k(),
+            weight.n()
+        );
         return Err(Error::call("splade", what));
     }
     ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), weight: weight.clone(), bias: bias.cloned(), how })
@@ -67,9 +75,14 @@ impl Op for SpladeOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: of the longest sequence its logits in T and in f32, and two steps of theirs.
         let logits = self.segments.longest() * self.weight.n();
-        if rung == Rung::Composed { logits * (self.x.dtype().size() + 3 * 4) } else { 0 }
+        match rung {
+            // Each worker's rows in f32, where they are not f32 already.
+            Rung::Fused if self.x.dtype() == DType::F32 => 0,
+            Rung::Fused => rayon::current_num_threads() * BLOCK * self.weight.k() * 4,
+            // Of the longest sequence its logits in T and in f32, and two steps of theirs.
+            _ => logits * (self.x.dtype().size() + 3 * 4),
+        }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

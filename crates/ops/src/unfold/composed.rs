@@ -11,7 +11,8 @@ pub(super) fn run(op: &UnfoldOp) -> Result<Tensor> {
     let mut parts = Vec::with_capacity(op.segments.count());
     for range in op.segments.iter() {
         let padded = Tensor::cat(&[&ends, &x.narrow(0, range.start, range.len())?, &ends], 0)?;
-        let shifted = (0..op.width).map(|j| padded.narrow(0, j, range.len())).collect::<candle_core::Result<Vec<_>>>()?;
+        let shifted =
+            (0..op.width).map(|j| padded.narrow(0, j, range.len())).collect::<candle_core::Result<Vec<_>>>()?;
         parts.push(Tensor::stack(&shifted, 2)?.reshape((range.len(), n * op.width))?);
     }
     Ok(Tensor::cat(&parts, 0)?)

@@ -1,11 +1,11 @@
 //! One token's window at a time: strided writes, a small part of the product that follows.
 
 use super::UnfoldOp;
-use crate::ladder::Op;
 use crate::Result;
 use crate::cpu::Isa;
 use crate::cpu::elem::with_elem;
 use crate::cpu::rows::{Reading, fill_rows};
+use crate::ladder::Op;
 use crate::tensor::host;
 
 pub(super) fn run(op: &UnfoldOp, _: Isa) -> Result<candle_core::Tensor> {

@@ -17,7 +17,11 @@ use crate::{DType, Error, Result, Segments, Tensor};
 /// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
     match *x.dims() {
-        [tokens, n] if tokens == segments.tokens() && width % 2 == 1 && n.checked_mul(width).is_some() => {
+        [tokens, n]
+            if tokens == segments.iter().map(|range| range.len()).sum::<usize>()
+                && width % 2 == 1
+                && n.checked_mul(width).is_some() =>
+        {
             ladder::run(UnfoldOp { x: x.clone(), segments: segments.clone(), width })
         }
         ref other => {

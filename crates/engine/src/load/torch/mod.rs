@@ -52,6 +52,8 @@ pub(crate) struct Entry {
     pub(crate) dims: Vec<usize>,
     /// Its bytes in the file, exactly as many as the shape takes.
     pub(crate) bytes: Range<usize>,
+    /// Whether a matrix lies there column by column: torch saves a transposed one as it is.
+    pub(crate) turned: bool,
 }
 
 /// Every tensor of the state dict in the checkpoint `bytes`, in the file's order, each name once. The error ends a
@@ -89,12 +91,14 @@ fn locate(tensor: &state::Tensor, storage: &Range<usize>) -> Result<Entry, Strin
     // Whoever multiplies the shape later may start with the large ones, so a zero among them excuses nothing.
     let room = dims.iter().try_fold(size, |n, &d| n.checked_mul(d.max(1))).ok_or_else(too_large)?;
     let empty = dims.contains(&0);
+    let turned =
+        matches!((&dims[..], &strides[..]), ([rows, columns], [1, step]) if step == rows && *rows > 1 && *columns > 1);
     let mut step = 1;
-    for (&dim, &stride) in dims.iter().zip(strides).rev() {
+    for (&dim, &stride) in dims.iter().zip(strides).rev().filter(|_| !turned) {
         // Along an axis of one there are no steps, and torch leaves anything there.
         if dim != 1 && stride != step && !empty {
             return Err(format!(
-                "its shape {dims:?} with strides {strides:?} is transposed or has gaps; save it again in Python after \
+                "its shape {dims:?} with strides {strides:?} has gaps or turned axes; save it again in Python after \
                  .contiguous(), or as safetensors"
             ));
         }
@@ -109,7 +113,7 @@ fn locate(tensor: &state::Tensor, storage: &Range<usize>) -> Result<Entry, Strin
     let end = start.and_then(|start| start.checked_add(bytes)).filter(|&end| end <= length * size);
     match (start, end) {
         (Some(start), Some(end)) => {
-            Ok(Entry { dtype, dims: dims.clone(), bytes: storage.start + start..storage.start + end })
+            Ok(Entry { dtype, dims: dims.clone(), bytes: storage.start + start..storage.start + end, turned })
         }
         _ => Err(format!("{dims:?} from element {offset} on does not fit its storage of {length} elements")),
     }

@@ -41,7 +41,7 @@ fn reads_what_torch_wrote() {
         let found: Vec<Vec<String>> = found
             .unwrap_or_else(|why| panic!("{file}: {why}"))
             .into_iter()
-            .map(|(name, Entry { dtype, dims, bytes: at })| {
+            .map(|(name, Entry { dtype, dims, bytes: at, .. })| {
                 let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
                 vec![name, format!("{dtype:?}"), dims.join(","), hex(&bytes[at])]
             })
@@ -135,7 +135,10 @@ fn the_builders_here_make_sound_files() {
     let bytes = checkpoint(&dict(&tensor("0", 6, 2, &[2, 2], &[2, 1])));
     let found = index(&bytes).unwrap();
     let start = bytes.windows(24).position(|w| w == [7; 24]).unwrap();
-    assert_eq!(found, [("w".into(), Entry { dtype: Dtype::F32, dims: vec![2, 2], bytes: start + 8..start + 24 })]);
+    assert_eq!(
+        found,
+        [("w".into(), Entry { dtype: Dtype::F32, dims: vec![2, 2], bytes: start + 8..start + 24, turned: false })]
+    );
 }
 
 #[test]
@@ -183,7 +186,9 @@ fn shapes_must_fit_their_storages() {
     said(tensor("0", 6, 0, &[i64::MAX, i64::MAX, 0], &[0, 0, 0]), "larger than any memory");
     said(tensor("0", 6, 0, &[0, i64::MAX, i64::MAX], &[0, 0, 0]), "larger than any memory");
     said(tensor("0", 6, 0, &[1 << 40], &[1]), "does not fit");
-    said(tensor("0", 6, 0, &[2, 3], &[1, 2]), "transposed or has gaps");
+    // A transposed matrix is read as it lies.
+    assert!(index(&checkpoint(&dict(&tensor("0", 6, 0, &[2, 3], &[1, 2])))).is_ok_and(|found| found[0].1.turned));
+    said(tensor("0", 24, 0, &[2, 3, 4], &[1, 2, 6]), "gaps or turned axes");
     said(tensor("0", 6, 0, &[2, 3], &[1]), "do not match");
     said(tensor("0", 6, 0, &[1; 9], &[1; 9]), "too many axes");
     assert_eq!(fits(tensor("0", 6, 0, &[1, 1, 6, 1], &[0, 99, 1, i64::MAX])), 24);
@@ -420,7 +425,7 @@ fn mutated_checkpoints_never_panic() {
         };
         let found = index(&bytes);
         counts[round % 2][usize::from(found.is_ok())] += 1;
-        for (name, Entry { dtype, dims, bytes: at }) in found.unwrap_or_default() {
+        for (name, Entry { dtype, dims, bytes: at, .. }) in found.unwrap_or_default() {
             assert!(bytes.get(at.clone()).is_some(), "round {round}: {name} at {at:?} of {}", bytes.len());
             assert_eq!(at.len(), dims.iter().product::<usize>() * dtype.size(), "round {round}: {name}");
         }

@@ -252,7 +252,9 @@ impl<P: Pipeline> Session<P> {
         let tokens: Vec<usize> = works.iter().map(|w| w.sequence.ids.len()).collect();
         for (i, work) in works.iter().enumerate() {
             if let Some(id) = work.sequence.ids.iter().find(|id| **id as usize >= self.plan.vocabulary) {
-                let why = format!("token {id} is beyond the {} words of the model's table", self.plan.vocabulary);
+                let words = self.plan.vocabulary;
+                let why =
+                    format!("token {id} is beyond the model's {words} words; do tokenizer and model belong together?");
                 return Err(Error::Text { text: i, why });
             }
         }

@@ -161,6 +161,6 @@ mod tests {
         let checkpoint = Checkpoint::open(dir.path()).unwrap();
         let raw = checkpoint.get("turned").unwrap().unwrap();
         let values: Vec<f32> = raw.bytes.as_chunks::<4>().0.iter().map(|b| f32::from_le_bytes(*b)).collect();
-        assert_eq!((&raw.dims[..], &values[..]), (&[3, 2][..], &[0.0, 3.0, 1.0, 4.0, 2.0, 5.0][..]));
+        assert_eq!((&raw.dims[..], &values[..]), (&[3, 2][..], &[-2.0, 0.25, -1.25, 1.0, -0.5, 1.75][..]));
     }
 }

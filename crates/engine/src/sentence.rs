@@ -97,14 +97,13 @@ impl Entry {
 #[derive(Default, Deserialize)]
 struct SentenceConfig {
     max_seq_length: Option<usize>,
-    #[serde(default)]
-    do_lower_case: bool,
+    do_lower_case: Option<bool>,
 }
 
 #[derive(Default, Deserialize)]
 struct Prompts {
     #[serde(default)]
-    prompts: BTreeMap<String, String>,
+    prompts: BTreeMap<String, Option<String>>,
     default_prompt_name: Option<String>,
 }
 
@@ -129,7 +128,7 @@ impl Recipe {
             poolings: Vec::new(),
             include_prompt: true,
             tail: Vec::new(),
-            prompts: prompts.prompts,
+            prompts: prompts.prompts.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect(),
             default_prompt: prompts.default_prompt_name,
         };
         let path = dir.join("modules.json");
@@ -292,7 +291,7 @@ pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
     let plain = plain_reading(root)?;
     Ok(Reading {
         max_tokens: config.max_seq_length.or(plain.max_tokens),
-        manner: Manner { lower_case: config.do_lower_case, table: None },
+        manner: Manner { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain
     })
 }

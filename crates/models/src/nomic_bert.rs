@@ -22,6 +22,9 @@ struct Config {
     n_layer: usize,
     n_head: usize,
     n_inner: Option<usize>,
+    /// Not rounded up: transformers 5 takes the width as it is told.
+    #[serde(skip)]
+    exact_inner: bool,
     n_positions: usize,
     max_trained_positions: usize,
     type_vocab_size: usize,
@@ -59,6 +62,7 @@ impl Default for Config {
             n_layer: 12,
             n_head: 12,
             n_inner: None,
+            exact_inner: false,
             n_positions: 1024,
             max_trained_positions: 2048,
             type_vocab_size: 2,
@@ -122,6 +126,7 @@ fn read(config: &Value) -> Result<Config> {
         n_layer: n.num_hidden_layers.unwrap_or(12),
         n_head: heads,
         n_inner: Some(n.intermediate_size.unwrap_or(3072)),
+        exact_inner: true,
         n_positions: n.max_position_embeddings.unwrap_or(2048),
         type_vocab_size: n.type_vocab_size.unwrap_or(2),
         layer_norm_epsilon: n.layer_norm_eps.unwrap_or(1e-12),
@@ -187,7 +192,7 @@ impl Config {
     /// Between the products of an MLP.
     fn inner(&self, gated: bool) -> Result<usize> {
         let n = self.n_inner.or(self.n_embd.checked_mul(4));
-        let n = if gated { n.and_then(|n| n.checked_next_multiple_of(256)) } else { n };
+        let n = if gated && !self.exact_inner { n.and_then(|n| n.checked_next_multiple_of(256)) } else { n };
         n.ok_or_else(|| Error::Config(format!("n_inner {:?} is not supported", self.n_inner)))
     }
 

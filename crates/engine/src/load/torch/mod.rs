@@ -1,13 +1,17 @@
 //! Weights in a checkpoint as `torch.save` has written it since torch 1.6: a zip whose entries are stored as they are, a
-//! pickle that says which tensors there are, and one entry of bytes for each storage. Python would run the pickle; here
-//! it is only read (see `pickle`), and what a state dict does not need is refused by name.
+//! pickle that says which tensors there are, and one entry of bytes for each storage. Before that, and when asked to, it
+//! wrote pickles and bytes one after the other (see `legacy`). Python would run the pickle; here it is only read (see
+//! `pickle`), and what a state dict does not need is refused by name.
 
+mod legacy;
 mod pickle;
 mod state;
 #[cfg(test)]
 mod tests;
 mod zip;
 
+use pickle::{Machine, Value};
+use std::collections::HashMap;
 use std::ops::Range;
 
 /// A format that torch stores; named as safetensors names it, so that messages agree.
@@ -56,31 +60,58 @@ pub(crate) struct Entry {
     pub(crate) turned: bool,
 }
 
+const BIG_ENDIAN: &str = "was written by a big-endian machine, whose numbers read otherwise; save it again on another";
+
+/// A checkpoint whose pickle has been read.
+struct Checkpoint<'a> {
+    machine: Machine<'a>,
+    /// What the pickle holds.
+    value: Value<'a>,
+    /// Where the bytes of each storage lie.
+    storages: HashMap<&'a str, Range<usize>>,
+}
+
 /// Every tensor of the state dict in the checkpoint `bytes`, in the file's order, each name once. The error ends a
-/// sentence that begins with the file's name. Only the directory and the pickle are read, so a mapped file stays on disk.
+/// sentence that begins with the file's name. Only the directory and the pickles are read, so a mapped file stays on disk.
 pub(crate) fn index(bytes: &[u8]) -> Result<Vec<(String, Entry)>, String> {
+    let Checkpoint { machine, value, storages } = if zip::is_one(bytes) {
+        zipped(bytes)?
+    } else if let Some(at) = legacy::after_magic(bytes) {
+        legacy::checkpoint(bytes, at)?
+    } else {
+        return Err(
+            "is not a checkpoint of torch.save: either something else wrote it, then load it in Python and save \
+                    model.state_dict(), best as safetensors; or it is not the file at all but a pointer to it or a \
+                    page, then fetch it again"
+                .into(),
+        );
+    };
+    let place = |tensor: &state::Tensor| {
+        let at = storages.get(tensor.key).ok_or_else(|| format!("its bytes, data/{}, are missing", tensor.key));
+        at.and_then(|at| locate(tensor, at))
+    };
+    let tensors = state::state_dict(&machine, value)?.into_iter().map(|(name, tensor)| match place(&tensor) {
+        Ok(entry) => Ok((name.to_owned(), entry)),
+        Err(what) => Err(format!("holds a tensor that cannot be read: {}: {what}", pickle::shown(name.as_bytes()))),
+    });
+    tensors.collect()
+}
+
+/// The checkpoint in a zip.
+fn zipped(bytes: &[u8]) -> Result<Checkpoint<'_>, String> {
     let entries = zip::entries(bytes)?;
     if let Some(order) = entries.get("byteorder").and_then(|at| bytes.get(at.clone()))
         && order != b"little"
     {
-        return Err("was written by a big-endian machine (byteorder is not `little`); save it again on another".into());
+        return Err(BIG_ENDIAN.into());
     }
     let pickled = entries
         .get("data.pkl")
         .and_then(|at| bytes.get(at.clone()))
         .ok_or("is a zip without data.pkl, so not a checkpoint of torch.save")?;
-    let place = |tensor: &state::Tensor| {
-        let key = format!("data/{}", tensor.key);
-        entries
-            .get(key.as_str())
-            .ok_or_else(|| format!("its bytes, {key}, are missing"))
-            .and_then(|at| locate(tensor, at))
-    };
-    let tensors = state::state_dict(pickled)?.into_iter().map(|(name, tensor)| match place(&tensor) {
-        Ok(entry) => Ok((name.to_owned(), entry)),
-        Err(what) => Err(format!("holds a tensor that cannot be read: {}: {what}", pickle::shown(name.as_bytes()))),
-    });
-    tensors.collect()
+    let (machine, value) = Machine::run(pickled)?;
+    let storages = entries.into_iter().filter_map(|(name, at)| Some((name.strip_prefix("data/")?, at))).collect();
+    Ok(Checkpoint { machine, value, storages })
 }
 
 /// The bytes of `tensor`, given those of its storage.

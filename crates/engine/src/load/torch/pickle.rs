@@ -10,7 +10,7 @@ use super::Dtype;
 /// A tensor takes about 30 values, and no model that one file holds has as many as 50 000 tensors.
 const MOST: usize = 3 << 19;
 /// As many tensors take a sixth of this. A step is so short that time needs no other limit.
-const LONGEST: usize = 64 << 20;
+pub(super) const LONGEST: usize = 64 << 20;
 /// Torch's names for its storages and formats. The last ones came when storages had become untyped.
 const FORMATS: [(&str, &str, Dtype); 15] = [
     ("DoubleStorage", "float64", Dtype::F64),
@@ -32,11 +32,14 @@ const FORMATS: [(&str, &str, Dtype); 15] = [
 
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
-    /// What no tensor depends on: numbers with a point, lists, bytes, None.
+    /// What no tensor depends on: numbers with a point, sets, bytes.
     Other,
+    None,
+    Bool(bool),
     Int(i64),
     Text(&'a [u8]),
     Tuple(Span),
+    List(u32),
     Dict(u32),
     Global(Global),
     /// The tuple that names it.
@@ -66,7 +69,8 @@ pub(super) enum Global {
 
 #[derive(Default)]
 pub(super) struct Machine<'a> {
-    rest: &'a [u8],
+    /// What has not been read yet; at the end, what follows the pickle.
+    pub(super) rest: &'a [u8],
     stack: Vec<Value<'a>>,
     /// How high the stack was at each mark that is still open.
     marks: Vec<usize>,
@@ -75,11 +79,16 @@ pub(super) struct Machine<'a> {
     items: Vec<Value<'a>>,
     /// The insides of all dicts as they were set: which dict, key, value.
     set: Vec<(u32, Value<'a>, Value<'a>)>,
-    dicts: u32,
+    /// The texts in all lists as they came: which list, text. Nobody asks for anything else that is in one.
+    listed: Vec<(u32, &'a [u8])>,
+    /// What stood under every storage, in the pickle's order.
+    storages: Vec<Span>,
+    /// So many dicts and lists.
+    made: u32,
 }
 
 impl<'a> Machine<'a> {
-    /// Runs `pickle`: what it holds, and the machine that knows what is in that.
+    /// Runs the pickle that `pickle` begins with: what it holds, and the machine that knows what is in that.
     pub(super) fn run(pickle: &'a [u8]) -> Result<(Machine<'a>, Value<'a>), String> {
         if pickle.len() > LONGEST {
             return Err(format!("has a pickle of {} bytes; none that lists tensors is over {LONGEST}", pickle.len()));
@@ -94,7 +103,8 @@ impl<'a> Machine<'a> {
 
     /// Runs one opcode; what the pickle holds, when that was its last.
     fn step(&mut self) -> Result<Option<Value<'a>>, String> {
-        if self.stack.len() + self.marks.len() + self.memo.len() + self.items.len() + 3 * self.set.len() > MOST {
+        let kept = self.stack.len() + self.marks.len() + self.memo.len() + self.items.len();
+        if kept + 3 * self.set.len() + self.listed.len() + self.storages.len() > MOST {
             return Err(format!("has a pickle of more than {MOST} values, which no state dict needs"));
         }
         let value = match self.number(1)? as u8 {
@@ -113,7 +123,10 @@ impl<'a> Machine<'a> {
                 self.stack.truncate(from);
                 return Ok(None);
             }
-            b'N' | 0x88 | 0x89 | b']' | 0x8f => Value::Other,
+            b'N' => Value::None,
+            code @ 0x88..=0x89 => Value::Bool(code == 0x88),
+            b']' => Value::List(self.make()),
+            0x8f => Value::Other,
             b'K' => Value::Int(self.number(1)? as i64),
             b'M' => Value::Int(self.number(2)? as i64),
             b'J' => Value::Int((self.number(4)? as i32).into()),
@@ -134,7 +147,7 @@ impl<'a> Machine<'a> {
                 let from = self.cut()?;
                 self.tuple(from)
             }
-            b'}' => self.dict(),
+            b'}' => Value::Dict(self.make()),
             b's' => {
                 let from = self.down(2)?;
                 return self.assign(from);
@@ -143,12 +156,13 @@ impl<'a> Machine<'a> {
                 let from = self.cut()?;
                 return self.assign(from);
             }
-            // What lists and sets hold is no part of a state dict.
-            b'a' => self.pop().and_then(|_| self.pop())?,
+            b'a' => {
+                let from = self.down(1)?;
+                self.append(from)?
+            }
             b'e' | 0x90 => {
                 let from = self.cut()?;
-                self.stack.truncate(from);
-                self.pop()?
+                self.append(from)?
             }
             b'h' => self.recall(1)?,
             b'j' => self.recall(4)?,
@@ -161,7 +175,10 @@ impl<'a> Machine<'a> {
                 _ => return Err(broken()),
             },
             b'Q' => match self.pop()? {
-                Value::Tuple(id) => Value::Storage(id),
+                Value::Tuple(id) => {
+                    self.storages.push(id);
+                    Value::Storage(id)
+                }
                 _ => return Err(broken()),
             },
             b'R' => match (self.pop()?, self.pop()?) {
@@ -190,7 +207,7 @@ impl<'a> Machine<'a> {
     /// A call, of which only the record is made.
     fn call(&mut self, function: Global, arguments: Span) -> Result<Value<'a>, String> {
         match (function, self.items(arguments)) {
-            (Global::OrderedDict, []) => Ok(self.dict()),
+            (Global::OrderedDict, []) => Ok(Value::Dict(self.make())),
             (Global::Tensor, _) => Ok(Value::Tensor(arguments)),
             // Whether it wants a gradient, its hooks and its attributes follow.
             (Global::Parameter, &[tensor @ Value::Tensor(_), ..]) => Ok(tensor),
@@ -203,6 +220,16 @@ impl<'a> Machine<'a> {
     /// What `dict` holds, as it was set.
     pub(super) fn entries(&self, dict: u32) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
         self.set.iter().filter(move |(owner, ..)| *owner == dict).map(|&(_, key, value)| (key, value))
+    }
+
+    /// The texts in `list`.
+    pub(super) fn texts(&self, list: u32) -> impl Iterator<Item = &'a [u8]> {
+        self.listed.iter().filter(move |(owner, _)| *owner == list).map(|&(_, text)| text)
+    }
+
+    /// Every storage that was named, also those that no state dict has, as often as it was.
+    pub(super) fn storages(&self) -> &[Span] {
+        &self.storages
     }
 
     fn pop(&mut self) -> Result<Value<'a>, String> {
@@ -233,9 +260,21 @@ impl<'a> Machine<'a> {
         &self.items[at as usize..][..len as usize]
     }
 
-    fn dict(&mut self) -> Value<'a> {
-        self.dicts += 1;
-        Value::Dict(self.dicts)
+    /// The number of a new dict or list.
+    fn make(&mut self) -> u32 {
+        self.made += 1;
+        self.made
+    }
+
+    /// Adds the stack from `from` on to the list or set below, which is taken off too.
+    fn append(&mut self, from: usize) -> Result<Value<'a>, String> {
+        let below = self.stack[self.down(self.stack.len() - from + 1)?];
+        for value in self.stack.drain(from..) {
+            if let (Value::List(list), Value::Text(text)) = (below, value) {
+                self.listed.push((list, text));
+            }
+        }
+        self.pop()
     }
 
     /// Sets the pairs on the stack from `from` on in the dict below them.

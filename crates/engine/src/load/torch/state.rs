@@ -25,9 +25,21 @@ pub(super) struct Tensor<'a> {
     pub(super) strides: Vec<usize>,
 }
 
-/// The tensors of the state dict that `pickle` holds, in its order; no name comes twice.
-pub(super) fn state_dict(pickle: &[u8]) -> Result<Vec<(&str, Tensor<'_>)>, String> {
-    let (machine, mut value) = Machine::run(pickle)?;
+/// A storage as the pickle names it.
+#[derive(PartialEq, Eq)]
+pub(super) struct Storage<'a> {
+    /// None where it is untyped: then the tensor says.
+    pub(super) dtype: Option<Dtype>,
+    pub(super) key: &'a str,
+    /// Elements, or bytes where it is untyped.
+    pub(super) length: usize,
+}
+
+/// The tensors of the state dict in the pickle's `value`, in its order; no name comes twice.
+pub(super) fn state_dict<'a>(
+    machine: &Machine<'a>,
+    mut value: Value<'a>,
+) -> Result<Vec<(&'a str, Tensor<'a>)>, String> {
     // Twice is as deep as anybody nests, {"model": {"state_dict": {…}}}, and a dict may hold itself.
     for _ in 0..2 {
         let Value::Dict(dict) = value else { break };
@@ -39,7 +51,7 @@ pub(super) fn state_dict(pickle: &[u8]) -> Result<Vec<(&str, Tensor<'_>)>, Strin
         value = nested;
     }
     if let Value::Dict(dict) = value
-        && let tensors = tensors(&machine, dict)?
+        && let tensors = tensors(machine, dict)?
         && !tensors.is_empty()
     {
         return Ok(tensors);
@@ -85,32 +97,49 @@ fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'st
         [Value::Global(Global::Dtype(dtype))] => Some(*dtype),
         _ => return Err("its values are marked as negated or conjugated; save it again after .resolve_neg()"),
     };
-    let &[Value::Text(b"storage"), Value::Global(Global::Storage(stored)), Value::Text(key), _, Value::Int(length)] =
-        machine.items(id)
-    else {
-        return Err("its storage is not named as torch.save names it");
-    };
+    let Storage { dtype: stored, key, length } = storage(machine, id)?;
     let (dtype, length) = match (given, stored) {
         (Some(dtype), Some(stored)) if dtype != stored => return Err("it and its storage differ in format"),
         (_, Some(stored)) => (stored, length),
-        (Some(dtype), None) => (dtype, length / dtype.size() as i64),
+        (Some(dtype), None) => (dtype, length / dtype.size()),
         (None, None) => return Err("its storage has no format"),
     };
-    let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= 64);
     let (size, stride) = (machine.items(size), machine.items(stride));
     if size.len() != stride.len() || size.len() > MOST_AXES {
         return Err("its shape and its strides do not match, or it has too many axes");
     }
-    let whole = |value: &Value| match value {
-        Value::Int(n) => usize::try_from(*n).map_err(|_| "its shape has a negative number"),
-        _ => Err("its shape is not made of whole numbers"),
-    };
     Ok(Tensor {
         dtype,
-        key: key.ok_or("its storage has a name that torch.save would not give")?,
-        length: whole(&Value::Int(length))?,
+        key,
+        length,
         offset: whole(&Value::Int(offset))?,
         dims: size.iter().map(whole).collect::<Result<_, _>>()?,
         strides: stride.iter().map(whole).collect::<Result<_, _>>()?,
     })
+}
+
+/// The storage of that tuple. The older format has one thing more, None unless the storage is a view of another.
+pub(super) fn storage<'a>(machine: &Machine<'a>, id: Span) -> Result<Storage<'a>, &'static str> {
+    let (&[Value::Text(b"storage"), Value::Global(Global::Storage(dtype)), Value::Text(key), _, ref length]
+    | &[
+        Value::Text(b"storage"),
+        Value::Global(Global::Storage(dtype)),
+        Value::Text(key),
+        _,
+        ref length,
+        Value::None,
+    ]) = machine.items(id)
+    else {
+        return Err("its storage is not named as torch.save names it");
+    };
+    let key = std::str::from_utf8(key).ok().filter(|key| key.len() <= 64);
+    let key = key.ok_or("its storage has a name that torch.save would not give")?;
+    Ok(Storage { dtype, key, length: whole(length)? })
+}
+
+fn whole(value: &Value) -> Result<usize, &'static str> {
+    match value {
+        Value::Int(n) => usize::try_from(*n).map_err(|_| "its shape or its storage has a negative number"),
+        _ => Err("its shape or its storage is not counted in whole numbers"),
+    }
 }

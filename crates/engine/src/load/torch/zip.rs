@@ -14,16 +14,13 @@ const ELSEWHERE: u64 = 0xffff_ffff;
 
 const CUT: &str = "is cut short or damaged; fetch it again";
 
+/// Whether `bytes` start as a zip does.
+pub(super) fn is_one(bytes: &[u8]) -> bool {
+    number(bytes, 0, 4) == Some(u64::from(LOCAL))
+}
+
 /// The entries of the checkpoint `bytes`, by name without the folder that torch puts them all in.
 pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, Range<usize>>, String> {
-    if number(bytes, 0, 4) != Some(u64::from(LOCAL)) {
-        return Err(
-            "is not a checkpoint of torch 1.6 or later (those are zip files): either it was saved by an older \
-                    torch, then load it in Python with weights_only=True and save it again, best as safetensors; or it \
-                    is not the file at all but a pointer to it or a page, then fetch it again"
-                .into(),
-        );
-    }
     let directory = directory(bytes).ok_or(CUT)?;
     let mut entries = HashMap::new();
     let mut spans = Vec::new();

@@ -52,6 +52,12 @@ pub struct TextOrPair<'a> {
     pub pair: Option<&'a str>,
 }
 
+impl<'a> From<(&'a str, &'a str)> for TextOrPair<'a> {
+    fn from((text, pair): (&'a str, &'a str)) -> Self {
+        TextOrPair { text, pair: Some(pair) }
+    }
+}
+
 impl<'a> From<&'a str> for TextOrPair<'a> {
     fn from(text: &'a str) -> Self {
         TextOrPair { text, pair: None }

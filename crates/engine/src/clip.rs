@@ -4,7 +4,7 @@ use crate::classifier::{Label, Scores};
 use crate::image::{Image, Processor};
 use crate::load::optional_json;
 use crate::sentence::{Entry, plain_reading};
-use crate::session::{Parts, Pipeline, Reading, Running, Session, Work, loaded, overflow};
+use crate::session::{Lot, Parts, Pipeline, Reading, Running, Session, loaded, overflow};
 use crate::source::{Progress, Reference};
 use crate::{Embeddings, Error, LoadOptions, Result};
 use rayon::prelude::*;
@@ -55,9 +55,7 @@ impl Clip {
     /// Vectors of texts, of length one.
     pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
         let Session { tokenizer, recipe, plan, .. } = &self.session;
-        let mut encoded = tokenizer.encode(texts, "")?;
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
-        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        let Lot { mut works, tokens, truncated } = Lot::of(tokenizer.encode(texts, "")?, 0);
         if let Some(length) = self.logits.padding {
             let padding = recipe.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
                 Error::file(
@@ -65,14 +63,13 @@ impl Clip {
                     "the model reads padded texts, and its tokenizer has no padding token",
                 )
             })?;
-            encoded.iter_mut().for_each(|e| {
-                e.sequence.ids.resize(length, padding);
-                e.sequence.types.clear();
+            works.iter_mut().for_each(|w| {
+                w.sequence.ids.resize(length, padding);
+                w.sequence.types.clear();
             });
         }
         let dimension = plan.dimension;
         let mut values = vec![0f32; texts.len() * dimension];
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
         self.session.run(works, |i, results| {
             values[i * dimension..][..dimension].copy_from_slice(results[0]);
             Ok(())

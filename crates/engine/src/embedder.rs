@@ -1,7 +1,7 @@
 //! Texts to vectors.
 
 use crate::sentence::{Module, Recipe};
-use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::{Lot, Parts, Pipeline, Reading, Session, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -82,12 +82,9 @@ impl Embedder {
             _ if recipe.include_prompt => 0,
             _ => tokenizer.prompt_tokens(prompt)?,
         };
-        let encoded = tokenizer.encode(texts, prompt)?;
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
-        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        let Lot { works, tokens, truncated } = Lot::of(tokenizer.encode(texts, prompt)?, skip);
         let dimension = plan.dimension;
         let mut values = vec![0f32; texts.len() * dimension];
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip }).collect();
         self.session.run(works, |i, results| {
             values[i * dimension..][..dimension].copy_from_slice(results[0]);
             Ok(())

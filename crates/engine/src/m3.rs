@@ -2,7 +2,7 @@
 
 use crate::multi::Vectors;
 use crate::sentence::Recipe;
-use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::{Lot, Parts, Pipeline, Reading, Session, loaded};
 use crate::source::{self, Files, Progress, Reference};
 use crate::sparse::SparseVector;
 use crate::{Error, LoadOptions, Result};
@@ -76,11 +76,8 @@ impl M3 {
 
     /// All three of each text, in the order of the texts.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Threes> {
-        let encoded = self.session.tokenizer.encode(texts, "")?;
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
-        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
-        let ids: Vec<Vec<u32>> = encoded.iter().map(|e| e.sequence.ids.clone()).collect();
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        let Lot { works, tokens, truncated } = Lot::of(self.session.tokenizer.encode(texts, "")?, 0);
+        let ids: Vec<Vec<u32>> = works.iter().map(|w| w.sequence.ids.clone()).collect();
         let mut all = vec![Three::default(); texts.len()];
         self.session.run(works, |i, results| {
             let [dense, weights, vectors] = results else { return Err(Error::Input("three results".into())) };

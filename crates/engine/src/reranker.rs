@@ -1,7 +1,7 @@
 //! A query and documents to an order.
 
 use crate::classifier::{Logits, LogitsRecipe, Representation, TextOrPair, sigmoid};
-use crate::session::{Session, Work, loaded};
+use crate::session::{Lot, Session, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 
@@ -76,10 +76,7 @@ impl Reranker {
     /// Orders `documents` by how well they answer `query`.
     pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
         let pairs: Vec<_> = documents.iter().map(|d| TextOrPair { text: query, pair: Some(d.as_ref()) }).collect();
-        let encoded = self.session.tokenizer.encode_pairs(&pairs)?;
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).sum();
-        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        let Lot { works, tokens, truncated } = Lot::of(self.session.tokenizer.encode_pairs(&pairs)?, 0);
         let mut ranked = Vec::with_capacity(documents.len());
         self.session.run(works, |index, results| {
             let logit = results[0][0];
@@ -94,6 +91,6 @@ impl Reranker {
         if options.texts {
             ranked.iter_mut().for_each(|r| r.text = Some(documents[r.index].as_ref().to_string()));
         }
-        Ok(Ranking { ranked, tokens, truncated })
+        Ok(Ranking { ranked, tokens: tokens.iter().sum(), truncated })
     }
 }

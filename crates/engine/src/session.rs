@@ -4,7 +4,7 @@ use crate::load::{Checkpoint, json};
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::source::{self, Files, Progress, Reference};
-use crate::text::{Manner, Tokenizer};
+use crate::text::{Encoded, Manner, Tokenizer};
 use crate::{Error, LoadOptions, Result, schedule};
 use sconce_models::{Batch, Limits, Sequence};
 use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor, Weights};
@@ -154,6 +154,25 @@ pub(crate) trait Pipeline: Sized + 'static {
 pub(crate) struct Work {
     pub(crate) sequence: Sequence,
     pub(crate) skip: usize,
+}
+
+/// Texts as works, with what callers are told of them.
+pub(crate) struct Lot {
+    pub(crate) works: Vec<Work>,
+    /// Tokens of each.
+    pub(crate) tokens: Vec<usize>,
+    /// Which were cut.
+    pub(crate) truncated: Vec<usize>,
+}
+
+impl Lot {
+    /// Of texts whose first `skip` tokens belong to a prompt that does not count.
+    pub(crate) fn of(encoded: Vec<Encoded>, skip: usize) -> Lot {
+        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
+        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip }).collect();
+        Lot { works, tokens, truncated }
+    }
 }
 
 /// A pipeline on its device.

@@ -3,7 +3,7 @@
 use crate::load::{json, optional_json};
 use crate::m3::{M3, has_m3};
 use crate::sentence::{Entry, plain_reading, reading};
-use crate::session::{Loaded, Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::{Loaded, Lot, Parts, Pipeline, Reading, Session, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
@@ -74,10 +74,7 @@ impl Sparse {
             }
             Kind::Splade(session) => session,
         };
-        let encoded = session.tokenizer.encode(texts, "")?;
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
-        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        let Lot { works, tokens, truncated } = Lot::of(session.tokenizer.encode(texts, "")?, 0);
         let mut vectors = vec![SparseVector::default(); texts.len()];
         session.run(works, |i, results| {
             vectors[i] = SparseVector::of(results[0]);

@@ -147,6 +147,22 @@ impl Embeddings {
     }
 }
 
+/// One layer after another, each named for the plan and shown to `watch`.
+pub(crate) fn through<L>(
+    mut x: Tensor,
+    layers: &[L],
+    watch: Watch<'_>,
+    run: impl Fn(usize, &L, &Tensor) -> Result<Tensor>,
+) -> Result<Tensor> {
+    watch(0, &x);
+    for (i, layer) in layers.iter().enumerate() {
+        let _at = at("layer", i);
+        x = run(i, layer, &x)?;
+        watch(i + 1, &x);
+    }
+    Ok(x)
+}
+
 /// Embeddings, and post-norm blocks one after another.
 pub(crate) struct Stack {
     pub embeddings: Embeddings,
@@ -164,13 +180,7 @@ impl Encoder for Stack {
         if let Some(project) = &self.project {
             x = project.forward(&x)?;
         }
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch, &self.scores)?;
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.scores))
     }
 
     fn hidden_size(&self) -> usize {

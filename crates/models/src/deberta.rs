@@ -1,10 +1,11 @@
 //! DeBERTa (He et al. 2020, arXiv:2006.03654): BERT's blocks, with scores between content and relative positions in place of
 //! positions in the input. What the second version keeps is shared with `deberta_v2`.
 
+use crate::block::through;
 use crate::config::{activation, head_size, parse};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Attention, Bias, Disentangled, LayerNorm, Linear, Pooling, Tensor, Weights, at, attention, embed};
+use sconce_ops::{Attention, Bias, Disentangled, LayerNorm, Linear, Pooling, Tensor, Weights, attention, embed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -174,14 +175,8 @@ impl Deberta {
 
 impl Encoder for Deberta {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.embeddings.forward(batch)?;
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch)?;
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        let x = self.embeddings.forward(batch)?;
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch))
     }
 
     fn hidden_size(&self) -> usize {

@@ -1,11 +1,12 @@
 //! DeBERTa v2 and v3 (He et al. 2021, arXiv:2111.09543): distances in logarithmic buckets, positions projected by the weights of
 //! the content, and in the largest models a convolution beside the first block.
 
+use crate::block::through;
 use crate::config::{activation, head_size, parse};
 use crate::deberta::{Config, Embeddings, Layer, Relative, SelfAttention, WORDS};
 use crate::head::root;
 use crate::{Batch, Encoder, Error, Limits, Result, Watch};
-use sconce_ops::{Bias, LayerNorm, Linear, Tensor, Weights, at, unfold};
+use sconce_ops::{Bias, LayerNorm, Linear, Tensor, Weights, unfold};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -71,18 +72,13 @@ impl DebertaV2 {
 
 impl Encoder for DebertaV2 {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.embeddings.forward(batch)?;
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            let y = layer.forward(&x, batch)?;
-            x = match self.convolution.as_ref().filter(|_| i == 0) {
-                Some(convolution) => convolution.forward(&x, &y, batch)?,
-                None => y,
-            };
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        through(self.embeddings.forward(batch)?, &self.layers, watch, |i, layer, x| {
+            let y = layer.forward(x, batch)?;
+            match self.convolution.as_ref().filter(|_| i == 0) {
+                Some(convolution) => convolution.forward(x, &y, batch),
+                None => Ok(y),
+            }
+        })
     }
 
     fn hidden_size(&self) -> usize {

@@ -2,11 +2,11 @@
 //! gated MLPs, and queries, keys and values in one matrix. Also Snowflake's Arctic-embed m v2.
 
 use crate::bert::WORDS;
-use crate::block::{Embeddings, Scores, SelfAttention, Shape};
+use crate::block::{Embeddings, Scores, SelfAttention, Shape, through};
 use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, at, glu};
+use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, glu};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -177,14 +177,8 @@ impl Gte {
 
 impl Encoder for Gte {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.embeddings.forward(batch)?;
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch, &self.rotary)?;
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        let x = self.embeddings.forward(batch)?;
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.rotary))
     }
 
     fn hidden_size(&self) -> usize {

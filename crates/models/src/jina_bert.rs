@@ -3,11 +3,11 @@
 //! a layer's input a second time.
 
 use crate::bert::{Config, WORDS};
-use crate::block::{Embeddings, Shape};
+use crate::block::{Embeddings, Shape, through};
 use crate::config::{parse, refuse};
 use crate::head::root;
 use crate::{Batch, Encoder, Error, Limits, Positions, Result, Watch};
-use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, at, attention, glu};
+use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, attention, glu};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
@@ -80,14 +80,8 @@ fn slopes(heads: usize) -> Vec<f32> {
 
 impl Encoder for JinaBert {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.embeddings.forward(batch)?;
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch, &self.slopes)?;
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        let x = self.embeddings.forward(batch)?;
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.slopes))
     }
 
     fn hidden_size(&self) -> usize {

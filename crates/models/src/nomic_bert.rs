@@ -1,13 +1,13 @@
 //! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with rotary positions and gated MLPs; in the second version
 //! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
 
-use crate::block::{Embeddings, Scores, SelfAttention};
+use crate::block::{Embeddings, Scores, SelfAttention, through};
 use crate::config::{Rope, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{
     Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights,
-    at, glu,
+    glu,
 };
 use serde::Deserialize;
 use serde_json::Value;
@@ -286,14 +286,8 @@ impl NomicBert {
 
 impl Encoder for NomicBert {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.embeddings.forward(batch)?;
-        watch(0, &x);
-        for (i, layer) in self.layers.iter().enumerate() {
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch, &self.rotary)?;
-            watch(i + 1, &x);
-        }
-        Ok(x)
+        let x = self.embeddings.forward(batch)?;
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.rotary))
     }
 
     fn hidden_size(&self) -> usize {

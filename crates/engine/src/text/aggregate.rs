@@ -1,11 +1,12 @@
 //! Token labels to entities, by the rules of the token-classification pipeline that people know.
 
 /// How tokens that belong together become one entity.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Every token by itself.
     None,
     /// Neighbours with the same label.
+    #[default]
     Simple,
     /// As `Simple`, by words; a word has the label of its first token.
     First,

@@ -81,7 +81,6 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &shape)?,
         project: None,
         layers: layers(&w, c.num_hidden_layers, &shape)?,
-        scores: Scores::scaled(shape.size),
         hidden_size: c.hidden_size,
         limits,
     }))
@@ -89,7 +88,9 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 
 /// The blocks under their usual names.
 pub(crate) fn layers(w: &Weights, count: usize, shape: &Shape) -> Result<Vec<PostNorm>> {
-    (0..count).map(|i| PostNorm::load(&w.sub("encoder.layer").sub(i), shape, &BERT)).collect()
+    (0..count)
+        .map(|i| PostNorm::load(&w.sub("encoder.layer").sub(i), shape, &BERT, Scores::scaled(shape.size)))
+        .collect()
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {

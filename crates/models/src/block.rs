@@ -96,10 +96,11 @@ pub(crate) struct PostNorm {
     up: Linear,
     down: Linear,
     norm: LayerNorm,
+    scores: Scores<'static>,
 }
 
 impl PostNorm {
-    pub(crate) fn load(w: &Weights, s: &Shape, names: &Names) -> Result<PostNorm> {
+    pub(crate) fn load(w: &Weights, s: &Shape, names: &Names, scores: Scores<'static>) -> Result<PostNorm> {
         let width = s.heads * s.size;
         let qkv = Linear::stacked(&names.qkv.map(|name| w.sub(name)), s.hidden, width, true)?;
         let output = Linear::load(&w.sub(names.output), width, s.hidden, true)?;
@@ -109,11 +110,14 @@ impl PostNorm {
             up: Linear::load(&w.sub(names.up), s.hidden, s.inner, true)?.with(s.activation),
             down: Linear::load(&w.sub(names.down), s.inner, s.hidden, true)?,
             norm: LayerNorm::load(&w.sub(names.norm), s.hidden, s.eps, true)?,
+            scores,
         })
     }
+}
 
-    pub(crate) fn forward(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
-        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, scores)?, x)?;
+impl Layer for PostNorm {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &self.scores)?, x)?;
         let mlp = self.down.forward(&self.up.forward(&h)?)?;
         Ok(self.norm.forward_residual(&mlp, &h)?)
     }
@@ -163,24 +167,28 @@ pub(crate) fn through<L>(
     Ok(x)
 }
 
-/// Embeddings, and post-norm blocks one after another.
-pub(crate) struct Stack {
+/// One of the blocks that an encoder is a stack of.
+pub(crate) trait Layer: Send {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor>;
+}
+
+/// Embeddings, and blocks one after another.
+pub(crate) struct Stack<L> {
     pub embeddings: Embeddings,
     /// From the width of the embeddings to that of the blocks, where they differ.
     pub project: Option<Linear>,
-    pub layers: Vec<PostNorm>,
-    pub scores: Scores<'static>,
+    pub layers: Vec<L>,
     pub hidden_size: usize,
     pub limits: Limits,
 }
 
-impl Encoder for Stack {
+impl<L: Layer> Encoder for Stack<L> {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
         let mut x = self.embeddings.forward(batch)?;
         if let Some(project) = &self.project {
             x = project.forward(&x)?;
         }
-        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.scores))
+        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch))
     }
 
     fn hidden_size(&self) -> usize {

@@ -65,12 +65,11 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         types: None,
         counting: Positions::FromZero,
     };
-    let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES);
+    let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES, Scores::scaled(shape.size));
     Ok(Box::new(Stack {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
         project: None,
         layers: (0..c.n_layers).map(layer).collect::<Result<_>>()?,
-        scores: Scores::scaled(shape.size),
         hidden_size: c.dim,
         limits,
     }))

@@ -1,7 +1,7 @@
 //! ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT, with embeddings that may be narrower than the blocks.
 
 use crate::bert::{Config, WORDS, layers};
-use crate::block::{Embeddings, Scores, Shape, Stack};
+use crate::block::{Embeddings, Shape, Stack};
 use crate::config::parse;
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
@@ -52,7 +52,6 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &Shape { hidden: width, ..shape })?,
         project: (width != c.hidden_size).then(project).transpose()?,
         layers: layers(&w, c.num_hidden_layers, &shape)?,
-        scores: Scores::scaled(shape.size),
         hidden_size: c.hidden_size,
         limits,
     }))

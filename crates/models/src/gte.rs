@@ -2,10 +2,10 @@
 //! gated MLPs, and queries, keys and values in one matrix. Also Snowflake's Arctic-embed m v2.
 
 use crate::bert::WORDS;
-use crate::block::{Embeddings, Scores, SelfAttention, Shape, through};
+use crate::block::{Embeddings, Layer, Scores, SelfAttention, Shape, Stack};
 use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, glu};
 use serde::Deserialize;
 use serde_json::Value;
@@ -102,7 +102,36 @@ impl Config {
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    Ok(Box::new(Gte::load(config, w)?))
+    let c: Config = parse(config)?;
+    c.check()?;
+    let size = head_size(c.hidden_size, c.num_attention_heads)?;
+    refuse(size % 2 != 0, || format!("rotary positions need heads of an even size, not {size}"))?;
+    let shape = Shape {
+        hidden: c.hidden_size,
+        heads: c.num_attention_heads,
+        size,
+        inner: c.intermediate_size,
+        activation: activation(&c.hidden_act)?,
+        eps: c.layer_norm_eps,
+    };
+    let w = roots(w)?;
+    let usual = if c.model_type == "gte" { 8192 } else { 2048 };
+    let limits = Limits {
+        vocabulary: c.vocabulary(),
+        positions: table_rows(c.max_position_embeddings.unwrap_or(usual), size)?,
+        types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
+        counting: Positions::FromZero,
+    };
+    let rotary = Rotary::new(&w, &c.frequencies(size)?, limits.positions)?;
+    Ok(Box::new(Stack {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
+        layers: (0..c.num_hidden_layers)
+            .map(|i| Block::load(&w.sub("encoder.layer").sub(i), &shape, c.pack_qkv.unwrap_or(true), &rotary))
+            .collect::<Result<_>>()?,
+        project: None,
+        hidden_size: c.hidden_size,
+        limits,
+    }))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -133,75 +162,19 @@ fn roots(w: &Weights) -> Result<Weights> {
     root(&root(w, "new", WORDS)?, "gte", WORDS)
 }
 
-struct Gte {
-    embeddings: Embeddings,
-    layers: Vec<Layer>,
-    rotary: Rotary,
-    hidden_size: usize,
-    limits: Limits,
-}
-
-impl Gte {
-    fn load(config: &Value, w: &Weights) -> Result<Gte> {
-        let c: Config = parse(config)?;
-        c.check()?;
-        let size = head_size(c.hidden_size, c.num_attention_heads)?;
-        refuse(size % 2 != 0, || format!("rotary positions need heads of an even size, not {size}"))?;
-        let shape = Shape {
-            hidden: c.hidden_size,
-            heads: c.num_attention_heads,
-            size,
-            inner: c.intermediate_size,
-            activation: activation(&c.hidden_act)?,
-            eps: c.layer_norm_eps,
-        };
-        let w = roots(w)?;
-        let usual = if c.model_type == "gte" { 8192 } else { 2048 };
-        let limits = Limits {
-            vocabulary: c.vocabulary(),
-            positions: table_rows(c.max_position_embeddings.unwrap_or(usual), size)?,
-            types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
-            counting: Positions::FromZero,
-        };
-        Ok(Gte {
-            embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
-            layers: (0..c.num_hidden_layers)
-                .map(|i| Layer::load(&w.sub("encoder.layer").sub(i), &shape, c.pack_qkv.unwrap_or(true)))
-                .collect::<Result<_>>()?,
-            rotary: Rotary::new(&w, &c.frequencies(size)?, limits.positions)?,
-            hidden_size: c.hidden_size,
-            limits,
-        })
-    }
-}
-
-impl Encoder for Gte {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let x = self.embeddings.forward(batch)?;
-        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.rotary))
-    }
-
-    fn hidden_size(&self) -> usize {
-        self.hidden_size
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-}
-
 /// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
-struct Layer {
+struct Block {
     attention: SelfAttention,
     attention_norm: LayerNorm,
     up_gate: Linear,
     activation: Activation,
     down: Linear,
     norm: LayerNorm,
+    rotary: Rotary,
 }
 
-impl Layer {
-    fn load(w: &Weights, s: &Shape, packed: bool) -> Result<Layer> {
+impl Block {
+    fn load(w: &Weights, s: &Shape, packed: bool, rotary: &Rotary) -> Result<Block> {
         let (a, m, n) = (w.sub("attention"), w.sub("mlp"), s.hidden);
         let norm = |name| LayerNorm::load(&w.sub(name), n, s.eps, true);
         let qkv = if packed {
@@ -209,7 +182,7 @@ impl Layer {
         } else {
             Linear::stacked(&["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name)), n, n, true)?
         };
-        Ok(Layer {
+        Ok(Block {
             attention: SelfAttention {
                 qkv,
                 output: Linear::load(&a.sub("o_proj"), n, n, true)?,
@@ -221,11 +194,14 @@ impl Layer {
             activation: s.activation,
             down: Linear::load(&m.sub("down_proj"), s.inner, n, true)?,
             norm: norm("mlp_ln")?,
+            rotary: rotary.clone(),
         })
     }
+}
 
-    fn forward(&self, x: &Tensor, b: &Batch, rotary: &Rotary) -> Result<Tensor> {
-        let scores = Scores { rotary: Some(rotary), ..Scores::scaled(self.attention.size) };
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
         let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
         let mlp = glu(&self.up_gate.forward(&h)?, self.activation, Gate::Second)?;
         Ok(self.norm.forward_residual(&self.down.forward(&mlp)?, &h)?)

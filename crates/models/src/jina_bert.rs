@@ -3,10 +3,10 @@
 //! a layer's input a second time.
 
 use crate::bert::{Config, WORDS};
-use crate::block::{Embeddings, Shape, through};
+use crate::block::{Embeddings, Layer, Shape, Stack};
 use crate::config::{parse, refuse};
 use crate::head::root;
-use crate::{Batch, Encoder, Error, Limits, Positions, Result, Watch};
+use crate::{Batch, Encoder, Error, Limits, Positions, Result};
 use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, attention, glu};
 use serde::Deserialize;
 use serde_json::Value;
@@ -23,51 +23,38 @@ struct Jina {
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    Ok(Box::new(JinaBert::load(config, w)?))
-}
-
-struct JinaBert {
-    embeddings: Embeddings,
-    layers: Vec<Layer>,
-    slopes: Arc<[f32]>,
-    hidden_size: usize,
-    limits: Limits,
-}
-
-impl JinaBert {
-    fn load(config: &Value, w: &Weights) -> Result<JinaBert> {
-        let c: Config = parse(config)?;
-        let jina: Jina = parse(config)?;
-        refuse(jina.position_embedding_type != "alibi", || {
-            format!("position_embedding_type `{}` is not supported in JinaBERT; alibi is", jina.position_embedding_type)
-        })?;
-        refuse(jina.is_decoder, || "a decoder (is_decoder) is not supported; encoders are".into())?;
-        let activation = match jina.feed_forward_type.as_str() {
-            "geglu" => Activation::Gelu,
-            "reglu" => Activation::Relu,
-            other => {
-                let what = format!("feed_forward_type `{other}` is not supported in JinaBERT; geglu and reglu are");
-                return Err(Error::Config(what));
-            }
-        };
-        let shape = Shape { activation, ..c.shape()? };
-        let w = root(w, "bert", WORDS)?;
-        let limits = Limits {
-            vocabulary: c.vocab_size,
-            positions: c.max_position_embeddings,
-            types: Some(c.type_vocab_size),
-            counting: Positions::FromZero,
-        };
-        Ok(JinaBert {
-            embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
-            layers: (0..c.num_hidden_layers)
-                .map(|i| Layer::load(&w.sub("encoder.layer").sub(i), &shape))
-                .collect::<Result<_>>()?,
-            slopes: slopes(c.num_attention_heads).into(),
-            hidden_size: c.hidden_size,
-            limits,
-        })
-    }
+    let c: Config = parse(config)?;
+    let jina: Jina = parse(config)?;
+    refuse(jina.position_embedding_type != "alibi", || {
+        format!("position_embedding_type `{}` is not supported in JinaBERT; alibi is", jina.position_embedding_type)
+    })?;
+    refuse(jina.is_decoder, || "a decoder (is_decoder) is not supported; encoders are".into())?;
+    let activation = match jina.feed_forward_type.as_str() {
+        "geglu" => Activation::Gelu,
+        "reglu" => Activation::Relu,
+        other => {
+            let what = format!("feed_forward_type `{other}` is not supported in JinaBERT; geglu and reglu are");
+            return Err(Error::Config(what));
+        }
+    };
+    let shape = Shape { activation, ..c.shape()? };
+    let w = root(w, "bert", WORDS)?;
+    let limits = Limits {
+        vocabulary: c.vocab_size,
+        positions: c.max_position_embeddings,
+        types: Some(c.type_vocab_size),
+        counting: Positions::FromZero,
+    };
+    let slopes: Arc<[f32]> = slopes(c.num_attention_heads).into();
+    Ok(Box::new(Stack {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
+        layers: (0..c.num_hidden_layers)
+            .map(|i| Block::load(&w.sub("encoder.layer").sub(i), &shape, &slopes))
+            .collect::<Result<_>>()?,
+        project: None,
+        hidden_size: c.hidden_size,
+        limits,
+    }))
 }
 
 /// Powers of 2^(−8 / heads). For a count that is no power of two: those of the power below, and between them every second one of the
@@ -78,23 +65,8 @@ fn slopes(heads: usize) -> Vec<f32> {
     of(below).chain(of(2 * below).step_by(2)).take(heads).collect()
 }
 
-impl Encoder for JinaBert {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let x = self.embeddings.forward(batch)?;
-        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.slopes))
-    }
-
-    fn hidden_size(&self) -> usize {
-        self.hidden_size
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-}
-
 /// Post-norm block: h = norm(x + Attn(x)), in the code variant norm(x + h) behind it; y = norm(h + Mlp(h)).
-struct Layer {
+struct Block {
     attention: SelfAttention,
     attention_norm: LayerNorm,
     second_norm: Option<LayerNorm>,
@@ -103,10 +75,11 @@ struct Layer {
     gate: Gate,
     down: Linear,
     norm: LayerNorm,
+    slopes: Arc<[f32]>,
 }
 
-impl Layer {
-    fn load(w: &Weights, s: &Shape) -> Result<Layer> {
+impl Block {
+    fn load(w: &Weights, s: &Shape, slopes: &Arc<[f32]>) -> Result<Block> {
         let code = w.has("layer_norm_1.weight")?;
         let (n, m) = (s.hidden, w.sub("mlp"));
         let (up, down, norm) = if code {
@@ -115,7 +88,7 @@ impl Layer {
             ("gated_layers", "wo", m.sub("layernorm"))
         };
         let load = |w: &Weights| LayerNorm::load(w, n, s.eps, true);
-        Ok(Layer {
+        Ok(Block {
             attention: SelfAttention::load(&w.sub("attention"), s, code)?,
             attention_norm: load(&w.sub("attention.output.LayerNorm"))?,
             second_norm: code.then(|| load(&w.sub("layer_norm_1"))).transpose()?,
@@ -124,11 +97,14 @@ impl Layer {
             gate: if code { Gate::Second } else { Gate::First },
             down: Linear::load(&m.sub(down), s.inner, n, true)?,
             norm: load(&norm)?,
+            slopes: slopes.clone(),
         })
     }
+}
 
-    fn forward(&self, x: &Tensor, b: &Batch, slopes: &Arc<[f32]>) -> Result<Tensor> {
-        let mut h = self.attention_norm.forward_residual(&self.attention.forward(x, b, slopes)?, x)?;
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let mut h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &self.slopes)?, x)?;
         if let Some(norm) = &self.second_norm {
             h = norm.forward_residual(&h, x)?;
         }

@@ -58,13 +58,13 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let limits =
         Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
     let w = root(w, "mpnet", WORDS)?;
-    let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES);
     let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
+    let scores = Scores { bias: Bias::Buckets { table: table.into(), far: FAR }, ..Scores::scaled(shape.size) };
+    let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES, scores.clone());
     Ok(Box::new(Stack {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
         project: None,
         layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
-        scores: Scores { bias: Bias::Buckets { table: table.into(), far: FAR }, ..Scores::scaled(shape.size) },
         hidden_size: c.hidden_size,
         limits,
     }))

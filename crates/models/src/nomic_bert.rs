@@ -1,10 +1,10 @@
 //! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with rotary positions and gated MLPs; in the second version
 //! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
 
-use crate::block::{Embeddings, Scores, SelfAttention, through};
+use crate::block::{Embeddings, Layer, Scores, SelfAttention, Stack};
 use crate::config::{Rope, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
 use sconce_ops::{
     Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights,
     glu,
@@ -202,7 +202,39 @@ impl Config {
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    Ok(Box::new(NomicBert::load(config, w)?))
+    let c = read(config)?;
+    c.check()?;
+    let dims = c.rotary_dims()?;
+    let w = roots(w)?;
+    // With a scaling factor, frequencies change with the length of each sequence that is longer than the trained ones (dynamic
+    // NTK); one table cannot hold them, so such sequences are refused. Without one, the hub's code just turns on.
+    let positions = if c.rotary_scaling_factor.is_some_and(|f| f != 0.0) {
+        c.n_positions.min(c.max_trained_positions)
+    } else {
+        c.n_positions
+    };
+    let limits = Limits {
+        vocabulary: c.vocabulary(),
+        positions: table_rows(positions, dims)?,
+        types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
+        counting: Positions::FromZero,
+    };
+    let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
+    let rotary = Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), limits.positions)?;
+    Ok(Box::new(Stack {
+        embeddings: Embeddings {
+            words: table("word_embeddings", limits.vocabulary)?,
+            positions: None,
+            types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+            norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
+        },
+        layers: (0..c.n_layer)
+            .map(|i| Block::load(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i), &rotary))
+            .collect::<Result<_>>()?,
+        project: None,
+        hidden_size: c.n_embd,
+        limits,
+    }))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -239,79 +271,20 @@ fn roots(w: &Weights) -> Result<Weights> {
 
 const NORM: &str = "emb_ln.weight";
 
-struct NomicBert {
-    embeddings: Embeddings,
-    layers: Vec<Layer>,
-    rotary: Rotary,
-    hidden_size: usize,
-    limits: Limits,
-}
-
-impl NomicBert {
-    fn load(config: &Value, w: &Weights) -> Result<NomicBert> {
-        let c = read(config)?;
-        c.check()?;
-        let dims = c.rotary_dims()?;
-        let w = roots(w)?;
-        // With a scaling factor, frequencies change with the length of each sequence that is longer than the trained ones (dynamic
-        // NTK); one table cannot hold them, so such sequences are refused. Without one, the hub's code just turns on.
-        let positions = if c.rotary_scaling_factor.is_some_and(|f| f != 0.0) {
-            c.n_positions.min(c.max_trained_positions)
-        } else {
-            c.n_positions
-        };
-        let limits = Limits {
-            vocabulary: c.vocabulary(),
-            positions: table_rows(positions, dims)?,
-            types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
-            counting: Positions::FromZero,
-        };
-        let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
-        Ok(NomicBert {
-            embeddings: Embeddings {
-                words: table("word_embeddings", limits.vocabulary)?,
-                positions: None,
-                types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
-                norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
-            },
-            layers: (0..c.n_layer)
-                .map(|i| Layer::load(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i)))
-                .collect::<Result<_>>()?,
-            rotary: Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), limits.positions)?,
-            hidden_size: c.n_embd,
-            limits,
-        })
-    }
-}
-
-impl Encoder for NomicBert {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let x = self.embeddings.forward(batch)?;
-        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch, &self.rotary))
-    }
-
-    fn hidden_size(&self) -> usize {
-        self.hidden_size
-    }
-
-    fn limits(&self) -> Limits {
-        self.limits
-    }
-}
-
 /// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
-struct Layer {
+struct Block {
     attention: SelfAttention,
     norm1: LayerNorm,
     mlp: Mlp,
     norm2: LayerNorm,
+    rotary: Rotary,
 }
 
-impl Layer {
-    fn load(w: &Weights, c: &Config, mixture: bool) -> Result<Layer> {
+impl Block {
+    fn load(w: &Weights, c: &Config, mixture: bool, rotary: &Rotary) -> Result<Block> {
         let (a, n) = (w.sub("attn"), c.n_embd);
         let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
-        Ok(Layer {
+        Ok(Block {
             attention: SelfAttention {
                 qkv: Linear::load(&a.sub("Wqkv"), n, n.saturating_mul(3), c.qkv_proj_bias)?,
                 output: Linear::load(&a.sub("out_proj"), n, n, c.qkv_proj_bias)?,
@@ -321,11 +294,14 @@ impl Layer {
             norm1: norm("norm1")?,
             mlp: if mixture { Mlp::mixture(&w.sub("mlp"), c)? } else { Mlp::dense(&w.sub("mlp"), c)? },
             norm2: norm("norm2")?,
+            rotary: rotary.clone(),
         })
     }
+}
 
-    fn forward(&self, x: &Tensor, b: &Batch, rotary: &Rotary) -> Result<Tensor> {
-        let scores = Scores { rotary: Some(rotary), ..Scores::scaled(self.attention.size) };
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
         let h = self.norm1.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
         Ok(self.norm2.forward_residual(&self.mlp.forward(&h)?, &h)?)
     }

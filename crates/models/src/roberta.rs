@@ -2,7 +2,7 @@
 //! and heads of their own.
 
 use crate::bert::{Config, WORDS, layers};
-use crate::block::{Embeddings, Scores, Stack};
+use crate::block::{Embeddings, Stack};
 use crate::config::{parse, refuse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
@@ -51,7 +51,6 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &shape)?,
         project: None,
         layers: layers(&w, c.num_hidden_layers, &shape)?,
-        scores: Scores::scaled(shape.size),
         hidden_size: c.hidden_size,
         limits,
     }))

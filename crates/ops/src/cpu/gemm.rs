@@ -9,10 +9,9 @@
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
 )]
 
+use super::Lanes;
 use super::elem::{Elem, MAX_WIDTH};
 use super::rows::Rows;
-use super::{Isa, Kernel, Lanes};
-use std::cell::RefCell;
 use std::ops::Range;
 
 /// Columns of a panel.
@@ -156,47 +155,6 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
                 sink.take::<S>(row + r, panel * PANEL, sums);
             }
             row += done;
-        }
-    }
-}
-
-/// What one worker multiplies: some rows of A with some panels of B, [`BLOCK`] rows at a time.
-pub(crate) struct Task<'a, A, K> {
-    pub(crate) a: Rows<'a, A>,
-    pub(crate) b: Panels<'a, A>,
-    pub(crate) rows: Range<usize>,
-    pub(crate) panels: Range<usize>,
-    pub(crate) sink: K,
-}
-
-thread_local! {
-    /// Rows of A in f32, kept from call to call by each worker.
-    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
-}
-
-impl<A: Elem, K: Sink> Task<'_, A, K> {
-    /// Does it on this thread.
-    pub(crate) fn run(self, isa: Isa) {
-        WIDE.with_borrow_mut(|wide| isa.run(Lent { task: self, wide }));
-    }
-}
-
-struct Lent<'a, 'w, A, K> {
-    task: Task<'a, A, K>,
-    wide: &'w mut Vec<f32>,
-}
-
-impl<A: Elem, K: Sink> Kernel for Lent<'_, '_, A, K> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self) {
-        let Lent { task: Task { a, b, rows, panels, mut sink }, wide } = self;
-        let end = rows.end.min(a.rows);
-        let mut first = rows.start;
-        while first < end {
-            multiply::<S, A, A>(a, b, first..(first + BLOCK).min(end), panels.clone(), wide, &mut sink);
-            first += BLOCK;
         }
     }
 }

@@ -3,13 +3,14 @@
 
 use super::{Layout, LinearOp, Weight, layout_in};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, Task, packed_len};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Lanes, math};
+use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
 use crate::weights::Raw;
 use crate::{Activation, Place, Result, Tensor, Weights};
 use rayon::prelude::*;
+use std::cell::RefCell;
 use std::ops::Range;
 
 /// Matrices of `n` × `k` from a file, below each other, in the layout of `w`'s place.
@@ -115,6 +116,11 @@ fn panels<T: Elem>(rows: usize, k: usize, read: impl Fn(usize, &mut [T]) + Sync)
     out
 }
 
+thread_local! {
+    /// Rows of x in f32, kept from call to call by each worker.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
 pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
     let weight = repack(op.weight.clone())?;
     with_elem!("linear", op.x.dtype(), T => {
@@ -152,10 +158,37 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, then:
     let out = Output::over(&mut y);
     (0..blocks * columns).into_par_iter().for_each(|task| {
         let (block, column) = (task / columns, task % columns);
-        let (rows, panels) = (block * BLOCK..(block + 1) * BLOCK, column * per_task..(column + 1) * per_task);
-        Task { a: x, b, rows, panels, sink: Epilogue { then, n: b.n, out: &out } }.run(isa);
+        WIDE.with_borrow_mut(|wide| {
+            isa.run(Task {
+                x,
+                b,
+                rows: block * BLOCK..(block + 1) * BLOCK,
+                panels: column * per_task..(column + 1) * per_task,
+                wide,
+                epilogue: Epilogue { then, n: b.n, out: &out },
+            });
+        });
     });
     y
+}
+
+struct Task<'a, T> {
+    x: Rows<'a, T>,
+    b: Panels<'a, T>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    wide: &'a mut Vec<f32>,
+    epilogue: Epilogue<'a, T>,
+}
+
+impl<T: Elem> Kernel for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let Task { x, b, rows, panels, wide, mut epilogue } = self;
+        multiply::<S, T, T>(x, b, rows, panels, wide, &mut epilogue);
+    }
 }
 
 /// Bias, activation, residual and the one rounding.

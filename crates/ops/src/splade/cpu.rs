@@ -4,15 +4,22 @@
 
 use super::{Splade, SpladeOp};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Sink, Task};
-use crate::cpu::rows::{Output, Reading};
-use crate::cpu::{Isa, Lanes, math};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
+use crate::cpu::rows::{Output, Reading, Rows};
+use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
 use crate::{Result, linear};
 use rayon::prelude::*;
+use std::cell::RefCell;
+use std::ops::Range;
 
 /// Panels of a task: 256 columns, so that even a vocabulary of 30,000 makes tasks for every thread.
 const PANELS: usize = 8;
+
+thread_local! {
+    /// Rows of x in f32, kept from call to call by each worker.
+    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
 
 pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
     let weight = linear::in_panels(&op.weight)?;
@@ -32,9 +39,10 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
         // Sequences of one run follow each other, so that its panels stay in a cache.
         (0..runs * sequences).into_par_iter().for_each(|task| {
             let (run, sequence) = (task / sequences, task % sequences);
-            let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
-            let panels = run * PANELS..(run + 1) * PANELS;
-            Task { a: x, b, rows: op.segments.range(sequence), panels, sink }.run(isa);
+            WIDE.with_borrow_mut(|wide| {
+                let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
+                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, wide, sink });
+            });
         });
         if !op.how.sum {
             // NaN is not a number that anything is larger than: it stays.
@@ -42,6 +50,30 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
         }
         host(y, &[sequences, n])
     })
+}
+
+struct Task<'a, T> {
+    x: Rows<'a, T>,
+    b: Panels<'a, T>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    wide: &'a mut Vec<f32>,
+    sink: Columns<'a, T>,
+}
+
+impl<T: Elem> Kernel for Task<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let Task { x, b, rows, panels, wide, mut sink } = self;
+        let mut first = rows.start;
+        while first < rows.end {
+            let block = first..(first + BLOCK).min(rows.end);
+            multiply::<S, T, T>(x, b, block, panels.clone(), wide, &mut sink);
+            first += BLOCK;
+        }
+    }
 }
 
 /// The columns of one sequence so far: the largest logits, or the sums of weights.

@@ -13,6 +13,8 @@ import classify
 import clip
 import colbert
 import deberta
+import decoders
+import decoders_own
 import gte
 import jina
 import m3
@@ -44,6 +46,8 @@ MAKERS = {
     "modernbert": modernbert.make,
     "t5": t5.make,
     "deberta": deberta.make,
+    "decoders": decoders.make,
+    "decoders-own": decoders_own.make,
     "nomic": nomic.make,
     "gte": gte.make,
     "jina": jina.make,

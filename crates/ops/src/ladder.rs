@@ -294,10 +294,24 @@ impl Ladder {
 
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
+    let ((dims, dtype), device) = (op.out(), op.x().device());
+    Ok(match perform(&op)? {
+        Some(result) => Tensor::real(result, dtype, device),
+        None => Tensor::phantom(&dims, dtype, device),
+    })
+}
+
+/// The same for a call whose result is a tensor that was there before and is booked already.
+pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
+    perform(&op).map(drop)
+}
+
+/// The result, or nothing on phantoms, whose step is told instead.
+fn perform<O: Op>(op: &O) -> Result<Option<candle_core::Tensor>> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
-    let (rung, why_not) = ladder.choose(&op);
+    let (rung, why_not) = ladder.choose(op);
     let (dims, out) = op.out();
     // Held until the result is there, as the rung's own buffers are.
     let _scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
@@ -314,7 +328,7 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok(Tensor::phantom(&dims, out, device));
+        return Ok(None);
     }
 
     let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
@@ -328,12 +342,12 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
             Device::Metal(_) => op.metal(),
         },
         Rung::Composed => op.composed(),
-        Rung::Host => host(&op, &ladder),
+        Rung::Host => host(op, &ladder),
     };
     match result {
         Ok(t) if t.dims() == dims && t.dtype() == out.candle() => {
             ladder.count(Counted { op: O::NAME, device, dtype, rung });
-            Ok(Tensor::real(t, out, device))
+            Ok(Some(t))
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());

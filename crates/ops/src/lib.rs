@@ -43,6 +43,7 @@ pub mod rms_norm;
 pub mod rotary;
 pub mod softmax;
 pub mod splade;
+pub mod store;
 pub mod unfold;
 
 /// Every case of every op.
@@ -60,12 +61,13 @@ pub fn cases() -> Vec<case::Case> {
         rotary::cases,
         softmax::cases,
         splade::cases,
+        store::cases,
         unfold::cases,
     ];
     of.into_iter().flat_map(|cases| cases()).collect()
 }
 
-pub use attention::{Attention, Bias, Disentangled, Sees, attention};
+pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};
 pub use embed::embed;
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, glu};
@@ -77,4 +79,5 @@ pub use rms_norm::RmsNorm;
 pub use rotary::Rotary;
 pub use softmax::softmax;
 pub use splade::{Splade, splade};
+pub use store::{Cache, CacheShape};
 pub use unfold::unfold;

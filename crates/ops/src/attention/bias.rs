@@ -13,12 +13,22 @@ pub enum Sees {
     All,
     /// Those at most so many places away.
     Window(usize),
-    /// Itself and those before it.
+    /// Itself and those before it. Where there are more keys than queries, the queries are the last of them.
     Causal,
+    /// Of those the nearest, so many in all.
+    Recent(usize),
 }
 
 impl Sees {
-    /// The keys that query `i` sees, of `keys`.
+    /// The place among the keys of the first query: the first, or such that the last query is at the last key.
+    pub(super) fn first(self, queries: usize, keys: usize) -> usize {
+        match self {
+            Sees::All | Sees::Window(_) => 0,
+            Sees::Causal | Sees::Recent(_) => keys.saturating_sub(queries),
+        }
+    }
+
+    /// The keys that a query at place `i` sees, of `keys`.
     pub(super) fn range(self, i: usize, keys: usize) -> Range<usize> {
         match self {
             Sees::All => 0..keys,
@@ -26,6 +36,15 @@ impl Sees {
                 i.saturating_sub(reach).min(keys)..i.saturating_add(reach).saturating_add(1).min(keys)
             }
             Sees::Causal => 0..(i + 1).min(keys),
+            Sees::Recent(most) => (i + 1).saturating_sub(most).min(keys)..(i + 1).min(keys),
+        }
+    }
+
+    /// The keys that some of `queries` queries see: with a window, what is long ago is not even read.
+    pub(super) fn reached(self, queries: usize, keys: usize) -> Range<usize> {
+        match self {
+            Sees::Recent(_) => self.range(self.first(queries, keys), keys).start..keys,
+            _ => 0..keys,
         }
     }
 }
@@ -36,6 +55,7 @@ impl fmt::Display for Sees {
             Sees::All => Ok(()),
             Sees::Window(reach) => write!(f, ", window ±{reach}"),
             Sees::Causal => write!(f, ", causal"),
+            Sees::Recent(most) => write!(f, ", causal, window {most}"),
         }
     }
 }
@@ -48,12 +68,14 @@ pub enum Bias {
     None,
     /// −slope·|i − j|, a slope a head (Press et al. 2021, arXiv:2108.12409; here to both sides). Never a table.
     Alibi(Arc<[f32]>),
-    /// table[bucket(j − i)][head] with T5's buckets: exact for near keys, logarithmic to `far`, a half for each side.
+    /// table[bucket(j − i)][head] with T5's buckets: exact for near keys, logarithmic to `far`.
     Buckets {
         /// `[buckets, heads]`.
         table: Arc<[f32]>,
         /// The distance from which on all keys share a bucket.
         far: usize,
+        /// Whether keys to both sides have buckets, a half each (an encoder's), or only those before (a decoder's).
+        both: bool,
     },
     /// Terms of content and position, before the scale (He et al. 2020, arXiv:2006.03654).
     Disentangled(Disentangled),
@@ -101,17 +123,17 @@ fn log_steps(distance: i64, buckets: i64, far: i64) -> i64 {
 }
 
 /// T5's bucket of a key `distance` after its query.
-fn t5_bucket(distance: i64, buckets: usize, far: usize) -> usize {
-    let half = buckets / 2;
-    let after = if distance > 0 { half } else { 0 };
-    let away = distance.unsigned_abs() as usize;
-    let exact = half / 2;
+fn t5_bucket(distance: i64, buckets: usize, far: usize, both: bool) -> usize {
+    let side = if both { buckets / 2 } else { buckets };
+    let after = if both && distance > 0 { side } else { 0 };
+    let away = if both { distance.abs() } else { (-distance).max(0) } as usize;
+    let exact = side / 2;
     if away < exact {
         return after + away;
     }
     let (a, e) = (away as f32, exact as f32);
-    let steps = (a / e).ln() / (far as f64 / exact as f64).ln() as f32 * (half - exact) as f32;
-    after + (exact + steps as usize).min(half - 1)
+    let steps = (a / e).ln() / (far as f64 / exact as f64).ln() as f32 * (side - exact) as f32;
+    after + (exact + steps as usize).min(side - 1)
 }
 
 impl Bias {
@@ -121,9 +143,10 @@ impl Bias {
         let fits = match self {
             Bias::None => true,
             Bias::Alibi(slopes) => slopes.len() == heads,
-            Bias::Buckets { table, far } => {
+            Bias::Buckets { table, far, both } => {
                 let buckets = table.len() / heads.max(1);
-                table.len() == buckets * heads && buckets >= 4 && *far > buckets / 4
+                let exact = if *both { buckets / 4 } else { buckets / 2 };
+                table.len() == buckets * heads && buckets >= 4 && *far > exact
             }
             Bias::Disentangled(d) => {
                 let fits = |t: &Tensor| t.dims() == [d.rows(), heads, size] && t.dtype() == q.dtype();
@@ -140,16 +163,16 @@ impl Bias {
         }
     }
 
-    /// What each head adds for a key `j − i` places after its query, from −(queries − 1) to keys − 1: `[heads][distances]`.
-    pub(super) fn by_distance(&self, heads: usize, queries: usize, keys: usize) -> Option<Vec<f32>> {
-        let distances = 1 - queries as i64..keys as i64;
+    /// What each head adds for a key `j − i` places after its query, from −(places − 1) to keys − 1: `[heads][distances]`.
+    pub(super) fn by_distance(&self, heads: usize, places: usize, keys: usize) -> Option<Vec<f32>> {
+        let distances = 1 - places as i64..keys as i64;
         match self {
             Bias::None | Bias::Disentangled(_) => None,
             Bias::Alibi(slopes) => {
                 Some(slopes.iter().flat_map(|slope| distances.clone().map(move |d| -slope * d.abs() as f32)).collect())
             }
-            Bias::Buckets { table, far } => {
-                let rows: Vec<usize> = distances.map(|d| t5_bucket(d, table.len() / heads, *far)).collect();
+            Bias::Buckets { table, far, both } => {
+                let rows: Vec<usize> = distances.map(|d| t5_bucket(d, table.len() / heads, *far, *both)).collect();
                 Some((0..heads).flat_map(|head| rows.iter().map(move |row| table[row * heads + head])).collect())
             }
         }
@@ -186,8 +209,10 @@ mod tests {
     #[test]
     fn buckets_are_those_of_the_papers() {
         let t5: Vec<usize> =
-            [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500].map(|d| t5_bucket(d, 32, 128)).to_vec();
+            [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500].map(|d| t5_bucket(d, 32, 128, true)).to_vec();
         assert_eq!(t5, [15, 15, 15, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 31, 31]);
+        let past: Vec<usize> = [-200, -113, -50, -17, -16, -15, -1, 0, 1, 9].map(|d| t5_bucket(d, 32, 128, false)).to_vec();
+        assert_eq!(past, [31, 31, 24, 16, 16, 15, 1, 0, 0, 0]);
         let log: Vec<i64> = [0, 1, 127, 128, 129, 130, 200, 511, -129].map(|d| log_steps(d, 256, 512)).to_vec();
         assert_eq!(log, [0, 1, 127, 128, 129, 130, 169, 255, -129]);
         let d = Disentangled { keys: None, queries: None, span: 4, far: None };
@@ -201,6 +226,10 @@ mod tests {
         assert_eq!(Sees::Window(usize::MAX).range(3, 10), 0..10);
         assert_eq!(Sees::Window(2).range(9, 5), 5..5);
         assert_eq!(Sees::Causal.range(3, 10), 0..4);
+        assert_eq!(Sees::Recent(3).range(3, 10), 1..4);
+        assert_eq!(Sees::Recent(9).range(3, 10), 0..4);
+        assert_eq!((Sees::Recent(3).first(2, 10), Sees::Recent(3).reached(2, 10)), (8, 6..10));
+        assert_eq!((Sees::Window(3).first(2, 10), Sees::Causal.reached(2, 10)), (0, 0..10));
         assert_eq!(Sees::All.range(3, 10), 0..10);
     }
 }

@@ -2,7 +2,7 @@
 //! bias, windows narrower and wider than a panel, keys that are fewer than the queries, or other ones.
 
 use super::reference::{self, Problem, dot};
-use super::{Attention, Bias, Disentangled, Sees, attention};
+use super::{Attention, Bias, Disentangled, Sees, attention, cached};
 use crate::case::{Case, Input, Tolerance};
 use crate::{DType, Place, Result, Segments};
 use std::sync::Arc;
@@ -14,6 +14,8 @@ enum Kind {
     Peaked,
     Window(usize),
     Causal,
+    Recent(usize),
+    Capped,
     Alibi,
     Buckets,
     /// Terms of both kinds, with distances one by one or in logarithmic steps.
@@ -32,7 +34,7 @@ enum Kind {
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 21] = [
+    let shapes: [(&[usize], usize, usize, Kind); 23] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -55,9 +57,11 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[520, 2], 2, 8, Kind::Alibi),
         (&[50, 1, 33], 4, 18, Kind::Probe),
         (&[24, 25], 1, 96, Kind::Causal),
+        (&[90, 3, 40], 2, 32, Kind::Recent(8)),
+        (&[60, 1], 2, 32, Kind::Capped),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
 }
 
 const SPAN: usize = 16;
@@ -91,6 +95,7 @@ impl Inputs {
             Kind::OneTerm => Sees::Window(9),
             Kind::Blind => Sees::Window(4),
             Kind::Causal => Sees::Causal,
+            Kind::Recent(most) => Sees::Recent(most),
             _ => Sees::All,
         }
     }
@@ -114,7 +119,7 @@ impl Inputs {
         let (queries, keys) = self.segments()?;
         let bias = match self.kind {
             Kind::Alibi => Bias::Alibi(self.slopes()),
-            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128 },
+            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128, both: true },
             Kind::Disentangled { .. } | Kind::OneTerm => Bias::Disentangled(Disentangled {
                 keys: Some(self.positions[0].on(place)?),
                 queries: (self.kind != Kind::OneTerm).then(|| self.positions[1].on(place)).transpose()?,
@@ -123,7 +128,11 @@ impl Inputs {
             }),
             _ => Bias::None,
         };
-        Ok(Attention { queries, keys, scale: self.scale(), sees: self.sees(), bias })
+        Ok(Attention { queries, keys: keys.into(), scale: self.scale(), cap: self.cap(), sees: self.sees(), bias })
+    }
+
+    fn cap(&self) -> Option<f32> {
+        (self.kind == Kind::Capped).then_some(1.5)
     }
 
     fn scale(&self) -> f32 {
@@ -160,6 +169,7 @@ impl Inputs {
             queries: &queries,
             keys: &keys,
             scale: self.scale(),
+            cap: self.cap(),
             sees: self.sees(),
             added: &added,
         }))

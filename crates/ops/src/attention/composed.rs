@@ -15,11 +15,16 @@ pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     // [tokens, heads, size]
     let (q, k, v) = (op.q.candle()?, op.k.candle()?, op.v.candle()?);
     let mut parts = Vec::with_capacity(op.how.queries.count());
-    for (queries, keys) in op.how.queries.iter().zip(op.how.keys.iter()) {
-        let (q, k, v) = (heads_first(q, &queries)?, heads_first(k, &keys)?, heads_first(v, &keys)?); // [heads, t, size]
+    for (sequence, queries) in op.how.queries.iter().enumerate() {
+        let reached = op.how.sees.reached(queries.len(), op.how.keys.len(sequence));
+        let place = op.how.sees.first(queries.len(), op.how.keys.len(sequence)) - reached.start;
+        let keys = op.how.keys.runs(sequence, reached);
+        let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
+        let (k, v) = (looked_up(k, &keys, q.dim(0)?)?, looked_up(v, &keys, q.dim(0)?)?);
+        let keys = k.dim(1)?;
         for first in (0..queries.len()).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(queries.len());
-            let sees = |i| op.how.sees.range(i, keys.len());
+            let sees = |i| op.how.sees.range(place + i, keys);
             let seen = sees(block.start).start..sees(block.end - 1).end;
             let q = q.narrow(1, block.start, block.len())?.contiguous()?;
             if seen.is_empty() {
@@ -28,14 +33,14 @@ pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
             }
             let part = |t: &Tensor| -> Result<Tensor> { Ok(t.narrow(1, seen.start, seen.len())?.contiguous()?) };
             let (k, v) = (part(&k)?, part(&v)?);
-            let pairs = Pairs { op, queries: block, keys: seen.clone() };
+            let pairs = Pairs { op, queries: place + block.start..place + block.end, keys: seen.clone() };
             parts.push(pairs.attend(&q, &k, &v)?.transpose(0, 1)?.contiguous()?);
         }
     }
     Ok(Tensor::cat(&parts, 0)?.to_dtype(op.q.dtype().candle())?)
 }
 
-/// A block of a sequence's queries, and the keys that some of them see.
+/// A block of a sequence's queries by their places, and the keys that some of them see.
 struct Pairs<'a> {
     op: &'a AttentionOp,
     queries: Range<usize>,
@@ -50,6 +55,9 @@ impl Pairs<'_> {
             scores = self.positions(d, q, k, scores)?;
         }
         scores = (scores * f64::from(self.op.how.scale))?;
+        if let Some(cap) = self.op.how.cap {
+            scores = ((scores / f64::from(cap))?.tanh()? * f64::from(cap))?;
+        }
         if let Some(bias) = self.added(q.device())? {
             scores = scores.broadcast_add(&bias)?;
         }
@@ -72,10 +80,9 @@ impl Pairs<'_> {
     /// Adds the terms of content and position: every row of the tables, then the one that each pair asks for.
     fn positions(&self, d: &Disentangled, q: &Tensor, k: &Tensor, mut scores: Tensor) -> Result<Tensor> {
         let (heads, tq, tk) = scores.dims3()?;
-        let all = 0..d.rows();
         let gathered =
             |content: &Tensor, table: &crate::Tensor, index: Vec<u32>, (a, b): (usize, usize)| -> Result<_> {
-                let met = product(content, &heads_first(table.candle()?, &all)?)?; // [heads, a, rows]
+                let met = product(content, &heads_first(table.candle()?)?)?; // [heads, a, rows]
                 let index =
                     Tensor::from_vec(index, (1, a, b), content.device())?.expand((heads, a, b))?.contiguous()?;
                 Ok(met.contiguous()?.gather(&index, 2)?)
@@ -122,10 +129,28 @@ impl Pairs<'_> {
     }
 }
 
-/// Rows of `[tokens, heads, size]` as `[heads, t, size]` in f32. Contiguous before each product: Candle's Metal gemm misreads
-/// some strided batches (see its tracker).
-fn heads_first(t: &Tensor, rows: &Range<usize>) -> Result<Tensor> {
-    Ok(t.narrow(0, rows.start, rows.len())?.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?)
+/// `[tokens, heads, size]` as `[heads, tokens, size]` in f32. Contiguous before each product: Candle's Metal gemm misreads some
+/// strided batches (see its tracker).
+fn heads_first(t: &Tensor) -> Result<Tensor> {
+    Ok(t.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?)
+}
+
+/// Rows `runs` of `[rows, shared, size]` as `[heads, keys, size]`, each head as often as others share it.
+fn looked_up(t: &Tensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
+    let (_, shared, size) = t.dims3()?;
+    let rows = match runs {
+        [run] => t.narrow(0, run.start, run.len())?,
+        _ => {
+            let rows: Vec<u32> = runs.iter().flat_map(|run| run.clone().map(|row| row as u32)).collect();
+            t.index_select(&Tensor::new(rows, t.device())?, 0)?
+        }
+    };
+    let t = heads_first(&rows)?;
+    if shared == heads {
+        return Ok(t);
+    }
+    let keys = t.dim(1)?;
+    Ok(t.unsqueeze(1)?.expand((shared, heads / shared, keys, size))?.contiguous()?.reshape((heads, keys, size))?)
 }
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -1,13 +1,14 @@
-//! A task is one head of one sequence. Its keys and values are packed into panels once (a few tens of KiB), then blocks of
-//! queries go through two products with the softmax between; only a block's scores exist at any time, and of those only the
-//! panels of keys that the block sees.
+//! Many queries of a sequence: a task is one head of it. Its keys and values are packed into panels once (a few tens of KiB),
+//! then blocks of queries go through two products with the softmax between; only a block's scores exist at any time, and of
+//! those only the panels of keys that the block sees. A few queries, as in decoding, take the way of [`super::few`] instead.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
+use super::few::{self, FEW};
 use super::{Attention, AttentionOp, Bias, Sees};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Sink, copy_widened, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Kernel, Lanes};
+use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::softmax::exp_row;
 use crate::tensor::host;
 use crate::{Error, Result};
@@ -25,28 +26,30 @@ pub(super) fn scratch(how: &Attention, heads: usize, size: usize) -> usize {
     let values = tk * size.next_multiple_of(PANEL);
     let scores = match how.sees {
         Sees::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
+        Sees::Recent(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
         Sees::All | Sees::Causal => padded,
     };
     // Of each head or task: what is added by distance; the rows of positions, what meets them, and which they are.
     let (shared, positions) = match &how.bias {
         Bias::None => (0, 0),
-        Bias::Alibi(_) | Bias::Buckets { .. } => (4 * heads * (tq + tk), 0),
+        Bias::Alibi(_) | Bias::Buckets { .. } => (4 * heads * (tq + 2 * tk), 0),
         Bias::Disentangled(d) => {
             let rows = d.rows().min(tq + tk).next_multiple_of(PANEL);
             (0, 2 * rows * size + (QUERIES + tk) * rows + tk * size + 2 * (tq + tk))
         }
     };
-    shared + rayon::current_num_threads() * 4 * (padded * size + values + QUERIES * (scores + size) + positions)
+    let many = padded * size + values + QUERIES * (scores + size) + positions;
+    shared + rayon::current_num_threads() * 4 * many.max(few::scratch(tk, heads, size))
 }
 
 /// What a worker keeps from task to task.
 #[derive(Default)]
-struct Scratch {
-    keys: Vec<f32>,
-    values: Vec<f32>,
-    scores: Vec<f32>,
+pub(super) struct Scratch {
+    pub(super) keys: Vec<f32>,
+    pub(super) values: Vec<f32>,
+    pub(super) scores: Vec<f32>,
     wide: Vec<f32>,
-    row: Vec<f32>,
+    pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
     position_queries: Vec<f32>,
     met_by_queries: Vec<f32>,
@@ -57,15 +60,38 @@ thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
+/// What one task takes of one sequence.
+enum Share {
+    /// A head of all queries.
+    Head { sequence: usize, head: usize },
+    /// All queries of some of the heads that share keys.
+    Few { sequence: usize, heads: Range<usize> },
+}
+
 pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
     let how = &op.how;
-    let (tq, tk) = (how.queries.longest(), how.keys.longest());
-    let distances = tq + tk - 1;
-    let by_distance = how.bias.by_distance(heads, tq, tk);
+    let group = heads / op.k.dims()[1];
+    let sequences = how.queries.count();
+    let tk = how.keys.longest();
+    let first = |i: usize| how.sees.first(how.queries.range(i).len(), how.keys.len(i));
+    let places = (0..sequences).map(|i| first(i) + how.queries.range(i).len()).max().unwrap_or(1);
+    let distances = places + tk - 1;
+    let by_distance = how.bias.by_distance(heads, places, tk);
+    let reached: Vec<Range<usize>> =
+        (0..sequences).map(|i| how.sees.reached(how.queries.range(i).len(), how.keys.len(i))).collect();
+    let runs: Vec<Vec<Range<usize>>> = reached.iter().enumerate().map(|(i, keys)| how.keys.runs(i, keys.clone())).collect();
+    let (k, v) = (Reading::of(&op.k)?, Reading::of(&op.v)?);
+    let lines = |task: &Share| -> [Lines<'_>; 2] {
+        let (sequence, head) = match task {
+            Share::Head { sequence, head } => (*sequence, *head),
+            Share::Few { sequence, heads } => (*sequence, heads.start),
+        };
+        [&k, &v].map(|from| Lines { from, head: head / group, size, runs: &runs[sequence] })
+    };
     with_elem!("attention", op.q.dtype(), T => {
-        let (q, k, v) = (Reading::of(&op.q)?, Reading::of(&op.k)?, Reading::of(&op.v)?);
-        let (q, k, v) = (Heads::<T>::of(&q, size)?, Heads::<T>::of(&k, size)?, Heads::<T>::of(&v, size)?);
+        let q = Reading::of(&op.q)?;
+        let q = Heads::<T>::of(&q, size)?;
         let tables = match &how.bias {
             Bias::Disentangled(d) => [&d.keys, &d.queries],
             _ => [&None, &None],
@@ -74,43 +100,87 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let (pk, pq) = (pk?, pq?);
         let pk = pk.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
         let pq = pq.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
+        // Only disentangled positions meet the keys once more.
+        let meeting = if pq.is_some() { Some(Heads::<T>::of(&k, size)?) } else { None };
         let mut y = vec![T::default(); op.q.dims().iter().product()];
         let out = Output::over(&mut y);
-        (0..how.queries.count() * heads).into_par_iter().for_each(|task| {
-            let (sequence, head) = (task / heads, task % heads);
-            let (queries, keys) = (how.queries.range(sequence), how.keys.range(sequence));
-            // The rows of the tables that distances in this sequence reach, and the one for each distance i − j.
-            let index: Vec<usize> = match &how.bias {
-                Bias::Disentangled(d) => (1 - keys.len() as i64..queries.len() as i64).map(|distance| d.row(distance)).collect(),
-                _ => Vec::new(),
-            };
-            let rows = index.first().map_or(0..0, |first| *first..index[index.len() - 1] + 1);
-            SCRATCH.with_borrow_mut(|scratch| {
-                isa.run(Task {
-                    q: q.rows(head, queries.clone()),
-                    k: k.rows(head, keys.clone()),
-                    v: v.rows(head, keys.clone()),
-                    how,
-                    // Distance 0 stands at `tq − 1` in the head's row.
-                    bias: by_distance.as_ref().map(|b| &b[head * distances..][..distances]),
-                    origin: tq - 1,
-                    position_keys: pk.map(|t| t.rows(head, rows.clone())),
-                    position_queries: pq.map(|t| t.rows(head, rows.clone())),
-                    index: &index,
-                    first: (queries.start * heads + head) * size,
-                    stride: heads * size,
-                    out: &out,
-                    scratch,
-                });
-            });
-        });
+        shares(how, heads, group).into_par_iter().try_for_each(|share| {
+            let lines = lines(&share);
+            SCRATCH.with_borrow_mut(|scratch| match share {
+                Share::Few { sequence, heads: own } => {
+                    let queries = how.queries.range(sequence);
+                    few::run(isa, &few::Few {
+                        q,
+                        queries: queries.clone(),
+                        heads: own,
+                        lines,
+                        how,
+                        bias: by_distance.as_deref(),
+                        distances,
+                        origin: places - 1,
+                        place: first(sequence) - reached[sequence].start,
+                        keys: reached[sequence].len(),
+                        stride: heads * size,
+                        out: &out,
+                    }, scratch)
+                }
+                Share::Head { sequence, head } => {
+                    let (queries, keys) = (how.queries.range(sequence), reached[sequence].len());
+                    pack(isa, &lines, scratch)?;
+                    // The rows of the tables that distances in this sequence reach, and the one for each distance i − j.
+                    let index: Vec<usize> = match &how.bias {
+                        Bias::Disentangled(d) => {
+                            (1 - keys as i64..queries.len() as i64).map(|distance| d.row(distance)).collect()
+                        }
+                        _ => Vec::new(),
+                    };
+                    let rows = index.first().map_or(0..0, |first| *first..index[index.len() - 1] + 1);
+                    isa.run(Task {
+                        q: q.rows(head, queries.clone()),
+                        k: meeting.map(|k| k.rows(head, runs[sequence][0].clone())),
+                        keys,
+                        how,
+                        place: first(sequence) - reached[sequence].start,
+                        // Distance 0 stands at `places − 1` in the head's row.
+                        bias: by_distance.as_ref().map(|b| &b[head * distances..][..distances]),
+                        origin: places - 1,
+                        position_keys: pk.map(|t| t.rows(head, rows.clone())),
+                        position_queries: pq.map(|t| t.rows(head, rows.clone())),
+                        index: &index,
+                        first: (queries.start * heads + head) * size,
+                        stride: heads * size,
+                        out: &out,
+                        scratch,
+                    });
+                    Ok(())
+                }
+            })
+        })?;
         host(y, op.q.dims())
     })
 }
 
+/// Heads of sequences, one by one where there are many queries; where there are few, as many together as share their keys,
+/// unless that leaves threads without work.
+fn shares(how: &Attention, heads: usize, group: usize) -> Vec<Share> {
+    let few = !matches!(how.bias, Bias::Disentangled(_));
+    let sequences = how.queries.count();
+    let threads = rayon::current_num_threads();
+    let parts = threads.div_ceil((sequences * heads / group).max(1)).min(group);
+    let step = group.div_ceil(parts);
+    let of = |sequence: usize| -> Vec<Share> {
+        if few && how.queries.range(sequence).len() <= FEW {
+            let starts = (0..heads).step_by(group).flat_map(|g| (g..g + group).step_by(step).map(move |h| (g, h)));
+            return starts.map(|(g, h)| Share::Few { sequence, heads: h..(h + step).min(g + group) }).collect();
+        }
+        (0..heads).map(|head| Share::Head { sequence, head }).collect()
+    };
+    (0..sequences).flat_map(of).collect()
+}
+
 /// `[tokens, heads, size]` with elements of a head next to each other.
 #[derive(Clone, Copy)]
-struct Heads<'a, T> {
+pub(super) struct Heads<'a, T> {
     data: &'a [T],
     token: usize,
     head: usize,
@@ -118,7 +188,7 @@ struct Heads<'a, T> {
 }
 
 impl<'a, T: Elem> Heads<'a, T> {
-    fn of(reading: &'a Reading<'_>, size: usize) -> Result<Self> {
+    pub(super) fn of(reading: &'a Reading<'_>, size: usize) -> Result<Self> {
         match *reading.strides() {
             [token, head, 1] => Ok(Heads { data: reading.onwards()?, token, head, size }),
             // An axis of length one may carry any stride.
@@ -127,17 +197,61 @@ impl<'a, T: Elem> Heads<'a, T> {
         }
     }
 
-    fn rows(&self, head: usize, segment: Range<usize>) -> Rows<'a, T> {
+    pub(super) fn rows(&self, head: usize, segment: Range<usize>) -> Rows<'a, T> {
         let data = &self.data[segment.start * self.token + head * self.head..];
         Rows { data, rows: segment.len(), cols: self.size, stride: self.token }
     }
 }
 
+/// One head of a sequence's keys or values, wherever its rows are.
+pub(super) struct Lines<'a> {
+    pub(super) from: &'a Reading<'a>,
+    pub(super) head: usize,
+    pub(super) size: usize,
+    pub(super) runs: &'a [Range<usize>],
+}
+
+impl Lines<'_> {
+    pub(super) fn of<T: Elem>(&self) -> Result<Vec<Rows<'_, T>>> {
+        let heads = Heads::<T>::of(self.from, self.size)?;
+        Ok(self.runs.iter().map(|run| heads.rows(self.head, run.clone())).collect())
+    }
+}
+
+/// Keys as columns, and values as they are cut into panels of columns; both in f32, whatever they are kept in.
+fn pack(isa: Isa, [k, v]: &[Lines<'_>; 2], scratch: &mut Scratch) -> Result<()> {
+    with_elem!("attention", k.from.dtype()?, C => {
+        isa.run(Pack { k: &k.of::<C>()?, v: &v.of::<C>()?, scratch });
+        Ok(())
+    })
+}
+
+struct Pack<'a, C> {
+    k: &'a [Rows<'a, C>],
+    v: &'a [Rows<'a, C>],
+    scratch: &'a mut Scratch,
+}
+
+impl<C: Elem> Kernel for Pack<'_, C> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let Scratch { keys, values, row, .. } = self.scratch;
+        pack_keys::<S, C>(self.k, keys, row);
+        pack_values::<S, C>(self.v, values, row);
+    }
+}
+
 struct Task<'a, T> {
     q: Rows<'a, T>,
-    k: Rows<'a, T>,
-    v: Rows<'a, T>,
+    /// For disentangled positions only.
+    k: Option<Rows<'a, T>>,
+    /// How many, packed in the scratch.
+    keys: usize,
     how: &'a Attention,
+    /// Of the first query, among the keys.
+    place: usize,
     /// What this head adds by distance, and where in it distance 0 stands.
     bias: Option<&'a [f32]>,
     origin: usize,
@@ -158,24 +272,22 @@ impl<T: Elem> Kernel for Task<'_, T> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let (length, size) = (self.k.rows, self.k.cols);
+        let (length, size) = (self.keys, self.q.cols);
         let Scratch { keys, values, scores, wide, row, position_keys, position_queries, met_by_queries, met_by_keys } =
             self.scratch;
-        pack_keys::<S, T>(self.k, keys, row);
-        pack_values::<S, T>(self.v, values, row);
         let keys = Panels::of(&*keys, size, length);
         let values = Panels::of(&*values, length, size);
         let positions = self.position_keys.or(self.position_queries).map_or(0, |rows| rows.rows);
         let across = positions.next_multiple_of(PANEL);
-        if let Some(rows) = self.position_queries {
-            pack_keys::<S, T>(rows, position_queries, row);
+        if let (Some(rows), Some(k)) = (self.position_queries, self.k) {
+            pack_keys::<S, T>(&[rows], position_queries, row);
             met_by_keys.resize(length * across, 0.0);
             let table = Panels::of(&*position_queries, size, positions);
             let mut sink = Scores { scores: met_by_keys, first: 0, column: 0, stride: across };
-            multiply::<S, T, f32>(self.k, table, 0..length, 0..across / PANEL, wide, &mut sink);
+            multiply::<S, T, f32>(k, table, 0..length, 0..across / PANEL, wide, &mut sink);
         }
         if let Some(rows) = self.position_keys {
-            pack_keys::<S, T>(rows, position_keys, row);
+            pack_keys::<S, T>(&[rows], position_keys, row);
             met_by_queries.resize(QUERIES * across, 0.0);
         }
         let mut sums = [0f32; QUERIES];
@@ -183,7 +295,8 @@ impl<T: Elem> Kernel for Task<'_, T> {
         for first in (0..self.q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(self.q.rows);
             // The panels of keys that some query of the block sees. The tile writes whole panels.
-            let seen = self.how.sees.range(block.start, length).start..self.how.sees.range(block.end - 1, length).end;
+            let sees = |query: usize| self.how.sees.range(self.place + query, length);
+            let seen = sees(block.start).start..sees(block.end - 1).end;
             let panels = seen.start / PANEL..seen.end.div_ceil(PANEL);
             let (base, stride) = (panels.start * PANEL, panels.len() * PANEL);
             scores.resize(QUERIES * stride, 0.0);
@@ -197,7 +310,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
             }
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 let query = first + r;
-                let own = self.how.sees.range(query, length);
+                let own = sees(query);
                 let scores = &mut scores[r * stride..][..seen.end - base];
                 if positions > 0 {
                     let row = self.index[0];
@@ -214,8 +327,8 @@ impl<T: Elem> Kernel for Task<'_, T> {
                 let (before, after) = (own.start - base, own.end - base);
                 scores[..before].fill(0.0);
                 scores[after..].fill(0.0);
-                let bias = self.bias.map(|b| &b[self.origin + own.start - query..][..own.len()]);
-                *sum = exp_row::<S>(&mut scores[before..after], self.how.scale, bias);
+                let bias = self.bias.map(|b| &b[self.origin + own.start - self.place - query..][..own.len()]);
+                *sum = weigh::<S>(&mut scores[before..after], self.how, bias);
             }
             // [queries, size]
             let depth = base..seen.end;
@@ -225,6 +338,21 @@ impl<T: Elem> Kernel for Task<'_, T> {
             multiply::<S, f32, f32>(p, values.part(depth), 0..block.len(), 0..size.div_ceil(PANEL), row, &mut sink);
         }
     }
+}
+
+/// Scores become the softmax's numerators; returns their sum.
+#[inline(always)]
+pub(super) fn weigh<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<&[f32]>) -> f32 {
+    let Some(cap) = how.cap else { return exp_row::<S>(scores, how.scale, bias) };
+    // SAFETY: the contract of Lanes, kept by Isa::run.
+    unsafe {
+        let (within, cap) = (S::splat(how.scale / cap), S::splat(cap));
+        vectors!(S, scores.len(), |i, lanes| {
+            let v = math::tanh::<S>(S::mul(get::<S, f32>(scores, i, lanes, 0.0), within));
+            put::<S, f32>(scores, i, lanes, S::mul(v, cap));
+        });
+    }
+    exp_row::<S>(scores, 1.0, bias)
 }
 
 /// Products of a block of queries, kept for the softmax.
@@ -274,27 +402,29 @@ impl<T: Elem> Sink for Values<'_, T> {
 
 /// Keys as columns: `[ceil(keys / PANEL)][size][PANEL]`.
 #[inline(always)]
-fn pack_keys<S: Lanes, T: Elem>(k: Rows<'_, T>, out: &mut Vec<f32>, row: &mut Vec<f32>) {
+fn pack_keys<S: Lanes, T: Elem>(runs: &[Rows<'_, T>], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+    let (keys, size) = (runs.iter().map(|k| k.rows).sum(), runs.first().map_or(0, |k| k.cols));
     out.clear();
-    out.resize(packed_len(k.cols, k.rows), 0.0);
-    row.resize(k.cols, 0.0);
-    for j in 0..k.rows {
-        copy_widened::<S, T>(k.row(j), &mut row[..k.cols]);
-        let panel = &mut out[j / PANEL * k.cols * PANEL..];
-        row[..k.cols].iter().enumerate().for_each(|(i, v)| panel[i * PANEL + j % PANEL] = *v);
+    out.resize(packed_len(size, keys), 0.0);
+    row.resize(size, 0.0);
+    for (j, k) in runs.iter().flat_map(Rows::iter).enumerate() {
+        copy_widened::<S, T>(k, &mut row[..size]);
+        let panel = &mut out[j / PANEL * size * PANEL..];
+        row[..size].iter().enumerate().for_each(|(i, v)| panel[i * PANEL + j % PANEL] = *v);
     }
 }
 
 /// Values as they are, cut into panels of columns: `[ceil(size / PANEL)][keys][PANEL]`.
 #[inline(always)]
-fn pack_values<S: Lanes, T: Elem>(v: Rows<'_, T>, out: &mut Vec<f32>, row: &mut Vec<f32>) {
+fn pack_values<S: Lanes, T: Elem>(runs: &[Rows<'_, T>], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+    let (keys, size) = (runs.iter().map(|v| v.rows).sum::<usize>(), runs.first().map_or(0, |v| v.cols));
     out.clear();
-    out.resize(packed_len(v.rows, v.cols), 0.0);
-    row.resize(v.cols, 0.0);
-    for j in 0..v.rows {
-        copy_widened::<S, T>(v.row(j), &mut row[..v.cols]);
-        for (p, part) in row[..v.cols].chunks(PANEL).enumerate() {
-            out[(p * v.rows + j) * PANEL..][..part.len()].copy_from_slice(part);
+    out.resize(packed_len(keys, size), 0.0);
+    row.resize(size, 0.0);
+    for (j, v) in runs.iter().flat_map(Rows::iter).enumerate() {
+        copy_widened::<S, T>(v, &mut row[..size]);
+        for (p, part) in row[..size].chunks(PANEL).enumerate() {
+            out[(p * keys + j) * PANEL..][..part.len()].copy_from_slice(part);
         }
     }
 }

@@ -1,15 +1,20 @@
 //! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence        scores, exp and sums in f32, one rounding
 //!
 //! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Sees`] says, and none of another.
-//! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up.
+//! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up. Keys and values
+//! may also lie in the pages of a cache, in a dtype of its own, and several heads of q may share one of theirs.
 
 mod bias;
+mod cached;
 mod cases;
 mod composed;
 mod cpu;
+mod few;
+mod keys;
 mod reference;
 
 pub use bias::{Bias, Disentangled, Sees};
+pub use keys::{Keys, Pages};
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
@@ -22,9 +27,11 @@ pub struct Attention {
     /// Which queries belong together.
     pub queries: Segments,
     /// Which keys the queries of the same number look at: in self-attention their own.
-    pub keys: Segments,
+    pub keys: Keys,
     /// What a score is multiplied with before the softmax.
     pub scale: f32,
+    /// cap · tanh(score / cap) instead of a score, where there is one.
+    pub cap: Option<f32>,
     /// Which of its sequence's keys a query sees.
     pub sees: Sees,
     /// What is added to the scores.
@@ -34,32 +41,37 @@ pub struct Attention {
 impl Attention {
     /// Of each sequence to the whole of itself, without a bias.
     pub fn over(segments: &Segments, scale: f32) -> Attention {
-        let (queries, keys) = (segments.clone(), segments.clone());
-        Attention { queries, keys, scale, sees: Sees::All, bias: Bias::None }
+        let (queries, keys) = (segments.clone(), segments.clone().into());
+        Attention { queries, keys, scale, cap: None, sees: Sees::All, bias: Bias::None }
     }
 }
 
-/// Attention of q `[queries, heads, size]` over k and v `[keys, heads, size]`; the result has q's shape.
+/// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
 pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<Tensor> {
     let fits = match (q.dims(), k.dims()) {
-        ([queries, heads, size], [keys, ..]) => {
-            k.dims()[1..] == [*heads, *size]
+        ([queries, heads, size], [keys, shared, of]) => {
+            *shared > 0
+                && heads % shared == 0
+                && size == of
                 && v.dims() == k.dims()
-                && [k, v].iter().all(|t| t.dtype() == q.dtype())
-                && (*queries, *keys) == (how.queries.tokens(), how.keys.tokens())
+                && v.dtype() == k.dtype()
+                && (k.dtype() == q.dtype() || matches!(how.keys, Keys::Paged(_)))
+                && *queries == how.queries.tokens()
+                && how.keys.within(*keys)
                 && how.queries.count() == how.keys.count()
+                && (!matches!(how.bias, Bias::Disentangled(_)) || heads == shared)
         }
         _ => false,
     };
     if !fits {
         let what = format!(
-            "q {:?}, k {:?}, v {:?} in {} for {} queries and {} keys in {} and {} sequences",
+            "q {:?} in {}, k {:?}, v {:?} in {} for {} queries in {} sequences over {} of keys",
             q.dims(),
+            q.dtype(),
             k.dims(),
             v.dims(),
-            q.dtype(),
+            k.dtype(),
             how.queries.tokens(),
-            how.keys.tokens(),
             how.queries.count(),
             how.keys.count()
         );
@@ -68,6 +80,12 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<
     // Only keys may be fewer than there are rows for.
     if how.queries.count() == 0 || how.queries.iter().map(|range| range.len()).sum::<usize>() != how.queries.tokens() {
         return Err(Error::call("attention", "queries that leave rows out, or none at all"));
+    }
+    if matches!((&how.bias, &how.keys), (Bias::Disentangled(_), Keys::Paged(_))) {
+        return Err(Error::call("attention", "disentangled positions over the pages of a cache"));
+    }
+    if how.cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
+        return Err(Error::call("attention", format!("scores capped at {:?}", how.cap)));
     }
     how.bias.check(q)?;
     ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), how: how.clone() })
@@ -92,7 +110,11 @@ impl Op for AttentionOp {
     }
 
     fn detail(&self) -> String {
-        format!("{} heads of {}, packed{}{}", self.q.dims()[1], self.q.dims()[2], self.how.sees, self.how.bias)
+        let (heads, shared) = (self.q.dims()[1], self.k.dims()[1]);
+        let over = if heads == shared { String::new() } else { format!(" over {shared}") };
+        let keys = if matches!(self.how.keys, Keys::Paged(_)) { "paged" } else { "packed" };
+        let cap = self.how.cap.map_or_else(String::new, |cap| format!(", capped at {cap}"));
+        format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.how.sees, self.how.bias)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
@@ -104,7 +126,10 @@ impl Op for AttentionOp {
             // block of its queries four stages of the scores, eight where something is added to them, and the terms of
             // disentangled positions.
             _ => {
-                let stages = if matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None)) { 4 } else { 8 };
+                let plain = matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None));
+                let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.how.cap.is_some());
+                // Rows of a cache are looked up first, and repeated for the heads that share them.
+                let looked_up = if matches!(self.how.keys, Keys::Paged(_)) { 6 } else { 2 };
                 let terms = match &self.how.bias {
                     Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
                     _ => 0,
@@ -112,10 +137,11 @@ impl Op for AttentionOp {
                 let block = tq.min(composed::QUERIES);
                 let seen = match self.how.sees {
                     Sees::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
+                    Sees::Recent(most) => tk.min(most.saturating_add(block)),
                     Sees::All | Sees::Causal => tk,
                 };
                 4 * (2 * queries * heads * size
-                    + heads * size * (2 * tq + 3 * tk)
+                    + heads * size * (2 * tq + (3 + looked_up) * tk)
                     + stages * heads * block * seen
                     + terms)
             }

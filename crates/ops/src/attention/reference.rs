@@ -14,6 +14,7 @@ pub(super) struct Problem<'a> {
     pub(super) queries: &'a Segments,
     pub(super) keys: &'a Segments,
     pub(super) scale: f32,
+    pub(super) cap: Option<f32>,
     pub(super) sees: Sees,
     /// Added before the scale and after it, from query, key (in their sequence), head, and their vectors.
     pub(super) added: &'a Added<'a>,
@@ -34,16 +35,21 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
     for (queries, keys) in p.queries.iter().zip(p.keys.iter()) {
         for (i, head) in (0..queries.len()).flat_map(|i| (0..p.heads).map(move |h| (i, h))) {
             let q = of(p.q, queries.start + i, head);
+            // Of queries that look back, the last is at the last key.
+            let place = i + keys.len().saturating_sub(queries.len());
             let seen = |j: &usize| match p.sees {
                 Sees::All => true,
                 Sees::Window(reach) => j.abs_diff(i) <= reach,
-                Sees::Causal => *j <= i,
+                Sees::Causal => *j <= place,
+                Sees::Recent(most) => *j <= place && *j + most > place,
             };
+            let i = if matches!(p.sees, Sees::Causal | Sees::Recent(_)) { place } else { i };
             let seen: Vec<usize> = (0..keys.len()).filter(seen).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);
                 let (before, after) = (p.added)(i as i64, *j as i64, head, q, k);
-                (dot(q, k) + before) * f64::from(p.scale) + after
+                let score = (dot(q, k) + before) * f64::from(p.scale);
+                p.cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh()) + after
             };
             let scores: Vec<f64> = seen.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);

@@ -27,6 +27,17 @@ impl<'a> Reading<'a> {
         Ok(Reading { storage, layout })
     }
 
+    /// The format of the elements.
+    pub(crate) fn dtype(&self) -> Result<crate::DType> {
+        match self.cpu()? {
+            CpuStorage::F32(_) => Ok(crate::DType::F32),
+            CpuStorage::BF16(_) => Ok(crate::DType::BF16),
+            CpuStorage::F16(_) => Ok(crate::DType::F16),
+            CpuStorage::U32(_) => Ok(crate::DType::U32),
+            _ => Err(Error::call("cpu kernel", "elements of no format of ours")),
+        }
+    }
+
     /// The elements of a tensor without gaps.
     pub(crate) fn slice<T: candle_core::WithDType>(&self) -> Result<&[T]> {
         match self.layout.contiguous_offsets() {
@@ -68,6 +79,11 @@ impl<'a> Reading<'a> {
 }
 
 impl<'a, T: Elem> Rows<'a, T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [T]> + use<'a, T> {
+        let rows = *self;
+        (0..rows.rows).map(move |i| rows.row(i))
+    }
+
     pub(crate) fn row(&self, i: usize) -> &'a [T] {
         &self.data[i * self.stride..][..self.cols]
     }

@@ -1,0 +1,162 @@
+//! Cases over the pages of a cache: prefill in chunks, decoding and both in one batch; heads that share keys; windows, caps and
+//! biases; a cache in another dtype than the queries. Pages lie in no order, and hold what belongs to nobody in between.
+
+use super::reference::{self, Problem};
+use super::{Attention, Bias, Keys, Pages, Sees, attention};
+use crate::case::{Case, Input, Tolerance};
+use crate::{DType, Result, Segments};
+use std::sync::Arc;
+
+/// Rows of a page.
+const PAGE: usize = 16;
+
+#[derive(Clone, Copy, Debug)]
+struct Shape {
+    /// Queries and keys of each sequence.
+    lengths: &'static [(usize, usize)],
+    heads: usize,
+    shared: usize,
+    size: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Kind {
+    Causal,
+    Recent(usize),
+    Capped,
+    /// T5's decoder.
+    Buckets,
+    /// T5's cross-attention: all keys.
+    Cross,
+    Alibi,
+}
+
+pub(super) fn cases() -> Vec<Case> {
+    let shape = |lengths, heads, shared, size, kind| Shape { lengths, heads, shared, size, kind };
+    let shapes = [
+        shape(&[(1, 40), (1, 1), (1, 129)], 6, 2, 64, Kind::Causal),
+        shape(&[(1, 50), (30, 70), (2, 18), (64, 64)], 4, 1, 32, Kind::Causal),
+        shape(&[(1, 100), (3, 50), (40, 90)], 2, 2, 20, Kind::Recent(24)),
+        shape(&[(1, 33), (20, 33)], 4, 2, 16, Kind::Capped),
+        shape(&[(1, 200), (4, 30), (9, 9)], 4, 4, 16, Kind::Buckets),
+        shape(&[(1, 21), (6, 40)], 2, 2, 16, Kind::Cross),
+        shape(&[(1, 37), (7, 40)], 8, 1, 8, Kind::Alibi),
+        shape(&[(1, 600)], 14, 2, 128, Kind::Causal),
+    ];
+    let kept = |dtype| [Some((dtype, dtype)), (dtype == DType::F32).then_some((dtype, DType::F16))];
+    let pairs = DType::FLOATS.into_iter().flat_map(kept).flatten();
+    pairs.flat_map(|pair| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, pair, *s))).collect()
+}
+
+#[derive(Clone)]
+struct Inputs {
+    shape: Shape,
+    q: Input,
+    /// The cache's k and v, `[rows, shared, size]`.
+    kept: [Input; 2],
+    tables: Vec<Arc<[u32]>>,
+    table: Arc<[f32]>,
+}
+
+impl Inputs {
+    fn bias(&self) -> Bias {
+        match self.shape.kind {
+            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128, both: false },
+            Kind::Alibi => Bias::Alibi(self.table[..self.shape.heads].into()),
+            _ => Bias::None,
+        }
+    }
+
+    fn how(&self) -> Result<Attention> {
+        let Shape { lengths, size, kind, .. } = self.shape;
+        let sequences = self.tables.iter().cloned().zip(lengths.iter().map(|(_, keys)| *keys)).collect();
+        Ok(Attention {
+            queries: Segments::new(&lengths.iter().map(|(queries, _)| *queries).collect::<Vec<_>>())?,
+            keys: Keys::Paged(Pages::new(sequences, PAGE)?),
+            scale: 1.0 / (size as f32).sqrt(),
+            cap: (kind == Kind::Capped).then_some(2.0),
+            sees: match kind {
+                Kind::Recent(most) => Sees::Recent(most),
+                Kind::Cross => Sees::All,
+                _ => Sees::Causal,
+            },
+            bias: self.bias(),
+        })
+    }
+
+    fn reference(&self) -> Result<Vec<f64>> {
+        let Shape { lengths, heads, shared, size, .. } = self.shape;
+        let how = self.how()?;
+        // Keys one after another, each head with its own copy.
+        let gathered = |kept: &Input| -> Vec<f32> {
+            let rows = lengths.iter().zip(&self.tables).flat_map(|((_, keys), table)| {
+                (0..*keys).map(move |j| table[j / PAGE] as usize * PAGE + j % PAGE)
+            });
+            let head = |row: usize, h: usize| &kept.values[(row * shared + h * shared / heads) * size..][..size];
+            rows.flat_map(|row| (0..heads).flat_map(move |h| head(row, h).to_vec())).collect()
+        };
+        let (k, v) = (gathered(&self.kept[0]), gathered(&self.kept[1]));
+        let keys = Segments::new(&lengths.iter().map(|(_, keys)| *keys).collect::<Vec<_>>())?;
+        let added = |i: i64, j: i64, head: usize, _: &[f32], _: &[f32]| match self.shape.kind {
+            Kind::Buckets => (0.0, f64::from(self.table[past_bucket(i - j) * heads + head])),
+            Kind::Alibi => (0.0, -f64::from(self.table[head]) * (i - j).abs() as f64),
+            _ => (0.0, 0.0),
+        };
+        Ok(reference::attention(&Problem {
+            q: &self.q.values,
+            k: &k,
+            v: &v,
+            heads,
+            size,
+            queries: &how.queries,
+            keys: &keys,
+            scale: how.scale,
+            cap: how.cap,
+            sees: how.sees,
+            added: &added,
+        }))
+    }
+}
+
+/// T5's 32 buckets to distance 128 for keys before: half of them exact.
+fn past_bucket(away: i64) -> usize {
+    let away = away as f64;
+    let step = if away < 16.0 { away } else { (16.0 + (away / 16.0).ln() / 8f64.ln() * 16.0 + 1e-9).floor().min(31.0) };
+    step as usize
+}
+
+fn one(seed: u64, (dtype, kept): (DType, DType), shape: Shape) -> Case {
+    let Shape { lengths, heads, shared, size, kind } = shape;
+    let pages: usize = lengths.iter().map(|(_, keys)| keys.div_ceil(PAGE)).sum();
+    // Every third page belongs to nobody, and sequences take theirs from the last to the first.
+    let mut free = (0..(pages + pages / 2 + 1) as u32).rev().filter(|page| page % 3 != 2);
+    let tables = lengths.iter().map(|(_, keys)| free.by_ref().take(keys.div_ceil(PAGE)).collect()).collect();
+    let rows = (pages + pages / 2 + 1) * PAGE;
+    let queries = lengths.iter().map(|(queries, _)| queries).sum();
+    let inputs = Inputs {
+        shape,
+        q: Input::normal(seed + 1300, &[queries, heads, size], dtype, (0.0, 1.0)),
+        kept: [1320, 1340].map(|s| Input::normal(seed + s, &[rows, shared, size], kept, (0.0, 1.0))),
+        tables,
+        table: Input::normal(seed + 1360, &[32 * heads], DType::F32, (0.5, 0.3)).values,
+    };
+    let reference = inputs.clone();
+    let longest = lengths.iter().map(|(_, keys)| *keys).max().unwrap_or(0) as f64;
+    let walk = 2.0 * (longest.sqrt() + (size as f64).sqrt());
+    let scores = 2.0 + if kind == Kind::Alibi { longest / 4.0 } else { 0.0 };
+    Case {
+        op: "attention",
+        name: format!("{lengths:?} x {heads} heads over {shared} of {size}, {kind:?}, cache in {kept}"),
+        dtype,
+        // As for packed keys; a value that is weighted before the sum is rounded once more.
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 16.0 * scores + walk },
+        flops: lengths.iter().map(|(q, k)| 4 * (q * k * heads * size) as u64).sum(),
+        prepare: Box::new(move |place| {
+            let (q, k, v) = (inputs.q.on(place)?, inputs.kept[0].on(place)?, inputs.kept[1].on(place)?);
+            let how = inputs.how()?;
+            Ok(Box::new(move || attention(&q, &k, &v, &how)))
+        }),
+        reference: Box::new(move || reference.reference().unwrap_or_default()),
+    }
+}

@@ -50,12 +50,21 @@ class Decoder:
 
 
 @contextmanager
-def doubled() -> Iterator[None]:
-    """What transformers forces into float32, whatever the model's dtype, goes into float64 with the rest of it."""
+def doubled(distances: bool = False) -> Iterator[None]:
+    """What transformers forces into float32, whatever the model's dtype, goes into float64 with the rest of it.
+
+    With `distances`, integers still become float32: T5 rounds the logarithm of a distance there, and so it falls into
+    its bucket.
+    """
     kept = torch.float32, torch.float, torch.Tensor.float
     default = torch.get_default_dtype()
+
+    def to_float(tensor: torch.Tensor) -> torch.Tensor:
+        stays = distances and not tensor.is_floating_point()
+        return kept[2](tensor) if stays else tensor.double()
+
     torch.float32 = torch.float = torch.float64
-    torch.Tensor.float = torch.Tensor.double
+    torch.Tensor.float = to_float
     torch.set_default_dtype(torch.float64)
     try:
         yield
@@ -68,7 +77,7 @@ def doubled() -> Iterator[None]:
 def exactly(model: PreTrainedModel) -> Iterator[None]:
     """`doubled` for a model in float64, nothing for one in float32."""
     if model.dtype == torch.float64:
-        with doubled():
+        with doubled(distances=model.config.is_encoder_decoder):
             yield
     else:
         yield
@@ -115,7 +124,9 @@ def rebuilt(model: PreTrainedModel, config: Any, dtype: torch.dtype) -> PreTrain
     other = type(model)._from_config(
         given, attn_implementation=kind, experts_implementation="eager", dtype=dtype
     )
-    missing, _ = other.load_state_dict(model.state_dict(), strict=False)
+    # Assigned, not copied: a head that the config would tie stays the head that the file has.
+    state = {name: value.to(dtype) for name, value in model.state_dict().items()}
+    missing, _ = other.load_state_dict(state, strict=False, assign=True)
     assert not missing, missing
     return other.eval()
 

@@ -13,6 +13,8 @@ import classify
 import clip
 import colbert
 import deberta
+import decoder_embedders
+import decoder_sequence
 import decoders
 import decoders_own
 import gte
@@ -24,6 +26,7 @@ import nomic
 import outputs
 import rerank
 import sentence
+import seq2seq
 import sparse
 import static
 import t5
@@ -48,6 +51,9 @@ MAKERS = {
     "deberta": deberta.make,
     "decoders": decoders.make,
     "decoders-own": decoders_own.make,
+    "decoder-sequence": decoder_sequence.make,
+    "seq2seq": seq2seq.make,
+    "decoder-embedders": decoder_embedders.make,
     "nomic": nomic.make,
     "gte": gte.make,
     "jina": jina.make,

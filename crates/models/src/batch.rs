@@ -1,7 +1,8 @@
 //! What a model is given: tokens of several sequences, one after another.
 
 use crate::{Error, Result};
-use sconce_ops::{Attention, Place, Segments, Tensor};
+use sconce_ops::{Attention, Cache, Pages, Place, Segments, Tensor};
+use std::sync::Arc;
 
 /// One tokenized text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -52,6 +53,34 @@ pub struct Batch {
     pub keys: Segments,
     /// The ids once more, on the host: for rows that are found by their id.
     pub host_ids: Vec<u32>,
+    /// Where their keys and values are kept, of sequences that go on.
+    pub kept: Option<Kept>,
+    /// The rows whose results are wanted; none means all.
+    wanted: Option<Tensor>,
+}
+
+/// The part of a cache that a batch writes and reads.
+#[derive(Clone, Debug)]
+pub struct Kept {
+    /// Keys and values of all layers.
+    pub cache: Cache,
+    /// The row of each token of the batch, `[tokens]`.
+    pub rows: Tensor,
+    /// The rows of each sequence, those of earlier batches first.
+    pub pages: Pages,
+}
+
+/// The next tokens of a sequence that has a cache.
+#[derive(Clone, Debug)]
+pub struct Piece {
+    /// The tokens.
+    pub ids: Vec<u32>,
+    /// How many came before them.
+    pub start: usize,
+    /// The cache's pages of the whole sequence.
+    pub table: Arc<[u32]>,
+    /// Which of the piece's results are wanted: the last ones, so many.
+    pub wanted: usize,
 }
 
 impl Batch {
@@ -94,12 +123,57 @@ impl Batch {
             segments,
             keys,
             host_ids: ids,
+            kept: None,
+            wanted: None,
         })
+    }
+
+    /// Packs the next tokens of several sequences, whose earlier ones `cache` keeps in pages of `page` rows.
+    pub fn going_on(pieces: &[Piece], page: usize, cache: &Cache, limits: Limits, place: &Place) -> Result<Batch> {
+        let segments = Segments::new(&pieces.iter().map(|p| p.ids.len()).collect::<Vec<_>>())?;
+        let tables = pieces.iter().map(|p| (p.table.clone(), p.start + p.ids.len())).collect();
+        let pages = Pages::new(tables, page)?;
+        let (mut ids, mut positions, mut rows, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (i, p) in pieces.iter().enumerate() {
+            let end = p.start + p.ids.len();
+            check("position", end.saturating_sub(1) as u32, limits.positions)?;
+            for id in &p.ids {
+                check("token id", *id, limits.vocabulary)?;
+            }
+            ids.extend_from_slice(&p.ids);
+            positions.extend(p.start as u32..end as u32);
+            rows.extend((p.start..end).map(|j| pages.row(i, j) as u32));
+            wanted.extend((ids.len() - p.wanted.min(p.ids.len()))..ids.len());
+        }
+        if let Some(row) = rows.iter().find(|row| **row as usize >= cache.rows()) {
+            return Err(Error::Input(format!("row {row} of a cache of {}", cache.rows())));
+        }
+        let all = wanted.len() == ids.len();
+        let wanted: Vec<u32> = wanted.into_iter().map(|row| row as u32).collect();
+        Ok(Batch {
+            ids: Tensor::from_u32(&ids, place)?,
+            positions: Tensor::from_u32(&positions, place)?,
+            // No language model has types.
+            types: Tensor::from_u32(&[0], place)?,
+            keys: segments.clone(),
+            segments,
+            host_ids: ids,
+            kept: Some(Kept { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
+            wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
+        })
+    }
+
+    /// The rows of `x` `[tokens, n]` whose results are wanted.
+    pub(crate) fn wanted(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.wanted {
+            Some(rows) => Ok(sconce_ops::embed(&[(x, rows)])?),
+            None => Ok(x.clone()),
+        }
     }
 
     /// Self-attention over this batch.
     pub fn attention(&self, scale: f32) -> Attention {
-        Attention { keys: self.keys.clone(), ..Attention::over(&self.segments, scale) }
+        Attention { keys: self.keys.clone().into(), ..Attention::over(&self.segments, scale) }
     }
 }
 

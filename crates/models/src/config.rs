@@ -56,6 +56,15 @@ pub(crate) fn table_rows(positions: usize, size: usize) -> Result<usize> {
     Ok(positions)
 }
 
+/// The longest sequence: what the model was made for, or less where the engine has made less room (`context`, which no file has).
+pub(crate) fn context(config: &Value, trained: usize) -> usize {
+    let room = config.get(CONTEXT).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    room.map_or(trained, |room| room.min(trained))
+}
+
+/// The field by which the engine tells how long sequences may get.
+pub const CONTEXT: &str = "sconce:context";
+
 /// Rotary parameters, in transformers 5's spelling (`rope_parameters`) and in the older one (`rope_scaling`).
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(crate) struct Rope {

@@ -46,6 +46,46 @@ impl Head {
     }
 }
 
+/// What stands behind a language model: a logit a word, of the token that comes next.
+pub struct LmHead {
+    /// To the logits; often the word table once more.
+    pub out: Linear,
+    /// cap · tanh(logit / cap) instead of a logit, where there is one: see [`LmHead::capped`].
+    pub cap: Option<f32>,
+}
+
+impl LmHead {
+    /// Logits of rows `x` `[rows, hidden]`, before their cap.
+    pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(self.out.forward(x)?)
+    }
+
+    /// Logits as they are meant, from those of [`LmHead::forward`]. On the host, where they are looked at.
+    pub fn capped(&self, logits: &mut [f32]) {
+        if let Some(cap) = self.cap {
+            logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
+        }
+    }
+}
+
+/// The head of a model whose words are under `words`: those again where `tied` or where the file has no head of its own.
+pub(crate) fn next(w: &Weights, words: &Weights, dims: [usize; 2], tied: bool) -> Result<LmHead> {
+    let own = w.sub("lm_head");
+    let out = vocabulary(if tied { words } else { &own }, words, dims, &[(&own, "bias")])?;
+    Ok(LmHead { out, cap: None })
+}
+
+/// A classifier that reads the last token.
+pub(crate) fn last_token(task: Task, w: &Weights, hidden: usize, architecture: &str) -> Result<Head> {
+    match task {
+        Task::Classify => {
+            let out = out(&w.sub("score"), hidden, false)?;
+            Ok(Head { pooling: Pooling::LastToken, dense: None, norm: None, out })
+        }
+        Task::Tag | Task::Vocabulary => Err(no_head(task, architecture)),
+    }
+}
+
 /// The last product, `hidden` → as many logits as the file has.
 pub(crate) fn out(w: &Weights, hidden: usize, bias: bool) -> Result<Linear> {
     let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);

@@ -6,30 +6,40 @@ mod bert;
 mod block;
 mod clip;
 mod config;
+mod decoder;
 mod deberta;
 mod deberta_v2;
 mod distilbert;
 mod dual;
 mod electra;
+mod falcon;
+mod gemma;
+mod gpt2;
 mod gte;
 mod head;
 mod jina_bert;
+mod llama;
 mod modernbert;
 mod mpnet;
 mod nomic_bert;
+mod phi;
+mod phi3;
 mod registry;
 mod roberta;
+mod rope;
 mod siglip;
+mod stablelm;
 mod static_model;
 mod t5;
 mod tower;
 
-pub use batch::{Batch, Limits, Positions, Sequence};
+pub use batch::{Batch, Kept, Limits, Piece, Positions, Sequence};
+pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
-pub use head::{Head, Task};
-pub use registry::{encoder, head, spare};
+pub use head::{Head, LmHead, Task};
+pub use registry::{encoder, head, lm_head, spare};
 
-use sconce_ops::Tensor;
+use sconce_ops::{CacheShape, Tensor};
 
 /// What can go wrong in making a model from its files.
 #[derive(Debug, thiserror::Error)]
@@ -59,4 +69,8 @@ pub trait Encoder: Send {
     fn hidden_size(&self) -> usize;
     /// The largest ids it can take.
     fn limits(&self) -> Limits;
+    /// What it keeps of each token, if it can go on from there: a language model.
+    fn cache(&self) -> Option<CacheShape> {
+        None
+    }
 }

@@ -1,9 +1,9 @@
 //! Which file reads which configuration: one line an architecture.
 
-use crate::{Encoder, Error, Head, Result, Task};
+use crate::{Encoder, Error, Head, LmHead, Result, Task};
 use crate::{
-    bert, deberta, deberta_v2, distilbert, electra, gte, jina_bert, modernbert, mpnet, nomic_bert, roberta,
-    static_model, t5,
+    bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt2, gte, jina_bert, llama, modernbert, mpnet,
+    nomic_bert, phi, phi3, roberta, stablelm, static_model, t5,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -15,23 +15,36 @@ struct Architecture {
     encoder: fn(&Value, &Weights) -> Result<Box<dyn Encoder>>,
     /// The heads it knows; asked after the encoder, with the same configuration.
     head: fn(Task, &Value, &Weights) -> Result<Head>,
+    /// Of language models, the head that tells the next token.
+    next: Option<fn(&Value, &Weights) -> Result<LmHead>>,
 }
 
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head },
-    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head },
-    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head },
-    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head },
-    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head },
-    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head },
-    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head },
-    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head },
-    Architecture { types: &["roberta", "xlm-roberta", "camembert"], encoder: roberta::encoder, head: roberta::head },
-    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head },
-    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head },
-    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head },
-    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head },
+    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head, next: None },
+    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head, next: None },
+    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head, next: None },
+    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head, next: None },
+    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head, next: None },
+    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head, next: None },
+    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head, next: None },
+    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head, next: None },
+    Architecture { types: &["roberta", "xlm-roberta", "camembert"], encoder: roberta::encoder, head: roberta::head, next: None },
+    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head, next: None },
+    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head, next: None },
+    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head, next: None },
+    Architecture { types: LLAMA, encoder: llama::encoder, head: llama::head, next: Some(llama::next) },
+    Architecture { types: &["falcon", "RefinedWeb", "RefinedWebModel"], encoder: falcon::encoder, head: falcon::head, next: Some(falcon::next) },
+    Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, next: Some(gemma::next) },
+    Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, next: Some(gpt2::next) },
+    Architecture { types: &["phi"], encoder: phi::encoder, head: phi::head, next: Some(phi::next) },
+    Architecture { types: &["phi3"], encoder: phi3::encoder, head: phi3::head, next: Some(phi3::next) },
+    Architecture { types: &["stablelm", "stablelm_epoch"], encoder: stablelm::encoder, head: stablelm::head, next: Some(stablelm::next) },
+    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head, next: None },
 ];
+
+/// Those with Llama's block, and the generations of Gemma.
+const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
+const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.
 pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
@@ -41,6 +54,18 @@ pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
 /// Makes the head for `task` that stands behind the encoder in the same files.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, weights)
+}
+
+/// Makes the head of a language model.
+pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
+    let Architecture { next, types, .. } = architecture(config)?;
+    match next {
+        Some(next) => next(config, weights),
+        None => {
+            let models: Vec<_> = ARCHITECTURES.iter().filter(|a| a.next.is_some()).flat_map(|a| a.types).copied().collect();
+            Err(Error::Config(format!("{} is no language model; these are: {}", types[0], models.join(", "))))
+        }
+    }
 }
 
 /// Whether a tensor that nothing read may be left alone: another task's head, or a buffer that training saved.
@@ -65,8 +90,9 @@ pub fn spare(name: &str) -> bool {
         "loss_fct.",
         "criterion.",
     ];
+    const IMAGES: [&str; 2] = ["vision_tower.", "multi_modal_projector."];
     const BUFFERS: [&str; 4] = ["position_ids", "token_type_ids", "inv_freq", "num_batches_tracked"];
-    HEADS.iter().any(|head| name.starts_with(head) || name.contains(&format!(".{head}")))
+    HEADS.iter().chain(&IMAGES).any(|head| name.starts_with(head) || name.contains(&format!(".{head}")))
         || BUFFERS.iter().any(|buffer| name.ends_with(buffer))
 }
 

@@ -14,6 +14,7 @@ mod ladder;
 mod launch;
 mod ledger;
 mod place;
+mod quant;
 mod segments;
 mod tensor;
 mod weights;
@@ -28,7 +29,8 @@ pub use ledger::Ledger;
 pub use place::Place;
 pub use segments::Segments;
 pub use tensor::Tensor;
-pub use weights::{Raw, Store, Weights};
+pub use quant::{Quant, dequantize};
+pub use weights::{Keep, Raw, Store, Stored, Weights};
 
 // One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.
 pub mod attention;

@@ -1,23 +1,46 @@
 //! Weights by name, from whatever file holds them to where the model wants them, each read once.
 
 use crate::cpu::elem::{Elem, with_elem};
+use crate::quant::{Quant, dequantize};
 use crate::tensor::host;
 use crate::{DType, Error, Place, Result, Tensor};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::BTreeSet;
+use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One tensor as the file holds it: little-endian, row-major, perhaps not aligned.
 #[derive(Clone, Debug)]
 pub struct Raw<'a> {
     /// Its format in the file.
-    pub dtype: DType,
+    pub stored: Stored,
     /// Its shape in the file.
     pub dims: Vec<usize>,
     /// Its bytes, borrowed from the file where the format is one that is read as it is; may be empty where only the shape is
     /// known (a plan).
     pub bytes: Cow<'a, [u8]>,
+}
+
+/// How a file holds a tensor's elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stored {
+    /// One by one.
+    Float(DType),
+    /// In blocks of few bits, along the last axis.
+    Blocks(Quant),
+}
+
+/// What matrices are kept in on a CPU. On a GPU it is the dtype of the activations.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Keep {
+    /// The dtype of the activations.
+    #[default]
+    Activations,
+    /// What the file holds them in, where the activations are f32.
+    File,
+    /// These blocks; of rows that are no whole blocks, q8_0 or the dtype of the activations.
+    Blocks(Quant),
 }
 
 /// A file, or several, that weights are read from.
@@ -35,13 +58,14 @@ pub struct Weights {
     prefix: String,
     place: Place,
     dtype: DType,
+    keep: Keep,
     used: Arc<Mutex<BTreeSet<String>>>,
 }
 
 impl Weights {
     /// The root of `store`.
     pub fn new(store: Arc<dyn Store>, dtype: DType, place: Place) -> Weights {
-        Weights { store, prefix: String::new(), place, dtype, used: Arc::default() }
+        Weights { store, prefix: String::new(), place, dtype, keep: Keep::default(), used: Arc::default() }
     }
 
     /// The branch `name`; `a.b` is the branch `b` of the branch `a`.
@@ -86,6 +110,11 @@ impl Weights {
         Weights { dtype, ..self.clone() }
     }
 
+    /// The same with matrices kept in another way.
+    pub fn keeping(&self, keep: Keep) -> Weights {
+        Weights { keep, ..self.clone() }
+    }
+
     /// Marks `name` as known and not needed, if the store holds it: what training saved and this configuration does not use.
     pub fn skip(&self, name: &str) {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name(name));
@@ -111,11 +140,11 @@ impl Weights {
         if raw.dims != dims {
             return Err(fail(format!("is {:?} in the file, {dims:?} by the configuration", raw.dims)));
         }
-        if raw.dtype == DType::U32 {
+        if raw.stored == Stored::Float(DType::U32) {
             return Err(fail("holds integers".into()));
         }
-        if !self.place.is_phantom() && raw.bytes.len() != dims.iter().product::<usize>() * raw.dtype.size() {
-            return Err(fail(format!("has {} bytes, not what {dims:?} in {} takes", raw.bytes.len(), raw.dtype)));
+        if !self.place.is_phantom() && raw.stored.bytes(dims) != Some(raw.bytes.len()) {
+            return Err(fail(format!("has {} bytes, not what {dims:?} in {} takes", raw.bytes.len(), raw.stored)));
         }
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
         Ok(raw)
@@ -129,21 +158,80 @@ impl Weights {
         self.dtype
     }
 
+    pub(crate) fn keep(&self) -> Keep {
+        self.keep
+    }
+
+    /// Vectors one after another, each of so many elements, where the weights go and in their dtype.
+    pub(crate) fn join(&self, raws: &[(Raw<'_>, usize)]) -> Result<Tensor> {
+        let dims = [raws.iter().map(|(_, n)| n).sum()];
+        Tensor::upload(&dims, self.dtype, &self.place, || {
+            with_elem!("weights", self.dtype, T => {
+                let mut all = vec![T::default(); dims[0]];
+                let mut rest = &mut all[..];
+                for (raw, n) in raws {
+                    let (out, behind) = rest.split_at_mut(*n);
+                    raw.read(0, out);
+                    rest = behind;
+                }
+                host(all, &dims)
+            })
+        })
+    }
+
     fn name(&self, name: &str) -> String {
         if self.prefix.is_empty() { name.into() } else { format!("{}.{name}", self.prefix) }
+    }
+}
+
+impl Stored {
+    /// Bytes of a tensor of this shape, if there is one in this format.
+    pub fn bytes(self, dims: &[usize]) -> Option<usize> {
+        let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
+        match self {
+            Stored::Float(dtype) => n.checked_mul(dtype.size()),
+            // A block does not reach from row to row.
+            Stored::Blocks(quant) => dims.last().and_then(|k| quant.bytes(*k)).and_then(|_| quant.bytes(n)),
+        }
+    }
+}
+
+impl fmt::Display for Stored {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stored::Float(dtype) => dtype.fmt(f),
+            Stored::Blocks(quant) => quant.fmt(f),
+        }
     }
 }
 
 impl Raw<'_> {
     /// Elements from `start` on, rounded to `T`, until `out` is full.
     pub(crate) fn read<T: Elem>(&self, start: usize, out: &mut [T]) {
-        let bytes = &self.bytes[start * self.dtype.size()..][..out.len() * self.dtype.size()];
-        match self.dtype {
+        let dtype = match self.stored {
+            Stored::Float(dtype) => dtype,
+            Stored::Blocks(quant) => return self.unblock(quant, start, out),
+        };
+        let bytes = &self.bytes[start * dtype.size()..][..out.len() * dtype.size()];
+        match dtype {
             DType::F32 => each(bytes, out, |b: [u8; 4]| T::narrow(f32::from_le_bytes(b))),
             DType::BF16 => each(bytes, out, |b: [u8; 2]| T::narrow(bf16::from_le_bytes(b).to_f32())),
             DType::F16 => each(bytes, out, |b: [u8; 2]| T::narrow(f16::from_le_bytes(b).to_f32())),
             DType::U32 => unreachable!("refused by Weights::raw"),
         }
+    }
+
+    /// The same from blocks, of which those that hold the elements are opened whole.
+    fn unblock<T: Elem>(&self, quant: Quant, start: usize, out: &mut [T]) {
+        let (elements, bytes) = quant.block();
+        let blocks = start / elements..(start + out.len()).div_ceil(elements);
+        let mut values = vec![0f32; blocks.len() * elements];
+        let held = &self.bytes[blocks.start * bytes..blocks.end * bytes];
+        // Whole blocks, so that there is nothing to refuse.
+        let whole = dequantize(quant, held, &mut values).is_ok();
+        debug_assert!(whole);
+        let values = &values[start - blocks.start * elements..];
+        out.iter_mut().zip(values).for_each(|(o, v)| *o = T::narrow(*v));
     }
 }
 

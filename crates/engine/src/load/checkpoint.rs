@@ -4,7 +4,7 @@
 use super::torch;
 use crate::{Error, Result};
 use memmap2::Mmap;
-use sconce_ops::{DType, Raw, Store};
+use sconce_ops::{DType, Raw, Store, Stored};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -129,7 +129,7 @@ impl Store for Checkpoint {
             [rows, columns] if *turned => Cow::from(transposed(&bytes, rows, columns, dtype.size())),
             _ => bytes,
         };
-        Ok(Some(Raw { dtype, dims: dims.clone(), bytes }))
+        Ok(Some(Raw { stored: Stored::Float(dtype), dims: dims.clone(), bytes }))
     }
 
     fn names(&self) -> Vec<String> {

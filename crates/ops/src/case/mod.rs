@@ -8,7 +8,7 @@ pub use check::{Outcome, Variant, check, time, variants};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
-use crate::weights::{Raw, Store};
+use crate::weights::{Raw, Store, Stored};
 use crate::{DType, Place, Result, Rung, Tensor, Weights};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -108,7 +108,7 @@ struct Memory(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
 
 impl Store for Memory {
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
-        Ok(self.0.get(name).map(|(dims, bytes)| Raw { dtype: DType::F32, dims: dims.clone(), bytes: bytes.into() }))
+        Ok(self.0.get(name).map(|(dims, bytes)| Raw { stored: Stored::Float(DType::F32), dims: dims.clone(), bytes: bytes.into() }))
     }
     fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()

@@ -1,6 +1,7 @@
 //! Which SIMD instructions this processor has. Found at run time, so that one binary serves every machine of its family.
 #![allow(unsafe_code, reason = "calls into functions compiled for instructions that `available` has just found")]
 
+use super::ints::Ints;
 use super::lanes::{Lanes, Scalar};
 use crate::{Error, Result, ladder::Policy};
 use std::fmt;
@@ -8,9 +9,12 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "aarch64")]
-use super::lanes::neon::Neon;
+use super::{ints::neon::NeonDot, lanes::neon::Neon};
 #[cfg(target_arch = "x86_64")]
-use super::lanes::x86::{Avx2, Avx512};
+use super::{
+    ints::x86::{Avx2Vnni, Avx512Vnni},
+    lanes::x86::{Avx2, Avx512},
+};
 
 /// An instruction set that the CPU kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,10 +23,16 @@ pub enum Isa {
     Scalar,
     /// 128-bit, every 64-bit ARM.
     Neon,
+    /// NEON with dot products of bytes: ARMv8.4, and most of 8.2.
+    NeonDot,
     /// 256-bit with fused multiply-add and half conversion.
     Avx2,
+    /// AVX2 with dot products of bytes: processors since 2021 that have no AVX-512.
+    Avx2Vnni,
     /// 512-bit: the F, BW, DQ and VL subsets.
     Avx512,
+    /// AVX-512 with dot products of bytes.
+    Avx512Vnni,
 }
 
 /// Work that is written once over [`Lanes`] and compiled for each instruction set.
@@ -33,18 +43,33 @@ pub(crate) trait Kernel {
     fn run<S: Lanes>(self) -> Self::Output;
 }
 
+/// The same for work over [`Ints`]: only it can tell an instruction set with dot products of bytes from one without.
+pub(crate) trait IntKernel {
+    /// What it gives back.
+    type Output;
+    /// Must be `#[inline(always)]`, as must all it calls.
+    fn run<S: Ints>(self) -> Self::Output;
+}
+
 impl Isa {
-    const ALL: [Isa; 4] = [Isa::Scalar, Isa::Neon, Isa::Avx2, Isa::Avx512];
+    const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni];
 
     /// Whether this processor has it.
     pub fn available(self) -> bool {
         match self {
             Isa::Scalar => true,
             Isa::Neon => cfg!(target_arch = "aarch64"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(not(target_arch = "aarch64"))]
+            Isa::NeonDot => false,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2Vnni => Isa::Avx2.available() && is_x86_feature_detected!("avxvnni"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => {
                 Isa::Avx2.available()
@@ -53,8 +78,10 @@ impl Isa {
                     && is_x86_feature_detected!("avx512dq")
                     && is_x86_feature_detected!("avx512vl")
             }
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => Isa::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => false,
+            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni => false,
         }
     }
 
@@ -84,10 +111,35 @@ impl Isa {
         match self {
             // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512(kernel) },
+            Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2(kernel) },
+            Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon | Isa::NeonDot => kernel.run::<Neon>(),
+            _ => kernel.run::<Scalar>(),
+        }
+    }
+
+    /// Runs `kernel`, which works on bytes, compiled for this instruction set.
+    pub(crate) fn run_ints<K: IntKernel>(self, kernel: K) -> K::Output {
+        debug_assert!(self.available());
+        match self {
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => unsafe { avx512_vnni_ints(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => unsafe { avx512_ints(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2Vnni => unsafe { avx2_vnni_ints(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => unsafe { avx2_ints(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonDot => unsafe { neon_dot_ints(kernel) },
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => kernel.run::<Neon>(),
             _ => kernel.run::<Scalar>(),
@@ -107,13 +159,46 @@ unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }
 
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
+unsafe fn avx512_vnni_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512Vnni>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+unsafe fn avx512_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
+unsafe fn avx2_vnni_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2Vnni>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn avx2_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx2>()
+}
+
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod")]
+unsafe fn neon_dot_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<NeonDot>()
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
+            Isa::NeonDot => "neondot",
             Isa::Avx2 => "avx2",
+            Isa::Avx2Vnni => "avx2vnni",
             Isa::Avx512 => "avx512",
+            Isa::Avx512Vnni => "avx512vnni",
         })
     }
 }
@@ -121,9 +206,9 @@ impl fmt::Display for Isa {
 impl FromStr for Isa {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        Isa::ALL
-            .into_iter()
-            .find(|isa| isa.to_string() == s)
-            .ok_or_else(|| Error::Parse(format!("unknown instruction set `{s}`; one of scalar, neon, avx2, avx512")))
+        Isa::ALL.into_iter().find(|isa| isa.to_string() == s).ok_or_else(|| {
+            let names = Isa::ALL.map(|isa| isa.to_string()).join(", ");
+            Error::Parse(format!("unknown instruction set `{s}`; one of {names}"))
+        })
     }
 }

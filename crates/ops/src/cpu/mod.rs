@@ -2,11 +2,12 @@
 
 pub(crate) mod elem;
 pub(crate) mod gemm;
+pub(crate) mod ints;
 mod isa;
 mod lanes;
 pub(crate) mod math;
 pub(crate) mod rows;
 
 pub use isa::Isa;
-pub(crate) use isa::Kernel;
+pub(crate) use isa::{IntKernel, Kernel};
 pub(crate) use lanes::Lanes;

@@ -65,6 +65,20 @@ impl<'a> Reading<'a> {
         Ok(Rows { data: self.onwards()?, rows, cols, stride })
     }
 
+    /// The last axis as columns, all others as rows, which may also be the heads of `[tokens, heads, size]` in a wider
+    /// projection.
+    pub(crate) fn lines<T: Elem>(&self) -> Result<Lines<'_, T>> {
+        match (self.layout.dims(), self.layout.stride()) {
+            ([tokens, heads, size], [token, head, 1]) if !self.layout.is_contiguous() => {
+                Ok(Lines { data: self.onwards()?, rows: tokens * heads, cols: *size, heads: *heads, token: *token, head: *head })
+            }
+            _ => {
+                let Rows { data, rows, cols, stride } = self.rows()?;
+                Ok(Lines { data, rows, cols, heads: 1, token: stride, head: 0 })
+            }
+        }
+    }
+
     /// Element strides of each axis.
     pub(crate) fn strides(&self) -> &[usize] {
         self.layout.stride()
@@ -75,6 +89,23 @@ impl<'a> Reading<'a> {
             Storage::Cpu(cpu) => Ok(cpu),
             _ => Err(Error::call("cpu kernel", "the tensor is not on the CPU")),
         }
+    }
+}
+
+/// Rows of `cols` elements, `heads` of them `head` apart, and then the next `token` on.
+#[derive(Clone, Copy)]
+pub(crate) struct Lines<'a, T> {
+    data: &'a [T],
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    heads: usize,
+    token: usize,
+    head: usize,
+}
+
+impl<'a, T: Elem> Lines<'a, T> {
+    pub(crate) fn row(&self, i: usize) -> &'a [T] {
+        &self.data[i / self.heads * self.token + i % self.heads * self.head..][..self.cols]
     }
 }
 

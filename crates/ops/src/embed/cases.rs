@@ -2,15 +2,41 @@
 
 use super::embed;
 use super::reference;
-use crate::case::{Case, Input, Tolerance, ids};
-use crate::{DType, Tensor};
+use crate::case::{Case, Input, Tolerance, ids, weights};
+use crate::{DType, Linear, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, width, rows of each table
     let shapes: [(usize, usize, &[u32]); 4] =
         [(64, 384, &[1000, 512, 2]), (7, 130, &[99, 40]), (1, 31, &[5]), (300, 768, &[500, 512, 2])];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(DType::FLOATS.map(shared)).collect()
+}
+
+/// Words that are the matrix of a product too, scaled, with positions beside them.
+fn shared(dtype: DType) -> Case {
+    let (t, n, rows) = (9, 50, 70);
+    let (words, positions) = (Input::normal(270, &[rows, n], dtype, (0.0, 1.0)), Input::normal(271, &[12, n], dtype, (0.0, 1.0)));
+    let (of_words, of_positions) = (ids(272, t, rows as u32), ids(273, t, 12));
+    let kept = (words.clone(), positions.clone(), of_words.clone(), of_positions.clone());
+    Case {
+        op: "embed",
+        name: format!("{t}x{n} from the matrix of a product, times 3, and a table"),
+        dtype,
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 3.0 },
+        flops: (2 * t * n) as u64,
+        prepare: Box::new(move |place| {
+            let linear = Linear::load(&weights(&[("weight", &words)], place), n, rows, false)?;
+            let (table, places) = (positions.on(place)?, Tensor::from_u32(&of_positions, place)?);
+            let ids = Tensor::from_u32(&of_words, place)?;
+            Ok(Box::new(move || linear.embed(&ids, 3.0, Some((&table, &places)))))
+        }),
+        reference: Box::new(move || {
+            let (words, positions, of_words, of_positions) = &kept;
+            let words: Vec<f32> = words.values.iter().map(|v| v * 3.0).collect();
+            reference::embed(&[(&words, of_words), (&positions.values, of_positions)], n)
+        }),
+    }
 }
 
 fn one(seed: u64, dtype: DType, (t, n, rows): (usize, usize, &'static [u32])) -> Case {

@@ -3,9 +3,11 @@
 mod cases;
 mod composed;
 mod cpu;
+mod lookup;
 mod reference;
 
 pub(crate) use cases::cases;
+pub(crate) use lookup::lookup;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};

@@ -13,10 +13,20 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
     // The place of each expert in its token's order is the inverse of that order, and sorting an order inverts it.
     let places = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?.to_dtype(DType::F32)?;
     let chosen = places.lt(op.experts.top as f64)?.to_dtype(DType::F32)?;
-    let p = (p * chosen)?;
+    let mut p = (p * chosen)?;
+    if op.experts.renormalised {
+        p = p.broadcast_div(&p.sum_keepdim(1)?)?;
+    }
     let mut sum: Option<Tensor> = None;
     for (e, (up, down)) in op.experts.up.iter().zip(&op.experts.down).enumerate() {
-        let inner = op.experts.activation.composed(x.matmul(&up.rows()?.t()?)?)?;
+        let inner = x.matmul(&up.rows()?.t()?)?;
+        let inner = match op.experts.gated {
+            true => {
+                let half = |start| -> Result<Tensor> { Ok(inner.narrow(1, start, down.k())?.contiguous()?) };
+                (op.experts.activation.composed(half(0)?)? * half(down.k())?)?
+            }
+            false => op.experts.activation.composed(inner)?,
+        };
         let y = inner.matmul(&down.rows()?.t()?)?.to_dtype(DType::F32)?;
         let y = y.broadcast_mul(&p.narrow(1, e, 1)?.contiguous()?)?;
         sum = Some(match sum {
@@ -27,6 +37,9 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
     let mut y = sum.ok_or_else(|| crate::Error::call("experts", "none"))?;
     if let Some(bias) = &op.experts.bias {
         y = y.broadcast_add(&bias.candle()?.to_dtype(DType::F32)?)?;
+    }
+    if let Some(residual) = &op.residual {
+        y = (y + residual.candle()?.to_dtype(DType::F32)?)?;
     }
     Ok(y.to_dtype(x.dtype())?)
 }

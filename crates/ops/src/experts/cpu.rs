@@ -1,13 +1,12 @@
 //! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
 
-use super::ExpertsOp;
-use crate::Activation;
-use crate::Result;
+use super::{Experts, ExpertsOp};
 use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
-use crate::cpu::gemm::Panels;
 use crate::cpu::rows::{Reading, Rows};
-use crate::linear::{Then, Weight, in_panels, product};
+use crate::glu::gated;
+use crate::linear::{Then, Weight, product};
+use crate::{Activation, Result};
 use crate::tensor::host;
 use rayon::prelude::*;
 
@@ -18,7 +17,7 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("experts", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
-        let chosen: Vec<_> = (0..x.rows).into_par_iter().flat_map_iter(|t| choose(t, x.row(t), router, experts.top)).collect();
+        let chosen: Vec<_> = (0..x.rows).into_par_iter().flat_map_iter(|t| choose(t, x.row(t), router, experts)).collect();
         let mut sums = vec![0f32; x.rows * n];
         for (e, (up, down)) in experts.up.iter().zip(&experts.down).enumerate() {
             let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
@@ -26,7 +25,10 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
                 continue;
             }
             let gathered: Vec<T> = tokens.iter().flat_map(|(t, _)| x.row(*t).iter().copied()).collect();
-            let inner = through(isa, &gathered, up, experts.activation)?;
+            let inner = match experts.gated {
+                true => gated(isa, &through(isa, &gathered, up, Activation::None)?, down.k(), experts.activation),
+                false => through(isa, &gathered, up, experts.activation)?,
+            };
             let y = through(isa, &inner, down, Activation::None)?;
             for ((t, p), y) in tokens.iter().zip(y.chunks_exact(n)) {
                 sums[t * n..][..n].iter_mut().zip(y).for_each(|(sum, y)| *sum += p * y.wide());
@@ -37,29 +39,31 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
             let bias = bias.slice::<T>()?;
             sums.chunks_exact_mut(n).for_each(|row| row.iter_mut().zip(bias).for_each(|(sum, b)| *sum += b.wide()));
         }
+        let residual = op.residual.as_ref().map(Reading::of).transpose()?;
+        if let Some(residual) = &residual {
+            sums.iter_mut().zip(residual.slice::<T>()?).for_each(|(sum, r)| *sum += r.wide());
+        }
         host(sums.into_iter().map(T::narrow).collect::<Vec<T>>(), op.x.dims())
     })
 }
 
 /// act(x · Wᵀ).
 fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<Vec<T>> {
-    let weight = in_panels(weight)?;
-    let data = Reading::of(weight.data())?;
     let k = weight.k();
     let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
-    let b = Panels::of(data.slice::<T>()?, k, weight.n());
-    Ok(product(isa, x, b, Then { bias: None, activation, residual: None }))
+    product(isa, x, weight, Then { bias: None, activation, residual: None })
 }
 
 /// (token, expert, probability) of the `top` likeliest experts of a token; of equals the first. A few thousand products beside
 /// millions in the experts: plain f64.
-fn choose<T: Elem>(token: usize, x: &[T], router: Rows<'_, f32>, top: usize) -> Vec<(usize, usize, f32)> {
+fn choose<T: Elem>(token: usize, x: &[T], router: Rows<'_, f32>, experts: &Experts) -> Vec<(usize, usize, f32)> {
     let dot = |w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(x.wide()) * f64::from(*w)).sum::<f64>();
     let logits: Vec<f64> = (0..router.rows).map(|e| dot(router.row(e))).collect();
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let e: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
-    let sum: f64 = e.iter().sum();
     let mut order: Vec<usize> = (0..router.rows).collect();
     order.sort_by(|a, b| e[*b].total_cmp(&e[*a]));
-    order[..top].iter().map(|i| (token, *i, (e[*i] / sum) as f32)).collect()
+    let chosen = &order[..experts.top];
+    let sum: f64 = if experts.renormalised { chosen.iter().map(|i| e[*i]).sum() } else { e.iter().sum() };
+    chosen.iter().map(|i| (token, *i, (e[*i] / sum) as f32)).collect()
 }

@@ -1,5 +1,8 @@
 //! y = Σ over the k likeliest experts e of p_e · act(x · Upₑᵀ) · Downₑ + bias, p = softmax(x · Rᵀ)        products in f32
 //!
+//! Gated experts have act(x · Gateₑᵀ) · (x · Upₑᵀ) between their products, with both matrices in one; the probabilities of the
+//! chosen may be made to sum to one; and a residual may be added.
+//!
 //! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a token takes part in the products of its own experts only, and
 //! the sum is rounded once. The router R decides in f32, so that rounding sends as few tokens as possible another way.
 
@@ -25,16 +28,33 @@ pub struct Experts {
     bias: Option<Tensor>,
     activation: Activation,
     top: usize,
+    gated: bool,
+    renormalised: bool,
 }
 
 impl Experts {
+    /// The same with a gate above each up projection, in one matrix of twice the rows.
+    pub fn gated(self) -> Result<Experts> {
+        let twice = |(u, d): (&Weight, &Weight)| u.n() == 2 * d.k();
+        if !self.up.iter().zip(&self.down).all(twice) {
+            return Err(Error::call("experts", "a gate and an up projection are twice as many rows as the down's columns"));
+        }
+        Ok(Experts { gated: true, ..self })
+    }
+
+    /// The same with probabilities of the chosen that sum to one.
+    pub fn renormalised(self) -> Experts {
+        Experts { renormalised: true, ..self }
+    }
+
     /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as `[outputs, inputs]` and without
     /// biases, and one bias for all.
     pub fn new(router: Tensor, parts: ExpertParts<'_>, activation: Activation, top: usize) -> Result<Experts> {
         let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Vec<_>>();
         let (up, down, bias) = (weights(parts.up), weights(parts.down), parts.bias);
         let n = up.first().map_or(0, Weight::k);
-        let fits = |(u, d): (&Weight, &Weight)| u.n() == d.k() && (u.k(), d.n()) == (n, n);
+        // Twice as many rows are a gate's too: see `gated`.
+        let fits = |(u, d): (&Weight, &Weight)| [d.k(), 2 * d.k()].contains(&u.n()) && (u.k(), d.n()) == (n, n);
         let sound = up.len() == down.len()
             && up.iter().zip(&down).all(fits)
             && router.dims() == [up.len(), n]
@@ -44,7 +64,7 @@ impl Experts {
             let what = format!("{} ups, {} downs, a router {:?}, {top} at a time", up.len(), down.len(), router.dims());
             return Err(Error::call("experts", what));
         }
-        Ok(Experts { router, up, down, bias, activation, top })
+        Ok(Experts { router, up, down, bias, activation, top, gated: false, renormalised: false })
     }
 
     /// Expert `e` of `experts` from a tensor that holds them below each other, `[experts · rows, columns]`; `turned` where the
@@ -58,11 +78,24 @@ impl Experts {
 
     /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
+    }
+
+    /// The same plus `residual`.
+    pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(x, Some(residual))
+    }
+
+    fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        let plain = self.up.iter().zip(&self.down).all(|(u, d)| u.n() == d.k());
+        if !plain && !self.gated || residual.is_some_and(|r| r.dims() != x.dims() || r.dtype() != x.dtype()) {
+            return Err(Error::call("experts", "up and down projections or a residual that do not fit"));
+        }
         if x.dims().len() != 2 || x.dims()[1] != self.up[0].k() || x.dtype() != self.up[0].dtype() {
             let what = format!("x {:?} in {} for experts of {}", x.dims(), x.dtype(), self.up[0].k());
             return Err(Error::call("experts", what));
         }
-        ladder::run(ExpertsOp { x: x.clone(), experts: self.clone() })
+        ladder::run(ExpertsOp { x: x.clone(), experts: self.clone(), residual: residual.cloned() })
     }
 }
 
@@ -92,6 +125,7 @@ pub struct ExpertShape {
 pub(crate) struct ExpertsOp {
     x: Tensor,
     experts: Experts,
+    residual: Option<Tensor>,
 }
 
 impl Op for ExpertsOp {
@@ -106,8 +140,9 @@ impl Op for ExpertsOp {
     }
 
     fn detail(&self) -> String {
-        let Experts { up, activation, top, .. } = &self.experts;
-        format!("{top} of {}, {} → {}, {activation}", up.len(), up[0].k(), up[0].n())
+        let Experts { up, down, activation, top, gated, .. } = &self.experts;
+        let gate = if *gated { ", gated" } else { "" };
+        format!("{top} of {}, {} → {}, {activation}{gate}", up.len(), up[0].k(), down[0].k())
     }
 
     fn scratch(&self, rung: Rung) -> usize {
@@ -115,9 +150,9 @@ impl Op for ExpertsOp {
         let size = self.x.dtype().size();
         match rung {
             // The sums in f32, and of one expert at worst all rows, before, between and after its products.
-            Rung::Fused => tokens * (4 * n + size * (2 * n + inner)),
+            Rung::Fused => tokens * (4 * n + size * (2 * n + 2 * inner)),
             // Every expert on every row, one after another: between its products in T, the rest in f32.
-            _ => tokens * (size * (2 * inner + n) + 4 * (5 * n + 8 * self.experts.up.len())),
+            _ => tokens * (size * (4 * inner + n) + 4 * (6 * n + 8 * self.experts.up.len())),
         }
     }
 
@@ -133,7 +168,7 @@ impl Op for ExpertsOp {
         let moved = |w: &[Weight]| w.iter().map(|w| w.moved(to)).collect::<Result<Vec<_>>>();
         let e = &self.experts;
         let (up, down, bias) = (moved(&e.up)?, moved(&e.down)?, e.bias.as_ref().map(to).transpose()?);
-        let experts = Experts { router: to(&e.router)?, up, down, bias, activation: e.activation, top: e.top };
-        Ok(ExpertsOp { x: to(&self.x)?, experts })
+        let experts = Experts { router: to(&e.router)?, up, down, bias, ..e.clone() };
+        Ok(ExpertsOp { x: to(&self.x)?, experts, residual: self.residual.as_ref().map(to).transpose()? })
     }
 }

@@ -6,7 +6,7 @@ pub(super) struct Problem<'a> {
     pub(super) x: &'a [f32],
     /// `[experts, n]`
     pub(super) router: &'a [f32],
-    /// `[experts, inner, n]`
+    /// `[experts, inner, n]`, or with the gates before each expert's `[experts, 2, inner, n]`.
     pub(super) up: &'a [f32],
     /// `[experts, inner, n]`: rows are inputs.
     pub(super) down: &'a [f32],
@@ -15,6 +15,8 @@ pub(super) struct Problem<'a> {
     pub(super) inner: usize,
     pub(super) top: usize,
     pub(super) activation: Activation,
+    /// With gates, probabilities that sum to one, and x added.
+    pub(super) gated: bool,
 }
 
 pub(super) fn experts(q: &Problem<'_>) -> Vec<f64> {
@@ -27,13 +29,22 @@ pub(super) fn experts(q: &Problem<'_>) -> Vec<f64> {
         let mut order: Vec<usize> = (0..q.experts).collect();
         order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
         let mut sum: Vec<f64> = q.bias.iter().map(|b| f64::from(*b)).collect();
+        let of_chosen: f64 = order[..q.top].iter().map(|e| p[*e]).sum();
         for e in &order[..q.top] {
+            let p = if q.gated { p[*e] / of_chosen } else { p[*e] };
             for i in 0..q.inner {
+                let inner = if q.gated {
+                    let row = (2 * e * q.inner + i) * n;
+                    q.activation.reference(logit(&q.up[row..])) * logit(&q.up[row + q.inner * n..])
+                } else {
+                    q.activation.reference(logit(&q.up[(e * q.inner + i) * n..]))
+                };
                 let row = (e * q.inner + i) * n;
-                let dot: f64 = x.iter().zip(&q.up[row..]).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum();
-                let act = q.activation.reference(dot) * p[*e];
-                sum.iter_mut().zip(&q.down[row..]).for_each(|(s, w)| *s += act * f64::from(*w));
+                sum.iter_mut().zip(&q.down[row..]).for_each(|(s, w)| *s += inner * p * f64::from(*w));
             }
+        }
+        if q.gated {
+            sum.iter_mut().zip(x).for_each(|(s, x)| *s += f64::from(*x));
         }
         y.extend(sum);
     }

@@ -8,6 +8,7 @@ mod cpu;
 mod reference;
 
 pub(crate) use cases::cases;
+pub(crate) use cpu::gated;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};

@@ -20,7 +20,34 @@ pub(crate) fn cases() -> Vec<Case> {
         (6, 96, true, false, (0.0, 3e-3)),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(DType::FLOATS.map(heads)).collect()
+}
+
+/// A weight for each of three heads, which lie inside a wider projection.
+fn heads(dtype: DType) -> Case {
+    let (tokens, n, eps) = (9, 20, 1e-5);
+    let x = Input::normal(190, &[tokens, 4, n], dtype, (0.0, 1.0));
+    let w: Vec<Input> = (191..194).map(|seed| Input::normal(seed, &[n], dtype, (1.0, 0.3))).collect();
+    let (rx, rw) = (x.clone(), w.clone());
+    Case {
+        op: "layer_norm",
+        name: format!("{tokens} x 3 heads of {n}, a weight each"),
+        dtype,
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 8.0 },
+        flops: 8 * (tokens * 3 * n) as u64,
+        prepare: Box::new(move |place| {
+            let heads: Vec<_> = w.iter().map(|w| weights(&[("weight", w)], place)).collect();
+            let (norm, x) = (LayerNorm::of_heads(&heads, n, eps)?, x.on(place)?.narrow(1, 1, 3)?);
+            Ok(Box::new(move || norm.forward(&x)))
+        }),
+        reference: Box::new(move || {
+            let head = |x, i: usize| {
+                layer_norm(&Problem { x, residual: None, weight: &rw[i % 4 - 1].values, bias: None, eps })
+            };
+            let rows = rx.values.chunks(n).enumerate().filter(|(i, _)| i % 4 > 0);
+            rows.flat_map(|(i, x)| head(x, i)).collect()
+        }),
+    }
 }
 
 type Shape = (usize, usize, bool, bool, (f32, f32));

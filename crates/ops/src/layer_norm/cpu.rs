@@ -13,14 +13,15 @@ pub(super) fn run(op: &LayerNormOp, isa: Isa) -> Result<candle_core::Tensor> {
         let (x, weight) = (Reading::of(&op.x)?, Reading::of(&op.norm.weight)?);
         let residual = op.residual.as_ref().map(Reading::of).transpose()?;
         let bias = op.norm.bias.as_ref().map(Reading::of).transpose()?;
-        let (x, weight) = (x.rows::<T>()?, weight.slice::<T>()?);
+        let (x, weight) = (x.lines::<T>()?, weight.slice::<T>()?);
         let residual = residual.as_ref().map(|r| r.rows::<T>()).transpose()?;
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
         let y = fill_rows::<T>(x.rows, x.cols, x.cols, |i, out, scratch| {
             isa.run(Row {
                 x: x.row(i),
                 residual: residual.map(|r| r.row(i)),
-                weight,
+                // A row of weights for each head, or one for all.
+                weight: &weight[i * x.cols % weight.len()..][..x.cols],
                 bias,
                 eps: op.norm.eps,
                 scratch,

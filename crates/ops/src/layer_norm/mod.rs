@@ -21,12 +21,23 @@ use crate::{DType, Device, Error, Result, Tensor, Weights};
 /// Weight, bias and eps of a layer norm.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
+    /// `[size]`, or a row for each head.
     weight: Tensor,
     bias: Option<Tensor>,
     eps: f32,
 }
 
 impl LayerNorm {
+    /// A norm for each head, without a bias: `weight` `[size]` under each of `heads`.
+    pub fn of_heads(heads: &[Weights], size: usize, eps: f32) -> Result<LayerNorm> {
+        let first = heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "a norm over nothing"))?;
+        let mut all = Vec::new();
+        for head in heads {
+            all.extend(head.values("weight", &[size])?);
+        }
+        Ok(LayerNorm { weight: first.put(&all, &[heads.len(), size])?, bias: None, eps })
+    }
+
     /// `weight` and, if the architecture has one, `bias`, both `[size]`; the oldest files call them `gamma` and `beta`.
     pub fn load(w: &Weights, size: usize, eps: f32, bias: bool) -> Result<LayerNorm> {
         if size == 0 {
@@ -48,9 +59,10 @@ impl LayerNorm {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let n = self.weight.dims()[0];
+        let [ref heads @ .., n] = *self.weight.dims() else { return Err(Error::call("layer_norm", "no weight")) };
+        let own = heads.is_empty() || x.dims().len() == 3 && x.dims()[1] == heads[0];
         let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
-        if x.dims().last() != Some(&n) || !residual.is_none_or(fits) || x.dtype() != self.weight.dtype() {
+        if x.dims().last() != Some(&n) || !own || !residual.is_none_or(fits) || x.dtype() != self.weight.dtype() {
             let residual = residual.map(Tensor::dims);
             let what = format!("x {:?} in {}, residual {residual:?}, weight [{n}]", x.dims(), x.dtype());
             return Err(Error::call("layer_norm", what));
@@ -79,11 +91,19 @@ impl Op for LayerNormOp {
     fn detail(&self) -> String {
         let residual = if self.residual.is_some() { ", residual" } else { "" };
         let bias = if self.norm.bias.is_some() { "" } else { ", no bias" };
-        format!("{}{residual}{bias}", self.norm.weight.dims()[0])
+        let heads = match *self.norm.weight.dims() {
+            [heads, _] => format!("{heads} heads of "),
+            _ => String::new(),
+        };
+        format!("{heads}{}{residual}{bias}", self.x.dims().last().unwrap_or(&0))
     }
 
-    fn fused(&self, _: Device) -> Can {
-        Can::Yes
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ if self.norm.weight.dims().len() > 1 => Can::no("our kernel has one weight for all rows"),
+            _ => Can::Yes,
+        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -1,120 +1,20 @@
-//! Packing, and the product over panels with bias, activation and residual in the epilogue.
-#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
+//! The products over panels and blocks, with bias, activation and residual in the epilogue.
+#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes; f32 seen as itself")]
 
-use super::{Layout, LinearOp, Weight, layout_in};
+use super::LinearOp;
+use super::weight::{Data, Part, Weight};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply, packed_len};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::quant::{self, Activations, Packed, Quant, Split};
 use crate::tensor::host;
-use crate::weights::Raw;
-use crate::{Activation, Place, Result, Tensor, Weights};
+use crate::{Activation, DType, Error, Result};
+use half::{bf16, f16};
 use rayon::prelude::*;
+use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
-
-/// Matrices of `n` × `k` from a file, below each other, in the layout of `w`'s place.
-pub(super) fn pack(raws: &[Raw<'_>], k: usize, n: usize, w: &Weights) -> Result<Weight> {
-    with_elem!("linear", w.dtype(), T => {
-        laid_out::<T>(raws.len() * n, k, w, &|row, out| raws[row / n].read(row % n * k, out))
-    })
-}
-
-/// Rows `rows` of a file's matrix of `columns` columns as outputs or, `turned`, as inputs.
-pub(super) fn pack_rows(
-    raw: &Raw<'_>,
-    columns: usize,
-    rows: Range<usize>,
-    turned: bool,
-    w: &Weights,
-) -> Result<Weight> {
-    let first = rows.start;
-    with_elem!("linear", w.dtype(), T => {
-        if !turned {
-            return laid_out::<T>(rows.len(), columns, w, &|row, out| raw.read((first + row) * columns, out));
-        }
-        laid_out::<T>(columns, rows.len(), w, &|column, out| {
-            out.iter_mut().enumerate().for_each(|(i, v)| raw.read((first + i) * columns + column, std::slice::from_mut(v)));
-        })
-    })
-}
-
-/// A matrix of `n` × `k` whose rows `read` gives, in the layout of `w`'s place.
-fn laid_out<T: Elem>(n: usize, k: usize, w: &Weights, read: &(dyn Fn(usize, &mut [T]) + Sync)) -> Result<Weight> {
-    let layout = layout_in(w.place());
-    let dims = match layout {
-        Layout::Rows => vec![n, k],
-        Layout::Panels => vec![packed_len(k, n)],
-    };
-    let data = Tensor::upload(&dims, w.dtype(), w.place(), || {
-        let values = match layout {
-            Layout::Rows => {
-                let mut all = vec![T::default(); n * k];
-                all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
-                all
-            }
-            Layout::Panels => panels::<T>(n, k, read),
-        };
-        host(values, &dims)
-    })?;
-    Ok(Weight { data, layout, k, n })
-}
-
-/// Vectors of `n` from a file, one after another.
-pub(super) fn join(raws: &[Raw<'_>], n: usize, w: &Weights) -> Result<Tensor> {
-    let dims = [raws.len() * n];
-    Tensor::upload(&dims, w.dtype(), w.place(), || {
-        with_elem!("linear", w.dtype(), T => {
-            let mut all = vec![T::default(); dims[0]];
-            raws.iter().zip(all.chunks_mut(n.max(1))).for_each(|(raw, out)| raw.read(0, out));
-            host(all, &dims)
-        })
-    })
-}
-
-/// The same weight on the CPU in panels.
-pub(super) fn repack(weight: Weight) -> Result<Weight> {
-    if weight.layout == Layout::Panels {
-        return Ok(weight);
-    }
-    let dims = [packed_len(weight.k, weight.n)];
-    let data = with_elem!("linear", weight.data.dtype(), T => {
-        let reading = Reading::of(&weight.data)?;
-        let rows = reading.rows::<T>()?;
-        let values = panels::<T>(weight.n, weight.k, |row, out| out.copy_from_slice(rows.row(row)));
-        Tensor::upload(&dims, T::TYPE, &Place::cpu(), || host(values, &dims))
-    })?;
-    Ok(Weight { data, layout: Layout::Panels, ..weight })
-}
-
-/// `[n, k]` from panels again: only the composed form on the CPU asks for it, when it is forced.
-pub(super) fn unpack(weight: &Weight) -> Result<candle_core::Tensor> {
-    let (k, n) = (weight.k, weight.n);
-    with_elem!("linear", weight.data.dtype(), T => {
-        let reading = Reading::of(&weight.data)?;
-        let panels = reading.slice::<T>()?;
-        let at = |i: usize| panels[(i / k / PANEL * k + i % k) * PANEL + i / k % PANEL];
-        host((0..n * k).map(at).collect::<Vec<T>>(), &[n, k])
-    })
-}
-
-/// `[ceil(rows / PANEL)][k][PANEL]`, zeros behind the last row.
-fn panels<T: Elem>(rows: usize, k: usize, read: impl Fn(usize, &mut [T]) + Sync) -> Vec<T> {
-    let mut out = vec![T::default(); packed_len(k, rows)];
-    if k == 0 {
-        return out;
-    }
-    out.par_chunks_mut(k * PANEL).enumerate().for_each_init(
-        || vec![T::default(); k],
-        |row, (panel, out)| {
-            for c in 0..PANEL.min(rows - panel * PANEL) {
-                read(panel * PANEL + c, row);
-                row.iter().enumerate().for_each(|(i, v)| out[i * PANEL + c] = *v);
-            }
-        },
-    );
-    out
-}
 
 thread_local! {
     /// Rows of x in f32, kept from call to call by each worker.
@@ -122,15 +22,14 @@ thread_local! {
 }
 
 pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let weight = repack(op.weight.clone())?;
+    let weight = op.weight.clone().in_panels()?;
     with_elem!("linear", op.x.dtype(), T => {
-        let (x, w) = (Reading::of(&op.x)?, Reading::of(&weight.data)?);
+        let x = Reading::of(&op.x)?;
         let bias = op.bias.as_ref().map(Reading::of).transpose()?;
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
         let residual = op.residual.as_ref().map(Reading::of).transpose()?;
         let residual = residual.as_ref().map(|r| r.slice::<T>()).transpose()?;
-        let b = Panels::of(w.slice::<T>()?, weight.k, weight.n);
-        let y = product(isa, x.rows::<T>()?, b, Then { bias, activation: op.activation, residual });
+        let y = product(isa, x.rows::<T>()?, &weight, Then { bias, activation: op.activation, residual })?;
         let mut dims = op.x.dims().to_vec();
         dims.pop();
         dims.push(weight.n);
@@ -147,53 +46,195 @@ pub(crate) struct Then<'a, T> {
     pub(crate) residual: Option<&'a [T]>,
 }
 
-/// Splits the output into tasks of at most BLOCK rows, and of fewer columns when rows alone would leave threads idle.
-pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, b: Panels<'_, T>, then: Then<'_, T>) -> Vec<T> {
-    let mut y = vec![T::default(); x.rows * b.n];
-    let panels = b.n.div_ceil(PANEL);
-    let blocks = x.rows.div_ceil(BLOCK).max(1);
-    let wanted = 3 * rayon::current_num_threads();
-    let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
-    let per_task = panels.div_ceil(columns).max(1);
+/// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
+pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Vec<T>> {
+    let mut y = vec![T::default(); x.rows * weight.n];
     let out = Output::over(&mut y);
-    (0..blocks * columns).into_par_iter().for_each(|task| {
-        let (block, column) = (task / columns, task % columns);
-        WIDE.with_borrow_mut(|wide| {
-            isa.run(Task {
-                x,
-                b,
-                rows: block * BLOCK..(block + 1) * BLOCK,
-                panels: column * per_task..(column + 1) * per_task,
-                wide,
-                epilogue: Epilogue { then, n: b.n, out: &out },
-            });
-        });
-    });
-    y
+    let mut quantised: Vec<(Quant, Activations)> = Vec::new();
+    for part in &*weight.parts {
+        if let Data::Blocks(quant, ..) = part.data
+            && !quantised.iter().any(|(q, _)| *q == quant)
+        {
+            quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| wide(x.row(i)))));
+        }
+    }
+    let readings = weight.parts.iter().map(Part::reading).collect::<Result<Vec<_>>>()?;
+    let mut runs = Vec::new();
+    let (mut tasks, mut first) = (0, 0);
+    for (part, reading) in weight.parts.iter().zip(&readings) {
+        let run = match (&part.data, reading) {
+            (Data::Blocks(quant, Some(packed), _), _) => {
+                let found = quantised.iter().find(|(q, _)| q == quant);
+                let (_, x) = found.ok_or_else(|| Error::call("linear", "no activations for the blocks"))?;
+                Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
+            }
+            (Data::Panels(t), Some(panels)) => {
+                let cut = Cut::of(x.rows, part.n);
+                Run { tasks: cut.blocks * cut.columns, how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
+            }
+            _ => return Err(Error::Phantom),
+        };
+        tasks += run.tasks;
+        first += part.n;
+        runs.push(run);
+    }
+    (0..tasks).into_par_iter().try_for_each(|mut task| {
+        let Some(run) = runs.iter().find(|run| {
+            let own = task < run.tasks;
+            task -= if own { 0 } else { run.tasks };
+            own
+        }) else {
+            return Ok(());
+        };
+        let epilogue = Epilogue { then, first: run.first, width: run.n, n: weight.n, out: &out };
+        match &run.how {
+            How::Blocks(x, packed) => {
+                let (tile, columns) = Split::of(x, packed).task(task);
+                isa.run(BlockTask { isa, x, packed, tile, columns, epilogue });
+                Ok(())
+            }
+            How::Panels(panels, dtype, cut) => cut.run(isa, x, (panels, *dtype), run.n, task, epilogue),
+        }
+    })?;
+    Ok(y)
 }
 
-struct Task<'a, T> {
-    x: Rows<'a, T>,
-    b: Panels<'a, T>,
+impl Part {
+    fn reading(&self) -> Result<Option<Reading<'_>>> {
+        match &self.data {
+            Data::Panels(t) | Data::Rows(t) => Reading::of(t).map(Some),
+            Data::Blocks(..) => Ok(None),
+        }
+    }
+}
+
+/// A row in f32, itself where it is.
+fn wide<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
+    match as_f32(row) {
+        Some(row) => Cow::Borrowed(row),
+        None => row.iter().map(|v| v.wide()).collect(),
+    }
+}
+
+/// The slice as what it is, if that is f32.
+fn as_f32<T: Elem>(values: &[T]) -> Option<&[f32]> {
+    // SAFETY: only f32 has this type's name.
+    (T::TYPE == DType::F32).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
+}
+
+/// The tasks of one part.
+struct Run<'a> {
+    tasks: usize,
+    how: How<'a>,
+    /// Its first column of y, and how many.
+    first: usize,
+    n: usize,
+}
+
+enum How<'a> {
+    Blocks(&'a Activations, &'a Packed),
+    Panels(&'a Reading<'a>, DType, Cut),
+}
+
+/// The output in tasks of at most BLOCK rows, and of fewer columns when rows alone would leave threads idle.
+struct Cut {
+    blocks: usize,
+    columns: usize,
+    per_task: usize,
+}
+
+impl Cut {
+    fn of(rows: usize, n: usize) -> Cut {
+        let panels = n.div_ceil(PANEL);
+        let blocks = rows.div_ceil(BLOCK).max(1);
+        let wanted = 3 * rayon::current_num_threads();
+        let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
+        Cut { blocks, columns, per_task: panels.div_ceil(columns).max(1) }
+    }
+
+    fn run<T: Elem>(
+        &self,
+        isa: Isa,
+        x: Rows<'_, T>,
+        (panels, dtype): (&Reading<'_>, DType),
+        n: usize,
+        task: usize,
+        epilogue: Epilogue<'_, T>,
+    ) -> Result<()> {
+        let (block, column) = (task / self.columns, task % self.columns);
+        let rows = block * BLOCK..(block + 1) * BLOCK;
+        let columns = column * self.per_task..(column + 1) * self.per_task;
+        WIDE.with_borrow_mut(|wide| {
+            if dtype == T::TYPE {
+                let b = Panels::of(panels.slice::<T>()?, x.cols, n);
+                isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                return Ok(());
+            }
+            // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
+            let Some(data) = as_f32(x.data) else {
+                return Err(Error::call("linear", format!("x in {} against a weight in {dtype}", T::TYPE)));
+            };
+            let x = Rows { data, rows: x.rows, cols: x.cols, stride: x.stride };
+            match dtype {
+                DType::BF16 => {
+                    let b = Panels::of(panels.slice::<bf16>()?, x.cols, n);
+                    isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                }
+                _ => {
+                    let b = Panels::of(panels.slice::<f16>()?, x.cols, n);
+                    isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                }
+            }
+            Ok(())
+        })
+    }
+}
+
+struct Task<'a, A, B, T> {
+    x: Rows<'a, A>,
+    b: Panels<'a, B>,
     rows: Range<usize>,
     panels: Range<usize>,
     wide: &'a mut Vec<f32>,
     epilogue: Epilogue<'a, T>,
 }
 
-impl<T: Elem> Kernel for Task<'_, T> {
+impl<A: Elem, B: Elem, T: Elem> Kernel for Task<'_, A, B, T> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let Task { x, b, rows, panels, wide, mut epilogue } = self;
-        multiply::<S, T, T>(x, b, rows, panels, wide, &mut epilogue);
+        multiply::<S, A, B>(x, b, rows, panels, wide, &mut epilogue);
+    }
+}
+
+struct BlockTask<'a, T> {
+    isa: Isa,
+    x: &'a Activations,
+    packed: &'a Packed,
+    tile: usize,
+    columns: Range<usize>,
+    epilogue: Epilogue<'a, T>,
+}
+
+impl<T: Elem> Kernel for BlockTask<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let BlockTask { isa, x, packed, tile, columns, mut epilogue } = self;
+        quant::multiply::<S>(isa, x, packed, tile, columns, &mut epilogue);
     }
 }
 
 /// Bias, activation, residual and the one rounding.
+#[derive(Clone, Copy)]
 struct Epilogue<'a, T> {
     then: Then<'a, T>,
+    /// The part's first column, and how many it has.
+    first: usize,
+    width: usize,
     n: usize,
     out: &'a Output<T>,
 }
@@ -201,7 +242,8 @@ struct Epilogue<'a, T> {
 impl<T: Elem> Sink for Epilogue<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        let columns = PANEL.min(self.n - column);
+        let columns = PANEL.min(self.width - column);
+        let column = self.first + column;
         // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task.
         let y = unsafe { self.out.part(row * self.n + column, columns) };
         vectors!(S, columns, |i, lanes| {

@@ -6,14 +6,17 @@ mod cases;
 mod composed;
 mod cpu;
 mod reference;
+mod weight;
 
 pub(crate) use cases::cases;
 pub(crate) use cpu::{Then, product};
+pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{Activation, DType, Error, Place, Result, Tensor, Weights};
+use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
 use std::ops::Range;
+use weight::{Order, Source, pack};
 
 /// A weight matrix ready for this device, with its bias and activation.
 #[derive(Clone, Debug)]
@@ -21,61 +24,6 @@ pub struct Linear {
     weight: Weight,
     bias: Option<Tensor>,
     activation: Activation,
-}
-
-/// W, as the device's kernel wants it.
-#[derive(Clone, Debug)]
-pub(crate) struct Weight {
-    data: Tensor,
-    layout: Layout,
-    k: usize,
-    n: usize,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Layout {
-    /// `[n, k]`, as in the file: what cuBLAS and Metal's product take.
-    Rows,
-    /// Panels of columns: see [`crate::cpu::gemm`].
-    Panels,
-}
-
-impl Weight {
-    /// Depth of a product.
-    pub(crate) fn k(&self) -> usize {
-        self.k
-    }
-
-    /// Outputs.
-    pub(crate) fn n(&self) -> usize {
-        self.n
-    }
-
-    pub(crate) fn dtype(&self) -> DType {
-        self.data.dtype()
-    }
-
-    pub(crate) fn data(&self) -> &Tensor {
-        &self.data
-    }
-
-    /// `[n, k]`, for composed forms.
-    pub(crate) fn rows(&self) -> Result<candle_core::Tensor> {
-        match self.layout {
-            Layout::Rows => Ok(self.data.candle()?.clone()),
-            Layout::Panels => cpu::unpack(self),
-        }
-    }
-
-    /// Taken through `to`, which leads to the host: its kernels read panels, the device's product rows.
-    pub(crate) fn moved(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
-        in_panels(&Weight { data: to(&self.data)?, ..self.clone() })
-    }
-}
-
-/// The same weight on the CPU as its kernels read it.
-pub(crate) fn in_panels(weight: &Weight) -> Result<Weight> {
-    cpu::repack(weight.clone())
 }
 
 impl Linear {
@@ -89,13 +37,18 @@ impl Linear {
         Linear::stacked(std::slice::from_ref(w), k, n, bias)
     }
 
-    /// Several matrices of `n` rows each as one, so that what reads the same input is one product (query, key and value).
+    /// Several matrices of `n` rows each as one, so that what reads the same input is one product.
     pub fn stacked(parts: &[Weights], k: usize, n: usize, bias: bool) -> Result<Linear> {
-        let named: Vec<_> = parts.iter().map(|w| (w.clone(), "weight")).collect();
-        let mut linear = Linear::shaped(&named, &[n, k])?;
+        Linear::joined(&parts.iter().map(|w| (w.clone(), n)).collect::<Vec<_>>(), k, bias)
+    }
+
+    /// Several matrices, each of so many rows, as one (query, key and value).
+    pub fn joined(parts: &[(Weights, usize)], k: usize, bias: bool) -> Result<Linear> {
+        let matrices: Vec<_> = parts.iter().map(|(w, n)| (w, "weight", vec![*n, k])).collect();
+        let mut linear = Linear::of(&matrices)?;
         if bias {
-            let raws = parts.iter().map(|w| w.raw("bias", &[n])).collect::<Result<Vec<_>>>()?;
-            linear.bias = Some(cpu::join(&raws, n, &parts[0])?);
+            let raws = parts.iter().map(|(w, n)| Ok((w.raw("bias", &[*n])?, *n))).collect::<Result<Vec<_>>>()?;
+            linear.bias = Some(first(parts)?.0.join(&raws)?);
         }
         Ok(linear)
     }
@@ -103,15 +56,53 @@ impl Linear {
     /// Weights under names of their own, and of a shape whose axes behind the first count as one: `[n, channels, width]` of a
     /// convolution over patches that are rows already. Without a bias; [`Linear::with_bias`] adds one.
     pub fn shaped(parts: &[(Weights, &str)], dims: &[usize]) -> Result<Linear> {
-        let (first, _) = parts.first().ok_or_else(|| Error::call("linear", "no parts"))?;
-        let [n, ref inner @ ..] = *dims else { return Err(Error::call("linear", "a weight without axes")) };
+        Linear::of(&parts.iter().map(|(w, name)| (w, *name, dims.to_vec())).collect::<Vec<_>>())
+    }
+
+    fn of(parts: &[(&Weights, &str, Vec<usize>)]) -> Result<Linear> {
         // The file's shapes are held by its size; the configuration's are not, and their product might not fit.
-        let raws = parts.iter().map(|(w, name)| w.raw(name, dims)).collect::<Result<Vec<_>>>()?;
-        let k = inner.iter().product::<usize>();
-        if k == 0 || n == 0 {
-            return Err(Error::call("linear", format!("a matrix of {n} × {k} holds nothing")));
+        let mut raws = Vec::new();
+        for (w, name, dims) in parts {
+            let raw = w.raw(name, dims)?;
+            let [n, ref inner @ ..] = **dims else { return Err(Error::call("linear", "a weight without axes")) };
+            raws.push((raw, n, inner.iter().product::<usize>()));
         }
-        Ok(Linear { weight: cpu::pack(&raws, k, n, first)?, bias: None, activation: Activation::None })
+        let k = raws.first().map_or(0, |(_, _, k)| *k);
+        if k == 0 || raws.iter().any(|(_, n, other)| *n == 0 || *other != k) {
+            let sizes: Vec<_> = raws.iter().map(|(_, n, k)| (*n, *k)).collect();
+            return Err(Error::call("linear", format!("matrices of {sizes:?} are none, or hold nothing")));
+        }
+        let sources: Vec<_> = raws.into_iter().map(|(raw, n, _)| Source { raw, n, order: Order::From(0) }).collect();
+        Linear::plain(pack(&sources, k, first(parts)?.0)?)
+    }
+
+    /// One matrix whose rows come in another order than the file's: row i of it is row `order(i)` there, and so with the bias.
+    pub fn reordered(
+        w: &Weights,
+        k: usize,
+        n: usize,
+        order: &(dyn Fn(usize) -> usize + Sync),
+        bias: bool,
+    ) -> Result<Linear> {
+        let raw = w.raw("weight", &[n, k])?;
+        if k == 0 || n == 0 || (0..n).any(|row| order(row) >= n) {
+            return Err(Error::call("linear", format!("rows of {n} × {k} in an order that it has not")));
+        }
+        let mut linear = Linear::plain(pack(&[Source { raw, n, order: Order::By(order) }], k, w)?)?;
+        if bias {
+            let values = w.values("bias", &[n])?;
+            linear.bias = Some(w.put(&(0..n).map(|row| values[order(row)]).collect::<Vec<_>>(), &[n])?);
+        }
+        Ok(linear)
+    }
+
+    /// A matrix that the file holds the other way round, `[k, n]`.
+    pub fn turned(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
+        let mut linear = Linear::from_rows(w, "weight", &[k, n], 0..k, true)?;
+        if bias {
+            linear.bias = Some(w.tensor("bias", &[n])?);
+        }
+        Ok(linear)
     }
 
     /// Rows `rows` of the tensor `name` `[.., ..]`; `turned`: its rows are inputs and not outputs.
@@ -126,12 +117,26 @@ impl Linear {
         if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
             return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
         }
-        Ok(Linear { weight: cpu::pack_rows(&raw, dims[1], rows, turned, w)?, bias: None, activation: Activation::None })
+        let (source, k) = match turned {
+            true => (Source { raw, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
+            false => (Source { raw, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
+        };
+        Linear::plain(pack(&[source], k, w)?)
+    }
+
+    fn plain(weight: Weight) -> Result<Linear> {
+        Ok(Linear { weight, bias: None, activation: Activation::None })
+    }
+
+    /// Rows of the matrix as those of a word table: `scale` · row of each of `ids` `[tokens]`, and beside them, where a second
+    /// table is given, its rows. The table of words is often that of the last product too, and is kept once.
+    pub fn embed(&self, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
+        embed::lookup(&self.weight, ids, scale, also)
     }
 
     /// The same with this bias `[outputs]`, instead of one under the usual name.
     pub fn with_bias(self, bias: Tensor) -> Result<Linear> {
-        if bias.dims() != [self.weight.n] || bias.dtype() != self.weight.data.dtype() {
+        if bias.dims() != [self.weight.n] || bias.dtype() != self.weight.dtype() {
             let what = format!("a bias of {:?} in {} for {} outputs", bias.dims(), bias.dtype(), self.weight.n);
             return Err(Error::call("linear", what));
         }
@@ -141,6 +146,11 @@ impl Linear {
     /// Width of a result.
     pub fn outputs(&self) -> usize {
         self.weight.n
+    }
+
+    /// Width of what it takes.
+    pub fn inputs(&self) -> usize {
+        self.weight.k
     }
 
     /// The same with an activation behind it.
@@ -159,9 +169,9 @@ impl Linear {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let Weight { k, data, .. } = &self.weight;
-        if x.dims().last() != Some(k) || x.dtype() != data.dtype() {
-            let what = format!("x {:?} in {} against a weight of depth {k} in {}", x.dims(), x.dtype(), data.dtype());
+        let (k, dtype) = (self.weight.k, self.weight.dtype());
+        if x.dims().last() != Some(&k) || x.dtype() != dtype {
+            let what = format!("x {:?} in {} against a weight of depth {k} for {dtype}", x.dims(), x.dtype());
             return Err(Error::call("linear", what));
         }
         let op = LinearOp {
@@ -210,7 +220,7 @@ impl Op for LinearOp {
             other => format!(", {other}"),
         };
         let residual = if self.residual.is_some() { ", residual" } else { "" };
-        format!("{} → {}{bias}{activation}{residual}", self.weight.k, self.weight.n)
+        format!("{} → {}{}{bias}{activation}{residual}", self.weight.k, self.weight.n, self.weight.formats())
     }
 
     fn scratch(&self, rung: Rung) -> usize {
@@ -242,7 +252,6 @@ impl Op for LinearOp {
     }
 }
 
-/// The layout that kernels in `place` read.
-fn layout_in(place: &Place) -> Layout {
-    if place.device().is_gpu() { Layout::Rows } else { Layout::Panels }
+fn first<T>(parts: &[T]) -> Result<&T> {
+    parts.first().ok_or_else(|| Error::call("linear", "no parts"))
 }

@@ -11,9 +11,12 @@ use crate::tensor::host;
 pub(super) fn run(op: &RmsNormOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("rms_norm", op.x.dtype(), T => {
         let (x, weight) = (Reading::of(&op.x)?, Reading::of(&op.norm.weight)?);
-        let (x, weight) = (x.rows::<T>()?, weight.slice::<T>()?);
+        let (x, weight) = (x.lines::<T>()?, weight.slice::<T>()?);
+        let residual = op.residual.as_ref().map(Reading::of).transpose()?;
+        let residual = residual.as_ref().map(|r| r.lines::<T>()).transpose()?;
         let y = fill_rows::<T>(x.rows, x.cols, 0, |i, out, _| {
-            isa.run(Row { x: x.row(i), weight, eps: op.norm.eps, out });
+            let residual = residual.map(|r| r.row(i));
+            isa.run(Row { x: x.row(i), weight, eps: op.norm.eps, from_one: op.norm.from_one, residual, out });
         });
         host(y, op.x.dims())
     })
@@ -23,6 +26,8 @@ struct Row<'a, T> {
     x: &'a [T],
     weight: &'a [T],
     eps: f32,
+    from_one: bool,
+    residual: Option<&'a [T]>,
     out: &'a mut [T],
 }
 
@@ -41,10 +46,20 @@ impl<T: Elem> Kernel for Row<'_, T> {
             });
             let scale = 1.0 / (S::sum(squares) / n as f32 + self.eps).sqrt();
             vectors!(S, n, |i, lanes| {
-                // Written and read again: that is the rounding to T.
-                put::<S, T>(self.out, i, lanes, S::mul(get::<S, T>(self.x, i, lanes, 0.0), S::splat(scale)));
-                let rounded = get::<S, T>(self.out, i, lanes, 0.0);
-                put::<S, T>(self.out, i, lanes, S::mul(rounded, get::<S, T>(self.weight, i, lanes, 0.0)));
+                let mut v = S::mul(get::<S, T>(self.x, i, lanes, 0.0), S::splat(scale));
+                let mut w = get::<S, T>(self.weight, i, lanes, 0.0);
+                if self.from_one {
+                    w = S::add(S::splat(1.0), w);
+                } else {
+                    // Written and read again: that is the rounding to T.
+                    put::<S, T>(self.out, i, lanes, v);
+                    v = get::<S, T>(self.out, i, lanes, 0.0);
+                }
+                put::<S, T>(self.out, i, lanes, S::mul(v, w));
+                if let Some(residual) = self.residual {
+                    let v = S::add(get::<S, T>(self.out, i, lanes, 0.0), get::<S, T>(residual, i, lanes, 0.0));
+                    put::<S, T>(self.out, i, lanes, v);
+                }
             });
         }
     }

@@ -1,4 +1,6 @@
 //! y = x / sqrt(mean(x²) + eps) · w        sum and normalise in f32, round to T, multiply by w in T
+//!
+//! In Gemma's form w is the distance from one, and the product with 1 + w is rounded once. A residual may be added behind it.
 
 mod cases;
 mod composed;
@@ -16,6 +18,8 @@ use crate::{DType, Error, Result, Tensor, Weights};
 pub struct RmsNorm {
     weight: Tensor,
     eps: f32,
+    /// Whether the weight is a distance from one.
+    from_one: bool,
 }
 
 impl RmsNorm {
@@ -24,23 +28,40 @@ impl RmsNorm {
         if size == 0 {
             return Err(Error::call("rms_norm", "a norm over nothing"));
         }
-        Ok(RmsNorm { weight: w.tensor("weight", &[size])?, eps })
+        Ok(RmsNorm { weight: w.tensor("weight", &[size])?, eps, from_one: false })
+    }
+
+    /// The same with weights that are distances from one.
+    pub fn from_one(self) -> RmsNorm {
+        RmsNorm { from_one: true, ..self }
     }
 
     /// Normalises the last axis of `x`.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        self.run(x, None)
+    }
+
+    /// residual + norm(x).
+    pub fn forward_added(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        self.run(x, Some(residual))
+    }
+
+    fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
         let n = self.weight.dims()[0];
-        if x.dims().last() != Some(&n) || x.dtype() != self.weight.dtype() {
-            let what = format!("x {:?} in {}, weight [{n}] in {}", x.dims(), x.dtype(), self.weight.dtype());
+        let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
+        if x.dims().last() != Some(&n) || x.dtype() != self.weight.dtype() || !residual.is_none_or(fits) {
+            let residual = residual.map(Tensor::dims);
+            let what = format!("x {:?} in {}, weight [{n}], residual {residual:?}", x.dims(), x.dtype());
             return Err(Error::call("rms_norm", what));
         }
-        ladder::run(RmsNormOp { x: x.clone(), norm: self.clone() })
+        ladder::run(RmsNormOp { x: x.clone(), norm: self.clone(), residual: residual.cloned() })
     }
 }
 
 pub(crate) struct RmsNormOp {
     x: Tensor,
     norm: RmsNorm,
+    residual: Option<Tensor>,
 }
 
 impl Op for RmsNormOp {
@@ -55,12 +76,14 @@ impl Op for RmsNormOp {
     }
 
     fn detail(&self) -> String {
-        format!("{}", self.norm.weight.dims()[0])
+        let from_one = if self.norm.from_one { ", 1 + w" } else { "" };
+        let residual = if self.residual.is_some() { ", residual" } else { "" };
+        format!("{}{from_one}{residual}", self.norm.weight.dims()[0])
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: x, its squares and the result, in f32, and the result before its weight.
-        if rung == Rung::Composed { 4 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
+        // Composed: x, its squares and the result, in f32, and the result before its weight and its residual.
+        if rung == Rung::Composed { 5 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
@@ -72,7 +95,7 @@ impl Op for RmsNormOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let norm = RmsNorm { weight: to(&self.norm.weight)?, eps: self.norm.eps };
-        Ok(RmsNormOp { x: to(&self.x)?, norm })
+        let norm = RmsNorm { weight: to(&self.norm.weight)?, ..self.norm.clone() };
+        Ok(RmsNormOp { x: to(&self.x)?, norm, residual: self.residual.as_ref().map(to).transpose()? })
     }
 }

@@ -32,13 +32,18 @@ impl Rotary {
 
     /// Tables for `positions` positions, where `w` puts its tensors. A model works out its own frequencies: scalings differ.
     pub fn new(w: &Weights, frequencies: &[f32], positions: usize) -> Result<Rotary> {
+        Rotary::scaled(w, frequencies, positions, 1.0)
+    }
+
+    /// The same with sines and cosines times `amplitude`, by which some scalings make up for longer texts.
+    pub fn scaled(w: &Weights, frequencies: &[f32], positions: usize, amplitude: f64) -> Result<Rotary> {
         let angle = |i: usize| (i / frequencies.len()) as f32 * frequencies[i % frequencies.len()];
         let table = |f: fn(f64) -> f64| {
             let n = positions.checked_mul(frequencies.len()).filter(|n| *n > 0);
             let n = n.ok_or_else(|| Error::call("rotary", "a table of no positions or no frequencies"))?;
             let dims = [positions, frequencies.len()];
             Tensor::upload(&dims, DType::F32, w.place(), || {
-                crate::tensor::host((0..n).map(|i| f(f64::from(angle(i))) as f32).collect(), &dims)
+                crate::tensor::host((0..n).map(|i| (amplitude * f(f64::from(angle(i)))) as f32).collect(), &dims)
             })
         };
         Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)? })

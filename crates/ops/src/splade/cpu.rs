@@ -8,7 +8,7 @@ use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
-use crate::{Result, linear};
+use crate::Result;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -22,10 +22,10 @@ thread_local! {
 }
 
 pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let weight = linear::in_panels(&op.weight)?;
+    let weight = op.weight.clone().one_panel()?;
     let (sequences, n) = (op.segments.count(), weight.n());
     with_elem!("splade", op.x.dtype(), T => {
-        let (x, w) = (Reading::of(&op.x)?, Reading::of(weight.data())?);
+        let (x, w) = (Reading::of(&op.x)?, Reading::of(weight.data()?)?);
         let bias = op.bias.as_ref().map(Reading::of).transpose()?;
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
         let (x, b) = (x.rows::<T>()?, Panels::of(w.slice::<T>()?, weight.k(), n));

@@ -1,0 +1,259 @@
+//! Every language model against its reference: hidden states of each layer, logits of every position, and 32 greedy steps with a
+//! cache; and against itself: in a batch as alone, in chunks as at once.
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::{Cache, CacheShape, DType, Device, Ladder, Place, Policy, Rung, Weights};
+use sconce_models::{Batch, CONTEXT, Encoder, Kept, LmHead, Piece, Sequence, encoder, lm_head};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::Value;
+use std::sync::Arc;
+
+/// The worst logit, against the spread of the reference's. The references are worked out in f64 throughout, and the same model in
+/// f32 in the reference implementation is up to 4e-5 away from them.
+const WORST: f64 = 1e-4;
+
+/// Rows of a page of the cache: small, so that forty tokens take many.
+const PAGE: usize = 8;
+
+/// What of a golden is compared.
+struct Part {
+    name: &'static str,
+    /// The longest sequence there is room for; all that the model has where none is given.
+    context: Option<usize>,
+    prompts: &'static [usize],
+    /// Of the greedy steps, the first so many.
+    steps: usize,
+}
+
+const fn all(name: &'static str) -> Part {
+    Part { name, context: None, prompts: &[0, 1, 2], steps: 32 }
+}
+
+struct Model {
+    encoder: Box<dyn Encoder>,
+    head: LmHead,
+    place: Place,
+    vocabulary: usize,
+}
+
+/// One sequence of a cache.
+#[derive(Clone)]
+struct Growing {
+    ids: Vec<u32>,
+    table: Arc<[u32]>,
+}
+
+impl Model {
+    fn load(dir: &std::path::Path, context: Option<usize>, place: &Place) -> Model {
+        let mut config: Value = json(&dir.join("config.json"));
+        if let Some(context) = context {
+            config[CONTEXT] = context.into();
+        }
+        let store = Checkpoint::open(dir).expect("weights");
+        let weights = Weights::new(Arc::new(store), DType::F32, place.clone());
+        let encoder = encoder(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let head = lm_head(&config, &weights).expect("a head");
+        let vocabulary = encoder.limits().vocabulary;
+        Model { encoder, head, place: place.clone(), vocabulary }
+    }
+
+    fn cache(&self, pages: usize) -> Cache {
+        let shape: CacheShape = self.encoder.cache().expect("a language model");
+        Cache::new(shape, pages * PAGE, DType::F32, &self.place).expect("a cache")
+    }
+
+    fn logits(&self, batch: &Batch, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
+        let mut see = |_: usize, x: &sconce_engine::ops::Tensor| watch.push(x.to_f32().expect("numbers"));
+        let hidden = self.encoder.forward(batch, &mut see).expect("forward");
+        let mut logits = self.head.forward(&hidden).expect("logits").to_f32().expect("numbers");
+        self.head.capped(&mut logits);
+        logits
+    }
+
+    /// Logits of every token of `prompts`, packed and without a cache.
+    fn packed(&self, prompts: &[&[u32]], watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
+        let of = |ids: &&[u32]| Sequence { ids: ids.to_vec(), ..Sequence::default() };
+        let sequences: Vec<_> = prompts.iter().map(of).collect();
+        let batch = Batch::new(&sequences, self.encoder.limits(), &self.place).expect("a batch");
+        self.logits(&batch, watch)
+    }
+
+    /// Logits of the next tokens of several sequences: (sequence, first new token, wanted).
+    fn going_on(&self, cache: &Cache, pieces: &[(&Growing, usize, usize)]) -> Vec<f32> {
+        let piece = |(s, start, wanted): &(&Growing, usize, usize)| Piece {
+            ids: s.ids[*start..].to_vec(),
+            start: *start,
+            table: s.table.clone(),
+            wanted: *wanted,
+        };
+        let pieces: Vec<_> = pieces.iter().map(piece).collect();
+        let batch = Batch::going_on(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
+        assert!(matches!(batch.kept, Some(Kept { .. })));
+        self.logits(&batch, &mut Vec::new())
+    }
+}
+
+fn places() -> Vec<(Place, Option<Rung>)> {
+    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
+    let open = |device| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), None);
+    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Place::cpu(), Some(rung)));
+    cpu.into_iter().chain(gpus.map(open)).collect()
+}
+
+/// Against the largest distance of the reference from its mean, which is of the size of its spread.
+fn close(what: &str, got: &[f32], want: &[f32], allowed: f64) {
+    assert_eq!(got.len(), want.len(), "{what}");
+    let mean = want.iter().map(|v| f64::from(*v)).sum::<f64>() / want.len() as f64;
+    let spread = (want.iter().map(|v| (f64::from(*v) - mean).powi(2)).sum::<f64>() / want.len() as f64).sqrt();
+    let off = got.iter().zip(want).map(|(a, b)| f64::from((a - b).abs())).fold(0.0, f64::max);
+    assert!(off <= allowed * spread, "{what}: {off:.2e} off, of a spread of {spread:.2e}");
+    assert!(got.iter().all(|v| v.is_finite()), "{what}");
+}
+
+fn check(part: &Part) {
+    let dir = materialize(part.name);
+    let arrays = Arrays::open(&golden(part.name).join("golden.safetensors"));
+    let (ids, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
+    let range = |i: usize| ends[i] as usize..ends[i + 1] as usize;
+    let prompts: Vec<&[u32]> = part.prompts.iter().map(|i| &ids[range(*i)]).collect();
+    let all_logits = arrays.f32("logits").values;
+    for (place, rung) in places() {
+        let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+        let model = Model::load(dir.path(), part.context, &place);
+        let what = format!("{} on {} ({rung:?})", part.name, place.device());
+        let v = model.vocabulary;
+        let wanted: Vec<f32> =
+            part.prompts.iter().flat_map(|i| all_logits[range(*i).start * v..range(*i).end * v].to_vec()).collect();
+
+        // Packed, without a cache.
+        let got = model.packed(&prompts, &mut Vec::new());
+        close(&format!("{what}, packed"), &got, &wanted, WORST);
+        // Layer by layer.
+        if part.prompts.contains(&1) {
+            let mut layers = Vec::new();
+            model.packed(&[&ids[range(1)]], &mut layers);
+            for (i, layer) in layers.iter().enumerate() {
+                let want = arrays.f32(&format!("hidden.{i}")).values;
+                let off = worst(layer, &want);
+                assert!(off <= 1e-4, "{what}, layer {i}: {off:.2e} of the largest");
+            }
+            assert!(!arrays.has(&format!("hidden.{}", layers.len())), "{what}: a layer too few");
+        }
+        cached(&model, &what, &prompts, &wanted);
+        if part.steps > 0 && part.prompts.contains(&1) {
+            decoded(&model, &what, &ids[range(1)], &arrays, part.steps);
+        }
+    }
+}
+
+/// With a cache: at once, in chunks, and behind what another sequence has written.
+fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
+    let cache = model.cache(32);
+    // Pages from the last to the first, so that no sequence lies in order.
+    let mut free = (0..32u32).rev();
+    let mut sequence = |ids: &[u32]| {
+        let table: Arc<[u32]> = free.by_ref().take(ids.len().div_ceil(PAGE)).collect();
+        Growing { ids: ids.to_vec(), table }
+    };
+    let sequences: Vec<_> = prompts.iter().map(|ids| sequence(ids)).collect();
+    let whole: Vec<_> = sequences.iter().map(|s| (s, 0, s.ids.len())).collect();
+    close(&format!("{what}, cached"), &model.going_on(&cache, &whole), wanted, WORST);
+    // In chunks of three, each with all sequences that still have tokens.
+    let cache = model.cache(32);
+    let mut got: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
+    for start in (0..sequences.iter().map(|s| s.ids.len()).max().unwrap_or(0)).step_by(3) {
+        let cut = |s: &Growing| Growing { ids: s.ids[..(start + 3).min(s.ids.len())].to_vec(), ..s.clone() };
+        let live: Vec<(usize, Growing)> =
+            sequences.iter().enumerate().filter(|(_, s)| s.ids.len() > start).map(|(i, s)| (i, cut(s))).collect();
+        let pieces: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
+        let logits = model.going_on(&cache, &pieces);
+        let mut rest = &logits[..];
+        for (i, s) in &live {
+            let (own, behind) = rest.split_at((s.ids.len() - start) * model.vocabulary);
+            got[*i].extend(own);
+            rest = behind;
+        }
+    }
+    close(&format!("{what}, in chunks"), &got.concat(), wanted, WORST);
+}
+
+/// Greedy steps, alone and beside another sequence.
+fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: usize) {
+    let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
+    let v = model.vocabulary;
+    let cache = model.cache(32);
+    let mut sequence = Growing { ids: prompt.to_vec(), table: [7, 3, 9, 1, 20, 4, 30].into() };
+    let mut other = Growing { ids: vec![5, 6, 7], table: [11, 12, 13, 14, 15].into() };
+    model.going_on(&cache, &[(&other, 0, 1)]);
+    for step in 0..steps {
+        let start = if step == 0 { 0 } else { sequence.ids.len() - 1 };
+        // Every second step is taken beside the other.
+        let logits = if step % 2 == 1 {
+            other.ids.push((step % 7) as u32);
+            let both = model.going_on(&cache, &[(&other, other.ids.len() - 1, 1), (&sequence, start, 1)]);
+            both[v..].to_vec()
+        } else {
+            model.going_on(&cache, &[(&sequence, start, 1)])
+        };
+        close(&format!("{what}, step {step}"), &logits, &wanted[step * v..][..v], WORST);
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let id = logits.iter().position(|l| *l == largest).unwrap_or(0) as u32;
+        assert_eq!(id, chosen[step], "{what}, step {step}");
+        sequence.ids.push(id);
+    }
+}
+
+#[test]
+fn llama() {
+    let names = [
+        "llama-2", "llama-3", "llama-biases", "llama-linear", "llama-3.1", "llama-yarn", "llama-yarn-full",
+        "llama-head-dim", "llama-rope-parameters", "smollm",
+    ];
+    names.map(all).iter().for_each(check);
+    // Beyond the trained length the dynamic form changes with the length, which no cache can follow: there is no room.
+    check(&Part { prompts: &[0, 1], steps: 0, ..all("llama-dynamic") });
+}
+
+#[test]
+fn mistral() {
+    ["mistral", "mistral-head-dim", "mixtral"].map(all).iter().for_each(check);
+}
+
+#[test]
+fn qwen() {
+    let names = ["qwen2", "qwen2-window", "qwen2-yarn", "qwen3", "qwen3-moe", "qwen3-moe-mixed"];
+    names.map(all).iter().for_each(check);
+}
+
+/// LongRoPE has two sets of factors, which are chosen by the room for a sequence.
+#[test]
+fn phi() {
+    ["phi-2", "phi-qk-layernorm", "phi-3"].map(all).iter().for_each(check);
+    check(&Part { context: Some(64), ..all("phi-3-short") });
+    check(&Part { prompts: &[1, 2], ..all("phi-3-long") });
+    for name in ["phi-3-crossed", "phi-4-mini"] {
+        check(&Part { context: Some(16), prompts: &[0, 1], steps: 6, ..all(name) });
+        check(&Part { prompts: &[2], steps: 0, ..all(name) });
+    }
+}
+
+#[test]
+fn stablelm() {
+    ["stablelm-3b", "stablelm-1.6b", "stablelm-12b"].map(all).iter().for_each(check);
+}
+
+#[test]
+fn falcon() {
+    ["falcon-7b", "falcon-40b", "falcon-11b", "falcon-rw"].map(all).iter().for_each(check);
+}
+
+#[test]
+fn gemma() {
+    let names = ["gemma", "gemma-2", "gemma-3", "gemma-3-linear", "gemma-3-rope-parameters"];
+    names.map(all).iter().for_each(check);
+}
+
+#[test]
+fn gpt2() {
+    ["gpt2", "gpt2-scaled"].map(all).iter().for_each(check);
+}

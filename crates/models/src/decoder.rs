@@ -1,0 +1,204 @@
+//! What language models share: attention whose keys several heads share and a cache keeps, the two kinds of MLP and of norm, and
+//! the stack of blocks between the word table and the last norm.
+
+use crate::block::{Layer, through};
+use crate::{Batch, Encoder, Error, Limits, Result, Watch};
+use sconce_ops::{
+    Activation, Attention, Bias, CacheShape, Experts, Gate, Keys, LayerNorm, Linear, RmsNorm, Rotary, Sees, Tensor,
+    Weights, attention, glu,
+};
+
+/// Heads of a block's attention.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Heads {
+    /// Of queries.
+    pub count: usize,
+    /// Of keys and values.
+    pub shared: usize,
+    /// Of each.
+    pub size: usize,
+}
+
+impl Heads {
+    /// Heads that can share their keys.
+    pub(crate) fn checked(count: usize, shared: usize, size: usize) -> Result<Heads> {
+        let sound = shared > 0 && count.is_multiple_of(shared) && size > 0 && count > 0;
+        let fits = count.checked_mul(3).and_then(|n| n.checked_mul(size)).is_some();
+        if sound && fits {
+            return Ok(Heads { count, shared, size });
+        }
+        Err(Error::Config(format!("{count} heads of {size} over {shared} of keys and values")))
+    }
+
+    /// Rows of queries, keys and values below each other.
+    pub(crate) fn rows(&self) -> [usize; 3] {
+        [self.count, self.shared, self.shared].map(|heads| heads.saturating_mul(self.size))
+    }
+
+    /// 1 / √size.
+    pub(crate) fn scale(&self) -> f32 {
+        1.0 / (self.size as f32).sqrt()
+    }
+}
+
+/// A norm of either kind.
+pub(crate) enum Norm {
+    Rms(RmsNorm),
+    Layer(LayerNorm),
+}
+
+impl Norm {
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Norm::Rms(norm) => norm.forward(x)?,
+            Norm::Layer(norm) => norm.forward(x)?,
+        })
+    }
+}
+
+/// softmax(q · kᵀ) v with keys that several heads share (Ainslie et al. 2023, arXiv:2305.13245), over the batch itself or over
+/// what a cache keeps of its sequences.
+pub(crate) struct SharedAttention {
+    /// To `[tokens, heads + 2 · shared, size]`.
+    pub qkv: Linear,
+    pub output: Linear,
+    pub heads: Heads,
+    /// Of queries and of keys, head by head.
+    pub norms: Option<[Norm; 2]>,
+    pub rotary: Option<Rotary>,
+    pub scale: f32,
+    pub cap: Option<f32>,
+    pub window: Option<usize>,
+    pub bias: Bias,
+    /// Whose place in the cache is this one's.
+    pub layer: usize,
+}
+
+impl SharedAttention {
+    /// Without norms, caps, windows and biases; scaled by 1 / √size.
+    pub(crate) fn new(qkv: Linear, output: Linear, heads: Heads, layer: usize) -> SharedAttention {
+        let (scale, bias) = (heads.scale(), Bias::None);
+        SharedAttention { qkv, output, heads, norms: None, rotary: None, scale, cap: None, window: None, bias, layer }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        Ok(self.output.forward(&self.mix(x, b)?)?)
+    }
+
+    pub(crate) fn forward_residual(&self, x: &Tensor, b: &Batch, residual: &Tensor) -> Result<Tensor> {
+        Ok(self.output.forward_residual(&self.mix(x, b)?, residual)?)
+    }
+
+    fn mix(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let Heads { count, shared, size } = self.heads;
+        let tokens = b.segments.tokens();
+        let qkv = self.qkv.forward(x)?.reshape(&[tokens, count + 2 * shared, size])?;
+        let part = |start, heads| qkv.narrow(1, start, heads);
+        let (mut q, mut k, v) = (part(0, count)?, part(count, shared)?, part(count + shared, shared)?);
+        if let Some([of_q, of_k]) = &self.norms {
+            (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
+        }
+        if let Some(rotary) = &self.rotary {
+            (q, k) = (rotary.forward(&q, &b.positions)?, rotary.forward(&k, &b.positions)?);
+        }
+        let (k, v, keys) = match &b.kept {
+            Some(kept) => {
+                let (k, v) = kept.cache.write(self.layer, &k, &v, &kept.rows)?;
+                (k, v, Keys::Paged(kept.pages.clone()))
+            }
+            None => (k, v, b.keys.clone().into()),
+        };
+        let sees = self.window.map_or(Sees::Causal, Sees::Recent);
+        let bias = self.bias.clone();
+        let how = Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees, bias };
+        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, count * size])?)
+    }
+}
+
+/// The second half of a block.
+pub(crate) enum Mlp {
+    /// down(act(gate(x)) · up(x)), with gate and up in one matrix.
+    Gated { gate_up: Linear, activation: Activation, down: Linear },
+    /// down(act(up(x))).
+    Plain { up: Linear, down: Linear },
+    /// A few of many.
+    Experts(Box<Experts>),
+}
+
+impl Mlp {
+    pub(crate) fn gated(gate_up: Linear, activation: Activation, down: Linear) -> Mlp {
+        Mlp::Gated { gate_up, activation, down }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward(&self.inner(x)?)?,
+            Mlp::Experts(experts) => experts.forward(x)?,
+        })
+    }
+
+    pub(crate) fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_residual(&self.inner(x)?, residual)?,
+            Mlp::Experts(experts) => experts.forward_residual(x, residual)?,
+        })
+    }
+
+    fn inner(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { gate_up, activation, .. } => glu(&gate_up.forward(x)?, *activation, Gate::First)?,
+            Mlp::Plain { up, .. } => up.forward(x)?,
+            Mlp::Experts(_) => x.clone(),
+        })
+    }
+}
+
+/// Words, blocks, the last norm.
+pub(crate) struct Decoder<L> {
+    /// The word table, which the head may share.
+    pub words: Linear,
+    /// What words are multiplied with.
+    pub scale: f32,
+    /// Learned positions.
+    pub positions: Option<Tensor>,
+    pub layers: Vec<L>,
+    pub norm: Norm,
+    pub heads: Heads,
+    pub limits: Limits,
+}
+
+/// The word table `[vocabulary, hidden]` under `w`.
+pub(crate) fn words(w: &Weights, vocabulary: usize, hidden: usize) -> Result<Linear> {
+    Ok(Linear::load(w, hidden, vocabulary, false)?)
+}
+
+impl<L: Layer> Encoder for Decoder<L> {
+    fn forward(&self, b: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+        let also = self.positions.as_ref().map(|table| (table, &b.positions));
+        let x = self.words.embed(&b.ids, self.scale, also)?;
+        let last = self.layers.len();
+        // What comes out of the last block is shown behind the last norm.
+        let mut before = |i: usize, x: &Tensor| {
+            if i < last {
+                watch(i, x);
+            }
+        };
+        let x = through(x, &self.layers, &mut before, |_, layer, x| layer.forward(x, b))?;
+        let x = self.norm.forward(&b.wanted(&x)?)?;
+        watch(last, &x);
+        Ok(x)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.words.inputs()
+    }
+
+    fn limits(&self) -> Limits {
+        self.limits
+    }
+
+    fn cache(&self) -> Option<CacheShape> {
+        let Heads { shared, size, .. } = self.heads;
+        Some(CacheShape { layers: self.layers.len(), heads: shared, size })
+    }
+}

@@ -1,0 +1,235 @@
+//! Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and the text part of Gemma 3 (arXiv:2503.19786): weights of norms are distances
+//! from one, words are scaled, keys few; the second generation has norms on both sides of each half, windows on some layers and
+//! capped scores, the third norms over heads instead and angles of two kinds.
+
+use crate::block::Layer;
+use crate::config::{activation, context, parse};
+use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::head::{self, last_token, root};
+use crate::rope::{Rope, Scaling};
+use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
+use sconce_ops::{Linear, RmsNorm, Rotary, Tensor, Weights};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Config {
+    model_type: String,
+    #[serde(default = "vocabulary_size")]
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    #[serde(default = "eight")]
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    #[serde(default = "head_dim")]
+    head_dim: usize,
+    hidden_act: Option<String>,
+    hidden_activation: Option<String>,
+    max_position_embeddings: Option<usize>,
+    #[serde(default = "eps")]
+    rms_norm_eps: f32,
+    rope_theta: Option<f64>,
+    rope_local_base_freq: Option<f64>,
+    rope_scaling: Option<Scaling>,
+    rope_parameters: Option<Angles>,
+    #[serde(default)]
+    attention_bias: bool,
+    query_pre_attn_scalar: Option<f64>,
+    attn_logit_softcapping: Option<f32>,
+    final_logit_softcapping: Option<f32>,
+    sliding_window: Option<usize>,
+    sliding_window_pattern: Option<usize>,
+    layer_types: Option<Vec<String>>,
+}
+
+/// Of all layers, or of each kind.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum Angles {
+    Each { full_attention: Scaling, sliding_attention: Scaling },
+    All(Scaling),
+}
+
+fn vocabulary_size() -> usize {
+    262_208
+}
+fn eight() -> usize {
+    8
+}
+fn head_dim() -> usize {
+    256
+}
+fn eps() -> f32 {
+    1e-6
+}
+
+impl Config {
+    /// 1, 2 or 3.
+    fn generation(&self) -> u8 {
+        match &*self.model_type {
+            "gemma" => 1,
+            "gemma2" => 2,
+            _ => 3,
+        }
+    }
+
+    fn heads(&self) -> Result<Heads> {
+        let usual = if self.generation() == 1 { self.num_attention_heads } else { 4 };
+        Heads::checked(self.num_attention_heads, self.num_key_value_heads.unwrap_or(usual), self.head_dim)
+    }
+
+    fn positions(&self) -> usize {
+        self.max_position_embeddings.unwrap_or(if self.generation() == 3 { 131_072 } else { 8192 })
+    }
+
+    /// The window of a layer, if it has one.
+    fn window(&self, layer: usize) -> Option<usize> {
+        let windowed = match (&self.layer_types, self.generation()) {
+            (_, 1) => false,
+            (Some(types), _) => types.get(layer).is_some_and(|kind| kind == "sliding_attention"),
+            (None, 2) => layer.is_multiple_of(2),
+            (None, _) => !(layer + 1).is_multiple_of(self.sliding_window_pattern.unwrap_or(6).max(1)),
+        };
+        windowed.then(|| self.sliding_window.unwrap_or(4096))
+    }
+
+    /// Angles of layers that see everything, and of those with a window.
+    fn rotary(&self, w: &Weights, positions: usize) -> Result<[Rotary; 2]> {
+        let local = self.rope_local_base_freq.unwrap_or(10_000.0);
+        let usual = self.rope_theta.unwrap_or(if self.generation() == 3 { 1e6 } else { 10_000.0 });
+        let third = self.generation() == 3;
+        let (full, sliding) = match &self.rope_parameters {
+            Some(Angles::Each { full_attention, sliding_attention }) => (Some(full_attention), Some(sliding_attention)),
+            Some(Angles::All(all)) => (Some(all), if third { None } else { Some(all) }),
+            None => (self.rope_scaling.as_ref(), if third { None } else { self.rope_scaling.as_ref() }),
+        };
+        let of = |scaling: Option<&Scaling>, usual: f64| {
+            let theta = scaling.and_then(|s| s.rope_theta).unwrap_or(usual);
+            let trained = self.positions();
+            Rope { theta, dims: self.head_dim, positions, trained, original: None, scaling }.rotary(w)
+        };
+        Ok([of(full, usual)?, of(sliding, if third { local } else { usual })?])
+    }
+}
+
+/// The text part of a model that also sees images.
+fn text(config: &Value) -> Value {
+    let Some(Value::Object(text)) = config.get("text_config") else { return config.clone() };
+    let mut text = text.clone();
+    if let Some(context) = config.get(crate::CONTEXT) {
+        text.insert(crate::CONTEXT.into(), context.clone());
+    }
+    Value::Object(text)
+}
+
+/// Where the text part is.
+fn roots(w: &Weights) -> Result<Weights> {
+    for prefix in ["model.language_model", "language_model.model", "model"] {
+        if w.sub(prefix).has(WORDS)? {
+            return Ok(w.sub(prefix));
+        }
+    }
+    root(w, "model", WORDS)
+}
+
+const WORDS: &str = "embed_tokens.weight";
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    let config = &text(config);
+    let c: Config = parse(config)?;
+    let (heads, n) = (c.heads()?, c.hidden_size);
+    let w = roots(w)?;
+    let positions = context(config, c.positions());
+    let rotary = c.rotary(&w, positions)?;
+    let load = |i| Block::load(&w.sub("layers").sub(i), &c, heads, &rotary, i);
+    Ok(Box::new(Decoder {
+        words: words(&w.sub("embed_tokens"), c.vocab_size, n)?,
+        scale: (n as f32).sqrt(),
+        positions: None,
+        layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
+        norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), n, c.rms_norm_eps)?.from_one()),
+        heads,
+        limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
+    }))
+}
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    last_token(task, w, parse::<Config>(&text(config))?.hidden_size, "Gemma")
+}
+
+pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
+    let c: Config = parse(&text(config))?;
+    let head = head::next(w, &roots(w)?.sub("embed_tokens"), [c.vocab_size, c.hidden_size], true)?;
+    Ok(LmHead { cap: c.final_logit_softcapping, ..head })
+}
+
+/// h = x + norm(Attn(norm(x))); y = h + norm(Mlp(norm(h))), in the first generation without the norms behind each half.
+struct Block {
+    attention_norm: RmsNorm,
+    attention: SharedAttention,
+    norm: RmsNorm,
+    mlp: Mlp,
+    /// Behind attention and behind the MLP.
+    behind: Option<[RmsNorm; 2]>,
+}
+
+impl Block {
+    fn load(w: &Weights, c: &Config, heads: Heads, rotary: &[Rotary; 2], layer: usize) -> Result<Block> {
+        let (a, m, n) = (w.sub("self_attn"), w.sub("mlp"), c.hidden_size);
+        let of = |w: &Weights, name, size| RmsNorm::load(&w.sub(name), size, c.rms_norm_eps).map(RmsNorm::from_one);
+        let norm = |name| of(w, name, n);
+        let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
+        let qkv = Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, c.attention_bias)?;
+        let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, c.attention_bias)?;
+        let (window, generation) = (c.window(layer), c.generation());
+        let norms = match generation {
+            3 => Some([Norm::Rms(of(&a, "q_norm", heads.size)?), Norm::Rms(of(&a, "k_norm", heads.size)?)]),
+            _ => None,
+        };
+        let scalar = c.query_pre_attn_scalar.unwrap_or(if generation == 1 { heads.size as f64 } else { 256.0 });
+        let cap = if generation == 2 { c.attn_logit_softcapping } else { None };
+        // The first generation says "gelu" and means the tanh form.
+        let act = match (&c.hidden_activation, &c.hidden_act) {
+            (Some(name), _) => name,
+            (None, Some(name)) if generation > 1 => name,
+            _ => "gelu_pytorch_tanh",
+        };
+        let gate_up = Linear::stacked(&[m.sub("gate_proj"), m.sub("up_proj")], n, c.intermediate_size, false)?;
+        let down = Linear::load(&m.sub("down_proj"), c.intermediate_size, n, false)?;
+        let (before, behind) = match generation {
+            1 => ("post_attention_layernorm", None),
+            _ => {
+                let behind = [norm("post_attention_layernorm")?, norm("post_feedforward_layernorm")?];
+                ("pre_feedforward_layernorm", Some(behind))
+            }
+        };
+        Ok(Block {
+            attention_norm: norm("input_layernorm")?,
+            attention: SharedAttention {
+                norms,
+                rotary: Some(rotary[usize::from(window.is_some())].clone()),
+                scale: (1.0 / scalar.sqrt()) as f32,
+                cap,
+                window,
+                ..SharedAttention::new(qkv, output, heads, layer)
+            },
+            norm: norm(before)?,
+            mlp: Mlp::gated(gate_up, activation(act)?, down),
+            behind,
+        })
+    }
+}
+
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let normed = self.attention_norm.forward(x)?;
+        let Some([after_attention, after_mlp]) = &self.behind else {
+            let h = self.attention.forward_residual(&normed, b, x)?;
+            return self.mlp.forward_residual(&self.norm.forward(&h)?, &h);
+        };
+        let h = after_attention.forward_added(&self.attention.forward(&normed, b)?, x)?;
+        Ok(after_mlp.forward_added(&self.mlp.forward(&self.norm.forward(&h)?)?, &h)?)
+    }
+}

@@ -1,0 +1,238 @@
+//! Llama (Touvron et al. 2023, arXiv:2302.13971) and those that kept its block: SmolLM, TinyLlama, Mistral (arXiv:2310.06825),
+//! Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671, arXiv:2505.09388). They differ in biases, in windows, in norms over
+//! heads, and in whether the MLP is one or a few of many.
+
+use crate::block::Layer;
+use crate::config::{activation, context, head_size, parse, refuse};
+use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::head::{self, last_token, root};
+use crate::rope::{Rope, Scaling};
+use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
+use sconce_ops::{Activation, ExpertParts, Experts, Linear, RmsNorm, Rotary, Tensor, Weights};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize)]
+struct Config {
+    model_type: String,
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    num_key_value_heads: Option<usize>,
+    head_dim: Option<usize>,
+    #[serde(default = "silu")]
+    hidden_act: String,
+    #[serde(default = "positions")]
+    max_position_embeddings: usize,
+    #[serde(default = "eps")]
+    rms_norm_eps: f32,
+    rope_theta: Option<f64>,
+    rope_scaling: Option<Scaling>,
+    rope_parameters: Option<Scaling>,
+    tie_word_embeddings: Option<bool>,
+    attention_bias: Option<bool>,
+    #[serde(default)]
+    mlp_bias: bool,
+    sliding_window: Option<usize>,
+    use_sliding_window: Option<bool>,
+    max_window_layers: Option<usize>,
+    layer_types: Option<Vec<String>>,
+    num_local_experts: Option<usize>,
+    num_experts: Option<usize>,
+    num_experts_per_tok: Option<usize>,
+    moe_intermediate_size: Option<usize>,
+    norm_topk_prob: Option<bool>,
+    decoder_sparse_step: Option<usize>,
+    #[serde(default)]
+    mlp_only_layers: Vec<usize>,
+}
+
+fn silu() -> String {
+    "silu".into()
+}
+fn positions() -> usize {
+    2048
+}
+fn eps() -> f32 {
+    1e-6
+}
+
+impl Config {
+    fn is(&self, kin: &str) -> bool {
+        self.model_type == kin
+    }
+
+    fn heads(&self) -> Result<Heads> {
+        let (count, shared) = (self.num_attention_heads, self.num_key_value_heads);
+        // Mistral's and Mixtral's default is eight.
+        let usual = if self.is("mistral") || self.is("mixtral") { 8 } else { count };
+        let size = match self.head_dim {
+            Some(size) => size,
+            None => head_size(self.hidden_size, count)?,
+        };
+        Heads::checked(count, shared.unwrap_or(usual), size)
+    }
+
+    /// Whether queries, keys and values have biases, and whether the projection behind them has.
+    fn biases(&self) -> (bool, bool) {
+        match &*self.model_type {
+            "qwen2" => (true, false),
+            _ => [self.attention_bias.unwrap_or(false); 2].into(),
+        }
+    }
+
+    /// The window of a layer, if it has one.
+    fn window(&self, layer: usize) -> Option<usize> {
+        let window = self.sliding_window?;
+        if let Some(types) = &self.layer_types {
+            return types.get(layer).filter(|kind| *kind == "sliding_attention").map(|_| window);
+        }
+        let windowed = match &*self.model_type {
+            "mistral" | "mixtral" => true,
+            // 28 is the default of transformers.
+            "qwen2" | "qwen3" | "qwen3_moe" => {
+                self.use_sliding_window.unwrap_or(false) && layer >= self.max_window_layers.unwrap_or(28)
+            }
+            _ => false,
+        };
+        windowed.then_some(window)
+    }
+
+    /// How many experts a layer has, or none.
+    fn experts(&self, layer: usize) -> Option<usize> {
+        match &*self.model_type {
+            "mixtral" => Some(self.num_local_experts.unwrap_or(8)),
+            "qwen3_moe" => {
+                let step = self.decoder_sparse_step.unwrap_or(1).max(1);
+                let experts = self.num_experts.unwrap_or(128);
+                let sparse = experts > 0 && (layer + 1).is_multiple_of(step) && !self.mlp_only_layers.contains(&layer);
+                sparse.then_some(experts)
+            }
+            _ => None,
+        }
+    }
+
+    fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
+        // The newer spelling has everything in one place.
+        let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
+        let partial = scaling.and_then(|s| s.partial_rotary_factor).is_some_and(|f| f != 1.0);
+        refuse(partial, || "partial_rotary_factor other than 1 is not supported here".into())?;
+        let usual = if self.is("mixtral") { 1e6 } else { 10_000.0 };
+        let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(usual);
+        let trained = self.max_position_embeddings;
+        Rope { theta, dims: size, positions, trained, original: None, scaling }.rotary(w)
+    }
+}
+
+pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
+    let c: Config = parse(config)?;
+    let heads = c.heads()?;
+    let w = root(w, "model", WORDS)?;
+    let positions = context(config, c.max_position_embeddings);
+    let rotary = c.rotary(&w, heads.size, positions)?;
+    let load = |i| Block::load(&w.sub("layers").sub(i), &c, heads, &rotary, i);
+    Ok(Box::new(Decoder {
+        words: words(&w.sub("embed_tokens"), c.vocab_size, c.hidden_size)?,
+        scale: 1.0,
+        positions: None,
+        layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
+        norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), c.hidden_size, c.rms_norm_eps)?),
+        heads,
+        limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
+    }))
+}
+
+const WORDS: &str = "embed_tokens.weight";
+
+pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
+    last_token(task, w, parse::<Config>(config)?.hidden_size, "Llama")
+}
+
+pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
+    let c: Config = parse(config)?;
+    let words = root(w, "model", WORDS)?.sub("embed_tokens");
+    head::next(w, &words, [c.vocab_size, c.hidden_size], c.tie_word_embeddings.unwrap_or(false))
+}
+
+/// Pre-norm block: h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
+struct Block {
+    attention_norm: RmsNorm,
+    attention: SharedAttention,
+    norm: RmsNorm,
+    mlp: Mlp,
+}
+
+impl Block {
+    fn load(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
+        let (a, n) = (w.sub("self_attn"), c.hidden_size);
+        let norm = |name, size| RmsNorm::load(&w.sub(name), size, c.rms_norm_eps);
+        let (inward, outward) = c.biases();
+        let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
+        let qkv = Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, inward)?;
+        let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, outward)?;
+        let norms = match c.is("qwen3") || c.is("qwen3_moe") {
+            true => Some(["q_norm", "k_norm"].map(|name| RmsNorm::load(&a.sub(name), heads.size, c.rms_norm_eps))),
+            false => None,
+        };
+        let norms = match norms {
+            Some([q, k]) => Some([Norm::Rms(q?), Norm::Rms(k?)]),
+            None => None,
+        };
+        Ok(Block {
+            attention_norm: norm("input_layernorm", n)?,
+            attention: SharedAttention {
+                norms,
+                rotary: Some(rotary.clone()),
+                window: c.window(layer),
+                ..SharedAttention::new(qkv, output, heads, layer)
+            },
+            norm: norm("post_attention_layernorm", n)?,
+            mlp: mlp(w, c, layer)?,
+        })
+    }
+}
+
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, x)?;
+        self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
+    }
+}
+
+fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
+    let (n, act) = (c.hidden_size, activation(&c.hidden_act)?);
+    let Some(count) = c.experts(layer) else {
+        let m = w.sub("mlp");
+        let gate_up = Linear::stacked(&[m.sub("gate_proj"), m.sub("up_proj")], n, c.intermediate_size, c.mlp_bias)?;
+        return Ok(Mlp::gated(gate_up, act, Linear::load(&m.sub("down_proj"), c.intermediate_size, n, c.mlp_bias)?));
+    };
+    let mixtral = c.is("mixtral");
+    let m = w.sub(if mixtral { "block_sparse_moe" } else { "mlp" });
+    let [gate, up, down] = if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
+    let inner = if mixtral { c.intermediate_size } else { c.moe_intermediate_size.unwrap_or(768) };
+    let top = c.num_experts_per_tok.unwrap_or(if mixtral { 2 } else { 8 });
+    experts(&m, [gate, up, down], act, Sizes { count, n, inner, top, renormalise: mixtral || c.norm_topk_prob.unwrap_or(false) })
+}
+
+struct Sizes {
+    count: usize,
+    n: usize,
+    inner: usize,
+    top: usize,
+    /// Whether the chosen experts' probabilities are made to sum to one.
+    renormalise: bool,
+}
+
+fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: Sizes) -> Result<Mlp> {
+    refuse(s.count > 4096, || format!("{} experts in a layer", s.count))?;
+    let of = |e: usize| m.sub("experts").sub(e);
+    let ups = (0..s.count).map(|e| Linear::stacked(&[of(e).sub(gate), of(e).sub(up)], s.n, s.inner, false));
+    let downs = (0..s.count).map(|e| Linear::load(&of(e).sub(down), s.inner, s.n, false));
+    let (ups, downs) = (ups.collect::<Result<Vec<_>, _>>()?, downs.collect::<Result<Vec<_>, _>>()?);
+    let router = m.in_dtype(sconce_ops::DType::F32).sub("gate").tensor("weight", &[s.count, s.n])?;
+    let parts = ExpertParts { up: &ups, down: &downs, bias: None };
+    let experts = Experts::new(router, parts, act, s.top)?.gated()?;
+    Ok(Mlp::Experts(Box::new(if s.renormalise { experts.renormalised() } else { experts })))
+}

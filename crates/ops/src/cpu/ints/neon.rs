@@ -1,0 +1,132 @@
+//! NEON, without and with the dot product instruction.
+
+use super::Ints;
+use crate::cpu::Lanes;
+use crate::cpu::lanes::neon::Neon;
+use std::arch::aarch64::*;
+use std::arch::asm;
+
+/// NEON with `sdot`.
+#[derive(Clone, Copy)]
+pub(crate) struct NeonDot;
+
+macro_rules! common {
+    () => {
+        type L = Neon;
+        type B = uint8x16_t;
+        type I = int32x4_t;
+        // Eight lines of two strips are 16 of the 32 registers.
+        const STRIPS: usize = 2;
+        const RAISE: u8 = 0;
+
+        #[inline(always)]
+        unsafe fn bytes(p: *const u8) -> uint8x16_t {
+            unsafe { vld1q_u8(p) }
+        }
+        #[inline(always)]
+        unsafe fn splat_byte(x: u8) -> uint8x16_t {
+            unsafe { vdupq_n_u8(x) }
+        }
+        #[inline(always)]
+        unsafe fn and(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            unsafe { vandq_u8(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            unsafe { vorrq_u8(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
+            unsafe { veorq_u8(a, b) }
+        }
+        #[inline(always)]
+        unsafe fn up<const N: u32>(v: uint8x16_t) -> uint8x16_t {
+            unsafe { vshlq_u8(v, vdupq_n_s8(N as i8)) }
+        }
+        #[inline(always)]
+        unsafe fn down<const N: u32>(v: uint8x16_t) -> uint8x16_t {
+            unsafe { vshlq_u8(v, vdupq_n_s8(-(N as i8))) }
+        }
+        #[inline(always)]
+        unsafe fn table(t: &[u8; 16]) -> uint8x16_t {
+            unsafe { vld1q_u8(t.as_ptr()) }
+        }
+        #[inline(always)]
+        unsafe fn lookup(table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
+            unsafe { vqtbl1q_u8(table, index) }
+        }
+        #[inline(always)]
+        unsafe fn splat(x: i32) -> int32x4_t {
+            unsafe { vdupq_n_s32(x) }
+        }
+        #[inline(always)]
+        unsafe fn float(v: int32x4_t) -> <Neon as Lanes>::V {
+            unsafe { vcvtq_f32_s32(v) }
+        }
+        #[inline(always)]
+        unsafe fn float_u8(p: *const u8) -> <Neon as Lanes>::V {
+            unsafe {
+                let four = vcreate_u8(u64::from(p.cast::<u32>().read_unaligned()));
+                vcvtq_f32_u32(vmovl_u16(vget_low_u16(vmovl_u8(four))))
+            }
+        }
+        #[inline(always)]
+        unsafe fn float_i8(p: *const i8) -> <Neon as Lanes>::V {
+            unsafe {
+                let four = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+                vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
+            }
+        }
+        #[inline(always)]
+        unsafe fn prefetch(p: *const u8) {
+            // SAFETY: a hint, which reads nothing.
+            unsafe { asm!("prfm pldl1keep, [{p}]", p = in(reg) p, options(nostack, preserves_flags, readonly)) }
+        }
+    };
+}
+
+impl Ints for Neon {
+    common!();
+
+    // Bytes below 64 are the same signed. Two products of wide bytes, 2 · 128 · 127, still fit 16 bits.
+    #[inline(always)]
+    unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
+        for (i, line) in lines.iter().enumerate() {
+            unsafe {
+                let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().add(i).read_unaligned()));
+                let line = vreinterpretq_s8_u8(*line);
+                let (low, high) = (vmull_s8(vget_low_s8(line), vget_low_s8(x)), vmull_high_s8(line, x));
+                sum = vpadalq_s16(sum, vpaddq_s16(low, high));
+            }
+        }
+        sum
+    }
+}
+
+impl Ints for NeonDot {
+    common!();
+
+    #[inline(always)]
+    unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
+        for (i, line) in lines.iter().enumerate() {
+            unsafe {
+                let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().add(i).read_unaligned()));
+                sum = sdot(sum, vreinterpretq_s8_u8(*line), x);
+            }
+        }
+        sum
+    }
+}
+
+/// `vdotq_s32`, whose intrinsic is not stable in Rust.
+#[inline(always)]
+unsafe fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+    unsafe {
+        asm!(
+            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
+            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sum
+}

@@ -1,0 +1,107 @@
+//! y[t] = scale · W[ids[t]] + table[ids'[t]]        in f32, one rounding to T
+//!
+//! The word table as the matrix of a product, in whatever format that keeps it: models that tie the two keep one.
+
+use crate::cpu::elem::{Elem, with_elem};
+use crate::cpu::rows::{Reading, fill_rows};
+use crate::cpu::Isa;
+use crate::ladder::{self, Op, Rung};
+use crate::linear::Weight;
+use crate::tensor::host;
+use crate::{DType, Error, Result, Tensor};
+
+/// See [`crate::Linear::embed`].
+pub(crate) fn lookup(words: &Weight, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
+    let is_ids = |t: &Tensor| t.dims().len() == 1 && t.dims() == ids.dims() && t.dtype() == DType::U32;
+    let fits = |(table, ids): (&Tensor, &Tensor)| {
+        table.dims().len() == 2 && table.dims()[1] == words.k() && table.dtype() == words.dtype() && is_ids(ids)
+    };
+    if !is_ids(ids) || !also.is_none_or(fits) {
+        return Err(Error::call("embed", "tables of one width and dtype with u32 ids of one length are needed"));
+    }
+    let also = also.map(|(table, ids)| (table.clone(), ids.clone()));
+    ladder::run(LookupOp { words: words.clone(), ids: ids.clone(), scale, also })
+}
+
+pub(crate) struct LookupOp {
+    words: Weight,
+    ids: Tensor,
+    scale: f32,
+    also: Option<(Tensor, Tensor)>,
+}
+
+impl Op for LookupOp {
+    const NAME: &'static str = "embed";
+
+    fn x(&self) -> &Tensor {
+        self.words.like()
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (vec![self.ids.dims()[0], self.words.k()], self.words.dtype())
+    }
+
+    fn detail(&self) -> String {
+        let also = self.also.as_ref().map_or_else(String::new, |(table, _)| format!(" + {}", table.dims()[0]));
+        format!("{}{also} → {}{}", self.words.n(), self.words.k(), self.words.formats())
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the rows as they are looked up, widened, scaled, and the sum, in f32.
+        let (dims, _) = self.out();
+        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() } else { 0 }
+    }
+
+    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
+        let (t, n) = (self.ids.dims()[0], self.words.k());
+        let ids = Reading::of(&self.ids)?;
+        let ids = ids.slice::<u32>()?;
+        within(ids, self.words.n())?;
+        with_elem!("embed", self.words.dtype(), T => {
+            let also = self.also.as_ref();
+            let also = also.map(|(table, ids)| Ok::<_, Error>((Reading::of(table)?, Reading::of(ids)?))).transpose()?;
+            let also = also.as_ref();
+            let also = also.map(|(t, ids)| Ok::<_, Error>((t.rows::<T>()?, ids.slice::<u32>()?))).transpose()?;
+            if let Some((table, ids)) = &also {
+                within(ids, table.rows)?;
+            }
+            // The scale is a number of T too, as it is where models are trained.
+            let scale = T::narrow(self.scale).wide();
+            let y = fill_rows::<T>(t, n, n, |i, out, row| {
+                // The row is there: that was checked.
+                if self.words.row(ids[i] as usize, row).is_ok() {
+                    out.iter_mut().zip(&*row).for_each(|(o, v)| *o = T::narrow(v * scale));
+                }
+                if let Some((table, ids)) = &also {
+                    let table = table.row(ids[i] as usize);
+                    let sums = row.iter().zip(table).map(|(v, p)| T::narrow(v * scale + p.wide()));
+                    out.iter_mut().zip(sums).for_each(|(o, sum)| *o = sum);
+                }
+            });
+            host(y, &[t, n])
+        })
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        use candle_core::DType::F32;
+        let dtype = self.words.dtype().candle();
+        let scale = with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))?;
+        let mut y = (self.words.rows()?.index_select(self.ids.candle()?, 0)?.to_dtype(F32)? * f64::from(scale))?;
+        if let Some((table, ids)) = &self.also {
+            y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
+        }
+        Ok(y.to_dtype(dtype)?)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        let also = self.also.as_ref().map(|(table, ids)| Ok::<_, Error>((to(table)?, to(ids)?))).transpose()?;
+        Ok(LookupOp { words: self.words.moved(to)?, ids: to(&self.ids)?, scale: self.scale, also })
+    }
+}
+
+fn within(ids: &[u32], rows: usize) -> Result<()> {
+    match ids.iter().find(|id| **id as usize >= rows) {
+        Some(id) => Err(Error::call("embed", format!("id {id} in a table of {rows} rows"))),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,154 @@
+//! Weights in few bits: the block formats of GGML files, and y = x · Wᵀ on them without making them floats first.
+//!
+//! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] knows every format; those that
+//! [`Quant::packs`] are kept in memory as they are, rearranged ([`Packed`]) for the integer dot products of [`product`].
+
+mod activations;
+mod blocks;
+mod dequantize;
+mod format;
+mod formats;
+mod grids;
+mod iq;
+mod lines;
+mod packed;
+mod product;
+mod quantize;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use activations::{Activations, RowOf};
+pub use dequantize::dequantize;
+pub(crate) use quantize::quantize;
+pub use packed::Packed;
+pub use product::matmul;
+pub(crate) use product::{Split, multiply};
+
+use crate::{Error, Result};
+use std::fmt;
+use std::str::FromStr;
+
+/// A block format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Quant {
+    /// 4 bits, a scale for 32.
+    Q4_0,
+    /// 4 bits, a scale and a least value for 32.
+    Q4_1,
+    /// 5 bits, a scale for 32.
+    Q5_0,
+    /// 5 bits, a scale and a least value for 32.
+    Q5_1,
+    /// 8 bits, a scale for 32.
+    Q8_0,
+    /// 2 bits, 4-bit scales and least values for 16.
+    Q2K,
+    /// 3 bits, 6-bit scales for 16.
+    Q3K,
+    /// 4 bits, 6-bit scales and least values for 32.
+    Q4K,
+    /// 5 bits, 6-bit scales and least values for 32.
+    Q5K,
+    /// 6 bits, 8-bit scales for 16.
+    Q6K,
+    /// 4 bits that choose from uneven steps, a scale for 32.
+    Iq4Nl,
+    /// The same with 6-bit scales for 32.
+    Iq4Xs,
+    /// 4-bit floats, a power of two for 32.
+    Mxfp4,
+    /// 2 bits for −1, 0 and 1, a scale for 256.
+    Tq2_0,
+    /// 1.69 bits for −1, 0 and 1, a scale for 256.
+    Tq1_0,
+    /// 1.56 bits: eights of −1, 0 and 1 from a grid.
+    Iq1S,
+    /// 1.75 bits: eights of −1, 0 and 1 from a grid.
+    Iq1M,
+    /// 2.06 bits: eights from a grid, with signs.
+    Iq2Xxs,
+    /// 2.31 bits: eights from a grid, with signs.
+    Iq2Xs,
+    /// 2.56 bits: eights from a grid, with signs.
+    Iq2S,
+    /// 3.06 bits: fours from a grid, with signs.
+    Iq3Xxs,
+    /// 3.44 bits: fours from a grid, with signs.
+    Iq3S,
+}
+
+/// Format, its name, GGML's number for it, elements and bytes of a block.
+const TABLE: [(Quant, &str, u32, usize, usize); 22] = [
+    (Quant::Q4_0, "q4_0", 2, 32, 18),
+    (Quant::Q4_1, "q4_1", 3, 32, 20),
+    (Quant::Q5_0, "q5_0", 6, 32, 22),
+    (Quant::Q5_1, "q5_1", 7, 32, 24),
+    (Quant::Q8_0, "q8_0", 8, 32, 34),
+    (Quant::Q2K, "q2_k", 10, 256, 84),
+    (Quant::Q3K, "q3_k", 11, 256, 110),
+    (Quant::Q4K, "q4_k", 12, 256, 144),
+    (Quant::Q5K, "q5_k", 13, 256, 176),
+    (Quant::Q6K, "q6_k", 14, 256, 210),
+    (Quant::Iq4Nl, "iq4_nl", 20, 32, 18),
+    (Quant::Iq4Xs, "iq4_xs", 23, 256, 136),
+    (Quant::Mxfp4, "mxfp4", 39, 32, 17),
+    (Quant::Tq2_0, "tq2_0", 35, 256, 66),
+    (Quant::Tq1_0, "tq1_0", 34, 256, 54),
+    (Quant::Iq1S, "iq1_s", 19, 256, 50),
+    (Quant::Iq1M, "iq1_m", 29, 256, 56),
+    (Quant::Iq2Xxs, "iq2_xxs", 16, 256, 66),
+    (Quant::Iq2Xs, "iq2_xs", 17, 256, 74),
+    (Quant::Iq2S, "iq2_s", 22, 256, 82),
+    (Quant::Iq3Xxs, "iq3_xxs", 18, 256, 98),
+    (Quant::Iq3S, "iq3_s", 21, 256, 110),
+];
+
+impl Quant {
+    /// Every format.
+    pub fn all() -> impl Iterator<Item = Quant> {
+        TABLE.into_iter().map(|(quant, ..)| quant)
+    }
+
+    /// Elements and bytes of a block.
+    pub fn block(self) -> (usize, usize) {
+        let (.., elements, bytes) = TABLE[self as usize];
+        (elements, bytes)
+    }
+
+    /// Bytes of `elements` elements, if they are whole blocks.
+    pub fn bytes(self, elements: usize) -> Option<usize> {
+        let (per_block, bytes) = self.block();
+        if elements.is_multiple_of(per_block) { (elements / per_block).checked_mul(bytes) } else { None }
+    }
+
+    /// The format that files call by this number.
+    pub fn from_ggml(number: u32) -> Option<Quant> {
+        TABLE.into_iter().find(|row| row.2 == number).map(|row| row.0)
+    }
+
+    /// The number that files call it by.
+    pub fn ggml(self) -> u32 {
+        TABLE[self as usize].2
+    }
+
+    /// Whether products are worked out on it as it is; a weight in any other format becomes floats at load.
+    pub fn packs(self) -> bool {
+        blocks::Shape::of(self).is_some()
+    }
+}
+
+impl fmt::Display for Quant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(TABLE[*self as usize].1)
+    }
+}
+
+impl FromStr for Quant {
+    type Err = Error;
+    fn from_str(s: &str) -> Result<Self> {
+        TABLE.into_iter().find(|row| row.1 == s).map(|row| row.0).ok_or_else(|| {
+            let names = TABLE.map(|row| row.1).join(", ");
+            Error::Parse(format!("unknown quantisation `{s}`; one of {names}"))
+        })
+    }
+}

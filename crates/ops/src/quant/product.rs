@@ -1,0 +1,246 @@
+//! y = x · Wᵀ with W packed and x in 8 bits.
+//!
+//! The kernel goes through k in steps of 32 elements. It turns the step's lines of a panel into bytes, eight registers of
+//! them, and multiplies them with the step of every row of a tile: integer dot products within the step, then one
+//! multiplication by both scales into the row's f32 sums. So weights are unpacked once for a whole tile, and a single row
+//! (decoding) reads each weight once from memory and does little else.
+//!
+//! AMX has its place here, beside `panel`: a step's lines are the B tile (8 rows of 64 bytes), the steps of 16 rows of a tile
+//! the A tile (16 rows of 32 bytes, `size_of::<Step>()` apart).
+#![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `tile` checks their bounds")]
+
+use super::activations::{Activations, MAX_TILE, STEP, Step};
+use super::format::{Format, Scales, chunk_bytes, fix, with_format};
+use super::{Packed, Quant};
+use crate::cpu::gemm::{PANEL, Sink};
+use crate::cpu::ints::{Ints, ROWS};
+use crate::cpu::rows::Output;
+use crate::cpu::{IntKernel, Isa, Kernel, Lanes};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Sums of a tile of rows, for the columns of one call of a sink.
+type Tile = [[f32; PANEL]; MAX_TILE];
+
+/// Panels of weights to a sink's columns.
+const PANELS: usize = PANEL / ROWS;
+
+/// Columns, [`PANEL`] at a time, that `w` has.
+pub(crate) fn columns(w: &Packed) -> usize {
+    w.n().div_ceil(PANEL)
+}
+
+/// Multiplies tile `tile` of `x` with `columns` of `w`, counted in [`PANEL`]s, and hands the sums to `sink`.
+#[inline(always)]
+pub(crate) fn multiply<S: Lanes>(
+    isa: Isa,
+    x: &Activations,
+    w: &Packed,
+    tile: usize,
+    columns: Range<usize>,
+    sink: &mut impl Sink,
+) {
+    let (rows, steps) = x.tile(tile);
+    let mut sums = [[0.0; PANEL]; MAX_TILE];
+    for column in columns {
+        isa.run_ints(Task { x, w, steps, column, sums: &mut sums[..rows.len()] });
+        for (row, sums) in rows.clone().zip(&sums) {
+            sink.take::<S>(row, column * PANEL, sums);
+        }
+    }
+}
+
+/// The sums of one tile and [`PANEL`] columns.
+struct Task<'a> {
+    x: &'a Activations,
+    w: &'a Packed,
+    steps: &'a [Step],
+    column: usize,
+    sums: &'a mut [[f32; PANEL]],
+}
+
+impl IntKernel for Task<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Ints>(self) {
+        let Task { x, w, steps, column, sums } = self;
+        let rows = sums.len();
+        assert!(x.k() == w.k() && x.fix() == fix::<S>(w.quant()), "activations for another product");
+        assert!(steps.len() == rows * (w.k() / STEP));
+        sums.fill([0.0; PANEL]);
+        let panels = column * PANELS..((column + 1) * PANELS).min(w.n().div_ceil(ROWS));
+        for (i, panel) in panels.enumerate() {
+            let bytes = &w.bytes()[panel * w.panel_bytes()..][..w.panel_bytes()];
+            let sums = sums.as_mut_ptr().cast::<f32>();
+            // SAFETY: the panel is whole, `sums` holds `rows` rows and the steps are theirs; `Ints` by `run_ints`.
+            unsafe {
+                let job = Job { bytes, steps: steps.as_ptr(), rows, sums: sums.add(i * ROWS) };
+                with_format!(w.quant(), F => match S::STRIPS {
+                    1 => job.panel::<S, F, 1>(),
+                    2 => job.panel::<S, F, 2>(),
+                    _ => job.panel::<S, F, 4>(),
+                });
+            }
+        }
+    }
+}
+
+/// A panel and the rows that it meets.
+struct Job<'a> {
+    bytes: &'a [u8],
+    /// `[k / 32][rows]`
+    steps: *const Step,
+    rows: usize,
+    /// `[rows][PANEL]`, of which each row's first [`ROWS`] are this panel's.
+    sums: *mut f32,
+}
+
+impl Job<'_> {
+    #[inline(always)]
+    unsafe fn panel<S: Ints, F: Format, const STRIPS: usize>(&self) {
+        let mut steps = self.steps;
+        for chunk in self.bytes.chunks_exact(chunk_bytes::<F>()) {
+            // SAFETY: a whole chunk; a chunk has BLOCK / 32 steps, and so has each row.
+            unsafe {
+                let chunk = chunk.as_ptr();
+                let head = F::head(chunk);
+                for step in 0..F::BLOCK / STEP {
+                    let mut strip = 0;
+                    while strip < ROWS / S::L::WIDTH {
+                        self.step::<S, F, STRIPS>(chunk, &head, step, strip, steps);
+                        strip += STRIPS;
+                    }
+                    steps = steps.add(self.rows);
+                }
+            }
+        }
+    }
+
+    /// One step of `STRIPS` strips from `strip` on, for every row.
+    #[inline(always)]
+    unsafe fn step<S: Ints, F: Format, const STRIPS: usize>(
+        &self,
+        chunk: *const u8,
+        head: &F::Head,
+        step: usize,
+        strip: usize,
+        x: *const Step,
+    ) {
+        // SAFETY: the caller's.
+        unsafe {
+            let mut lines = [[S::splat_byte(0); 8]; STRIPS];
+            let zero = S::L::splat(0.0);
+            let mut scales = [([zero; 2], [zero; 2]); STRIPS];
+            for i in 0..STRIPS {
+                lines[i] = F::lines::<S>(chunk, step, strip + i);
+                let Scales { scale, least } = F::scales::<S>(chunk, head, step, strip + i);
+                scales[i] = (scale, least);
+            }
+            for row in 0..self.rows {
+                let x = &*x.add(row);
+                let sums = self.sums.add(row * PANEL + strip * S::L::WIDTH);
+                for i in 0..STRIPS {
+                    let (scale, least) = scales[i];
+                    let to = sums.add(i * S::L::WIDTH);
+                    let mut sum = S::L::load(to);
+                    let per_part = 8 / F::PARTS;
+                    for part in 0..F::PARTS {
+                        let lines = &lines[i][part * per_part..][..per_part];
+                        let values = x.values.as_ptr().add(part * per_part * 4);
+                        let start = S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 });
+                        let dots = S::float(S::dot(F::BITS, start, lines, values));
+                        sum = S::L::fma(S::L::mul(scale[part], S::L::splat(x.scale)), dots, sum);
+                        if F::OFFSET.is_none() {
+                            sum = S::L::fma(least[part], S::L::splat(f32::from_bits(x.fix[part] as u32)), sum);
+                        }
+                    }
+                    S::L::store(to, sum);
+                }
+            }
+        }
+    }
+}
+
+/// Tasks that a product is split into: tiles of x times runs of columns.
+pub(crate) struct Split {
+    tiles: usize,
+    runs: usize,
+    per_run: usize,
+    columns: usize,
+}
+
+impl Split {
+    /// For this product on as many threads as there are.
+    pub(crate) fn of(x: &Activations, w: &Packed) -> Split {
+        let (tiles, columns) = (x.tiles(), columns(w));
+        // A few tasks for each thread, so that one that is held up does not hold up all; but none of less than 64 KiB.
+        let wanted = (4 * rayon::current_num_threads()).div_ceil(tiles.max(1));
+        let least = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
+        let per_run = columns.div_ceil(wanted).max(least).max(1);
+        Split { tiles, runs: columns.div_ceil(per_run), per_run, columns }
+    }
+
+    /// How many.
+    pub(crate) fn tasks(&self) -> usize {
+        self.tiles * self.runs
+    }
+
+    /// The tile and the columns of a task. Tasks that follow each other share their tile.
+    pub(crate) fn task(&self, i: usize) -> (usize, Range<usize>) {
+        let (tile, run) = (i / self.runs, i % self.runs);
+        (tile, run * self.per_run..((run + 1) * self.per_run).min(self.columns))
+    }
+}
+
+/// `out` `[m, n]` = `x` `[m, k]` · Wᵀ.
+///
+/// # Panics
+/// If `x` or `out` is not of that size.
+pub fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32]) {
+    let (n, k) = (w.n(), w.k());
+    assert!(x.len() == m * k && out.len() == m * n, "{m} rows of {k} and of {n}, not {} and {}", x.len(), out.len());
+    let x = Activations::new(isa, w.quant(), m, k, &|i| Cow::Borrowed(&x[i * k..][..k]));
+    let split = Split::of(&x, w);
+    let out = Output::over(out);
+    (0..split.tasks()).into_par_iter().for_each(|i| {
+        let (tile, columns) = split.task(i);
+        isa.run(Whole { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
+    });
+}
+
+/// A task of [`matmul`].
+struct Whole<'a> {
+    isa: Isa,
+    x: &'a Activations,
+    w: &'a Packed,
+    tile: usize,
+    columns: Range<usize>,
+    sink: Plain<'a>,
+}
+
+impl Kernel for Whole<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(mut self) {
+        multiply::<S>(self.isa, self.x, self.w, self.tile, self.columns, &mut self.sink);
+    }
+}
+
+/// Sums as they are.
+struct Plain<'a> {
+    n: usize,
+    out: &'a Output<f32>,
+}
+
+impl Sink for Plain<'_> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let columns = PANEL.min(self.n - column);
+        // SAFETY: row < m and column + columns ≤ n; a tile of rows and a run of columns belong to one task.
+        let out = unsafe { self.out.part(row * self.n + column, columns) };
+        out.copy_from_slice(&sums[..columns]);
+    }
+}

@@ -1,9 +1,12 @@
 //! Reading a model's files. All of them are untrusted: sizes are bounded, shapes are checked, nothing is run.
 
 mod checkpoint;
+pub(crate) mod gguf;
+mod model;
 mod torch;
 
 pub use checkpoint::Checkpoint;
+pub(crate) use model::Model;
 
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;

@@ -1,11 +1,14 @@
 //! Text to tokens, in parallel, with truncation told.
 
 pub(crate) mod aggregate;
+pub(crate) mod chat;
+pub(crate) mod gguf;
 mod guard;
 mod open;
 mod recipe;
 mod special;
 mod spm;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 mod vocabulary;

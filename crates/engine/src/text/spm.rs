@@ -139,7 +139,7 @@ impl Piece {
 
 /// The table is a length, that many bytes of a trie, and texts that end in a zero byte. The library reserves what the length
 /// says before it looks.
-fn check_charsmap(map: &[u8]) -> Result<(), String> {
+pub(crate) fn check_charsmap(map: &[u8]) -> Result<(), String> {
     if map.is_empty() {
         return Ok(());
     }

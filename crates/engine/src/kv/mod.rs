@@ -1,0 +1,6 @@
+//! The cache of keys and values: who owns which part of it.
+
+mod blocks;
+mod queue;
+
+pub(crate) use blocks::{Blocks, NeedBlocks, SeqId, Stats};

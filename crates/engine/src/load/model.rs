@@ -1,0 +1,67 @@
+//! The configuration and the weights of a model, wherever it keeps them: a folder as transformers writes it, or a GGUF file.
+
+use super::gguf::{self, Gguf};
+use super::{Checkpoint, json};
+use crate::{Error, Result};
+use sconce_ops::{DType, Quant, Raw, Store, Stored};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model's files, opened.
+pub(crate) struct Model {
+    /// What `config.json` says, or would say.
+    pub(crate) config: Value,
+    /// Its weights.
+    pub(crate) store: Arc<dyn Store>,
+    /// The file, if it is one.
+    pub(crate) gguf: Option<Arc<Gguf>>,
+}
+
+/// Whether a model's root is a GGUF file rather than a folder.
+pub(crate) fn is_gguf(root: &Path) -> bool {
+    root.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) && root.is_file()
+}
+
+impl From<gguf::Fault> for Error {
+    fn from(fault: gguf::Fault) -> Error {
+        Error::file(&fault.path, fault.what)
+    }
+}
+
+impl Model {
+    /// The model in `root`: a folder, or a GGUF file (of several parts the first, which finds the others).
+    pub(crate) fn open(root: &Path) -> Result<Model> {
+        if is_gguf(root) {
+            let gguf = Arc::new(Gguf::open(&[root.to_path_buf()])?);
+            return Ok(Model { config: gguf.config()?, store: gguf.clone(), gguf: Some(gguf) });
+        }
+        let path = root.join("config.json");
+        // Static models keep nothing but a table and a tokenizer.
+        let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
+        Ok(Model { config, store: Arc::new(Checkpoint::open(root)?), gguf: None })
+    }
+}
+
+impl Store for Gguf {
+    fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
+        let Some((kind, dims)) = self.shape(name) else { return Ok(None) };
+        let stored = match (kind, Quant::from_ggml(kind)) {
+            (0, _) => Stored::Float(DType::F32),
+            (1, _) => Stored::Float(DType::F16),
+            (30, _) => Stored::Float(DType::BF16),
+            (_, Some(quant)) => Stored::Blocks(quant),
+            (other, None) => {
+                let format = gguf::kind_name(other).map_or_else(|| format!("type {other}"), str::to_owned);
+                let what = format!("is stored as {format}, which cannot be read; quantise the model in another format");
+                return Err(sconce_ops::Error::Weight { name: name.into(), what });
+            }
+        };
+        let dims = dims.to_vec();
+        Ok(self.tensor(name).map(|tensor| Raw { stored, dims, bytes: tensor.bytes }))
+    }
+
+    fn names(&self) -> Vec<String> {
+        Gguf::names(self)
+    }
+}

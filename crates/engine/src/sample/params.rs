@@ -1,0 +1,155 @@
+//! How to choose tokens, and what of that makes sense.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How to choose tokens. The default takes the model's own probabilities.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Params {
+    /// Divides the logits; 0 takes the most likely token.
+    pub temperature: f32,
+    /// Keeps the so many most likely tokens.
+    pub top_k: Option<u32>,
+    /// Keeps the fewest tokens that have this much of the probability; 0 keeps one, 1 all.
+    pub top_p: f32,
+    /// Keeps tokens with this much of the probability of the most likely one.
+    pub min_p: f32,
+    /// Above 1, tokens of the prompt and the answer become less likely; below 1, more.
+    pub repetition_penalty: f32,
+    /// Taken from a token's logit for every time it is in the answer.
+    pub frequency_penalty: f32,
+    /// Taken from a token's logit if it is in the answer.
+    pub presence_penalty: f32,
+    /// How far back the penalties look, in tokens; `None`: to the beginning.
+    pub penalty_window: Option<usize>,
+    /// Added to the logits of tokens.
+    pub logit_bias: BTreeMap<u32, f32>,
+    /// The same seed gives the same answer.
+    pub seed: u64,
+    /// Answers to one prompt.
+    pub n: u32,
+    /// `Some(k)`: say how likely the chosen token and the k most likely ones were.
+    pub logprobs: Option<u32>,
+}
+
+impl Default for Params {
+    fn default() -> Params {
+        Params {
+            temperature: 1.0,
+            top_k: None,
+            top_p: 1.0,
+            min_p: 0.0,
+            repetition_penalty: 1.0,
+            frequency_penalty: 0.0,
+            presence_penalty: 0.0,
+            penalty_window: None,
+            logit_bias: BTreeMap::new(),
+            seed: 0,
+            n: 1,
+            logprobs: None,
+        }
+    }
+}
+
+/// A parameter that makes no sense.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Invalid {
+    /// Its name, as in [`Params`].
+    pub parameter: &'static str,
+    /// What is wrong with it, a sentence that names it.
+    pub why: String,
+}
+
+impl fmt::Display for Invalid {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
+impl std::error::Error for Invalid {}
+
+/// As many answers as OpenAI allows: each is a sequence of its own, and a request should not be a flood.
+const MOST_ANSWERS: u32 = 128;
+
+impl Params {
+    /// Whether they make sense for a model of so many tokens.
+    pub fn check(&self, vocabulary: usize) -> Result<(), Invalid> {
+        let number = |name, value: f32, good: bool, wanted: &str| match good {
+            true => Ok(()),
+            false => Err(Invalid { parameter: name, why: format!("{name} is {value}; it must be {wanted}") }),
+        };
+        let part = |name, value| number(name, value, (0.0..=1.0).contains(&value), "between 0 and 1");
+        let penalty = |name, value| number(name, value, (-2.0..=2.0).contains(&value), "between -2 and 2");
+        let t = self.temperature;
+        number("temperature", t, t.is_finite() && t >= 0.0, "0 (the most likely token) or above")?;
+        part("top_p", self.top_p)?;
+        part("min_p", self.min_p)?;
+        let r = self.repetition_penalty;
+        number("repetition_penalty", r, r.is_finite() && r > 0.0, "above 0; 1 is none")?;
+        penalty("frequency_penalty", self.frequency_penalty)?;
+        penalty("presence_penalty", self.presence_penalty)?;
+        let count = |name, good: bool, why: String| if good { Ok(()) } else { Err(Invalid { parameter: name, why }) };
+        count("top_k", self.top_k != Some(0), "top_k is 0 and keeps no token; leave it out to keep all".into())?;
+        let none = "penalty_window is 0 and looks at no token; leave it out to look at all".into();
+        count("penalty_window", self.penalty_window != Some(0), none)?;
+        let n = self.n;
+        count("n", (1..=MOST_ANSWERS).contains(&n), format!("n is {n}; it must be between 1 and {MOST_ANSWERS}"))?;
+        let top = self.logprobs.unwrap_or(0);
+        let many = format!("logprobs asks for the {top} most likely tokens; the model has {vocabulary}");
+        count("logprobs", top as usize <= vocabulary, many)?;
+        for (id, bias) in &self.logit_bias {
+            let beyond = format!("logit_bias names token {id}; the model's last is {}", vocabulary.saturating_sub(1));
+            count("logit_bias", (*id as usize) < vocabulary, beyond)?;
+            let large = format!("logit_bias of token {id} is {bias}; it must be between -100 and 100");
+            count("logit_bias", (-100.0..=100.0).contains(bias), large)?;
+        }
+        Ok(())
+    }
+
+    /// Whether the text so far changes the logits.
+    pub(crate) fn penalizes(&self) -> bool {
+        self.repetition_penalty != 1.0 || self.frequency_penalty != 0.0 || self.presence_penalty != 0.0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_makes_no_sense_is_said() {
+        let good = Params::default();
+        assert_eq!(good.check(10), Ok(()));
+        let edge = Params { temperature: 0.0, top_p: 0.0, min_p: 1.0, top_k: Some(u32::MAX), ..good.clone() };
+        assert_eq!(edge.check(10), Ok(()));
+        let bias = |id, by| Params { logit_bias: [(id, by)].into(), ..good.clone() };
+        assert_eq!(bias(9, -100.0).check(10), Ok(()));
+        let bad: [(Params, &str, &str); 20] = [
+            (Params { temperature: -0.1, ..good.clone() }, "temperature", "temperature is -0.1"),
+            (Params { temperature: f32::NAN, ..good.clone() }, "temperature", "NaN"),
+            (Params { temperature: f32::INFINITY, ..good.clone() }, "temperature", "inf"),
+            (Params { top_p: 1.1, ..good.clone() }, "top_p", "top_p is 1.1; it must be between 0 and 1"),
+            (Params { top_p: -0.5, ..good.clone() }, "top_p", "-0.5"),
+            (Params { top_p: f32::NAN, ..good.clone() }, "top_p", "NaN"),
+            (Params { min_p: 2.0, ..good.clone() }, "min_p", "between 0 and 1"),
+            (Params { repetition_penalty: 0.0, ..good.clone() }, "repetition_penalty", "above 0"),
+            (Params { repetition_penalty: f32::NAN, ..good.clone() }, "repetition_penalty", "NaN"),
+            (Params { frequency_penalty: 2.5, ..good.clone() }, "frequency_penalty", "between -2 and 2"),
+            (Params { presence_penalty: f32::NAN, ..good.clone() }, "presence_penalty", "NaN"),
+            (Params { top_k: Some(0), ..good.clone() }, "top_k", "keeps no token"),
+            (Params { penalty_window: Some(0), ..good.clone() }, "penalty_window", "no token"),
+            (Params { n: 0, ..good.clone() }, "n", "between 1 and 128"),
+            (Params { n: 129, ..good.clone() }, "n", "129"),
+            (Params { logprobs: Some(11), ..good.clone() }, "logprobs", "the model has 10"),
+            (bias(10, 1.0), "logit_bias", "names token 10; the model's last is 9"),
+            (bias(1, 101.0), "logit_bias", "between -100 and 100"),
+            (bias(1, f32::NAN), "logit_bias", "NaN"),
+            (bias(1, f32::NEG_INFINITY), "logit_bias", "-inf"),
+        ];
+        for (params, parameter, why) in bad {
+            let invalid = params.check(10).unwrap_err();
+            assert_eq!(invalid.parameter, parameter);
+            assert!(invalid.to_string().contains(why), "{invalid}");
+        }
+    }
+}

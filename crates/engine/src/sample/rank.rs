@@ -1,0 +1,110 @@
+//! A vocabulary in the order of its logits, only as far as someone looks.
+
+use super::maths;
+
+/// Logits of a part of which we keep the largest.
+const PART: usize = 64;
+
+/// So many are sorted at once whether or not they are asked for.
+const FEW: usize = 2048;
+
+/// Tokens by falling logit, equals by rising id; those of logit -∞ are left out.
+///
+/// The k-th largest of the parts' largest is reached by at least k logits: so those that reach it hold the k largest of all,
+/// and few others. Only parts that reach it are looked into again.
+pub(crate) struct Ranked<'a> {
+    logits: &'a [f32],
+    largest: Vec<f32>, // of each part
+    /// All tokens whose logits are at least `floor`, the first `sorted` of them in order and before the others.
+    pool: Vec<u64>,
+    floor: f32,
+    sorted: usize,
+    /// Parts that the next floor should reach.
+    reach: usize,
+}
+
+impl<'a> Ranked<'a> {
+    /// Of logits without NaN; `some` is how far someone will probably look.
+    pub(crate) fn new(logits: &'a [f32], some: usize) -> Ranked<'a> {
+        let largest = logits.chunks(PART).map(maths::max).collect();
+        Ranked { logits, largest, pool: Vec::new(), floor: f32::INFINITY, sorted: 0, reach: some.max(1) }
+    }
+
+    /// Logit and id of the token that has `i` before it.
+    pub(crate) fn get(&mut self, i: usize) -> Option<(f32, u32)> {
+        while i >= self.pool.len() {
+            if self.floor == f32::NEG_INFINITY {
+                return None;
+            }
+            self.widen();
+        }
+        if i >= self.sorted {
+            // Four times as far each time, so that the cost of all is that of the last.
+            let upto = self.pool.len().min((i + 1).max(FEW).max(4 * self.sorted));
+            let rest = &mut self.pool[self.sorted..];
+            let more = upto - self.sorted;
+            if more < rest.len() {
+                rest.select_nth_unstable(more);
+            }
+            rest[..more].sort_unstable();
+            self.sorted = upto;
+        }
+        let id = self.pool[i] as u32;
+        Some((self.logits[id as usize], id))
+    }
+
+    /// Takes more into the pool.
+    fn widen(&mut self) {
+        let floor = match self.largest.len() > self.reach {
+            true => *self.largest.clone().select_nth_unstable_by(self.reach, |a, b| b.total_cmp(a)).1,
+            false => f32::NEG_INFINITY,
+        };
+        let wanted = |logit: f32| logit >= floor && logit < self.floor && logit > f32::NEG_INFINITY;
+        for (i, part) in self.logits.chunks(PART).enumerate().filter(|(i, _)| self.largest[*i] >= floor) {
+            let ids = (i * PART) as u32..;
+            self.pool.extend(part.iter().zip(ids).filter(|(l, _)| wanted(**l)).map(|(l, id)| key(*l, id)));
+        }
+        self.floor = floor;
+        self.reach = self.reach.saturating_mul(8);
+    }
+}
+
+/// Ascending keys are falling logits, then rising ids.
+fn key(logit: f32, id: u32) -> u64 {
+    // + 0.0 makes one of the two zeros. Then bits of floats above zero rise with them, those of others fall.
+    let bits = (logit + 0.0).to_bits();
+    let rising = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
+    u64::from(!rising) << 32 | u64::from(id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_the_order_of_a_sort() {
+        let mut x = 5u64;
+        for (len, values) in [(1, 5), (63, 3), (64, 1), (65, 1000), (1000, 2), (5000, 40), (20_000, 1_000_000)] {
+            let mut logits: Vec<f32> = Vec::new();
+            for _ in 0..len {
+                x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                let v = ((x >> 33) % values) as f32 - values as f32 / 2.0;
+                logits.push(if x.is_multiple_of(7) { f32::NEG_INFINITY } else { v });
+            }
+            let mut sorted: Vec<u32> = (0..len as u32).filter(|i| logits[*i as usize] > f32::NEG_INFINITY).collect();
+            sorted.sort_by(|a, b| logits[*b as usize].partial_cmp(&logits[*a as usize]).unwrap().then(a.cmp(b)));
+            for some in [0, 1, 10, 100_000] {
+                let mut ranked = Ranked::new(&logits, some);
+                for (i, id) in sorted.iter().enumerate() {
+                    assert_eq!(ranked.get(i), Some((logits[*id as usize], *id)), "{i} of {len}");
+                }
+                assert_eq!(ranked.get(sorted.len()), None);
+                // Looking far at once is the same.
+                let far = sorted.len() / 2;
+                assert_eq!(Ranked::new(&logits, some).get(far).map(|r| r.1), sorted.get(far).copied());
+            }
+        }
+        assert_eq!(Ranked::new(&[], 3).get(0), None);
+        assert_eq!(Ranked::new(&[-0.0, 0.0], 3).get(0).map(|r| r.1), Some(0));
+    }
+}

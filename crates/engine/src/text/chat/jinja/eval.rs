@@ -1,0 +1,418 @@
+//! Runs a template. Expressions are here, statements in `exec`.
+
+use super::Fault;
+use super::args::{Args, int, need};
+use super::ast::{Arguments, Expr};
+use super::clock::{Clock, strftime};
+use super::filters::filter;
+use super::meter::{Meter, Text};
+use super::methods::{self, Attribute};
+use super::ops::{compare, item, operate, slice};
+use super::tests::test;
+use super::value::{Function, Loop, Namespace, SeqKind, Value};
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Items of a `range`, as in the sandbox that templates are written for.
+const LONGEST_RANGE: i128 = 100_000;
+
+/// Names, and where to look further.
+#[derive(Debug, Default)]
+pub(super) struct Scope {
+    names: RefCell<Vec<(Arc<str>, Value)>>,
+    parent: Option<Rc<Scope>>,
+}
+
+impl Scope {
+    pub(super) fn inside(parent: &Rc<Scope>) -> Rc<Scope> {
+        Rc::new(Scope { names: RefCell::default(), parent: Some(parent.clone()) })
+    }
+
+    pub(super) fn set(&self, name: &Arc<str>, value: Value) {
+        let mut names = self.names.borrow_mut();
+        match names.iter_mut().find(|(n, _)| n == name) {
+            Some((_, slot)) => *slot = value,
+            None => names.push((name.clone(), value)),
+        }
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<Value> {
+        let mut scope = Some(self);
+        while let Some(at) = scope {
+            if let Some((_, value)) = at.names.borrow().iter().find(|(n, _)| &**n == name) {
+                return Some(value.clone());
+            }
+            scope = at.parent.as_deref();
+        }
+        None
+    }
+}
+
+/// One rendering.
+pub(super) struct Interpreter {
+    pub(super) meter: Meter,
+    pub(super) clock: Clock,
+    /// Every namespace made, so that one that holds itself is taken apart in the end.
+    namespaces: RefCell<Vec<Rc<Namespace>>>,
+}
+
+impl Drop for Interpreter {
+    fn drop(&mut self) {
+        let all = self.namespaces.take();
+        for namespace in &all {
+            namespace.0.take();
+        }
+    }
+}
+
+impl Interpreter {
+    pub(super) fn new(meter: Meter, clock: Clock) -> Interpreter {
+        Interpreter { meter, clock, namespaces: RefCell::default() }
+    }
+
+    pub(super) fn eval(&self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value, Fault> {
+        self.meter.deeper(|| self.eval_here(expr, scope))
+    }
+
+    fn all(&self, exprs: &[Expr], scope: &Rc<Scope>) -> Result<Vec<Value>, Fault> {
+        exprs.iter().map(|e| self.eval(e, scope)).collect()
+    }
+
+    fn eval_here(&self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value, Fault> {
+        Ok(match expr {
+            Expr::None => Value::None,
+            Expr::Bool(b) => Value::Bool(*b),
+            Expr::Int(n) => Value::Int(*n),
+            Expr::Float(n) => Value::Float(*n),
+            Expr::Str(text) => Value::Str(text.clone()),
+            Expr::Name(name) => self.name(name, scope),
+            Expr::Tuple(items) => Value::tuple(&self.meter, self.all(items, scope)?)?,
+            Expr::List(items) => Value::list(&self.meter, self.all(items, scope)?)?,
+            Expr::Dict(pairs) => self.dict(pairs, scope)?,
+            Expr::Or(all) => self.first(all, true, scope)?,
+            Expr::And(all) => self.first(all, false, scope)?,
+            Expr::Not(value) => Value::Bool(!self.eval(value, scope)?.truth()),
+            Expr::Compare(first, rest) => {
+                let mut left = self.eval(first, scope)?;
+                for (op, right) in rest {
+                    let right = self.eval(right, scope)?;
+                    if !compare(&self.meter, *op, &left, &right)? {
+                        return Ok(Value::Bool(false));
+                    }
+                    left = right;
+                }
+                Value::Bool(true)
+            }
+            Expr::Chain(first, rest) => {
+                let mut left = self.eval(first, scope)?;
+                for (op, right) in rest {
+                    left = operate(&self.meter, *op, &left, &self.eval(right, scope)?)?;
+                }
+                left
+            }
+            Expr::Concat(all) => {
+                let mut out = Text::new(&self.meter);
+                for part in all {
+                    self.eval(part, scope)?.write(&mut out)?;
+                }
+                Value::Str(out.finish())
+            }
+            Expr::Negative(value) | Expr::Positive(value) => {
+                let negative = matches!(expr, Expr::Negative(_));
+                self.signed(negative, self.eval(value, scope)?)?
+            }
+            Expr::If(parts) => {
+                let (test, then, otherwise) = &**parts;
+                match (self.eval(test, scope)?.truth(), otherwise) {
+                    (true, _) => self.eval(then, scope)?,
+                    (false, Some(otherwise)) => self.eval(otherwise, scope)?,
+                    (false, None) => Value::Undefined("an if without an else has no value".into()),
+                }
+            }
+            Expr::Attr(value, name) => self.attribute(&self.eval(value, scope)?, name)?,
+            Expr::Item(value, index) => {
+                let value = self.eval(value, scope)?;
+                self.item(&value, &self.eval(index, scope)?)?
+            }
+            Expr::Slice(value, parts) => {
+                let value = self.eval(value, scope)?;
+                let mut bounds = [const { None }; 3];
+                for (bound, part) in bounds.iter_mut().zip(parts.iter()) {
+                    *bound = part.as_ref().map(|p| self.eval(p, scope)).transpose()?;
+                }
+                slice(&self.meter, &value, bounds)?
+            }
+            Expr::Call(callee, arguments) => {
+                let callee = self.eval(callee, scope)?;
+                self.call(&callee, self.arguments(arguments, scope)?)?
+            }
+            Expr::Filter(value, name, arguments) => {
+                let Some(value) = value else { return Err(Fault::wrong("a filter has nothing to work on")) };
+                let value = self.eval(value, scope)?;
+                filter(self, name, value, self.arguments(arguments, scope)?)?
+            }
+            Expr::Test(value, name, arguments) => {
+                let value = self.eval(value, scope)?;
+                Value::Bool(test(&self.meter, name, &value, self.arguments(arguments, scope)?)?)
+            }
+        })
+    }
+
+    fn name(&self, name: &Arc<str>, scope: &Rc<Scope>) -> Value {
+        scope.get(name).unwrap_or_else(|| match &**name {
+            "range" => Value::Function(Function::Range),
+            "dict" => Value::Function(Function::Dict),
+            "namespace" => Value::Function(Function::Namespace),
+            "raise_exception" => Value::Function(Function::RaiseException),
+            "strftime_now" => Value::Function(Function::StrftimeNow),
+            _ => Value::Undefined(format!("{name} is undefined").into()),
+        })
+    }
+
+    /// The first that is true, or false; else the last.
+    fn first(&self, all: &[Expr], truth: bool, scope: &Rc<Scope>) -> Result<Value, Fault> {
+        let mut value = Value::Bool(!truth);
+        for expr in all {
+            value = self.eval(expr, scope)?;
+            if value.truth() == truth {
+                break;
+            }
+        }
+        Ok(value)
+    }
+
+    fn dict(&self, pairs: &[(Expr, Expr)], scope: &Rc<Scope>) -> Result<Value, Fault> {
+        let mut out = Vec::with_capacity(pairs.len());
+        for (key, value) in pairs {
+            self.insert(&mut out, self.eval(key, scope)?, self.eval(value, scope)?)?;
+        }
+        Value::dict(&self.meter, out)
+    }
+
+    /// Sets a key, in its old place where it has one.
+    fn insert(&self, pairs: &mut Vec<(Value, Value)>, key: Value, value: Value) -> Result<(), Fault> {
+        if matches!(key, Value::Dict(_)) || matches!(&key, Value::Seq(seq) if seq.kind == SeqKind::List) {
+            return Err(Fault::wrong(format!("a {} cannot be a key", key.type_name())));
+        }
+        for (k, slot) in pairs.iter_mut() {
+            if super::ops::equal(&self.meter, k, &key)? {
+                *slot = value;
+                return Ok(());
+            }
+        }
+        pairs.push((key, value));
+        Ok(())
+    }
+
+    fn signed(&self, negative: bool, value: Value) -> Result<Value, Fault> {
+        value.defined()?;
+        let number = match &value {
+            Value::Float(n) => Some(Value::Float(if negative { -n } else { *n })),
+            other => other.int().and_then(|n| if negative { n.checked_neg() } else { Some(n) }).map(Value::Int),
+        };
+        number.ok_or_else(|| Fault::wrong(format!("a {} has no sign", value.type_name())))
+    }
+
+    pub(super) fn arguments(&self, arguments: &Arguments, scope: &Rc<Scope>) -> Result<Args, Fault> {
+        let mut args = Args { positional: self.all(&arguments.positional, scope)?, named: Vec::new() };
+        if let Some(spread) = &arguments.spread {
+            args.positional.extend(self.eval(spread, scope)?.items(&self.meter)?.items.iter().cloned());
+        }
+        for (name, value) in &arguments.named {
+            args.named.push((name.clone(), self.eval(value, scope)?));
+        }
+        if let Some(spread) = &arguments.spread_named {
+            let Value::Dict(dict) = self.eval(spread, scope)? else { return Err(Fault::wrong("** needs a dict")) };
+            for (key, value) in &dict.pairs {
+                args.named.push((key.text(&self.meter)?, value.clone()));
+            }
+        }
+        Ok(args)
+    }
+
+    /// `value.name`: an attribute, else an item.
+    pub(super) fn attribute(&self, value: &Value, name: &Arc<str>) -> Result<Value, Fault> {
+        value.defined()?;
+        let found = self.attribute_only(value, name)?;
+        match (&found, methods::attribute(value, name)) {
+            (Value::Undefined(_), Attribute::Missing) => {
+                Ok(item(&self.meter, value, &Value::Str(name.clone()))?.unwrap_or(found))
+            }
+            _ => Ok(found),
+        }
+    }
+
+    /// `value|attr("name")`
+    pub(super) fn attribute_only(&self, value: &Value, name: &Arc<str>) -> Result<Value, Fault> {
+        value.defined()?;
+        let found = match value {
+            Value::Namespace(namespace) => {
+                namespace.0.borrow().iter().find(|(n, _)| n == name).map(|(_, v)| v.clone())
+            }
+            Value::Loop(of) => loop_attribute(of, name),
+            Value::Macro(of) if &**name == "name" => Some(Value::Str(of.def.name.clone())),
+            _ => None,
+        };
+        if let Some(found) = found {
+            return Ok(found);
+        }
+        match methods::attribute(value, name) {
+            Attribute::Method => Ok(Value::Method(Rc::new((value.clone(), name.clone())))),
+            _ => Ok(Value::Undefined(format!("a {} has no attribute {name}", value.type_name()).into())),
+        }
+    }
+
+    /// `value[index]`: an item, else an attribute.
+    pub(super) fn item(&self, value: &Value, index: &Value) -> Result<Value, Fault> {
+        value.defined()?;
+        match (item(&self.meter, value, index)?, index) {
+            (Some(found), _) => Ok(found),
+            (None, Value::Str(name)) => self.attribute_only(value, name),
+            (None, Value::Int(n)) => Ok(Value::Undefined(format!("a {} has no item {n}", value.type_name()).into())),
+            (None, _) => Ok(Value::Undefined(format!("a {} has no such item", value.type_name()).into())),
+        }
+    }
+
+    pub(super) fn call(&self, callee: &Value, args: Args) -> Result<Value, Fault> {
+        match callee {
+            Value::Method(method) => match &method.0 {
+                Value::Loop(of) => self.loop_method(of, &method.1, args),
+                value => methods::call(&self.meter, value, &method.1, args),
+            },
+            Value::Macro(of) => self.call_macro(of, args),
+            Value::Loop(of) => self.call_loop(of, args),
+            Value::Function(function) => self.call_function(*function, args),
+            other => {
+                other.defined()?;
+                Err(Fault::wrong(format!("a {} cannot be called", other.type_name())))
+            }
+        }
+    }
+
+    fn call_function(&self, function: Function, args: Args) -> Result<Value, Fault> {
+        match function {
+            Function::RaiseException => {
+                let [message] = args.bind("raise_exception", ["message"])?;
+                Err(Fault::Raised(need(message, "raise_exception")?.text(&self.meter)?.to_string()))
+            }
+            Function::StrftimeNow => {
+                let [format] = args.bind("strftime_now", ["format"])?;
+                let format = super::args::text(need(format, "strftime_now")?, "strftime_now")?;
+                self.meter.text(&strftime(self.clock, &format)?)
+            }
+            Function::Range => self.range(args),
+            Function::Dict => {
+                let pairs = self.pairs(args)?;
+                Value::dict(&self.meter, pairs)
+            }
+            Function::Namespace => {
+                let namespace = Rc::new(Namespace::default());
+                for (name, value) in self.pairs(args)? {
+                    self.set_attribute(&namespace, &name.text(&self.meter)?, value)?;
+                }
+                self.meter.bytes(size_of::<Namespace>())?;
+                self.namespaces.borrow_mut().push(namespace.clone());
+                Ok(Value::Namespace(namespace))
+            }
+        }
+    }
+
+    /// What `dict(pairs or dict, name=value)` holds.
+    fn pairs(&self, args: Args) -> Result<Vec<(Value, Value)>, Fault> {
+        let mut pairs = Vec::new();
+        let mut given = args.positional.into_iter();
+        match (given.next(), given.next()) {
+            (None, _) => {}
+            (Some(Value::Dict(dict)), None) => pairs = dict.pairs.clone(),
+            (Some(list), None) => {
+                for pair in &list.items(&self.meter)?.items {
+                    match &pair.items(&self.meter)?.items[..] {
+                        [key, value] => self.insert(&mut pairs, key.clone(), value.clone())?,
+                        _ => return Err(Fault::wrong("dict takes pairs")),
+                    }
+                }
+            }
+            _ => return Err(Fault::wrong("dict takes one argument without a name")),
+        }
+        for (name, value) in args.named {
+            self.insert(&mut pairs, Value::Str(name), value)?;
+        }
+        Ok(pairs)
+    }
+
+    pub(super) fn set_attribute(&self, namespace: &Namespace, name: &Arc<str>, value: Value) -> Result<(), Fault> {
+        if name.starts_with('_') {
+            return Err(Fault::wrong(format!("a namespace cannot have {name}: names with _ in front are reserved")));
+        }
+        self.meter.steps(1)?;
+        let mut names = namespace.0.borrow_mut();
+        match names.iter_mut().find(|(n, _)| n == name) {
+            Some((_, slot)) => *slot = value,
+            None => names.push((name.clone(), value)),
+        }
+        Ok(())
+    }
+
+    fn range(&self, args: Args) -> Result<Value, Fault> {
+        let given = args.positional.len();
+        let [first, second, step] = args.bind("range", ["start", "stop", "step"])?;
+        let first = int(Some(need(first, "range")?), 0, "range")?;
+        let (start, stop) = if given < 2 { (0, first) } else { (first, int(second, 0, "range")?) };
+        let step = int(step, 1, "range")?;
+        if step == 0 {
+            return Err(Fault::wrong("range by steps of 0"));
+        }
+        let span = if step > 0 { stop.checked_sub(start) } else { start.checked_sub(stop) };
+        let count = match span {
+            Some(span) if span <= 0 => 0,
+            Some(span) => (span - 1) / step.checked_abs().unwrap_or(i128::MAX) + 1,
+            None => i128::MAX,
+        };
+        if count > LONGEST_RANGE {
+            return Err(Fault::limit(format!("a range of more than {LONGEST_RANGE}")));
+        }
+        Value::seq(&self.meter, SeqKind::Range, (0..count).map(|i| Value::Int(start + i * step)).collect())
+    }
+
+    fn loop_method(&self, of: &Loop, name: &str, args: Args) -> Result<Value, Fault> {
+        if name == "cycle" {
+            return match args.positional.len() {
+                0 => Err(Fault::wrong("cycle needs values")),
+                n => Ok(args.positional[of.at.get() % n].clone()),
+            };
+        }
+        let mut changed = true;
+        if let Some(last) = &*of.last.borrow() {
+            changed = last.len() != args.positional.len();
+            for (a, b) in last.iter().zip(&args.positional) {
+                changed = changed || !super::ops::equal(&self.meter, a, b)?;
+            }
+        }
+        of.last.replace(Some(args.positional));
+        Ok(Value::Bool(changed))
+    }
+}
+
+fn loop_attribute(of: &Loop, name: &str) -> Option<Value> {
+    let (at, len) = (of.at.get(), of.items.items.len());
+    let int = |n: usize| Some(Value::Int(n as i128));
+    let item = |at: Option<usize>, what: &str| {
+        let item = at.and_then(|at| of.items.items.get(at)).cloned();
+        Some(item.unwrap_or_else(|| Value::Undefined(format!("there is no {what} item").into())))
+    };
+    match name {
+        "index" => int(at + 1),
+        "index0" => int(at),
+        "revindex" => int(len - at),
+        "revindex0" => int(len - at - 1),
+        "first" => Some(Value::Bool(at == 0)),
+        "last" => Some(Value::Bool(at + 1 == len)),
+        "length" => int(len),
+        "depth" => int(of.depth),
+        "depth0" => int(of.depth - 1),
+        "previtem" => item(at.checked_sub(1), "previous"),
+        "nextitem" => item(Some(at + 1), "next"),
+        _ => None,
+    }
+}

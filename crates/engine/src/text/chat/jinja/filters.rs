@@ -1,0 +1,260 @@
+//! Filters of one value. Those that go through a list are in `sequences`.
+
+use super::Fault;
+use super::args::{Args, flag, int, need, optional_text, printed, size};
+use super::eval::Interpreter;
+use super::format::percent;
+use super::json::Layout;
+use super::meter::{Meter, Text};
+use super::methods::{self, lines};
+use super::sequences;
+use super::value::{Value, is_space};
+
+pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> Result<Value, Fault> {
+    let meter = &it.meter;
+    let text = |value: &Value| value.text(meter);
+    match name {
+        "tojson" => to_json(meter, &value, args),
+        "trim" => {
+            let [chars] = args.bind(name, ["chars"])?;
+            let chars = optional_text(chars, name)?;
+            let drop = |c: char| chars.as_ref().map_or(is_space(c), |chars| chars.contains(c));
+            let whole = text(&value)?;
+            meter.bytes(whole.len())?;
+            meter.text(whole.trim_matches(drop))
+        }
+        "default" | "d" => {
+            let [default, boolean] = args.bind(name, ["default_value", "boolean"])?;
+            let absent = matches!(value, Value::Undefined(_)) || (flag(boolean, false) && !value.truth());
+            Ok(if absent { default.unwrap_or_else(|| "".into()) } else { value })
+        }
+        "length" | "count" => {
+            args.none(name)?;
+            Ok(Value::Int(value.len(meter)? as i128))
+        }
+        "string" => {
+            args.none(name)?;
+            text(&value).map(Value::Str)
+        }
+        // Nothing is escaped in a chat, so that nothing can be marked as not to be.
+        "safe" => text(&value).map(Value::Str),
+        "upper" | "lower" | "capitalize" => {
+            methods::call(meter, &Value::Str(text(&value)?), name, args)
+        }
+        "title" => {
+            args.none(name)?;
+            title(meter, &text(&value)?)
+        }
+        "replace" => {
+            let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
+            let (old, new) = (need(old, name)?.text(meter)?, need(new, name)?.text(meter)?);
+            let count = count.filter(|c| !matches!(c, Value::None));
+            methods::replace(meter, &text(&value)?, &old, &new, usize::try_from(int(count, -1, name)?).ok())
+        }
+        "indent" => indent(meter, &text(&value)?, args),
+        "center" => {
+            let [width] = args.bind(name, ["width"])?;
+            let width = Args { positional: vec![width.unwrap_or(Value::Int(80))], named: Vec::new() };
+            methods::call(meter, &Value::Str(text(&value)?), name, width)
+        }
+        "format" => {
+            let pattern = text(&value)?;
+            let values = match args.named.is_empty() {
+                true => Value::tuple(meter, args.positional)?,
+                false => Value::dict(meter, args.named.into_iter().map(|(k, v)| (Value::Str(k), v)).collect())?,
+            };
+            percent(meter, &pattern, &values)
+        }
+        "truncate" => truncate(meter, &value, args),
+        "wordcount" => {
+            args.none(name)?;
+            let text = text(&value)?;
+            meter.bytes(text.len())?;
+            let words = text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|w| !w.is_empty());
+            Ok(Value::Int(words.count() as i128))
+        }
+        "escape" | "e" | "forceescape" => {
+            args.none(name)?;
+            let mut out = Text::new(meter);
+            for c in text(&value)?.chars() {
+                match c {
+                    '&' => out.push("&amp;")?,
+                    '<' => out.push("&lt;")?,
+                    '>' => out.push("&gt;")?,
+                    '\'' => out.push("&#39;")?,
+                    '"' => out.push("&#34;")?,
+                    c => out.char(c)?,
+                }
+            }
+            Ok(Value::Str(out.finish()))
+        }
+        "urlencode" => {
+            args.none(name)?;
+            let mut out = Text::new(meter);
+            for byte in text(&value)?.bytes() {
+                match byte {
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => out.char(byte as char)?,
+                    other => out.push(&format!("%{other:02X}"))?,
+                }
+            }
+            Ok(Value::Str(out.finish()))
+        }
+        "int" => {
+            let [default, base] = args.bind(name, ["default", "base"])?;
+            let base = int(base, 10, name)?;
+            Ok(to_int(&value, base).map(Value::Int).or(default).unwrap_or(Value::Int(0)))
+        }
+        "float" => {
+            let [default] = args.bind(name, ["default"])?;
+            let parsed = match &value {
+                Value::Str(text) => text.trim_matches(is_space).replace('_', "").parse().ok(),
+                other => other.number(),
+            };
+            Ok(parsed.map(Value::Float).or(default).unwrap_or(Value::Float(0.0)))
+        }
+        "abs" => {
+            args.none(name)?;
+            match value {
+                Value::Float(n) => Ok(Value::Float(n.abs())),
+                other => match other.int().and_then(i128::checked_abs) {
+                    Some(n) => Ok(Value::Int(n)),
+                    None => Err(Fault::wrong(format!("a {} has no absolute value", other.type_name()))),
+                },
+            }
+        }
+        "round" => round(&value, args),
+        "attr" => {
+            let [name] = args.bind(name, ["name"])?;
+            it.attribute_only(&value, &need(name, "attr")?.text(meter)?)
+        }
+        _ => sequences::filter(it, name, value, args),
+    }
+}
+
+fn to_json(meter: &Meter, value: &Value, args: Args) -> Result<Value, Fault> {
+    let names = ["ensure_ascii", "indent", "separators", "sort_keys"];
+    let [ascii, indent, separators, sort_keys] = args.bind("tojson", names)?;
+    let indent = match indent {
+        None | Some(Value::None) => None,
+        Some(Value::Str(text)) => Some(text),
+        Some(other) => {
+            let mut out = Text::new(meter);
+            out.times(" ", size(int(Some(other), 0, "indent")?))?;
+            Some(out.finish())
+        }
+    };
+    let separators = match separators {
+        None | Some(Value::None) => (if indent.is_some() { "," } else { ", " }.into(), ": ".into()),
+        Some(Value::Seq(pair)) => match &pair.items[..] {
+            [Value::Str(items), Value::Str(keys)] => (items.clone(), keys.clone()),
+            _ => return Err(Fault::wrong("separators are two strings")),
+        },
+        Some(_) => return Err(Fault::wrong("separators are two strings")),
+    };
+    let layout = Layout { indent, separators, sort_keys: flag(sort_keys, false), ascii: flag(ascii, false) };
+    let mut out = Text::new(meter);
+    layout.write(value, 0, &mut out)?;
+    Ok(Value::Str(out.finish()))
+}
+
+/// Upper case after blanks, dashes and opening brackets.
+fn title(meter: &Meter, text: &str) -> Result<Value, Fault> {
+    meter.bytes(text.len())?;
+    let mut out = String::with_capacity(text.len());
+    let mut begins = true;
+    for c in text.chars() {
+        if begins {
+            out.extend(c.to_uppercase());
+        } else {
+            out.extend(c.to_lowercase());
+        }
+        begins = is_space(c) || matches!(c, '-' | '(' | '{' | '[' | '<');
+    }
+    Ok(Value::Str(out.into()))
+}
+
+fn indent(meter: &Meter, text: &str, args: Args) -> Result<Value, Fault> {
+    let [width, first, blank] = args.bind("indent", ["width", "first", "blank"])?;
+    let mut space = Text::new(meter);
+    match width {
+        Some(Value::Str(text)) => space.push(&text)?,
+        other => space.times(" ", size(int(other, 4, "indent")?))?,
+    }
+    let (space, first, blank) = (space.finish(), flag(first, false), flag(blank, false));
+    let whole = format!("{text}\n");
+    let mut out = Text::new(meter);
+    if first {
+        out.push(&space)?;
+    }
+    for (i, line) in lines(meter, &whole, false)?.into_iter().enumerate() {
+        if i > 0 {
+            out.push("\n")?;
+            if blank || !line.is_empty() {
+                out.push(&space)?;
+            }
+        }
+        out.push(line)?;
+    }
+    Ok(Value::Str(out.finish()))
+}
+
+fn truncate(meter: &Meter, value: &Value, args: Args) -> Result<Value, Fault> {
+    let [length, killwords, end, leeway] = args.bind("truncate", ["length", "killwords", "end", "leeway"])?;
+    let (length, leeway) = (size(int(length, 255, "truncate")?), size(int(leeway, 5, "truncate")?));
+    let end = printed(end, "...", meter)?;
+    let text = value.text(meter)?;
+    meter.bytes(text.len())?;
+    if text.chars().count() <= length.saturating_add(leeway) {
+        return Ok(Value::Str(text));
+    }
+    let Some(kept) = length.checked_sub(end.chars().count()) else {
+        return Err(Fault::wrong("truncate: the length is less than that of its end"));
+    };
+    let kept: String = text.chars().take(kept).collect();
+    let kept = if flag(killwords, false) { &kept[..] } else { kept.rsplit_once(' ').map_or(&kept[..], |(a, _)| a) };
+    meter.text(&format!("{kept}{end}"))
+}
+
+fn to_int(value: &Value, base: i128) -> Option<i128> {
+    match value {
+        Value::Str(text) => {
+            let text = text.trim_matches(is_space).replace('_', "");
+            let digits = match base {
+                16 => text.trim_start_matches("0x").trim_start_matches("0X"),
+                8 => text.trim_start_matches("0o").trim_start_matches("0O"),
+                2 => text.trim_start_matches("0b").trim_start_matches("0B"),
+                _ => &text,
+            };
+            let base = u32::try_from(base).ok().filter(|b| (2..=36).contains(b))?;
+            i128::from_str_radix(digits, base).ok().or_else(|| text.parse::<f64>().ok().and_then(whole))
+        }
+        Value::Float(n) => whole(*n),
+        other => other.int(),
+    }
+}
+
+fn whole(n: f64) -> Option<i128> {
+    n.is_finite().then_some(n.trunc() as i128)
+}
+
+fn round(value: &Value, args: Args) -> Result<Value, Fault> {
+    let [precision, method] = args.bind("round", ["precision", "method"])?;
+    let precision = int(precision, 0, "round")?.clamp(-300, 300) as i32;
+    let Some(n) = value.number() else {
+        return Err(Fault::wrong(format!("a {} cannot be rounded", value.type_name())));
+    };
+    let scale = 10f64.powi(precision);
+    match method {
+        Some(Value::Str(method)) if &*method == "ceil" => Ok(Value::Float((n * scale).ceil() / scale)),
+        Some(Value::Str(method)) if &*method == "floor" => Ok(Value::Float((n * scale).floor() / scale)),
+        Some(Value::Str(method)) if &*method != "common" => Err(Fault::wrong("round: common, ceil or floor")),
+        _ => match value.int() {
+            Some(n) if precision >= 0 => Ok(Value::Int(n)),
+            Some(_) => Err(Fault::wrong("round: a whole number to tens is not supported")),
+            None if precision < 0 => Ok(Value::Float((n * scale).round_ties_even() / scale)),
+            // Through the decimal digits, as Python does: 2.675 has fewer thousandths than it shows.
+            None => Ok(Value::Float(format!("{n:.*}", precision as usize).parse().unwrap_or(n))),
+        },
+    }
+}
+

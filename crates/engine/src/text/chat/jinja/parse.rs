@@ -1,0 +1,353 @@
+//! Tokens → statements. Expressions are in `parse_expr`.
+
+use super::Fault;
+use super::ast::{Expr, For, Kind, MacroDef, Stmt, Target};
+use super::lex::{Tok, Token, lex};
+use std::sync::Arc;
+
+/// Brackets and blocks within each other. Templates of models stay below some 20; the limit keeps our own stack small.
+const DEEPEST: usize = 64;
+
+pub(super) fn parse(source: &str) -> Result<Vec<Stmt>, Fault> {
+    let mut parser = Parser { tokens: lex(source)?, at: 0, depth: 0, seen: Seen::default() };
+    let body = parser.body(&[])?;
+    Ok(body)
+}
+
+/// Names with a meaning that depends on whether a body uses them.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Seen {
+    pub(super) looped: bool,
+    pub(super) varargs: bool,
+    pub(super) kwargs: bool,
+    pub(super) caller: bool,
+}
+
+pub(super) struct Parser {
+    pub(super) tokens: Vec<Token>,
+    pub(super) at: usize,
+    depth: usize,
+    pub(super) seen: Seen,
+}
+
+impl Parser {
+    pub(super) fn peek(&self) -> Option<&Tok> {
+        self.tokens.get(self.at).map(|t| &t.tok)
+    }
+
+    pub(super) fn line(&self) -> u32 {
+        self.tokens.get(self.at).or(self.tokens.last()).map_or(1, |t| t.line)
+    }
+
+    pub(super) fn next(&mut self) -> Option<Tok> {
+        let tok = self.peek().cloned();
+        self.at += 1;
+        tok
+    }
+
+    pub(super) fn fault(&self, what: impl Into<String>) -> Fault {
+        Fault::Syntax { line: self.line(), what: what.into() }
+    }
+
+    pub(super) fn unexpected(&self, wanted: &str) -> Fault {
+        let found = match self.peek() {
+            None => "the end of the template".to_string(),
+            Some(Tok::Data(_)) => "text".into(),
+            Some(Tok::Open) => "{{".into(),
+            Some(Tok::Close) => "}}".into(),
+            Some(Tok::Begin) => "{%".into(),
+            Some(Tok::End) => "the end of the tag".into(),
+            Some(Tok::Name(name)) => format!("{name:?}"),
+            Some(Tok::Str(_)) => "a string".into(),
+            Some(Tok::Int(_) | Tok::Float(_)) => "a number".into(),
+            Some(Tok::Op(op)) => format!("{op:?}"),
+        };
+        self.fault(format!("expected {wanted}, found {found}"))
+    }
+
+    pub(super) fn is_op(&self, op: &str) -> bool {
+        matches!(self.peek(), Some(Tok::Op(o)) if *o == op)
+    }
+
+    pub(super) fn is_name(&self, name: &str) -> bool {
+        matches!(self.peek(), Some(Tok::Name(n)) if &**n == name)
+    }
+
+    pub(super) fn skip_op(&mut self, op: &str) -> bool {
+        let is = self.is_op(op);
+        self.at += usize::from(is);
+        is
+    }
+
+    pub(super) fn skip_name(&mut self, name: &str) -> bool {
+        let is = self.is_name(name);
+        self.at += usize::from(is);
+        is
+    }
+
+    pub(super) fn expect_op(&mut self, op: &'static str) -> Result<(), Fault> {
+        if self.skip_op(op) { Ok(()) } else { Err(self.unexpected(&format!("{op:?}"))) }
+    }
+
+    pub(super) fn name(&mut self) -> Result<Arc<str>, Fault> {
+        match self.peek() {
+            Some(Tok::Name(name)) => {
+                let name = name.clone();
+                self.at += 1;
+                Ok(name)
+            }
+            _ => Err(self.unexpected("a name")),
+        }
+    }
+
+    fn end(&mut self) -> Result<(), Fault> {
+        match self.peek() {
+            Some(Tok::End) => {
+                self.at += 1;
+                Ok(())
+            }
+            _ => Err(self.unexpected("the end of the tag")),
+        }
+    }
+
+    /// Runs `f` one level deeper.
+    pub(super) fn deeper<T>(&mut self, f: impl FnOnce(&mut Parser) -> Result<T, Fault>) -> Result<T, Fault> {
+        if self.depth == DEEPEST {
+            return Err(self.fault(format!("nested more than {DEEPEST} deep")));
+        }
+        self.depth += 1;
+        let result = f(self);
+        self.depth -= 1;
+        result
+    }
+
+    /// Statements up to a tag of one of these names, which is left to be read; up to the end where there are none.
+    fn body(&mut self, ends: &[&str]) -> Result<Vec<Stmt>, Fault> {
+        self.deeper(|p| {
+            let mut body = Vec::new();
+            loop {
+                let line = p.line();
+                let kind = match p.next() {
+                    None if ends.is_empty() => return Ok(body),
+                    None => return Err(p.fault(format!("{{% {} %}} is missing", ends[ends.len() - 1]))),
+                    Some(Tok::Data(text)) => Kind::Data(text),
+                    Some(Tok::Open) => {
+                        let value = p.tuple(true)?;
+                        match p.next() {
+                            Some(Tok::Close) => Kind::Print(value),
+                            _ => {
+                                p.at -= 1;
+                                return Err(p.unexpected("}}"));
+                            }
+                        }
+                    }
+                    Some(Tok::Begin) => {
+                        if ends.iter().any(|end| p.is_name(end)) {
+                            return Ok(body);
+                        }
+                        p.statement()?
+                    }
+                    Some(_) => return Err(p.fault("a tag ends that was not opened")),
+                };
+                body.push(Stmt { line, kind });
+            }
+        })
+    }
+
+    /// A body and the tag that closes it.
+    fn closed(&mut self, end: &str) -> Result<Vec<Stmt>, Fault> {
+        let body = self.body(&[end])?;
+        self.at += 1;
+        self.end()?;
+        Ok(body)
+    }
+
+    fn statement(&mut self) -> Result<Kind, Fault> {
+        let name = self.name()?;
+        match &*name {
+            "if" => self.if_(),
+            "for" => self.for_(),
+            "set" => self.set(),
+            "macro" => {
+                let name = self.name()?;
+                Ok(Kind::Macro(Arc::new(self.macro_(name, "endmacro", None)?)))
+            }
+            "call" => {
+                let parameters = if self.is_op("(") { self.parameters()? } else { Vec::new() };
+                let call = self.expression(true)?;
+                if !matches!(call, Expr::Call(..)) {
+                    return Err(self.fault("{% call %} needs a call"));
+                }
+                Ok(Kind::CallBlock(call, Arc::new(self.macro_("caller".into(), "endcall", Some(parameters))?)))
+            }
+            "with" => {
+                let mut pairs = Vec::new();
+                while !matches!(self.peek(), Some(Tok::End)) {
+                    if !pairs.is_empty() {
+                        self.expect_op(",")?;
+                    }
+                    let target = self.target(false)?;
+                    self.expect_op("=")?;
+                    pairs.push((target, self.expression(true)?));
+                }
+                self.end()?;
+                Ok(Kind::With(pairs, self.closed("endwith")?))
+            }
+            "filter" => {
+                let filter = self.filters(None)?;
+                self.end()?;
+                Ok(Kind::FilterBlock(filter, self.closed("endfilter")?))
+            }
+            "generation" => {
+                self.end()?;
+                Ok(Kind::Generation(self.closed("endgeneration")?))
+            }
+            "break" | "continue" => {
+                self.end()?;
+                Ok(if &*name == "break" { Kind::Break } else { Kind::Continue })
+            }
+            "include" | "import" | "from" | "extends" | "block" => {
+                Err(self.fault(format!("{{% {name} %}} needs other templates, and a chat template has none")))
+            }
+            _ => Err(self.fault(format!("there is no tag {{% {name} %}}"))),
+        }
+    }
+
+    fn if_(&mut self) -> Result<Kind, Fault> {
+        let mut branches = Vec::new();
+        let mut test = Some(self.tuple(false)?);
+        loop {
+            self.end()?;
+            let body = match test {
+                Some(_) => self.body(&["elif", "else", "endif"])?,
+                None => self.body(&["endif"])?,
+            };
+            branches.push((test, body));
+            if self.skip_name("elif") {
+                test = Some(self.tuple(false)?);
+            } else if self.skip_name("else") {
+                test = None;
+            } else {
+                self.at += 1;
+                self.end()?;
+                return Ok(Kind::If(branches));
+            }
+        }
+    }
+
+    fn for_(&mut self) -> Result<Kind, Fault> {
+        let target = self.target(false)?;
+        if !self.skip_name("in") {
+            return Err(self.unexpected("\"in\""));
+        }
+        let items = self.tuple(false)?;
+        let before = std::mem::take(&mut self.seen.looped);
+        let test = if self.skip_name("if") { Some(self.expression(true)?) } else { None };
+        let recursive = self.skip_name("recursive");
+        self.end()?;
+        let body = self.body(&["else", "endfor"])?;
+        let uses_loop = std::mem::replace(&mut self.seen.looped, before);
+        let otherwise = if self.skip_name("else") {
+            self.end()?;
+            self.body(&["endfor"])?
+        } else {
+            Vec::new()
+        };
+        self.at += 1;
+        self.end()?;
+        Ok(Kind::For(Arc::new(For { target, items, test, recursive, uses_loop, body, otherwise })))
+    }
+
+    fn set(&mut self) -> Result<Kind, Fault> {
+        let target = self.target(true)?;
+        if self.skip_op("=") {
+            let value = self.tuple(true)?;
+            self.end()?;
+            return Ok(Kind::Set(target, value));
+        }
+        let filter = if self.skip_op("|") { Some(self.filters(None)?) } else { None };
+        self.end()?;
+        Ok(Kind::SetBlock(target, filter, self.closed("endset")?))
+    }
+
+    fn parameters(&mut self) -> Result<Vec<(Arc<str>, Option<Expr>)>, Fault> {
+        let mut parameters: Vec<(Arc<str>, Option<Expr>)> = Vec::new();
+        self.expect_op("(")?;
+        while !self.skip_op(")") {
+            if !parameters.is_empty() {
+                self.expect_op(",")?;
+            }
+            let name = self.name()?;
+            let default = if self.skip_op("=") { Some(self.expression(true)?) } else { None };
+            if default.is_none() && parameters.last().is_some_and(|(_, default)| default.is_some()) {
+                return Err(self.fault("a parameter without a default stands after one with a default"));
+            }
+            parameters.push((name, default));
+        }
+        Ok(parameters)
+    }
+
+    fn macro_(
+        &mut self,
+        name: Arc<str>,
+        end: &str,
+        parameters: Option<Vec<(Arc<str>, Option<Expr>)>>,
+    ) -> Result<MacroDef, Fault> {
+        let before = std::mem::take(&mut self.seen);
+        let parameters = match parameters {
+            Some(parameters) => parameters,
+            None => self.parameters()?,
+        };
+        self.end()?;
+        let body = self.closed(end)?;
+        let seen = std::mem::replace(&mut self.seen, before);
+        // A loop around the macro is not asked for what only the macro's own loops need, but may be read from it.
+        self.seen.looped |= seen.looped;
+        self.seen.caller |= seen.caller;
+        Ok(MacroDef {
+            name,
+            parameters,
+            takes_varargs: seen.varargs,
+            takes_kwargs: seen.kwargs,
+            takes_caller: seen.caller,
+            body,
+        })
+    }
+
+    fn target(&mut self, attributes: bool) -> Result<Target, Fault> {
+        self.deeper(|p| {
+            let mut targets = Vec::new();
+            let mut tuple = false;
+            loop {
+                if p.is_name("in") || p.is_op("=") || p.is_op(")") || matches!(p.peek(), Some(Tok::End)) {
+                    break;
+                }
+                if p.skip_op("(") {
+                    let inner = p.target(false)?;
+                    p.expect_op(")")?;
+                    targets.push(inner);
+                } else {
+                    let name = p.name()?;
+                    if matches!(&*name, "true" | "false" | "none" | "True" | "False" | "None") {
+                        return Err(p.fault(format!("{name} cannot be set")));
+                    }
+                    if attributes && p.skip_op(".") {
+                        let attribute = p.name()?;
+                        targets.push(Target::Attr(name, attribute));
+                    } else {
+                        targets.push(Target::Name(name));
+                    }
+                }
+                if !p.skip_op(",") {
+                    break;
+                }
+                tuple = true;
+            }
+            match targets.len() {
+                0 => Err(p.unexpected("a name")),
+                1 if !tuple => Ok(targets.remove(0)),
+                _ => Ok(Target::Tuple(targets)),
+            }
+        })
+    }
+}

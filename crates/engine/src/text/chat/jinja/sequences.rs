@@ -1,0 +1,307 @@
+//! Filters that go through a list.
+
+use super::Fault;
+use super::args::{Args, flag, int, need, printed, size};
+use super::ast::Operator;
+use super::eval::Interpreter;
+use super::meter::{Meter, Text};
+use super::ops::{equal, operate, order};
+use super::tests::test;
+use super::value::{SeqKind, Value};
+use std::cmp::Ordering;
+
+pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> Result<Value, Fault> {
+    let meter = &it.meter;
+    match name {
+        "list" => {
+            args.none(name)?;
+            Value::list(meter, value.items(meter)?.items.clone())
+        }
+        "join" => {
+            let [between, attribute] = args.bind(name, ["d", "attribute"])?;
+            let between = printed(between, "", meter)?;
+            let mut out = Text::new(meter);
+            for (i, item) in value.items(meter)?.items.iter().enumerate() {
+                if i > 0 {
+                    out.push(&between)?;
+                }
+                path(it, item, attribute.as_ref())?.write(&mut out)?;
+            }
+            Ok(Value::Str(out.finish()))
+        }
+        "first" | "last" => {
+            args.none(name)?;
+            if name == "last" && matches!(&value, Value::Seq(seq) if matches!(seq.kind, SeqKind::Generator(_))) {
+                return Err(Fault::wrong("a generator has no last item; use |list"));
+            }
+            let items = value.items(meter)?;
+            let item = if name == "first" { items.items.first() } else { items.items.last() };
+            Ok(item.cloned().unwrap_or_else(|| Value::Undefined(format!("there is no {name} item").into())))
+        }
+        "reverse" => {
+            args.none(name)?;
+            match &value {
+                Value::Str(text) => {
+                    meter.bytes(text.len())?;
+                    Ok(Value::Str(text.chars().rev().collect::<String>().into()))
+                }
+                other => Value::generator(meter, other.items(meter)?.items.iter().rev().cloned().collect()),
+            }
+        }
+        "items" => {
+            args.none(name)?;
+            match &value {
+                Value::Undefined(_) => Value::generator(meter, Vec::new()),
+                Value::Dict(dict) => {
+                    let pair = |(k, v): &(Value, Value)| Value::tuple(meter, vec![k.clone(), v.clone()]);
+                    Value::generator(meter, dict.pairs.iter().map(pair).collect::<Result<_, _>>()?)
+                }
+                other => Err(Fault::wrong(format!("a {} has no pairs", other.type_name()))),
+            }
+        }
+        "map" => map(it, &value, args),
+        "select" | "reject" | "selectattr" | "rejectattr" => select(it, name, &value, args),
+        "sort" => {
+            let [reverse, cased, attribute] = args.bind(name, ["reverse", "case_sensitive", "attribute"])?;
+            let items = value.items(meter)?.items.clone();
+            let sorted = sort(it, items, attribute.as_ref(), flag(cased, false), flag(reverse, false))?;
+            Value::list(meter, sorted)
+        }
+        "dictsort" => {
+            let [cased, by, reverse] = args.bind(name, ["case_sensitive", "by", "reverse"])?;
+            let Value::Dict(dict) = &value else {
+                return Err(Fault::wrong(format!("a {} has no pairs to sort", value.type_name())));
+            };
+            let by = match printed(by, "key", meter)?.as_ref() {
+                "key" => Value::Int(0),
+                "value" => Value::Int(1),
+                _ => return Err(Fault::wrong("dictsort: by key or value")),
+            };
+            let pair = |(k, v): &(Value, Value)| Value::tuple(meter, vec![k.clone(), v.clone()]);
+            let pairs = dict.pairs.iter().map(pair).collect::<Result<_, _>>()?;
+            Value::list(meter, sort(it, pairs, Some(&by), flag(cased, false), flag(reverse, false))?)
+        }
+        "min" | "max" => {
+            let [cased, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
+            let items = value.items(meter)?.items.clone();
+            let none = Value::Undefined("there is no item, the list was empty".into());
+            let sorted = sort(it, items, attribute.as_ref(), flag(cased, false), name == "max")?;
+            Ok(sorted.into_iter().next().unwrap_or(none))
+        }
+        "unique" => {
+            let [cased, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
+            let cased = flag(cased, false);
+            let (mut kept, mut keys) = (Vec::new(), Vec::<Value>::new());
+            for item in &value.items(meter)?.items {
+                let key = folded(meter, path(it, item, attribute.as_ref())?, cased)?;
+                if !among(meter, &keys, &key)? {
+                    keys.push(key);
+                    kept.push(item.clone());
+                }
+            }
+            Value::generator(meter, kept)
+        }
+        "sum" => {
+            let [attribute, start] = args.bind(name, ["attribute", "start"])?;
+            let mut sum = start.unwrap_or(Value::Int(0));
+            for item in &value.items(meter)?.items {
+                sum = operate(meter, Operator::Add, &sum, &path(it, item, attribute.as_ref())?)?;
+            }
+            Ok(sum)
+        }
+        "groupby" => {
+            let [attribute, default, cased] = args.bind(name, ["attribute", "default", "case_sensitive"])?;
+            let attribute = need(attribute, name)?;
+            group(it, &value, &attribute, default, flag(cased, false))
+        }
+        "batch" | "slice" => {
+            let [count, fill] = args.bind(name, ["linecount", "fill_with"])?;
+            let count = size(int(Some(need(count, name)?), 0, name)?);
+            if count == 0 {
+                return Err(Fault::wrong(format!("{name} by 0")));
+            }
+            pieces(meter, name, &value.items(meter)?.items, count, fill)
+        }
+        _ => Err(Fault::wrong(format!("there is no filter {name}"))),
+    }
+}
+
+/// An item's attribute, where one is asked for: `a.b.0`, each step as `item[step]` would find it.
+fn path(it: &Interpreter, item: &Value, attribute: Option<&Value>) -> Result<Value, Fault> {
+    match attribute {
+        None | Some(Value::None) => Ok(item.clone()),
+        Some(Value::Str(path)) => {
+            let mut value = item.clone();
+            for step in path.split('.') {
+                let step = step.parse().map_or_else(|_| Value::from(step), Value::Int);
+                value = it.item(&value, &step)?;
+            }
+            Ok(value)
+        }
+        Some(step) => it.item(item, step),
+    }
+}
+
+fn map(it: &Interpreter, value: &Value, mut args: Args) -> Result<Value, Fault> {
+    let meter = &it.meter;
+    // As in Jinja, what is not true has no items, `none` too.
+    if !value.truth() {
+        return Value::generator(meter, Vec::new());
+    }
+    let items = value.items(meter)?;
+    let mut out = Vec::with_capacity(items.items.len());
+    if args.positional.is_empty() {
+        let [attribute, default] = args.bind("map", ["attribute", "default"])?;
+        let attribute = need(attribute, "map")?;
+        for item in &items.items {
+            let found = path(it, item, Some(&attribute))?;
+            out.push(match (&found, &default) {
+                (Value::Undefined(_), Some(default)) => default.clone(),
+                _ => found,
+            });
+        }
+    } else {
+        let name = args.positional.remove(0).text(meter)?;
+        for item in &items.items {
+            let args = Args { positional: args.positional.clone(), named: args.named.clone() };
+            out.push(meter.deeper(|| super::filters::filter(it, &name, item.clone(), args))?);
+        }
+    }
+    Value::generator(meter, out)
+}
+
+fn select(it: &Interpreter, name: &str, value: &Value, mut args: Args) -> Result<Value, Fault> {
+    let meter = &it.meter;
+    if !value.truth() {
+        return Value::generator(meter, Vec::new());
+    }
+    let attribute = match name.ends_with("attr") {
+        true if args.positional.is_empty() => return Err(Fault::wrong(format!("{name} needs an attribute"))),
+        true => Some(args.positional.remove(0)),
+        false => None,
+    };
+    let by = match args.positional.is_empty() {
+        true => None,
+        false => Some(args.positional.remove(0).text(meter)?),
+    };
+    let mut kept = Vec::new();
+    for item in &value.items(meter)?.items {
+        meter.steps(1)?;
+        let tested = path(it, item, attribute.as_ref())?;
+        let is = match &by {
+            None => tested.truth(),
+            Some(by) => test(meter, by, &tested, Args { positional: args.positional.clone(), named: args.named.clone() })?,
+        };
+        if is == name.starts_with("select") {
+            kept.push(item.clone());
+        }
+    }
+    Value::generator(meter, kept)
+}
+
+fn folded(meter: &Meter, value: Value, cased: bool) -> Result<Value, Fault> {
+    match value {
+        Value::Str(text) if !cased => meter.text(&text.to_lowercase()),
+        other => Ok(other),
+    }
+}
+
+fn among(meter: &Meter, values: &[Value], wanted: &Value) -> Result<bool, Fault> {
+    for value in values {
+        if equal(meter, value, wanted)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn sort(
+    it: &Interpreter,
+    items: Vec<Value>,
+    attribute: Option<&Value>,
+    cased: bool,
+    reverse: bool,
+) -> Result<Vec<Value>, Fault> {
+    let meter = &it.meter;
+    meter.bytes(items.len() * 2 * size_of::<Value>())?;
+    let mut keyed = Vec::with_capacity(items.len());
+    for item in items {
+        keyed.push((keys(it, &item, attribute, cased)?, item));
+    }
+    let mut fault = None;
+    let mut compare = |a: &[Value], b: &[Value]| {
+        for (a, b) in a.iter().zip(b) {
+            match order(meter, a, b) {
+                Ok(Some(Ordering::Equal) | None) => {}
+                Ok(Some(decided)) => return decided,
+                Err(e) => {
+                    fault.get_or_insert(e);
+                    return Ordering::Equal;
+                }
+            }
+        }
+        Ordering::Equal
+    };
+    // Stable both ways: Python's reverse keeps equal items in their order.
+    keyed.sort_by(|(a, _), (b, _)| if reverse { compare(b, a) } else { compare(a, b) });
+    match fault {
+        Some(fault) => Err(fault),
+        None => Ok(keyed.into_iter().map(|(_, item)| item).collect()),
+    }
+}
+
+/// What an item is sorted by: several attributes may be named, with commas between.
+fn keys(it: &Interpreter, item: &Value, attribute: Option<&Value>, cased: bool) -> Result<Vec<Value>, Fault> {
+    match attribute {
+        Some(Value::Str(names)) => {
+            let key = |name: &str| folded(&it.meter, path(it, item, Some(&name.into()))?, cased);
+            names.split(',').map(key).collect()
+        }
+        other => Ok(vec![folded(&it.meter, path(it, item, other)?, cased)?]),
+    }
+}
+
+fn group(it: &Interpreter, value: &Value, by: &Value, default: Option<Value>, cased: bool) -> Result<Value, Fault> {
+    let meter = &it.meter;
+    let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
+    for item in sort(it, value.items(meter)?.items.clone(), Some(by), cased, false)? {
+        let mut name = path(it, &item, Some(by))?;
+        if let (Value::Undefined(_), Some(default)) = (&name, &default) {
+            name = default.clone();
+        }
+        let key = folded(meter, name.clone(), cased)?;
+        match groups.last_mut() {
+            Some((last, _, items)) if equal(meter, last, &key)? => items.push(item),
+            _ => groups.push((key, name, vec![item])),
+        }
+    }
+    let groups = groups.into_iter().map(|(_, name, items)| Value::tuple(meter, vec![name, Value::list(meter, items)?]));
+    Value::list(meter, groups.collect::<Result<_, _>>()?)
+}
+
+/// Rows of `count`, or `count` columns.
+fn pieces(meter: &Meter, name: &str, items: &[Value], count: usize, fill: Option<Value>) -> Result<Value, Fault> {
+    let mut out = Vec::new();
+    if name == "batch" {
+        for row in items.chunks(count) {
+            let mut row = row.to_vec();
+            if let Some(fill) = &fill {
+                meter.bytes((count - row.len()) * size_of::<Value>())?;
+                row.resize(count, fill.clone());
+            }
+            out.push(Value::list(meter, row)?);
+        }
+    } else {
+        meter.bytes(count.saturating_mul(size_of::<Value>()))?;
+        let (each, more) = (items.len() / count, items.len() % count);
+        let mut at = 0;
+        for i in 0..count {
+            let end = at + each + usize::from(i < more);
+            let mut column = items[at..end].to_vec();
+            column.extend(fill.clone().filter(|_| more > 0 && i >= more));
+            out.push(Value::list(meter, column)?);
+            at = end;
+        }
+    }
+    Value::generator(meter, out)
+}

@@ -1,0 +1,87 @@
+//! Tests: what may stand after `is`.
+
+use super::Fault;
+use super::args::{Args, need};
+use super::ast::Comparison;
+use super::meter::Meter;
+use super::ops::compare;
+use super::value::{SeqKind, Value};
+use std::rc::Rc;
+
+pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Result<bool, Fault> {
+    let comparison = match name {
+        "eq" | "equalto" | "==" => Some(Comparison::Eq),
+        "ne" | "!=" => Some(Comparison::Ne),
+        "lt" | "lessthan" | "<" => Some(Comparison::Lt),
+        "le" | "<=" => Some(Comparison::Le),
+        "gt" | "greaterthan" | ">" => Some(Comparison::Gt),
+        "ge" | ">=" => Some(Comparison::Ge),
+        "in" => Some(Comparison::In),
+        _ => None,
+    };
+    if let Some(comparison) = comparison {
+        let [other] = args.bind(name, ["other"])?;
+        return compare(meter, comparison, value, &need(other, name)?);
+    }
+    if matches!(name, "divisibleby" | "sameas") {
+        let [other] = args.bind(name, ["other"])?;
+        let other = need(other, name)?;
+        if name == "sameas" {
+            return Ok(same(value, &other));
+        }
+        return match (value.int(), other.int()) {
+            (_, Some(0)) => Err(Fault::wrong("a division by zero")),
+            (Some(a), Some(b)) => Ok(a.checked_rem(b) == Some(0)),
+            _ => Err(Fault::wrong("divisibleby is about whole numbers")),
+        };
+    }
+    args.none(name)?;
+    Ok(match name {
+        "defined" => !matches!(value, Value::Undefined(_)),
+        "undefined" => matches!(value, Value::Undefined(_)),
+        "none" => matches!(value, Value::None),
+        "string" => matches!(value, Value::Str(_)),
+        "mapping" => matches!(value, Value::Dict(_)),
+        "boolean" => matches!(value, Value::Bool(_)),
+        "true" => matches!(value, Value::Bool(true)),
+        "false" => matches!(value, Value::Bool(false)),
+        "integer" => matches!(value, Value::Int(_)),
+        "float" => matches!(value, Value::Float(_)),
+        "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
+        "iterable" => matches!(value, Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Undefined(_) | Value::Loop(_)),
+        "sequence" => match value {
+            Value::Seq(seq) => matches!(seq.kind, SeqKind::List | SeqKind::Tuple | SeqKind::Range),
+            other => matches!(other, Value::Str(_) | Value::Dict(_) | Value::Undefined(_)),
+        },
+        "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method(_) | Value::Loop(_)),
+        "odd" | "even" => match value.int() {
+            Some(n) => (n.rem_euclid(2) == 1) == (name == "odd"),
+            None => return Err(Fault::wrong(format!("a {} is neither odd nor even", value.type_name()))),
+        },
+        "lower" | "upper" => {
+            let text = value.text(meter)?;
+            meter.bytes(text.len())?;
+            let (has, hasnt): (fn(char) -> bool, fn(char) -> bool) = match name {
+                "lower" => (char::is_lowercase, char::is_uppercase),
+                _ => (char::is_uppercase, char::is_lowercase),
+            };
+            text.chars().any(has) && !text.chars().any(hasnt)
+        }
+        "escaped" => false,
+        _ => return Err(Fault::wrong(format!("there is no test {name}"))),
+    })
+}
+
+/// Python's `is`, as far as a template can tell.
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::None, Value::None) => true,
+        (Value::Bool(a), Value::Bool(b)) => a == b,
+        (Value::Int(a), Value::Int(b)) => a == b,
+        (Value::Str(a), Value::Str(b)) => a == b,
+        (Value::Seq(a), Value::Seq(b)) => Rc::ptr_eq(a, b),
+        (Value::Dict(a), Value::Dict(b)) => Rc::ptr_eq(a, b),
+        (Value::Namespace(a), Value::Namespace(b)) => Rc::ptr_eq(a, b),
+        _ => false,
+    }
+}

@@ -1,0 +1,89 @@
+//! llama.cpp's own vocabularies, with its own answers.
+
+use super::reader::Metadata;
+use super::*;
+use std::fs;
+use std::path::PathBuf;
+
+/// Every set that comes with questions and answers; one that is missing is a failure.
+const SETS: [&str; 15] = [
+    "bert-bge", "command-r", "deepseek-coder", "deepseek-llm", "falcon", "gemma-4", "gpt-2", "llama-bpe", "llama-spm", "mpt",
+    "phi-3", "qwen2", "qwen35", "refact", "starcoder",
+];
+/// Those that come without.
+const OTHERS: [&str; 4] = ["aquila", "baichuan", "gpt-neox", "nomic-bert-moe"];
+const TEXTS: [&str; 6] = [
+    "Hello, y'all! How are you 😁 ?我想在apple工作1314151天～", "  two  spaces\n\n\nlines\t\ttabs ", "Ünïcödé 12345 ½ ≠ ∑",
+    "<|im_start|>user\n</s><s>[CLS]<unk>", "안녕하세요 नमस्ते مرحبا 🏳️‍🌈", "for (int i = 0; i < 10; ++i) { x[i] += 1'000; }",
+];
+
+fn models() -> PathBuf {
+    let dir = std::env::var_os("SCONCE_LLAMA_MODELS");
+    dir.map(PathBuf::from).expect("SCONCE_LLAMA_MODELS is to name the folder of ggml-vocab-*.gguf in llama.cpp's sources")
+}
+
+pub(super) fn read(name: &str) -> Metadata {
+    let path = models().join(format!("ggml-vocab-{name}.gguf"));
+    Metadata::read(&fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
+}
+
+#[test]
+#[ignore = "needs llama.cpp's vocabularies: SCONCE_LLAMA_MODELS=vendor/llama.cpp/models of the sdist of llama-cpp-python"]
+fn ids_are_those_of_llama_cpp() {
+    let mut wrong = Vec::new();
+    for name in SETS {
+        let file = read(name);
+        let cpu = || std::fs::read_to_string("/proc/thread-self/schedstat").unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+        let v = file.vocabulary();
+        let c0 = cpu();
+        let start = Instant::now();
+        let plain = tokenizer(&v, Specials::Text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        println!("{name}: {} tokens in {:?} cpu {} ms", v.tokens.len(), start.elapsed(), (cpu() - c0) / 1000000);
+        let parsed = tokenizer(&v, Specials::Parsed).unwrap();
+        let beside = |end: &str| fs::read_to_string(models().join(format!("ggml-vocab-{name}.gguf.{end}"))).unwrap();
+        let (questions, answers) = (beside("inp"), beside("out"));
+        let mark = "\n__ggml_vocab_test__\n";
+        let questions: Vec<&str> = questions.strip_suffix(mark).unwrap_or(&questions).split(mark).collect();
+        let answers: Vec<&str> = answers.lines().collect();
+        assert!(questions.len() >= 40, "{name} has {} cases", questions.len());
+        assert_eq!(questions.len(), answers.len(), "{name}");
+        for (question, answer) in questions.iter().zip(answers) {
+            let answer: Vec<u32> = answer.split_whitespace().map(|id| id.parse().unwrap()).collect();
+            let got = ids(&plain, question, false);
+            if got != answer {
+                wrong.push(format!("{name}: {question:?}\n   is {got:?}\n  not {answer:?}"));
+            }
+            let text = parsed.decode(&got, false).unwrap();
+            if v.model != "bert" && text != *question {
+                wrong.push(format!("{name}: {question:?} comes back as {text:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{} wrong\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+#[ignore = "needs llama.cpp's vocabularies, as above"]
+fn other_vocabularies_are_built_and_come_back() {
+    for name in SETS.into_iter().chain(OTHERS) {
+        let file = read(name);
+        let v = file.vocabulary();
+        let plain = tokenizer(&v, Specials::Text).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let parsed = tokenizer(&v, Specials::Parsed).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let control: Vec<u32> = (0..v.tokens.len() as u32)
+            .filter(|id| v.types.as_ref().is_some_and(|t| t[*id as usize] == 3))
+            .collect();
+        for text in TEXTS {
+            let got = ids(&plain, text, false);
+            assert!(!got.iter().any(|id| control.contains(id) && Some(*id) != v.unk), "{name}: {text:?} is {got:?}");
+            if !matches!(v.model, "bert" | "t5") {
+                assert_eq!(parsed.decode(&got, false).unwrap(), text, "{name}");
+            }
+        }
+        for id in control {
+            let token = v.tokens[id as usize];
+            assert_eq!(ids(&parsed, token, false), [id], "{name}: {token:?}");
+            assert_eq!(parsed.decode(&[id], false).unwrap(), token, "{name}");
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! SentencePiece's byte pairs the slow way, against what the library makes of ranked merges.
+
+use super::golden::read;
+use super::*;
+
+/// Of all neighbours that make a token the pair with the best score is joined, the leftmost first, until there is none.
+fn slow(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
+    let scores = v.scores.as_deref().unwrap();
+    let known: HashMap<&str, u32> = v.tokens.iter().copied().zip(0..).collect();
+    let textual = |part: &str| {
+        let id = known.get(part).copied();
+        id.filter(|id| v.types.as_ref().is_none_or(|t| matches!(t[*id as usize], 1 | 4 | 5)))
+    };
+    let text = format!("{SPACE}{}", text.replace(' ', SPACE));
+    let mut parts: Vec<String> = text.chars().map(String::from).collect();
+    loop {
+        let pairs = parts.windows(2).enumerate().filter_map(|(i, two)| Some((i, textual(&two.concat())?)));
+        let best = pairs.map(|(i, id)| (i, scores[id as usize])).reduce(|a, b| if b.1 > a.1 { b } else { a });
+        let Some((at, _)) = best else { break };
+        let right = parts.remove(at + 1);
+        parts[at].push_str(&right);
+    }
+    let spell = |part: &String| match textual(part) {
+        Some(id) => vec![id],
+        None => part.bytes().map(|b| known[format!("<0x{b:02X}>").as_str()]).collect(),
+    };
+    parts.iter().flat_map(spell).collect()
+}
+
+/// Texts without end, the same on every run.
+struct Texts(u64);
+
+impl Texts {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        (self.0 >> 33) as usize % below
+    }
+
+    fn text(&mut self, parts: &[&str], most: usize) -> String {
+        (0..=self.next(most)).map(|_| parts[self.next(parts.len())]).collect()
+    }
+}
+
+#[test]
+fn ranked_merges_are_merges_by_score() {
+    let runs: Vec<String> = (2..9).map(|n| SPACE.repeat(n)).collect();
+    let mut list = vec![(SPACE, -9.0), ("a", -10.0), ("b", -11.0), ("c", -12.0), ("ab", -1.0), ("bc", -2.0), ("abc", -3.0)];
+    list.extend([("ca", -4.0), ("\u{2581}a", -5.0), ("cc", -6.0), ("ccc", -7.0), ("cab", -8.0)]);
+    list.extend(runs.iter().map(|run| (run.as_str(), 0.0)));
+    let (tokens, scores, types) = pieces(&list);
+    let (scores, types) = (Some(scores), Some(types));
+    let v = Vocabulary { model: "llama", tokens: refs(&tokens), scores, types, ..Default::default() };
+    let built = tokenizer(&v, Specials::Text).unwrap();
+    let mut texts = Texts(1);
+    for _ in 0..2000 {
+        let text = texts.text(&["a", "b", "c", " ", "  ", "x", "cc"], 24);
+        assert_eq!(ids(&built, &text, false), slow(&v, &text), "{text:?}");
+    }
+}
+
+#[test]
+#[ignore = "needs llama.cpp's vocabularies: SCONCE_LLAMA_MODELS"]
+fn ranked_merges_are_merges_by_score_in_real_vocabularies() {
+    for name in ["llama-spm", "phi-3", "baichuan"] {
+        let file = read(name);
+        let v = file.vocabulary();
+        let built = tokenizer(&v, Specials::Text).unwrap();
+        let parts: Vec<String> = v.tokens[259..].iter().filter(|t| !t.contains('|')).map(|t| t.replace(SPACE, " ")).collect();
+        let mut parts = refs(&parts);
+        parts.retain(|part| part.len() < 24);
+        let mut texts = Texts(2);
+        for _ in 0..500 {
+            let text = texts.text(&parts, 30);
+            assert_eq!(ids(&built, &text, false), slow(&v, &text), "{name}: {text:?}");
+        }
+    }
+}

@@ -1,0 +1,208 @@
+use super::{Detok, Step, Stops, decoder::TokenBytes, token_bytes};
+use tokenizers::Tokenizer;
+
+/// A generator of numbers, the same on every run.
+pub(crate) struct Rng(pub(crate) u64);
+
+impl Rng {
+    pub(crate) fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+fn tokenizer(vocab: &[&str], decoder: &str, special: &str) -> Tokenizer {
+    let vocab: serde_json::Map<_, _> = vocab.iter().zip(0..).map(|(t, i)| (t.to_string(), i.into())).collect();
+    let added: Vec<_> = vocab.iter().filter(|(t, _)| *t == special).collect();
+    let json = serde_json::json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "pre_tokenizer": null,
+        "post_processor": null,
+        "added_tokens": added.iter().map(|(t, i)| serde_json::json!({"id": i, "content": t, "single_word": false,
+            "lstrip": false, "rstrip": false, "normalized": false, "special": true})).collect::<Vec<_>>(),
+        "decoder": serde_json::from_str::<serde_json::Value>(decoder).unwrap(),
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<unk>"},
+    });
+    Tokenizer::from_bytes(json.to_string()).unwrap()
+}
+
+/// The pieces of many random texts, and texts of random words, make what the library decodes at once.
+pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut Rng) {
+    for round in 0..texts {
+        let len = rng.below(40);
+        let text: Vec<u32> = (0..len).map(|_| ids[rng.below(ids.len())]).collect();
+        for skip in [false, true] {
+            let mut detok = Detok::new(tokenizer, skip);
+            assert!(detok.streams());
+            let mut whole = String::new();
+            for id in &text {
+                whole.extend(detok.push(*id));
+            }
+            whole += &detok.finish().unwrap();
+            assert_eq!(whole, tokenizer.decode(&text, skip).unwrap(), "round {round}, ids {text:?}, skip {skip}");
+        }
+    }
+}
+
+const BYTES: [&str; 14] = [
+    "<0xE5>", "<0x8F>", "<0xAB>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0x61>", "<0xFF>", "<0xc3>", "▁a", "b", "▁", "<s>",
+];
+const SPM: &str = r#"{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},
+    {"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}"#;
+
+#[test]
+fn pieces_make_the_text() {
+    let mut rng = Rng(7);
+    let byte_level = ["Ġ", "a", "Ã", "©", "ð", "Ł", "ĺ", "Ģ", "ÿ", "Ċ", "Ġb", "é!", "日", "<s>"];
+    let words = ["a", "##b", "c", ".", "'", "##s", "n't", "do not", "<s>", "##", "!"];
+    let cases: [(&[&str], &str); 9] = [
+        (&BYTES, SPM),
+        (&BYTES, &SPM.replace("\"start\":1", "\"start\":3").replace("\"stop\":0", "\"stop\":2")),
+        (&BYTES, r#"{"type":"ByteFallback"}"#),
+        (&byte_level, r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#),
+        (&words, r###"{"type":"WordPiece","prefix":"##","cleanup":true}"###),
+        (&words, r###"{"type":"WordPiece","prefix":"##","cleanup":false}"###),
+        (&BYTES, r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}"#),
+        (&BYTES, r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"never","split":true}"#),
+        (&["a</w>", "b", "</w>", "c</w>d", "<s>"], r#"{"type":"BPEDecoder","suffix":"</w>"}"#),
+    ];
+    for (vocab, decoder) in cases {
+        // Empty texts make the library's Strip count below zero.
+        let vocab: Vec<&str> = vocab.to_vec();
+        let tokenizer = tokenizer(&vocab, decoder, "<s>");
+        let ids: Vec<u32> = (0..vocab.len() as u32 + 2).collect();
+        if decoder.contains("\"stop\":2") {
+            continue;
+        }
+        agrees(&tokenizer, &ids, 400, &mut rng);
+    }
+    agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100, &mut rng);
+}
+
+#[test]
+fn only_whole_characters_come() {
+    let tokenizer = tokenizer(&["ð", "Ł", "ĺ", "Ģ", "a", "Ã"], r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#, "");
+    let mut detok = Detok::new(&tokenizer, true);
+    let pieces: Vec<Option<String>> = [4, 0, 1, 2, 3, 4, 5].into_iter().map(|id| detok.push(id)).collect();
+    let text = |t: &str| Some(t.to_string());
+    assert_eq!(pieces, [text("a"), None, None, None, text("😀"), text("a"), None]);
+    assert_eq!(detok.finish().unwrap(), "\u{fffd}");
+}
+
+#[test]
+fn trailing_strips_hold_back() {
+    let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":1,"stop":2}]}"#;
+    let tokenizer = tokenizer(&["_", "a", "_b", "c___"], decoder, "");
+    let mut rng = Rng(3);
+    for _ in 0..300 {
+        let mut ids: Vec<u32> = (0..rng.below(9)).map(|_| rng.below(4) as u32).collect();
+        // The library counts below zero on texts shorter than what it strips.
+        ids.extend([1, 0, 0, 0]);
+        let mut detok = Detok::new(&tokenizer, false);
+        let mut whole: String = ids.iter().filter_map(|id| detok.push(*id)).collect();
+        whole += &detok.finish().unwrap();
+        assert_eq!(whole, tokenizer.decode(&ids, false).unwrap(), "{ids:?}");
+    }
+}
+
+#[test]
+fn long_rows_of_bytes_do_not_stall() {
+    let tokenizer = tokenizer(&BYTES, SPM, "<s>");
+    let mut detok = Detok::new(&tokenizer, true);
+    let mut shown = 0;
+    for i in 0..3000 {
+        shown += detok.push(i % 3).map_or(0, |t| t.len());
+        assert!(i as usize + 1 - shown <= super::detok::LONGEST_ROW + 3);
+    }
+    assert_eq!(shown + detok.finish().unwrap().len(), 3000);
+}
+
+#[test]
+fn decoders_of_whole_texts_come_at_the_end() {
+    let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"ab"},"content":"x"}]}"#;
+    let tokenizer = tokenizer(&["a", "b"], decoder, "");
+    let mut detok = Detok::new(&tokenizer, true);
+    assert!(!detok.streams());
+    assert_eq!((detok.push(0), detok.push(1)), (None, None));
+    assert_eq!(detok.finish().unwrap(), "x");
+}
+
+#[test]
+fn bytes_of_tokens() {
+    let spm = token_bytes(&tokenizer(&BYTES, SPM, "<s>")).unwrap();
+    assert_eq!(spm[0], TokenBytes::Text(vec![0xe5]));
+    assert_eq!(spm[10], TokenBytes::Text(b" a".to_vec()));
+    assert_eq!(spm[13], TokenBytes::Special("<s>".into()));
+    let decoder = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
+    // Every byte has its letter.
+    let letters: Vec<String> = (0..=0x143).filter_map(char::from_u32).filter(|c| !matches!(*c as u32, 0..=0x20 | 0x7f..=0xa0 | 0xad)).map(String::from).collect();
+    let all: Vec<&str> = letters.iter().map(String::as_str).collect();
+    let mut bytes: Vec<u8> = token_bytes(&tokenizer(&all, decoder, "")).unwrap().into_iter().flat_map(|t| match t { TokenBytes::Text(b) => b, _ => vec![] }).collect();
+    bytes.sort_unstable();
+    assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
+}
+
+/// A slow, plain form: where does the first stop string end, and how much is safe to show?
+fn plain(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
+    for end in 1..=text.len() {
+        let mut ending: Vec<usize> = (0..stops.len()).filter(|i| text.as_bytes()[..end].ends_with(stops[*i].as_bytes())).collect();
+        ending.sort_by_key(|i| (std::cmp::Reverse(stops[*i].len()), *i));
+        if let Some(which) = ending.first() {
+            let shown = if include { end } else { end - stops[*which].len() };
+            return (text[..shown].into(), Some(*which));
+        }
+    }
+    (text.into(), None)
+}
+
+#[test]
+fn stops_as_the_plain_form() {
+    let mut rng = Rng(11);
+    let letters = ["a", "b", "é", "日", "ab"];
+    for round in 0..4000 {
+        let word = |rng: &mut Rng, n: usize| (0..1 + rng.below(n)).map(|_| letters[rng.below(5)]).collect::<String>();
+        let stops: Vec<String> = (0..rng.below(4)).map(|_| word(&mut rng, 4)).collect();
+        let stops: Vec<&str> = stops.iter().map(String::as_str).collect();
+        let pieces: Vec<String> = (0..rng.below(8)).map(|_| word(&mut rng, 3)).collect();
+        let include = round % 2 == 0;
+        let (want, which) = plain(&stops, &pieces.concat(), include);
+        let mut machine = Stops::new(&stops, include).unwrap();
+        let (mut got, mut read, mut stopped) = (String::new(), String::new(), None);
+        for piece in &pieces {
+            read += piece;
+            match machine.push(piece) {
+                Step::Text(text) => got += &text,
+                Step::Stopped { text, stop } => {
+                    got += &text;
+                    stopped = stopped.or(Some(stop));
+                }
+            }
+            // What is shown is never taken back, and as much is shown as can be.
+            let open = stops.iter().flat_map(|s| (1..s.len()).map(move |n| &s.as_bytes()[..n]));
+            let held = open.filter(|begin| read.as_bytes().ends_with(begin)).map(<[u8]>::len).max().unwrap_or(0);
+            if stopped.is_none() {
+                assert_eq!(got.len(), read.len() - held, "{stops:?} {pieces:?}");
+            }
+        }
+        if stopped.is_none() {
+            got += &machine.finish();
+        }
+        assert_eq!((got, stopped), (want, which), "{stops:?} {pieces:?}");
+    }
+}
+
+#[test]
+fn stops_are_linear() {
+    let stop = "a".repeat(30_000) + "b";
+    let mut machine = Stops::new(&[&stop, &("a".repeat(20_000) + "c")], false).unwrap();
+    let began = std::time::Instant::now();
+    let mut shown = 0;
+    for _ in 0..2000 {
+        let Step::Text(text) = machine.push(&("a".repeat(999) + "d")) else { panic!("no stop string came") };
+        shown += text.len();
+    }
+    assert_eq!(shown, 2_000_000);
+    assert!(began.elapsed().as_secs() < 60, "{:?}", began.elapsed());
+    assert!(Stops::new(&[""], false).is_err());
+}

@@ -4,6 +4,7 @@
 //! checkpoint) and what belongs to them. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
 //! environment but [`Options::from_env`].
 
+mod download;
 mod error;
 mod http;
 mod hub;

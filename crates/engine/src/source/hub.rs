@@ -155,7 +155,10 @@ impl<'a> Place<'a> {
         }
         let modules = modules::modules(&dir)?;
         wanted::check(&self.name(), &names, &modules)?;
-        wanted::wanted(&names, &modules).into_iter().try_for_each(get)?;
+        wanted::wanted(&names, &modules).into_iter().try_for_each(&mut get)?;
+        // A shard that the repository lacks is told of by the inspection.
+        let shards = wanted::shards(&dir, &names, &modules)?;
+        shards.iter().filter(|shard| names.contains(&shard.name)).try_for_each(|shard| get(&shard.name))?;
         wanted::inspect(&dir)?;
 
         for name in modules::telling(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {

@@ -1,3 +1,4 @@
+mod gguf;
 mod hub;
 mod layouts;
 mod names;

@@ -217,7 +217,19 @@ fn devices_pull_and_bench_speak_json() {
             .iter()
             .any(|d| d["device"] == "cpu" && d["free_bytes"].as_u64() > Some(0))
     );
-    assert_eq!(parse(&out(&["pull", &dir, "--json"], b""))["directory"], *dir);
+    let pulled = parse(&out(&["pull", &dir, "--json"], b""));
+    assert_eq!((&pulled["directory"], &pulled["gguf"]), (&dir.clone().into(), &Value::Null));
+    // Of a GGUF, the file: its directory may hold others.
+    let tmp = tempfile::tempdir().unwrap();
+    let parts = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"].map(|name| tmp.path().join(name));
+    parts.iter().for_each(|part| std::fs::write(part, [0; 1024]).unwrap());
+    let first = parts[0].to_str().unwrap();
+    assert_eq!(parse(&out(&["pull", first, "--json"], b""))["gguf"][1], parts[1].to_str().unwrap());
+    let pulled = run(&["pull", tmp.path().to_str().unwrap()]);
+    assert_eq!(String::from_utf8_lossy(&pulled.stdout).trim(), first);
+    assert!(String::from_utf8_lossy(&pulled.stderr).contains("GGUF of 2.00 KiB in 2 parts"), "{pulled:?}");
+    let refused = run(&["embed", "-m", first, "x"]);
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("is a GGUF, and this task reads"), "{refused:?}");
     let bench = parse(&out(&["bench", "-m", &dir, "--seconds", "0.05", "--json"], b""));
     assert_eq!(bench["lines"].as_array().unwrap().len(), 4);
     assert!(bench["lines"][0]["median_seconds"].as_f64() > Some(0.0));

@@ -210,7 +210,7 @@ impl<P: Pipeline> Session<P> {
         progress: &dyn Progress,
         read: impl FnOnce(&Path) -> Result<P::Recipe>,
     ) -> Result<Session<P>> {
-        let recipe = read(&files.dir)?;
+        let recipe = read(files.directory()?)?;
         let (candidates, why) = options.device.candidates(options.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));

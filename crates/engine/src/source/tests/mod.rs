@@ -1,3 +1,4 @@
+mod gguf;
 mod hub;
 mod layouts;
 mod names;
@@ -39,11 +40,12 @@ impl Progress for Heard {
     fn end(&self) {}
 }
 
-/// Caches in a directory of their own, a hub nobody listens at, and no pip.
+/// Caches in a directory of their own, a hub nobody listens at, and no pip. A machine that does other work too is waited
+/// for: only a test of silence itself must be short of patience.
 fn options(tmp: &TempDir) -> Options {
     let mut options = Options::new(tmp.path().join("hub"), tmp.path().join("sconce"));
     options.endpoint = nobody();
-    options.patience = Patience { connect: Duration::from_millis(500), silence: Duration::from_millis(500) };
+    options.patience = Patience { connect: Duration::from_secs(20), silence: Duration::from_secs(20) };
     options.pip = vec![vec!["sconce-test-no-such-pip".to_owned()]];
     options
 }

@@ -5,25 +5,39 @@ use super::*;
 #[test]
 fn understands_what_users_write() {
     let parse = |text: &str| text.parse::<Reference>().unwrap();
-    let hub = |repo: &str, revision: Option<&str>| Reference::Hub {
+    let chosen = |repo: &str, revision: Option<&str>, choice: Choice| Reference::Hub {
         repo: repo.to_owned(),
         revision: revision.map(str::to_owned),
+        choice,
     };
-    let wheel = |package: &str, version: Option<&str>, folder: Option<&str>| Reference::Wheel {
+    let hub = |repo: &str, revision: Option<&str>| chosen(repo, revision, Choice::Usual);
+    let tag = |tag: &str| Choice::Quantisation(tag.to_owned());
+    let file = |file: &str| Choice::File(file.to_owned());
+    let wheel = |package: &str, version: Option<&str>, inside: Option<&str>| Reference::Wheel {
         package: package.to_owned(),
         version: version.map(str::to_owned),
-        folder: folder.map(str::to_owned),
+        inside: inside.map(str::to_owned),
     };
     assert_eq!(parse("BAAI/bge-small-en-v1.5"), hub("BAAI/bge-small-en-v1.5", None));
     assert_eq!(parse("org/name@refs/pr/3"), hub("org/name", Some("refs/pr/3")));
     assert_eq!(parse("org/name@v1.0"), hub("org/name", Some("v1.0")));
+    assert_eq!(parse("org/name:q4_k_m"), chosen("org/name", None, tag("q4_k_m")));
+    assert_eq!(parse("org/name@refs/pr/3:UD-Q4_K_XL"), chosen("org/name", Some("refs/pr/3"), tag("UD-Q4_K_XL")));
+    assert_eq!(parse("org/name/x.Q8_0.gguf"), chosen("org/name", None, file("x.Q8_0.gguf")));
+    let part = "BF16/x y-00001-of-00002.gguf";
+    assert_eq!(parse(&format!("org/name/{part}@v1/2")), chosen("org/name", Some("v1/2"), file(part)));
+    assert_eq!(parse("org/name.gguf"), hub("org/name.gguf", None));
+    assert_eq!(parse("pip:m/a/x.gguf"), wheel("m", None, Some("a/x.gguf")));
     assert_eq!(parse("pip:some-model"), wheel("some-model", None, None));
     assert_eq!(parse("pip:some_model==1.0.post1"), wheel("some_model", Some("1.0.post1"), None));
     assert_eq!(parse("pip:m==1.0/a/b/"), wheel("m", Some("1.0"), Some("a/b")));
     assert_eq!(parse("minilm"), Reference::Short(&SHORT_NAMES[0]));
+    assert_eq!(parse("smollm"), Reference::Short(&SHORT_NAMES[1]));
     let tmp = TempDir::new().unwrap();
     let here = tmp.path().to_str().unwrap();
     assert_eq!(parse(here), Reference::Dir(tmp.path().to_owned()));
+    fs::write(tmp.path().join("x.GGUF"), "").unwrap();
+    assert_eq!(parse(&format!("{here}/x.GGUF")), Reference::Gguf(tmp.path().join("x.GGUF")));
 }
 
 #[test]
@@ -66,27 +80,54 @@ fn refuses_what_names_nothing() {
         "pip:x/C:y",
         "örg/name",
         "org/näme",
+        "org/name:",
+        "org/name:-x",
+        "org/name:a/b",
+        "org/name:a:b",
+        "org/name:Q4_K_M@main",
+        "org/name/",
+        "org/name/.gguf",
+        "org/name/x/.gguf",
+        "org/name//x.gguf",
+        "org/name/../x.gguf",
+        "org/name/x.gguf:Q4_K_M",
+        "org/name@main/x.gguf",
+        "./x.gguf",
+        "/nowhere/x.gguf",
     ] {
         says(text.parse::<Reference>(), &forms);
     }
     says("./nowhere".parse::<Reference>(), &["no such directory"]);
+    says("./x.gguf".parse::<Reference>(), &["no such file"]);
+    says("org/name:Q4_K_M@v1".parse::<Reference>(), &["before the quantisation: org/name@revision:QUANTISATION"]);
+    says("org/name@v1/x.gguf".parse::<Reference>(), &["after the file: org/name/file.gguf@revision"]);
+    says("org/name/x.gguf:Q8_0".parse::<Reference>(), &["the file alone"]);
+    says("org/name/x.txt".parse::<Reference>(), &["a .gguf file in it"]);
     let tmp = TempDir::new().unwrap();
     fs::write(tmp.path().join("f"), "").unwrap();
-    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file"]);
+    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file, and no .gguf"]);
 }
 
 /// Whatever is written, nothing panics, and what is accepted cannot climb.
 #[test]
 fn any_text_is_taken_or_refused() {
-    let pieces = ["..", "/", "\\", "@", "pip:", "==", "a", "-", ".", "~", "é", "\0", " ", "org/name", ":", "%2e"];
+    let pieces =
+        ["..", "/", "\\", "@", "pip:", "==", "a", "-", ".", "~", "é", "\0", " ", "org/name", ":", "%2e", ".gguf"];
     let mut state = 7;
     for _ in 0..20_000 {
         let count = random(&mut state) % 7;
         let text: String = (0..count).map(|_| pieces[random(&mut state) as usize % pieces.len()]).collect();
         let parts = match text.parse() {
-            Ok(Reference::Hub { repo, revision }) => vec![repo, revision.unwrap_or("x".to_owned())],
-            Ok(Reference::Wheel { package, version, folder }) => {
-                vec![package, version.unwrap_or("x".to_owned()), folder.unwrap_or("x".to_owned())]
+            Ok(Reference::Hub { repo, revision, choice }) => {
+                let choice = match choice {
+                    Choice::Usual => "x".to_owned(),
+                    Choice::Quantisation(tag) => tag,
+                    Choice::File(file) => file,
+                };
+                vec![repo, revision.unwrap_or("x".to_owned()), choice]
+            }
+            Ok(Reference::Wheel { package, version, inside }) => {
+                vec![package, version.unwrap_or("x".to_owned()), inside.unwrap_or("x".to_owned())]
             }
             _ => continue,
         };

@@ -165,7 +165,7 @@ impl State {
                 && let Some(bytes) = repo.files.get(name)
             {
                 let hash: String = Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect();
-                let large = [".safetensors", ".bin", ".pt", ".model"].iter().any(|end| name.ends_with(end));
+                let large = [".safetensors", ".bin", ".pt", ".model", ".gguf"].iter().any(|end| name.ends_with(end));
                 let mut etag = if large { &hash[..] } else { &hash[..40] };
                 if let Some(Fault::Etag(other)) = fault {
                     etag = other;

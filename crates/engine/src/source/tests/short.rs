@@ -11,6 +11,7 @@ const WHEEL: &str = "tiny_wheel-1.0-py3-none-any.whl";
 static TINY: ShortName = ShortName {
     name: "tiny",
     repo: "org/tiny",
+    gguf: None,
     package: "tiny-wheel",
     version: "1.0",
     pins: &[
@@ -107,10 +108,11 @@ fn a_pinned_file_must_be_itself() {
 }
 
 #[test]
-fn minilm_is_pinned_whole() {
-    let [minilm] = &SHORT_NAMES;
-    for (_, hash) in minilm.pins {
+fn the_short_names_are_pinned_whole() {
+    let [minilm, smollm] = &SHORT_NAMES;
+    for (_, hash) in minilm.pins.iter().chain(smollm.pins) {
         assert!(hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));
     }
     assert!(minilm.pins[0].1.starts_with("53aa5117") && minilm.pins[0].1.ends_with("9db"));
+    assert_eq!(smollm.gguf, Some(smollm.pins[0].0));
 }

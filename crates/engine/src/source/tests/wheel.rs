@@ -88,9 +88,9 @@ fn several_models_must_be_chosen_from() {
     let tmp = TempDir::new().unwrap();
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/a", "pkg/b/c"], &model_files()));
     let options = with(&pip, &tmp);
-    says(resolve(&hub_ref("pip:some-pkg"), &options, &()), &["several models (pkg/a, pkg/b/c)", "pip:some-pkg/FOLDER"]);
+    says(resolve(&hub_ref("pip:some-pkg"), &options, &()), &["several models (pkg/a, pkg/b/c)", "pip:some-pkg/PATH"]);
     assert!(resolve(&hub_ref("pip:some-pkg/pkg/b/c"), &options, &()).unwrap().dir.ends_with("pkg/b/c"));
-    says(resolve(&hub_ref("pip:some-pkg/pkg/x"), &options, &()), &["no folder pkg/x", "pkg/a"]);
+    says(resolve(&hub_ref("pip:some-pkg/pkg/x"), &options, &()), &["no folder or file pkg/x", "pkg/a"]);
     assert_eq!(pip.calls().len(), 1);
 }
 

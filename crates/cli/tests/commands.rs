@@ -225,11 +225,10 @@ fn devices_pull_and_bench_speak_json() {
     parts.iter().for_each(|part| std::fs::write(part, [0; 1024]).unwrap());
     let first = parts[0].to_str().unwrap();
     assert_eq!(parse(&out(&["pull", first, "--json"], b""))["gguf"][1], parts[1].to_str().unwrap());
-    let pulled = run(&["pull", tmp.path().to_str().unwrap()]);
+    let pulled = sconce(&["pull", tmp.path().to_str().unwrap()], b"");
     assert_eq!(String::from_utf8_lossy(&pulled.stdout).trim(), first);
     assert!(String::from_utf8_lossy(&pulled.stderr).contains("GGUF of 2.00 KiB in 2 parts"), "{pulled:?}");
-    let refused = run(&["embed", "-m", first, "x"]);
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("is a GGUF, and this task reads"), "{refused:?}");
+    assert!(err(&["embed", "-m", first, "x"], b"").contains("is a GGUF, and this task reads"));
     let bench = parse(&out(&["bench", "-m", &dir, "--seconds", "0.05", "--json"], b""));
     assert_eq!(bench["lines"].as_array().unwrap().len(), 4);
     assert!(bench["lines"][0]["median_seconds"].as_f64() > Some(0.0));

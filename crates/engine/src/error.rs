@@ -50,6 +50,9 @@ pub enum Error {
         /// A way out.
         advice: String,
     },
+    /// A conversation does not become a prompt.
+    #[error(transparent)]
+    Template(#[from] crate::text::chat::TemplateError),
     /// One of the texts has no vector.
     #[error("text {}: {why}", text + 1)]
     Text {

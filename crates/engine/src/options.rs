@@ -2,7 +2,7 @@
 
 use crate::verdict::{Verdict, verdict_path};
 use crate::{Error, Result, source};
-use sconce_ops::{DType, Device, DeviceInfo, Policy};
+use sconce_ops::{DType, Device, DeviceInfo, Keep, Policy};
 use std::str::FromStr;
 
 /// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
@@ -54,6 +54,8 @@ pub struct LoadOptions {
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
+    /// What language models keep their matrices in on a CPU; `None`: what their files hold.
+    pub keep: Option<Keep>,
     /// What the ladder may do.
     pub policy: Policy,
     /// The most tokens in a batch; `None` takes what suits the device.
@@ -78,6 +80,7 @@ impl LoadOptions {
             device: DeviceChoice::Auto,
             fallback: false,
             dtype: DType::F32,
+            keep: None,
             policy: Policy::default(),
             batch_tokens: None,
             source,

@@ -16,6 +16,8 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// Bytes of weights, as packed for the device.
     pub weights: u64,
+    /// Bytes of the cache of keys and values, of language models.
+    pub cache: u64,
     /// The most bytes that tensors of one batch hold at once.
     pub workspace: u64,
     /// Tokens of the batch that was planned for.
@@ -66,8 +68,10 @@ impl Plan {
             return Err(Error::Plan { device: self.device, refusals });
         }
         self.check_unread()?;
-        if self.weights.saturating_add(self.workspace) > free {
+        if self.weights.saturating_add(self.workspace).saturating_add(self.cache) > free {
             let advice = match self.dtype {
+                _ if self.weights.saturating_add(self.workspace) <= free => "try a smaller --context",
+                DType::F32 if self.cache > 0 => "try --dtype q4_k",
                 _ if self.weights < free && self.batch_tokens > self.max_tokens => "try a smaller --batch-tokens",
                 DType::F32 => "try --dtype bf16",
                 _ => "try another --device",
@@ -76,7 +80,7 @@ impl Plan {
                 device: self.device,
                 dtype: self.dtype,
                 weights: self.weights,
-                workspace: self.workspace,
+                workspace: self.workspace.saturating_add(self.cache),
                 tokens: self.batch_tokens,
                 free,
                 advice: advice.into(),

@@ -1,6 +1,6 @@
 //! Loading a model onto a device and running sequences through it: what every task shares.
 
-use crate::load::{Checkpoint, json};
+use crate::load::{Checkpoint, Model};
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::source::{self, Files, Progress, Reference};
@@ -90,10 +90,8 @@ pub(crate) struct Parts {
 
 impl Parts {
     fn open(root: &Path, dtype: DType, place: Place) -> Result<Parts> {
-        let path = root.join("config.json");
-        // Static models keep nothing but a table and a tokenizer.
-        let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
-        let weights = Weights::new(Arc::new(Checkpoint::open(root)?), dtype, place.clone());
+        let Model { config, store, .. } = Model::open(root)?;
+        let weights = Weights::new(store, dtype, place.clone());
         Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
     }
 
@@ -351,6 +349,7 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         dtype: options.dtype,
         steps,
         weights,
+        cache: 0,
         workspace: ladder.ledger.peak() - weights,
         batch_tokens,
         max_tokens,

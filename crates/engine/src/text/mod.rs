@@ -4,6 +4,7 @@ pub(crate) mod aggregate;
 pub(crate) mod chat;
 pub(crate) mod gguf;
 mod guard;
+pub(crate) mod lm;
 mod open;
 mod recipe;
 mod special;

@@ -81,7 +81,7 @@ impl Source<'_> {
         match (w.keep(), self.raw.stored) {
             (Keep::File, Stored::Blocks(quant)) if quant.packs() && !turned => Kept::Blocks(quant),
             (Keep::File, Stored::Float(dtype)) if w.dtype() == DType::F32 => Kept::Float(dtype),
-            (Keep::Blocks(quant), _) if quant.bytes(k).is_some() => Kept::Blocks(quant),
+            (Keep::Blocks(quant), _) if quant.bytes(k).is_some() && quant.quantizes() => Kept::Blocks(quant),
             // Rows that are no whole blocks of 256 may still be of 32.
             (Keep::Blocks(_), _) if Quant::Q8_0.bytes(k).is_some() => Kept::Blocks(Quant::Q8_0),
             _ => Kept::Float(w.dtype()),
@@ -114,7 +114,9 @@ impl Source<'_> {
                 let mut values = vec![0f32; k];
                 self.read(row, &mut values);
                 let mut bytes = Vec::new();
-                quant::quantize(quant, &values, &mut bytes);
+                // Whole blocks of a format that is made: `kept` asks for no other.
+                let made = quant::quantize(quant, &values, &mut bytes).is_ok();
+                debug_assert!(made);
                 Cow::Owned(bytes)
             }
         }

@@ -4,7 +4,7 @@
 use super::Quant;
 use super::format::{Fix, fix};
 use crate::cpu::ints::Ints;
-use crate::cpu::{IntKernel, Isa};
+use crate::cpu::{IntKernel, Isa, Lanes};
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
@@ -128,14 +128,14 @@ impl IntKernel for Quantize<'_> {
     fn run<S: Ints>(self) {
         let (steps, _) = self.x.as_chunks::<STEP>();
         for (x, out) in steps.iter().zip(self.out.chunks_exact_mut(self.rows)) {
-            out[self.row].write(quantized(x, self.fix));
+            out[self.row].write(quantized::<S::L>(x, self.fix));
         }
     }
 }
 
-/// Plain loops over arrays, which the compiler turns into vectors of the kernel's instruction set.
+/// Mostly plain loops over arrays, which the compiler turns into vectors of the kernel's instruction set.
 #[inline(always)]
-fn quantized(x: &[f32; STEP], fix: Fix) -> Step {
+fn quantized<S: Lanes>(x: &[f32; STEP], fix: Fix) -> Step {
     // Compared as integers, by which what is no number is the largest of all: then so is the scale, and the result.
     let mut largest = 0;
     for x in x {
@@ -144,24 +144,35 @@ fn quantized(x: &[f32; STEP], fix: Fix) -> Step {
     let largest = f32::from_bits(largest);
     // Below this the reciprocal would overflow, and any sum is as good without the step.
     let inverse = if largest > 1e-35 { 127.0 / largest } else { 0.0 };
-    let mut values = [0; STEP];
-    for (value, x) in values.iter_mut().zip(x) {
-        // Adding 1.5·2²³ rounds to the nearest whole number, ties to even, and leaves it in the lowest bits.
-        *value = (x * inverse + 12_582_912.0).to_bits() as i8;
+    // Adding 1.5·2²³ rounds to the nearest whole number, ties to even, and leaves it in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let (mut values, mut rounded) = ([0; STEP], [0.0; STEP]);
+    for (i, x) in x.iter().enumerate() {
+        let shifted = x * inverse + ROUND;
+        values[i] = shifted.to_bits() as i8;
+        rounded[i] = shifted - ROUND;
     }
-    let mut sums = [0i32; 2];
-    for (sum, values) in sums.iter_mut().zip(values.as_chunks::<{ STEP / 2 }>().0) {
-        for value in values {
-            *sum += i32::from(*value);
+    // Sums of small whole numbers, exact in f32.
+    let mut sums = [0.0; 2];
+    for (sum, rounded) in sums.iter_mut().zip(rounded.as_chunks::<{ STEP / 2 }>().0) {
+        // SAFETY: 16 elements are whole vectors of every instruction set, which `S` names by `run_ints`.
+        unsafe {
+            let mut total = S::load(rounded.as_ptr());
+            let mut i = S::WIDTH;
+            while i < STEP / 2 {
+                total = S::add(total, S::load(rounded.as_ptr().add(i)));
+                i += S::WIDTH;
+            }
+            *sum = S::sum(total);
         }
     }
     let scale = largest / 127.0;
-    let whole = sums[0] + sums[1];
+    if fix.parts() == 1 {
+        sums = [sums[0] + sums[1], 0.0];
+    }
     let fix = match fix {
-        Fix::Start { offset, parts: 1 } => [-offset * whole, 0],
-        Fix::Start { offset, .. } => sums.map(|sum| -offset * sum),
-        Fix::Sums { parts: 1 } => [(scale * whole as f32).to_bits() as i32, 0],
-        Fix::Sums { .. } => sums.map(|sum| (scale * sum as f32).to_bits() as i32),
+        Fix::Start { offset, .. } => sums.map(|sum| -offset * sum as i32),
+        Fix::Sums { .. } => sums.map(|sum| (scale * sum).to_bits() as i32),
     };
     Step { values, scale, fix }
 }

@@ -18,6 +18,16 @@ pub(super) enum Fix {
     Sums { parts: usize },
 }
 
+impl Fix {
+    /// In how many parts of 32 elements.
+    #[inline(always)]
+    pub(super) fn parts(self) -> usize {
+        match self {
+            Fix::Start { parts, .. } | Fix::Sums { parts } => parts,
+        }
+    }
+}
+
 /// The scales of 32 elements and their least values; one or two of each.
 pub(super) struct Scales<S: Ints> {
     pub(super) scale: [Floats<S>; 2],

@@ -129,7 +129,12 @@ pub(super) unsafe fn negative<S: Ints>(v: Floats<S>) -> Floats<S> {
 
 /// d times the bytes of two parts from `part` on.
 #[inline(always)]
-pub(super) unsafe fn times<S: Ints>(d: Floats<S>, parts: &[[u8; ROWS]; 16], part: usize, strip: usize) -> [Floats<S>; 2] {
+pub(super) unsafe fn times<S: Ints>(
+    d: Floats<S>,
+    parts: &[[u8; ROWS]; 16],
+    part: usize,
+    strip: usize,
+) -> [Floats<S>; 2] {
     unsafe {
         let at = strip * S::L::WIDTH;
         let first = S::L::mul(d, S::float_u8(parts[part].as_ptr().add(at)));

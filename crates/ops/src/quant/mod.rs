@@ -19,9 +19,9 @@ mod tests;
 
 pub(crate) use activations::{Activations, RowOf};
 pub use dequantize::dequantize;
-pub(crate) use quantize::quantize;
 pub use packed::Packed;
 pub use product::matmul;
+pub use quantize::quantize;
 pub(crate) use product::{Split, multiply};
 
 use crate::{Error, Result};

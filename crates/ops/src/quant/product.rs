@@ -13,7 +13,7 @@ use super::activations::{Activations, MAX_TILE, STEP, Step};
 use super::format::{Format, Scales, chunk_bytes, fix, with_format};
 use super::{Packed, Quant};
 use crate::cpu::gemm::{PANEL, Sink};
-use crate::cpu::ints::{Ints, ROWS};
+use crate::cpu::ints::{Ints, LINE, ROWS};
 use crate::cpu::rows::Output;
 use crate::cpu::{IntKernel, Isa, Kernel, Lanes};
 use rayon::prelude::*;
@@ -25,6 +25,9 @@ type Tile = [[f32; PANEL]; MAX_TILE];
 
 /// Panels of weights to a sink's columns.
 const PANELS: usize = PANEL / ROWS;
+
+/// How far before its use a line is asked for. The processor's own foresight ends at each page.
+const AHEAD: usize = 4096;
 
 /// Columns, [`PANEL`] at a time, that `w` has.
 pub(crate) fn columns(w: &Packed) -> usize {
@@ -105,6 +108,9 @@ impl Job<'_> {
             // SAFETY: a whole chunk; a chunk has BLOCK / 32 steps, and so has each row.
             unsafe {
                 let chunk = chunk.as_ptr();
+                for line in (0..chunk_bytes::<F>()).step_by(LINE) {
+                    S::prefetch(chunk.wrapping_add(AHEAD + line));
+                }
                 let head = F::head(chunk);
                 for step in 0..F::BLOCK / STEP {
                     let mut strip = 0;
@@ -145,14 +151,20 @@ impl Job<'_> {
                     let (scale, least) = scales[i];
                     let to = sums.add(i * S::L::WIDTH);
                     let mut sum = S::L::load(to);
-                    let per_part = 8 / F::PARTS;
-                    for part in 0..F::PARTS {
-                        let lines = &lines[i][part * per_part..][..per_part];
-                        let values = x.values.as_ptr().add(part * per_part * 4);
-                        let start = S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 });
-                        let dots = S::float(S::dot(F::BITS, start, lines, values));
-                        sum = S::L::fma(S::L::mul(scale[part], S::L::splat(x.scale)), dots, sum);
-                        if F::OFFSET.is_none() {
+                    let a = S::L::splat(x.scale);
+                    if F::PARTS == 1 {
+                        let dots = S::float(S::dot(F::BITS, start::<S, F>(x, 0), &lines[i], x.values.as_ptr()));
+                        sum = S::L::fma(S::L::mul(scale[0], a), dots, sum);
+                    } else {
+                        let (first, second) = lines[i].split_at(4);
+                        let (lower, upper) = (x.values.as_ptr(), x.values.as_ptr().add(STEP / 2));
+                        let first = S::float(S::dot(F::BITS, start::<S, F>(x, 0), first, lower));
+                        let second = S::float(S::dot(F::BITS, start::<S, F>(x, 1), second, upper));
+                        let both = S::L::fma(scale[1], second, S::L::mul(scale[0], first));
+                        sum = S::L::fma(both, a, sum);
+                    }
+                    if F::OFFSET.is_none() {
+                        for part in 0..F::PARTS {
                             sum = S::L::fma(least[part], S::L::splat(f32::from_bits(x.fix[part] as u32)), sum);
                         }
                     }
@@ -161,6 +173,13 @@ impl Job<'_> {
             }
         }
     }
+}
+
+/// Where the sum of products of a part starts.
+#[inline(always)]
+unsafe fn start<S: Ints, F: Format>(x: &Step, part: usize) -> S::I {
+    // SAFETY: the caller's.
+    unsafe { S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 }) }
 }
 
 /// Tasks that a product is split into: tiles of x times runs of columns.

@@ -218,7 +218,7 @@ impl Source {
 
     fn rotary(mut self, heads: usize) -> Result<Source, String> {
         let rows = self.rows()?;
-        if heads == 0 || rows % heads != 0 || rows / heads % 2 != 0 || rows == 0 {
+        if heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
             return Err(format!("its {rows} rows do not divide into {heads} heads of even size"));
         }
         self.undo = Undo::Rotary { heads };

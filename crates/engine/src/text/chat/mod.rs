@@ -167,10 +167,12 @@ impl ChatTemplates {
                 return Err(TemplateError::Input("chat_template is neither a text nor a list of templates".into()));
             }
         }
-        match (&templates.default, &templates.tool_use) {
-            (None, None) => Err(TemplateError::Absent),
-            _ => Ok(templates),
-        }
+        Ok(templates)
+    }
+
+    /// One for everything, or none.
+    pub(crate) fn of(default: Option<ChatTemplate>) -> ChatTemplates {
+        ChatTemplates { default, tool_use: None }
     }
 
     /// The one for chats with or without tools.

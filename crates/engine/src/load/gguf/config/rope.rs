@@ -125,15 +125,22 @@ fn longrope(keys: &Keys, turned: usize) -> Result<Config, Fault> {
 /// 1 where λ < c/h, `factor` where λ > c/l, else 1 / ((1 − s)/factor + s) with s = (c/λ − l)/(h − l).
 /// Only c/l and c/h matter, so l = 1 does for all; what Llama itself has is tried first.
 fn llama3(keys: &Keys, divisors: &[f32], theta: f64, turned: usize) -> Result<Config, Fault> {
+    // The file has as many as there are, so nothing here is longer than it.
+    if divisors.len() != turned / 2 {
+        return Err(keys.fault(format!(
+            "divides {} frequencies (`rope_freqs.weight`) of {}",
+            divisors.len(),
+            turned / 2
+        )));
+    }
     let factor = divisors.iter().fold(1.0, |max: f64, &d| max.max(decimal(d)));
     let waves: Vec<f64> = (0..turned / 2).map(|i| TAU * theta.powf(2.0 * i as f64 / turned as f64)).collect();
     let fits = |&(low, high, context): &(f64, f64, f64)| {
-        waves.len() == divisors.len()
-            && waves.iter().zip(divisors).all(|(wave, &divisor)| {
-                let smooth = ((context / wave - low) / (high - low)).clamp(0.0, 1.0);
-                let expected = 1.0 / ((1.0 - smooth) / factor + smooth);
-                (expected - f64::from(divisor)).abs() <= 1e-4 * expected
-            })
+        waves.iter().zip(divisors).all(|(wave, &divisor)| {
+            let smooth = ((context / wave - low) / (high - low)).clamp(0.0, 1.0);
+            let expected = 1.0 / ((1.0 - smooth) / factor + smooth);
+            (expected - f64::from(divisor)).abs() <= 1e-4 * expected
+        })
     };
     let found = Some((1.0, 4.0, 8192.0)).filter(fits).or_else(|| fitted(divisors, &waves, factor).filter(fits));
     let (low, high, context) = found.ok_or_else(|| {
@@ -165,5 +172,5 @@ fn fitted(divisors: &[f32], waves: &[f64], factor: f64) -> Option<(f64, f64, f64
     let whole = longest.round();
     // The ratio is a round number in all that people write.
     let high = (longest / shortest * 1024.0).round() / 1024.0;
-    (whole >= 1.0 && whole < 1e9 && high > 1.0 && high.is_finite()).then_some((1.0, high, whole))
+    ((1.0..1e9).contains(&whole) && high > 1.0 && high.is_finite()).then_some((1.0, high, whole))
 }

@@ -1,0 +1,137 @@
+//! One answer in the making: chooses its tokens, makes text of them, and knows when it ends.
+
+use super::worker::Job;
+use super::{Event, Finish, Pick};
+use crate::sample::{Sampler, Text};
+use crate::text::stream::{Detok, Step, Stops};
+use crate::{Error, Result};
+use std::collections::BTreeSet;
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Weak};
+use tokenizers::Tokenizer;
+
+/// What ends an answer, and how long it may get.
+#[derive(Clone, Debug)]
+pub(crate) struct Ends {
+    /// Tokens by which the model ends.
+    pub(crate) tokens: Arc<BTreeSet<u32>>,
+    /// Texts that end it.
+    pub(crate) stop: Arc<[String]>,
+    /// The most tokens of an answer.
+    pub(crate) most: usize,
+}
+
+/// One answer.
+pub(super) struct Live {
+    answer: usize,
+    sampler: Sampler,
+    detok: Option<Detok>,
+    stops: Stops,
+    ends: Ends,
+    /// Tokens of the prompt, and of the answer.
+    prompt: usize,
+    picked: usize,
+    /// Chosen, and not yet shown.
+    picks: Vec<Pick>,
+    events: Sender<Result<Event>>,
+    /// There as long as somebody listens.
+    listener: Weak<()>,
+}
+
+/// How an answer goes on.
+pub(super) enum Turn {
+    Token(u32),
+    Ended,
+}
+
+impl Live {
+    /// Answer `answer` of a job.
+    pub(super) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
+        let ends = job.ends.clone();
+        Ok(Live {
+            answer,
+            sampler: Sampler::new(job.params.clone(), answer as u32),
+            detok: Some(Detok::new(tokenizer, true)),
+            stops: Stops::new(&ends.stop, false).map_err(Error::Input)?,
+            ends,
+            prompt: job.tokens.len(),
+            picked: 0,
+            picks: Vec::new(),
+            events: job.events.clone(),
+            listener: job.listener.clone(),
+        })
+    }
+
+    /// Chooses the next token behind `tokens` and tells what it makes.
+    pub(super) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
+        let text = Text { tokens, prompt: self.prompt };
+        let choice = match self.sampler.next(logits, text, None) {
+            Ok(choice) => choice,
+            Err(e) => {
+                self.tell(Err(Error::Input(e.to_string())));
+                return Turn::Ended;
+            }
+        };
+        if self.ends.tokens.contains(&choice.token) {
+            return self.end(Finish::End);
+        }
+        self.picked += 1;
+        self.picks.push(Pick { id: choice.token, logprobs: choice.logprobs });
+        let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
+        match self.stops.push(&text) {
+            Step::Stopped { text, stop } => {
+                self.show(text);
+                let stop = self.ends.stop.get(stop).cloned().unwrap_or_default();
+                self.tell(Ok(Event::End { answer: self.answer, finish: Finish::Stop(stop) }));
+                Turn::Ended
+            }
+            Step::Text(text) => {
+                if !text.is_empty() {
+                    self.show(text);
+                }
+                if self.picked >= self.ends.most { self.end(Finish::Length) } else { Turn::Token(choice.token) }
+            }
+        }
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn gone(&self) -> bool {
+        self.listener.upgrade().is_none()
+    }
+
+    /// Tells an error that ends it.
+    pub(super) fn fail(&self, error: Error) {
+        self.tell(Err(error));
+    }
+
+    /// What was held back, and the end.
+    fn end(&mut self, finish: Finish) -> Turn {
+        let rest = self.detok.take().map(Detok::finish);
+        let rest = rest.and_then(|rest| rest.ok()).unwrap_or_default();
+        match self.stops.push(&rest) {
+            Step::Stopped { text, stop } => {
+                self.show(text);
+                let stop = self.ends.stop.get(stop).cloned().unwrap_or_default();
+                self.tell(Ok(Event::End { answer: self.answer, finish: Finish::Stop(stop) }));
+            }
+            Step::Text(text) => {
+                let text = text + &self.stops.finish();
+                if !text.is_empty() || !self.picks.is_empty() {
+                    self.show(text);
+                }
+                self.tell(Ok(Event::End { answer: self.answer, finish }));
+            }
+        }
+        Turn::Ended
+    }
+
+    fn show(&mut self, text: String) {
+        let picks = std::mem::take(&mut self.picks);
+        self.tell(Ok(Event::Text { answer: self.answer, text, picks }));
+    }
+
+    fn tell(&self, event: Result<Event>) {
+        // Nobody listens any more if the caller was cancelled; the next step finds out.
+        let _ = self.events.send(event);
+    }
+}

@@ -1,0 +1,165 @@
+//! Generation: what is asked of a language model, and what comes back while it runs.
+
+mod live;
+mod model;
+mod worker;
+
+pub(crate) use live::Ends;
+pub(crate) use model::{LmPlan, Wish, plan, root_of};
+pub(crate) use worker::{Job, Worker};
+
+use crate::sample::{Logprobs, Params};
+use crate::{Error, Result};
+use std::sync::Arc;
+use std::sync::mpsc::Receiver;
+use std::time::{Duration, Instant};
+
+/// A text to go on from, and how.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// The text, or its tokens.
+    pub start: Start,
+    /// How tokens are chosen; the default is what the model's own files recommend.
+    pub params: Option<Params>,
+    /// The most tokens of an answer; `None`: as many as there is room for.
+    pub max_tokens: Option<usize>,
+    /// Texts that end an answer. They are never shown, and no part of them.
+    pub stop: Vec<String>,
+    /// Whether the answer begins with the prompt.
+    pub echo: bool,
+    /// Whether an answer goes on behind the model's own end.
+    pub ignore_end: bool,
+}
+
+/// What a generation starts from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Start {
+    /// A text. What looks like a control token in it is text.
+    Text(String),
+    /// A text in which control tokens are what they look like: what a chat template wrote.
+    Rendered(String),
+    /// Tokens.
+    Tokens(Vec<u32>),
+}
+
+impl Default for Start {
+    fn default() -> Start {
+        Start::Text(String::new())
+    }
+}
+
+/// One chosen token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Pick {
+    /// Its id.
+    pub id: u32,
+    /// How likely it and others were, if that was asked for.
+    pub logprobs: Option<Logprobs>,
+}
+
+/// Why an answer ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Finish {
+    /// The model said so.
+    End,
+    /// One of the stop texts came.
+    Stop(String),
+    /// There was no room for more, or no more was asked for.
+    Length,
+}
+
+/// What happens to an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Event {
+    /// It grows, by whole characters. Tokens that have not made one yet come with the text that they become.
+    Text {
+        /// Which of the answers.
+        answer: usize,
+        /// What is new.
+        text: String,
+        /// The tokens behind it.
+        picks: Vec<Pick>,
+    },
+    /// It ends.
+    End {
+        /// Which of the answers.
+        answer: usize,
+        /// Why.
+        finish: Finish,
+    },
+}
+
+/// Events of one request, as they come. Dropping it cancels what is not done.
+pub struct Stream {
+    pub(crate) events: Receiver<Result<Event>>,
+    /// While it is there, somebody listens.
+    pub(crate) _listener: Arc<()>,
+    pub(crate) left: usize,
+    pub(crate) prompt_tokens: usize,
+}
+
+impl Stream {
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// All of it, once it is done.
+    pub fn wait(self) -> Result<Generation> {
+        let (begun, prompt_tokens, answers) = (Instant::now(), self.prompt_tokens, self.left);
+        let mut all: Vec<Answer> = (0..answers).map(|_| Answer::default()).collect();
+        let mut first = None;
+        for event in self {
+            match event? {
+                Event::Text { answer, text, picks } => {
+                    first.get_or_insert_with(|| begun.elapsed());
+                    all[answer].text.push_str(&text);
+                    all[answer].picks.extend(picks);
+                }
+                Event::End { answer, finish } => all[answer].finish = Some(finish),
+            }
+        }
+        Ok(Generation { answers: all, prompt_tokens, first, took: begun.elapsed() })
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Result<Event>> {
+        if self.left == 0 {
+            return None;
+        }
+        let event = self.events.recv().unwrap_or_else(|_| Err(Error::Input("the model's thread is gone".into())));
+        match &event {
+            Ok(Event::Text { .. }) => {}
+            Ok(Event::End { .. }) => self.left -= 1,
+            Err(_) => self.left = 0,
+        }
+        Some(event)
+    }
+}
+
+/// An answer, complete.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Answer {
+    /// Its text.
+    pub text: String,
+    /// Its tokens.
+    pub picks: Vec<Pick>,
+    /// Why it ended.
+    pub finish: Option<Finish>,
+}
+
+/// What came of a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// The answers.
+    pub answers: Vec<Answer>,
+    /// Tokens of the prompt.
+    pub prompt_tokens: usize,
+    /// Until the first text came.
+    pub first: Option<Duration>,
+    /// Until the end.
+    pub took: Duration,
+}

@@ -1,0 +1,226 @@
+//! A language model on its device: what it takes, planned before it is loaded, and one step of it.
+
+use crate::load::Model;
+use crate::plan::Plan;
+use crate::schedule::Step;
+use crate::{Error, LoadOptions, Result};
+use crate::kv::Blocks;
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
+use sconce_ops::{Cache, CacheShape, DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+
+/// Tokens of a page of the cache. Small enough that sequences of a few tokens waste little, large enough that their rows are read
+/// in runs.
+pub(crate) const PAGE: usize = 16;
+
+/// How a language model is laid out, beyond what every model has.
+#[derive(Clone, Debug)]
+pub(crate) struct LmPlan {
+    /// Ops, weights and workspace.
+    pub(crate) plan: Plan,
+    /// What matrices are kept in.
+    pub(crate) keep: Keep,
+    /// What keys and values are kept in.
+    pub(crate) cache_dtype: DType,
+    /// Pages of the cache.
+    pub(crate) pages: usize,
+    /// The longest sequence.
+    pub(crate) context: usize,
+    /// Tokens and sequences of a step.
+    pub(crate) step_tokens: usize,
+    pub(crate) sequences: usize,
+}
+
+/// What is asked of the plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Wish {
+    pub(crate) context: Option<usize>,
+    pub(crate) cache_tokens: Option<usize>,
+    pub(crate) cache_dtype: Option<DType>,
+    pub(crate) sequences: usize,
+}
+
+/// The longest sequence that is made room for unless more is asked for: what people's chats come to.
+const USUAL_CONTEXT: usize = 8192;
+
+/// Tokens that a step computes: prompts go in chunks of these, and those who decode wait no longer than that.
+const STEP_TOKENS: usize = 512;
+
+/// Works out what the model in `root` takes on `device`, without reading a weight.
+pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wish) -> Result<LmPlan> {
+    let ladder = Ladder::new(options.policy.clone());
+    let place = Place::phantom(device);
+    let keep = options.keep.unwrap_or(match options.dtype {
+        DType::F32 => Keep::File,
+        _ => Keep::Activations,
+    });
+    let model = Model::open(root)?;
+    let trained = trained(&model.config)?;
+    let context = wish.context.unwrap_or(USUAL_CONTEXT).min(trained);
+    if wish.context.is_some_and(|wanted| wanted > trained) {
+        let what = format!("a context of {} tokens; the model was made for {trained}", wish.context.unwrap_or(0));
+        return Err(Error::file(root, what));
+    }
+    if context < 2 {
+        return Err(Error::file(root, format!("a context of {context} tokens holds no question and answer")));
+    }
+    let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
+    let (loaded, mut steps) = ladder.trace(|| LmModel::load(root, options, (keep, context), &place));
+    let (loaded, unread) = loaded?;
+    let weights = ladder.ledger.live();
+    ladder.ledger.reset_peak();
+    let (shape, limits) = (loaded.shape()?, loaded.encoder.limits());
+    // Half precision halves what every token reads, and loses less than any block format of weights does.
+    let usual = if keep == Keep::Activations || loaded.is_f32(root)? { options.dtype } else { DType::F16 };
+    let cache_dtype = wish.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
+    let rows = wish.cache_tokens.unwrap_or(context).max(context);
+    let pages = rows.div_ceil(PAGE);
+    let rehearse = || -> Result<()> {
+        let cache = Cache::new(shape, pages * PAGE, cache_dtype, &place)?;
+        let booked = ladder.ledger.live();
+        ladder.ledger.reset_peak();
+        // The longest prompt's last chunk, and as many who decode.
+        let table: std::sync::Arc<[u32]> = (0..pages as u32).collect();
+        let chunk = step_tokens.min(context);
+        let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+        loaded.run(&[piece(chunk)], &cache, &place)?;
+        let _ = booked;
+        Ok(())
+    };
+    let (rehearsed, run) = ladder.trace(rehearse);
+    rehearsed?;
+    steps.extend(run);
+    let cache = (shape.bytes(cache_dtype) as u64).saturating_mul((pages * PAGE) as u64);
+    let plan = Plan {
+        device,
+        dtype: options.dtype,
+        steps,
+        weights,
+        cache,
+        workspace: ladder.ledger.peak().saturating_sub(weights + cache),
+        batch_tokens: step_tokens,
+        max_tokens: context,
+        dimension: loaded.encoder.hidden_size(),
+        vocabulary: limits.vocabulary,
+        most_sequences: wish.sequences,
+        root: root.to_path_buf(),
+        unread,
+    };
+    Ok(LmPlan { plan, keep, cache_dtype, pages, context, step_tokens, sequences: wish.sequences })
+}
+
+/// The longest sequence that the model was made for.
+fn trained(config: &Value) -> Result<usize> {
+    let text = config.get("text_config").unwrap_or(config);
+    let named = ["max_position_embeddings", "n_positions"].iter().find_map(|key| text.get(*key).and_then(Value::as_u64));
+    // Where a configuration leaves it to its class; the model says what that is.
+    Ok(named.map_or(2048, |n| usize::try_from(n).unwrap_or(usize::MAX)))
+}
+
+/// Encoder and head, loaded.
+pub(crate) struct LmModel {
+    pub(crate) encoder: Box<dyn Encoder>,
+    pub(super) head: LmHead,
+}
+
+impl LmModel {
+    /// From the files in `root`, with the names of weights that were not read.
+    pub(crate) fn load(
+        root: &Path,
+        options: &LoadOptions,
+        (keep, context): (Keep, usize),
+        place: &Place,
+    ) -> Result<(LmModel, Vec<String>)> {
+        let mut model = Model::open(root)?;
+        model.config[CONTEXT] = context.into();
+        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
+        let encoder = encoder(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+        let head = lm_head(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+        Ok((LmModel { encoder, head }, weights.unused()))
+    }
+
+    pub(crate) fn shape(&self) -> Result<CacheShape> {
+        self.encoder.cache().ok_or_else(|| Error::Input("this model keeps nothing of its tokens, so it cannot go on".into()))
+    }
+
+    /// Whether the first matrix of the files is in f32.
+    fn is_f32(&self, root: &Path) -> Result<bool> {
+        let model = Model::open(root)?;
+        let names = model.store.names();
+        let matrix = names.iter().find(|name| name.ends_with("weight") && name.contains(".0."));
+        let raw = matrix.map(|name| model.store.get(name)).transpose()?.flatten();
+        Ok(raw.is_some_and(|raw| raw.stored == sconce_ops::Stored::Float(DType::F32)))
+    }
+
+    /// Logits of the rows that the pieces want.
+    pub(crate) fn run(&self, pieces: &[Piece], cache: &Cache, place: &Place) -> Result<Tensor> {
+        let batch = Batch::going_on(pieces, PAGE, cache, self.encoder.limits(), place)?;
+        let hidden = self.encoder.forward(&batch, &mut |_, _| ())?;
+        Ok(self.head.forward(&hidden)?)
+    }
+
+    /// A step of the scheduler: copies, then the model. Logits of the pieces that want them, in their order, `[wanted][vocabulary]`.
+    pub(crate) fn step<'a>(
+        &self,
+        step: &Step,
+        blocks: &Blocks,
+        tokens: impl Fn(crate::kv::SeqId) -> Option<&'a [u32]>,
+        cache: &Cache,
+        place: &Place,
+    ) -> Result<Vec<f32>> {
+        let (from, to): (Vec<u32>, Vec<u32>) = step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
+        if !from.is_empty() {
+            cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
+        }
+        let piece = |p: &crate::schedule::Piece| -> Result<Piece> {
+            let all = tokens(p.sequence).ok_or_else(|| Error::Input("a sequence without tokens".into()))?;
+            Ok(Piece {
+                ids: all[p.range.clone()].to_vec(),
+                start: p.range.start,
+                table: blocks.table(p.sequence).into(),
+                wanted: usize::from(p.sample),
+            })
+        };
+        let mut pieces = step.pieces.iter().map(piece).collect::<Result<Vec<_>>>()?;
+        // A chunk in the middle of a prompt wants nothing; something has to come out all the same.
+        let idle = pieces.iter().all(|p| p.wanted == 0);
+        if let Some(last) = pieces.last_mut().filter(|_| idle) {
+            last.wanted = 1;
+        }
+        let logits = self.run(&pieces, cache, place)?.to_f32()?;
+        if idle { Ok(Vec::new()) } else { Ok(logits) }
+    }
+
+    /// Runs a sequence of its own through a cache of its own, and sees that numbers come out.
+    pub(crate) fn prove(&self, cache_dtype: DType, place: &Place) -> Result<()> {
+        let cache = Cache::new(self.shape()?, PAGE, cache_dtype, place)?;
+        let limits = self.encoder.limits();
+        let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
+        let (first, rest) = ids.split_at(ids.len() / 2);
+        let table: std::sync::Arc<[u32]> = [0].into();
+        let piece = |ids: &[u32], start| Piece { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+        for piece in [piece(first, 0), piece(rest, first.len())] {
+            if piece.ids.is_empty() {
+                continue;
+            }
+            if !self.run(&[piece], &cache, place)?.to_f32()?.iter().all(|v| v.is_finite()) {
+                return Err(Error::Input("the model is not sound: its logits hold infinities or NaN; the weights may be damaged".into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Rows of a page.
+fn rows(page: u32) -> std::ops::Range<u32> {
+    page * PAGE as u32..(page + 1) * PAGE as u32
+}
+
+/// Where the model is, for messages.
+pub(crate) fn root_of(files: &crate::source::Files) -> PathBuf {
+    match &files.gguf {
+        Some(parts) => parts.first().cloned().unwrap_or_else(|| files.dir.clone()),
+        None => files.dir.clone(),
+    }
+}

@@ -1,0 +1,212 @@
+//! Language models.
+
+use crate::generate::{self, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
+use crate::load::Model;
+use crate::plan::Plan;
+use crate::sample::Params;
+use crate::session::Loaded;
+use crate::source::{self, Files, Progress, Reference};
+use crate::text::chat::{Message, Options};
+use crate::text::lm::Words;
+use crate::{Error, Generation, LoadOptions, Result};
+use sconce_ops::{Counted, DType, Device, Ladder};
+use serde_json::{Map, Value};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+
+/// What a language model is to have besides what every model has.
+#[derive(Clone, Copy, Debug)]
+pub struct LlmOptions {
+    /// The longest sequence, question and answer; `None`: what it was made for, up to 8,192.
+    pub context: Option<usize>,
+    /// Tokens that the cache keeps, of all sequences together; `None`: one of the longest.
+    pub cache_tokens: Option<usize>,
+    /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
+    pub cache_dtype: Option<DType>,
+    /// The most sequences that run at once.
+    pub sequences: usize,
+}
+
+impl Default for LlmOptions {
+    fn default() -> LlmOptions {
+        LlmOptions { context: None, cache_tokens: None, cache_dtype: None, sequences: 64 }
+    }
+}
+
+/// How a conversation becomes a text, besides its messages.
+#[derive(Clone, Debug, Default)]
+pub struct ChatOptions {
+    /// Schemas of functions the model may call, a list.
+    pub tools: Option<Value>,
+    /// Whatever else the template reads (`enable_thinking`, …).
+    pub extra: Map<String, Value>,
+}
+
+/// A language model that is loaded and proven.
+///
+/// Requests of any number of threads run together: each step of the model computes the next token of every answer, and a part of
+/// the prompts that are waiting.
+pub struct Llm {
+    words: Words,
+    planned: LmPlan,
+    files: Files,
+    ladder: Arc<Ladder>,
+    worker: Worker,
+}
+
+impl Llm {
+    /// Finds the files, plans, loads and proves the model. Nothing is loaded that the plan says cannot run or will not fit.
+    pub fn load(
+        reference: &Reference,
+        options: &LoadOptions,
+        llm: &LlmOptions,
+        progress: &dyn Progress,
+    ) -> Result<Llm> {
+        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, llm, progress)
+    }
+
+    /// The same from files that are here.
+    pub fn load_from(files: &Files, options: &LoadOptions, llm: &LlmOptions, progress: &dyn Progress) -> Result<Llm> {
+        let (candidates, why) = options.device.candidates(options.fallback);
+        if let Some(why) = why {
+            progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
+        }
+        for (i, device) in candidates.iter().enumerate() {
+            match (Self::on(*device, files, options, llm), candidates.get(i + 1)) {
+                (Err(e), Some(next)) if e.is_the_devices() => {
+                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
+                }
+                (result, _) => return result,
+            }
+        }
+        Err(Error::Input("there is no device to run on".into()))
+    }
+
+    /// What the model will take on `device`, without loading it.
+    pub fn plan_on(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOptions) -> Result<Plan> {
+        Ok(planned(device, files, options, llm)?.plan)
+    }
+
+    fn on(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOptions) -> Result<Llm> {
+        let info = device.info()?;
+        let options = &options.on(&info);
+        let planned = planned(device, files, options, llm)?;
+        planned.plan.check(info.free_bytes)?;
+        let root = root_of(files);
+        let words = Words::open(&root, &Model::open(&root)?)?;
+        let ladder = Ladder::new(options.policy.clone());
+        let worker = Worker::start(&planned, options, ladder.clone(), words.parsed.clone())?;
+        Ok(Llm { words, planned, files: files.clone(), ladder, worker })
+    }
+
+    /// The longest sequence, question and answer.
+    pub fn context(&self) -> usize {
+        self.planned.context
+    }
+
+    /// How the model's makers choose tokens.
+    pub fn params(&self) -> &Params {
+        &self.words.params
+    }
+
+    /// The text of tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.words.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+    }
+
+    /// The tokens of a text, as a request would have them.
+    pub fn encode(&self, start: &Start) -> Result<Vec<u32>> {
+        match start {
+            Start::Text(text) => self.words.encode(text),
+            Start::Rendered(text) => self.words.encode_rendered(text),
+            Start::Tokens(ids) => Ok(ids.clone()),
+        }
+    }
+
+    /// The text that a conversation becomes.
+    pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        let template = self.words.template(options.tools.is_some())?;
+        let options = Options {
+            tools: options.tools.as_ref(),
+            documents: None,
+            add_generation_prompt: true,
+            extra: options.extra.clone(),
+            ..Options::default()
+        };
+        Ok(template.render(messages, &options)?)
+    }
+
+    /// Starts a generation and gives what comes as it comes. Dropping the stream cancels it.
+    pub fn stream(&self, request: &Request) -> Result<Stream> {
+        let tokens = self.encode(&request.start)?;
+        let params = request.params.clone().unwrap_or_else(|| self.words.params.clone());
+        params.check(self.planned.plan.vocabulary).map_err(|invalid| Error::Input(invalid.to_string()))?;
+        let vocabulary = self.planned.plan.vocabulary;
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
+            return Err(Error::Input(format!("token {id} is beyond the model's {vocabulary} words")));
+        }
+        let context = self.planned.context;
+        if tokens.is_empty() {
+            return Err(Error::Input("the prompt has no tokens; give it at least one".into()));
+        }
+        if tokens.len() >= context {
+            let what = format!("the prompt has {} tokens, and the context is {context}: shorten it", tokens.len());
+            return Err(Error::Input(what + ", or make more room with --context"));
+        }
+        let room = context - tokens.len();
+        let most = request.max_tokens.unwrap_or(room);
+        if most == 0 || most > room {
+            let what = format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
+            return Err(Error::Input(what));
+        }
+        let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
+        let (events, inbox) = channel();
+        if request.echo {
+            let text = self.decode(&tokens)?;
+            for answer in 0..answers {
+                let _ = events.send(Ok(generate::Event::Text { answer, text: text.clone(), picks: Vec::new() }));
+            }
+        }
+        let ends = Ends {
+            tokens: if request.ignore_end { Arc::default() } else { self.words.ends.clone() },
+            stop: request.stop.clone().into(),
+            most,
+        };
+        let listener = Arc::new(());
+        self.worker.submit(Job { tokens, params: Arc::new(params), ends, events, listener: Arc::downgrade(&listener) })?;
+        Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
+    }
+
+    /// Runs all requests together and waits for each.
+    pub fn generate(&self, requests: &[Request]) -> Vec<Result<Generation>> {
+        let streams: Vec<_> = requests.iter().map(|request| self.stream(request)).collect();
+        streams.into_iter().map(|stream| stream?.wait()).collect()
+    }
+
+    /// The answer to a conversation, as it comes. `request` says how; its start is not looked at.
+    pub fn chat(&self, messages: &[Message], options: &ChatOptions, request: &Request) -> Result<Stream> {
+        let start = Start::Rendered(self.render(messages, options)?);
+        self.stream(&Request { start, ..request.clone() })
+    }
+}
+
+fn planned(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOptions) -> Result<LmPlan> {
+    let LlmOptions { context, cache_tokens, cache_dtype, sequences } = *llm;
+    let wish = Wish { context, cache_tokens, cache_dtype, sequences: sequences.max(1) };
+    generate::plan(&root_of(files), device, options, wish)
+}
+
+impl Loaded for Llm {
+    fn plan(&self) -> &Plan {
+        &self.planned.plan
+    }
+    fn files(&self) -> &Files {
+        &self.files
+    }
+    fn counts(&self) -> Vec<(Counted, u64)> {
+        self.ladder.counts()
+    }
+    fn peak_bytes(&self) -> u64 {
+        self.ladder.ledger.peak()
+    }
+}

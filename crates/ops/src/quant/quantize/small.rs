@@ -1,0 +1,76 @@
+//! The formats of 32 elements with one scale, rounded as GGML rounds them.
+
+use crate::quant::Quant;
+use crate::quant::blocks::put_codes;
+use half::f16;
+
+/// 1 / d, or 0 for a block of zeros.
+#[inline(always)]
+fn inverse(d: f32) -> f32 {
+    if d == 0.0 { 0.0 } else { 1.0 / d }
+}
+
+#[inline(always)]
+fn put_half(block: &mut [u8], at: usize, x: f32) {
+    block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
+}
+
+/// Halves away from zero, as C rounds; like the rest, without a call where the instruction set has none.
+#[inline(always)]
+fn round_away(x: f32) -> f32 {
+    let whole = x.abs() as i32 as f32;
+    (whole + f32::from(u8::from(x.abs() - whole >= 0.5))).copysign(x)
+}
+
+#[inline(always)]
+pub(super) fn q8_0(x: &[f32; 32], block: &mut [u8]) {
+    let mut largest = 0f32;
+    for x in x {
+        largest = largest.max(x.abs());
+    }
+    let d = largest / 127.0;
+    let inverse = inverse(d);
+    put_half(block, 0, d);
+    for (out, x) in block[2..].iter_mut().zip(x) {
+        *out = round_away(x * inverse) as i8 as u8;
+    }
+}
+
+/// Q4_0 and Q5_0: the element of largest size, with its sign, becomes the lowest code.
+#[inline(always)]
+pub(super) fn centred<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
+    let mut extreme = x[0];
+    for x in x {
+        if x.abs() > extreme.abs() {
+            extreme = *x;
+        }
+    }
+    let half = (1 << (BITS - 1)) as f32;
+    let d = extreme / -half;
+    let inverse = inverse(d);
+    let mut codes = [0; 32];
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = ((x * inverse + (half + 0.5)) as u8).min((1 << BITS) - 1);
+    }
+    put_half(block, 0, d);
+    put_codes(if BITS == 4 { Quant::Q4_0 } else { Quant::Q5_0 }, &codes, block);
+}
+
+/// Q4_1 and Q5_1: the range from the least to the greatest element.
+#[inline(always)]
+pub(super) fn with_least<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
+    let (mut least, mut greatest) = (x[0], x[0]);
+    for x in x {
+        (least, greatest) = (least.min(*x), greatest.max(*x));
+    }
+    let top = (1 << BITS) - 1;
+    let d = (greatest - least) / f32::from(top);
+    let inverse = inverse(d);
+    let mut codes = [0; 32];
+    for (code, x) in codes.iter_mut().zip(x) {
+        *code = (((x - least) * inverse + 0.5) as u8).min(top);
+    }
+    put_half(block, 0, d);
+    put_half(block, 2, least);
+    put_codes(if BITS == 4 { Quant::Q4_1 } else { Quant::Q5_1 }, &codes, block);
+}

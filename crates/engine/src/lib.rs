@@ -45,7 +45,7 @@ pub use error::{Error, Result};
 pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
 pub use load::Checkpoint;
-pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Stream};
+pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream};
 pub use llm::{ChatOptions, Llm, LlmOptions};
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};

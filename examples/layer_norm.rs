@@ -2,7 +2,9 @@
 //!
 //! `cargo run --release --example layer_norm [DEVICE]`: cpu, cuda or metal; by default the best there is.
 
-use sconce_engine::ops::{DType, Device, Ladder, LayerNorm, Place, Policy, Raw, Result, Rung, Store, Tensor, Weights};
+use sconce_engine::ops::{
+    DType, Device, Ladder, LayerNorm, Place, Policy, Raw, Result, Rung, Store, Stored, Tensor, Weights,
+};
 use std::sync::Arc;
 
 const SIZE: usize = 8;
@@ -18,7 +20,7 @@ impl Store for Ones {
             _ => return Ok(None),
         };
         let bytes: Vec<u8> = value.to_le_bytes().repeat(SIZE);
-        Ok(Some(Raw { dtype: DType::F32, dims: vec![SIZE], bytes: bytes.into() }))
+        Ok(Some(Raw { stored: Stored::Float(DType::F32), dims: vec![SIZE], bytes: bytes.into() }))
     }
     fn names(&self) -> Vec<String> {
         vec!["norm.weight".into(), "norm.bias".into()]

@@ -18,6 +18,7 @@ mod error;
 mod generate;
 mod image;
 mod kind;
+#[allow(dead_code, reason = "counts that a server will show")]
 mod kv;
 mod llm;
 mod load;
@@ -29,6 +30,7 @@ mod plan;
 mod reranker;
 mod run;
 mod sample;
+#[allow(dead_code, reason = "counts that a server will show")]
 mod schedule;
 mod sentence;
 mod session;
@@ -42,22 +44,22 @@ pub use classifier::{Classified, Classifier, Label, Representation, Scores, Text
 pub use clip::Clip;
 pub use embedder::{Embedder, Embeddings, Prompt};
 pub use error::{Error, Result};
+pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream};
 pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
-pub use load::Checkpoint;
-pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream};
 pub use llm::{ChatOptions, Llm, LlmOptions};
+pub use load::Checkpoint;
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};
 pub use options::{DeviceChoice, LoadOptions};
 pub use outputs::{Precision, Quantized, Ranges};
 pub use plan::Plan;
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
-pub use sample::Params;
+pub use sample::{Logprobs, Params};
 pub use session::Loaded;
 pub use sparse::{Sparse, SparseEmbeddings, SparseVector};
-pub use text::chat::{Message, TemplateError};
 pub use tagger::{Entity, Strategy, Tagged, Tagger};
+pub use text::chat::{Message, TemplateError};
 pub use verdict::{Verdict, verdict_path};
 
 /// What runs underneath: devices, dtypes, rungs, cases.

@@ -156,7 +156,8 @@ impl Llm {
         let room = context - tokens.len();
         let most = request.max_tokens.unwrap_or(room);
         if most == 0 || most > room {
-            let what = format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
+            let what =
+                format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
             return Err(Error::Input(what));
         }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
@@ -173,7 +174,13 @@ impl Llm {
             most,
         };
         let listener = Arc::new(());
-        self.worker.submit(Job { tokens, params: Arc::new(params), ends, events, listener: Arc::downgrade(&listener) })?;
+        self.worker.submit(Job {
+            tokens,
+            params: Arc::new(params),
+            ends,
+            events,
+            listener: Arc::downgrade(&listener),
+        })?;
         Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
     }
 

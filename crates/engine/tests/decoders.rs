@@ -206,8 +206,16 @@ fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: us
 #[test]
 fn llama() {
     let names = [
-        "llama-2", "llama-3", "llama-biases", "llama-linear", "llama-3.1", "llama-yarn", "llama-yarn-full",
-        "llama-head-dim", "llama-rope-parameters", "smollm",
+        "llama-2",
+        "llama-3",
+        "llama-biases",
+        "llama-linear",
+        "llama-3.1",
+        "llama-yarn",
+        "llama-yarn-full",
+        "llama-head-dim",
+        "llama-rope-parameters",
+        "smollm",
     ];
     names.map(all).iter().for_each(check);
     // Beyond the trained length the dynamic form changes with the length, which no cache can follow: there is no room.

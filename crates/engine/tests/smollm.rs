@@ -95,7 +95,9 @@ fn greedy_answers_are_llama_cpps() {
     }
     off.sort_by(f64::total_cmp);
     let (usual, far) = (off[off.len() / 2], off[off.len() * 99 / 100]);
-    eprintln!("{steps} steps, {ties} other words at near ties; log-probabilities off by {usual:.3}, 1 of 100 by {far:.3}");
+    eprintln!(
+        "{steps} steps, {ties} other words at near ties; log-probabilities off by {usual:.3}, 1 of 100 by {far:.3}"
+    );
     assert!(usual <= USUAL && far <= FAR, "{usual:.3} and {far:.3}");
     assert!(ties * 20 <= steps, "{ties} of {steps}");
 }
@@ -172,7 +174,8 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     let params = Request { params: Some(Params { temperature: -1.0, ..Params::default() }), ..text("Hello") };
     let stop = Request { stop: vec![String::new()], ..text("Hello") };
     let answers = llm.generate(&[long, text(""), beyond, room, params, stop, text("The capital of France is")]);
-    let said: Vec<String> = answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
+    let said: Vec<String> =
+        answers.iter().map(|a| a.as_ref().err().map_or_else(String::new, ToString::to_string)).collect();
     let words = ["context", "no tokens", "60000", "room", "temperature", "empty", ""];
     for (said, word) in said.iter().zip(words) {
         assert!(said.contains(word) && said.is_empty() == word.is_empty(), "{said:?} should speak of {word:?}");

@@ -48,8 +48,8 @@ struct Config {
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Angles {
-    Each { full_attention: Scaling, sliding_attention: Scaling },
-    All(Scaling),
+    Each { full_attention: Box<Scaling>, sliding_attention: Box<Scaling> },
+    All(Box<Scaling>),
 }
 
 fn vocabulary_size() -> usize {
@@ -101,8 +101,10 @@ impl Config {
         let usual = self.rope_theta.unwrap_or(if self.generation() == 3 { 1e6 } else { 10_000.0 });
         let third = self.generation() == 3;
         let (full, sliding) = match &self.rope_parameters {
-            Some(Angles::Each { full_attention, sliding_attention }) => (Some(full_attention), Some(sliding_attention)),
-            Some(Angles::All(all)) => (Some(all), if third { None } else { Some(all) }),
+            Some(Angles::Each { full_attention, sliding_attention }) => {
+                (Some(&**full_attention), Some(&**sliding_attention))
+            }
+            Some(Angles::All(all)) => (Some(&**all), if third { None } else { Some(&**all) }),
             None => (self.rope_scaling.as_ref(), if third { None } else { self.rope_scaling.as_ref() }),
         };
         let of = |scaling: Option<&Scaling>, usual: f64| {

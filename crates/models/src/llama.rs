@@ -213,7 +213,12 @@ fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
     let [gate, up, down] = if mixtral { ["w1", "w3", "w2"] } else { ["gate_proj", "up_proj", "down_proj"] };
     let inner = if mixtral { c.intermediate_size } else { c.moe_intermediate_size.unwrap_or(768) };
     let top = c.num_experts_per_tok.unwrap_or(if mixtral { 2 } else { 8 });
-    experts(&m, [gate, up, down], act, Sizes { count, n, inner, top, renormalise: mixtral || c.norm_topk_prob.unwrap_or(false) })
+    experts(
+        &m,
+        [gate, up, down],
+        act,
+        Sizes { count, n, inner, top, renormalise: mixtral || c.norm_topk_prob.unwrap_or(false) },
+    )
 }
 
 struct Sizes {

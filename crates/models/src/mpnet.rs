@@ -59,7 +59,8 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
     let w = root(w, "mpnet", WORDS)?;
     let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
-    let scores = Scores { bias: Bias::Buckets { table: table.into(), far: FAR, both: true }, ..Scores::scaled(shape.size) };
+    let scores =
+        Scores { bias: Bias::Buckets { table: table.into(), far: FAR, both: true }, ..Scores::scaled(shape.size) };
     let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES, scores.clone());
     Ok(Box::new(Stack {
         embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,

@@ -99,7 +99,9 @@ impl Block {
         let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
         let qkv = Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, true)?;
         let output = Linear::load(&a.sub("dense"), heads.rows()[0], n, true)?;
-        let norm = |name| Ok::<_, crate::Error>(Norm::Layer(LayerNorm::load(&a.sub(name), heads.size, c.layer_norm_eps, true)?));
+        let norm = |name| {
+            Ok::<_, crate::Error>(Norm::Layer(LayerNorm::load(&a.sub(name), heads.size, c.layer_norm_eps, true)?))
+        };
         let norms = if c.qk_layernorm { Some([norm("q_layernorm")?, norm("k_layernorm")?]) } else { None };
         Ok(Block {
             norm: LayerNorm::load(&w.sub("input_layernorm"), n, c.layer_norm_eps, true)?,

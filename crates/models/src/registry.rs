@@ -28,17 +28,32 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head, next: None },
     Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head, next: None },
     Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head, next: None },
-    Architecture { types: &["roberta", "xlm-roberta", "camembert"], encoder: roberta::encoder, head: roberta::head, next: None },
+    Architecture {
+        types: &["roberta", "xlm-roberta", "camembert"],
+        encoder: roberta::encoder,
+        head: roberta::head,
+        next: None,
+    },
     Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head, next: None },
     Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head, next: None },
     Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head, next: None },
     Architecture { types: LLAMA, encoder: llama::encoder, head: llama::head, next: Some(llama::next) },
-    Architecture { types: &["falcon", "RefinedWeb", "RefinedWebModel"], encoder: falcon::encoder, head: falcon::head, next: Some(falcon::next) },
+    Architecture {
+        types: &["falcon", "RefinedWeb", "RefinedWebModel"],
+        encoder: falcon::encoder,
+        head: falcon::head,
+        next: Some(falcon::next),
+    },
     Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, next: Some(gemma::next) },
     Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, next: Some(gpt2::next) },
     Architecture { types: &["phi"], encoder: phi::encoder, head: phi::head, next: Some(phi::next) },
     Architecture { types: &["phi3"], encoder: phi3::encoder, head: phi3::head, next: Some(phi3::next) },
-    Architecture { types: &["stablelm", "stablelm_epoch"], encoder: stablelm::encoder, head: stablelm::head, next: Some(stablelm::next) },
+    Architecture {
+        types: &["stablelm", "stablelm_epoch"],
+        encoder: stablelm::encoder,
+        head: stablelm::head,
+        next: Some(stablelm::next),
+    },
     Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head, next: None },
 ];
 
@@ -62,7 +77,8 @@ pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
     match next {
         Some(next) => next(config, weights),
         None => {
-            let models: Vec<_> = ARCHITECTURES.iter().filter(|a| a.next.is_some()).flat_map(|a| a.types).copied().collect();
+            let models: Vec<_> =
+                ARCHITECTURES.iter().filter(|a| a.next.is_some()).flat_map(|a| a.types).copied().collect();
             Err(Error::Config(format!("{} is no language model; these are: {}", types[0], models.join(", "))))
         }
     }

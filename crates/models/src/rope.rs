@@ -143,11 +143,8 @@ impl Rope<'_> {
             format!("longrope with {} factors for {} pairs, from {original} positions", factors.len(), usual.len())
         })?;
         let longer = s.factor.unwrap_or(self.trained as f64 / original);
-        let amplitude = s.attention_factor.unwrap_or(if longer <= 1.0 {
-            1.0
-        } else {
-            (1.0 + longer.ln() / original.ln()).sqrt()
-        });
+        let amplitude =
+            s.attention_factor.unwrap_or(if longer <= 1.0 { 1.0 } else { (1.0 + longer.ln() / original.ln()).sqrt() });
         Ok((usual.iter().zip(factors).map(|(f, by)| (f64::from(*f) / by) as f32).collect(), amplitude))
     }
 }

@@ -126,7 +126,8 @@ impl T5 {
                 _ => {
                     let table = block.sub("layer.0.SelfAttention.relative_attention_bias");
                     let table = table.values("weight", &[c.relative_attention_num_buckets, s.heads])?;
-                    let bias = Bias::Buckets { table: table.into(), far: c.relative_attention_max_distance, both: true };
+                    let bias =
+                        Bias::Buckets { table: table.into(), far: c.relative_attention_max_distance, both: true };
                     Scores { scale: 1.0, bias, ..Scores::default() }
                 }
             };

@@ -27,9 +27,9 @@ pub use error::{Error, Result};
 pub use ladder::{Counted, Entered, Ladder, Policy, Rung, Step, Withdrawn, at};
 pub use ledger::Ledger;
 pub use place::Place;
+pub use quant::{Quant, dequantize};
 pub use segments::Segments;
 pub use tensor::Tensor;
-pub use quant::{Quant, dequantize};
 pub use weights::{Keep, Raw, Store, Stored, Weights};
 
 // One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.

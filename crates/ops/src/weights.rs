@@ -1,12 +1,13 @@
 //! Weights by name, from whatever file holds them to where the model wants them, each read once.
 
 use crate::cpu::elem::{Elem, with_elem};
+use crate::linear::Weight;
 use crate::quant::{Quant, dequantize};
 use crate::tensor::host;
 use crate::{DType, Error, Place, Result, Tensor};
 use half::{bf16, f16};
 use std::borrow::Cow;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -47,8 +48,14 @@ pub enum Keep {
 pub trait Store: Send + Sync {
     /// The tensor of that name, if there is one; an error if its format cannot be used.
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>>;
+    /// Its format and shape alone, for those who need no more.
+    fn shape(&self, name: &str) -> Result<Option<(Stored, Vec<usize>)>> {
+        Ok(self.get(name)?.map(|raw| (raw.stored, raw.dims)))
+    }
     /// Every name.
     fn names(&self) -> Vec<String>;
+    /// Told when the tensor of that name has been taken over, so that its pages need not stay in memory. It may be read again.
+    fn taken(&self, _name: &str) {}
 }
 
 /// A place in a store's tree of names, with where and in which dtype its tensors are wanted.
@@ -60,12 +67,22 @@ pub struct Weights {
     dtype: DType,
     keep: Keep,
     used: Arc<Mutex<BTreeSet<String>>>,
+    /// Matrices that were laid out already, by name and format: a word table is often that of the last product too.
+    laid_out: Arc<Mutex<BTreeMap<String, Weight>>>,
 }
 
 impl Weights {
     /// The root of `store`.
     pub fn new(store: Arc<dyn Store>, dtype: DType, place: Place) -> Weights {
-        Weights { store, prefix: String::new(), place, dtype, keep: Keep::default(), used: Arc::default() }
+        Weights {
+            store,
+            prefix: String::new(),
+            place,
+            dtype,
+            keep: Keep::default(),
+            used: Arc::default(),
+            laid_out: Arc::default(),
+        }
     }
 
     /// The branch `name`; `a.b` is the branch `b` of the branch `a`.
@@ -75,7 +92,7 @@ impl Weights {
 
     /// Whether the store holds `name` here; an error if it does, in a format that cannot be used.
     pub fn has(&self, name: &str) -> Result<bool> {
-        Ok(self.store.get(&self.name(name))?.is_some())
+        Ok(self.store.shape(&self.name(name))?.is_some())
     }
 
     /// The tensor `name`, which must have exactly these dimensions.
@@ -122,7 +139,7 @@ impl Weights {
 
     /// The dimensions of `name` in the file, if it is there.
     pub fn dims(&self, name: &str) -> Result<Option<Vec<usize>>> {
-        Ok(self.store.get(&self.name(name))?.map(|raw| raw.dims))
+        Ok(self.store.shape(&self.name(name))?.map(|(_, dims)| dims))
     }
 
     /// Names in the store that nothing has asked for: heads that an encoder has no use for, or a part of the model that was
@@ -136,7 +153,11 @@ impl Weights {
     pub(crate) fn raw(&self, name: &str, dims: &[usize]) -> Result<Raw<'_>> {
         let name = self.name(name);
         let fail = |what: String| Error::Weight { name: name.clone(), what };
-        let raw = self.store.get(&name)?.ok_or_else(|| fail(format!("not in the file; {dims:?} was expected")))?;
+        let raw = match self.place.is_phantom() {
+            true => self.store.shape(&name)?.map(|(stored, dims)| Raw { stored, dims, bytes: Cow::default() }),
+            false => self.store.get(&name)?,
+        };
+        let raw = raw.ok_or_else(|| fail(format!("not in the file; {dims:?} was expected")))?;
         if raw.dims != dims {
             return Err(fail(format!("is {:?} in the file, {dims:?} by the configuration", raw.dims)));
         }
@@ -148,6 +169,24 @@ impl Weights {
         }
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
         Ok(raw)
+    }
+
+    /// The matrix `name` as `lay_out` makes it, or as it has made it before.
+    pub(crate) fn laid_out(&self, name: &str, lay_out: impl FnOnce() -> Result<Weight>) -> Result<Weight> {
+        let key = format!("{} {} {:?}", self.name(name), self.dtype, self.keep);
+        if let Some(weight) = self.laid_out.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
+            return Ok(weight.clone());
+        }
+        let weight = lay_out()?;
+        self.laid_out.lock().unwrap_or_else(PoisonError::into_inner).insert(key, weight.clone());
+        Ok(weight)
+    }
+
+    /// That `name` has been taken over.
+    pub(crate) fn taken(&self, name: &str) {
+        if !self.place.is_phantom() {
+            self.store.taken(&self.name(name));
+        }
     }
 
     pub(crate) fn place(&self) -> &Place {

@@ -1,10 +1,10 @@
 //! A language model on its device: what it takes, planned before it is loaded, and one step of it.
 
+use crate::kv::Blocks;
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::schedule::Step;
 use crate::{Error, LoadOptions, Result};
-use crate::kv::Blocks;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
 use sconce_ops::{Cache, CacheShape, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
@@ -65,7 +65,8 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     if context < 2 {
         return Err(Error::file(root, format!("a context of {context} tokens holds no question and answer")));
     }
-    let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
+    let step_tokens =
+        options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
     let (loaded, mut steps) = ladder.trace(|| LmModel::load(root, options, (keep, context), &place));
     let (loaded, unread) = loaded?;
     let weights = ladder.ledger.live();
@@ -113,7 +114,8 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
 /// The longest sequence that the model was made for.
 fn trained(config: &Value) -> Result<usize> {
     let text = config.get("text_config").unwrap_or(config);
-    let named = ["max_position_embeddings", "n_positions"].iter().find_map(|key| text.get(*key).and_then(Value::as_u64));
+    let named =
+        ["max_position_embeddings", "n_positions"].iter().find_map(|key| text.get(*key).and_then(Value::as_u64));
     // Where a configuration leaves it to its class; the model says what that is.
     Ok(named.map_or(2048, |n| usize::try_from(n).unwrap_or(usize::MAX)))
 }
@@ -141,7 +143,9 @@ impl LmModel {
     }
 
     pub(crate) fn shape(&self) -> Result<CacheShape> {
-        self.encoder.cache().ok_or_else(|| Error::Input("this model keeps nothing of its tokens, so it cannot go on".into()))
+        self.encoder
+            .cache()
+            .ok_or_else(|| Error::Input("this model keeps nothing of its tokens, so it cannot go on".into()))
     }
 
     /// Whether the first matrix of the files is in f32.
@@ -169,7 +173,8 @@ impl LmModel {
         cache: &Cache,
         place: &Place,
     ) -> Result<Vec<f32>> {
-        let (from, to): (Vec<u32>, Vec<u32>) = step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
+        let (from, to): (Vec<u32>, Vec<u32>) =
+            step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
         if !from.is_empty() {
             cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
         }
@@ -205,7 +210,9 @@ impl LmModel {
                 continue;
             }
             if !self.run(&[piece], &cache, place)?.to_f32()?.iter().all(|v| v.is_finite()) {
-                return Err(Error::Input("the model is not sound: its logits hold infinities or NaN; the weights may be damaged".into()));
+                return Err(Error::Input(
+                    "the model is not sound: its logits hold infinities or NaN; the weights may be damaged".into(),
+                ));
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! The thread that owns a language model: takes what is asked for, runs step after step, and tells everyone what came.
 
+use super::Event;
 use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
-use super::Event;
 use crate::kv::{Blocks, SeqId};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Sampled, Scheduler};
@@ -33,6 +33,9 @@ pub(crate) struct Worker {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Answers that will go on from the same prompt.
+type Forks = Vec<(SeqId, Live)>;
+
 /// What the thread holds.
 struct Running {
     model: LmModel,
@@ -44,7 +47,7 @@ struct Running {
     tokenizer: Arc<Tokenizer>,
     live: HashMap<SeqId, Live>,
     /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
-    forks: HashMap<SeqId, Vec<(SeqId, Live)>>,
+    forks: HashMap<SeqId, Forks>,
     next: u64,
 }
 
@@ -60,7 +63,8 @@ impl Worker {
         let (ready, started) = channel();
         let (planned, options) = (planned.clone(), options.clone());
         let device = planned.plan.device;
-        let failed = |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
+        let failed =
+            |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
         let body = move || {
             let _here = ladder.enter();
             match catch_unwind(AssertUnwindSafe(|| Running::load(&planned, &options, tokenizer))) {
@@ -116,7 +120,18 @@ impl Running {
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         let (live, forks) = (HashMap::new(), HashMap::new());
-        Ok(Running { model, place, cache, blocks, scheduler: Scheduler::default(), budget, tokenizer, live, forks, next: 0 })
+        Ok(Running {
+            model,
+            place,
+            cache,
+            blocks,
+            scheduler: Scheduler::default(),
+            budget,
+            tokenizer,
+            live,
+            forks,
+            next: 0,
+        })
     }
 
     fn serve(&mut self, inbox: &Receiver<Job>) {
@@ -189,7 +204,7 @@ impl Running {
         let wanted: Vec<SeqId> = step.pieces.iter().filter(|p| p.sample).map(|p| p.sequence).collect();
         let width = logits.len() / wanted.len().max(1);
         // Everyone's next token, on all threads: an answer needs nothing but its own row.
-        let mut turns: Vec<(SeqId, Option<Live>, Vec<(SeqId, Live)>)> = Vec::new();
+        let mut turns: Vec<(SeqId, Option<Live>, Forks)> = Vec::new();
         for id in wanted {
             turns.push((id, self.live.remove(&id), self.forks.remove(&id).unwrap_or_default()));
         }

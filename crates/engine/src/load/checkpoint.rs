@@ -135,6 +135,21 @@ impl Store for Checkpoint {
     fn names(&self) -> Vec<String> {
         self.entries.keys().cloned().collect()
     }
+
+    fn taken(&self, name: &str) {
+        if let Some(entry) = self.entries.get(name) {
+            let_go(&self.maps[entry.map], &entry.bytes);
+        }
+    }
+}
+
+/// Lets the system drop pages of a mapped file that will hardly be read again; what is kept of them lies elsewhere.
+pub(super) fn let_go(map: &Mmap, bytes: &Range<usize>) {
+    #[cfg(unix)]
+    // SAFETY: the map is of a file and only read: pages that are dropped come back from the file.
+    let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+    #[cfg(not(unix))]
+    let _ = (map, bytes);
 }
 
 /// Another format as f32. Whole numbers up to 2²⁴ stay exact.

@@ -1,5 +1,6 @@
 //! The configuration and the weights of a model, wherever it keeps them: a folder as transformers writes it, or a GGUF file.
 
+use super::checkpoint::let_go;
 use super::gguf::{self, Gguf};
 use super::{Checkpoint, json};
 use crate::{Error, Result};
@@ -45,7 +46,12 @@ impl Model {
 
 impl Store for Gguf {
     fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
-        let Some((kind, dims)) = self.shape(name) else { return Ok(None) };
+        let Some((stored, dims)) = Store::shape(self, name)? else { return Ok(None) };
+        Ok(self.tensor(name).map(|tensor| Raw { stored, dims, bytes: tensor.bytes }))
+    }
+
+    fn shape(&self, name: &str) -> sconce_ops::Result<Option<(Stored, Vec<usize>)>> {
+        let Some((kind, dims)) = Gguf::shape(self, name) else { return Ok(None) };
         let stored = match (kind, Quant::from_ggml(kind)) {
             (0, _) => Stored::Float(DType::F32),
             (1, _) => Stored::Float(DType::F16),
@@ -57,11 +63,16 @@ impl Store for Gguf {
                 return Err(sconce_ops::Error::Weight { name: name.into(), what });
             }
         };
-        let dims = dims.to_vec();
-        Ok(self.tensor(name).map(|tensor| Raw { stored, dims, bytes: tensor.bytes }))
+        Ok(Some((stored, dims.to_vec())))
     }
 
     fn names(&self) -> Vec<String> {
         Gguf::names(self)
+    }
+
+    fn taken(&self, name: &str) {
+        if let Some((map, bytes)) = self.mapped(name) {
+            let_go(map, &bytes);
+        }
     }
 }

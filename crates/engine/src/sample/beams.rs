@@ -168,7 +168,7 @@ fn falling(a: f32, b: f32) -> Ordering {
 
 #[cfg(test)]
 mod tests {
-    use super::super::log_softmax;
+    use super::super::logprobs::log_softmax;
     use super::*;
 
     fn mix(x: u64, y: u64) -> u64 {

@@ -16,6 +16,7 @@
 //! window of 64 tokens unless told otherwise: ours is the whole text unless told otherwise. Its frequency and presence
 //! penalties count the prompt too; OpenAI's and vLLM's do not.
 
+#[allow(dead_code, reason = "beam search is for sequence to sequence models, which are not there yet")]
 mod beams;
 mod logprobs;
 mod maths;
@@ -24,10 +25,8 @@ mod penalties;
 mod random;
 mod rank;
 
-pub(crate) use beams::{BeamOptions, Beams, Continued, EarlyStopping, Hypothesis};
 pub use logprobs::Logprobs;
-pub(crate) use logprobs::log_softmax;
-pub use params::{Invalid, Params};
+pub use params::Params;
 
 use penalties::Seen;
 use rank::Ranked;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 
 /// Why there is no next token.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Failure {
+pub(crate) enum Failure {
     /// The model gave no logits.
     Empty,
     /// The model gave something that is no logit.
@@ -67,7 +66,7 @@ impl std::error::Error for Failure {}
 
 /// A chosen token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Choice {
+pub(crate) struct Choice {
     /// Its id.
     pub token: u32,
     /// How likely it and others were, if that was asked for.

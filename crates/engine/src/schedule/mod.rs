@@ -6,4 +6,4 @@ mod plan;
 
 pub(crate) use decode::Scheduler;
 pub(crate) use encode::batches;
-pub(crate) use plan::{Budget, Next, Piece, Refused, Request, Sampled, Step};
+pub(crate) use plan::{Budget, Next, Piece, Request, Sampled, Step};

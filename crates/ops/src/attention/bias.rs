@@ -208,10 +208,12 @@ mod tests {
     /// Values that transformers' T5 and DeBERTa give.
     #[test]
     fn buckets_are_those_of_the_papers() {
-        let t5: Vec<usize> =
-            [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500].map(|d| t5_bucket(d, 32, 128, true)).to_vec();
+        let t5: Vec<usize> = [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500]
+            .map(|d| t5_bucket(d, 32, 128, true))
+            .to_vec();
         assert_eq!(t5, [15, 15, 15, 8, 8, 7, 1, 0, 17, 23, 24, 25, 26, 31, 31]);
-        let past: Vec<usize> = [-200, -113, -50, -17, -16, -15, -1, 0, 1, 9].map(|d| t5_bucket(d, 32, 128, false)).to_vec();
+        let past: Vec<usize> =
+            [-200, -113, -50, -17, -16, -15, -1, 0, 1, 9].map(|d| t5_bucket(d, 32, 128, false)).to_vec();
         assert_eq!(past, [31, 31, 24, 16, 16, 15, 1, 0, 0, 0]);
         let log: Vec<i64> = [0, 1, 127, 128, 129, 130, 200, 511, -129].map(|d| log_steps(d, 256, 512)).to_vec();
         assert_eq!(log, [0, 1, 127, 128, 129, 130, 169, 255, -129]);

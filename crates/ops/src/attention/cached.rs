@@ -90,9 +90,10 @@ impl Inputs {
         let how = self.how()?;
         // Keys one after another, each head with its own copy.
         let gathered = |kept: &Input| -> Vec<f32> {
-            let rows = lengths.iter().zip(&self.tables).flat_map(|((_, keys), table)| {
-                (0..*keys).map(move |j| table[j / PAGE] as usize * PAGE + j % PAGE)
-            });
+            let rows = lengths
+                .iter()
+                .zip(&self.tables)
+                .flat_map(|((_, keys), table)| (0..*keys).map(move |j| table[j / PAGE] as usize * PAGE + j % PAGE));
             let head = |row: usize, h: usize| &kept.values[(row * shared + h * shared / heads) * size..][..size];
             rows.flat_map(|row| (0..heads).flat_map(move |h| head(row, h).to_vec())).collect()
         };

@@ -80,7 +80,8 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     let by_distance = how.bias.by_distance(heads, places, tk);
     let reached: Vec<Range<usize>> =
         (0..sequences).map(|i| how.sees.reached(how.queries.range(i).len(), how.keys.len(i))).collect();
-    let runs: Vec<Vec<Range<usize>>> = reached.iter().enumerate().map(|(i, keys)| how.keys.runs(i, keys.clone())).collect();
+    let runs: Vec<Vec<Range<usize>>> =
+        reached.iter().enumerate().map(|(i, keys)| how.keys.runs(i, keys.clone())).collect();
     let (k, v) = (Reading::of(&op.k)?, Reading::of(&op.v)?);
     let lines = |task: &Share| -> [Lines<'_>; 2] {
         let (sequence, head) = match task {

@@ -166,4 +166,3 @@ fn add<S: Lanes>(p: f32, v: &[f32], y: &mut [f32]) {
         });
     }
 }
-

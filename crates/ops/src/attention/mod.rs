@@ -14,8 +14,8 @@ mod keys;
 mod reference;
 
 pub use bias::{Bias, Disentangled, Sees};
-pub use keys::{Keys, Pages};
 pub(crate) use cases::cases;
+pub use keys::{Keys, Pages};
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};

@@ -108,7 +108,11 @@ struct Memory(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
 
 impl Store for Memory {
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
-        Ok(self.0.get(name).map(|(dims, bytes)| Raw { stored: Stored::Float(DType::F32), dims: dims.clone(), bytes: bytes.into() }))
+        Ok(self.0.get(name).map(|(dims, bytes)| Raw {
+            stored: Stored::Float(DType::F32),
+            dims: dims.clone(),
+            bytes: bytes.into(),
+        }))
     }
     fn names(&self) -> Vec<String> {
         self.0.keys().cloned().collect()

@@ -69,9 +69,14 @@ impl<'a> Reading<'a> {
     /// projection.
     pub(crate) fn lines<T: Elem>(&self) -> Result<Lines<'_, T>> {
         match (self.layout.dims(), self.layout.stride()) {
-            ([tokens, heads, size], [token, head, 1]) if !self.layout.is_contiguous() => {
-                Ok(Lines { data: self.onwards()?, rows: tokens * heads, cols: *size, heads: *heads, token: *token, head: *head })
-            }
+            ([tokens, heads, size], [token, head, 1]) if !self.layout.is_contiguous() => Ok(Lines {
+                data: self.onwards()?,
+                rows: tokens * heads,
+                cols: *size,
+                heads: *heads,
+                token: *token,
+                head: *head,
+            }),
             _ => {
                 let Rows { data, rows, cols, stride } = self.rows()?;
                 Ok(Lines { data, rows, cols, heads: 1, token: stride, head: 0 })

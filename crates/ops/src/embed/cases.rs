@@ -16,7 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Words that are the matrix of a product too, scaled, with positions beside them.
 fn shared(dtype: DType) -> Case {
     let (t, n, rows) = (9, 50, 70);
-    let (words, positions) = (Input::normal(270, &[rows, n], dtype, (0.0, 1.0)), Input::normal(271, &[12, n], dtype, (0.0, 1.0)));
+    let (words, positions) =
+        (Input::normal(270, &[rows, n], dtype, (0.0, 1.0)), Input::normal(271, &[12, n], dtype, (0.0, 1.0)));
     let (of_words, of_positions) = (ids(272, t, rows as u32), ids(273, t, 12));
     let kept = (words.clone(), positions.clone(), of_words.clone(), of_positions.clone());
     Case {

@@ -2,9 +2,9 @@
 //!
 //! The word table as the matrix of a product, in whatever format that keeps it: models that tie the two keep one.
 
+use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
-use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
 use crate::linear::Weight;
 use crate::tensor::host;

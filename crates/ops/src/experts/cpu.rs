@@ -6,8 +6,8 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, Rows};
 use crate::glu::gated;
 use crate::linear::{Then, Weight, product};
-use crate::{Activation, Result};
 use crate::tensor::host;
+use crate::{Activation, Result};
 use rayon::prelude::*;
 
 pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {

@@ -37,7 +37,10 @@ impl Experts {
     pub fn gated(self) -> Result<Experts> {
         let twice = |(u, d): (&Weight, &Weight)| u.n() == 2 * d.k();
         if !self.up.iter().zip(&self.down).all(twice) {
-            return Err(Error::call("experts", "a gate and an up projection are twice as many rows as the down's columns"));
+            return Err(Error::call(
+                "experts",
+                "a gate and an up projection are twice as many rows as the down's columns",
+            ));
         }
         Ok(Experts { gated: true, ..self })
     }

@@ -30,7 +30,8 @@ pub struct LayerNorm {
 impl LayerNorm {
     /// A norm for each head, without a bias: `weight` `[size]` under each of `heads`.
     pub fn of_heads(heads: &[Weights], size: usize, eps: f32) -> Result<LayerNorm> {
-        let first = heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "a norm over nothing"))?;
+        let first =
+            heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "a norm over nothing"))?;
         let mut all = Vec::new();
         for head in heads {
             all.extend(head.values("weight", &[size])?);

@@ -73,7 +73,13 @@ impl Linear {
             return Err(Error::call("linear", format!("matrices of {sizes:?} are none, or hold nothing")));
         }
         let sources: Vec<_> = raws.into_iter().map(|(raw, n, _)| Source { raw, n, order: Order::From(0) }).collect();
-        Linear::plain(pack(&sources, k, first(parts)?.0)?)
+        let (w, name, _) = first(parts)?;
+        let weight = match parts.len() {
+            1 => w.laid_out(name, || pack(&sources, k, w))?,
+            _ => pack(&sources, k, w)?,
+        };
+        parts.iter().for_each(|(w, name, _)| w.taken(name));
+        Linear::plain(weight)
     }
 
     /// One matrix whose rows come in another order than the file's: row i of it is row `order(i)` there, and so with the bias.
@@ -89,6 +95,7 @@ impl Linear {
             return Err(Error::call("linear", format!("rows of {n} × {k} in an order that it has not")));
         }
         let mut linear = Linear::plain(pack(&[Source { raw, n, order: Order::By(order) }], k, w)?)?;
+        w.taken("weight");
         if bias {
             let values = w.values("bias", &[n])?;
             linear.bias = Some(w.put(&(0..n).map(|row| values[order(row)]).collect::<Vec<_>>(), &[n])?);

@@ -40,8 +40,8 @@ pub(super) enum Data {
     Rows(Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
-    /// Panels of blocks: see [`crate::quant`]. Not there on phantoms.
-    Blocks(Quant, Option<Arc<Packed>>, Arc<Lease>),
+    /// Panels of blocks: see [`crate::quant`]. Not there on phantoms; booked as long as they live.
+    Blocks(Quant, Option<Arc<Packed>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
 }
 
 impl fmt::Debug for Data {

@@ -73,11 +73,6 @@ impl Activations {
         Activations { steps, rows, k, tile, fix }
     }
 
-    /// How many rows.
-    pub(crate) fn rows(&self) -> usize {
-        self.rows
-    }
-
     /// Their length.
     pub(crate) fn k(&self) -> usize {
         self.k

@@ -1,7 +1,7 @@
 //! Weights in few bits: the block formats of GGML files, and y = x · Wᵀ on them without making them floats first.
 //!
 //! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] knows every format; those that
-//! [`Quant::packs`] are kept in memory as they are, rearranged ([`Packed`]) for the integer dot products of [`product`].
+//! [`Quant::packs`] are kept in memory as they are, rearranged ([`Packed`]) for integer dot products ([`multiply`]).
 
 mod activations;
 mod blocks;
@@ -16,13 +16,14 @@ mod product;
 mod quantize;
 #[cfg(test)]
 mod tests;
+#[cfg(test)]
+mod whole;
 
-pub(crate) use activations::{Activations, RowOf};
+pub(crate) use activations::Activations;
 pub use dequantize::dequantize;
-pub use packed::Packed;
-pub use product::matmul;
-pub use quantize::quantize;
+pub(crate) use packed::Packed;
 pub(crate) use product::{Split, multiply};
+pub(crate) use quantize::quantize;
 
 use crate::{Error, Result};
 use std::fmt;

@@ -33,7 +33,7 @@ struct Aligned([u8; LINE]);
 
 /// W, `n` rows of `k`.
 #[derive(Clone)]
-pub struct Packed {
+pub(crate) struct Packed {
     quant: Quant,
     n: usize,
     k: usize,
@@ -42,7 +42,12 @@ pub struct Packed {
 
 impl Packed {
     /// Packs `n` rows of `k` elements; `row` gives the bytes of a row as in the file, and is called once for each.
-    pub fn pack<'a>(quant: Quant, n: usize, k: usize, row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync)) -> Result<Packed> {
+    pub(crate) fn pack<'a>(
+        quant: Quant,
+        n: usize,
+        k: usize,
+        row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
+    ) -> Result<Packed> {
         fn fail<T>(what: String) -> Result<T> {
             Err(Error::call("pack", what))
         }
@@ -88,22 +93,22 @@ impl Packed {
     }
 
     /// Its format.
-    pub fn quant(&self) -> Quant {
+    pub(crate) fn quant(&self) -> Quant {
         self.quant
     }
 
     /// Rows: the outputs of a product.
-    pub fn n(&self) -> usize {
+    pub(crate) fn n(&self) -> usize {
         self.n
     }
 
     /// Columns: the depth of a product.
-    pub fn k(&self) -> usize {
+    pub(crate) fn k(&self) -> usize {
         self.k
     }
 
     /// Memory that it takes.
-    pub fn size(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         self.data.len() * LINE
     }
 
@@ -122,7 +127,7 @@ impl Packed {
     ///
     /// # Panics
     /// If there is no such row or `out` is not as long as a row.
-    pub fn row(&self, i: usize, out: &mut [f32]) {
+    pub(crate) fn row(&self, i: usize, out: &mut [f32]) {
         assert_eq!(out.len(), self.k);
         let (elements, size) = self.quant.block();
         let mut block = [0; MAX_BYTES];
@@ -133,7 +138,7 @@ impl Packed {
     }
 
     /// Block `b` of row `i`, as in the file.
-    pub fn block_bytes(&self, i: usize, b: usize, out: &mut [u8]) {
+    pub(crate) fn block_bytes(&self, i: usize, b: usize, out: &mut [u8]) {
         assert!(i < self.n);
         let (elements, size) = self.quant.block();
         let shape = Shape::of(self.quant).expect("checked by `pack`");

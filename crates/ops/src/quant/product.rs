@@ -7,21 +7,15 @@
 //!
 //! AMX has its place here, beside `panel`: a step's lines are the B tile (8 rows of 64 bytes), the steps of 16 rows of a tile
 //! the A tile (16 rows of 32 bytes, `size_of::<Step>()` apart).
-#![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `tile` checks their bounds")]
+#![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `Task` checks their bounds")]
 
 use super::activations::{Activations, MAX_TILE, STEP, Step};
 use super::format::{Format, Scales, chunk_bytes, fix, with_format};
 use super::{Packed, Quant};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::ints::{Ints, LINE, ROWS};
-use crate::cpu::rows::Output;
-use crate::cpu::{IntKernel, Isa, Kernel, Lanes};
-use rayon::prelude::*;
-use std::borrow::Cow;
+use crate::cpu::{IntKernel, Isa, Lanes};
 use std::ops::Range;
-
-/// Sums of a tile of rows, for the columns of one call of a sink.
-type Tile = [[f32; PANEL]; MAX_TILE];
 
 /// Panels of weights to a sink's columns.
 const PANELS: usize = PANEL / ROWS;
@@ -80,10 +74,8 @@ impl IntKernel for Task<'_> {
             // SAFETY: the panel is whole, `sums` holds `rows` rows and the steps are theirs; `Ints` by `run_ints`.
             unsafe {
                 let job = Job { bytes, steps: steps.as_ptr(), rows, sums: sums.add(i * ROWS) };
-                with_format!(w.quant(), F => match S::STRIPS {
-                    1 => job.panel::<S, F, 1>(),
-                    2 => job.panel::<S, F, 2>(),
-                    _ => job.panel::<S, F, 4>(),
+                with_format!(w.quant(), F => {
+                    if S::STRIPS == 1 { job.panel::<S, F, 1>() } else { job.panel::<S, F, 2>() }
                 });
             }
         }
@@ -100,6 +92,15 @@ struct Job<'a> {
     sums: *mut f32,
 }
 
+/// Where in a panel.
+#[derive(Clone, Copy)]
+struct At {
+    chunk: *const u8,
+    step: usize,
+    /// The first of some strips.
+    strip: usize,
+}
+
 impl Job<'_> {
     #[inline(always)]
     unsafe fn panel<S: Ints, F: Format, const STRIPS: usize>(&self) {
@@ -113,10 +114,10 @@ impl Job<'_> {
                 }
                 let head = F::head(chunk);
                 for step in 0..F::BLOCK / STEP {
-                    let mut strip = 0;
-                    while strip < ROWS / S::L::WIDTH {
-                        self.step::<S, F, STRIPS>(chunk, &head, step, strip, steps);
-                        strip += STRIPS;
+                    let mut at = At { chunk, step, strip: 0 };
+                    while at.strip < ROWS / S::L::WIDTH {
+                        self.step::<S, F, STRIPS>(at, &head, steps);
+                        at.strip += STRIPS;
                     }
                     steps = steps.add(self.rows);
                 }
@@ -124,16 +125,10 @@ impl Job<'_> {
         }
     }
 
-    /// One step of `STRIPS` strips from `strip` on, for every row.
+    /// One step of `STRIPS` strips, for every row; `x` is the step of the first row.
     #[inline(always)]
-    unsafe fn step<S: Ints, F: Format, const STRIPS: usize>(
-        &self,
-        chunk: *const u8,
-        head: &F::Head,
-        step: usize,
-        strip: usize,
-        x: *const Step,
-    ) {
+    unsafe fn step<S: Ints, F: Format, const STRIPS: usize>(&self, at: At, head: &F::Head, x: *const Step) {
+        let At { chunk, step, strip } = at;
         // SAFETY: the caller's.
         unsafe {
             let mut lines = [[S::splat_byte(0); 8]; STRIPS];
@@ -164,8 +159,8 @@ impl Job<'_> {
                         sum = S::L::fma(both, a, sum);
                     }
                     if F::OFFSET.is_none() {
-                        for part in 0..F::PARTS {
-                            sum = S::L::fma(least[part], S::L::splat(f32::from_bits(x.fix[part] as u32)), sum);
+                        for (least, fix) in least.into_iter().zip(x.fix).take(F::PARTS) {
+                            sum = S::L::fma(least, S::L::splat(f32::from_bits(fix as u32)), sum);
                         }
                     }
                     S::L::store(to, sum);
@@ -210,56 +205,5 @@ impl Split {
     pub(crate) fn task(&self, i: usize) -> (usize, Range<usize>) {
         let (tile, run) = (i / self.runs, i % self.runs);
         (tile, run * self.per_run..((run + 1) * self.per_run).min(self.columns))
-    }
-}
-
-/// `out` `[m, n]` = `x` `[m, k]` · Wᵀ.
-///
-/// # Panics
-/// If `x` or `out` is not of that size.
-pub fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32]) {
-    let (n, k) = (w.n(), w.k());
-    assert!(x.len() == m * k && out.len() == m * n, "{m} rows of {k} and of {n}, not {} and {}", x.len(), out.len());
-    let x = Activations::new(isa, w.quant(), m, k, &|i| Cow::Borrowed(&x[i * k..][..k]));
-    let split = Split::of(&x, w);
-    let out = Output::over(out);
-    (0..split.tasks()).into_par_iter().for_each(|i| {
-        let (tile, columns) = split.task(i);
-        isa.run(Whole { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
-    });
-}
-
-/// A task of [`matmul`].
-struct Whole<'a> {
-    isa: Isa,
-    x: &'a Activations,
-    w: &'a Packed,
-    tile: usize,
-    columns: Range<usize>,
-    sink: Plain<'a>,
-}
-
-impl Kernel for Whole<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(mut self) {
-        multiply::<S>(self.isa, self.x, self.w, self.tile, self.columns, &mut self.sink);
-    }
-}
-
-/// Sums as they are.
-struct Plain<'a> {
-    n: usize,
-    out: &'a Output<f32>,
-}
-
-impl Sink for Plain<'_> {
-    #[inline(always)]
-    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        let columns = PANEL.min(self.n - column);
-        // SAFETY: row < m and column + columns ≤ n; a tile of rows and a run of columns belong to one task.
-        let out = unsafe { self.out.part(row * self.n + column, columns) };
-        out.copy_from_slice(&sums[..columns]);
     }
 }

@@ -1,16 +1,15 @@
-//! Every format against GGML's own figures, and every product against f64.
+//! Every format against GGML's own figures, every product against f64.
 
-use super::activations::{Activations, Step};
-use super::product::matmul;
-use super::{Packed, Quant, dequantize};
+use super::whole::matmul;
+use super::{Packed, Quant, dequantize, quantize};
 use crate::Isa;
 use std::borrow::Cow;
 
 /// splitmix64.
-pub(super) struct Random(pub(super) u64);
+struct Random(u64);
 
 impl Random {
-    pub(super) fn next(&mut self) -> u64 {
+    fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let z = (self.0 ^ self.0 >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let z = (z ^ z >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -18,20 +17,28 @@ impl Random {
     }
 
     /// Near enough to normal, variance 1.
-    pub(super) fn normal(&mut self) -> f32 {
-        let word = self.next();
-        let sum: u64 = (0..4).map(|i| word >> (16 * i) & 0xffff).sum();
-        ((sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()) as f32
+    fn normals(&mut self, n: usize) -> Vec<f32> {
+        let mut normal = || {
+            let word = self.next();
+            let sum: u64 = (0..4).map(|i| word >> (16 * i) & 0xffff).sum();
+            ((sum as f64 / 65536.0 - 2.0) * 3f64.sqrt()) as f32
+        };
+        (0..n).map(|_| normal()).collect()
     }
 
-    fn normals(&mut self, n: usize) -> Vec<f32> {
-        (0..n).map(|_| self.normal()).collect()
+    fn bytes(&mut self, n: usize) -> Vec<u8> {
+        (0..n).map(|_| self.next() as u8).collect()
     }
 }
 
-/// Where a block keeps halves.
-fn halves(quant: Quant) -> &'static [usize] {
-    match quant {
+/// FNV-1a.
+fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
+}
+
+/// Random blocks whose scales are finite: the exponents of halves are kept between 2^−7 and 2.
+fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
+    let halves: &[usize] = match quant {
         Quant::Mxfp4 | Quant::Iq1M => &[],
         Quant::Tq1_0 => &[52],
         Quant::Tq2_0 => &[64],
@@ -40,19 +47,16 @@ fn halves(quant: Quant) -> &'static [usize] {
         Quant::Q6K => &[208],
         Quant::Q4_1 | Quant::Q5_1 | Quant::Q4K | Quant::Q5K => &[0, 2],
         _ => &[0],
-    }
-}
-
-/// Random blocks, whose scales are finite: the exponents of halves are kept in 2^−8 to 2^−1.
-pub(super) fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
+    };
     let (_, size) = quant.block();
-    let mut bytes: Vec<u8> = (0..count * size).map(|_| random.next() as u8).collect();
+    let mut bytes = random.bytes(count * size);
     for block in bytes.chunks_exact_mut(size) {
-        for at in halves(quant) {
+        for at in halves {
             block[at + 1] = block[at + 1] & 0x9f | 0x20;
         }
         match quant {
             Quant::Mxfp4 => block[0] = 120 + block[0] % 8,
+            // Its half lies in the upper bits of four words, the uppermost in the last.
             Quant::Iq1M => block[55] = block[55] & 0x9f | 0x20,
             _ => {}
         }
@@ -60,75 +64,237 @@ pub(super) fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8>
     bytes
 }
 
+fn floats(quant: Quant, bytes: &[u8]) -> Vec<f32> {
+    let (elements, size) = quant.block();
+    let mut out = vec![0.0; bytes.len() / size * elements];
+    dequantize(quant, bytes, &mut out).unwrap();
+    out
+}
+
 fn packed(quant: Quant, n: usize, k: usize, bytes: &[u8]) -> Packed {
     let row = quant.bytes(k).unwrap();
     Packed::pack(quant, n, k, &|i| Cow::Borrowed(&bytes[i * row..][..row])).unwrap()
 }
 
-/// x as the product sees it, and as a f64.
-fn seen(step: &Step) -> impl Iterator<Item = f64> {
-    step.values.iter().map(|v| f64::from(*v) * f64::from(step.scale))
+/// What the gguf package (0.19.0) makes of 256 random blocks, hashed.
+const DEQUANTIZED: [(&str, u64); 22] = [
+    ("q4_0", 0x89cc_785a_2161_d69a),
+    ("q4_1", 0x9ce2_2a0b_74ac_f36f),
+    ("q5_0", 0x635b_7101_0446_7ef2),
+    ("q5_1", 0x47c3_dd3b_8bc4_54ef),
+    ("q8_0", 0x295a_a819_c666_149a),
+    ("q2_k", 0x43b4_2ee3_089e_9b68),
+    ("q3_k", 0x2457_7338_fa07_8c1c),
+    ("q4_k", 0x5503_6112_8ca9_b7f3),
+    ("q5_k", 0x0b11_fac1_f8e2_5cb0),
+    ("q6_k", 0x152b_b593_58fa_7803),
+    ("iq4_nl", 0xe160_75c9_d1a7_8176),
+    ("iq4_xs", 0x6ba5_0c0d_1ed3_2ec1),
+    ("mxfp4", 0x0eee_d8a0_40f0_8575),
+    ("tq2_0", 0x1df0_10f8_296c_f45f),
+    ("tq1_0", 0x5dba_c092_ca5f_2dc5),
+    ("iq1_s", 0x7cd1_76d4_4648_5bb7),
+    ("iq1_m", 0x96ca_0ee9_2be5_7bfc),
+    ("iq2_xxs", 0x7021_47ba_21a2_7ce7),
+    ("iq2_xs", 0xbf28_a126_bf9a_0efb),
+    ("iq2_s", 0x2d76_18de_8cb2_e447),
+    ("iq3_xxs", 0x4203_df6b_0306_9161),
+    ("iq3_s", 0x7bf8_4eaf_d705_6df4),
+];
+
+/// What it makes of 128 random floats, hashed.
+const QUANTIZED: [(&str, u64); 5] = [
+    ("q4_0", 0x7b18_c391_e715_7179),
+    ("q4_1", 0x8ede_ddda_70a2_35e2),
+    ("q5_0", 0x9561_162d_8bb9_3794),
+    ("q5_1", 0xdd6a_3089_6255_959f),
+    ("q8_0", 0x7609_f221_e2de_f045),
+];
+
+/// Root mean square error of llama.cpp's reference quantisers on 4096 random floats.
+const REFERENCE_ERROR: [(&str, f64); 6] = [
+    ("q2_k", 0.29654),
+    ("q3_k", 0.14831),
+    ("q4_k", 0.06994),
+    ("q5_k", 0.03585),
+    ("q6_k", 0.01732),
+    ("iq4_nl", 0.07721),
+];
+
+#[test]
+fn floats_are_those_of_gguf() {
+    assert_eq!(DEQUANTIZED.map(|row| row.0.parse::<Quant>().unwrap()).to_vec(), Quant::all().collect::<Vec<_>>());
+    for (name, golden) in DEQUANTIZED {
+        let quant = name.parse().unwrap();
+        let floats = floats(quant, &blocks(quant, 256, &mut Random(1)));
+        assert_eq!(hash(floats.iter().flat_map(|v| v.to_le_bytes())), golden, "{name}");
+    }
 }
 
 #[test]
-fn products() {
-    for quant in Quant::all().filter(|q| q.packs()) {
-        let k = 2 * quant.block().0.max(96);
-        let k = k - k % quant.block().0;
-        for n in [37, 64] {
-            let mut random = Random(quant as u64);
-            let bytes = blocks(quant, n * k / quant.block().0, &mut random);
-            let mut weights = vec![0.0; n * k];
-            dequantize(quant, &bytes, &mut weights).unwrap();
-            let w = packed(quant, n, k, &bytes);
-            for m in [1, 2, 3, 7, 17, 64, 130] {
-                let x = random.normals(m * k);
-                for isa in Isa::all() {
-                    let mut y = vec![f32::NAN; m * n];
-                    matmul(isa, &w, &x, m, &mut y);
-                    let a = Activations::new(isa, quant, m, k, &|i| Cow::Borrowed(&x[i * k..][..k]));
-                    let mut exact = Vec::new();
-                    for tile in 0..a.tiles() {
-                        let (rows, steps) = a.tile(tile);
-                        let rows = rows.len();
-                        for row in 0..rows {
-                            exact.extend((0..k / 32).flat_map(|s| seen(&steps[s * rows + row])));
-                        }
-                    }
-                    for (i, y) in y.iter().enumerate() {
-                        let (row, column) = (i / n * k, i % n * k);
-                        let (mut tight, mut size, mut plain) = (0.0, 0.0, 0.0);
-                        for j in 0..k {
-                            let w = f64::from(weights[column + j]);
-                            tight += w * exact[row + j];
-                            size += (w * exact[row + j]).abs();
-                            plain += w * f64::from(x[row + j]);
-                        }
-                        let at = format!("{quant} {isa} m {m} n {n}: row {} column {}", i / n, i % n);
-                        // Least values and products cancel: bounded by the sum of sizes, not by the result.
-                        let (error, noise) = ((f64::from(*y) - tight).abs(), (f64::from(*y) - plain).abs());
-                        assert!(error <= 4e-6 * size, "{at}: {y} is not {tight}, of terms of {size}");
-                        // A step of x is rounded by up to 1/254 of its largest element.
-                        assert!(noise <= 0.02 * size, "{at}: {y} is too far from {plain}");
-                    }
-                }
+fn blocks_are_those_of_gguf() {
+    let x = Random(2).normals(128);
+    for (name, golden) in QUANTIZED {
+        let mut out = Vec::new();
+        quantize(name.parse().unwrap(), &x, &mut out).unwrap();
+        assert_eq!(hash(out), golden, "{name}");
+    }
+}
+
+#[test]
+fn searched_blocks_are_as_good_as_the_reference() {
+    let x = Random(3).normals(16 * 256);
+    for (name, reference) in REFERENCE_ERROR {
+        let quant = name.parse().unwrap();
+        let mut out = Vec::new();
+        quantize(quant, &x, &mut out).unwrap();
+        let squares: f64 = floats(quant, &out).iter().zip(&x).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+        let error = (squares / x.len() as f64).sqrt();
+        assert!(error < 1.02 * reference, "{name}: {error} against {reference}");
+    }
+}
+
+#[test]
+fn blocks_of_one_value_keep_it() {
+    for quant in Quant::all().filter(|q| q.quantizes()) {
+        for value in [0.0, 0.75, -0.75, 1e-30, -3e4] {
+            let mut out = Vec::new();
+            quantize(quant, &[value; 256], &mut out).unwrap();
+            for back in floats(quant, &out) {
+                assert!((back - value).abs() <= 0.02 * value.abs() + 1e-7, "{quant}: {value} became {back}");
             }
         }
     }
 }
 
 #[test]
-fn a_row_is_what_the_file_says() {
+fn products_are_those_of_f64() {
     for quant in Quant::all().filter(|q| q.packs()) {
-        let (elements, _) = quant.block();
-        let (n, k) = (19, 3 * elements);
-        let bytes = blocks(quant, n * 3, &mut Random(7));
-        let w = packed(quant, n, k, &bytes);
-        let (mut want, mut got) = (vec![0.0; k], vec![0.0; k]);
-        for (i, row) in bytes.chunks_exact(bytes.len() / n).enumerate() {
-            dequantize(quant, row, &mut want).unwrap();
-            w.row(i, &mut got);
-            assert_eq!(want, got, "{quant} row {i}");
+        let (n, k) = (37, 256 + quant.block().0);
+        let mut random = Random(quant as u64);
+        let bytes = blocks(quant, n * k / quant.block().0, &mut random);
+        let (weights, w) = (floats(quant, &bytes), packed(quant, n, k, &bytes));
+        for m in [1, 2, 3, 7, 17, 64, 70] {
+            let x = random.normals(m * k);
+            let rounded = in_eight_bits(&x);
+            let mut want = Vec::new();
+            for row in 0..m {
+                for column in 0..n {
+                    let (mut tight, mut size, mut plain) = (0.0, 0.0, 0.0);
+                    for j in 0..k {
+                        let (w, x) = (f64::from(weights[column * k + j]), f64::from(x[row * k + j]));
+                        tight += w * rounded[row * k + j];
+                        size += (w * rounded[row * k + j]).abs();
+                        plain += w * x;
+                    }
+                    want.push((tight, size, plain));
+                }
+            }
+            for isa in Isa::all() {
+                let mut y = vec![f32::NAN; m * n];
+                matmul(isa, &w, &x, m, &mut y);
+                for (i, (y, (tight, size, plain))) in y.into_iter().zip(&want).enumerate() {
+                    let at = format!("{quant} {isa} m {m}: row {} column {}", i / n, i % n);
+                    // Least values and products cancel: bounded by the sum of sizes, not by the result.
+                    assert!((f64::from(y) - tight).abs() <= 2e-6 * size, "{at}: {y} is not {tight}, of {size}");
+                    // A step of x is rounded by up to 1/254 of its largest element, here at most about 3 times the mean size.
+                    assert!(
+                        (f64::from(y) - plain).abs() <= 0.01 * size,
+                        "{at}: {y} is too far from {plain}, of {size}"
+                    );
+                }
+            }
         }
     }
+}
+
+/// What a product sees of x.
+fn in_eight_bits(x: &[f32]) -> Vec<f64> {
+    x.chunks_exact(32)
+        .flat_map(|step| {
+            let largest = step.iter().fold(0f32, |a, b| a.max(b.abs()));
+            step.iter().map(move |x| f64::from((x * (127.0 / largest)).round_ties_even()) * f64::from(largest / 127.0))
+        })
+        .collect()
+}
+
+#[test]
+fn a_row_is_what_the_file_says() {
+    for quant in Quant::all().filter(|q| q.packs()) {
+        let (n, k) = (19, 3 * quant.block().0);
+        // Any bytes at all, so that no bit goes unnoticed.
+        let bytes = Random(7).bytes(n * quant.bytes(k).unwrap());
+        let w = packed(quant, n, k, &bytes);
+        let mut block = vec![0; quant.block().1];
+        for (i, file) in bytes.chunks_exact(block.len()).enumerate() {
+            w.block_bytes(i / 3, i % 3, &mut block);
+            assert_eq!(block, file, "{quant} block {i}");
+        }
+        let mut got = vec![0.0; k];
+        for (i, want) in floats(quant, &bytes).chunks_exact(k).enumerate() {
+            w.row(i, &mut got);
+            let bits = |x: &[f32]| x.iter().map(|x| if x.is_nan() { 0 } else { x.to_bits() }).collect::<Vec<_>>();
+            assert_eq!(bits(want), bits(&got), "{quant} row {i}");
+        }
+    }
+}
+
+#[test]
+fn nothing_panics_on_odd_numbers() {
+    for quant in Quant::all() {
+        let bytes = Random(9).bytes(20 * quant.bytes(512).unwrap());
+        floats(quant, &bytes);
+        if quant.packs() {
+            let w = packed(quant, 20, 512, &bytes);
+            let mut x = Random(10).normals(2 * 512);
+            (x[0], x[100], x[600]) = (f32::INFINITY, f32::NAN, -1e-42);
+            let mut y = vec![0.0; 40];
+            matmul(Isa::best(), &w, &x, 2, &mut y);
+            assert!(y[..20].iter().all(|y| !y.is_finite()), "{quant}: what is no number must not become one");
+        }
+        if quant.quantizes() {
+            let mut x = Random(11).normals(512);
+            (x[3], x[40], x[300]) = (f32::NAN, f32::INFINITY, f32::MIN_POSITIVE / 8.0);
+            let mut out = Vec::new();
+            quantize(quant, &x, &mut out).unwrap();
+            quantize(quant, &[f32::NAN; 256], &mut out).unwrap();
+            quantize(quant, &[f32::MAX; 256], &mut out).unwrap();
+        }
+    }
+}
+
+#[test]
+fn empty_products_are_zeros() {
+    let w = packed(Quant::Q8_0, 5, 0, &[]);
+    let mut y = [1.0; 10];
+    matmul(Isa::best(), &w, &[], 2, &mut y);
+    assert_eq!(y, [0.0; 10]);
+    matmul(Isa::best(), &packed(Quant::Q4_0, 0, 32, &[]), &[0.0; 64], 2, &mut []);
+    matmul(Isa::best(), &packed(Quant::Q4_0, 3, 32, &[0; 54]), &[], 0, &mut []);
+}
+
+#[test]
+fn names_and_numbers_lead_back() {
+    for quant in Quant::all() {
+        assert_eq!(quant.to_string().parse::<Quant>().unwrap(), quant);
+        assert_eq!(Quant::from_ggml(quant.ggml()), Some(quant));
+    }
+    assert_eq!(Quant::from_ggml(0), None);
+    assert!("q9_9".parse::<Quant>().unwrap_err().to_string().contains("q4_k"));
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let row = |_| Cow::Borrowed(&[0u8; 18][..]);
+    assert!(Packed::pack(Quant::Q4_0, 4, 32, &row).is_ok());
+    let refused = |quant, n, k| Packed::pack(quant, n, k, &row).unwrap_err().to_string();
+    assert!(refused(Quant::Q4_0, 4, 40).contains("32"));
+    assert!(refused(Quant::Q4_0, 4, 64).contains("36 bytes, not 18"));
+    assert!(refused(Quant::Iq2S, 4, 256).contains("dequantise"));
+    assert!(refused(Quant::Q4_0, usize::MAX, 32).contains("memory"));
+    assert!(refused(Quant::Q4_0, usize::MAX / 64, 64).contains("memory"));
+    assert!(dequantize(Quant::Q4_0, &[0; 18], &mut [0.0; 64]).is_err());
+    assert!(dequantize(Quant::Q4_0, &[0; 17], &mut [0.0; 32]).is_err());
+    assert!(quantize(Quant::Q4K, &[0.0; 32], &mut Vec::new()).is_err());
+    assert!(quantize(Quant::Iq2S, &[0.0; 256], &mut Vec::new()).is_err());
 }

@@ -3,12 +3,12 @@
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::{Splade, SpladeOp};
+use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
-use crate::Result;
 use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;

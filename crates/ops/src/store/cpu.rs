@@ -33,24 +33,18 @@ impl InplaceOp2 for Write<'_> {
         "store"
     }
 
-    fn cpu_fwd(
-        &self,
-        cache: &mut CpuStorage,
-        to: &Layout,
-        x: &CpuStorage,
-        from: &Layout,
-    ) -> candle_core::Result<()> {
+    fn cpu_fwd(&self, cache: &mut CpuStorage, to: &Layout, x: &CpuStorage, from: &Layout) -> candle_core::Result<()> {
         match x {
-            CpuStorage::F32(x) => self.from_type(cache, to, x, from),
-            CpuStorage::BF16(x) => self.from_type(cache, to, x, from),
-            CpuStorage::F16(x) => self.from_type(cache, to, x, from),
+            CpuStorage::F32(x) => self.write_from(cache, to, x, from),
+            CpuStorage::BF16(x) => self.write_from(cache, to, x, from),
+            CpuStorage::F16(x) => self.write_from(cache, to, x, from),
             _ => candle_core::bail!("store: needs floats"),
         }
     }
 }
 
 impl Write<'_> {
-    fn from_type<T: Elem>(
+    fn write_from<T: Elem>(
         &self,
         cache: &mut CpuStorage,
         to: &Layout,

@@ -9,7 +9,7 @@ use std::path::Path;
 
 /// The keys of a model, borrowed. A key that is not there is `None`, one of another type a fault.
 #[derive(Clone, Copy)]
-pub struct Metadata<'a> {
+pub(crate) struct Metadata<'a> {
     pub(super) path: &'a Path,
     pub(super) bytes: &'a [u8],
     pub(super) values: &'a BTreeMap<String, Value>,
@@ -17,12 +17,12 @@ pub struct Metadata<'a> {
 
 impl<'a> Metadata<'a> {
     /// Every key.
-    pub fn keys(&self) -> impl Iterator<Item = &'a str> {
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> {
         self.values.keys().map(|key| &**key)
     }
 
     /// A text.
-    pub fn str(&self, key: &str) -> Result<Option<&'a str>, Fault> {
+    pub(crate) fn str(&self, key: &str) -> Result<Option<&'a str>, Fault> {
         match self.values.get(key) {
             None => Ok(None),
             // It was text when the file was opened; somebody who writes to a mapped file gets an empty one.
@@ -32,7 +32,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// A whole number of either sign's types that is not negative.
-    pub fn u64(&self, key: &str) -> Result<Option<u64>, Fault> {
+    pub(crate) fn u64(&self, key: &str) -> Result<Option<u64>, Fault> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Unsigned(n)) => Ok(Some(*n)),
@@ -43,7 +43,7 @@ impl<'a> Metadata<'a> {
 
     /// A number. A single-precision one becomes the shortest decimal that means it: what a converter read as 1e-5 from JSON
     /// and rounded is 1e-5 again.
-    pub fn f64(&self, key: &str) -> Result<Option<f64>, Fault> {
+    pub(crate) fn f64(&self, key: &str) -> Result<Option<f64>, Fault> {
         let number = match self.values.get(key) {
             None => return Ok(None),
             Some(Value::F32(n)) => decimal(*n),
@@ -56,7 +56,7 @@ impl<'a> Metadata<'a> {
     }
 
     /// A truth value.
-    pub fn bool(&self, key: &str) -> Result<Option<bool>, Fault> {
+    pub(crate) fn bool(&self, key: &str) -> Result<Option<bool>, Fault> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Bool(b)) => Ok(Some(*b)),
@@ -65,32 +65,32 @@ impl<'a> Metadata<'a> {
     }
 
     /// An array of texts.
-    pub fn strs(&self, key: &str) -> Result<Option<Texts<'a>>, Fault> {
+    pub(crate) fn strs(&self, key: &str) -> Result<Option<Texts<'a>>, Fault> {
         let found = self.array(key, &[Item::Text], "an array of texts")?;
         Ok(found.map(|array| Texts { rest: self.slice(array), left: array.count }))
     }
 
     /// An array of single-precision numbers.
-    pub fn f32s(&self, key: &str) -> Result<Option<Numbers<'a, f32>>, Fault> {
+    pub(crate) fn f32s(&self, key: &str) -> Result<Option<Numbers<'a, f32>>, Fault> {
         let found = self.array(key, &[Item::F32], "an array of F32")?;
         Ok(found.map(|array| Numbers::new(self.slice(array))))
     }
 
     /// An array of whole numbers of 32 bits.
-    pub fn i32s(&self, key: &str) -> Result<Option<Numbers<'a, i32>>, Fault> {
+    pub(crate) fn i32s(&self, key: &str) -> Result<Option<Numbers<'a, i32>>, Fault> {
         // Converters differ in the sign's type; an id or a type of token fits both.
         let found = self.array(key, &[Item::I32, Item::U32], "an array of I32")?;
         Ok(found.map(|array| Numbers::new(self.slice(array))))
     }
 
     /// An array of truth values, if the key holds that.
-    pub fn bools(&self, key: &str) -> Result<Option<impl ExactSizeIterator<Item = bool> + 'a>, Fault> {
+    pub(crate) fn bools(&self, key: &str) -> Result<Option<impl ExactSizeIterator<Item = bool> + 'a>, Fault> {
         let found = self.array(key, &[Item::Bool], "an array of truth values")?;
         Ok(found.map(|array| self.slice(array).iter().map(|&byte| byte != 0)))
     }
 
     /// An array of bytes.
-    pub fn bytes(&self, key: &str) -> Result<Option<&'a [u8]>, Fault> {
+    pub(crate) fn bytes(&self, key: &str) -> Result<Option<&'a [u8]>, Fault> {
         Ok(self.array(key, &[Item::U8, Item::I8], "an array of bytes")?.map(|array| self.slice(array)))
     }
 
@@ -122,7 +122,7 @@ impl<'a> Metadata<'a> {
 
 /// Texts one after the other in the file, each behind its length.
 #[derive(Clone, Debug)]
-pub struct Texts<'a> {
+pub(crate) struct Texts<'a> {
     rest: &'a [u8],
     left: usize,
 }
@@ -149,7 +149,7 @@ impl ExactSizeIterator for Texts<'_> {}
 
 /// Numbers one after the other in the file.
 #[derive(Clone, Debug)]
-pub struct Numbers<'a, T> {
+pub(crate) struct Numbers<'a, T> {
     chunks: std::slice::Iter<'a, [u8; 4]>,
     of: PhantomData<T>,
 }
@@ -161,7 +161,7 @@ impl<'a, T> Numbers<'a, T> {
 }
 
 /// A number of four bytes.
-pub trait Four {
+pub(crate) trait Four {
     /// From the file.
     fn read(bytes: [u8; 4]) -> Self;
 }

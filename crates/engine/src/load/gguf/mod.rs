@@ -14,8 +14,8 @@ mod tests;
 mod undo;
 mod vocabulary;
 
-pub use metadata::{Four, Metadata, Numbers, Texts};
-pub use vocabulary::Vocabulary;
+pub(crate) use metadata::Metadata;
+pub(crate) use vocabulary::Vocabulary;
 
 use family::Family;
 use header::{Tensor, Value, shown};
@@ -27,7 +27,7 @@ use undo::{Context, Index};
 
 /// What is wrong with a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub(crate) struct Fault {
     /// The file.
     pub path: PathBuf,
     /// What is wrong with it; ends a sentence that begins with its name.
@@ -50,7 +50,7 @@ impl std::error::Error for Fault {}
 
 /// One tensor, as transformers has it but for the format of its numbers.
 #[derive(Clone, Debug)]
-pub struct Stored<'a> {
+pub(crate) struct Stored<'a> {
     /// ggml's number for the format.
     pub kind: u32,
     /// Row-major.
@@ -61,7 +61,7 @@ pub struct Stored<'a> {
 
 /// How an embedder makes one vector of many, where its file says so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pooling {
+pub(crate) enum Pooling {
     /// Not at all.
     None,
     /// Their mean.
@@ -75,7 +75,7 @@ pub enum Pooling {
 }
 
 /// A model in GGUF. Opening reads headers; a tensor's bytes are read when it is used.
-pub struct Gguf {
+pub(crate) struct Gguf {
     files: Vec<(PathBuf, Bytes)>,
     values: BTreeMap<String, Value>,
     /// By their names in the file, with the part that holds them.
@@ -87,12 +87,12 @@ pub struct Gguf {
 
 impl Gguf {
     /// The model in `paths`: one file, all parts of one, or the first part, which finds the others beside it.
-    pub fn open(paths: &[PathBuf]) -> Result<Gguf, Fault> {
+    pub(crate) fn open(paths: &[PathBuf]) -> Result<Gguf, Fault> {
         Gguf::of(parts::open(paths)?)
     }
 
     /// The model in the one file whose bytes these are, and whose name is only for messages.
-    pub fn read(path: &Path, bytes: Vec<u8>) -> Result<Gguf, Fault> {
+    pub(crate) fn read(path: &Path, bytes: Vec<u8>) -> Result<Gguf, Fault> {
         Gguf::of(vec![parts::part(path, Bytes::Held(bytes))?])
     }
 
@@ -122,50 +122,59 @@ impl Gguf {
     }
 
     /// Its keys, as they are.
-    pub fn metadata(&self) -> Metadata<'_> {
+    pub(crate) fn metadata(&self) -> Metadata<'_> {
         let (path, bytes) = &self.files[0];
         Metadata { path, bytes, values: &self.values }
     }
 
     /// The file, or the first part.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         &self.files[0].0
     }
 
     /// What llama.cpp calls the architecture.
-    pub fn architecture(&self) -> &str {
+    pub(crate) fn architecture(&self) -> &str {
         &self.architecture
     }
 
     /// What transformers' `config.json` would say.
-    pub fn config(&self) -> Result<serde_json::Value, Fault> {
+    pub(crate) fn config(&self) -> Result<serde_json::Value, Fault> {
         config::config(self)
     }
 
     /// The tensor that transformers calls `name`.
-    pub fn tensor(&self, name: &str) -> Option<Stored<'_>> {
+    pub(crate) fn tensor(&self, name: &str) -> Option<Stored<'_>> {
         let source = self.index.named.get(name)?;
         let bytes = source.read(&self.files[source.part].1);
         Some(Stored { kind: source.given(), dims: source.dims.clone(), bytes })
     }
 
     /// The format and dimensions of the tensor that transformers calls `name`, without its numbers.
-    pub fn shape(&self, name: &str) -> Option<(u32, &[usize])> {
+    pub(crate) fn shape(&self, name: &str) -> Option<(u32, &[usize])> {
         self.index.named.get(name).map(|source| (source.given(), &source.dims[..]))
     }
 
+    /// Where the tensor lies in a mapped file.
+    pub(super) fn mapped(&self, name: &str) -> Option<(&memmap2::Mmap, std::ops::Range<usize>)> {
+        let source = self.index.named.get(name)?;
+        match &self.files[source.part].1 {
+            Bytes::Mapped(map) => Some((map, source.bytes())),
+            Bytes::Held(_) => None,
+        }
+    }
+
     /// Every name. A tensor that transformers' model has no name for keeps that of the file.
-    pub fn names(&self) -> Vec<String> {
+    pub(crate) fn names(&self) -> Vec<String> {
         self.index.named.keys().cloned().collect()
     }
 
     /// The template that makes one text of a conversation.
-    pub fn chat_template(&self) -> Result<Option<&str>, Fault> {
+    pub(crate) fn chat_template(&self) -> Result<Option<&str>, Fault> {
         self.metadata().str("tokenizer.chat_template")
     }
 
     /// Templates for other uses, by name.
-    pub fn chat_templates(&self) -> Result<Vec<(&str, &str)>, Fault> {
+    pub(crate) fn chat_templates(&self) -> Result<Vec<(&str, &str)>, Fault> {
         let metadata = self.metadata();
         let mut templates = Vec::new();
         for key in metadata.keys() {
@@ -179,12 +188,12 @@ impl Gguf {
     }
 
     /// Its tokens and what is special about them.
-    pub fn vocabulary(&self) -> Result<Vocabulary<'_>, Fault> {
+    pub(crate) fn vocabulary(&self) -> Result<Vocabulary<'_>, Fault> {
         vocabulary::read(self.metadata())
     }
 
     /// How its vectors are pooled, if it says.
-    pub fn pooling(&self) -> Result<Option<Pooling>, Fault> {
+    pub(crate) fn pooling(&self) -> Result<Option<Pooling>, Fault> {
         let key = format!("{}.pooling_type", self.architecture);
         Ok(Some(match self.metadata().u64(&key)? {
             None => return Ok(None),
@@ -198,17 +207,17 @@ impl Gguf {
     }
 
     /// What most of its weights are stored as, in llama.cpp's numbers.
-    pub fn file_type(&self) -> Result<Option<u64>, Fault> {
+    pub(crate) fn file_type(&self) -> Result<Option<u64>, Fault> {
         self.metadata().u64("general.file_type")
     }
 
     /// How large the model is, in its maker's words: `8B`.
-    pub fn size_label(&self) -> Result<Option<&str>, Fault> {
+    pub(crate) fn size_label(&self) -> Result<Option<&str>, Fault> {
         self.metadata().str("general.size_label")
     }
 }
 
 /// ggml's name of a format.
-pub fn kind_name(kind: u32) -> Option<&'static str> {
+pub(crate) fn kind_name(kind: u32) -> Option<&'static str> {
     ggml::find(kind).map(|kind| kind.name)
 }

@@ -165,6 +165,11 @@ fn add(named: &mut BTreeMap<String, Source>, name: String, source: Source) -> Re
 }
 
 impl Source {
+    /// Where they lie in it.
+    pub(super) fn bytes(&self) -> Range<usize> {
+        self.bytes.clone()
+    }
+
     /// Its numbers, from the file it lies in.
     pub(super) fn read<'a>(&self, file: &'a [u8]) -> Cow<'a, [u8]> {
         let bytes = &file[self.bytes.clone()];

@@ -7,7 +7,7 @@ use super::metadata::{Metadata, Numbers, Texts};
 /// A vocabulary. What the file does not say is `None`; what that means depends on the model.
 #[derive(Clone, Debug)]
 #[allow(missing_docs, reason = "the names of the keys")]
-pub struct Vocabulary<'a> {
+pub(crate) struct Vocabulary<'a> {
     /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram) and others.
     pub model: &'a str,
     /// How text is cut before BPE: `llama-bpe`, `qwen2`, `default`, …

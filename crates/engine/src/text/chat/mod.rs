@@ -5,7 +5,7 @@ mod message;
 #[cfg(test)]
 mod tests;
 
-pub use jinja::Clock;
+pub(crate) use jinja::Clock;
 pub use message::Message;
 
 use jinja::{Fault, Template};
@@ -69,7 +69,7 @@ impl From<Fault> for TemplateError {
 
 /// What a prompt is made from besides the messages.
 #[derive(Clone, Debug)]
-pub struct Options<'a> {
+pub(crate) struct Options<'a> {
     /// Schemas of the functions the model may call, a list.
     pub tools: Option<&'a Value>,
     /// What the model may quote, a list.
@@ -91,7 +91,7 @@ impl Default for Options<'_> {
 
 /// How one model is talked to.
 #[derive(Debug)]
-pub struct ChatTemplate {
+pub(crate) struct ChatTemplate {
     template: Template,
     bos: Value,
     eos: Value,
@@ -99,13 +99,13 @@ pub struct ChatTemplate {
 
 impl ChatTemplate {
     /// A template in Jinja, with the texts of the model's first and last token, where it has them.
-    pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, TemplateError> {
+    pub(crate) fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let token = |text: Option<&str>| text.map_or(Value::Null, Value::from);
         Ok(ChatTemplate { template: Template::new(source)?, bos: token(bos), eos: token(eos) })
     }
 
     /// The prompt.
-    pub fn render(&self, messages: &[Message], options: &Options) -> Result<String, TemplateError> {
+    pub(crate) fn render(&self, messages: &[Message], options: &Options) -> Result<String, TemplateError> {
         let input = |what: &str| Err(TemplateError::Input(what.into()));
         if messages.is_empty() {
             return input("a chat needs at least one message");
@@ -137,14 +137,14 @@ impl ChatTemplate {
 
 /// The templates of one model: most have one, some another for tools.
 #[derive(Debug)]
-pub struct ChatTemplates {
+pub(crate) struct ChatTemplates {
     default: Option<ChatTemplate>,
     tool_use: Option<ChatTemplate>,
 }
 
 impl ChatTemplates {
     /// From `chat_template.jinja`, where there is one, else from `tokenizer_config.json`.
-    pub fn read(file: Option<&str>, config: &Value) -> Result<ChatTemplates, TemplateError> {
+    pub(crate) fn read(file: Option<&str>, config: &Value) -> Result<ChatTemplates, TemplateError> {
         let token = |role: &str| config.get(role).and_then(|t| t.as_str().or_else(|| t.get("content")?.as_str()));
         let template = |source: &str| ChatTemplate::new(source, token("bos_token"), token("eos_token"));
         let mut templates = ChatTemplates { default: None, tool_use: None };
@@ -176,7 +176,7 @@ impl ChatTemplates {
     }
 
     /// The one for chats with or without tools.
-    pub fn pick(&self, tools: bool) -> Result<&ChatTemplate, TemplateError> {
+    pub(crate) fn pick(&self, tools: bool) -> Result<&ChatTemplate, TemplateError> {
         let special = self.tool_use.as_ref().filter(|_| tools);
         special.or(self.default.as_ref()).ok_or(TemplateError::Absent)
     }

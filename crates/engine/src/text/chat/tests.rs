@@ -105,8 +105,13 @@ fn long_expressions_are_no_deep_ones() {
 
 #[test]
 fn namespaces_that_hold_themselves_end_with_the_rendering() {
-    assert_eq!(render("{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ a.b.a.b is defined }}").unwrap(), "True");
-    let chain = "{% set n = namespace(x=none) %}{% for i in range(50000) %}{% set n.x = namespace(x=n.x) %}{% endfor %}ok";
+    assert_eq!(
+        render("{% set a = namespace() %}{% set b = namespace(a=a) %}{% set a.b = b %}{{ a.b.a.b is defined }}")
+            .unwrap(),
+        "True"
+    );
+    let chain =
+        "{% set n = namespace(x=none) %}{% for i in range(50000) %}{% set n.x = namespace(x=n.x) %}{% endfor %}ok";
     assert_eq!(render(chain).unwrap(), "ok");
 }
 
@@ -157,7 +162,9 @@ fn messages_keep_what_they_came_with() {
     let source = r#"{"role":"user","zeta":1,"content":[{"type":"text","text":"a"}],"alpha":{"b":1,"a":2}}"#;
     let message: Message = serde_json::from_str(source).unwrap();
     assert_eq!(serde_json::to_string(&message).unwrap(), source);
-    for wrong in [r#"{"content":"x"}"#, r#"{"role":1}"#, r#"{"role":"user","content":3}"#, r#"{"role":"a","tool_calls":[1]}"#] {
+    for wrong in
+        [r#"{"content":"x"}"#, r#"{"role":1}"#, r#"{"role":"user","content":3}"#, r#"{"role":"a","tool_calls":[1]}"#]
+    {
         assert!(serde_json::from_str::<Message>(wrong).is_err(), "{wrong}");
     }
     let call = r#"{"role":"assistant","tool_calls":[{"function":{"name":"f","arguments":"{\"x\":1}"}},{"function":{"arguments":"no"}}]}"#;

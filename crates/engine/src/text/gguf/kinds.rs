@@ -69,8 +69,22 @@ macro_rules! deepseek_words {
 macro_rules! cased {
     ($up:literal, $low:literal, $tail:expr, $digits:literal) => {
         concat!(
-            r"[^\r\n\p{L}\p{N}]?", $up, "*", $low, "+", $tail, r"|[^\r\n\p{L}\p{N}]?", $up, "+", $low, "*", $tail, "|",
-            $digits, r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|", spaces!()
+            r"[^\r\n\p{L}\p{N}]?",
+            $up,
+            "*",
+            $low,
+            "+",
+            $tail,
+            r"|[^\r\n\p{L}\p{N}]?",
+            $up,
+            "+",
+            $low,
+            "*",
+            $tail,
+            "|",
+            $digits,
+            r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|",
+            spaces!()
         )
     };
 }
@@ -78,11 +92,8 @@ macro_rules! cased {
 const GPT2: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 const LLAMA3: &str = concat!(contractions!(), "|", word!(), r"|\p{N}{1,3}|", signs!(), "|", spaces!());
 const QWEN2: &str = concat!(contractions!(), "|", word!(), r"|\p{N}|", signs!(), "|", spaces!());
-const QWEN35: &str = concat!(
-    contractions!(),
-    r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|",
-    spaces!()
-);
+const QWEN35: &str =
+    concat!(contractions!(), r"|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|", spaces!());
 const JAIS2: &str = concat!(
     contractions!(),
     "|",
@@ -94,13 +105,8 @@ const JAIS2: &str = concat!(
 );
 const UFAKZEKA: &str = concat!(word!(), r"|\p{N}|", signs!(), "|", spaces!());
 const MINICPM5: &str = concat!(contractions!(), "|", word!(), r"|\p{N}+|", signs!(), "|", spaces!());
-const BAILING: &str = concat!(
-    r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|",
-    word!(),
-    r"|\p{N}|",
-    signs!(),
-    r"|\s*[\r\n]|\s+(?!\S)|\s+"
-);
+const BAILING: &str =
+    concat!(r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])|", word!(), r"|\p{N}|", signs!(), r"|\s*[\r\n]|\s+(?!\S)|\s+");
 const SEED: &str = concat!(contractions!(), "|", word!(), r"|\p{N}| ?[^\s\p{L}\p{N}\r\n]+|", spaces!());
 const EXAONE_MOE: &str = concat!(
     contractions!(),
@@ -183,9 +189,7 @@ pub(super) fn kind(pre: Option<&str>) -> Option<Kind> {
         "glm4" | "glm5" => whole(&[LLAMA3]),
         "jais-2" => bytes(&[JAIS2]),
         "minicpm5" => whole(&[THREE_DIGITS, MINICPM5]),
-        "deepseek-llm" => {
-            bytes(&[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_SIGNS, r"\s+$", HAN_AND_HANGUL, DIGITS])
-        }
+        "deepseek-llm" => bytes(&[r"[\r\n]", DEEPSEEK_LETTERS, DEEPSEEK_SIGNS, r"\s+$", HAN_AND_HANGUL, DIGITS]),
         "deepseek-coder" => bytes(&[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", HAN_AND_HANGUL, DIGIT]),
         "deepseek-v3" | "hunyuan-dense" | "hy_v4" | "joyai-llm" => bytes(&[THREE_DIGITS, HAN_AND_KANA, DEEPSEEK3]),
         "spark2_5" => bytes(&[THREE_DIGITS, HAN_AND_KANA, SPARK, DIGIT]),

@@ -78,7 +78,7 @@ pub(super) fn by_score(scores: &[f32], tokens: &Tokens<'_>) -> Result<Vec<(Strin
         }
     }
     ways.sort_unstable_by(|a, b| {
-        let best = b.score.total_cmp(&a.score).then(b.chars.cmp(&a.chars));
+        let best = b.score.total_cmp(&a.score).then(a.chars.cmp(&b.chars));
         best.then(b.cut.cmp(&a.cut)).then(a.token.cmp(&b.token))
     });
     let pair = |way: Way| {

@@ -1,8 +1,8 @@
 //! A tokenizer from the metadata of a GGUF file, giving the ids that llama.cpp gives.
 //!
-//! What is not llama.cpp's: control tokens are never made of ordinary text, not even by merges that would add up to one; WordPiece
-//! normalises as BERT does (llama.cpp keeps only the first letter of a Korean syllable); and decoding never drops a space before a
-//! full stop.
+//! Where it is not llama.cpp's, on purpose: control tokens are never made of ordinary text, not even by merges that would add up to
+//! one; WordPiece normalises as BERT does, where llama.cpp drops vowel signs of Indian scripts and all but the first letter of a
+//! Korean syllable, and does not tell words of more than 100 characters; and decoding keeps the space before a full stop.
 
 mod kinds;
 mod merges;
@@ -72,6 +72,7 @@ pub(crate) enum Specials {
 /// The tokenizer that llama.cpp would use. Errors name the key to look at.
 pub(crate) fn tokenizer(vocabulary: &Vocabulary<'_>, specials: Specials) -> Result<Tokenizer, String> {
     let tokens = Tokens::new(vocabulary, specials)?;
+    let added = tokens.added(vocabulary)?;
     let plan = Plan { vocabulary, tokens };
     let (model, parts) = match vocabulary.model {
         "gpt2" => plan.byte_pairs(vocabulary.pre)?,
@@ -87,7 +88,6 @@ pub(crate) fn tokenizer(vocabulary: &Vocabulary<'_>, specials: Specials) -> Resu
             ));
         }
     };
-    let added = plan.tokens.added(vocabulary)?;
     sound(|| {
         let mut tokenizer = Tokenizer::new(model);
         tokenizer.with_normalizer(parts.normalizer()?)?;
@@ -109,7 +109,10 @@ impl Plan<'_> {
     fn byte_pairs(&self, pre: Option<&str>) -> Result<(ModelWrapper, Parts), String> {
         let v = self.vocabulary;
         let kind = kind(pre).ok_or_else(|| {
-            format!("tokenizer.ggml.pre is {:?}; how such texts are cut into words is not known here", pre.unwrap_or(""))
+            format!(
+                "tokenizer.ggml.pre is {:?}; how such texts are cut into words is not known here",
+                pre.unwrap_or("")
+            )
         })?;
         let lines = v.merges.as_deref();
         let lines = lines.ok_or("tokenizer.ggml.merges is not there, and a vocabulary of byte pairs needs it")?;
@@ -179,11 +182,8 @@ impl Plan<'_> {
             .map_err(|e| format!("tokenizer.ggml.tokens: {e}"))?;
         let bos = self.end(v.add_bos.unwrap_or(false), ("bos_token_id", v.bos), None)?;
         let eos = self.end(v.add_eos.unwrap_or(true), ("eos_token_id", v.eos), Some(1))?;
-        let parts = Parts::unigram(
-            charsmap,
-            v.add_space_prefix.unwrap_or(false),
-            v.remove_extra_whitespaces.unwrap_or(false),
-        );
+        let parts =
+            Parts::unigram(charsmap, v.add_space_prefix.unwrap_or(false), v.remove_extra_whitespaces.unwrap_or(false));
         Ok((model.into(), parts.ends(self.ends(bos, eos)?)))
     }
 

@@ -123,7 +123,7 @@ impl Parts {
 }
 
 /// What matches becomes a piece, and so does what lies between.
-pub(super) fn isolate(expression: &str) -> Value {
+fn isolate(expression: &str) -> Value {
     json!({ "type": "Split", "pattern": { "Regex": expression }, "behavior": "Isolated", "invert": false })
 }
 

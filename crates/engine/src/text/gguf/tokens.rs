@@ -29,15 +29,13 @@ pub(super) enum Role {
 
 /// Names that are control tokens even where a file forgot to say so: ends of turns and texts, and the marks of code to be filled
 /// in.
-const CONTROL: &[&str] = &[
-    "<|eot_id|>", "<|im_end|>", "<|end|>", "<|return|>", "<|call|>", "<|flush|>", "<|calls|>", "<end_of_turn>",
-    "<|endoftext|>", "</s>", "<|eom_id|>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]", "<|end_of_text|>", "<end_of_utterance>",
-    "<eos>", "<turn|>", "<|tool_response>", "<｜end▁of▁sentence｜>", "[e~[", "<|fim_prefix|>", "<fim-prefix>",
-    "<fim_prefix>", "<｜fim▁begin｜>", "<PRE>", "▁<PRE>", "<|code_prefix|>", "<|prefix|>", "<|fim_suffix|>", "<fim-suffix>",
-    "<fim_suffix>", "<｜fim▁hole｜>", "<SUF>", "▁<SUF>", "<|code_suffix|>", "<|suffix|>", "<|fim_middle|>", "<fim-middle>",
-    "<fim_middle>", "<｜fim▁end｜>", "<MID>", "▁<MID>", "<|code_middle|>", "<|middle|>", "<|fim_pad|>", "<fim-pad>",
-    "<fim_pad>", "<PAD>", "[PAD]", "<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>",
-];
+const CONTROL: &str = "\
+    <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> \
+    <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> \
+    <｜end▁of▁sentence｜> [e~[ <|fim_prefix|> <fim-prefix> <fim_prefix> <｜fim▁begin｜> <PRE> ▁<PRE> <|code_prefix|> \
+    <|prefix|> <|fim_suffix|> <fim-suffix> <fim_suffix> <｜fim▁hole｜> <SUF> ▁<SUF> <|code_suffix|> <|suffix|> \
+    <|fim_middle|> <fim-middle> <fim_middle> <｜fim▁end｜> <MID> ▁<MID> <|code_middle|> <|middle|> <|fim_pad|> \
+    <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>";
 
 pub(super) struct Tokens<'a> {
     /// As the file has them, except that none is empty.
@@ -66,7 +64,12 @@ impl<'a> Tokens<'a> {
             return Err(format!("tokenizer.ggml.tokens has {n} entries"));
         }
         let ids = [
-            ("bos", v.bos), ("eos", v.eos), ("unknown", v.unk), ("seperator", v.sep), ("padding", v.pad), ("cls", v.cls),
+            ("bos", v.bos),
+            ("eos", v.eos),
+            ("unknown", v.unk),
+            ("seperator", v.sep),
+            ("padding", v.pad),
+            ("cls", v.cls),
             ("mask", v.mask),
         ];
         for (key, id) in ids {
@@ -91,7 +94,10 @@ impl<'a> Tokens<'a> {
         // A name made here may be one that the file has, too.
         let mut seen = HashSet::with_capacity(n);
         if let Some(i) = tokens.names.iter().position(|name| !seen.insert(name)) {
-            return Err(format!("tokenizer.ggml.tokens: token {i} would have the name of another, {:?}", tokens.names[i]));
+            return Err(format!(
+                "tokenizer.ggml.tokens: token {i} would have the name of another, {:?}",
+                tokens.names[i]
+            ));
         }
         Ok(tokens)
     }
@@ -247,8 +253,8 @@ fn roles(v: &Vocabulary<'_>, ids: &HashMap<&str, u32>) -> Result<Vec<Role>, Stri
     }
     // These models end their turns otherwise, and their </s> is a piece of HTML.
     let html = ids.contains_key("<|tool_response>") || ids.contains_key("<|plamo:eos|>");
-    for name in CONTROL {
-        if let Some(id) = ids.get(name).filter(|_| !(html && *name == "</s>")) {
+    for name in CONTROL.split(' ') {
+        if let Some(id) = ids.get(name).filter(|_| !(html && name == "</s>")) {
             roles[*id as usize] = Role::Control;
         }
     }

@@ -90,7 +90,7 @@ pub(super) fn fallback_byte(token: &str) -> Option<u8> {
 
 /// A token within a text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum TokenBytes {
+pub(crate) enum TokenBytes {
     /// It adds these bytes.
     Text(Vec<u8>),
     /// It is a mark of its own, of this name, and no text.
@@ -102,8 +102,9 @@ pub enum TokenBytes {
 /// What every id adds in the middle of a text, by id.
 ///
 /// Fails with a sentence where the tokenizer's decoder does not work token by token.
-pub fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
-    let whole = || "this tokenizer's decoder does not work token by token, so that its tokens have no bytes".to_string();
+pub(crate) fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
+    let whole =
+        || "this tokenizer's decoder does not work token by token, so that its tokens have no bytes".to_string();
     let steps = match tokenizer.get_decoder() {
         Some(_) => steps(tokenizer).ok_or_else(whole)?,
         None => Vec::new(),

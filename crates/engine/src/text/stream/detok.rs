@@ -14,7 +14,7 @@ pub(super) const LONGEST_ROW: usize = 64;
 
 /// One text in the making.
 #[derive(Debug)]
-pub struct Detok {
+pub(crate) struct Detok {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
     how: How,
@@ -30,19 +30,44 @@ enum How {
 /// A step of the decoder, and what it has to remember.
 #[derive(Debug)]
 enum Machine {
-    Replace { from: String, to: String },
-    WordPiece { prefix: String, cleanup: bool, first: bool },
-    Metaspace { replacement: char, drops_first: bool, first: bool },
+    Replace {
+        from: String,
+        to: String,
+    },
+    WordPiece {
+        prefix: String,
+        cleanup: bool,
+        first: bool,
+    },
+    Metaspace {
+        replacement: char,
+        drops_first: bool,
+        first: bool,
+    },
     /// Tokens with a space between: there is no decoder.
-    Spaces { first: bool },
+    Spaces {
+        first: bool,
+    },
     /// Holds the last token.
-    Suffix { suffix: String, held: Option<String> },
+    Suffix {
+        suffix: String,
+        held: Option<String>,
+    },
     /// Holds the bytes of a character that has not ended.
     ByteLevel(Vec<u8>),
     Fallback(Row),
-    StripEach { content: char, start: usize, stop: usize },
+    StripEach {
+        content: char,
+        start: usize,
+        stop: usize,
+    },
     /// Of the whole text: so many may still go at its beginning, and these are held because they may be its end.
-    StripText { content: char, start: usize, stop: usize, held: String },
+    StripText {
+        content: char,
+        start: usize,
+        stop: usize,
+        held: String,
+    },
 }
 
 /// `<0xNN>` in a row.
@@ -55,7 +80,7 @@ struct Row {
 
 impl Detok {
     /// A new text. Special tokens are left out of it if `skip_special`.
-    pub fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Detok {
+    pub(crate) fn new(tokenizer: Arc<Tokenizer>, skip_special: bool) -> Detok {
         let machines = match tokenizer.get_decoder() {
             None => Some(vec![Machine::Spaces { first: true }]),
             Some(_) => steps(&tokenizer).and_then(machines),
@@ -65,12 +90,12 @@ impl Detok {
     }
 
     /// Whether text comes as ids do. A decoder that only works on whole texts gives all of it at the end.
-    pub fn streams(&self) -> bool {
+    pub(crate) fn streams(&self) -> bool {
         matches!(self.how, How::Machines(_))
     }
 
     /// The text that is certain with this id, if any. An id that no token has adds nothing, as in the library.
-    pub fn push(&mut self, id: u32) -> Option<String> {
+    pub(crate) fn push(&mut self, id: u32) -> Option<String> {
         let machines = match &mut self.how {
             How::Whole(ids) => {
                 ids.push(id);
@@ -88,7 +113,7 @@ impl Detok {
     }
 
     /// The rest of the text.
-    pub fn finish(self) -> Result<String, String> {
+    pub(crate) fn finish(self) -> Result<String, String> {
         let mut machines = match self.how {
             How::Whole(ids) => return self.tokenizer.decode(&ids, self.skip_special).map_err(|e| e.to_string()),
             How::Machines(machines) => machines,
@@ -126,7 +151,9 @@ fn machines(steps: Vec<Step>) -> Option<Vec<Machine>> {
             Step::Strip { content, start, stop } => Machine::StripEach { content, start, stop },
             Step::Replace { from, to } => Machine::Replace { from, to },
             Step::WordPiece { prefix, cleanup } => Machine::WordPiece { prefix, cleanup, first: true },
-            Step::Metaspace { replacement, drops_first } => Machine::Metaspace { replacement, drops_first, first: true },
+            Step::Metaspace { replacement, drops_first } => {
+                Machine::Metaspace { replacement, drops_first, first: true }
+            }
             Step::Suffix(suffix) => Machine::Suffix { suffix, held: None },
             Step::ByteFallback => Machine::Fallback(Row::default()),
             Step::ByteLevel => {
@@ -142,7 +169,9 @@ impl Machine {
     fn push(&mut self, token: String, next: &mut dyn FnMut(String)) {
         match self {
             Machine::Replace { from, to } => next(token.replace(&*from, to)),
-            Machine::WordPiece { prefix, cleanup, first } => next(word(&token, prefix, *cleanup, std::mem::take(first))),
+            Machine::WordPiece { prefix, cleanup, first } => {
+                next(word(&token, prefix, *cleanup, std::mem::take(first)))
+            }
             Machine::Metaspace { replacement, drops_first, first } => {
                 let space = if std::mem::take(first) && *drops_first { "" } else { " " };
                 next(token.replace(*replacement, space));

@@ -6,6 +6,5 @@ mod stops;
 #[cfg(test)]
 mod tests;
 
-pub use decoder::{TokenBytes, token_bytes};
-pub use detok::Detok;
-pub use stops::{Step, Stops};
+pub(crate) use detok::Detok;
+pub(crate) use stops::{Step, Stops};

@@ -10,7 +10,7 @@ const MOST_BYTES: usize = 1 << 16;
 
 /// What to show after a piece of text.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Step {
+pub(crate) enum Step {
     /// This much; more may come.
     Text(String),
     /// This much, and no more: a stop string has come.
@@ -24,7 +24,7 @@ pub enum Step {
 
 /// The stop strings of one text.
 #[derive(Debug)]
-pub struct Stops {
+pub(crate) struct Stops {
     states: Vec<State>,
     include: bool,
     /// Where the automaton is, as long as no stop string has come.
@@ -45,7 +45,7 @@ struct State {
 
 impl Stops {
     /// Ends at whichever string is complete first; the longest of those that end together. It is shown itself if `include`.
-    pub fn new<S: AsRef<str>>(stops: &[S], include: bool) -> Result<Stops, String> {
+    pub(crate) fn new<S: AsRef<str>>(stops: &[S], include: bool) -> Result<Stops, String> {
         if stops.iter().map(|s| s.as_ref().len()).sum::<usize>() > MOST_BYTES {
             return Err(format!("stop strings of more than {MOST_BYTES} bytes together"));
         }
@@ -83,7 +83,7 @@ impl Stops {
     }
 
     /// The next piece of the text.
-    pub fn push(&mut self, text: &str) -> Step {
+    pub(crate) fn push(&mut self, text: &str) -> Step {
         let mut at = match self.at {
             Ok(at) => at,
             Err(stop) => return Step::Stopped { text: String::new(), stop },
@@ -108,7 +108,7 @@ impl Stops {
     }
 
     /// The end of the text: what was held back was no stop string.
-    pub fn finish(&mut self) -> String {
+    pub(crate) fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }
 }

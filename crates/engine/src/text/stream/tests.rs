@@ -1,4 +1,4 @@
-use super::{Detok, Step, Stops, decoder::TokenBytes, token_bytes};
+use super::{Detok, Step, Stops, decoder::TokenBytes, decoder::token_bytes};
 use tokenizers::Tokenizer;
 
 /// A generator of numbers, the same on every run.
@@ -33,7 +33,7 @@ pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut
         let len = rng.below(40);
         let text: Vec<u32> = (0..len).map(|_| ids[rng.below(ids.len())]).collect();
         for skip in [false, true] {
-            let mut detok = Detok::new(tokenizer, skip);
+            let mut detok = Detok::new(tokenizer.clone().into(), skip);
             assert!(detok.streams());
             let mut whole = String::new();
             for id in &text {
@@ -46,7 +46,8 @@ pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut
 }
 
 const BYTES: [&str; 14] = [
-    "<0xE5>", "<0x8F>", "<0xAB>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0x61>", "<0xFF>", "<0xc3>", "▁a", "b", "▁", "<s>",
+    "<0xE5>", "<0x8F>", "<0xAB>", "<0xF0>", "<0x9F>", "<0x98>", "<0x80>", "<0x61>", "<0xFF>", "<0xc3>", "▁a", "b", "▁",
+    "<s>",
 ];
 const SPM: &str = r#"{"type":"Sequence","decoders":[{"type":"Replace","pattern":{"String":"▁"},"content":" "},
     {"type":"ByteFallback"},{"type":"Fuse"},{"type":"Strip","content":" ","start":1,"stop":0}]}"#;
@@ -82,8 +83,12 @@ fn pieces_make_the_text() {
 
 #[test]
 fn only_whole_characters_come() {
-    let tokenizer = tokenizer(&["ð", "Ł", "ĺ", "Ģ", "a", "Ã"], r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#, "");
-    let mut detok = Detok::new(&tokenizer, true);
+    let tokenizer = tokenizer(
+        &["ð", "Ł", "ĺ", "Ģ", "a", "Ã"],
+        r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#,
+        "",
+    );
+    let mut detok = Detok::new(tokenizer.clone().into(), true);
     let pieces: Vec<Option<String>> = [4, 0, 1, 2, 3, 4, 5].into_iter().map(|id| detok.push(id)).collect();
     let text = |t: &str| Some(t.to_string());
     assert_eq!(pieces, [text("a"), None, None, None, text("😀"), text("a"), None]);
@@ -92,14 +97,15 @@ fn only_whole_characters_come() {
 
 #[test]
 fn trailing_strips_hold_back() {
-    let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":1,"stop":2}]}"#;
+    let decoder =
+        r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Strip","content":"_","start":1,"stop":2}]}"#;
     let tokenizer = tokenizer(&["_", "a", "_b", "c___"], decoder, "");
     let mut rng = Rng(3);
     for _ in 0..300 {
         let mut ids: Vec<u32> = (0..rng.below(9)).map(|_| rng.below(4) as u32).collect();
         // The library counts below zero on texts shorter than what it strips.
         ids.extend([1, 0, 0, 0]);
-        let mut detok = Detok::new(&tokenizer, false);
+        let mut detok = Detok::new(tokenizer.clone().into(), false);
         let mut whole: String = ids.iter().filter_map(|id| detok.push(*id)).collect();
         whole += &detok.finish().unwrap();
         assert_eq!(whole, tokenizer.decode(&ids, false).unwrap(), "{ids:?}");
@@ -109,7 +115,7 @@ fn trailing_strips_hold_back() {
 #[test]
 fn long_rows_of_bytes_do_not_stall() {
     let tokenizer = tokenizer(&BYTES, SPM, "<s>");
-    let mut detok = Detok::new(&tokenizer, true);
+    let mut detok = Detok::new(tokenizer.clone().into(), true);
     let mut shown = 0;
     for i in 0..3000 {
         shown += detok.push(i % 3).map_or(0, |t| t.len());
@@ -122,7 +128,7 @@ fn long_rows_of_bytes_do_not_stall() {
 fn decoders_of_whole_texts_come_at_the_end() {
     let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"ab"},"content":"x"}]}"#;
     let tokenizer = tokenizer(&["a", "b"], decoder, "");
-    let mut detok = Detok::new(&tokenizer, true);
+    let mut detok = Detok::new(tokenizer.clone().into(), true);
     assert!(!detok.streams());
     assert_eq!((detok.push(0), detok.push(1)), (None, None));
     assert_eq!(detok.finish().unwrap(), "x");
@@ -136,9 +142,20 @@ fn bytes_of_tokens() {
     assert_eq!(spm[13], TokenBytes::Special("<s>".into()));
     let decoder = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
     // Every byte has its letter.
-    let letters: Vec<String> = (0..=0x143).filter_map(char::from_u32).filter(|c| !matches!(*c as u32, 0..=0x20 | 0x7f..=0xa0 | 0xad)).map(String::from).collect();
+    let letters: Vec<String> = (0..=0x143)
+        .filter_map(char::from_u32)
+        .filter(|c| !matches!(*c as u32, 0..=0x20 | 0x7f..=0xa0 | 0xad))
+        .map(String::from)
+        .collect();
     let all: Vec<&str> = letters.iter().map(String::as_str).collect();
-    let mut bytes: Vec<u8> = token_bytes(&tokenizer(&all, decoder, "")).unwrap().into_iter().flat_map(|t| match t { TokenBytes::Text(b) => b, _ => vec![] }).collect();
+    let mut bytes: Vec<u8> = token_bytes(&tokenizer(&all, decoder, ""))
+        .unwrap()
+        .into_iter()
+        .flat_map(|t| match t {
+            TokenBytes::Text(b) => b,
+            _ => vec![],
+        })
+        .collect();
     bytes.sort_unstable();
     assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
 }
@@ -146,7 +163,8 @@ fn bytes_of_tokens() {
 /// A slow, plain form: where does the first stop string end, and how much is safe to show?
 fn plain(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
     for end in 1..=text.len() {
-        let mut ending: Vec<usize> = (0..stops.len()).filter(|i| text.as_bytes()[..end].ends_with(stops[*i].as_bytes())).collect();
+        let mut ending: Vec<usize> =
+            (0..stops.len()).filter(|i| text.as_bytes()[..end].ends_with(stops[*i].as_bytes())).collect();
         ending.sort_by_key(|i| (std::cmp::Reverse(stops[*i].len()), *i));
         if let Some(which) = ending.first() {
             let shown = if include { end } else { end - stops[*which].len() };

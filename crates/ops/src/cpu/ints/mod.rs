@@ -33,7 +33,7 @@ pub(crate) trait Ints: Copy + 'static {
     type B: Copy;
     /// An i32 for each row of a strip.
     type I: Copy;
-    /// Strips whose lines the product keeps in registers together: 1, 2 or 4.
+    /// Strips whose lines the product keeps in registers together: 1 or 2.
     const STRIPS: usize;
     /// What wide bytes are raised by before [`Ints::dot`] takes them: 128 where the instruction wants them unsigned, or 0.
     const RAISE: u8;

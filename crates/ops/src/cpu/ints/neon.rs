@@ -108,23 +108,27 @@ impl Ints for NeonDot {
 
     #[inline(always)]
     unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
-        for (i, line) in lines.iter().enumerate() {
+        for (i, lines) in lines.as_chunks::<4>().0.iter().enumerate() {
             unsafe {
-                let x = vreinterpretq_s8_s32(vdupq_n_s32(x.cast::<i32>().add(i).read_unaligned()));
-                sum = sdot(sum, vreinterpretq_s8_u8(*line), x);
+                // Sixteen activations, of which each line takes its four.
+                let x = vld1q_s8(x.add(16 * i));
+                sum = sdot::<0>(sum, lines[0], x);
+                sum = sdot::<1>(sum, lines[1], x);
+                sum = sdot::<2>(sum, lines[2], x);
+                sum = sdot::<3>(sum, lines[3], x);
             }
         }
         sum
     }
 }
 
-/// `vdotq_s32`, whose intrinsic is not stable in Rust.
+/// `vdotq_laneq_s32`, whose intrinsic is not stable in Rust.
 #[inline(always)]
-unsafe fn sdot(mut sum: int32x4_t, a: int8x16_t, b: int8x16_t) -> int32x4_t {
+unsafe fn sdot<const LANE: usize>(mut sum: int32x4_t, line: uint8x16_t, x: int8x16_t) -> int32x4_t {
     unsafe {
         asm!(
-            "sdot {sum:v}.4s, {a:v}.16b, {b:v}.16b",
-            sum = inout(vreg) sum, a = in(vreg) a, b = in(vreg) b,
+            "sdot {sum:v}.4s, {line:v}.16b, {x:v}.4b[{lane}]",
+            sum = inout(vreg) sum, line = in(vreg) line, x = in(vreg) x, lane = const LANE,
             options(pure, nomem, nostack, preserves_flags)
         );
     }

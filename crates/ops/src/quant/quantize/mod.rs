@@ -18,10 +18,13 @@ impl Quant {
 }
 
 /// Adds the blocks of `x`, which must be whole blocks, to `out`. What is not finite in `x` makes its block meaningless.
-pub fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()> {
+pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()> {
     let (elements, size) = quant.block();
     let Some(bytes) = quant.bytes(x.len()) else {
-        return Err(Error::call("quantize", format!("{} elements are not whole blocks of {quant}: {elements}", x.len())));
+        return Err(Error::call(
+            "quantize",
+            format!("{} elements are not whole blocks of {quant}: {elements}", x.len()),
+        ));
     };
     if !quant.quantizes() {
         let can = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect::<Vec<_>>().join(", ");
@@ -64,7 +67,11 @@ impl Kernel for Blocks<'_> {
             Quant::Q5_0 => each!(self, 32, small::centred::<5>),
             Quant::Q4_1 => each!(self, 32, small::with_least::<4>),
             Quant::Q5_1 => each!(self, 32, small::with_least::<5>),
-            Quant::Iq4Nl => each!(self, 32, k::iq4_nl),
+            Quant::Iq4Nl => {
+                for (x, out) in self.x.chunks(256).zip(self.out.chunks_mut(256 / self.elements * self.size)) {
+                    k::iq4_nl(x, out);
+                }
+            }
             Quant::Q2K => each!(self, 256, k::q2_k),
             Quant::Q3K => each!(self, 256, k::q3_k),
             Quant::Q4K => each!(self, 256, k::q45_k::<4>),

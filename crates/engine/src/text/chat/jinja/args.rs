@@ -31,6 +31,14 @@ impl Args {
         Ok(bound)
     }
 
+    /// With mere strings in place of markup.
+    pub(super) fn plain(self) -> Args {
+        Args {
+            positional: self.positional.iter().map(Value::plain).collect(),
+            named: self.named.into_iter().map(|(name, value)| (name, value.plain())).collect(),
+        }
+    }
+
     pub(super) fn none(self, of: &str) -> Result<(), Fault> {
         self.bind(of, []).map(|[]| ())
     }
@@ -44,7 +52,7 @@ pub(super) fn need(value: Option<Value>, of: &str) -> Result<Value, Fault> {
 /// A string, and nothing that only prints like one.
 pub(super) fn text(value: Value, of: &str) -> Result<Arc<str>, Fault> {
     match value {
-        Value::Str(text) => Ok(text),
+        Value::Str(text) | Value::Markup(text) => Ok(text),
         Value::Undefined(what) => Err(Fault::wrong(what.to_string())),
         other => Err(Fault::wrong(format!("{of} takes a str, not a {}", other.type_name()))),
     }

@@ -7,7 +7,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 ///
 /// The standard library does not know the machine's time zone, so a caller who wants local dates says the offset.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Clock {
+pub(crate) struct Clock {
     /// Seconds since 1970 in UTC.
     pub unix: i64,
     /// Seconds east of UTC.
@@ -16,7 +16,7 @@ pub struct Clock {
 
 impl Clock {
     /// This moment, in UTC.
-    pub fn utc_now() -> Clock {
+    pub(crate) fn utc_now() -> Clock {
         let unix = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs() as i64);
         Clock { unix, offset: 0 }
     }

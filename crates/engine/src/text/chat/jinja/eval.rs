@@ -1,21 +1,18 @@
 //! Runs a template. Expressions are here, statements in `exec`.
 
 use super::Fault;
-use super::args::{Args, int, need};
+use super::args::Args;
 use super::ast::{Arguments, Expr};
-use super::clock::{Clock, strftime};
+use super::checks::test;
+use super::clock::Clock;
 use super::filters::filter;
 use super::meter::{Meter, Text};
 use super::methods::{self, Attribute};
 use super::ops::{compare, item, operate, slice};
-use super::tests::test;
 use super::value::{Function, Loop, Namespace, SeqKind, Value};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
-
-/// Items of a `range`, as in the sandbox that templates are written for.
-const LONGEST_RANGE: i128 = 100_000;
 
 /// Names, and where to look further.
 #[derive(Debug, Default)]
@@ -54,7 +51,7 @@ pub(super) struct Interpreter {
     pub(super) meter: Meter,
     pub(super) clock: Clock,
     /// Every namespace made, so that one that holds itself is taken apart in the end.
-    namespaces: RefCell<Vec<Rc<Namespace>>>,
+    pub(super) namespaces: RefCell<Vec<Rc<Namespace>>>,
 }
 
 impl Drop for Interpreter {
@@ -191,7 +188,7 @@ impl Interpreter {
     }
 
     /// Sets a key, in its old place where it has one.
-    fn insert(&self, pairs: &mut Vec<(Value, Value)>, key: Value, value: Value) -> Result<(), Fault> {
+    pub(super) fn insert(&self, pairs: &mut Vec<(Value, Value)>, key: Value, value: Value) -> Result<(), Fault> {
         if matches!(key, Value::Dict(_)) || matches!(&key, Value::Seq(seq) if seq.kind == SeqKind::List) {
             return Err(Fault::wrong(format!("a {} cannot be a key", key.type_name())));
         }
@@ -247,9 +244,7 @@ impl Interpreter {
     pub(super) fn attribute_only(&self, value: &Value, name: &Arc<str>) -> Result<Value, Fault> {
         value.defined()?;
         let found = match value {
-            Value::Namespace(namespace) => {
-                namespace.0.borrow().iter().find(|(n, _)| n == name).map(|(_, v)| v.clone())
-            }
+            Value::Namespace(namespace) => namespace.0.borrow().iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()),
             Value::Loop(of) => loop_attribute(of, name),
             Value::Macro(of) if &**name == "name" => Some(Value::Str(of.def.name.clone())),
             _ => None,
@@ -288,91 +283,6 @@ impl Interpreter {
                 Err(Fault::wrong(format!("a {} cannot be called", other.type_name())))
             }
         }
-    }
-
-    fn call_function(&self, function: Function, args: Args) -> Result<Value, Fault> {
-        match function {
-            Function::RaiseException => {
-                let [message] = args.bind("raise_exception", ["message"])?;
-                Err(Fault::Raised(need(message, "raise_exception")?.text(&self.meter)?.to_string()))
-            }
-            Function::StrftimeNow => {
-                let [format] = args.bind("strftime_now", ["format"])?;
-                let format = super::args::text(need(format, "strftime_now")?, "strftime_now")?;
-                self.meter.text(&strftime(self.clock, &format)?)
-            }
-            Function::Range => self.range(args),
-            Function::Dict => {
-                let pairs = self.pairs(args)?;
-                Value::dict(&self.meter, pairs)
-            }
-            Function::Namespace => {
-                let namespace = Rc::new(Namespace::default());
-                for (name, value) in self.pairs(args)? {
-                    self.set_attribute(&namespace, &name.text(&self.meter)?, value)?;
-                }
-                self.meter.bytes(size_of::<Namespace>())?;
-                self.namespaces.borrow_mut().push(namespace.clone());
-                Ok(Value::Namespace(namespace))
-            }
-        }
-    }
-
-    /// What `dict(pairs or dict, name=value)` holds.
-    fn pairs(&self, args: Args) -> Result<Vec<(Value, Value)>, Fault> {
-        let mut pairs = Vec::new();
-        let mut given = args.positional.into_iter();
-        match (given.next(), given.next()) {
-            (None, _) => {}
-            (Some(Value::Dict(dict)), None) => pairs = dict.pairs.clone(),
-            (Some(list), None) => {
-                for pair in &list.items(&self.meter)?.items {
-                    match &pair.items(&self.meter)?.items[..] {
-                        [key, value] => self.insert(&mut pairs, key.clone(), value.clone())?,
-                        _ => return Err(Fault::wrong("dict takes pairs")),
-                    }
-                }
-            }
-            _ => return Err(Fault::wrong("dict takes one argument without a name")),
-        }
-        for (name, value) in args.named {
-            self.insert(&mut pairs, Value::Str(name), value)?;
-        }
-        Ok(pairs)
-    }
-
-    pub(super) fn set_attribute(&self, namespace: &Namespace, name: &Arc<str>, value: Value) -> Result<(), Fault> {
-        if name.starts_with('_') {
-            return Err(Fault::wrong(format!("a namespace cannot have {name}: names with _ in front are reserved")));
-        }
-        self.meter.steps(1)?;
-        let mut names = namespace.0.borrow_mut();
-        match names.iter_mut().find(|(n, _)| n == name) {
-            Some((_, slot)) => *slot = value,
-            None => names.push((name.clone(), value)),
-        }
-        Ok(())
-    }
-
-    fn range(&self, args: Args) -> Result<Value, Fault> {
-        let given = args.positional.len();
-        let [first, second, step] = args.bind("range", ["start", "stop", "step"])?;
-        let first = int(Some(need(first, "range")?), 0, "range")?;
-        let (start, stop) = if given < 2 { (0, first) } else { (first, int(second, 0, "range")?) };
-        let step = int(step, 1, "range")?;
-        if step == 0 {
-            return Err(Fault::wrong("range by steps of 0"));
-        }
-        let span = if step > 0 { stop.checked_sub(start) } else { start.checked_sub(stop) };
-        let count = match span {
-            Some(span) if span <= 0 => 0,
-            Some(span) => (span - 1) / step.checked_abs().unwrap_or(i128::MAX) + 1,
-            None => i128::MAX,
-        };
-        if count > LONGEST_RANGE {
-            return Err(Fault::limit(format!("a range of more than {LONGEST_RANGE}")));
-        }
-        Value::seq(&self.meter, SeqKind::Range, (0..count).map(|i| Value::Int(start + i * step)).collect())
     }
 
     fn loop_method(&self, of: &Loop, name: &str, args: Args) -> Result<Value, Fault> {

@@ -59,7 +59,7 @@ impl Interpreter {
             }
             Kind::For(of) => {
                 let items = self.eval(&of.items, scope)?;
-                self.for_each(of, &items, 1, scope, out)?;
+                self.for_each((of, 1), &items, scope, out)?;
             }
             Kind::Set(target, value) => {
                 let value = self.eval(value, scope)?;
@@ -135,11 +135,11 @@ impl Interpreter {
         Ok(())
     }
 
+    /// A loop, and how many of the same it is within.
     fn for_each(
         &self,
-        of: &Arc<For>,
+        (of, depth): (&Arc<For>, usize),
         items: &Value,
-        depth: usize,
         scope: &Rc<Scope>,
         out: &mut Text,
     ) -> Result<(), Fault> {
@@ -203,7 +203,7 @@ impl Interpreter {
         let scope = scope.upgrade().ok_or_else(|| Fault::wrong("a loop was called after its end"))?;
         let mut text = Text::new(&self.meter);
         let items = super::args::need(items, "loop")?;
-        self.meter.deeper(|| self.for_each(again, &items, of.depth + 1, &scope, &mut text))?;
+        self.meter.deeper(|| self.for_each((again, of.depth + 1), &items, &scope, &mut text))?;
         Ok(Value::Str(text.finish()))
     }
 

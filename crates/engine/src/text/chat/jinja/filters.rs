@@ -6,13 +6,27 @@ use super::eval::Interpreter;
 use super::format::percent;
 use super::json::Layout;
 use super::meter::{Meter, Text};
-use super::methods::{self, lines};
+use super::methods;
+use super::ops::escape;
+use super::print::is_space;
 use super::sequences;
-use super::value::{Value, is_space};
+use super::strings::{lines, replace};
+use super::value::Value;
 
 pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> Result<Value, Fault> {
     let meter = &it.meter;
     let text = |value: &Value| value.text(meter);
+    let args = args.plain();
+    if let Value::Markup(_) = value {
+        return match name {
+            "safe" | "escape" | "e" => Ok(value),
+            "string" | "trim" | "upper" | "lower" | "capitalize" | "title" | "indent" | "center" | "default" | "d" => {
+                filter(it, name, value.plain(), args)?.marked(meter)
+            }
+            "format" => Err(Fault::wrong("format on a safe string is not supported")),
+            _ => filter(it, name, value.plain(), args),
+        };
+    }
     match name {
         "tojson" => to_json(meter, &value, args),
         "trim" => {
@@ -36,11 +50,8 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             args.none(name)?;
             text(&value).map(Value::Str)
         }
-        // Nothing is escaped in a chat, so that nothing can be marked as not to be.
-        "safe" => text(&value).map(Value::Str),
-        "upper" | "lower" | "capitalize" => {
-            methods::call(meter, &Value::Str(text(&value)?), name, args)
-        }
+        "safe" => text(&value).map(Value::Markup),
+        "upper" | "lower" | "capitalize" => methods::call(meter, &Value::Str(text(&value)?), name, args),
         "title" => {
             args.none(name)?;
             title(meter, &text(&value)?)
@@ -49,7 +60,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
             let (old, new) = (need(old, name)?.text(meter)?, need(new, name)?.text(meter)?);
             let count = count.filter(|c| !matches!(c, Value::None));
-            methods::replace(meter, &text(&value)?, &old, &new, usize::try_from(int(count, -1, name)?).ok())
+            replace(meter, &text(&value)?, (&old, &new), usize::try_from(int(count, -1, name)?).ok())
         }
         "indent" => indent(meter, &text(&value)?, args),
         "center" => {
@@ -76,24 +87,17 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "escape" | "e" | "forceescape" => {
             args.none(name)?;
             let mut out = Text::new(meter);
-            for c in text(&value)?.chars() {
-                match c {
-                    '&' => out.push("&amp;")?,
-                    '<' => out.push("&lt;")?,
-                    '>' => out.push("&gt;")?,
-                    '\'' => out.push("&#39;")?,
-                    '"' => out.push("&#34;")?,
-                    c => out.char(c)?,
-                }
-            }
-            Ok(Value::Str(out.finish()))
+            escape(&text(&value)?, &mut out)?;
+            Ok(Value::Markup(out.finish()))
         }
         "urlencode" => {
             args.none(name)?;
             let mut out = Text::new(meter);
             for byte in text(&value)?.bytes() {
                 match byte {
-                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => out.char(byte as char)?,
+                    b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'_' | b'.' | b'-' | b'~' | b'/' => {
+                        out.char(byte as char)?
+                    }
                     other => out.push(&format!("%{other:02X}"))?,
                 }
             }
@@ -257,4 +261,3 @@ fn round(value: &Value, args: Args) -> Result<Value, Fault> {
         },
     }
 }
-

@@ -4,7 +4,8 @@ use super::Fault;
 use super::args::Args;
 use super::meter::{Meter, Text};
 use super::ops::item;
-use super::value::{SeqKind, Value, float_text};
+use super::print::float_text;
+use super::value::{SeqKind, Value};
 use std::iter::Peekable;
 use std::str::Chars;
 
@@ -101,7 +102,8 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
 
 /// Whether `"text" % value` has a value too many.
 fn is_lone(value: &Value) -> bool {
-    !matches!(value, Value::Dict(_)) && !matches!(value, Value::Seq(seq) if seq.kind != SeqKind::Generator(false.into()))
+    !matches!(value, Value::Dict(_))
+        && !matches!(value, Value::Seq(seq) if seq.kind != SeqKind::Generator(false.into()))
 }
 
 /// `pattern.format(…)`

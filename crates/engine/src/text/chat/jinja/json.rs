@@ -2,7 +2,8 @@
 
 use super::Fault;
 use super::meter::Text;
-use super::value::{SeqKind, Value, float_text};
+use super::print::float_text;
+use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
 use std::sync::Arc;
 
@@ -23,7 +24,7 @@ impl Layout {
             Value::Bool(b) => out.push(if *b { "true" } else { "false" }),
             Value::Int(n) => out.push(&n.to_string()),
             Value::Float(n) => out.push(&float(*n)),
-            Value::Str(text) => self.string(text, out),
+            Value::Str(text) | Value::Markup(text) => self.string(text, out),
             Value::Seq(seq) if matches!(seq.kind, SeqKind::List | SeqKind::Tuple) => {
                 out.push("[")?;
                 for (i, item) in seq.items.iter().enumerate() {
@@ -60,7 +61,7 @@ impl Layout {
 
     fn key(&self, key: &Value, out: &mut Text) -> Result<(), Fault> {
         match key {
-            Value::Str(key) => self.string(key, out),
+            Value::Str(key) | Value::Markup(key) => self.string(key, out),
             Value::None => out.push("\"null\""),
             Value::Bool(b) => out.push(if *b { "\"true\"" } else { "\"false\"" }),
             Value::Int(n) => out.push(&format!("\"{n}\"")),

@@ -1,7 +1,7 @@
 //! Template source → tokens, with the whitespace rules of `trim_blocks` and `lstrip_blocks` applied.
 
 use super::Fault;
-use super::value::is_space;
+use super::print::is_space;
 use std::sync::Arc;
 
 /// What a piece of the source is.
@@ -84,7 +84,8 @@ impl<'s> Lexer<'s> {
 
     fn find_open(&self) -> Option<usize> {
         let bytes = self.text.as_bytes();
-        (self.at..bytes.len().saturating_sub(1)).find(|&i| bytes[i] == b'{' && matches!(bytes[i + 1], b'{' | b'%' | b'#'))
+        (self.at..bytes.len().saturating_sub(1))
+            .find(|&i| bytes[i] == b'{' && matches!(bytes[i + 1], b'{' | b'%' | b'#'))
     }
 
     /// The text before a tag, less what the tag strips.
@@ -179,7 +180,9 @@ impl<'s> Lexer<'s> {
                     return Ok(());
                 }
             }
-            let Some(c) = rest.chars().next() else { return Err(self.fault(format!("a tag is not closed with {mark}"))) };
+            let Some(c) = rest.chars().next() else {
+                return Err(self.fault(format!("a tag is not closed with {mark}")));
+            };
             if is_space(c) {
                 self.advance(self.at + c.len_utf8());
             } else if c.is_ascii_digit() {
@@ -213,7 +216,8 @@ impl<'s> Lexer<'s> {
     fn number(&mut self) -> Result<(), Fault> {
         let rest = self.rest();
         let bytes = rest.as_bytes();
-        let digits = |from: usize| from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count();
+        let digits =
+            |from: usize| from + bytes[from..].iter().take_while(|b| b.is_ascii_digit() || **b == b'_').count();
         let radix = match bytes.get(..2) {
             Some(b"0x" | b"0X") => 16,
             Some(b"0o" | b"0O") => 8,

@@ -5,15 +5,55 @@ use super::Fault;
 use super::args::{Args, flag, int, need, optional_text, size, text};
 use super::format::braces;
 use super::meter::{Meter, Text};
-use super::ops::equal;
-use super::value::{Seq, SeqKind, Value, is_space};
+use super::ops::{equal, escape};
+use super::print::is_space;
+use super::strings::{capitalize, lines, replace, split, title};
+use super::value::{Seq, SeqKind, Value};
 use std::sync::Arc;
 
 const OF_STR: [&str; 42] = [
-    "capitalize", "casefold", "center", "count", "endswith", "find", "format", "index", "isalnum", "isalpha", "isascii",
-    "isdecimal", "isdigit", "islower", "isnumeric", "isspace", "istitle", "isupper", "join", "ljust", "lower", "lstrip",
-    "partition", "removeprefix", "removesuffix", "replace", "rfind", "rindex", "rjust", "rpartition", "rsplit", "rstrip",
-    "split", "splitlines", "startswith", "strip", "swapcase", "title", "upper", "zfill", "encode", "expandtabs",
+    "capitalize",
+    "casefold",
+    "center",
+    "count",
+    "endswith",
+    "find",
+    "format",
+    "index",
+    "isalnum",
+    "isalpha",
+    "isascii",
+    "isdecimal",
+    "isdigit",
+    "islower",
+    "isnumeric",
+    "isspace",
+    "istitle",
+    "isupper",
+    "join",
+    "ljust",
+    "lower",
+    "lstrip",
+    "partition",
+    "removeprefix",
+    "removesuffix",
+    "replace",
+    "rfind",
+    "rindex",
+    "rjust",
+    "rpartition",
+    "rsplit",
+    "rstrip",
+    "split",
+    "splitlines",
+    "startswith",
+    "strip",
+    "swapcase",
+    "title",
+    "upper",
+    "zfill",
+    "encode",
+    "expandtabs",
 ];
 const OF_DICT: [&str; 6] = ["get", "items", "keys", "values", "copy", "fromkeys"];
 /// Hidden by the sandbox even from a dict that has such a key.
@@ -30,7 +70,7 @@ pub(super) enum Attribute {
 
 pub(super) fn attribute(value: &Value, name: &str) -> Attribute {
     let (methods, hidden): (&[&str], &[&str]) = match value {
-        Value::Str(_) => (&OF_STR, &[]),
+        Value::Str(_) | Value::Markup(_) => (&OF_STR, &[]),
         Value::Dict(_) => (&OF_DICT, &OF_DICT_HIDDEN),
         Value::Seq(seq) if seq.kind == SeqKind::List => (&OF_LIST, &[]),
         Value::Seq(seq) if seq.kind == SeqKind::Tuple => (&OF_LIST[..2], &[]),
@@ -46,9 +86,10 @@ pub(super) fn attribute(value: &Value, name: &str) -> Attribute {
 
 pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Args) -> Result<Value, Fault> {
     match value {
+        Value::Markup(_) => of_markup(meter, &value.plain(), name, args),
         Value::Str(text) => {
             meter.bytes(text.len())?;
-            of_str(meter, text, name, args)
+            of_str(meter, text, name, args.plain())
         }
         Value::Dict(dict) => {
             let pairs = &dict.pairs;
@@ -58,12 +99,12 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Args) -> Resu
                 "get" => {
                     let [key, default] = args.bind("get", ["key", "default"])?;
                     let found = dict.get(meter, &need(key, "get")?)?.cloned();
-                    return Ok(found.or(default).unwrap_or(Value::None));
+                    Ok(found.or(default).unwrap_or(Value::None))
                 }
                 "items" => {
                     args.none(name)?;
                     let pair = |(k, v): &(Value, Value)| Value::tuple(meter, vec![k.clone(), v.clone()]);
-                    return view("dict_items", pairs.iter().map(pair).collect::<Result<_, _>>()?);
+                    view("dict_items", pairs.iter().map(pair).collect::<Result<_, _>>()?)
                 }
                 "keys" => view("dict_keys", pairs.iter().map(|(k, _)| k.clone()).collect()),
                 "values" => view("dict_values", pairs.iter().map(|(_, v)| v.clone()).collect()),
@@ -74,6 +115,36 @@ pub(super) fn call(meter: &Meter, value: &Value, name: &str, args: Args) -> Resu
         Value::Seq(seq) => of_seq(meter, seq, value, name, args),
         other => Err(Fault::wrong(format!("a {} has no method {name}", other.type_name()))),
     }
+}
+
+/// Markup stays markup, and what comes into it is escaped.
+fn of_markup(meter: &Meter, value: &Value, name: &str, mut args: Args) -> Result<Value, Fault> {
+    let escaped = |value: &Value| match value {
+        Value::Str(text) => {
+            let mut out = Text::new(meter);
+            escape(text, &mut out)?;
+            Ok(Value::Str(out.finish()))
+        }
+        other => Ok(other.plain()),
+    };
+    match name {
+        "replace" => {
+            if let Some(new) = args.positional.get_mut(1) {
+                *new = escaped(new)?;
+            }
+        }
+        "join" => {
+            if let Some(items) = args.positional.first_mut() {
+                let parts = items.items(meter)?.items.iter().map(escaped).collect::<Result<_, _>>()?;
+                *items = Value::list(meter, parts)?;
+            }
+        }
+        "format" | "partition" | "rpartition" => {
+            return Err(Fault::wrong(format!("the method {name} of a safe string is not supported")));
+        }
+        _ => {}
+    }
+    call(meter, value, name, args)?.marked(meter)
 }
 
 fn of_seq(meter: &Meter, seq: &Seq, value: &Value, name: &str, args: Args) -> Result<Value, Fault> {
@@ -111,7 +182,7 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             let [sep, most] = args.bind(name, ["sep", "maxsplit"])?;
             let sep = optional_text(sep, name)?;
             let most = int(most, -1, name)?;
-            split(meter, s, sep.as_deref(), usize::try_from(most).ok(), name == "rsplit")
+            split(meter, s, sep.as_deref(), (usize::try_from(most).ok(), name == "rsplit"))
         }
         "splitlines" => {
             let [keep] = args.bind(name, ["keepends"])?;
@@ -140,7 +211,7 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
         "replace" => {
             let [old, new, count] = args.bind(name, ["old", "new", "count"])?;
             let (old, new) = (text(need(old, name)?, name)?, text(need(new, name)?, name)?);
-            replace(meter, s, &old, &new, usize::try_from(int(count, -1, name)?).ok())
+            replace(meter, s, (&old, &new), usize::try_from(int(count, -1, name)?).ok())
         }
         "join" => {
             let [items] = args.bind(name, ["iterable"])?;
@@ -233,107 +304,4 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             }
         }
     }
-}
-
-fn capitalize(s: &str) -> String {
-    let mut chars = s.chars();
-    let first = chars.next().map(|c| c.to_uppercase().collect::<String>()).unwrap_or_default();
-    first + &chars.as_str().to_lowercase()
-}
-
-/// Upper case after everything that is no letter.
-fn title(s: &str) -> String {
-    let mut out = String::with_capacity(s.len());
-    let mut within = false;
-    for c in s.chars() {
-        if within {
-            out.extend(c.to_lowercase());
-        } else {
-            out.extend(c.to_uppercase());
-        }
-        within = c.is_lowercase() || c.is_uppercase();
-    }
-    out
-}
-
-pub(super) fn replace(meter: &Meter, s: &str, old: &str, new: &str, most: Option<usize>) -> Result<Value, Fault> {
-    meter.bytes(s.len())?;
-    let most = most.unwrap_or(usize::MAX);
-    let mut out = Text::new(meter);
-    let mut done = 0;
-    for (at, found) in s.match_indices(old).take(most) {
-        out.push(&s[done..at])?;
-        out.push(new)?;
-        done = at + found.len();
-    }
-    out.push(&s[done..])?;
-    Ok(Value::Str(out.finish()))
-}
-
-fn split(meter: &Meter, s: &str, sep: Option<&str>, most: Option<usize>, from_right: bool) -> Result<Value, Fault> {
-    let most = most.unwrap_or(usize::MAX);
-    // Paid for before the pieces are made: one for every byte at worst.
-    let pieces = match sep {
-        Some("") => return Err(Fault::wrong("split: the separator is empty")),
-        Some(sep) => s.matches(sep).count().min(most) + 1,
-        None => s.len().min(most.saturating_add(1)),
-    };
-    meter.bytes(pieces * size_of::<Value>())?;
-    let parts: Vec<&str> = match (sep, from_right) {
-        (Some(sep), false) => s.splitn(most.saturating_add(1), sep).collect(),
-        (Some(sep), true) => {
-            let mut parts: Vec<&str> = s.rsplitn(most.saturating_add(1), sep).collect();
-            parts.reverse();
-            parts
-        }
-        (None, false) => {
-            let mut parts = Vec::new();
-            let mut rest = s.trim_start_matches(is_space);
-            while !rest.is_empty() {
-                let end = if parts.len() == most { None } else { rest.find(is_space) };
-                let Some(end) = end else {
-                    parts.push(if parts.len() == most { rest } else { rest.trim_end_matches(is_space) });
-                    break;
-                };
-                parts.push(&rest[..end]);
-                rest = rest[end..].trim_start_matches(is_space);
-            }
-            parts
-        }
-        (None, true) => {
-            let mut parts = Vec::new();
-            let mut rest = s.trim_end_matches(is_space);
-            while !rest.is_empty() {
-                let start = if parts.len() == most { None } else { rest.rfind(is_space) };
-                let Some(start) = start else {
-                    parts.push(rest);
-                    break;
-                };
-                let space = rest[start..].chars().next().map_or(1, char::len_utf8);
-                parts.push(&rest[start + space..]);
-                rest = rest[..start].trim_end_matches(is_space);
-            }
-            parts.reverse();
-            parts
-        }
-    };
-    let parts = parts.into_iter().map(|part| meter.text(part)).collect::<Result<_, _>>()?;
-    Value::list(meter, parts)
-}
-
-/// Lines ended by any of the marks Python knows.
-pub(super) fn lines<'s>(meter: &Meter, s: &'s str, keep: bool) -> Result<Vec<&'s str>, Fault> {
-    let mut lines = Vec::new();
-    let mut rest = s;
-    let end = |c: char| matches!(c, '\n' | '\r' | '\x0b' | '\x0c' | '\x1c'..='\x1e' | '\u{85}' | '\u{2028}' | '\u{2029}');
-    while let Some(at) = rest.find(end) {
-        let mark = if rest[at..].starts_with("\r\n") { 2 } else { rest[at..].chars().next().map_or(1, char::len_utf8) };
-        meter.bytes(size_of::<&str>())?;
-        lines.push(&rest[..if keep { at + mark } else { at }]);
-        rest = &rest[at + mark..];
-    }
-    if !rest.is_empty() {
-        lines.push(rest);
-    }
-    Ok(lines)
 }

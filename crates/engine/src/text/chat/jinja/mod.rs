@@ -5,11 +5,13 @@
 
 mod args;
 mod ast;
+mod checks;
 mod clock;
 mod eval;
 mod exec;
 mod filters;
 mod format;
+mod functions;
 mod json;
 mod lex;
 mod meter;
@@ -17,11 +19,13 @@ mod methods;
 mod ops;
 mod parse;
 mod parse_expr;
+mod print;
 mod sequences;
-mod tests;
+mod strings;
+
 mod value;
 
-pub use clock::Clock;
+pub(crate) use clock::Clock;
 
 use eval::{Interpreter, Scope};
 use exec::Flow;
@@ -83,8 +87,14 @@ impl Template {
     }
 
     /// The text it makes of these names.
-    pub(super) fn render(&self, names: &[(&str, &Json)], more: &Map<String, Json>, clock: Clock) -> Result<String, Fault> {
-        let input: usize = names.iter().map(|(_, v)| weight(v, 0)).sum::<usize>() + more.values().map(|v| weight(v, 0)).sum::<usize>();
+    pub(super) fn render(
+        &self,
+        names: &[(&str, &Json)],
+        more: &Map<String, Json>,
+        clock: Clock,
+    ) -> Result<String, Fault> {
+        let input: usize =
+            names.iter().map(|(_, v)| weight(v, 0)).sum::<usize>() + more.values().map(|v| weight(v, 0)).sum::<usize>();
         let it = Interpreter::new(Meter::new(input as u64), clock);
         let scope = Rc::new(Scope::default());
         for (name, value) in names {

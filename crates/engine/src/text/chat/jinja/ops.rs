@@ -11,6 +11,7 @@ use std::cmp::Ordering;
 pub(super) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool, Fault> {
     meter.steps(1)?;
     Ok(match (a, b) {
+        (Value::Markup(_), _) | (_, Value::Markup(_)) => return equal(meter, &a.plain(), &b.plain()),
         (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
         (Value::Str(a), Value::Str(b)) => {
             if a.len() != b.len() {
@@ -59,6 +60,7 @@ pub(super) fn order(meter: &Meter, a: &Value, b: &Value) -> Result<Option<Orderi
     a.defined()?;
     b.defined()?;
     match (a, b) {
+        (Value::Markup(_), _) | (_, Value::Markup(_)) => order(meter, &a.plain(), &b.plain()),
         (Value::Str(a), Value::Str(b)) => {
             meter.bytes(a.len().min(b.len()))?;
             Ok(Some(a.cmp(b)))
@@ -94,8 +96,8 @@ pub(super) fn compare(meter: &Meter, op: Comparison, a: &Value, b: &Value) -> Re
 
 fn contains(meter: &Meter, whole: &Value, part: &Value) -> Result<bool, Fault> {
     match whole {
-        Value::Str(text) => match part {
-            Value::Str(part) => {
+        Value::Str(text) | Value::Markup(text) => match part {
+            Value::Str(part) | Value::Markup(part) => {
                 meter.bytes(text.len())?;
                 Ok(text.contains(&**part))
             }
@@ -119,9 +121,13 @@ impl super::value::Dict {
         if matches!(key, Value::Dict(_)) || matches!(key, Value::Seq(seq) if seq.kind == SeqKind::List) {
             return Err(Fault::wrong(format!("a {} cannot be a key", key.type_name())));
         }
-        if let Value::Str(key) = key {
+        if let Value::Str(key) | Value::Markup(key) = key {
             meter.steps(self.pairs.len() / 16)?;
-            return Ok(self.pairs.iter().find(|(k, _)| matches!(k, Value::Str(k) if k == key)).map(|(_, v)| v));
+            return Ok(self
+                .pairs
+                .iter()
+                .find(|(k, _)| matches!(k, Value::Str(k) | Value::Markup(k) if k == key))
+                .map(|(_, v)| v));
         }
         for (k, v) in &self.pairs {
             if equal(meter, k, key)? {
@@ -139,6 +145,21 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
     }
     b.defined()?;
     match (op, a, b) {
+        (Operator::Add, Value::Markup(_), Value::Str(_) | Value::Markup(_))
+        | (Operator::Add, Value::Str(_), Value::Markup(_)) => {
+            let mut text = Text::new(meter);
+            for part in [a, b] {
+                match part {
+                    Value::Markup(part) => text.push(part)?,
+                    part => escape(&part.text(meter)?, &mut text)?,
+                }
+            }
+            return Ok(Value::Markup(text.finish()));
+        }
+        (Operator::Mul, Value::Markup(_), _) | (Operator::Mul, _, Value::Markup(_)) => {
+            return operate(meter, op, &a.plain(), &b.plain())?.marked(meter);
+        }
+        (Operator::Rem, Value::Markup(_), _) => return Err(Fault::wrong("% on a safe string is not supported")),
         (Operator::Add, Value::Str(a), Value::Str(b)) => {
             let mut text = Text::new(meter);
             text.push(a)?;
@@ -172,7 +193,9 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
             Operator::Add => x.checked_add(y),
             Operator::Sub => x.checked_sub(y),
             Operator::Mul => x.checked_mul(y),
-            Operator::FloorDiv => x.checked_div_euclid(y).map(|q| if y < 0 && x.rem_euclid(y) != 0 { q - 1 } else { q }),
+            Operator::FloorDiv => {
+                x.checked_div_euclid(y).map(|q| if y < 0 && x.rem_euclid(y) != 0 { q - 1 } else { q })
+            }
             Operator::Rem => x.checked_rem(y).map(|r| if r != 0 && (r < 0) != (y < 0) { r + y } else { r }),
             Operator::Pow => u32::try_from(y).ok().and_then(|y| x.checked_pow(y)),
             Operator::Div => None,
@@ -197,6 +220,21 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
         }
         Operator::Pow => x.powf(y),
     }))
+}
+
+/// Without the characters that mean something to HTML.
+pub(super) fn escape(text: &str, out: &mut Text) -> Result<(), Fault> {
+    for c in text.chars() {
+        match c {
+            '&' => out.push("&amp;")?,
+            '<' => out.push("&lt;")?,
+            '>' => out.push("&gt;")?,
+            '\'' => out.push("&#39;")?,
+            '"' => out.push("&#34;")?,
+            c => out.char(c)?,
+        }
+    }
+    Ok(())
 }
 
 fn sign(op: Operator) -> &'static str {
@@ -240,6 +278,9 @@ pub(super) fn item(meter: &Meter, value: &Value, index: &Value) -> Result<Option
         Value::Seq(seq) if !matches!(seq.kind, SeqKind::Generator(_) | SeqKind::View(_)) => {
             Ok(place(seq.items.len()).map(|i| seq.items[i].clone()))
         }
+        Value::Markup(_) if index.int().is_some() => {
+            item(meter, &value.plain(), index)?.map(|found| found.marked(meter)).transpose()
+        }
         Value::Str(text) if index.int().is_some() => {
             meter.bytes(text.len())?;
             let found = place(text.chars().count()).and_then(|i| text.chars().nth(i));
@@ -263,6 +304,7 @@ pub(super) fn slice(meter: &Meter, value: &Value, parts: [Option<Value>; 3]) -> 
     }
     value.defined()?;
     match value {
+        Value::Markup(_) => slice(meter, &value.plain(), parts)?.marked(meter),
         Value::Str(text) => {
             meter.bytes(text.len() * 5)?;
             let chars: Vec<char> = text.chars().collect();

@@ -23,6 +23,9 @@ pub(super) struct Seen {
     pub(super) caller: bool,
 }
 
+/// Names, and defaults where they have them.
+type Parameters = Vec<(Arc<str>, Option<Expr>)>;
+
 pub(super) struct Parser {
     pub(super) tokens: Vec<Token>,
     pub(super) at: usize,
@@ -270,8 +273,8 @@ impl Parser {
         Ok(Kind::SetBlock(target, filter, self.closed("endset")?))
     }
 
-    fn parameters(&mut self) -> Result<Vec<(Arc<str>, Option<Expr>)>, Fault> {
-        let mut parameters: Vec<(Arc<str>, Option<Expr>)> = Vec::new();
+    fn parameters(&mut self) -> Result<Parameters, Fault> {
+        let mut parameters = Parameters::new();
         self.expect_op("(")?;
         while !self.skip_op(")") {
             if !parameters.is_empty() {
@@ -287,12 +290,7 @@ impl Parser {
         Ok(parameters)
     }
 
-    fn macro_(
-        &mut self,
-        name: Arc<str>,
-        end: &str,
-        parameters: Option<Vec<(Arc<str>, Option<Expr>)>>,
-    ) -> Result<MacroDef, Fault> {
+    fn macro_(&mut self, name: Arc<str>, end: &str, parameters: Option<Parameters>) -> Result<MacroDef, Fault> {
         let before = std::mem::take(&mut self.seen);
         let parameters = match parameters {
             Some(parameters) => parameters,

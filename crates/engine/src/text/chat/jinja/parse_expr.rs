@@ -134,8 +134,7 @@ impl Parser {
     }
 
     fn product(&mut self) -> Result<Expr, Fault> {
-        let ranks =
-            [("*", Operator::Mul), ("/", Operator::Div), ("//", Operator::FloorDiv), ("%", Operator::Rem)];
+        let ranks = [("*", Operator::Mul), ("/", Operator::Div), ("//", Operator::FloorDiv), ("%", Operator::Rem)];
         self.chain(&ranks, Parser::power)
     }
 

@@ -3,10 +3,10 @@
 use super::Fault;
 use super::args::{Args, flag, int, need, printed, size};
 use super::ast::Operator;
+use super::checks::test;
 use super::eval::Interpreter;
 use super::meter::{Meter, Text};
 use super::ops::{equal, operate, order};
-use super::tests::test;
 use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
 
@@ -64,7 +64,11 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "sort" => {
             let [reverse, cased, attribute] = args.bind(name, ["reverse", "case_sensitive", "attribute"])?;
             let items = value.items(meter)?.items.clone();
-            let sorted = sort(it, items, attribute.as_ref(), flag(cased, false), flag(reverse, false))?;
+            let sorted = sort(
+                it,
+                items,
+                Order { attribute: attribute.as_ref(), cased: flag(cased, false), reverse: flag(reverse, false) },
+            )?;
             Value::list(meter, sorted)
         }
         "dictsort" => {
@@ -79,13 +83,24 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             };
             let pair = |(k, v): &(Value, Value)| Value::tuple(meter, vec![k.clone(), v.clone()]);
             let pairs = dict.pairs.iter().map(pair).collect::<Result<_, _>>()?;
-            Value::list(meter, sort(it, pairs, Some(&by), flag(cased, false), flag(reverse, false))?)
+            Value::list(
+                meter,
+                sort(
+                    it,
+                    pairs,
+                    Order { attribute: Some(&by), cased: flag(cased, false), reverse: flag(reverse, false) },
+                )?,
+            )
         }
         "min" | "max" => {
             let [cased, attribute] = args.bind(name, ["case_sensitive", "attribute"])?;
             let items = value.items(meter)?.items.clone();
             let none = Value::Undefined("there is no item, the list was empty".into());
-            let sorted = sort(it, items, attribute.as_ref(), flag(cased, false), name == "max")?;
+            let sorted = sort(
+                it,
+                items,
+                Order { attribute: attribute.as_ref(), cased: flag(cased, false), reverse: name == "max" },
+            )?;
             Ok(sorted.into_iter().next().unwrap_or(none))
         }
         "unique" => {
@@ -112,7 +127,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "groupby" => {
             let [attribute, default, cased] = args.bind(name, ["attribute", "default", "case_sensitive"])?;
             let attribute = need(attribute, name)?;
-            group(it, &value, &attribute, default, flag(cased, false))
+            group(it, &value, (&attribute, flag(cased, false)), default)
         }
         "batch" | "slice" => {
             let [count, fill] = args.bind(name, ["linecount", "fill_with"])?;
@@ -120,7 +135,7 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             if count == 0 {
                 return Err(Fault::wrong(format!("{name} by 0")));
             }
-            pieces(meter, name, &value.items(meter)?.items, count, fill)
+            pieces(meter, &value.items(meter)?.items, (name == "batch", count), fill)
         }
         _ => Err(Fault::wrong(format!("there is no filter {name}"))),
     }
@@ -190,7 +205,9 @@ fn select(it: &Interpreter, name: &str, value: &Value, mut args: Args) -> Result
         let tested = path(it, item, attribute.as_ref())?;
         let is = match &by {
             None => tested.truth(),
-            Some(by) => test(meter, by, &tested, Args { positional: args.positional.clone(), named: args.named.clone() })?,
+            Some(by) => {
+                test(meter, by, &tested, Args { positional: args.positional.clone(), named: args.named.clone() })?
+            }
         };
         if is == name.starts_with("select") {
             kept.push(item.clone());
@@ -215,13 +232,15 @@ fn among(meter: &Meter, values: &[Value], wanted: &Value) -> Result<bool, Fault>
     Ok(false)
 }
 
-fn sort(
-    it: &Interpreter,
-    items: Vec<Value>,
-    attribute: Option<&Value>,
+/// What a list is sorted by, and how.
+struct Order<'a> {
+    attribute: Option<&'a Value>,
     cased: bool,
     reverse: bool,
-) -> Result<Vec<Value>, Fault> {
+}
+
+fn sort(it: &Interpreter, items: Vec<Value>, by: Order) -> Result<Vec<Value>, Fault> {
+    let Order { attribute, cased, reverse } = by;
     let meter = &it.meter;
     meter.bytes(items.len() * 2 * size_of::<Value>())?;
     let mut keyed = Vec::with_capacity(items.len());
@@ -261,10 +280,10 @@ fn keys(it: &Interpreter, item: &Value, attribute: Option<&Value>, cased: bool) 
     }
 }
 
-fn group(it: &Interpreter, value: &Value, by: &Value, default: Option<Value>, cased: bool) -> Result<Value, Fault> {
+fn group(it: &Interpreter, value: &Value, (by, cased): (&Value, bool), default: Option<Value>) -> Result<Value, Fault> {
     let meter = &it.meter;
     let mut groups: Vec<(Value, Value, Vec<Value>)> = Vec::new();
-    for item in sort(it, value.items(meter)?.items.clone(), Some(by), cased, false)? {
+    for item in sort(it, value.items(meter)?.items.clone(), Order { attribute: Some(by), cased, reverse: false })? {
         let mut name = path(it, &item, Some(by))?;
         if let (Value::Undefined(_), Some(default)) = (&name, &default) {
             name = default.clone();
@@ -280,9 +299,9 @@ fn group(it: &Interpreter, value: &Value, by: &Value, default: Option<Value>, ca
 }
 
 /// Rows of `count`, or `count` columns.
-fn pieces(meter: &Meter, name: &str, items: &[Value], count: usize, fill: Option<Value>) -> Result<Value, Fault> {
+fn pieces(meter: &Meter, items: &[Value], (rows, count): (bool, usize), fill: Option<Value>) -> Result<Value, Fault> {
     let mut out = Vec::new();
-    if name == "batch" {
+    if rows {
         for row in items.chunks(count) {
             let mut row = row.to_vec();
             if let Some(fill) = &fill {

@@ -3,7 +3,7 @@
 use super::Fault;
 use super::ast::{For, MacroDef};
 use super::eval::Scope;
-use super::meter::{Meter, Text};
+use super::meter::Meter;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
@@ -20,6 +20,9 @@ pub(super) enum Value {
     Int(i128),
     Float(f64),
     Str(Arc<str>),
+    /// A string that went through `safe` or `escape`: what is added to it with `+` is escaped, as in Jinja, although nothing else
+    /// in a chat is.
+    Markup(Arc<str>),
     Seq(Rc<Seq>),
     Dict(Rc<Dict>),
     Namespace(Rc<Namespace>),
@@ -172,6 +175,7 @@ impl Value {
             Value::Int(_) => "int",
             Value::Float(_) => "float",
             Value::Str(_) => "str",
+            Value::Markup(_) => "Markup",
             Value::Seq(seq) => match seq.kind {
                 SeqKind::List => "list",
                 SeqKind::Tuple => "tuple",
@@ -193,7 +197,7 @@ impl Value {
             Value::Bool(b) => *b,
             Value::Int(n) => *n != 0,
             Value::Float(n) => *n != 0.0,
-            Value::Str(text) => !text.is_empty(),
+            Value::Str(text) | Value::Markup(text) => !text.is_empty(),
             Value::Seq(seq) => matches!(seq.kind, SeqKind::Generator(_)) || !seq.items.is_empty(),
             Value::Dict(dict) => !dict.pairs.is_empty(),
             _ => true,
@@ -216,6 +220,26 @@ impl Value {
         }
     }
 
+    /// The same as a mere string, where it is markup.
+    pub(super) fn plain(&self) -> Value {
+        match self {
+            Value::Markup(text) => Value::Str(text.clone()),
+            other => other.clone(),
+        }
+    }
+
+    /// As markup, where it is a string or a list of them.
+    pub(super) fn marked(self, meter: &Meter) -> Result<Value, Fault> {
+        match self {
+            Value::Str(text) => Ok(Value::Markup(text)),
+            Value::Seq(seq) if seq.kind == SeqKind::List => {
+                let items = seq.items.iter().map(|item| item.clone().marked(meter)).collect::<Result<_, _>>()?;
+                Value::list(meter, items)
+            }
+            other => Ok(other),
+        }
+    }
+
     /// An error unless there is a value.
     pub(super) fn defined(&self) -> Result<(), Fault> {
         match self {
@@ -227,14 +251,12 @@ impl Value {
     /// Its items, as a loop meets them.
     pub(super) fn items(&self, meter: &Meter) -> Result<Rc<Seq>, Fault> {
         let items = match self {
-            Value::Seq(seq) => {
-                match &seq.kind {
-                    SeqKind::Generator(read) if read.replace(true) => Vec::new(),
-                    _ => return Ok(seq.clone()),
-                }
-            }
+            Value::Seq(seq) => match &seq.kind {
+                SeqKind::Generator(read) if read.replace(true) => Vec::new(),
+                _ => return Ok(seq.clone()),
+            },
             Value::Undefined(_) => Vec::new(),
-            Value::Str(text) => {
+            Value::Str(text) | Value::Markup(text) => {
                 meter.bytes(text.len() * size_of::<Value>())?;
                 text.chars().map(|c| Value::from(c.encode_utf8(&mut [0; 4]) as &str)).collect()
             }
@@ -251,80 +273,13 @@ impl Value {
     pub(super) fn len(&self, meter: &Meter) -> Result<usize, Fault> {
         match self {
             Value::Undefined(_) => Ok(0),
-            Value::Str(text) => {
+            Value::Str(text) | Value::Markup(text) => {
                 meter.bytes(text.len())?;
                 Ok(text.chars().count())
             }
             Value::Seq(seq) if !matches!(seq.kind, SeqKind::Generator(_)) => Ok(seq.items.len()),
             Value::Dict(dict) => Ok(dict.pairs.len()),
             other => Err(Fault::wrong(format!("a {} has no length", other.type_name()))),
-        }
-    }
-
-    /// `str(self)`
-    pub(super) fn write(&self, out: &mut Text) -> Result<(), Fault> {
-        match self {
-            Value::Undefined(_) => Ok(()),
-            Value::Str(text) => out.push(text),
-            other => other.repr(out),
-        }
-    }
-
-    /// `str(self)`, without a copy where it is a string.
-    pub(super) fn text(&self, meter: &Meter) -> Result<Arc<str>, Fault> {
-        match self {
-            Value::Str(text) => Ok(text.clone()),
-            other => {
-                let mut out = Text::new(meter);
-                other.write(&mut out)?;
-                Ok(out.finish())
-            }
-        }
-    }
-
-    /// `repr(self)`
-    fn repr(&self, out: &mut Text) -> Result<(), Fault> {
-        match self {
-            Value::Undefined(_) => out.push("Undefined"),
-            Value::None => out.push("None"),
-            Value::Bool(b) => out.push(if *b { "True" } else { "False" }),
-            Value::Int(n) => out.push(&n.to_string()),
-            Value::Float(n) => out.push(&float_text(*n)),
-            Value::Str(text) => repr_text(text, out),
-            Value::Seq(seq) => {
-                let (open, close) = match seq.kind {
-                    SeqKind::List => ("[", "]"),
-                    SeqKind::Tuple if seq.items.len() == 1 => ("(", ",)"),
-                    SeqKind::Tuple => ("(", ")"),
-                    SeqKind::View("dict_items") => ("dict_items([", "])"),
-                    SeqKind::View("dict_keys") => ("dict_keys([", "])"),
-                    SeqKind::View(_) => ("dict_values([", "])"),
-                    SeqKind::Range => return repr_range(&seq.items, out),
-                    SeqKind::Generator(_) => return Err(Fault::wrong("a generator cannot be printed; use |list")),
-                };
-                out.push(open)?;
-                for (i, item) in seq.items.iter().enumerate() {
-                    if i > 0 {
-                        out.push(", ")?;
-                    }
-                    item.repr(out)?;
-                }
-                out.push(close)
-            }
-            Value::Dict(dict) => {
-                out.push("{")?;
-                for (i, (key, value)) in dict.pairs.iter().enumerate() {
-                    if i > 0 {
-                        out.push(", ")?;
-                    }
-                    key.repr(out)?;
-                    out.push(": ")?;
-                    value.repr(out)?;
-                }
-                out.push("}")
-            }
-            // Their text in Python has an address in it, which no template can mean.
-            other => Err(Fault::wrong(format!("a {} cannot be printed", other.type_name()))),
         }
     }
 }
@@ -334,69 +289,4 @@ fn nested(depth: usize) -> Result<(), Fault> {
         0..=DEEPEST => Ok(()),
         _ => Err(Fault::limit(format!("lists nested more than {DEEPEST} deep"))),
     }
-}
-
-fn repr_range(items: &[Value], out: &mut Text) -> Result<(), Fault> {
-    let of = |i: usize| items.get(i).and_then(Value::int).unwrap_or(0);
-    let step = if items.len() > 1 { of(1) - of(0) } else { 1 };
-    let (start, stop) = if items.is_empty() { (0, 0) } else { (of(0), of(items.len() - 1) + step) };
-    match step {
-        1 => out.push(&format!("range({start}, {stop})")),
-        _ => out.push(&format!("range({start}, {stop}, {step})")),
-    }
-}
-
-/// `repr` of a float: the shortest digits that read back as the same, with an exponent below 1e-4 and from 1e16.
-pub(super) fn float_text(n: f64) -> String {
-    if n.is_nan() {
-        return "nan".into();
-    }
-    if n.is_infinite() {
-        return if n > 0.0 { "inf".into() } else { "-inf".into() };
-    }
-    let scientific = format!("{n:e}");
-    let (digits, exponent) = scientific.split_once('e').unwrap_or((&scientific, "0"));
-    let exponent: i32 = exponent.parse().unwrap_or(0);
-    if n != 0.0 && !(-4..16).contains(&exponent) {
-        let sign = if exponent < 0 { '-' } else { '+' };
-        return format!("{digits}e{sign}{:02}", exponent.abs());
-    }
-    let plain = format!("{n}");
-    if plain.contains('.') { plain } else { plain + ".0" }
-}
-
-fn repr_text(text: &str, out: &mut Text) -> Result<(), Fault> {
-    let quote = if text.contains('\'') && !text.contains('"') { '"' } else { '\'' };
-    out.char(quote)?;
-    for c in text.chars() {
-        match c {
-            '\n' => out.push("\\n")?,
-            '\r' => out.push("\\r")?,
-            '\t' => out.push("\\t")?,
-            '\\' => out.push("\\\\")?,
-            c if c == quote => {
-                out.char('\\')?;
-                out.char(c)?;
-            }
-            c if is_printable(c) => out.char(c)?,
-            c => match c as u32 {
-                code @ ..0x100 => out.push(&format!("\\x{code:02x}"))?,
-                code @ ..0x10000 => out.push(&format!("\\u{code:04x}"))?,
-                code => out.push(&format!("\\U{code:08x}"))?,
-            },
-        }
-    }
-    out.char(quote)
-}
-
-/// Python's `isprintable` of a character, short of those that no version of Unicode has assigned yet.
-fn is_printable(c: char) -> bool {
-    let format = matches!(c as u32, 0xad | 0x600..=0x605 | 0x61c | 0x6dd | 0x70f | 0x180e | 0x200b..=0x200f | 0x202a..=0x202e
-        | 0x2060..=0x206f | 0xfeff | 0xfff9..=0xfffb | 0xe000..=0xf8ff | 0xe0000..=0x10ffff);
-    c == ' ' || !(c.is_control() || is_space(c) || format)
-}
-
-/// Python's `str.isspace` of a character, which is `\s` too.
-pub(super) fn is_space(c: char) -> bool {
-    c.is_whitespace() || matches!(c, '\x1c'..='\x1f')
 }

@@ -44,7 +44,8 @@ impl Texts {
 #[test]
 fn ranked_merges_are_merges_by_score() {
     let runs: Vec<String> = (2..9).map(|n| SPACE.repeat(n)).collect();
-    let mut list = vec![(SPACE, -9.0), ("a", -10.0), ("b", -11.0), ("c", -12.0), ("ab", -1.0), ("bc", -2.0), ("abc", -3.0)];
+    let mut list =
+        vec![(SPACE, -9.0), ("a", -10.0), ("b", -11.0), ("c", -12.0), ("ab", -1.0), ("bc", -2.0), ("abc", -3.0)];
     list.extend([("ca", -4.0), ("\u{2581}a", -5.0), ("cc", -6.0), ("ccc", -7.0), ("cab", -8.0)]);
     list.extend(runs.iter().map(|run| (run.as_str(), 0.0)));
     let (tokens, scores, types) = pieces(&list);
@@ -65,7 +66,8 @@ fn ranked_merges_are_merges_by_score_in_real_vocabularies() {
         let file = read(name);
         let v = file.vocabulary();
         let built = tokenizer(&v, Specials::Text).unwrap();
-        let parts: Vec<String> = v.tokens[259..].iter().filter(|t| !t.contains('|')).map(|t| t.replace(SPACE, " ")).collect();
+        let parts: Vec<String> =
+            v.tokens[259..].iter().filter(|t| !t.contains('|')).map(|t| t.replace(SPACE, " ")).collect();
         let mut parts = refs(&parts);
         parts.retain(|part| part.len() < 24);
         let mut texts = Texts(2);

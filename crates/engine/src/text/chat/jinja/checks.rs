@@ -9,6 +9,10 @@ use super::value::{SeqKind, Value};
 use std::rc::Rc;
 
 pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Result<bool, Fault> {
+    if matches!(value, Value::Markup(_)) {
+        return if name == "escaped" { Ok(true) } else { test(meter, name, &value.plain(), args) };
+    }
+    let args = args.plain();
     let comparison = match name {
         "eq" | "equalto" | "==" => Some(Comparison::Eq),
         "ne" | "!=" => Some(Comparison::Ne),
@@ -48,7 +52,9 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
         "integer" => matches!(value, Value::Int(_)),
         "float" => matches!(value, Value::Float(_)),
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
-        "iterable" => matches!(value, Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Undefined(_) | Value::Loop(_)),
+        "iterable" => {
+            matches!(value, Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Undefined(_) | Value::Loop(_))
+        }
         "sequence" => match value {
             Value::Seq(seq) => matches!(seq.kind, SeqKind::List | SeqKind::Tuple | SeqKind::Range),
             other => matches!(other, Value::Str(_) | Value::Dict(_) | Value::Undefined(_)),
@@ -61,11 +67,8 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
         "lower" | "upper" => {
             let text = value.text(meter)?;
             meter.bytes(text.len())?;
-            let (has, hasnt): (fn(char) -> bool, fn(char) -> bool) = match name {
-                "lower" => (char::is_lowercase, char::is_uppercase),
-                _ => (char::is_uppercase, char::is_lowercase),
-            };
-            text.chars().any(has) && !text.chars().any(hasnt)
+            let (lower, upper) = (text.chars().any(char::is_lowercase), text.chars().any(char::is_uppercase));
+            lower != upper && lower == (name == "lower")
         }
         "escaped" => false,
         _ => return Err(Fault::wrong(format!("there is no test {name}"))),

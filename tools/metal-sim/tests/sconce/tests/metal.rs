@@ -3,7 +3,7 @@
 use metal_sim_sconce::{dispatches, warnings};
 use sconce_models::{Batch, Sequence, encoder};
 use sconce_ops::case::{Variant, check, variants};
-use sconce_ops::{DType, Device, Ladder, Place, Policy, Raw, Rung, Store, Tensor, Weights, cases};
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Raw, Stored, Rung, Store, Tensor, Weights, cases};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ impl Store for Golden {
         let raw = |t: safetensors::tensor::TensorView<'_>| {
             assert_eq!(t.dtype(), safetensors::Dtype::F32, "{name}");
             let start = t.data().as_ptr() as usize - self.0.as_ptr() as usize;
-            Raw { dtype: DType::F32, dims: t.shape().to_vec(), bytes: (&self.0[start..start + t.data().len()]).into() }
+            Raw { stored: Stored::Float(DType::F32), dims: t.shape().to_vec(), bytes: (&self.0[start..start + t.data().len()]).into() }
         };
         Ok(file.tensor(name).ok().map(raw))
     }

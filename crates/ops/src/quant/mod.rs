@@ -79,7 +79,7 @@ pub enum Quant {
 }
 
 /// Format, its name, GGML's number for it, elements and bytes of a block.
-const TABLE: [(Quant, &str, u32, usize, usize); 22] = [
+static TABLE: [(Quant, &str, u32, usize, usize); 22] = [
     (Quant::Q4_0, "q4_0", 2, 32, 18),
     (Quant::Q4_1, "q4_1", 3, 32, 20),
     (Quant::Q5_0, "q5_0", 6, 32, 22),
@@ -124,7 +124,7 @@ impl Quant {
 
     /// The format that files call by this number.
     pub fn from_ggml(number: u32) -> Option<Quant> {
-        TABLE.into_iter().find(|row| row.2 == number).map(|row| row.0)
+        TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
     }
 
     /// The number that files call it by.
@@ -147,8 +147,8 @@ impl fmt::Display for Quant {
 impl FromStr for Quant {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        TABLE.into_iter().find(|row| row.1 == s).map(|row| row.0).ok_or_else(|| {
-            let names = TABLE.map(|row| row.1).join(", ");
+        TABLE.iter().find(|row| row.1 == s).map(|row| row.0).ok_or_else(|| {
+            let names = TABLE.iter().map(|row| row.1).collect::<Vec<_>>().join(", ");
             Error::Parse(format!("unknown quantisation `{s}`; one of {names}"))
         })
     }

@@ -67,11 +67,7 @@ impl Kernel for Blocks<'_> {
             Quant::Q5_0 => each!(self, 32, small::centred::<5>),
             Quant::Q4_1 => each!(self, 32, small::with_least::<4>),
             Quant::Q5_1 => each!(self, 32, small::with_least::<5>),
-            Quant::Iq4Nl => {
-                for (x, out) in self.x.chunks(256).zip(self.out.chunks_mut(256 / self.elements * self.size)) {
-                    k::iq4_nl(x, out);
-                }
-            }
+            Quant::Iq4Nl => each!(self, 32, k::iq4_nl),
             Quant::Q2K => each!(self, 256, k::q2_k),
             Quant::Q3K => each!(self, 256, k::q3_k),
             Quant::Q4K => each!(self, 256, k::q45_k::<4>),

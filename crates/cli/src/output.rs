@@ -59,8 +59,8 @@ pub(crate) struct Seen {
 pub(crate) struct Answers {
     /// All of them, in JSON.
     pub(crate) many: &'static str,
-    /// One of them, in JSONL.
-    pub(crate) one: &'static str,
+    /// One of them, in JSONL; none where an answer is an object by itself.
+    pub(crate) one: Option<&'static str>,
     /// What numpy calls the numbers, and how many there are in a row.
     pub(crate) array: Option<(&'static str, usize)>,
 }
@@ -102,6 +102,11 @@ impl Output {
             return Err("--format npy and bin are for one vector a text; take text, json or jsonl".into());
         }
         Ok(())
+    }
+
+    /// Whether a text could be shown as it comes.
+    pub(crate) fn is_shown(&self) -> bool {
+        self.format() == Format::Text && self.out.is_none()
     }
 
     /// Whether numbers could be given as a string.
@@ -151,7 +156,10 @@ impl Writer {
                 Ok(serde_json::to_writer(sink, cell)?)
             }
             Format::Jsonl => {
-                line(sink, text.object.as_ref(), one, cell, seen)?;
+                match one {
+                    Some(one) => line(sink, text.object.as_ref(), one, cell, seen)?,
+                    None => serde_json::to_writer(&mut *sink, cell)?,
+                }
                 sink.write_all(b"\n")
             }
             Format::Npy | Format::Bin => sink.write_all(&cell.bytes()),
@@ -161,7 +169,7 @@ impl Writer {
     /// None of our fields may be in the input's object already: nothing is overwritten.
     fn free_of_ours(&self, text: &Text) -> Result<(), Failure> {
         let taken = |field: &&str| text.object.as_ref().is_some_and(|o| o.contains_key(*field));
-        match [self.answers.one, "tokens", "truncated"].into_iter().find(taken) {
+        match self.answers.one.into_iter().chain(["tokens", "truncated"]).find(taken) {
             Some(field) => {
                 Err(format!("{}: the object has a field `{field}` already; rename it first", text.origin).into())
             }

@@ -4,14 +4,15 @@ use crate::classifier::{Logits, LogitsRecipe};
 use crate::clip::{ClipRecipe, Towers};
 use crate::colbert::ColbertRecipe;
 use crate::embedder::Sentence;
-use crate::load::optional_json;
+use crate::llm::{LlmOptions, wish};
+use crate::load::{Model, is_gguf, optional_json};
 use crate::m3::{Projected, has_m3};
 use crate::multi::Tokens;
 use crate::sentence::{Entry, Recipe};
 use crate::session::plan_of;
 use crate::sparse::{Splade, SpladeRecipe};
 use crate::tagger::{TagRecipe, Tokenwise};
-use crate::{Error, LoadOptions, Plan, Result};
+use crate::{Error, LoadOptions, Plan, Result, generate};
 use sconce_ops::Device;
 use serde_json::Value;
 use std::fmt;
@@ -35,20 +36,26 @@ pub enum Kind {
     M3,
     /// Texts and images in one space.
     Clip,
+    /// The next word, again and again.
+    Generate,
 }
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 7] =
-        [Kind::Embed, Kind::Classify, Kind::Tag, Kind::Sparse, Kind::Multi, Kind::M3, Kind::Clip];
+    pub const ALL: [Kind; 8] =
+        [Kind::Embed, Kind::Classify, Kind::Tag, Kind::Sparse, Kind::Multi, Kind::M3, Kind::Clip, Kind::Generate];
 
-    /// What the files in `dir` are made for, as they say themselves.
+    /// What the files in `dir` are made for, as they say themselves; or a GGUF file.
     pub fn of(dir: &Path) -> Result<Kind> {
+        if is_gguf(dir) {
+            let config = Model::open(dir)?.config;
+            return Ok(if speaks(class(&config)) { Kind::Generate } else { Kind::Embed });
+        }
         if has_m3(dir) {
             return Ok(Kind::M3);
         }
         let config: Value = optional_json(&dir.join("config.json"))?.unwrap_or_default();
-        let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
+        let class = class(&config);
         let family = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
         let modules = optional_json::<Vec<Entry>>(&dir.join("modules.json"))?.unwrap_or_default();
         let has = |class: &str| modules.iter().any(|m| m.class() == class);
@@ -59,9 +66,20 @@ impl Kind {
             () if has("MultiVectorMask") || has("Dense") || class == "HF_ColBERT" => Kind::Multi,
             () if class.ends_with("ForSequenceClassification") => Kind::Classify,
             () if class.ends_with("ForTokenClassification") => Kind::Tag,
+            () if speaks(class) => Kind::Generate,
             () => Kind::Embed,
         })
     }
+}
+
+/// The class that transformers runs the model with.
+fn class(config: &Value) -> &str {
+    config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a class is one of a model that says which word comes next.
+fn speaks(class: &str) -> bool {
+    class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")
 }
 
 impl fmt::Display for Kind {
@@ -74,6 +92,7 @@ impl fmt::Display for Kind {
             Kind::Multi => "multi",
             Kind::M3 => "m3",
             Kind::Clip => "clip",
+            Kind::Generate => "generate",
         })
     }
 }
@@ -98,6 +117,7 @@ pub fn plan(dir: &Path, kind: Kind, device: Device, options: &LoadOptions) -> Re
         Kind::M3 => plan_of::<Projected>(&Recipe::read(dir)?, device, options),
         Kind::Tag => plan_of::<Tokenwise>(&TagRecipe::read(dir)?, device, options),
         Kind::Clip => plan_of::<Towers>(&ClipRecipe::read(dir)?, device, options),
+        Kind::Generate => Ok(generate::plan(dir, device, options, wish(&LlmOptions::default()))?.plan),
     }
 }
 

@@ -55,6 +55,9 @@ pub struct Llm {
 }
 
 impl Llm {
+    /// Tokens of a page of the cache, which has whole ones.
+    pub const PAGE: usize = generate::PAGE;
+
     /// Finds the files, plans, loads and proves the model. Nothing is loaded that the plan says cannot run or will not fit.
     pub fn load(
         reference: &Reference,
@@ -84,6 +87,7 @@ impl Llm {
 
     /// What the model will take on `device`, without loading it.
     pub fn plan_on(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOptions) -> Result<Plan> {
+        let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
         Ok(planned(device, files, options, llm)?.plan)
     }
 
@@ -198,9 +202,13 @@ impl Llm {
 }
 
 fn planned(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOptions) -> Result<LmPlan> {
+    generate::plan(&root_of(files), device, options, wish(llm))
+}
+
+/// The same, to the plan.
+pub(crate) fn wish(llm: &LlmOptions) -> Wish {
     let LlmOptions { context, cache_tokens, cache_dtype, sequences } = *llm;
-    let wish = Wish { context, cache_tokens, cache_dtype, sequences: sequences.max(1) };
-    generate::plan(&root_of(files), device, options, wish)
+    Wish { context, cache_tokens, cache_dtype, sequences: sequences.max(1) }
 }
 
 impl Loaded for Llm {

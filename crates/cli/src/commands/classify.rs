@@ -48,7 +48,7 @@ impl Classify {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
         let classifier = self.model.load(report, Classifier::load)?;
-        let mut writer = self.output.open(Answers { many: "results", one: "labels", array: None })?;
+        let mut writer = self.output.open(Answers { many: "results", one: Some("labels"), array: None })?;
         let tally = texts.each(
             report,
             |window| {

@@ -67,8 +67,10 @@ impl Clip {
         let texts = if is_scored { clip.texts(&self.text).map_err(|e| self.placed(e))? } else { Embeddings::default() };
         self.tell_cut(&texts, &clip, report);
         let answers = match is_scored {
-            true => Answers { many: "results", one: "labels", array: None },
-            false => Answers { many: "embeddings", one: "embedding", array: Some(("<f4", clip.plan().dimension)) },
+            true => Answers { many: "results", one: Some("labels"), array: None },
+            false => {
+                Answers { many: "embeddings", one: Some("embedding"), array: Some(("<f4", clip.plan().dimension)) }
+            }
         };
         let mut writer = self.output.open(answers)?;
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len} {eta}", Some(self.images.len() as u64));

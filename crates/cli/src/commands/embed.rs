@@ -102,7 +102,7 @@ impl Embed {
             }
         };
         let array = (!self.base64).then_some((descr, numbers));
-        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array })?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array })?;
         let mut waiting: Vec<Text> = Vec::new();
         let tally = texts.each(
             report,
@@ -168,7 +168,7 @@ impl Embed {
 
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let sparse = self.model.load(report, Sparse::load)?;
-        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
             |window| Ok(sparse.embed(&words(window))?),
@@ -187,7 +187,7 @@ impl Embed {
 
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let multi = self.model.load(report, Multi::load)?;
-        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
             |window| match self.query {
@@ -210,7 +210,7 @@ impl Embed {
 
     fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let m3 = self.model.load(report, M3::load)?;
-        let mut writer = self.output.open(Answers { many: "embeddings", one: "embedding", array: None })?;
+        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
             |window| Ok(m3.embed(&words(window))?),

@@ -1,12 +1,14 @@
 //! One file a command.
 
 pub(crate) mod bench;
+pub(crate) mod chat;
 pub(crate) mod classify;
 pub(crate) mod clip;
 pub(crate) mod devices;
 pub(crate) mod doctor;
 pub(crate) mod embed;
 pub(crate) mod generate;
+pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod pull;
 pub(crate) mod rerank;
@@ -15,8 +17,15 @@ pub(crate) mod tag;
 
 use sconce_engine::Loaded;
 use sconce_engine::ops::Rung;
+use sconce_engine::source::Files;
 use serde_json::{Value, json};
 use std::io::Write;
+use std::path::Path;
+
+/// What a model is in: its directory, or the first file of a GGUF.
+fn root(files: &Files) -> &Path {
+    files.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&files.dir)
+}
 
 /// Bytes for a person.
 fn bytes(n: u64) -> String {

@@ -1,15 +1,14 @@
 //! `sconce plan`: what will run where, before anything is loaded.
 
-use super::{bytes, print, table};
+use super::{bytes, print, root, table};
 use crate::Failure;
-use crate::args::How;
+use crate::args::{How, Room};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::{Device, Rung, Step};
-use sconce_engine::source::{Reference, resolve};
-use sconce_engine::{Kind, LoadOptions, Plan as Planned, plan};
+use sconce_engine::source::{Files, Reference, resolve};
+use sconce_engine::{Kind, Llm, LlmOptions, LoadOptions, Plan as Planned, plan};
 use serde_json::{Value, json};
-use std::path::Path;
 use std::process::ExitCode;
 
 /// Show op by op what a model will run on, why not on something better, and the memory it will take.
@@ -17,12 +16,13 @@ use std::process::ExitCode;
 /// The device need not be in this machine: the plan is made on phantoms, from the configuration and the shapes of the weights.
 #[derive(Args)]
 #[command(after_help = "Examples:\n  sconce plan BAAI/bge-base-en-v1.5 -d cuda --dtype bf16\n  \
-    sconce plan cross-encoder/ms-marco-MiniLM-L6-v2 --all-devices")]
+    sconce plan cross-encoder/ms-marco-MiniLM-L6-v2 --all-devices\n  \
+    sconce plan smollm --context 2048")]
 pub(crate) struct Plan {
-    /// A directory, a hub id, pip:NAME, or a short name.
+    /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
-    /// What the model is to do: embed, classify, tag, sparse, multi, m3 or clip. By default what its files are made for.
+    /// What the model is to do: embed, classify, tag, sparse, multi, m3, clip or generate. By default what its files are made for.
     #[arg(long, value_name = "TASK")]
     task: Option<Kind>,
     /// Compare cpu, cuda and metal instead, a line each: which rung takes how many of the op calls, and whether all are taken.
@@ -30,6 +30,8 @@ pub(crate) struct Plan {
     all_devices: bool,
     #[command(flatten)]
     how: How,
+    #[command(flatten)]
+    room: Room,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -37,22 +39,26 @@ pub(crate) struct Plan {
 
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
-        let options = self.how.options()?;
+        let mut options = self.how.language_options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
-        let dir = files.directory()?;
-        let kind = self.task.map_or_else(|| Kind::of(dir), Ok)?;
+        let kind = self.task.map_or_else(|| Kind::of(root(&files)), Ok)?;
+        if kind != Kind::Generate {
+            options = self.how.options()?;
+        }
+        let model =
+            Model { files: &files, kind, options: &options, llm: self.room.options(LlmOptions::default().sequences) };
         if self.all_devices {
-            return self.compare(dir, kind, &options);
+            return self.compare(&model);
         }
         let (devices, why) = options.device.candidates(options.fallback);
         if let Some(why) = why {
             report.say(&format!("device: {}, chosen by auto ({why})", devices[0]));
         }
-        let (mut chosen, mut verdict) = planned(dir, kind, devices[0], &options)?;
+        let (mut chosen, mut verdict) = model.planned(devices[0])?;
         for next in &devices[1..] {
             let Err(why) = &verdict else { break };
             report.say(&format!("{} cannot serve: {why}; falling back to {next}, as was allowed", chosen.device));
-            (chosen, verdict) = planned(dir, kind, *next, &options)?;
+            (chosen, verdict) = model.planned(*next)?;
         }
         print(&if self.json {
             as_json(kind, &chosen, &verdict).to_string()
@@ -63,7 +69,8 @@ impl Plan {
     }
 
     /// One line a kind of device. It is well where every kind takes every call, be it here or not.
-    fn compare(&self, dir: &Path, kind: Kind, options: &LoadOptions) -> Result<ExitCode, Failure> {
+    fn compare(&self, model: &Model) -> Result<ExitCode, Failure> {
+        let Model { kind, options, .. } = model;
         let mut rows = vec![
             ["device", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
                 .map(String::from)
@@ -71,7 +78,7 @@ impl Plan {
         ];
         let (mut all, mut is_full) = (Vec::new(), true);
         for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
-            let (plan, verdict) = planned(dir, kind, device, options)?;
+            let (plan, verdict) = model.planned(device)?;
             let on = |rung: Rung| plan.steps.iter().filter(|s| s.rung == Ok(rung)).count();
             let counts = Rung::ALL.map(on);
             let refused = plan.steps.len() - counts.iter().sum::<usize>();
@@ -95,16 +102,25 @@ impl Plan {
     }
 }
 
-/// The plan for a device, and whether it will run here.
-fn planned(
-    dir: &Path,
+/// What is planned.
+struct Model<'a> {
+    files: &'a Files,
     kind: Kind,
-    device: Device,
-    options: &LoadOptions,
-) -> Result<(Planned, Result<String, String>), Failure> {
-    let plan = plan(dir, kind, device, options)?;
-    let verdict = judge(&plan, device);
-    Ok((plan, verdict))
+    options: &'a LoadOptions,
+    /// Of a language model.
+    llm: LlmOptions,
+}
+
+impl Model<'_> {
+    /// The plan for a device, and whether it will run here.
+    fn planned(&self, device: Device) -> Result<(Planned, Result<String, String>), Failure> {
+        let plan = match self.kind {
+            Kind::Generate => Llm::plan_on(device, self.files, self.options, &self.llm)?,
+            kind => plan(self.files.directory()?, kind, device, self.options)?,
+        };
+        let verdict = judge(&plan, device);
+        Ok((plan, verdict))
+    }
 }
 
 /// Whether it will run here, in a sentence either way.
@@ -115,7 +131,11 @@ fn judge(plan: &Planned, device: Device) -> Result<String, String> {
         Err(e) => return Err(e.to_string()),
     };
     plan.check(info.free_bytes).map_err(|e| e.to_string())?;
-    Ok(format!("it will run, and fits: {} of {} free", bytes(plan.weights + plan.workspace), bytes(info.free_bytes)))
+    Ok(format!(
+        "it will run, and fits: {} of {} free",
+        bytes(plan.weights + plan.workspace + plan.cache),
+        bytes(info.free_bytes)
+    ))
 }
 
 /// Calls that are alike, with how many there are.
@@ -150,8 +170,12 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
         0 => String::new(),
         n => format!("\nunread      {n} tensors of the file: {}", plan.unread.join(", ")),
     };
+    let cache = match plan.cache {
+        0 => String::new(),
+        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.max_tokens, bytes(token_bytes(plan))),
+    };
     format!(
-        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}\nworkspace   {} (batches of {} tokens)\nvectors     {} numbers, texts up to {} tokens{unread}\n\n{}",
+        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\nvectors     {} numbers, texts up to {} tokens{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -166,6 +190,11 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
     )
 }
 
+/// Bytes that the cache keeps of a token; it has whole pages.
+fn token_bytes(plan: &Planned) -> u64 {
+    plan.cache / plan.max_tokens.next_multiple_of(Llm::PAGE).max(1) as u64
+}
+
 fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Value {
     let step = |s: &Step| {
         json!({"op": s.op, "at": s.at, "what": s.detail, "dtype": s.dtype.to_string(),
@@ -176,6 +205,8 @@ fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "device": plan.device.to_string(),
         "dtype": plan.dtype.to_string(),
         "weights_bytes": plan.weights,
+        "cache_bytes": plan.cache,
+        "cache_bytes_per_token": token_bytes(plan),
         "workspace_bytes": plan.workspace,
         "batch_tokens": plan.batch_tokens,
         "max_tokens": plan.max_tokens,

@@ -1,6 +1,6 @@
 //! `sconce pull`: fetch a model now, to have it later.
 
-use super::print;
+use super::{print, root};
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
@@ -32,8 +32,7 @@ impl Pull {
             return Ok(ExitCode::SUCCESS);
         }
         report.say(&describe(&files));
-        let place = files.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&files.dir);
-        print(&place.display().to_string())?;
+        print(&root(&files).display().to_string())?;
         Ok(ExitCode::SUCCESS)
     }
 }

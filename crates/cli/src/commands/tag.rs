@@ -62,7 +62,7 @@ impl Tag {
             Aggregation::Average => Strategy::Average,
             Aggregation::Max => Strategy::Max,
         };
-        let mut writer = self.output.open(Answers { many: "results", one: "entities", array: None })?;
+        let mut writer = self.output.open(Answers { many: "results", one: Some("entities"), array: None })?;
         let says_where = !self.input.is_one();
         let tally = texts.each(
             report,

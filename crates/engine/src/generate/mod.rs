@@ -5,13 +5,13 @@ mod model;
 mod worker;
 
 pub(crate) use live::Ends;
-pub(crate) use model::{LmPlan, Wish, plan, root_of};
+pub(crate) use model::{LmPlan, PAGE, Wish, plan, root_of};
 pub(crate) use worker::{Job, Worker};
 
 use crate::sample::{Logprobs, Params};
 use crate::{Error, Result};
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 /// A text to go on from, and how.
@@ -104,6 +104,27 @@ impl Stream {
         self.prompt_tokens
     }
 
+    /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
+    pub fn within(&mut self, patience: Duration) -> Within {
+        if self.left == 0 {
+            return Within::Done;
+        }
+        match self.events.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => Within::Nothing,
+            Err(RecvTimeoutError::Disconnected) => Within::Event(self.seen(gone())),
+            Ok(event) => Within::Event(self.seen(event)),
+        }
+    }
+
+    fn seen(&mut self, event: Result<Event>) -> Result<Event> {
+        match &event {
+            Ok(Event::Text { .. }) => {}
+            Ok(Event::End { .. }) => self.left -= 1,
+            Err(_) => self.left = 0,
+        }
+        event
+    }
+
     /// All of it, once it is done.
     pub fn wait(self) -> Result<Generation> {
         let (begun, prompt_tokens, answers) = (Instant::now(), self.prompt_tokens, self.left);
@@ -130,14 +151,24 @@ impl Iterator for Stream {
         if self.left == 0 {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| Err(Error::Input("the model's thread is gone".into())));
-        match &event {
-            Ok(Event::Text { .. }) => {}
-            Ok(Event::End { .. }) => self.left -= 1,
-            Err(_) => self.left = 0,
-        }
-        Some(event)
+        let event = self.events.recv().unwrap_or_else(|_| gone());
+        Some(self.seen(event))
     }
+}
+
+fn gone() -> Result<Event> {
+    Err(Error::Input("the model's thread is gone".into()))
+}
+
+/// What came of waiting a while.
+#[derive(Debug)]
+pub enum Within {
+    /// An event.
+    Event(Result<Event>),
+    /// Nothing yet.
+    Nothing,
+    /// There are no more.
+    Done,
 }
 
 /// An answer, complete.

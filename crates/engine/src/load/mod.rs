@@ -7,7 +7,7 @@ mod model;
 mod torch;
 
 pub use checkpoint::Checkpoint;
-pub(crate) use model::Model;
+pub(crate) use model::{Model, is_gguf};
 
 use crate::{Error, Result};
 use serde::de::DeserializeOwned;

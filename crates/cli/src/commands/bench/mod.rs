@@ -1,13 +1,16 @@
 //! `sconce bench`: how fast a model is here, and how fast each op is.
 
-use super::{print, ran_line, table, with_ran};
+mod language;
+
+use super::{print, ran_line, root, table, with_ran};
 use crate::Failure;
-use crate::args::Model;
+use crate::args::{Model, Room};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::case::{Case, time, variants};
 use sconce_engine::ops::{Place, cases};
-use sconce_engine::{Embedder, Loaded, Prompt};
+use sconce_engine::source::resolve;
+use sconce_engine::{Embedder, Kind, Loaded, Prompt};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -19,14 +22,33 @@ const NO_PROMPT: Prompt = Prompt::Text(String::new());
 const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
 
 /// Time a model, tokenizing included, or every op (--ops).
+///
+/// A language model is timed reading a prompt (pp) and writing an answer (tg). GB/s are the weights that every token reads, and
+/// GFLOP/s two for each number that a token is multiplied with; of both, only what the weights ask for.
 #[derive(Args)]
+#[command(after_help = "Examples:\n  sconce bench\n  sconce bench -m smollm\n  \
+    sconce bench -m smollm --prompt-tokens 128 --gen-tokens 32 --parallel 8 --dtype q8_0 --json")]
 pub(crate) struct Bench {
     #[command(flatten)]
     model: Model,
     /// Time the ops on their cases instead.
     #[arg(long)]
     ops: bool,
-    /// Seconds for each line of the table.
+    #[command(flatten)]
+    room: Room,
+    /// Tokens of the prompt that a language model reads; 0 leaves that out.
+    #[arg(long, value_name = "N", default_value_t = 512)]
+    prompt_tokens: usize,
+    /// Tokens of the answer that a language model writes; 0 leaves that out.
+    #[arg(long, value_name = "N", default_value_t = 128)]
+    gen_tokens: usize,
+    /// How often a language model does each.
+    #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
+    reps: usize,
+    /// Prompts or answers of a language model at once.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    parallel: usize,
+    /// Seconds for each line of the table, of models that are not language models.
     #[arg(long, value_name = "S", default_value_t = 1.0)]
     seconds: f64,
     /// Print JSON.
@@ -39,7 +61,15 @@ impl Bench {
         if !(0.0..=3600.0).contains(&self.seconds) {
             return Err("--seconds takes a number from 0 to 3600".into());
         }
-        if self.ops { self.time_ops() } else { self.time_model(report) }
+        if self.ops {
+            return self.time_ops();
+        }
+        let options = self.model.how.language_options()?;
+        let files = resolve(&self.model.model.parse()?, &options.source, report)?;
+        match Kind::of(root(&files))? {
+            Kind::Generate => self.time_language(&files, &options, report),
+            _ => self.time_model(report),
+        }
     }
 
     fn time_model(&self, report: &Report) -> Result<ExitCode, Failure> {

@@ -1,0 +1,234 @@
+//! How answers are made: flags of the command line, fields of a JSON line, and what `/set` sets; one list for all three.
+
+use clap::Args;
+use sconce_engine::{Params, Request};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+use std::hash::{BuildHasher, RandomState};
+
+/// How tokens are chosen and where an answer ends. What is not given is as the model's own files recommend.
+#[derive(Args, Clone, Debug, Default, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub(crate) struct Sampling {
+    /// The most tokens of an answer; by default as many as the context has room for.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) max_tokens: Option<usize>,
+    /// How freely to choose: 0 takes the most likely token, 1 the model's own probabilities.
+    #[arg(long, value_name = "T", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    temperature: Option<f32>,
+    /// Choose from the K most likely tokens.
+    #[arg(long, value_name = "K")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_k: Option<u32>,
+    /// Choose from the fewest tokens that have this much of the probability.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    top_p: Option<f32>,
+    /// Choose from tokens with this much of the probability of the most likely one.
+    #[arg(long, value_name = "P", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    min_p: Option<f32>,
+    /// Above 1, make tokens of prompt and answer less likely; 1 is none.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    repetition_penalty: Option<f32>,
+    /// Take this from a token's logit for every time it is in the answer: -2 to 2.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    frequency_penalty: Option<f32>,
+    /// Take this from a token's logit if it is in the answer: -2 to 2.
+    #[arg(long, value_name = "X", allow_negative_numbers = true)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    presence_penalty: Option<f32>,
+    /// How many tokens the penalties look back; by default all.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    penalty_window: Option<usize>,
+    /// The same seed gives the same answer; by default another each time.
+    #[arg(long, value_name = "N")]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) seed: Option<u64>,
+    /// End the answer before this text. May be given more than once.
+    #[arg(long, value_name = "TEXT", allow_hyphen_values = true)]
+    #[serde(deserialize_with = "one_or_many", skip_serializing_if = "Vec::is_empty")]
+    stop: Vec<String>,
+    /// Add VALUE, -100 to 100, to the logit of token ID. May be given more than once.
+    #[arg(long, value_name = "ID=VALUE", value_parser = bias)]
+    #[serde(with = "biases", skip_serializing_if = "Vec::is_empty")]
+    logit_bias: Vec<(u32, f32)>,
+}
+
+impl Sampling {
+    /// The same, and where something is not given, what `base` has.
+    pub(crate) fn over(self, base: &Sampling) -> Sampling {
+        let list = |own: Vec<String>, base: &[String]| if own.is_empty() { base.to_vec() } else { own };
+        Sampling {
+            max_tokens: self.max_tokens.or(base.max_tokens),
+            temperature: self.temperature.or(base.temperature),
+            top_k: self.top_k.or(base.top_k),
+            top_p: self.top_p.or(base.top_p),
+            min_p: self.min_p.or(base.min_p),
+            repetition_penalty: self.repetition_penalty.or(base.repetition_penalty),
+            frequency_penalty: self.frequency_penalty.or(base.frequency_penalty),
+            presence_penalty: self.presence_penalty.or(base.presence_penalty),
+            penalty_window: self.penalty_window.or(base.penalty_window),
+            seed: self.seed.or(base.seed),
+            stop: list(self.stop, &base.stop),
+            logit_bias: if self.logit_bias.is_empty() { base.logit_bias.clone() } else { self.logit_bias },
+        }
+    }
+
+    /// Sets one by its name to what stands in a line of text; `default` is as if it had not been given.
+    pub(crate) fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let Value::Object(mut all) = serde_json::to_value(&*self).map_err(|e| e.to_string())? else {
+            return Err("settings are an object".into());
+        };
+        // A bare word is a text; so is whatever `stop` is given, which must not turn into a number.
+        let read = || match name {
+            "stop" => Value::from(value),
+            _ => serde_json::from_str(value).unwrap_or_else(|_| Value::from(value)),
+        };
+        all.insert(name.into(), if value == "default" { Value::Null } else { read() });
+        if value == "default" && ["stop", "logit_bias"].contains(&name) {
+            all.remove(name);
+        }
+        let new: Sampling = serde_json::from_value(Value::Object(all)).map_err(|e| format!("{name}: {e}"))?;
+        new.check()?;
+        *self = new;
+        Ok(())
+    }
+
+    /// As NAME VALUE, those that were given.
+    pub(crate) fn given(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(all)) => all,
+            _ => Map::new(),
+        }
+    }
+
+    /// Refuses what makes no sense with any model: worth knowing before one is loaded.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        if self.max_tokens == Some(0) {
+            return Err("max_tokens is 0; an answer has at least one".into());
+        }
+        self.params(&Params::default()).check(usize::MAX).map_err(|e| e.to_string())
+    }
+
+    /// A request for it, with nothing to start from yet.
+    pub(crate) fn request(&self, recommended: &Params) -> Request {
+        Request {
+            params: Some(self.params(recommended)),
+            max_tokens: self.max_tokens,
+            stop: self.stop.clone(),
+            ..Request::default()
+        }
+    }
+
+    fn params(&self, recommended: &Params) -> Params {
+        let r = recommended;
+        Params {
+            temperature: self.temperature.unwrap_or(r.temperature),
+            top_k: self.top_k.or(r.top_k),
+            top_p: self.top_p.unwrap_or(r.top_p),
+            min_p: self.min_p.unwrap_or(r.min_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(r.repetition_penalty),
+            frequency_penalty: self.frequency_penalty.unwrap_or(r.frequency_penalty),
+            presence_penalty: self.presence_penalty.unwrap_or(r.presence_penalty),
+            penalty_window: self.penalty_window.or(r.penalty_window),
+            logit_bias: self.logit_bias.iter().copied().collect(),
+            seed: self.seed.unwrap_or_else(any_seed),
+            ..r.clone()
+        }
+    }
+}
+
+/// Another each time. It stays below 2^53, so that whatever reads it back from JSON reads the same number.
+fn any_seed() -> u64 {
+    RandomState::new().hash_one(std::time::SystemTime::now()) >> 11
+}
+
+fn bias(s: &str) -> Result<(u32, f32), String> {
+    let parsed = s.split_once('=').and_then(|(id, value)| Some((id.trim().parse().ok()?, value.trim().parse().ok()?)));
+    parsed.ok_or_else(|| "a token's id, `=` and a number, as in 42=-100".into())
+}
+
+fn one_or_many<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "a text or a list of texts")]
+    enum Texts {
+        One(String),
+        Many(Vec<String>),
+    }
+    Ok(match Texts::deserialize(d)? {
+        Texts::One(text) => vec![text],
+        Texts::Many(texts) => texts,
+    })
+}
+
+/// In JSON, an object from ids to numbers.
+mod biases {
+    use serde::{Deserialize, Deserializer, Serializer};
+    use std::collections::BTreeMap;
+
+    pub(super) fn serialize<S: Serializer>(all: &[(u32, f32)], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_map(all.iter().copied())
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Vec<(u32, f32)>, D::Error> {
+        Ok(BTreeMap::<u32, f32>::deserialize(d)?.into_iter().collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn set_knows_the_names_and_refuses_the_rest() {
+        let mut s = Sampling::default();
+        for (name, value) in
+            [("temperature", "0.7"), ("max_tokens", "12"), ("stop", "42"), ("logit_bias", "{\"3\": -1}")]
+        {
+            s.set(name, value).unwrap();
+        }
+        let want = json!({"temperature": 0.7f32, "max_tokens": 12, "stop": ["42"], "logit_bias": {"3": -1.0}});
+        let got = s.given();
+        assert!(want.as_object().unwrap().iter().all(|(k, v)| got[k] == *v) && got.len() == 4, "{got:?}");
+        for (name, value, why) in [
+            ("warmth", "1", "unknown field `warmth`"),
+            ("temperature", "warm", "temperature: invalid type"),
+            ("temperature", "-1", "0 (the most likely token) or above"),
+            ("max_tokens", "0", "at least one"),
+            ("top_k", "0", "keeps no token"),
+        ] {
+            let e = s.set(name, value).unwrap_err();
+            assert!(e.contains(why), "{e}");
+        }
+        for name in ["temperature", "max_tokens", "stop", "logit_bias"] {
+            s.set(name, "default").unwrap();
+        }
+        assert_eq!(s, Sampling::default());
+    }
+
+    #[test]
+    fn a_line_goes_before_the_flags_and_the_flags_before_the_model() {
+        let flags: Sampling =
+            serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
+        let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
+        let model = Params { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..Params::default() };
+        let request = line.over(&flags).request(&model);
+        let params = request.params.unwrap();
+        assert_eq!((params.temperature, params.top_k, params.top_p, params.seed), (0.25, Some(3), 0.75, 7));
+        assert_eq!(request.stop, ["a", "b"]);
+    }
+
+    #[test]
+    fn a_seed_that_nobody_gave_is_another_each_time() {
+        let seed = || Sampling::default().request(&Params::default()).params.unwrap().seed;
+        assert_ne!(seed(), seed());
+        assert!(seed() < 1 << 53);
+    }
+}

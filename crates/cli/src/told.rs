@@ -1,0 +1,126 @@
+//! An answer shown as it comes, which Ctrl-C ends.
+
+use crate::Failure;
+use crate::report::Report;
+use sconce_engine::{Event, Finish, Pick, Stream, Within};
+use std::io::{IsTerminal, Write};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// How soon Ctrl-C is noticed.
+const GLANCE: Duration = Duration::from_millis(30);
+
+/// Whether somebody pressed Ctrl-C.
+pub(crate) struct Interrupt(Arc<AtomicBool>);
+
+impl Interrupt {
+    /// From here on Ctrl-C ends an answer, not the program.
+    pub(crate) fn install() -> Result<Interrupt, Failure> {
+        let pressed = Arc::new(AtomicBool::new(false));
+        let seen = pressed.clone();
+        ctrlc::set_handler(move || seen.store(true, Ordering::SeqCst))?;
+        Ok(Interrupt(pressed))
+    }
+
+    /// Whether it was pressed since somebody last asked.
+    pub(crate) fn take(&self) -> bool {
+        self.0.swap(false, Ordering::SeqCst)
+    }
+}
+
+/// How an answer ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Ending {
+    Finished(Finish),
+    Interrupted,
+}
+
+/// Why an answer ended, in the words that scripts know from servers.
+pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
+    match finish {
+        Finish::End | Finish::Stop(_) => "stop",
+        Finish::Length => "length",
+    }
+}
+
+/// An answer that was shown, and how long it took.
+pub(crate) struct Told {
+    pub(crate) text: String,
+    pub(crate) picks: Vec<Pick>,
+    pub(crate) ending: Ending,
+    pub(crate) prompt_tokens: usize,
+    /// Until the first text came.
+    pub(crate) first: Option<Duration>,
+    pub(crate) took: Duration,
+}
+
+/// Writes the one answer of a stream as it comes.
+pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write) -> Result<Told, Failure> {
+    let begun = Instant::now();
+    let prompt_tokens = stream.prompt_tokens();
+    let (mut text, mut picks, mut first) = (String::new(), Vec::new(), None);
+    let ending = loop {
+        if interrupt.take() {
+            break Ending::Interrupted;
+        }
+        match stream.within(GLANCE) {
+            Within::Nothing => {}
+            Within::Done => break Ending::Interrupted,
+            Within::Event(event) => match event? {
+                Event::End { finish, .. } => break Ending::Finished(finish),
+                Event::Text { text: new, picks: chosen, .. } => {
+                    // What is echoed came before anything was computed.
+                    if !chosen.is_empty() {
+                        first.get_or_insert_with(|| begun.elapsed());
+                    }
+                    to.write_all(new.as_bytes())?;
+                    to.flush()?;
+                    text.push_str(&new);
+                    picks.extend(chosen);
+                }
+            },
+        }
+    };
+    Ok(Told { text, picks, ending, prompt_tokens, first, took: begun.elapsed() })
+}
+
+impl Told {
+    /// Tokens a second, of the prompt and of the answer, dim where a person looks on.
+    pub(crate) fn say_speed(&self, report: &Report) {
+        let line = speed_line(self.prompt_tokens, self.picks.len(), self.first, self.took);
+        let how = match &self.ending {
+            Ending::Interrupted => ", interrupted",
+            Ending::Finished(Finish::Length) => ", cut at its longest",
+            Ending::Finished(_) => "",
+        };
+        let is_seen = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+        let (dim, plain) = if is_seen { ("\x1b[2m", "\x1b[0m") } else { ("", "") };
+        report.say(&format!("{dim}{line}{how}{plain}"));
+    }
+}
+
+/// The first token of the answer comes with the prompt, the others one by one.
+fn speed_line(prompt: usize, answer: usize, first: Option<Duration>, took: Duration) -> String {
+    let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
+        s if s > 0.0 && tokens > 0 => format!(" at {:.1}/s", tokens as f64 / s),
+        _ => String::new(),
+    };
+    let Some(first) = first else { return format!("prompt of {prompt} tokens, no answer") };
+    let (read, wrote) = (rate(prompt, first), rate(answer.saturating_sub(1), took.saturating_sub(first)));
+    format!("prompt of {prompt} tokens{read}, answer of {answer}{wrote}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_token_counts_as_the_prompts_work() {
+        let line = speed_line(100, 11, Some(Duration::from_secs(2)), Duration::from_secs(7));
+        assert_eq!(line, "prompt of 100 tokens at 50.0/s, answer of 11 at 2.0/s");
+        assert_eq!(speed_line(5, 0, None, Duration::from_secs(1)), "prompt of 5 tokens, no answer");
+        let one = speed_line(4, 1, Some(Duration::from_secs(1)), Duration::from_secs(1));
+        assert_eq!(one, "prompt of 4 tokens at 4.0/s, answer of 1");
+    }
+}

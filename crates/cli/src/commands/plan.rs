@@ -170,19 +170,21 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
         0 => String::new(),
         n => format!("\nunread      {n} tensors of the file: {}", plan.unread.join(", ")),
     };
+    let reach = match kind {
+        Kind::Generate => format!("context     {} tokens, prompt and answer", plan.max_tokens),
+        _ => format!("vectors     {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
+    };
     let cache = match plan.cache {
         0 => String::new(),
         n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.max_tokens, bytes(token_bytes(plan))),
     };
     format!(
-        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\nvectors     {} numbers, texts up to {} tokens{unread}\n\n{}",
+        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
         bytes(plan.workspace),
         plan.batch_tokens,
-        plan.dimension,
-        plan.max_tokens,
         match verdict {
             Ok(yes) => yes,
             Err(no) => no,

@@ -33,6 +33,7 @@ mod sample;
 #[allow(dead_code, reason = "counts that a server will show")]
 mod schedule;
 mod sentence;
+mod seq2seq;
 mod session;
 mod size;
 pub mod source;
@@ -56,7 +57,8 @@ pub use options::{DeviceChoice, LoadOptions};
 pub use outputs::{Precision, Quantized, Ranges};
 pub use plan::Plan;
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
-pub use sample::{Logprobs, Params};
+pub use sample::{EarlyStopping, Logprobs, Params};
+pub use seq2seq::{Answers, BeamSearch, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Written};
 pub use session::Loaded;
 pub use size::Size;
 pub use sparse::{Sparse, SparseEmbeddings, SparseVector};

@@ -70,19 +70,7 @@ impl Llm {
 
     /// The same from files that are here.
     pub fn load_from(files: &Files, options: &LoadOptions, llm: &LlmOptions, progress: &dyn Progress) -> Result<Llm> {
-        let (candidates, why) = options.device.candidates(options.fallback);
-        if let Some(why) = why {
-            progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
-        }
-        for (i, device) in candidates.iter().enumerate() {
-            match (Self::on(*device, files, options, llm), candidates.get(i + 1)) {
-                (Err(e), Some(next)) if e.is_the_devices() => {
-                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
-                }
-                (result, _) => return result,
-            }
-        }
-        Err(Error::Input("there is no device to run on".into()))
+        options.somewhere(progress, |device| Self::on(device, files, options, llm))
     }
 
     /// What the model will take on `device`, without loading it.

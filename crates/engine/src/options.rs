@@ -1,5 +1,6 @@
 //! How a model is to be loaded.
 
+use crate::source::Progress;
 use crate::verdict::{Verdict, verdict_path};
 use crate::{Error, Result, source};
 use sconce_ops::{DType, Device, DeviceInfo, Keep, Policy};
@@ -86,6 +87,24 @@ impl LoadOptions {
             source,
             verdict: None,
         }
+    }
+
+    /// What `on` makes of the device asked for, or, where one cannot serve and a fallback is allowed, of the next best. Every
+    /// choice is told.
+    pub(crate) fn somewhere<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
+        let (candidates, why) = self.device.candidates(self.fallback);
+        if let Some(why) = why {
+            progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
+        }
+        for (i, device) in candidates.iter().enumerate() {
+            match (on(*device), candidates.get(i + 1)) {
+                (Err(e), Some(next)) if e.is_the_devices() => {
+                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
+                }
+                (result, _) => return result,
+            }
+        }
+        Err(Error::Input("there is no device to run on".into()))
     }
 
     /// The same, with what the verdict withdraws on this device, and on the CPU, to which the host rung may hand an op.

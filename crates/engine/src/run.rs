@@ -59,16 +59,29 @@ impl<M> Owner<M> {
     pub(crate) fn call<R: Send + 'static>(&self, f: impl FnOnce(&M) -> Result<R> + Send + 'static) -> Result<R> {
         let (answer, answered) = channel();
         let device = self.device;
-        let job: Job<M> = Box::new(move |model| {
+        self.send(Box::new(move |model| {
             let result = catch_unwind(AssertUnwindSafe(|| f(model)))
                 .unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }));
             // Nobody waits any more if the caller was cancelled.
             let _ = answer.send(result);
-        });
-        let gone = || Error::Stopped { device, why: "no reason given".into() };
-        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
-        jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())?;
-        answered.recv().map_err(|_| gone())?
+        }))?;
+        answered.recv().map_err(|_| self.gone())?
+    }
+
+    /// Has `f` run on the owner's thread, and does not wait for it. A panic in it ends it alone.
+    pub(crate) fn post(&self, f: impl FnOnce(&M) + Send + 'static) -> Result<()> {
+        self.send(Box::new(move |model| {
+            let _ = catch_unwind(AssertUnwindSafe(|| f(model)));
+        }))
+    }
+
+    fn send(&self, job: Job<M>) -> Result<()> {
+        let jobs = self.jobs.as_ref().ok_or_else(|| self.gone())?;
+        jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| self.gone())
+    }
+
+    fn gone(&self) -> Error {
+        Error::Stopped { device: self.device, why: "no reason given".into() }
     }
 }
 
@@ -88,7 +101,7 @@ fn serve<M>(inbox: &Receiver<Job<M>>, model: &M) {
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
+pub(crate) fn words(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
     text.unwrap_or("no message").to_string()
 }

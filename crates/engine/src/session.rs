@@ -209,20 +209,7 @@ impl<P: Pipeline> Session<P> {
         read: impl FnOnce(&Path) -> Result<P::Recipe>,
     ) -> Result<Session<P>> {
         let recipe = read(files.directory()?)?;
-        let (candidates, why) = options.device.candidates(options.fallback);
-        if let Some(why) = why {
-            progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
-        }
-        for (i, device) in candidates.iter().enumerate() {
-            let attempt = Self::on(*device, files, &recipe, options, progress);
-            match (attempt, candidates.get(i + 1)) {
-                (Err(e), Some(next)) if e.is_the_devices() => {
-                    progress.note(&format!("{e}; falling back to {next}, as was allowed"));
-                }
-                (result, _) => return result,
-            }
-        }
-        Err(Error::Input("there is no device to run on".into()))
+        options.somewhere(progress, |device| Self::on(device, files, &recipe, options, progress))
     }
 
     fn on(

@@ -50,18 +50,23 @@ impl Head {
 pub struct LmHead {
     /// To the logits; often the word table once more.
     pub out: Linear,
+    /// What logits are multiplied with: see [`LmHead::capped`].
+    pub scale: f32,
     /// cap · tanh(logit / cap) instead of a logit, where there is one: see [`LmHead::capped`].
     pub cap: Option<f32>,
 }
 
 impl LmHead {
-    /// Logits of rows `x` `[rows, hidden]`, before their cap.
+    /// Logits of rows `x` `[rows, hidden]`, before their scale and cap.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(self.out.forward(x)?)
     }
 
     /// Logits as they are meant, from those of [`LmHead::forward`]. On the host, where they are looked at.
     pub fn capped(&self, logits: &mut [f32]) {
+        if self.scale != 1.0 {
+            logits.iter_mut().for_each(|l| *l *= self.scale);
+        }
         if let Some(cap) = self.cap {
             logits.iter_mut().for_each(|l| *l = cap * (*l / cap).tanh());
         }
@@ -72,7 +77,7 @@ impl LmHead {
 pub(crate) fn next(w: &Weights, words: &Weights, dims: [usize; 2], tied: bool) -> Result<LmHead> {
     let own = w.sub("lm_head");
     let out = vocabulary(if tied { words } else { &own }, words, dims, &[(&own, "bias")])?;
-    Ok(LmHead { out, cap: None })
+    Ok(LmHead { out, scale: 1.0, cap: None })
 }
 
 /// A classifier that reads the last token.

@@ -27,17 +27,20 @@ mod phi3;
 mod registry;
 mod roberta;
 mod rope;
+mod seq2seq;
 mod siglip;
 mod stablelm;
 mod static_model;
 mod t5;
+mod t5_decoder;
 mod tower;
 
 pub use batch::{Batch, Kept, Limits, Piece, Positions, Sequence};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
-pub use registry::{encoder, head, lm_head, spare};
+pub use registry::{encoder, head, lm_head, seq2seq, spare};
+pub use seq2seq::{Read, Seq2Seq};
 
 use sconce_ops::{CacheShape, Tensor};
 

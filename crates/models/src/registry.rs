@@ -1,9 +1,9 @@
 //! Which file reads which configuration: one line an architecture.
 
-use crate::{Encoder, Error, Head, LmHead, Result, Task};
+use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt2, gte, jina_bert, llama, modernbert, mpnet,
-    nomic_bert, phi, phi3, roberta, stablelm, static_model, t5,
+    nomic_bert, phi, phi3, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -61,6 +61,10 @@ const ARCHITECTURES: &[Architecture] = &[
 const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
 const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 
+/// Those that read a text and write another: an encoder of the table above, with a decoder.
+const SEQ2SEQ: &[(&[&str], Whole)] = &[(&["t5", "mt5", "umt5"], t5_decoder::seq2seq)];
+type Whole = fn(&Value, &Weights) -> Result<Box<dyn Seq2Seq>>;
+
 /// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.
 pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
     (architecture(config)?.encoder)(config, weights)
@@ -80,6 +84,19 @@ pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
             let models: Vec<_> =
                 ARCHITECTURES.iter().filter(|a| a.next.is_some()).flat_map(|a| a.types).copied().collect();
             Err(Error::Config(format!("{} is no language model; these are: {}", types[0], models.join(", "))))
+        }
+    }
+}
+
+/// Makes the whole of a model that reads a text and writes another.
+pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    match SEQ2SEQ.iter().find(|(types, _)| types.contains(&kind)) {
+        Some((_, whole)) => whole(config, weights),
+        None => {
+            let known: Vec<_> = SEQ2SEQ.iter().flat_map(|(types, _)| *types).copied().collect();
+            let what = format!("model_type `{kind}` does not make texts of texts; these do: {}", known.join(", "));
+            Err(Error::Config(what))
         }
     }
 }

@@ -1,24 +1,28 @@
 //! The encoder of T5 (Raffel et al. 2019, arXiv:1910.10683), mT5 and UMT5: pre-norm blocks, biases by relative position instead of
-//! position embeddings, and scores that are not scaled. Sentence-T5 and GTR. What a file holds of the decoder stays unread.
+//! position embeddings, and scores that are not scaled. Sentence-T5 and GTR. What a file holds of the decoder is the business of
+//! `t5_decoder.rs` and stays unread here.
 
 use crate::block::{Scores, SelfAttention};
 use crate::config::{activation, parse, refuse};
+use crate::decoder::{self, Mlp};
 use crate::head::{no_head, out, root};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Activation, Bias, Gate, Linear, Pooling, RmsNorm, Tensor, Weights, at, embed, glu};
+use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights, at};
 use serde::Deserialize;
 use serde_json::Value;
 
 #[derive(Deserialize)]
-struct Config {
-    model_type: String,
+pub(crate) struct Config {
+    pub model_type: String,
     vocab_size: Option<usize>,
     #[serde(default = "d_model")]
-    d_model: usize,
+    pub d_model: usize,
     #[serde(default = "d_kv")]
-    d_kv: usize,
+    pub d_kv: usize,
     d_ff: Option<usize>,
     num_layers: Option<usize>,
+    /// As many as the encoder has where it is left out.
+    num_decoder_layers: Option<usize>,
     num_heads: Option<usize>,
     #[serde(default = "buckets")]
     relative_attention_num_buckets: usize,
@@ -27,6 +31,10 @@ struct Config {
     #[serde(default = "eps")]
     layer_norm_epsilon: f32,
     feed_forward_proj: Option<String>,
+    /// Whether the head is the word table.
+    pub tie_word_embeddings: Option<bool>,
+    /// Whether it was when the model was made, where newer files call every T5 tied.
+    pub scale_decoder_outputs: Option<bool>,
 }
 
 fn d_model() -> usize {
@@ -46,17 +54,18 @@ fn eps() -> f32 {
 }
 
 /// T5's defaults differ from those of its multilingual kin.
-struct Sizes {
-    vocabulary: usize,
+pub(crate) struct Sizes {
+    pub vocabulary: usize,
     inner: usize,
     layers: usize,
-    heads: usize,
+    pub decoder_layers: usize,
+    pub heads: usize,
     gated: bool,
     activation: Activation,
 }
 
 impl Config {
-    fn sizes(&self) -> Result<Sizes> {
+    pub(crate) fn sizes(&self) -> Result<Sizes> {
         let of = |given: Option<usize>, t5, multilingual| {
             given.unwrap_or(if self.model_type == "t5" { t5 } else { multilingual })
         };
@@ -72,14 +81,50 @@ impl Config {
         refuse(sizes.0 < 4 || self.relative_attention_max_distance <= sizes.0 / 4, || {
             format!("{} buckets to a distance of {} are no buckets", sizes.0, self.relative_attention_max_distance)
         })?;
+        let layers = of(self.num_layers, 6, 8);
         Ok(Sizes {
             vocabulary: of(self.vocab_size, 32128, 250112),
             inner: of(self.d_ff, 2048, 1024),
-            layers: of(self.num_layers, 6, 8),
+            layers,
+            decoder_layers: self.num_decoder_layers.unwrap_or(layers),
             heads,
             gated,
             activation: activation(name)?,
         })
+    }
+
+    /// What layer `layer` under `block` adds to its scores by position. One table for all layers, the first one's; in UMT5 every
+    /// layer has its own.
+    pub(crate) fn bias(&self, s: &Sizes, block: &Weights, layer: usize, both: bool) -> Result<Bias> {
+        let holds = if self.model_type == "umt5" { layer } else { 0 };
+        let table = block.sub(holds).sub("layer.0.SelfAttention.relative_attention_bias");
+        let table = table.values("weight", &[self.relative_attention_num_buckets, s.heads])?;
+        Ok(Bias::Buckets { table: table.into(), far: self.relative_attention_max_distance, both })
+    }
+
+    /// q, k and v of the attention under `w` as one, or some of them.
+    pub(crate) fn projections(&self, s: &Sizes, w: &Weights, names: &[&str]) -> Result<Linear> {
+        let parts: Vec<Weights> = names.iter().map(|name| w.sub(name)).collect();
+        Ok(Linear::stacked(&parts, self.d_model, s.heads * self.d_kv, false)?)
+    }
+
+    /// What brings the heads of the attention under `w` together.
+    pub(crate) fn output(&self, s: &Sizes, w: &Weights) -> Result<Linear> {
+        Ok(Linear::load(&w.sub("o"), s.heads * self.d_kv, self.d_model, false)?)
+    }
+
+    pub(crate) fn norm(&self, w: &Weights) -> Result<RmsNorm> {
+        Ok(RmsNorm::load(w, self.d_model, self.layer_norm_epsilon)?)
+    }
+
+    pub(crate) fn mlp(&self, s: &Sizes, w: &Weights) -> Result<Mlp> {
+        let down = Linear::load(&w.sub("wo"), s.inner, self.d_model, false)?;
+        if s.gated {
+            let both = Linear::stacked(&[w.sub("wi_0"), w.sub("wi_1")], self.d_model, s.inner, false)?;
+            return Ok(Mlp::gated(both, s.activation, down));
+        }
+        let up = Linear::load(&w.sub("wi"), self.d_model, s.inner, false)?.with(s.activation);
+        Ok(Mlp::Plain { up, down })
     }
 }
 
@@ -99,48 +144,39 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     }
 }
 
-struct T5 {
-    words: Tensor,
+pub(crate) struct T5 {
+    /// The word table, which the decoder and its head may share.
+    pub words: Linear,
     layers: Vec<Layer>,
     norm: RmsNorm,
-    hidden_size: usize,
     limits: Limits,
 }
 
+/// Where a file keeps the model, with a head or without.
+pub(crate) fn trunk(w: &Weights) -> Result<Weights> {
+    root(w, "transformer", "encoder.final_layer_norm.weight")
+}
+
 impl T5 {
-    fn load(config: &Value, w: &Weights) -> Result<T5> {
+    pub(crate) fn load(config: &Value, w: &Weights) -> Result<T5> {
         let c: Config = parse(config)?;
         let s = c.sizes()?;
-        let w = root(w, "transformer", "encoder.final_layer_norm.weight")?;
+        let w = trunk(w)?;
         let encoder = w.sub("encoder");
         let shared = if w.has("shared.weight")? { w.sub("shared") } else { encoder.sub("embed_tokens") };
-        let words = shared.tensor("weight", &[s.vocabulary, c.d_model])?;
+        let words = decoder::words(&shared, s.vocabulary, c.d_model)?;
         // A state dict holds the one table under each of its names.
         encoder.skip("embed_tokens.weight");
-        let mut layers: Vec<Layer> = Vec::new();
-        for i in 0..s.layers {
-            let block = encoder.sub("block").sub(i);
-            // One table for all layers; in UMT5 every layer has its own.
-            let scores = match layers.first() {
-                Some(first) if c.model_type != "umt5" => first.scores.clone(),
-                _ => {
-                    let table = block.sub("layer.0.SelfAttention.relative_attention_bias");
-                    let table = table.values("weight", &[c.relative_attention_num_buckets, s.heads])?;
-                    let bias =
-                        Bias::Buckets { table: table.into(), far: c.relative_attention_max_distance, both: true };
-                    Scores { scale: 1.0, bias, ..Scores::default() }
-                }
-            };
-            layers.push(Layer::load(&block, &c, &s, scores)?);
-        }
+        let block = encoder.sub("block");
+        let load = |i| Layer::load(&block.sub(i), &c, &s, c.bias(&s, &block, i, true)?);
+        let layers = (0..s.layers).map(load).collect::<Result<Vec<_>>>()?;
         if layers.is_empty() {
             return Err(Error::Config("num_layers is 0".into()));
         }
         Ok(T5 {
             words,
             layers,
-            norm: RmsNorm::load(&encoder.sub("final_layer_norm"), c.d_model, c.layer_norm_epsilon)?,
-            hidden_size: c.d_model,
+            norm: c.norm(&encoder.sub("final_layer_norm"))?,
             // Distances beyond the last bucket share it, so that no sequence is too long.
             limits: Limits {
                 vocabulary: s.vocabulary,
@@ -154,7 +190,7 @@ impl T5 {
 
 impl Encoder for T5 {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = embed(&[(&self.words, &batch.ids)])?;
+        let mut x = self.words.embed(&batch.ids, 1.0, None)?;
         for (i, layer) in self.layers.iter().enumerate() {
             watch(i, &x);
             let _at = at("layer", i);
@@ -166,7 +202,7 @@ impl Encoder for T5 {
     }
 
     fn hidden_size(&self) -> usize {
-        self.hidden_size
+        self.words.inputs()
     }
 
     fn limits(&self) -> Limits {
@@ -179,45 +215,29 @@ struct Layer {
     attention: SelfAttention,
     scores: Scores<'static>,
     attention_norm: RmsNorm,
-    up: Linear,
-    /// The activation where the MLP is gated; else it is a part of `up`.
-    gate: Option<Activation>,
-    down: Linear,
+    mlp: Mlp,
     norm: RmsNorm,
 }
 
 impl Layer {
-    fn load(w: &Weights, c: &Config, s: &Sizes, scores: Scores<'static>) -> Result<Layer> {
-        let (a, m) = (w.sub("layer.0.SelfAttention"), w.sub("layer.1.DenseReluDense"));
-        let width = s.heads * c.d_kv;
-        let norm = |i: usize| RmsNorm::load(&w.sub("layer").sub(i).sub("layer_norm"), c.d_model, c.layer_norm_epsilon);
-        let up = if s.gated {
-            Linear::stacked(&[m.sub("wi_0"), m.sub("wi_1")], c.d_model, s.inner, false)?
-        } else {
-            Linear::load(&m.sub("wi"), c.d_model, s.inner, false)?.with(s.activation)
-        };
+    fn load(w: &Weights, c: &Config, s: &Sizes, bias: Bias) -> Result<Layer> {
+        let a = w.sub("layer.0.SelfAttention");
         Ok(Layer {
             attention: SelfAttention {
-                qkv: Linear::stacked(&["q", "k", "v"].map(|name| a.sub(name)), c.d_model, width, false)?,
-                output: Linear::load(&a.sub("o"), width, c.d_model, false)?,
+                qkv: c.projections(s, &a, &["q", "k", "v"])?,
+                output: c.output(s, &a)?,
                 heads: s.heads,
                 size: c.d_kv,
             },
-            scores,
-            attention_norm: norm(0)?,
-            up,
-            gate: s.gated.then_some(s.activation),
-            down: Linear::load(&m.sub("wo"), s.inner, c.d_model, false)?,
-            norm: norm(1)?,
+            scores: Scores { scale: 1.0, bias, ..Scores::default() },
+            attention_norm: c.norm(&w.sub("layer.0.layer_norm"))?,
+            mlp: c.mlp(s, &w.sub("layer.1.DenseReluDense"))?,
+            norm: c.norm(&w.sub("layer.1.layer_norm"))?,
         })
     }
 
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, &self.scores, x)?;
-        let mut up = self.up.forward(&self.norm.forward(&h)?)?;
-        if let Some(activation) = self.gate {
-            up = glu(&up, activation, Gate::First)?;
-        }
-        Ok(self.down.forward_residual(&up, &h)?)
+        self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
     }
 }

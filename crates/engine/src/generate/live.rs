@@ -22,7 +22,7 @@ pub(crate) struct Ends {
 }
 
 /// One answer.
-pub(super) struct Live {
+pub(crate) struct Live {
     answer: usize,
     sampler: Sampler,
     detok: Option<Detok>,
@@ -39,14 +39,14 @@ pub(super) struct Live {
 }
 
 /// How an answer goes on.
-pub(super) enum Turn {
+pub(crate) enum Turn {
     Token(u32),
     Ended,
 }
 
 impl Live {
     /// Answer `answer` of a job.
-    pub(super) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
+    pub(crate) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
         let ends = job.ends.clone();
         Ok(Live {
             answer,
@@ -63,7 +63,7 @@ impl Live {
     }
 
     /// Chooses the next token behind `tokens` and tells what it makes.
-    pub(super) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
+    pub(crate) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
         let text = Text { tokens, prompt: self.prompt };
         let choice = match self.sampler.next(logits, text, None) {
             Ok(choice) => choice,
@@ -95,12 +95,12 @@ impl Live {
     }
 
     /// Whether nobody listens any more.
-    pub(super) fn gone(&self) -> bool {
+    pub(crate) fn gone(&self) -> bool {
         self.listener.upgrade().is_none()
     }
 
     /// Tells an error that ends it.
-    pub(super) fn fail(&self, error: Error) {
+    pub(crate) fn fail(&self, error: Error) {
         self.tell(Err(error));
     }
 

@@ -4,8 +4,8 @@ mod live;
 mod model;
 mod worker;
 
-pub(crate) use live::Ends;
-pub(crate) use model::{LmPlan, PAGE, Wish, plan, root_of};
+pub(crate) use live::{Ends, Live, Turn};
+pub(crate) use model::{LmPlan, PAGE, Wish, is_f32, plan, root_of};
 pub(crate) use worker::{Job, Worker};
 
 use crate::sample::{Logprobs, Params};

@@ -73,7 +73,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     ladder.ledger.reset_peak();
     let (shape, limits) = (loaded.shape()?, loaded.encoder.limits());
     // Half precision halves what every token reads, and loses less than any block format of weights does.
-    let usual = if keep == Keep::Activations || loaded.is_f32(root)? { options.dtype } else { DType::F16 };
+    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
     let cache_dtype = wish.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
     let rows = wish.cache_tokens.unwrap_or(context).max(context);
     let pages = rows.div_ceil(PAGE);
@@ -148,15 +148,6 @@ impl LmModel {
             .ok_or_else(|| Error::Input("this model keeps nothing of its tokens, so it cannot go on".into()))
     }
 
-    /// Whether the first matrix of the files is in f32.
-    fn is_f32(&self, root: &Path) -> Result<bool> {
-        let model = Model::open(root)?;
-        let names = model.store.names();
-        let matrix = names.iter().find(|name| name.ends_with("weight") && name.contains(".0."));
-        let raw = matrix.map(|name| model.store.get(name)).transpose()?.flatten();
-        Ok(raw.is_some_and(|raw| raw.stored == sconce_ops::Stored::Float(DType::F32)))
-    }
-
     /// Logits of the rows that the pieces want.
     pub(crate) fn run(&self, pieces: &[Piece], cache: &Cache, place: &Place) -> Result<Tensor> {
         let batch = Batch::going_on(pieces, PAGE, cache, self.encoder.limits(), place)?;
@@ -217,6 +208,15 @@ impl LmModel {
         }
         Ok(())
     }
+}
+
+/// Whether the first matrix of the files is in f32.
+pub(crate) fn is_f32(root: &Path) -> Result<bool> {
+    let model = Model::open(root)?;
+    let names = model.store.names();
+    let matrix = names.iter().find(|name| name.ends_with("weight") && name.contains(".0."));
+    let raw = matrix.map(|name| model.store.get(name)).transpose()?.flatten();
+    Ok(raw.is_some_and(|raw| raw.stored == sconce_ops::Stored::Float(DType::F32)))
 }
 
 /// Rows of a page.

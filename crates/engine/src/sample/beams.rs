@@ -29,7 +29,7 @@ pub(crate) struct BeamOptions {
 
 /// When a search that has as many answers as beams stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum EarlyStopping {
+pub enum EarlyStopping {
     /// At once.
     Yes,
     /// When the likeliest beam would not beat the worst answer if it ended now. A guess: it may yet, where longer is better.
@@ -81,6 +81,7 @@ impl Beams {
     }
 
     /// The tokens of each beam so far, in the order in which the next step wants their rows.
+    #[cfg(test)]
     pub(crate) fn running(&self) -> impl ExactSizeIterator<Item = &[u32]> {
         self.running.iter().map(|b| b.tokens.as_slice())
     }

@@ -38,7 +38,6 @@ impl Raw {
 }
 
 /// Turns finite logits into the logarithms of their probabilities.
-#[allow(dead_code, reason = "for beam search")]
 pub(crate) fn log_softmax(logits: &mut [f32]) {
     let normalizer = normalizer(logits);
     logits.iter_mut().for_each(|l| *l = (f64::from(*l) - normalizer) as f32);

@@ -16,7 +16,6 @@
 //! window of 64 tokens unless told otherwise: ours is the whole text unless told otherwise. Its frequency and presence
 //! penalties count the prompt too; OpenAI's and vLLM's do not.
 
-#[allow(dead_code, reason = "beam search is for sequence to sequence models, which are not there yet")]
 mod beams;
 mod logprobs;
 mod maths;
@@ -25,7 +24,10 @@ mod penalties;
 mod random;
 mod rank;
 
+pub use beams::EarlyStopping;
+pub(crate) use beams::{BeamOptions, Beams, Continued, Hypothesis};
 pub use logprobs::Logprobs;
+pub(crate) use logprobs::log_softmax;
 pub use params::Params;
 
 use penalties::Seen;

@@ -121,6 +121,23 @@ impl Words {
         ids(&self.plain, text, true)
     }
 
+    /// Tokens of a text whose control tokens are what they look like, cut at `most`, and whether it was. What ends every text
+    /// stays.
+    pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
+        // A text that goes on for megabytes is not tokenized for the sake of its beginning.
+        let seen = text.char_indices().nth(most.saturating_mul(super::LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
+        let mut ids = ids(&self.parsed, &text[..seen], true)?;
+        let cut = ids.len() > most;
+        if cut {
+            let end = ids.last().copied().filter(|id| self.ends.contains(id));
+            ids.truncate(most);
+            if let (Some(end), Some(last)) = (end, ids.last_mut()) {
+                *last = end;
+            }
+        }
+        Ok((ids, cut || seen < text.len()))
+    }
+
     /// Tokens of what a template wrote.
     pub(crate) fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
         ids(&self.parsed, text, false)

@@ -1,0 +1,118 @@
+//! What a model's files say of how its answers are found.
+
+use super::{BeamSearch, Search};
+use crate::load::optional_json;
+use crate::sample::{EarlyStopping, Params};
+use crate::{Error, Result};
+use serde_json::Value;
+use std::path::Path;
+
+/// What `generation_config.json` and `config.json` recommend.
+#[derive(Clone, Debug)]
+pub(super) struct Advice {
+    /// The token that begins every answer.
+    pub(super) start: u32,
+    pub(super) search: Search,
+    /// The most tokens of an answer.
+    pub(super) most: Option<usize>,
+    /// What they ask for and do not get.
+    pub(super) notes: Vec<String>,
+}
+
+/// What changes answers and is not done here, with the value that changes nothing.
+const NOT_DONE: [(&str, f64); 8] = [
+    ("no_repeat_ngram_size", 0.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
+    ("min_length", 0.0),
+    ("min_new_tokens", 0.0),
+    ("num_beam_groups", 1.0),
+    ("diversity_penalty", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("penalty_alpha", 0.0),
+];
+const NOT_DONE_EITHER: [&str; 5] =
+    ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"];
+
+impl Advice {
+    /// For the model in `root` with so many words, whose tokens are chosen by `params`.
+    pub(super) fn read(root: &Path, config: &Value, params: &Params, vocabulary: usize) -> Result<Advice> {
+        let path = root.join("generation_config.json");
+        let advice: Value = optional_json(&path)?.unwrap_or_default();
+        Advice::of(&advice, config, params, vocabulary).map_err(|what| Error::file(root, what))
+    }
+
+    fn of(advice: &Value, config: &Value, params: &Params, vocabulary: usize) -> Result<Advice, String> {
+        let named = [&advice["decoder_start_token_id"], &config["decoder_start_token_id"], &config["pad_token_id"]];
+        let start = named.iter().find_map(|id| id.as_u64());
+        let start = start.ok_or("neither decoder_start_token_id nor pad_token_id says by which token answers begin")?;
+        if start >= vocabulary as u64 {
+            return Err(format!("answers begin with token {start}, and the model has {vocabulary} words"));
+        }
+        let number = |key: &str| advice[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        // A longest answer is counted with the token that begins it.
+        let most = number("max_new_tokens").or(number("max_length").map(|n| n.saturating_sub(1))).filter(|n| *n > 0);
+        let mut notes = Vec::new();
+        let mut note = |key: &str| {
+            let what = &advice[key];
+            notes
+                .push(format!("generation_config.json asks for {key} = {what}, which is not done: answers may differ"));
+        };
+        let strange = |(key, neutral): &&(&str, f64)| advice[key].as_f64().is_some_and(|v| v != *neutral);
+        NOT_DONE.iter().filter(strange).for_each(|(key, _)| note(key));
+        NOT_DONE_EITHER.iter().filter(|key| !advice[**key].is_null()).for_each(|key| note(key));
+        let beams = number("num_beams").unwrap_or(1);
+        let samples = advice["do_sample"].as_bool() == Some(true);
+        if beams > 1 && samples {
+            note("num_beams");
+        }
+        let search = if beams > 1 && !samples {
+            let early_stopping = match &advice["early_stopping"] {
+                Value::Null | Value::Bool(false) => EarlyStopping::No,
+                Value::Bool(true) => EarlyStopping::Yes,
+                Value::String(s) if s == "never" => EarlyStopping::Never,
+                other => return Err(format!("early_stopping is {other}; true, false or \"never\" make sense")),
+            };
+            let length_penalty = advice["length_penalty"].as_f64().unwrap_or(1.0) as f32;
+            let num_return_sequences = number("num_return_sequences").unwrap_or(1).clamp(1, beams);
+            Search::Beams(BeamSearch { num_beams: beams, length_penalty, early_stopping, num_return_sequences })
+        } else {
+            Search::Sample(params.clone())
+        };
+        Ok(Advice { start: start as u32, search, most, notes })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn of(advice: Value, config: Value) -> Result<Advice, String> {
+        Advice::of(&advice, &config, &Params::default(), 10)
+    }
+
+    #[test]
+    fn files_say_how_answers_begin_and_are_found() {
+        let config = json!({"decoder_start_token_id": 3, "pad_token_id": 0});
+        let plain = of(json!({}), config.clone()).unwrap();
+        assert_eq!((plain.start, plain.most, plain.notes.len()), (3, None, 0));
+        assert_eq!(plain.search, Search::Sample(Params::default()));
+        assert_eq!(of(json!({}), json!({"pad_token_id": 0})).unwrap().start, 0);
+        assert!(of(json!({}), json!({})).unwrap_err().contains("decoder_start_token_id"));
+        assert!(of(json!({"decoder_start_token_id": 10}), config.clone()).unwrap_err().contains("10 words"));
+        let advice = json!({"num_beams": 5, "length_penalty": 0.6, "early_stopping": "never", "max_length": 21});
+        let searched = of(advice, config.clone()).unwrap();
+        let beams = BeamSearch {
+            num_beams: 5,
+            length_penalty: 0.6,
+            early_stopping: EarlyStopping::Never,
+            ..BeamSearch::default()
+        };
+        assert_eq!((searched.search, searched.most), (Search::Beams(beams), Some(20)));
+        let asked = json!({"no_repeat_ngram_size": 3, "min_length": 0, "forced_eos_token_id": 1, "max_new_tokens": 7});
+        let asked = of(asked, config.clone()).unwrap();
+        assert!(asked.notes.len() == 2 && asked.notes[0].contains("no_repeat_ngram_size = 3"), "{:?}", asked.notes);
+        assert_eq!(asked.most, Some(7));
+        assert!(of(json!({"num_beams": 2, "early_stopping": 3}), config).is_err());
+    }
+}

@@ -1,0 +1,183 @@
+//! Such a model on its device: what it takes, planned before it is loaded; reading, and one step of writing.
+
+use super::Seq2SeqRoom;
+use crate::generate::{PAGE, is_f32};
+use crate::load::Model;
+use crate::plan::Plan;
+use crate::session::phantoms;
+use crate::{Error, LoadOptions, Result};
+use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
+use sconce_ops::{Cache, DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How such a model is laid out, beyond what every model has.
+#[derive(Clone, Debug)]
+pub(super) struct Layout {
+    /// Ops, weights and workspace.
+    pub(super) plan: Plan,
+    /// What matrices are kept in.
+    pub(super) keep: Keep,
+    /// What keys and values are kept in.
+    pub(super) cache_dtype: DType,
+    /// The longest input and the longest answer, in tokens.
+    pub(super) input: usize,
+    pub(super) output: usize,
+    /// The most answers, or beams, at once.
+    pub(super) sequences: usize,
+    /// Pages of the cache of what was read, and of what was written.
+    pub(super) read: usize,
+    pub(super) written: usize,
+}
+
+/// More tokens than this, of one text or all of a cache, are a slip of the finger.
+const LONGEST: usize = 1 << 20;
+
+/// Inputs of full length that the cache of what was read has room for. Most are much shorter, and more of them fit.
+const INPUTS: usize = 4;
+
+/// A piece's table of pages and how many of its tokens there are.
+pub(super) type Where = (Arc<[u32]>, usize);
+
+/// Works out what the model in `root` takes on `device`, without reading a weight.
+pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Layout> {
+    let ladder = Ladder::new(options.policy.clone());
+    let place = Place::phantom(device);
+    let keep = options.keep.unwrap_or(match options.dtype {
+        DType::F32 => Keep::File,
+        _ => Keep::Activations,
+    });
+    let config = Model::open(root)?.config;
+    let trained = config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
+    let input = room.input.unwrap_or(trained.min(LONGEST as u64) as usize);
+    let Seq2SeqRoom { output, sequences, .. } = *room;
+    let fits = |n: usize| (1..=LONGEST).contains(&n);
+    if !fits(input) || !fits(output) || !fits(sequences) || sequences.saturating_mul(output) > LONGEST << 4 {
+        let what =
+            format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
+        return Err(Error::Input(what));
+    }
+    let (loaded, mut steps) = ladder.trace(|| Whole::load(root, options, keep, &place));
+    let (loaded, unread) = loaded?;
+    let strange = unread.iter().find(|name| name.starts_with("decoder."));
+    if let Some(name) = strange {
+        let what = format!("the weights hold {name}, which this model does not have by its config.json");
+        return Err(Error::file(root, what));
+    }
+    let weights = ladder.ledger.live();
+    ladder.ledger.reset_peak();
+    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
+    let cache_dtype = room.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
+    let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
+    let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
+    let rehearse = || -> Result<()> {
+        let [was_read, was_written] = [read, written].map(|pages| loaded.cache(pages, cache_dtype, &place));
+        let (was_read, was_written) = (was_read?, was_written?);
+        let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
+        let inputs: Vec<_> = phantoms(batch_tokens, input, usize::MAX)
+            .into_iter()
+            .map(|Sequence { ids, .. }| (input_at.0.clone(), ids))
+            .collect();
+        loaded.read(&inputs, &was_read, &place)?;
+        // Everyone at the last token of the longest answer, each with a page of its own to copy first.
+        let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
+        let piece = Piece { ids: vec![0], start: output - 1, table, wanted: 1 };
+        let pages: Vec<(u32, u32)> = (0..sequences as u32).map(|page| (page, page)).collect();
+        copy(&pages, &was_written, &place)?;
+        let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
+        loaded.step(&writing, &was_written, &was_read, &place)?;
+        Ok(())
+    };
+    let (rehearsed, run) = ladder.trace(rehearse);
+    rehearsed?;
+    steps.extend(run);
+    let cache = (loaded.0.cache().bytes(cache_dtype) as u64).saturating_mul(((read + written) * PAGE) as u64);
+    let plan = Plan {
+        device,
+        dtype: options.dtype,
+        steps,
+        weights,
+        cache,
+        workspace: ladder.ledger.peak().saturating_sub(weights + cache),
+        batch_tokens,
+        max_tokens: input,
+        dimension: loaded.0.encoder().hidden_size(),
+        vocabulary: loaded.0.limits().vocabulary,
+        most_sequences: sequences,
+        root: root.to_path_buf(),
+        unread,
+    };
+    Ok(Layout { plan, keep, cache_dtype, input, output, sequences, read, written })
+}
+
+/// Copies whole pages `(from, to)`.
+pub(super) fn copy(pages: &[(u32, u32)], cache: &Cache, place: &Place) -> Result<()> {
+    let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
+    let (from, to): (Vec<u32>, Vec<u32>) = pages.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
+    if !from.is_empty() {
+        cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
+    }
+    Ok(())
+}
+
+/// Encoder, decoder and head, loaded.
+pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
+
+impl Whole {
+    /// From the files in `root`, with the names of weights that were not read.
+    pub(super) fn load(root: &Path, options: &LoadOptions, keep: Keep, place: &Place) -> Result<(Whole, Vec<String>)> {
+        let model = Model::open(root)?;
+        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
+        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+        Ok((Whole(whole), weights.unused()))
+    }
+
+    pub(super) fn cache(&self, pages: usize, dtype: DType, place: &Place) -> Result<Cache> {
+        Ok(Cache::new(self.0.cache(), pages * PAGE, dtype, place)?)
+    }
+
+    /// Reads inputs into their pages.
+    pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &Cache, place: &Place) -> Result<()> {
+        let sequence = |(_, ids): &(_, Vec<u32>)| Sequence { ids: ids.clone(), ..Sequence::default() };
+        let sequences: Vec<Sequence> = inputs.iter().map(sequence).collect();
+        let batch = Batch::new(&sequences, self.0.limits(), place)?;
+        let states = self.0.encoder().forward(&batch, &mut |_, _| ())?;
+        let places: Vec<Where> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
+        let rows = Read::new(&places, PAGE, cache)?.rows(place)?;
+        Ok(self.0.remember(&states, cache, &rows)?)
+    }
+
+    /// Logits of the next token behind each piece, which looks at the input beside it.
+    pub(super) fn step(
+        &self,
+        writing: &[(Piece, Where)],
+        written: &Cache,
+        read: &Cache,
+        place: &Place,
+    ) -> Result<Tensor> {
+        let (pieces, inputs): (Vec<Piece>, Vec<Where>) = writing.iter().cloned().unzip();
+        let batch = Batch::going_on(&pieces, PAGE, written, self.0.limits(), place)?;
+        let states = self.0.forward(&batch, &Read::new(&inputs, PAGE, read)?, &mut |_, _| ())?;
+        Ok(self.0.head().forward(&states)?)
+    }
+
+    /// Reads and writes something in caches of its own, and sees that numbers come out.
+    pub(super) fn prove(&self, cache_dtype: DType, place: &Place) -> Result<()> {
+        let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_dtype, place));
+        let (read, written) = (read?, written?);
+        let table: Arc<[u32]> = [0].into();
+        let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();
+        self.read(&[(table.clone(), ids.clone())], &read, place)?;
+        for (start, ids) in [(0, &ids[..3]), (3, &ids[3..])] {
+            let piece = Piece { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+            let logits = self.step(&[(piece, (table.clone(), 8))], &written, &read, place)?.to_f32()?;
+            if !logits.iter().all(|v| v.is_finite()) {
+                let what =
+                    "the model is not sound: its logits hold infinities or NaN; try --dtype f32, or fetch it again";
+                return Err(Error::Input(what.into()));
+            }
+        }
+        Ok(())
+    }
+}

@@ -31,6 +31,9 @@ struct Model {
 /// Pages and length of an input or an answer.
 type Where = (Arc<[u32]>, usize);
 
+/// An answer, its first token that is new, its pages, and the input it looks at.
+type Step<'a> = (&'a [u32], usize, &'a Arc<[u32]>, &'a Where);
+
 impl Model {
     fn load(dir: &Path, place: &Place) -> Model {
         let config: Value = json(&dir.join("config.json"));
@@ -72,8 +75,8 @@ impl Model {
     }
 
     /// Logits of the last tokens from `start` on of each sequence, which looks at the input beside it.
-    fn going_on(&self, cache: &Cache, read: &Cache, pieces: &[(&[u32], usize, &Arc<[u32]>, &Where)]) -> Vec<f32> {
-        let piece = |(ids, start, table, _): &(&[u32], usize, &Arc<[u32]>, &Where)| Piece {
+    fn going_on(&self, cache: &Cache, read: &Cache, pieces: &[Step]) -> Vec<f32> {
+        let piece = |(ids, start, table, _): &Step| Piece {
             ids: ids[*start..].to_vec(),
             start: *start,
             table: Arc::clone(table),

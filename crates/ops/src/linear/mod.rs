@@ -69,8 +69,9 @@ impl Linear {
         }
         let k = raws.first().map_or(0, |(_, _, k)| *k);
         if k == 0 || raws.iter().any(|(_, n, other)| *n == 0 || *other != k) {
-            let sizes: Vec<_> = raws.iter().map(|(_, n, k)| (*n, *k)).collect();
-            return Err(Error::call("linear", format!("matrices of {sizes:?} are none, or hold nothing")));
+            let sizes: Vec<_> = raws.iter().map(|(_, n, k)| format!("{n} × {k}")).collect();
+            let what = format!("a matrix of {} holds nothing, or its parts do not fit together", sizes.join(" and "));
+            return Err(Error::call("linear", what));
         }
         let sources: Vec<_> = raws.into_iter().map(|(raw, n, _)| Source { raw, n, order: Order::From(0) }).collect();
         let (w, name, _) = first(parts)?;

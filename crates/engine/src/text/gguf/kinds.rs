@@ -146,7 +146,7 @@ const HAN_AND_HANGUL: &str = r"[[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7
 const HAN_AND_KANA: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 const DEEPSEEK3: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+[\r\n]*|", spaces!());
 const SPARK: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+");
-/// Letters with case, as Unicode 14 had them, and some of older versions.
+/// Letters with case, range by range.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}\u{370}-\u{373}",
     r"\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\u{38C}\u{38E}-\u{3A1}\u{3A3}-\u{3F5}\u{3F7}-\u{481}",

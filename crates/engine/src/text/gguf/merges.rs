@@ -3,9 +3,10 @@
 use super::tokens::{Role, Tokens};
 use std::collections::HashSet;
 
-/// A merge is tried at every place of a piece. The longest that SentencePiece makes have 16 characters; runs of spaces have 31.
+/// A merge is tried at every place of a piece. SentencePiece makes none longer than 16 characters unless told to; Gemma's longest
+/// token has 93 bytes.
 const LONGEST_MERGED: usize = 256;
-/// Some 600,000 come of a vocabulary of 256,000 pieces.
+/// Llama 2's 32,000 pieces have 61,249, and Gemma's file lists 514,906.
 const MOST: usize = 1 << 22;
 
 /// The file's own: two tokens a line, the first line first. Of lines that are there twice the first counts.
@@ -78,7 +79,7 @@ pub(super) fn by_score(scores: &[f32], tokens: &Tokens<'_>) -> Result<Vec<(Strin
         }
     }
     ways.sort_unstable_by(|a, b| {
-        let best = b.score.total_cmp(&a.score).then(a.chars.cmp(&b.chars));
+        let best = b.score.total_cmp(&a.score).then(b.chars.cmp(&a.chars));
         best.then(b.cut.cmp(&a.cut)).then(a.token.cmp(&b.token))
     });
     let pair = |way: Way| {

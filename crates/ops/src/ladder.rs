@@ -88,6 +88,10 @@ pub(crate) trait Op: Sized {
     fn composable(&self, _: Device) -> Can {
         Can::Yes
     }
+    /// Whether the host can take it with copies of its tensors: not what writes to one.
+    fn movable(&self) -> Can {
+        Can::Yes
+    }
     /// Bytes that the rung takes besides the result, at most, while it runs.
     fn scratch(&self, _: Rung) -> usize {
         0
@@ -283,7 +287,7 @@ impl Ladder {
             Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
                 Can::no("running on the CPU behind a GPU's back is refused; --allow-host permits it")
             }
-            Rung::Host => Can::Yes,
+            Rung::Host => op.movable(),
         }
     }
 

@@ -10,7 +10,7 @@ mod cpu;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::{DType, Error, Place, Result, Tensor};
 use std::sync::Arc;
 
@@ -133,10 +133,12 @@ impl Op for StoreOp {
         composed::run(self)
     }
 
+    fn movable(&self) -> Can {
+        Can::no("a copy of the cache would be written, and the cache not")
+    }
+
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        // A copy of the cache elsewhere would be written, and the cache not.
-        let _ = to;
-        Err(Error::call(Self::NAME, "a cache cannot be written from another device"))
+        Ok(StoreOp { x: to(&self.x)?, cache: to(&self.cache)?, rows: to(&self.rows)? })
     }
 }
 

@@ -4,6 +4,7 @@ mod args;
 mod cells;
 mod commands;
 mod input;
+mod memory;
 mod output;
 mod report;
 mod sampling;
@@ -48,6 +49,7 @@ enum Command {
 type Failure = Box<dyn std::error::Error>;
 
 fn main() -> ExitCode {
+    memory::keep();
     let cli = Cli::parse();
     let report = report::Report::new(cli.quiet);
     let result = match cli.command {

@@ -208,6 +208,27 @@ fn products_are_those_of_f64() {
     }
 }
 
+/// Whether a row is multiplied alone or with others is not seen in it: sampling from a seed rests on that.
+#[test]
+fn a_row_is_the_same_in_any_company() {
+    for quant in Quant::all().filter(|q| q.packs()) {
+        // More steps than a product unpacks at once, rows that are no whole tiles.
+        let (m, n, k) = (83, 50, 5 * 256);
+        let mut random = Random(quant as u64);
+        let w = packed(quant, n, k, &blocks(quant, n * k / quant.block().0, &mut random));
+        let x = random.normals(m * k);
+        for isa in Isa::all() {
+            let mut together = vec![0.0; m * n];
+            matmul(isa, &w, &x, m, &mut together);
+            for (i, row) in together.chunks_exact(n).enumerate() {
+                let mut alone = vec![0.0; n];
+                matmul(isa, &w, &x[i * k..][..k], 1, &mut alone);
+                assert!(alone.iter().zip(row).all(|(a, b)| a.to_bits() == b.to_bits()), "{quant} {isa} row {i}");
+            }
+        }
+    }
+}
+
 /// What a product sees of x.
 fn in_eight_bits(x: &[f32]) -> Vec<f64> {
     x.chunks_exact(32)

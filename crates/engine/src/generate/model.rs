@@ -214,9 +214,13 @@ impl LmModel {
 pub(crate) fn is_f32(root: &Path) -> Result<bool> {
     let model = Model::open(root)?;
     let names = model.store.names();
-    let matrix = names.iter().find(|name| name.ends_with("weight") && name.contains(".0."));
-    let raw = matrix.map(|name| model.store.get(name)).transpose()?.flatten();
-    Ok(raw.is_some_and(|raw| raw.stored == sconce_ops::Stored::Float(DType::F32)))
+    for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
+        // Norms are kept in f32 beside weights of any format.
+        if let Some(raw) = model.store.get(name)?.filter(|raw| raw.dims.len() == 2) {
+            return Ok(raw.stored == sconce_ops::Stored::Float(DType::F32));
+        }
+    }
+    Ok(false)
 }
 
 /// Rows of a page.

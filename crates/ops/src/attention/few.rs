@@ -6,7 +6,6 @@ use super::Attention;
 use super::cpu::{Heads, Lines, Scratch, weigh};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::copy_widened;
 use crate::cpu::rows::{Output, Rows};
 use crate::cpu::{Isa, Kernel, Lanes};
 use std::ops::Range;
@@ -17,9 +16,12 @@ pub(super) const FEW: usize = 4;
 /// Rows of queries that go through the keys together: as many sums as registers hold beside a key.
 const ROWS: usize = 4;
 
+/// Vectors of a value that are added up together, for as many rows as are: sixteen sums.
+const AT_ONCE: usize = 4;
+
 /// Numbers of scratch that a task holds, at most.
 pub(super) fn scratch(keys: usize, heads: usize, size: usize) -> usize {
-    FEW * heads * (keys + 2 * size) + size
+    FEW * heads * (keys + 2 * size)
 }
 
 /// All queries of some heads that share their keys.
@@ -81,21 +83,19 @@ impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let Few { how, keys, place, origin, .. } = *self.few;
-        let Scratch { row: queries, scores, values, keys: wide, .. } = self.scratch;
+        let Scratch { row: queries, scores, values, .. } = self.scratch;
         let size = self.few.lines[0].size;
         let rows = queries.len() / size;
-        wide.resize(size, 0.0);
         // [rows, keys]
         for (j, k) in self.k.iter().flat_map(Rows::iter).enumerate() {
-            let k = widened::<S, C>(k, wide);
             let mut r = 0;
             while r < rows {
                 let (q, out) = (&queries[r * size..], &mut scores[r * keys + j..]);
                 r += match rows - r {
-                    ROWS.. => dots::<S, ROWS>(q, k, out, keys),
-                    3 => dots::<S, 3>(q, k, out, keys),
-                    2 => dots::<S, 2>(q, k, out, keys),
-                    _ => dots::<S, 1>(q, k, out, keys),
+                    ROWS.. => dots::<S, C, ROWS>(q, k, out, keys),
+                    3 => dots::<S, C, 3>(q, k, out, keys),
+                    2 => dots::<S, C, 2>(q, k, out, keys),
+                    _ => dots::<S, C, 1>(q, k, out, keys),
                 };
             }
         }
@@ -114,35 +114,28 @@ impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
             scores[own].iter_mut().for_each(|s| *s *= scale);
         }
         // [rows, size]
-        let mut j = 0;
-        for run in self.v {
-            for v in run.iter() {
-                let v = widened::<S, C>(v, wide);
-                for (r, y) in values.chunks_exact_mut(size).enumerate() {
-                    add::<S>(scores[r * keys + j], v, y);
-                }
-                j += 1;
-            }
+        let mut r = 0;
+        while r < rows {
+            let (p, y) = (&scores[r * keys..], &mut values[r * size..]);
+            r += match rows - r {
+                ROWS.. => mix::<S, C, ROWS>(p, keys, self.v, y),
+                3 => mix::<S, C, 3>(p, keys, self.v, y),
+                2 => mix::<S, C, 2>(p, keys, self.v, y),
+                _ => mix::<S, C, 1>(p, keys, self.v, y),
+            };
         }
     }
 }
 
-/// The row in f32, itself where it is.
-#[inline(always)]
-fn widened<'a, S: Lanes, C: Elem>(row: &'a [C], wide: &'a mut [f32]) -> &'a [f32] {
-    copy_widened::<S, C>(row, wide);
-    wide
-}
-
 /// `R` rows of `q` times `k`, to `out` at every `stride`. Returns `R`.
 #[inline(always)]
-fn dots<S: Lanes, const R: usize>(q: &[f32], k: &[f32], out: &mut [f32], stride: usize) -> usize {
+fn dots<S: Lanes, C: Elem, const R: usize>(q: &[f32], k: &[C], out: &mut [f32], stride: usize) -> usize {
     let size = k.len();
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
         let mut sums = [S::splat(0.0); R];
         vectors!(S, size, |i, lanes| {
-            let k = get::<S, f32>(k, i, lanes, 0.0);
+            let k = get::<S, C>(k, i, lanes, 0.0);
             for (r, sum) in sums.iter_mut().enumerate() {
                 *sum = S::fma(get::<S, f32>(&q[r * size..], i, lanes, 0.0), k, *sum);
             }
@@ -154,15 +147,56 @@ fn dots<S: Lanes, const R: usize>(q: &[f32], k: &[f32], out: &mut [f32], stride:
     R
 }
 
-/// y += p · v.
+/// `R` rows of `y` are the values, each by its share in a row of `p`. Returns `R`.
 #[inline(always)]
-fn add<S: Lanes>(p: f32, v: &[f32], y: &mut [f32]) {
+fn mix<S: Lanes, C: Elem, const R: usize>(p: &[f32], keys: usize, values: &[Rows<'_, C>], y: &mut [f32]) -> usize {
+    let size = values.first().map_or(0, |run| run.cols);
+    let mut i = 0;
+    while i < size {
+        let whole = size - i >= AT_ONCE * S::WIDTH;
+        if whole {
+            columns::<S, C, R, AT_ONCE>(p, keys, values, y, i);
+        } else {
+            columns::<S, C, R, 1>(p, keys, values, y, i);
+        }
+        i += if whole { AT_ONCE * S::WIDTH } else { S::WIDTH };
+    }
+    R
+}
+
+/// The columns of `N` vectors from `i` on: their sums stay in registers while the values go by.
+#[inline(always)]
+fn columns<S: Lanes, C: Elem, const R: usize, const N: usize>(
+    p: &[f32],
+    keys: usize,
+    values: &[Rows<'_, C>],
+    y: &mut [f32],
+    i: usize,
+) {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
-        let p = S::splat(p);
-        vectors!(S, v.len(), |i, lanes| {
-            let sum = S::fma(p, get::<S, f32>(v, i, lanes, 0.0), get::<S, f32>(y, i, lanes, 0.0));
-            put::<S, f32>(y, i, lanes, sum);
-        });
+        let mut sums = [[S::splat(0.0); N]; R];
+        let (mut j, mut size) = (0, 0);
+        for run in values {
+            size = run.cols;
+            for v in run.iter() {
+                let mut at = [S::splat(0.0); N];
+                for (n, at) in at.iter_mut().enumerate() {
+                    *at = get::<S, C>(v, i + n * S::WIDTH, S::WIDTH.min(size - i), 0.0);
+                }
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let p = S::splat(p[r * keys + j]);
+                    for (sum, v) in sums.iter_mut().zip(at) {
+                        *sum = S::fma(p, v, *sum);
+                    }
+                }
+                j += 1;
+            }
+        }
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (n, sum) in sums.into_iter().enumerate() {
+                put::<S, f32>(y, r * size + i + n * S::WIDTH, S::WIDTH.min(size - i), sum);
+            }
+        }
     }
 }

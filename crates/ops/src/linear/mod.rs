@@ -73,13 +73,16 @@ impl Linear {
             let what = format!("a matrix of {} holds nothing, or its parts do not fit together", sizes.join(" and "));
             return Err(Error::call("linear", what));
         }
-        let sources: Vec<_> = raws.into_iter().map(|(raw, n, _)| Source { raw, n, order: Order::From(0) }).collect();
+        let sources: Vec<_> = raws
+            .into_iter()
+            .zip(parts)
+            .map(|((raw, n, _), (w, name, _))| Source { raw, w, name, n, order: Order::From(0) })
+            .collect();
         let (w, name, _) = first(parts)?;
         let weight = match parts.len() {
             1 => w.laid_out(name, || pack(&sources, k, w))?,
             _ => pack(&sources, k, w)?,
         };
-        parts.iter().for_each(|(w, name, _)| w.taken(name));
         Linear::plain(weight)
     }
 
@@ -95,8 +98,8 @@ impl Linear {
         if k == 0 || n == 0 || (0..n).any(|row| order(row) >= n) {
             return Err(Error::call("linear", format!("rows of {n} × {k} in an order that it has not")));
         }
-        let mut linear = Linear::plain(pack(&[Source { raw, n, order: Order::By(order) }], k, w)?)?;
-        w.taken("weight");
+        let source = Source { raw, w, name: "weight", n, order: Order::By(order) };
+        let mut linear = Linear::plain(pack(&[source], k, w)?)?;
         if bias {
             let values = w.values("bias", &[n])?;
             linear.bias = Some(w.put(&(0..n).map(|row| values[order(row)]).collect::<Vec<_>>(), &[n])?);
@@ -126,8 +129,8 @@ impl Linear {
             return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
         }
         let (source, k) = match turned {
-            true => (Source { raw, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
-            false => (Source { raw, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
+            true => (Source { raw, w, name, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
+            false => (Source { raw, w, name, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
         };
         Linear::plain(pack(&[source], k, w)?)
     }

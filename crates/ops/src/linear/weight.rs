@@ -8,7 +8,7 @@ use crate::cpu::gemm::{PANEL, packed_len};
 use crate::cpu::rows::Reading;
 use crate::ladder;
 use crate::ledger::Lease;
-use crate::quant::{self, Packed, Quant};
+use crate::quant::{self, Packed, Quant, STRETCH};
 use crate::tensor::host;
 use crate::weights::{Keep, Raw, Stored};
 use crate::{DType, Error, Place, Result, Tensor, Weights};
@@ -56,6 +56,9 @@ impl fmt::Debug for Data {
 /// Rows of a file's matrix.
 pub(super) struct Source<'a> {
     pub(super) raw: Raw<'a>,
+    /// Where it is.
+    pub(super) w: &'a Weights,
+    pub(super) name: &'a str,
     pub(super) n: usize,
     pub(super) order: Order<'a>,
 }
@@ -144,17 +147,23 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
             }
             unreachable!("a row beyond all sources")
         };
+        // What has been read need not stay in memory beside what became of it.
+        let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
         let data = match group[0].kept(k, w) {
             Kept::Float(dtype) => with_elem!("linear", dtype, T => {
-                float::<T>(n, k, w, &|row, out| {
+                let read = |row: usize, out: &mut [T]| {
                     let (source, row) = find(row);
                     source.read(row, out);
-                })
+                };
+                float::<T>(n, k, w, &read, &let_go)
             })?,
-            Kept::Blocks(quant) => blocks(quant, n, k, w, &|row| {
-                let (source, row) = find(row);
-                source.blocks(row, k, quant)
-            })?,
+            Kept::Blocks(quant) => {
+                let row = |row: usize| {
+                    let (source, row) = find(row);
+                    source.blocks(row, k, quant)
+                };
+                blocks(quant, (n, k), w, &row, &let_go)?
+            }
         };
         parts.push(Part { data, n });
     }
@@ -162,46 +171,58 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
     Ok(Weight { parts: parts.into(), k, n, like: w.put(&[0.0], &[1])? })
 }
 
-fn float<T: Elem>(n: usize, k: usize, w: &Weights, read: &(dyn Fn(usize, &mut [T]) + Sync)) -> Result<Data> {
+fn float<T: Elem>(
+    n: usize,
+    k: usize,
+    w: &Weights,
+    read: &(dyn Fn(usize, &mut [T]) + Sync),
+    let_go: &dyn Fn(),
+) -> Result<Data> {
     if w.place().device().is_gpu() {
         let dims = [n, k];
         return Ok(Data::Rows(Tensor::upload(&dims, T::TYPE, w.place(), || {
             let mut all = vec![T::default(); n * k];
             all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
+            let_go();
             host(all, &dims)
         })?));
     }
     let dims = [packed_len(k, n)];
-    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || host(panels::<T>(n, k, read), &dims))?))
+    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || host(panels::<T>(n, k, read, let_go), &dims))?))
 }
 
 fn blocks<'a>(
     quant: Quant,
-    n: usize,
-    k: usize,
+    (n, k): (usize, usize),
     w: &Weights,
     row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
+    let_go: &dyn Fn(),
 ) -> Result<Data> {
-    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row)?)) };
+    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row, let_go)?)) };
     let bytes = packed.as_ref().map_or_else(|| Packed::size_of(quant, n, k), |p| p.size());
     Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
 }
 
 /// `[ceil(rows / PANEL)][k][PANEL]`, zeros behind the last row.
-fn panels<T: Elem>(rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync)) -> Vec<T> {
+fn panels<T: Elem>(rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) -> Vec<T> {
     let mut out = vec![T::default(); packed_len(k, rows)];
     if k == 0 {
         return out;
     }
-    out.par_chunks_mut(k * PANEL).enumerate().for_each_init(
-        || vec![T::default(); k],
-        |row, (panel, out)| {
-            for c in 0..PANEL.min(rows - panel * PANEL) {
-                read(panel * PANEL + c, row);
-                row.iter().enumerate().for_each(|(i, v)| out[i * PANEL + c] = *v);
-            }
-        },
-    );
+    let stretch = (STRETCH / (k * PANEL * size_of::<T>())).max(1);
+    for (i, out) in out.chunks_mut(stretch * k * PANEL).enumerate() {
+        out.par_chunks_mut(k * PANEL).enumerate().for_each_init(
+            || vec![T::default(); k],
+            |row, (panel, out)| {
+                let first = (i * stretch + panel) * PANEL;
+                for c in 0..PANEL.min(rows - first) {
+                    read(first + c, row);
+                    row.iter().enumerate().for_each(|(i, v)| out[i * PANEL + c] = *v);
+                }
+            },
+        );
+        let_go();
+    }
     out
 }
 
@@ -303,7 +324,7 @@ impl Weight {
                     out.iter_mut().zip(&wide).for_each(|(o, v)| *o = T::narrow(*v));
                 }
             };
-            Tensor::upload(&dims, T::TYPE, &Place::cpu(), || host(panels::<T>(self.n, self.k, &read), &dims))
+            Tensor::upload(&dims, T::TYPE, &Place::cpu(), || host(panels::<T>(self.n, self.k, &read, &|| ()), &dims))
         })?;
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }

@@ -23,7 +23,7 @@ mod whole;
 
 pub(crate) use activations::Activations;
 pub use dequantize::dequantize;
-pub(crate) use packed::Packed;
+pub(crate) use packed::{Packed, STRETCH};
 pub(crate) use product::{Split, multiply};
 pub(crate) use quantize::quantize;
 

@@ -21,6 +21,9 @@ use std::borrow::Cow;
 use std::fmt;
 use std::mem::MaybeUninit;
 
+/// Bytes of a matrix that are packed before what they were is let go of.
+pub(crate) const STRETCH: usize = 16 << 20;
+
 /// The most elements of a block.
 const MAX_BLOCK: usize = 256;
 /// The most bytes of a block that packs.
@@ -41,12 +44,14 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs `n` rows of `k` elements; `row` gives the bytes of a row as in the file, and is called once for each.
+    /// Packs `n` rows of `k` elements; `row` gives the bytes of a row as in the file, and is called once for each. Now and then
+    /// `let_go` is told that what was given has been read.
     pub(crate) fn pack<'a>(
         quant: Quant,
         n: usize,
         k: usize,
         row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
+        let_go: &dyn Fn(),
     ) -> Result<Packed> {
         fn fail<T>(what: String) -> Result<T> {
             Err(Error::call("pack", what))
@@ -69,9 +74,12 @@ impl Packed {
         let room = unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
         let (room, rest) = room.split_at_mut(total);
         rest.fill(MaybeUninit::new(0));
-        if total > 0 {
-            room.par_chunks_exact_mut(ROWS * row_bytes).enumerate().try_for_each(|(panel, room)| {
-                let rows = (panel * ROWS..n.min((panel + 1) * ROWS)).map(row).collect::<Vec<_>>();
+        let panel_bytes = (ROWS * row_bytes).max(1);
+        let stretch = (STRETCH / panel_bytes).max(1);
+        for (i, room) in room.chunks_mut(stretch * panel_bytes).enumerate() {
+            room.par_chunks_exact_mut(panel_bytes).enumerate().try_for_each(|(panel, room)| {
+                let first = (i * stretch + panel) * ROWS;
+                let rows = (first..n.min(first + ROWS)).map(row).collect::<Vec<_>>();
                 match rows.iter().find(|row| row.len() != row_bytes) {
                     Some(row) => fail(format!("a row of {k} in {quant} is {row_bytes} bytes, not {}", row.len())),
                     None => {
@@ -80,6 +88,7 @@ impl Packed {
                     }
                 }
             })?;
+            let_go();
         }
         // SAFETY: `pack_panel` writes every byte of its panel, and `rest` is filled.
         unsafe { data.set_len(lines) };

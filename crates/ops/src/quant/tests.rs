@@ -73,7 +73,7 @@ fn floats(quant: Quant, bytes: &[u8]) -> Vec<f32> {
 
 fn packed(quant: Quant, n: usize, k: usize, bytes: &[u8]) -> Packed {
     let row = quant.bytes(k).unwrap();
-    Packed::pack(quant, n, k, &|i| Cow::Borrowed(&bytes[i * row..][..row])).unwrap()
+    Packed::pack(quant, n, k, &|i| Cow::Borrowed(&bytes[i * row..][..row]), &|| ()).unwrap()
 }
 
 /// What the gguf package (0.19.0) makes of 256 random blocks, hashed.
@@ -307,8 +307,8 @@ fn names_and_numbers_lead_back() {
 #[test]
 fn what_does_not_fit_is_refused() {
     let row = |_| Cow::Borrowed(&[0u8; 18][..]);
-    assert!(Packed::pack(Quant::Q4_0, 4, 32, &row).is_ok());
-    let refused = |quant, n, k| Packed::pack(quant, n, k, &row).unwrap_err().to_string();
+    assert!(Packed::pack(Quant::Q4_0, 4, 32, &row, &|| ()).is_ok());
+    let refused = |quant, n, k| Packed::pack(quant, n, k, &row, &|| ()).unwrap_err().to_string();
     assert!(refused(Quant::Q4_0, 4, 40).contains("32"));
     assert!(refused(Quant::Q4_0, 4, 64).contains("36 bytes, not 18"));
     assert!(refused(Quant::Iq2S, 4, 256).contains("dequantise"));

@@ -65,7 +65,7 @@ fn prompts_run_together_give_what_each_gives_alone() {
         let lines = out(&[&generate[..], &["-f", "-"]].concat(), format!("{prompt}\n{prompt}\n").as_bytes());
         assert_eq!(lines, text.repeat(2));
         let echoed = out(&[&generate[..], &["--echo", prompt]].concat(), b"");
-        assert!(echoed.contains(prompt) && echoed.ends_with(&text), "{echoed}");
+        assert_eq!(echoed, format!("{prompt}{text}"));
     }
 }
 
@@ -116,6 +116,14 @@ fn options_do_what_they_say() {
     let stopped = first(&["--logit-bias", "300=100", "--stop", "never", "--stop", word.trim()]);
     assert_eq!((&stopped["finish_reason"], &stopped["stop"]), (&json!("stop"), &json!(word.trim())));
     assert!(!stopped["text"].as_str().unwrap().contains(word.trim()));
+    // An answer goes on from its prompt, with the space between; in a chat it is a text of its own.
+    let word = ["--logit-bias", "350=100", "--max-tokens", "1"];
+    assert_eq!(first(&word)["text"], " query,");
+    assert_eq!(first(&[&word[..], &["--echo"]].concat())["text"], "the cat query,");
+    assert_eq!(first(&[&word[..], &["--stop", " query"]].concat())["stop"], " query");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "logit_bias": {"350": 100}});
+    let chat = parse(&out(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), chat.to_string().as_bytes()));
+    assert_eq!(chat["answers"][0]["text"], "query,");
     // The model's own end, and beyond it.
     let ended = first(&["--logit-bias", "2=100", "--max-tokens", "4"]);
     assert_eq!((&ended["finish_reason"], &ended["tokens"], &ended["text"]), (&json!("stop"), &json!([]), &json!("")));

@@ -8,6 +8,7 @@ use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
+use crate::text::stream::Detok;
 use crate::{Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
@@ -87,7 +88,7 @@ impl Llm {
         let root = root_of(files);
         let words = Words::open(&root, &Model::open(&root)?)?;
         let ladder = Ladder::new(options.policy.clone());
-        let worker = Worker::start(&planned, options, ladder.clone(), words.parsed.clone())?;
+        let worker = Worker::start(&planned, options, ladder.clone())?;
         Ok(Llm { words, planned, files: files.clone(), ladder, worker })
     }
 
@@ -154,8 +155,15 @@ impl Llm {
         }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
         let (events, inbox) = channel();
+        let mut detok = Detok::new(self.words.parsed.clone(), true);
+        // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
+        let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
+        let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
         if request.echo {
-            let text = self.decode(&tokens)?;
+            let text = match &request.start {
+                Start::Text(text) | Start::Rendered(text) => text.clone(),
+                Start::Tokens(_) => read,
+            };
             for answer in 0..answers {
                 let _ = events.send(Ok(generate::Event::Text { answer, text: text.clone(), picks: Vec::new() }));
             }
@@ -170,6 +178,7 @@ impl Llm {
             tokens,
             params: Arc::new(params),
             ends,
+            detok,
             events,
             listener: Arc::downgrade(&listener),
         })?;

@@ -8,7 +8,6 @@ use crate::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
-use tokenizers::Tokenizer;
 
 /// What ends an answer, and how long it may get.
 #[derive(Clone, Debug)]
@@ -46,12 +45,12 @@ pub(crate) enum Turn {
 
 impl Live {
     /// Answer `answer` of a job.
-    pub(crate) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
+    pub(crate) fn new(answer: usize, job: &Job) -> Result<Live> {
         let ends = job.ends.clone();
         Ok(Live {
             answer,
             sampler: Sampler::new(job.params.clone(), answer as u32),
-            detok: Some(Detok::new(tokenizer, true)),
+            detok: Some(job.detok.clone()),
             stops: Stops::new(&ends.stop, false).map_err(Error::Input)?,
             ends,
             prompt: job.tokens.len(),

@@ -6,6 +6,7 @@ use super::model::{LmModel, LmPlan, PAGE};
 use crate::kv::{Blocks, SeqId};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Sampled, Scheduler};
+use crate::text::stream::Detok;
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
 use sconce_ops::{Cache, Ladder, Place};
@@ -15,13 +16,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
-use tokenizers::Tokenizer;
 
 /// A request, ready to run.
 pub(crate) struct Job {
     pub(crate) tokens: Vec<u32>,
     pub(crate) params: Arc<Params>,
     pub(crate) ends: Ends,
+    /// Makes text of an answer, behind the prompt where it goes on from that.
+    pub(crate) detok: Detok,
     pub(crate) events: Sender<Result<Event>>,
     /// There as long as somebody listens.
     pub(crate) listener: Weak<()>,
@@ -44,7 +46,6 @@ struct Running {
     blocks: Blocks,
     scheduler: Scheduler,
     budget: Budget,
-    tokenizer: Arc<Tokenizer>,
     live: HashMap<SeqId, Live>,
     /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
     forks: HashMap<SeqId, Forks>,
@@ -53,12 +54,7 @@ struct Running {
 
 impl Worker {
     /// Starts the thread, which loads and proves the model.
-    pub(crate) fn start(
-        planned: &LmPlan,
-        options: &LoadOptions,
-        ladder: Arc<Ladder>,
-        tokenizer: Arc<Tokenizer>,
-    ) -> Result<Worker> {
+    pub(crate) fn start(planned: &LmPlan, options: &LoadOptions, ladder: Arc<Ladder>) -> Result<Worker> {
         let (jobs, inbox) = channel();
         let (ready, started) = channel();
         let (planned, options) = (planned.clone(), options.clone());
@@ -67,7 +63,7 @@ impl Worker {
             |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
         let body = move || {
             let _here = ladder.enter();
-            match catch_unwind(AssertUnwindSafe(|| Running::load(&planned, &options, tokenizer))) {
+            match catch_unwind(AssertUnwindSafe(|| Running::load(&planned, &options))) {
                 Ok(Ok(mut running)) => {
                     let _ = ready.send(Ok(()));
                     running.serve(&inbox);
@@ -107,7 +103,7 @@ impl Drop for Worker {
 }
 
 impl Running {
-    fn load(planned: &LmPlan, options: &LoadOptions, tokenizer: Arc<Tokenizer>) -> Result<Running> {
+    fn load(planned: &LmPlan, options: &LoadOptions) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
         let root = &planned.plan.root;
         let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
@@ -120,18 +116,7 @@ impl Running {
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         let (live, forks) = (HashMap::new(), HashMap::new());
-        Ok(Running {
-            model,
-            place,
-            cache,
-            blocks,
-            scheduler: Scheduler::default(),
-            budget,
-            tokenizer,
-            live,
-            forks,
-            next: 0,
-        })
+        Ok(Running { model, place, cache, blocks, scheduler: Scheduler::default(), budget, live, forks, next: 0 })
     }
 
     fn serve(&mut self, inbox: &Receiver<Job>) {
@@ -156,7 +141,7 @@ impl Running {
 
     fn take(&mut self, job: Job) {
         let n = job.params.n.max(1) as usize;
-        let lives = (0..n).map(|answer| Live::new(answer, &job, self.tokenizer.clone())).collect::<Result<Vec<_>>>();
+        let lives = (0..n).map(|answer| Live::new(answer, &job)).collect::<Result<Vec<_>>>();
         let Job { tokens, ends, events, .. } = job;
         let lives = match lives {
             Ok(lives) => lives,

@@ -13,6 +13,7 @@ use crate::sample::{BeamOptions, Beams, EarlyStopping, Hypothesis, Params};
 use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::lm::Words;
+use crate::text::stream::Detok;
 use crate::{Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
@@ -169,9 +170,9 @@ impl Seq2Seq {
         advice.notes.iter().for_each(|note| progress.note(note));
         let ladder = Ladder::new(options.policy.clone());
         let (jobs, inbox) = channel();
-        let (planned, tokenizer, start) = (layout.clone(), words.parsed.clone(), advice.start);
+        let (planned, start) = (layout.clone(), advice.start);
         let owner = Owner::start(device, ladder.clone(), move || {
-            Ok(RefCell::new(Running::load(&planned, &options, (tokenizer, start), inbox)?))
+            Ok(RefCell::new(Running::load(&planned, &options, start, inbox)?))
         })?;
         Ok(Seq2Seq { words, advice, layout, files: files.clone(), ladder, jobs: Mutex::new(jobs), owner })
     }
@@ -282,6 +283,7 @@ impl Seq2Seq {
             tokens: vec![self.advice.start],
             params: Arc::new(params),
             ends: Ends { tokens: ends, stop: Arc::default(), most },
+            detok: Detok::new(self.words.parsed.clone(), true),
             events,
             listener: Arc::downgrade(&listener),
         };

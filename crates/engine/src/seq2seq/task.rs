@@ -5,9 +5,8 @@ use crate::generate::{self, Live, Turn};
 use crate::kv::SeqId;
 use crate::sample::{Beams, Continued, Hypothesis, log_softmax};
 use crate::{Error, Result};
+use std::sync::Weak;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
-use tokenizers::Tokenizer;
 
 /// An input, ready to be read, and what is to be made of it.
 pub(super) struct Job {
@@ -76,11 +75,11 @@ enum Kind {
 
 impl Task {
     /// An input that is in its pages, whose answers may come to `pages`; the caller adds [`Task::first`] rows.
-    pub(super) fn new(job: Job, tokenizer: &Arc<Tokenizer>, (input, at): (SeqId, Where), pages: usize) -> Result<Task> {
+    pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Result<Task> {
         let width = job.width();
         let kind = match job.how {
             How::Sample(job) => {
-                let lives = (0..width).map(|answer| Live::new(answer, &job, tokenizer.clone()));
+                let lives = (0..width).map(|answer| Live::new(answer, &job));
                 Kind::Sample(lives.collect::<Result<_>>()?)
             }
             How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },

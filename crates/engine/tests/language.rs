@@ -1,0 +1,54 @@
+//! A tiny language model of random weights: what a request comes to, whatever the model says.
+
+use sconce_engine::ops::Device;
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Params, Request, Start};
+use sconce_testkit::materialize;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A Llama with words of SentencePiece and a context of 128 tokens, without what makes it an embedder.
+fn folder() -> TempDir {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    dir
+}
+
+fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
+    let source = Options::from_env().expect("a home for caches");
+    let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
+    let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
+    Llm::load(&reference, &options, llm, &())
+}
+
+/// A request that is answered by `id` again and again.
+fn forced(start: Start, id: u32, most: usize) -> Request {
+    let params = Params { temperature: 0.0, logit_bias: [(id, 100.0)].into(), ..Params::default() };
+    Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
+}
+
+fn answer(llm: &Llm, request: &Request) -> Answer {
+    llm.stream(request).expect("a stream").wait().expect("an answer").answers.remove(0)
+}
+
+#[test]
+fn an_answer_goes_on_from_its_prompt() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    // `▁query,`, and the third byte of 叫 behind the first two.
+    let (word, byte) = (350, 174);
+    let text = |start: Start, id| answer(&llm, &forced(start, id, 1)).text;
+    assert_eq!(text(Start::Text("the cat".into()), word), " query,");
+    assert_eq!(text(Start::Rendered("the cat".into()), word), "query,");
+    let open = llm.encode(&Start::Text("the 叫".into())).expect("tokens");
+    let open = Start::Tokens(open[..open.len() - 1].to_vec());
+    assert_eq!(text(open.clone(), byte), "叫");
+    // Echoed, it is what was written; nobody wrote what begins every text.
+    let echoed = |start: Start, id| answer(&llm, &Request { echo: true, ..forced(start, id, 1) }).text;
+    assert_eq!(echoed(Start::Text("the cat".into()), word), "the cat query,");
+    assert_eq!(echoed(open, byte), "the 叫");
+    let stopped = Request { stop: vec![" query".into()], ..forced(Start::Text("the cat".into()), word, 9) };
+    assert_eq!(answer(&llm, &stopped).text, "");
+}

@@ -20,7 +20,8 @@ use std::sync::mpsc::channel;
 pub struct LlmOptions {
     /// The longest sequence, question and answer; `None`: what it was made for, up to 8,192.
     pub context: Option<usize>,
-    /// Tokens that the cache keeps, of all sequences together; `None`: one of the longest.
+    /// Tokens that the cache keeps, of all sequences together, at least one of the longest. `None`: all may be of the longest,
+    /// as far as a quarter of the free memory has room for them.
     pub cache_tokens: Option<usize>,
     /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
     pub cache_dtype: Option<DType>,
@@ -56,9 +57,6 @@ pub struct Llm {
 }
 
 impl Llm {
-    /// Tokens of a page of the cache, which has whole ones.
-    pub const PAGE: usize = generate::PAGE;
-
     /// Finds the files, plans, loads and proves the model. Nothing is loaded that the plan says cannot run or will not fit.
     pub fn load(
         reference: &Reference,

@@ -18,6 +18,8 @@ pub struct Plan {
     pub weights: u64,
     /// Bytes of the cache of keys and values, of language models.
     pub cache: u64,
+    /// Tokens that it keeps, of all sequences together.
+    pub cache_tokens: usize,
     /// The most bytes that tensors of one batch hold at once.
     pub workspace: u64,
     /// Tokens of the batch that was planned for.

@@ -2,7 +2,7 @@
 
 use sconce_engine::ops::Device;
 use sconce_engine::source::{Options, Reference};
-use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Params, Request, Start};
+use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start};
 use sconce_testkit::materialize;
 use std::path::Path;
 use tempfile::TempDir;
@@ -51,4 +51,16 @@ fn an_answer_goes_on_from_its_prompt() {
     assert_eq!(echoed(open, byte), "the 叫");
     let stopped = Request { stop: vec![" query".into()], ..forced(Start::Text("the cat".into()), word, 9) };
     assert_eq!(answer(&llm, &stopped).text, "");
+}
+
+#[test]
+fn answers_at_once_have_room_each() {
+    let dir = folder();
+    let with = |cache_tokens, sequences| LlmOptions { cache_tokens, sequences, ..LlmOptions::default() };
+    let tokens = |llm: LlmOptions| load(dir.path(), &llm).map(|llm| llm.plan().cache_tokens);
+    assert_eq!(tokens(with(None, 64)).expect("a model"), 64 * 128);
+    assert_eq!(tokens(with(None, 1)).expect("a model"), 128);
+    assert_eq!(tokens(with(Some(200), 64)).expect("a model"), 208, "whole pages");
+    let small = tokens(with(Some(127), 64)).unwrap_err().to_string();
+    assert!(small.contains("127 tokens") && small.contains("128"), "{small}");
 }

@@ -176,7 +176,7 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
     };
     let cache = match plan.cache {
         0 => String::new(),
-        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.max_tokens, bytes(token_bytes(plan))),
+        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.cache_tokens, bytes(token_bytes(plan))),
     };
     format!(
         "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
@@ -192,9 +192,9 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
     )
 }
 
-/// Bytes that the cache keeps of a token; it has whole pages.
+/// Bytes that the cache keeps of a token.
 fn token_bytes(plan: &Planned) -> u64 {
-    plan.cache / plan.max_tokens.next_multiple_of(Llm::PAGE).max(1) as u64
+    plan.cache / plan.cache_tokens.max(1) as u64
 }
 
 fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Value {
@@ -208,6 +208,7 @@ fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "dtype": plan.dtype.to_string(),
         "weights_bytes": plan.weights,
         "cache_bytes": plan.cache,
+        "cache_tokens": plan.cache_tokens,
         "cache_bytes_per_token": token_bytes(plan),
         "workspace_bytes": plan.workspace,
         "batch_tokens": plan.batch_tokens,

@@ -65,7 +65,9 @@ impl Generate {
         self.sampling.check()?;
         let mut prompts = self.input.prompts()?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
-        let llm = self.model.load(report, self.parallel)?;
+        // One prompt needs no room for others.
+        let answers = only.as_ref().map(|prompt| prompt.wanted.over(self.wanted).n.unwrap_or(1).max(1) as usize);
+        let llm = self.model.load(report, self.parallel.min(answers.unwrap_or(usize::MAX)))?;
         match only {
             Some(prompt) if self.output.is_shown() && prompt.wanted.over(self.wanted).n.unwrap_or(1) == 1 => {
                 self.show(&llm, &prompt, report)

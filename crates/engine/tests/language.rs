@@ -64,3 +64,16 @@ fn answers_at_once_have_room_each() {
     let small = tokens(with(Some(127), 64)).unwrap_err().to_string();
     assert!(small.contains("127 tokens") && small.contains("128"), "{small}");
 }
+
+#[test]
+fn who_listens_hears_the_end_though_the_model_is_dropped() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let ask = || llm.stream(&forced(Start::Text("the cat".into()), 350, 100)).expect("a stream");
+    let streams = [ask(), ask()];
+    drop(ask());
+    drop(llm);
+    for stream in streams {
+        assert_eq!(stream.wait().expect("an answer").answers[0].picks.len(), 100);
+    }
+}

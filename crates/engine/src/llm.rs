@@ -8,7 +8,7 @@ use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
-use crate::text::stream::Detok;
+use crate::text::stream::{Detok, Stops};
 use crate::{Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
@@ -151,6 +151,7 @@ impl Llm {
                 format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
             return Err(Error::Input(what));
         }
+        let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
         let (events, inbox) = channel();
         let mut detok = Detok::new(self.words.parsed.clone(), true);
@@ -177,6 +178,7 @@ impl Llm {
             params: Arc::new(params),
             ends,
             detok,
+            stops,
             events,
             listener: Arc::downgrade(&listener),
         })?;

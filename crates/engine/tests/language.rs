@@ -77,3 +77,14 @@ fn who_listens_hears_the_end_though_the_model_is_dropped() {
         assert_eq!(stream.wait().expect("an answer").answers[0].picks.len(), 100);
     }
 }
+
+#[test]
+fn what_a_request_lacks_is_said_at_once() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let request = forced(Start::Text("the cat".into()), 350, 4);
+    let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
+    assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
+    assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
+    assert_eq!(refused(request), "");
+}

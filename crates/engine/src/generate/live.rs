@@ -45,20 +45,19 @@ pub(crate) enum Turn {
 
 impl Live {
     /// Answer `answer` of a job.
-    pub(crate) fn new(answer: usize, job: &Job) -> Result<Live> {
-        let ends = job.ends.clone();
-        Ok(Live {
+    pub(crate) fn new(answer: usize, job: &Job) -> Live {
+        Live {
             answer,
             sampler: Sampler::new(job.params.clone(), answer as u32),
             detok: Some(job.detok.clone()),
-            stops: Stops::new(&ends.stop, false).map_err(Error::Input)?,
-            ends,
+            stops: job.stops.clone(),
+            ends: job.ends.clone(),
             prompt: job.tokens.len(),
             picked: 0,
             picks: Vec::new(),
             events: job.events.clone(),
             listener: job.listener.clone(),
-        })
+        }
     }
 
     /// Chooses the next token behind `tokens` and tells what it makes.

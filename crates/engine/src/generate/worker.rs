@@ -7,7 +7,7 @@ use crate::kv::{Blocks, SeqId};
 use crate::run::{Owner, words};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Sampled, Scheduler, Step};
-use crate::text::stream::Detok;
+use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
 use sconce_ops::{Cache, Ladder, Place};
@@ -24,6 +24,8 @@ pub(crate) struct Job {
     pub(crate) ends: Ends,
     /// Makes text of an answer, behind the prompt where it goes on from that.
     pub(crate) detok: Detok,
+    /// Finds the stop texts in it.
+    pub(crate) stops: Stops,
     pub(crate) events: Sender<Result<Event>>,
     /// There as long as somebody listens.
     pub(crate) listener: Weak<()>,
@@ -103,12 +105,8 @@ impl Running {
 
     fn take(&mut self, job: Job) {
         let n = job.params.n.max(1) as usize;
-        let lives = (0..n).map(|answer| Live::new(answer, &job)).collect::<Result<Vec<_>>>();
+        let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job)).collect();
         let Job { tokens, ends, events, .. } = job;
-        let lives = match lives {
-            Ok(lives) => lives,
-            Err(e) => return drop(events.send(Err(e))),
-        };
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
         let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n };

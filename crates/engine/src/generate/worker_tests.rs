@@ -17,6 +17,7 @@ fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
         params: Arc::new(Params { temperature: 0.0, ..Params::default() }),
         ends: Ends { tokens: Arc::default(), stop: Arc::default(), most },
         detok: Detok::new(tokenizer.clone().into(), true),
+        stops: Stops::default(),
         events,
         listener: Arc::downgrade(&listener),
     };

@@ -13,7 +13,7 @@ use crate::sample::{BeamOptions, Beams, EarlyStopping, Hypothesis, Params};
 use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::lm::Words;
-use crate::text::stream::Detok;
+use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
@@ -284,6 +284,7 @@ impl Seq2Seq {
             params: Arc::new(params),
             ends: Ends { tokens: ends, stop: Arc::default(), most },
             detok: Detok::new(self.words.parsed.clone(), true),
+            stops: Stops::default(),
             events,
             listener: Arc::downgrade(&listener),
         };

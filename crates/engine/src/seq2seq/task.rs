@@ -75,16 +75,13 @@ enum Kind {
 
 impl Task {
     /// An input that is in its pages, whose answers may come to `pages`; the caller adds [`Task::first`] rows.
-    pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Result<Task> {
+    pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Task {
         let width = job.width();
         let kind = match job.how {
-            How::Sample(job) => {
-                let lives = (0..width).map(|answer| Live::new(answer, &job));
-                Kind::Sample(lives.collect::<Result<_>>()?)
-            }
+            How::Sample(job) => Kind::Sample((0..width).map(|answer| Live::new(answer, &job)).collect()),
             How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },
         };
-        Ok(Task { input, at, pages, width, rows: Vec::new(), kind })
+        Task { input, at, pages, width, rows: Vec::new(), kind }
     }
 
     /// Sequences that it begins with: beams are one until their first token.

@@ -119,7 +119,7 @@ impl Running {
             let table: Arc<[u32]> = self.read.1.table(input).into();
             inputs.push((table.clone(), job.ids.clone()));
             tokens += length;
-            let mut task = Task::new(job, (input, (table, length)), pages)?;
+            let mut task = Task::new(job, (input, (table, length)), pages);
             for _ in 0..task.first() {
                 let id = self.name();
                 self.written.1.allocate(id, &[]);

@@ -58,7 +58,7 @@ pub use outputs::{Precision, Quantized, Ranges};
 pub use plan::Plan;
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
 pub use sample::{EarlyStopping, Logprobs, Params};
-pub use seq2seq::{Answers, BeamSearch, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Written};
+pub use seq2seq::{Answers, BeamSearch, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Writing, Written};
 pub use session::Loaded;
 pub use size::Size;
 pub use sparse::{Sparse, SparseEmbeddings, SparseVector};

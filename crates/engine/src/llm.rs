@@ -1,6 +1,6 @@
 //! Language models.
 
-use crate::generate::{self, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
+use crate::generate::{self, About, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::sample::Params;
@@ -182,7 +182,8 @@ impl Llm {
             events,
             listener: Arc::downgrade(&listener),
         })?;
-        Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
+        let device = self.planned.plan.device;
+        Ok(Stream::new(inbox, listener, About { device, answers, prompt_tokens, truncated: false }))
     }
 
     /// Runs all requests together and waits for each.

@@ -88,3 +88,19 @@ fn what_a_request_lacks_is_said_at_once() {
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
     assert_eq!(refused(request), "");
 }
+
+#[test]
+fn time_runs_from_the_request_and_an_echo_is_no_answer() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let request = Request { echo: true, ..forced(Start::Text("the cat".into()), 350, 4) };
+    let stream = llm.stream(&request).expect("a stream");
+    let pause = std::time::Duration::from_millis(50);
+    std::thread::sleep(pause);
+    let generation = stream.wait().expect("an answer");
+    assert!(generation.took >= pause && generation.first.is_some_and(|first| first >= pause), "{generation:?}");
+    // Nothing but the prompt comes of a model that ends at once.
+    let ended = Request { ignore_end: false, ..Request { echo: true, ..forced(Start::Text("the cat".into()), 2, 4) } };
+    let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
+    assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
+}

@@ -367,7 +367,16 @@ fn texts_go_in_and_come_out() {
     let long = vec!["w5"; 100].join(" ");
     let (ids, cut) = model.encode(&long).expect("tokens");
     assert!(cut && ids.len() == 48 && ids[46..] == [5, 1], "{ids:?}");
-    assert!(model.generate(&[long], &greedy(4, false)).expect("an answer")[0].truncated);
+    assert!(model.generate(&[&long], &greedy(4, false)).expect("an answer")[0].truncated);
+    assert!(model.stream(&long, &greedy(4, false)).expect("a stream").truncated());
+    assert!(!model.stream("w5", &greedy(4, false)).expect("a stream").truncated());
+    // Begun one by one they are the same, and one that cannot be begun keeps all from it.
+    let begun: Vec<_> = texts.iter().map(|text| model.begin(text, &greedy(24, false)).expect("begun")).collect();
+    let one_by_one: Vec<Answers> = begun.into_iter().map(|writing| writing.wait().expect("answers")).collect();
+    assert_eq!(one_by_one, from_texts);
+    let (before, bad) = (model.counts(), vec![inputs[0].clone(), vec![99_999]]);
+    assert!(model.generate_ids(&bad, &greedy(24, false)).unwrap_err().to_string().starts_with("text 2: token 99999"));
+    assert_eq!(model.counts(), before);
     assert!(model.counts().iter().any(|(counted, n)| counted.op == "attention" && *n > 0));
     assert!(model.peak_bytes() <= model.plan().weights + model.plan().cache + model.plan().workspace);
 }

@@ -66,7 +66,7 @@ impl Live {
         let choice = match self.sampler.next(logits, text, None) {
             Ok(choice) => choice,
             Err(e) => {
-                self.tell(Err(Error::Input(e.to_string())));
+                self.tell(Err(e.into()));
                 return Turn::Ended;
             }
         };

@@ -37,6 +37,14 @@ impl Job {
         }
     }
 
+    /// Whether nobody listens any more.
+    pub(super) fn gone(&self) -> bool {
+        match &self.how {
+            How::Sample(job) => job.listener.upgrade().is_none(),
+            How::Beams { listener, .. } => listener.upgrade().is_none(),
+        }
+    }
+
     /// Tells why there will be no answer.
     pub(super) fn fail(self, error: Error) {
         // Nobody listens any more if the caller was cancelled.
@@ -111,7 +119,7 @@ impl Task {
                 if !logits.iter().all(|l| l.is_finite()) {
                     *beams = None;
                     let what = "the model's numbers overflow in this dtype: try bf16 or f32";
-                    let _ = found.send(Err(Error::Input(what.into())));
+                    let _ = found.send(Err(Error::Unsound(what.into())));
                     return Vec::new();
                 }
                 let Some(search) = beams else { return Vec::new() };
@@ -137,10 +145,15 @@ impl Task {
     }
 
     /// Tells an error that ends it.
-    pub(super) fn fail(&self, why: &str) {
+    pub(super) fn fail(&self, error: Error) {
         match &self.kind {
-            Kind::Sample(lives) => lives.iter().for_each(|live| live.fail(Error::Input(why.into()))),
-            Kind::Beams { found, .. } => drop(found.send(Err(Error::Input(why.into())))),
+            // All have the same listener, who is told once.
+            Kind::Sample(lives) => {
+                if let Some(live) = lives.first() {
+                    live.fail(error);
+                }
+            }
+            Kind::Beams { found, .. } => drop(found.send(Err(error))),
         }
     }
 }

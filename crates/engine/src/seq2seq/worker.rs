@@ -63,6 +63,7 @@ impl Running {
             }
             let gone: Vec<Task> = self.tasks.extract_if(.., |task| task.gone()).collect();
             gone.iter().for_each(|task| self.forget(task));
+            self.waiting.retain(|job| !job.gone());
             // Who was let in before has nothing to do with what is read now.
             self.guarded(self.tasks.len(), Running::admit);
             if self.tasks.is_empty() && self.waiting.is_empty() {
@@ -74,13 +75,16 @@ impl Running {
 
     /// What fails fails the tasks from `first` on: nobody knows whose numbers are whole.
     fn guarded(&mut self, first: usize, f: impl FnOnce(&mut Running) -> Result<()>) {
-        let why = match catch_unwind(AssertUnwindSafe(|| f(self))) {
-            Ok(Ok(())) => return,
-            Ok(Err(e)) => e.to_string(),
-            Err(panic) => format!("internal error, please report it: {}", words(&*panic)),
+        let device = self.place.device();
+        let result = catch_unwind(AssertUnwindSafe(|| f(self)));
+        let result = result.unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }));
+        let Err(why) = result else { return };
+        let why = match &why {
+            Error::Panicked { why, .. } => why.clone(),
+            other => other.to_string(),
         };
         for task in self.tasks.split_off(first.min(self.tasks.len())) {
-            task.fail(&why);
+            task.fail(Error::Panicked { device, why: why.clone() });
             self.forget(&task);
         }
     }

@@ -104,3 +104,15 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
     let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
     assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
 }
+
+/// Sixteen answers at once have sixteen rows of logits, on their way and again where they are chosen from.
+#[test]
+fn logits_of_everyone_are_in_the_plan() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions { sequences: 16, ..LlmOptions::default() }).expect("a model");
+    let plan = llm.plan();
+    assert!(plan.workspace >= 2 * 16 * plan.vocabulary as u64 * 4, "{}", plan.workspace);
+    let requests: Vec<Request> = (0..40).map(|i| forced(Start::Tokens(vec![5 + i; 90]), 350, 30)).collect();
+    assert!(llm.generate(&requests).iter().all(Result::is_ok));
+    assert!(llm.peak_bytes() <= plan.weights + plan.cache + plan.workspace);
+}

@@ -96,19 +96,25 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         }
     };
     let pages = cache_tokens.div_ceil(PAGE);
-    let rehearse = || -> Result<()> {
+    let table: std::sync::Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
+    let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+    let rehearse = |pieces: &[Piece]| -> Result<()> {
         let cache = Cache::new(shape, pages * PAGE, cache_dtype, &place)?;
-        // The longest prompt's last chunk.
-        let table: std::sync::Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
-        let chunk = step_tokens.min(context);
-        let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
-        loaded.run(&[piece(chunk)], &cache, &place)?;
+        loaded.run(pieces, &cache, &place)?;
         Ok(())
     };
-    let (rehearsed, run) = ladder.trace(rehearse);
+    // At the end of the longest text: a step that is one prompt's; and one where all but one write.
+    let writing = wish.sequences - 1;
+    let mut all = vec![piece(1); writing];
+    all.push(piece((step_tokens - writing).min(context)));
+    ladder.trace(|| rehearse(&[piece(step_tokens.min(context))])).0?;
+    let (rehearsed, run) = ladder.trace(|| rehearse(&all));
     rehearsed?;
     steps.extend(run);
     let cache = row.saturating_mul((pages * PAGE) as u64);
+    // Logits come to the CPU to be chosen from.
+    let rows = if device.is_gpu() { 0 } else { wish.sequences.saturating_mul(limits.vocabulary) };
+    let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     let plan = Plan {
         device,
         dtype: options.dtype,
@@ -116,7 +122,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         weights,
         cache,
         cache_tokens: pages * PAGE,
-        workspace: ladder.ledger.peak().saturating_sub(weights + cache),
+        workspace: ladder.ledger.peak().saturating_sub(weights + cache).saturating_add(copied),
         batch_tokens: step_tokens,
         max_tokens: context,
         dimension: loaded.encoder.hidden_size(),

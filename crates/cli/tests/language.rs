@@ -144,6 +144,8 @@ fn options_do_what_they_say() {
         assert_eq!((&pick["logprob"], pick["top"].as_array().unwrap().len()), (&pick["top"][0]["logprob"], 3));
         assert!(pick["logprob"].as_f64() < Some(0.0) && pick["token"].is_string());
     }
+    let named = first(&["--logit-bias", "350=100", "--max-tokens", "1", "--logprobs", "0"])["logprobs"][0].clone();
+    assert_eq!((&named["token"], &named["bytes"]), (&json!(" query,"), &json!(b" query,")));
     assert!(told.get("logprobs").is_some() && forced.get("logprobs").is_none());
     let beyond = err(&args(&dir, &["generate", "--context", "8", "one two three four five six seven"]), b"");
     assert!(beyond.contains("the context is 8") && beyond.contains("--context"), "{beyond}");

@@ -49,7 +49,7 @@ pub use error::{Error, Result};
 pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream, Within};
 pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
-pub use llm::{ChatOptions, Llm, LlmOptions};
+pub use llm::{ChatOptions, Llm, LlmOptions, Token};
 pub use load::Checkpoint;
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};

@@ -8,12 +8,12 @@ use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
-use crate::text::stream::{Detok, Stops};
+use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
 use crate::{Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 
 /// What a language model is to have besides what every model has.
 #[derive(Clone, Copy, Debug)]
@@ -54,6 +54,17 @@ pub struct Llm {
     files: Files,
     ladder: Arc<Ladder>,
     worker: Worker,
+    /// What every token adds to a text, once somebody asks; `None` where that depends on its neighbours.
+    bytes: OnceLock<Option<Vec<TokenBytes>>>,
+}
+
+/// A token by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// What it is called: its text in the middle of others, with a U+FFFD for what is not a whole character.
+    pub text: String,
+    /// The bytes that it adds to a text. None of a mark that is no text, or where that depends on its neighbours.
+    pub bytes: Option<Vec<u8>>,
 }
 
 impl Llm {
@@ -87,7 +98,7 @@ impl Llm {
         let words = Words::open(&root, &Model::open(&root)?)?;
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
-        Ok(Llm { words, planned, files: files.clone(), ladder, worker })
+        Ok(Llm { words, planned, files: files.clone(), ladder, worker, bytes: OnceLock::new() })
     }
 
     /// The longest sequence, question and answer.
@@ -103,6 +114,18 @@ impl Llm {
     /// The text of tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.words.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+    }
+
+    /// What a token is by itself.
+    pub fn token(&self, id: u32) -> Result<Token> {
+        let bytes = self.bytes.get_or_init(|| token_bytes(&self.words.parsed).ok());
+        Ok(match bytes.as_ref().and_then(|all| all.get(id as usize)) {
+            Some(TokenBytes::Text(bytes)) => {
+                Token { text: String::from_utf8_lossy(bytes).into_owned(), bytes: Some(bytes.clone()) }
+            }
+            Some(TokenBytes::Special(name)) => Token { text: name.clone(), bytes: None },
+            Some(TokenBytes::None) | None => Token { text: self.decode(&[id])?, bytes: None },
+        })
     }
 
     /// The tokens of a text, as a request would have them.
@@ -150,6 +173,11 @@ impl Llm {
             let what =
                 format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
             return Err(Error::Input(what));
+        }
+        if request.echo && params.logprobs.is_some() {
+            let what =
+                "how likely the prompt's own tokens were is not worked out; ask for echo or for logprobs, not both";
+            return Err(Error::Input(what.into()));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());

@@ -2,7 +2,7 @@
 
 use sconce_engine::ops::Device;
 use sconce_engine::source::{Options, Reference};
-use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start};
+use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start, Token};
 use sconce_testkit::materialize;
 use std::path::Path;
 use tempfile::TempDir;
@@ -86,7 +86,22 @@ fn what_a_request_lacks_is_said_at_once() {
     let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
     assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
+    let params = Params { logprobs: Some(1), ..request.params.clone().expect("params") };
+    let both = Request { echo: true, params: Some(params), ..request.clone() };
+    assert!(refused(both).contains("echo or for logprobs"));
     assert_eq!(refused(request), "");
+}
+
+#[test]
+fn tokens_have_names_and_bytes() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let token = |id| llm.token(id).expect("a token");
+    let text = |text: &str, bytes: &[u8]| Token { text: text.into(), bytes: Some(bytes.to_vec()) };
+    assert_eq!(token(350), text(" query,", b" query,"));
+    assert_eq!(token(232), text("\u{fffd}", &[0xe5]));
+    assert_eq!(token(2), Token { text: "</s>".into(), bytes: None });
+    assert_eq!(token(100_000), Token { text: String::new(), bytes: None });
 }
 
 #[test]

@@ -56,7 +56,8 @@ fn answer(llm: &Llm, a: &Answer) -> Result<Value, Failure> {
 /// How likely a token was, and the most likely ones in its place.
 fn likely(llm: &Llm, pick: &Pick) -> Result<Value, Failure> {
     let token = |id: u32, logprob: f32| -> Result<Value, Failure> {
-        Ok(json!({"id": id, "token": llm.decode(&[id])?, "logprob": logprob}))
+        let token = llm.token(id)?;
+        Ok(json!({"id": id, "token": token.text, "bytes": token.bytes, "logprob": logprob}))
     };
     let Some(logprobs) = &pick.logprobs else { return Ok(Value::Null) };
     let mut all = token(pick.id, logprobs.chosen)?;

@@ -31,7 +31,7 @@ pub struct Plan {
     /// Words of the model's table.
     pub vocabulary: usize,
     /// The most texts of a batch.
-    pub(crate) most_sequences: usize,
+    pub most_sequences: usize,
     /// Where the encoder's files are.
     pub root: PathBuf,
     /// Weights in the files that the model does not read.

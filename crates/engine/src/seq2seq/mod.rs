@@ -21,6 +21,7 @@ use model::Layout;
 pub use options::{Answers, BeamSearch, Search, Seq2SeqOptions, Seq2SeqRoom, Written};
 use sconce_ops::{Counted, Device, Ladder};
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use task::{How, Job};
@@ -63,7 +64,7 @@ impl Seq2Seq {
     /// What the model will take on `device`, without loading it.
     pub fn plan_on(device: Device, files: &Files, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Plan> {
         let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
-        Ok(model::plan(&root_of(files), device, options, room)?.plan)
+        plan(&root_of(files), device, options, room)
     }
 
     fn on(
@@ -280,6 +281,11 @@ impl Seq2Seq {
         }
         Ok(Written { text: self.decode(&ids)?, ids, score: Some(score), finish })
     }
+}
+
+/// What the model in `root` will take on `device`.
+pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Plan> {
+    Ok(model::plan(root, device, options, room)?.plan)
 }
 
 /// What options come to, with defaults filled in.

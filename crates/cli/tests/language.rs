@@ -1,9 +1,9 @@
-//! `sconce generate`, `chat`, `bench` and `plan` with a tiny language model.
+//! `sconce generate`, `chat`, `bench` and `plan` with a tiny language model; and with a tiny T5.
 
 mod common;
 
 use common::{err, numbers, out, parse, sconce};
-use sconce_testkit::{json, materialize};
+use sconce_testkit::{Arrays, golden, json, materialize, plain_words};
 use serde_json::{Value, json};
 use std::io::Read;
 use std::path::Path;
@@ -65,7 +65,7 @@ fn prompts_run_together_give_what_each_gives_alone() {
         let lines = out(&[&generate[..], &["-f", "-"]].concat(), format!("{prompt}\n{prompt}\n").as_bytes());
         assert_eq!(lines, text.repeat(2));
         let echoed = out(&[&generate[..], &["--echo", prompt]].concat(), b"");
-        assert!(echoed.contains(prompt) && echoed.ends_with(&text), "{echoed}");
+        assert_eq!(echoed, format!("{prompt}{text}"));
     }
 }
 
@@ -116,6 +116,14 @@ fn options_do_what_they_say() {
     let stopped = first(&["--logit-bias", "300=100", "--stop", "never", "--stop", word.trim()]);
     assert_eq!((&stopped["finish_reason"], &stopped["stop"]), (&json!("stop"), &json!(word.trim())));
     assert!(!stopped["text"].as_str().unwrap().contains(word.trim()));
+    // An answer goes on from its prompt, with the space between; in a chat it is a text of its own.
+    let word = ["--logit-bias", "350=100", "--max-tokens", "1"];
+    assert_eq!(first(&word)["text"], " query,");
+    assert_eq!(first(&[&word[..], &["--echo"]].concat())["text"], "the cat query,");
+    assert_eq!(first(&[&word[..], &["--stop", " query"]].concat())["stop"], " query");
+    let chat = json!({"messages": [{"role": "user", "content": "hi"}], "max_tokens": 1, "logit_bias": {"350": 100}});
+    let chat = parse(&out(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), chat.to_string().as_bytes()));
+    assert_eq!(chat["answers"][0]["text"], "query,");
     // The model's own end, and beyond it.
     let ended = first(&["--logit-bias", "2=100", "--max-tokens", "4"]);
     assert_eq!((&ended["finish_reason"], &ended["tokens"], &ended["text"]), (&json!("stop"), &json!([]), &json!("")));
@@ -136,6 +144,8 @@ fn options_do_what_they_say() {
         assert_eq!((&pick["logprob"], pick["top"].as_array().unwrap().len()), (&pick["top"][0]["logprob"], 3));
         assert!(pick["logprob"].as_f64() < Some(0.0) && pick["token"].is_string());
     }
+    let named = first(&["--logit-bias", "350=100", "--max-tokens", "1", "--logprobs", "0"])["logprobs"][0].clone();
+    assert_eq!((&named["token"], &named["bytes"]), (&json!(" query,"), &json!(b" query,")));
     assert!(told.get("logprobs").is_some() && forced.get("logprobs").is_none());
     let beyond = err(&args(&dir, &["generate", "--context", "8", "one two three four five six seven"]), b"");
     assert!(beyond.contains("the context is 8") && beyond.contains("--context"), "{beyond}");
@@ -205,12 +215,13 @@ fn a_plan_tells_what_the_cache_takes() {
     assert_eq!((&whole["task"], &whole["max_tokens"], &whole["runs"]), (&json!("generate"), &json!(128), &json!(true)));
     // Two layers, keys and values, two heads of eight numbers in four bytes.
     assert_eq!(whole["cache_bytes_per_token"], 2 * 2 * 2 * 8 * 4);
-    assert_eq!(whole["cache_bytes"], 128 * 256);
-    assert_eq!(plan(&["--context", "64"])["cache_bytes"], 64 * 256);
-    assert_eq!(plan(&["--kv-dtype", "f16"])["cache_bytes"], 128 * 128);
+    // Sixty-four answers at once may all be of the longest: there is memory for these.
+    assert_eq!((&whole["cache_tokens"], &whole["cache_bytes"]), (&json!(64 * 128), &json!(64 * 128 * 256)));
+    assert_eq!(plan(&["--context", "64"])["cache_bytes"], 64 * 64 * 256);
+    assert_eq!(plan(&["--kv-dtype", "f16"])["cache_bytes"], 64 * 128 * 128);
     assert_eq!(plan(&["--task", "embed"])["cache_bytes"], 0);
     let shown = out(&["plan", path, "-d", "cpu"], b"");
-    assert!(shown.contains("cache       32.00 KiB (128 tokens at 256 B)"), "{shown}");
+    assert!(shown.contains("cache       2.00 MiB (8192 tokens at 256 B)"), "{shown}");
 }
 
 #[test]
@@ -256,4 +267,115 @@ fn ctrl_c_ends_the_answer_not_the_output() {
     let said = String::from_utf8_lossy(&o.stderr);
     assert!(o.status.success() && said.contains(", interrupted"), "{said}");
     assert!(rest.ends_with('\n'));
+}
+
+/// A T5 of 67 words.
+fn t5() -> TempDir {
+    let dir = materialize("t5-seq2seq");
+    std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).unwrap();
+    dir
+}
+
+/// What T5 is given in its golden, as texts.
+fn texts_of_t5() -> Vec<String> {
+    let arrays = Arrays::open(&golden("t5-seq2seq").join("golden.safetensors"));
+    let (ids, at) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
+    // All end with the token that ends every text.
+    let text = |w: &[u32]| ids[w[0] as usize..w[1] as usize - 1].iter().map(|id| format!("w{id}")).collect::<Vec<_>>();
+    at.windows(2).map(|w| text(w).join(" ")).collect()
+}
+
+#[test]
+fn a_t5_writes_what_the_reference_writes() {
+    let (dir, texts) = (t5(), texts_of_t5());
+    let wanted = Arrays::open(&golden("t5-seq2seq").join("golden.safetensors")).u32("decode.ids").values;
+    let greedy = ["generate", "--max-tokens", "32", "--ignore-eos", &texts[1]];
+    let answer = results(&dir, &greedy)[0]["answers"][0].clone();
+    assert_eq!((&answer["tokens"], &answer["finish_reason"]), (&json!(wanted), &json!("length")));
+    // As it comes, from standard input and from a file.
+    let text = answer["text"].as_str().unwrap().to_string() + "\n";
+    assert_eq!(out(&args(&dir, &greedy), b""), text);
+    assert_eq!(out(&args(&dir, &greedy[..4]), texts[1].as_bytes()), text);
+    let lines = format!("{}\n{}\n", texts[1], texts[1]);
+    assert_eq!(out(&args(&dir, &[&greedy[..4], &["-f", "-"]].concat()), lines.as_bytes()), text.repeat(2));
+    // The likeliest whole answers, of all texts together.
+    let cases = json(&golden("t5-seq2seq").join("golden.json"))["beams"].as_array().unwrap().clone();
+    let cases = cases.iter().filter(|c| c["length_penalty"] == 1.0 && c["early_stopping"] == false);
+    let beams = ["generate", "--max-tokens", "24", "--beams", "4", "-n", "2"];
+    let found = results(&dir, &[&beams[..], &texts.iter().map(String::as_str).collect::<Vec<_>>()].concat());
+    let mut checked = 0;
+    for case in cases {
+        let answers = &found[case["input"].as_u64().unwrap() as usize]["answers"];
+        for (i, wanted) in case["sequences"].as_array().unwrap().iter().enumerate() {
+            // The reference's end with the token by which the model ends, and padding.
+            let wanted: Vec<&Value> = wanted.as_array().unwrap().iter().take_while(|id| **id != 1).collect();
+            assert_eq!(answers[i]["tokens"].as_array().unwrap().iter().collect::<Vec<_>>(), wanted);
+            assert!((answers[i]["score"].as_f64().unwrap() - case["scores"][i].as_f64().unwrap()).abs() < 1e-3);
+            checked += 1;
+        }
+    }
+    assert!(checked >= 4);
+}
+
+#[test]
+fn a_t5_takes_what_makes_sense_for_it() {
+    let dir = t5();
+    let lines = [
+        r#"{"prompt": "w5 w9", "max_tokens": 4, "id": 7}"#,
+        r#"{"prompt": "w5 w9", "max_tokens": 4, "beams": 3, "temperature": 1}"#,
+        r#"{"messages": [{"role": "user", "content": "w5"}]}"#,
+        r#"{"prompt": "w5 w9", "max_tokens": 4, "beams": 2, "n": 2}"#,
+        r#"{"prompt": "w5 w9", "max_tokens": 4, "echo": true}"#,
+        r#"{"prompt": "w5 w9", "max_tokens": 9, "temperature": 2, "seed": 3, "n": 2, "ignore_eos": true}"#,
+    ];
+    let o = sconce(&args(&dir, &["generate", "--jsonl", "--format", "jsonl"]), lines.join("\n").as_bytes());
+    assert_eq!(o.status.code(), Some(1), "{o:?}");
+    let all: Vec<Value> = String::from_utf8(o.stdout).unwrap().lines().map(parse).collect();
+    assert_eq!((&all[0]["id"], &all[0]["usage"]["prompt_tokens"]), (&json!(7), &json!(3)));
+    assert_eq!((all[3]["answers"].as_array().unwrap().len(), &all[3]["seed"]), (2, &Value::Null));
+    assert_ne!(all[5]["answers"][0]["tokens"], all[5]["answers"][1]["tokens"]);
+    for (i, why) in [
+        (1, "stdin:2: a beam search looks for the likeliest answers, and temperature"),
+        (2, "stdin:3: this model reads a text and writes another, and knows no chats"),
+        (4, "stdin:5: echo is for language models"),
+    ] {
+        assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
+    }
+    let refused = |rest: &[&str]| err(&args(&dir, &[&["generate", "w5"][..], rest].concat()), b"");
+    assert!(refused(&["--logprobs", "2"]).contains("logprobs is for language models"));
+    assert!(refused(&["--stop", "w9"]).contains("stop is for language models"));
+    assert!(refused(&["--context", "9"]).contains("--context is for language models"));
+    assert!(err(&args(&model(), &["generate", "--beams", "2", "a"]), b"").contains("such as T5"));
+    // What is too long is cut, and said to be.
+    let long = "w5 ".repeat(600);
+    let o = sconce(&args(&dir, &["generate", "--max-tokens", "2", "--json", &long]), b"");
+    assert_eq!(parse(&String::from_utf8(o.stdout).unwrap())["results"][0]["truncated"], true);
+    assert!(String::from_utf8(o.stderr).unwrap().contains("1 of 1 texts are longer than 512 tokens"));
+    let o = sconce(&args(&dir, &["generate", "--max-tokens", "2", &long]), b"");
+    assert!(String::from_utf8(o.stderr).unwrap().contains("1 of 1 texts are longer than 512 tokens"));
+}
+
+#[test]
+fn a_t5_is_planned_as_what_it_is() {
+    let dir = t5();
+    let path = dir.path().to_str().unwrap();
+    let plan = parse(&out(&["plan", path, "-d", "cpu", "--json"], b""));
+    assert_eq!((&plan["task"], &plan["max_tokens"], &plan["runs"]), (&json!("seq2seq"), &json!(512), &json!(true)));
+    assert!(plan["cache_bytes"].as_u64() > Some(0));
+    assert!(out(&["plan", path, "-d", "cpu"], b"").contains("reads       texts up to 512 tokens"));
+    assert!(err(&args(&dir, &["bench"]), b"").contains("no benchmark"));
+    // Its encoder by itself is an embedder, and so is a folder that says how to pool.
+    edit(dir.path(), "config.json", |config| config["architectures"] = json!(["T5EncoderModel"]));
+    assert_eq!(parse(&out(&["plan", path, "-d", "cpu", "--json"], b""))["task"], "embed");
+    edit(dir.path(), "config.json", |config| config["architectures"] = json!(["T5ForConditionalGeneration"]));
+    std::fs::create_dir(dir.path().join("1_Pooling")).unwrap();
+    std::fs::write(
+        dir.path().join("1_Pooling/config.json"),
+        r#"{"pooling_mode_mean_tokens": true, "word_embedding_dimension": 36}"#,
+    )
+    .unwrap();
+    let module = |i: usize, path: &str, class: &str| json!({"idx": i, "name": i.to_string(), "path": path, "type": format!("sentence_transformers.models.{class}")});
+    let modules = json!([module(0, "", "Transformer"), module(1, "1_Pooling", "Pooling")]);
+    std::fs::write(dir.path().join("modules.json"), modules.to_string()).unwrap();
+    assert_eq!(parse(&out(&["plan", path, "-d", "cpu", "--json"], b""))["task"], "embed");
 }

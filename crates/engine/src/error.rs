@@ -72,6 +72,9 @@ pub enum Error {
     /// What the caller gave cannot be used.
     #[error("{0}")]
     Input(String),
+    /// What the model computed is no use: numbers overflowed.
+    #[error("{0}")]
+    Unsound(String),
     /// A bug of ours: work on the device panicked. Only this call failed.
     #[error("internal error on {device}, please report it: {why}")]
     Panicked {

@@ -12,7 +12,7 @@ use crate::sentence::{Entry, Recipe};
 use crate::session::plan_of;
 use crate::sparse::{Splade, SpladeRecipe};
 use crate::tagger::{TagRecipe, Tokenwise};
-use crate::{Error, LoadOptions, Plan, Result, generate};
+use crate::{Error, LoadOptions, Plan, Result, Seq2SeqRoom, generate, seq2seq};
 use sconce_ops::Device;
 use serde_json::Value;
 use std::fmt;
@@ -38,18 +38,33 @@ pub enum Kind {
     Clip,
     /// The next word, again and again.
     Generate,
+    /// Another text for a text.
+    Seq2Seq,
 }
 
 impl Kind {
     /// Every one.
-    pub const ALL: [Kind; 8] =
-        [Kind::Embed, Kind::Classify, Kind::Tag, Kind::Sparse, Kind::Multi, Kind::M3, Kind::Clip, Kind::Generate];
+    pub const ALL: [Kind; 9] = [
+        Kind::Embed,
+        Kind::Classify,
+        Kind::Tag,
+        Kind::Sparse,
+        Kind::Multi,
+        Kind::M3,
+        Kind::Clip,
+        Kind::Generate,
+        Kind::Seq2Seq,
+    ];
 
     /// What the files in `dir` are made for, as they say themselves; or a GGUF file.
     pub fn of(dir: &Path) -> Result<Kind> {
         if is_gguf(dir) {
             let config = Model::open(dir)?.config;
-            return Ok(if speaks(class(&config)) { Kind::Generate } else { Kind::Embed });
+            return Ok(match class(&config) {
+                class if rewrites(class) => Kind::Seq2Seq,
+                class if speaks(class) => Kind::Generate,
+                _ => Kind::Embed,
+            });
         }
         if has_m3(dir) {
             return Ok(Kind::M3);
@@ -66,6 +81,7 @@ impl Kind {
             () if has("MultiVectorMask") || has("Dense") || class == "HF_ColBERT" => Kind::Multi,
             () if class.ends_with("ForSequenceClassification") => Kind::Classify,
             () if class.ends_with("ForTokenClassification") => Kind::Tag,
+            () if rewrites(class) => Kind::Seq2Seq,
             () if speaks(class) => Kind::Generate,
             () => Kind::Embed,
         })
@@ -75,6 +91,11 @@ impl Kind {
 /// The class that transformers runs the model with.
 fn class(config: &Value) -> &str {
     config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default()
+}
+
+/// Whether a class is one of a model that reads a text and writes another.
+fn rewrites(class: &str) -> bool {
+    class.ends_with("T5ForConditionalGeneration") || class == "T5WithLMHeadModel"
 }
 
 /// Whether a class is one of a model that says which word comes next.
@@ -93,6 +114,7 @@ impl fmt::Display for Kind {
             Kind::M3 => "m3",
             Kind::Clip => "clip",
             Kind::Generate => "generate",
+            Kind::Seq2Seq => "seq2seq",
         })
     }
 }
@@ -118,6 +140,7 @@ pub fn plan(dir: &Path, kind: Kind, device: Device, options: &LoadOptions) -> Re
         Kind::Tag => plan_of::<Tokenwise>(&TagRecipe::read(dir)?, device, options),
         Kind::Clip => plan_of::<Towers>(&ClipRecipe::read(dir)?, device, options),
         Kind::Generate => Ok(generate::plan(dir, device, options, wish(&LlmOptions::default()))?.plan),
+        Kind::Seq2Seq => seq2seq::plan(dir, device, options, &Seq2SeqRoom::default()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! Language models.
 
-use crate::generate::{self, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
+use crate::generate::{self, About, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::sample::Params;
@@ -8,18 +8,20 @@ use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
+use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
 use crate::{Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 
 /// What a language model is to have besides what every model has.
 #[derive(Clone, Copy, Debug)]
 pub struct LlmOptions {
     /// The longest sequence, question and answer; `None`: what it was made for, up to 8,192.
     pub context: Option<usize>,
-    /// Tokens that the cache keeps, of all sequences together; `None`: one of the longest.
+    /// Tokens that the cache keeps, of all sequences together, at least one of the longest. `None`: all may be of the longest,
+    /// as far as a quarter of the free memory has room for them.
     pub cache_tokens: Option<usize>,
     /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
     pub cache_dtype: Option<DType>,
@@ -52,12 +54,20 @@ pub struct Llm {
     files: Files,
     ladder: Arc<Ladder>,
     worker: Worker,
+    /// What every token adds to a text, once somebody asks; `None` where that depends on its neighbours.
+    bytes: OnceLock<Option<Vec<TokenBytes>>>,
+}
+
+/// A token by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// What it is called: its text in the middle of others, with a U+FFFD for what is not a whole character.
+    pub text: String,
+    /// The bytes that it adds to a text. None of a mark that is no text, or where that depends on its neighbours.
+    pub bytes: Option<Vec<u8>>,
 }
 
 impl Llm {
-    /// Tokens of a page of the cache, which has whole ones.
-    pub const PAGE: usize = generate::PAGE;
-
     /// Finds the files, plans, loads and proves the model. Nothing is loaded that the plan says cannot run or will not fit.
     pub fn load(
         reference: &Reference,
@@ -87,8 +97,8 @@ impl Llm {
         let root = root_of(files);
         let words = Words::open(&root, &Model::open(&root)?)?;
         let ladder = Ladder::new(options.policy.clone());
-        let worker = Worker::start(&planned, options, ladder.clone(), words.parsed.clone())?;
-        Ok(Llm { words, planned, files: files.clone(), ladder, worker })
+        let worker = Worker::start(&planned, options, ladder.clone())?;
+        Ok(Llm { words, planned, files: files.clone(), ladder, worker, bytes: OnceLock::new() })
     }
 
     /// The longest sequence, question and answer.
@@ -104,6 +114,18 @@ impl Llm {
     /// The text of tokens.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
         self.words.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+    }
+
+    /// What a token is by itself.
+    pub fn token(&self, id: u32) -> Result<Token> {
+        let bytes = self.bytes.get_or_init(|| token_bytes(&self.words.parsed).ok());
+        Ok(match bytes.as_ref().and_then(|all| all.get(id as usize)) {
+            Some(TokenBytes::Text(bytes)) => {
+                Token { text: String::from_utf8_lossy(bytes).into_owned(), bytes: Some(bytes.clone()) }
+            }
+            Some(TokenBytes::Special(name)) => Token { text: name.clone(), bytes: None },
+            Some(TokenBytes::None) | None => Token { text: self.decode(&[id])?, bytes: None },
+        })
     }
 
     /// The tokens of a text, as a request would have them.
@@ -152,10 +174,23 @@ impl Llm {
                 format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
             return Err(Error::Input(what));
         }
+        if request.echo && params.logprobs.is_some() {
+            let what =
+                "how likely the prompt's own tokens were is not worked out; ask for echo or for logprobs, not both";
+            return Err(Error::Input(what.into()));
+        }
+        let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
         let (events, inbox) = channel();
+        let mut detok = Detok::new(self.words.parsed.clone(), true);
+        // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
+        let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
+        let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
         if request.echo {
-            let text = self.decode(&tokens)?;
+            let text = match &request.start {
+                Start::Text(text) | Start::Rendered(text) => text.clone(),
+                Start::Tokens(_) => read,
+            };
             for answer in 0..answers {
                 let _ = events.send(Ok(generate::Event::Text { answer, text: text.clone(), picks: Vec::new() }));
             }
@@ -170,10 +205,13 @@ impl Llm {
             tokens,
             params: Arc::new(params),
             ends,
+            detok,
+            stops,
             events,
             listener: Arc::downgrade(&listener),
         })?;
-        Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
+        let device = self.planned.plan.device;
+        Ok(Stream::new(inbox, listener, About { device, answers, prompt_tokens, truncated: false }))
     }
 
     /// Runs all requests together and waits for each.

@@ -18,6 +18,8 @@ pub struct Plan {
     pub weights: u64,
     /// Bytes of the cache of keys and values, of language models.
     pub cache: u64,
+    /// Tokens that it keeps, of all sequences together.
+    pub cache_tokens: usize,
     /// The most bytes that tensors of one batch hold at once.
     pub workspace: u64,
     /// Tokens of the batch that was planned for.
@@ -29,7 +31,7 @@ pub struct Plan {
     /// Words of the model's table.
     pub vocabulary: usize,
     /// The most texts of a batch.
-    pub(crate) most_sequences: usize,
+    pub most_sequences: usize,
     /// Where the encoder's files are.
     pub root: PathBuf,
     /// Weights in the files that the model does not read.

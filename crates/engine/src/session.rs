@@ -337,6 +337,7 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         steps,
         weights,
         cache: 0,
+        cache_tokens: 0,
         workspace: ladder.ledger.peak() - weights,
         batch_tokens,
         max_tokens,

@@ -8,7 +8,7 @@ use sconce_engine::{
     Seq2Seq, Seq2SeqOptions, Seq2SeqRoom,
 };
 use sconce_models::{Batch, Piece, Read, Sequence, seq2seq};
-use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use sconce_testkit::{Arrays, golden, json, materialize, plain_words, worst};
 use serde_json::{Value, json};
 use std::ops::Range;
 use std::path::Path;
@@ -184,34 +184,10 @@ fn decoded(model: &Model, what: &str, (read, at): (&Cache, &[Where]), arrays: &A
     }
 }
 
-/// A vocabulary of 67 words, `w2` to `w66`, behind padding and the end.
-fn tokenizer() -> Value {
-    let words = (2..67).map(|i| (format!("w{i}"), json!(i)));
-    let vocab: serde_json::Map<_, _> =
-        [("<pad>".into(), json!(0)), ("</s>".into(), json!(1))].into_iter().chain(words).collect();
-    let special = |id: u32, content: &str| {
-        json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
-               "normalized": false})
-    };
-    let end = json!({"SpecialToken": {"id": "</s>", "type_id": 0}});
-    json!({
-        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
-        "added_tokens": [special(0, "<pad>"), special(1, "</s>")],
-        "pre_tokenizer": {"type": "WhitespaceSplit"},
-        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<pad>"},
-        "post_processor": {
-            "type": "TemplateProcessing",
-            "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
-            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
-            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
-        },
-    })
-}
-
 /// A golden in a folder with that vocabulary.
 fn folder(name: &str) -> tempfile::TempDir {
     let dir = materialize(name);
-    std::fs::write(dir.path().join("tokenizer.json"), tokenizer().to_string()).expect("a tokenizer");
+    std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
     dir
 }
 
@@ -367,7 +343,16 @@ fn texts_go_in_and_come_out() {
     let long = vec!["w5"; 100].join(" ");
     let (ids, cut) = model.encode(&long).expect("tokens");
     assert!(cut && ids.len() == 48 && ids[46..] == [5, 1], "{ids:?}");
-    assert!(model.generate(&[long], &greedy(4, false)).expect("an answer")[0].truncated);
+    assert!(model.generate(&[&long], &greedy(4, false)).expect("an answer")[0].truncated);
+    assert!(model.stream(&long, &greedy(4, false)).expect("a stream").truncated());
+    assert!(!model.stream("w5", &greedy(4, false)).expect("a stream").truncated());
+    // Begun one by one they are the same, and one that cannot be begun keeps all from it.
+    let begun: Vec<_> = texts.iter().map(|text| model.begin(text, &greedy(24, false)).expect("begun")).collect();
+    let one_by_one: Vec<Answers> = begun.into_iter().map(|writing| writing.wait().expect("answers")).collect();
+    assert_eq!(one_by_one, from_texts);
+    let (before, bad) = (model.counts(), vec![inputs[0].clone(), vec![99_999]]);
+    assert!(model.generate_ids(&bad, &greedy(24, false)).unwrap_err().to_string().starts_with("text 2: token 99999"));
+    assert_eq!(model.counts(), before);
     assert!(model.counts().iter().any(|(counted, n)| counted.op == "attention" && *n > 0));
     assert!(model.peak_bytes() <= model.plan().weights + model.plan().cache + model.plan().workspace);
 }
@@ -412,7 +397,7 @@ fn a_gguf_answers_as_the_folder_it_was_made_from() {
         for file in ["config.json", "model.safetensors"] {
             std::fs::copy(root.join(name).join(file), folder.path().join(file)).expect("a copy");
         }
-        std::fs::write(folder.path().join("tokenizer.json"), tokenizer().to_string()).expect("a tokenizer");
+        std::fs::write(folder.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
         let file = root.join(name).join("model.gguf");
         let [from_folder, from_file] = [folder.path(), &file].map(|path| load(path, room(), None));
         let inputs = vec![vec![5, 9, 14, 1], (3..40).chain([1]).collect(), vec![1]];

@@ -2,7 +2,7 @@
 
 mod synthetic;
 
-pub use synthetic::{materialize, values};
+pub use synthetic::{materialize, plain_words, values};
 
 use serde_json::Value;
 use std::path::PathBuf;

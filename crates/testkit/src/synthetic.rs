@@ -3,7 +3,7 @@
 //! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a SplitMix64 stream that the
 //! name and the golden's seed begin. `tools/goldens/synthetic.py` computes the same bits.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
 /// The golden `name` in a directory of its own, as a hub would serve it: its files, and the weights that each `tensors.json`
@@ -63,4 +63,28 @@ pub fn values(seed: u64, name: &str, n: usize, scale: f32, shift: f32) -> Vec<f3
         ((z ^ (z >> 31)) >> 40) as f32 / (1 << 23) as f32 - 1.0
     };
     (0..n as u64).map(|i| shift + scale * unit(i)).collect()
+}
+
+/// A `tokenizer.json` of `n` words: padding, the end, which ends every text, and `w2`, `w3`, … with spaces between.
+pub fn plain_words(n: usize) -> Value {
+    let words = (2..n).map(|i| (format!("w{i}"), json!(i)));
+    let vocab: serde_json::Map<_, _> =
+        [("<pad>".into(), json!(0)), ("</s>".into(), json!(1))].into_iter().chain(words).collect();
+    let special = |id: u32, content: &str| {
+        json!({"id": id, "content": content, "special": true, "single_word": false, "lstrip": false, "rstrip": false,
+               "normalized": false})
+    };
+    let end = json!({"SpecialToken": {"id": "</s>", "type_id": 0}});
+    json!({
+        "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "decoder": null,
+        "added_tokens": [special(0, "<pad>"), special(1, "</s>")],
+        "pre_tokenizer": {"type": "WhitespaceSplit"},
+        "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<pad>"},
+        "post_processor": {
+            "type": "TemplateProcessing",
+            "single": [{"Sequence": {"id": "A", "type_id": 0}}, end],
+            "pair": [{"Sequence": {"id": "A", "type_id": 0}}, {"Sequence": {"id": "B", "type_id": 1}}],
+            "special_tokens": {"</s>": {"id": "</s>", "ids": [1], "tokens": ["</s>"]}},
+        },
+    })
 }

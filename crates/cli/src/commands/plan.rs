@@ -7,7 +7,7 @@ use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::{Device, Rung, Step};
 use sconce_engine::source::{Files, Reference, resolve};
-use sconce_engine::{Kind, Llm, LlmOptions, LoadOptions, Plan as Planned, plan};
+use sconce_engine::{Kind, Llm, LlmOptions, LoadOptions, Plan as Planned, Seq2Seq, Seq2SeqRoom, plan};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -22,7 +22,8 @@ pub(crate) struct Plan {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
-    /// What the model is to do: embed, classify, tag, sparse, multi, m3, clip or generate. By default what its files are made for.
+    /// What the model is to do: embed, classify, tag, sparse, multi, m3, clip, generate or seq2seq. By default what its
+    /// files are made for.
     #[arg(long, value_name = "TASK")]
     task: Option<Kind>,
     /// Compare cpu, cuda and metal instead, a line each: which rung takes how many of the op calls, and whether all are taken.
@@ -42,8 +43,14 @@ impl Plan {
         let mut options = self.how.language_options()?;
         let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
         let kind = self.task.map_or_else(|| Kind::of(root(&files)), Ok)?;
-        if kind != Kind::Generate {
+        if !matches!(kind, Kind::Generate | Kind::Seq2Seq) {
             options = self.how.options()?;
+        }
+        if kind == Kind::Seq2Seq && self.room.context.is_some() {
+            return Err(
+                "--context is for language models; this one reads a text, of its own longest, and writes another"
+                    .into(),
+            );
         }
         let model =
             Model { files: &files, kind, options: &options, llm: self.room.options(LlmOptions::default().sequences) };
@@ -116,6 +123,10 @@ impl Model<'_> {
     fn planned(&self, device: Device) -> Result<(Planned, Result<String, String>), Failure> {
         let plan = match self.kind {
             Kind::Generate => Llm::plan_on(device, self.files, self.options, &self.llm)?,
+            Kind::Seq2Seq => {
+                let room = Seq2SeqRoom { cache_dtype: self.llm.cache_dtype, ..Seq2SeqRoom::default() };
+                Seq2Seq::plan_on(device, self.files, self.options, &room)?
+            }
             kind => plan(self.files.directory()?, kind, device, self.options)?,
         };
         let verdict = judge(&plan, device);
@@ -172,11 +183,12 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
     };
     let reach = match kind {
         Kind::Generate => format!("context     {} tokens, prompt and answer", plan.max_tokens),
+        Kind::Seq2Seq => format!("reads       texts up to {} tokens", plan.max_tokens),
         _ => format!("vectors     {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
     };
     let cache = match plan.cache {
         0 => String::new(),
-        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.max_tokens, bytes(token_bytes(plan))),
+        n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.cache_tokens, bytes(token_bytes(plan))),
     };
     format!(
         "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
@@ -192,9 +204,9 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
     )
 }
 
-/// Bytes that the cache keeps of a token; it has whole pages.
+/// Bytes that the cache keeps of a token.
 fn token_bytes(plan: &Planned) -> u64 {
-    plan.cache / plan.max_tokens.next_multiple_of(Llm::PAGE).max(1) as u64
+    plan.cache / plan.cache_tokens.max(1) as u64
 }
 
 fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Value {
@@ -208,6 +220,7 @@ fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "dtype": plan.dtype.to_string(),
         "weights_bytes": plan.weights,
         "cache_bytes": plan.cache,
+        "cache_tokens": plan.cache_tokens,
         "cache_bytes_per_token": token_bytes(plan),
         "workspace_bytes": plan.workspace,
         "batch_tokens": plan.batch_tokens,

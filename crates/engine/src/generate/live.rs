@@ -8,7 +8,6 @@ use crate::{Error, Result};
 use std::collections::BTreeSet;
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Weak};
-use tokenizers::Tokenizer;
 
 /// What ends an answer, and how long it may get.
 #[derive(Clone, Debug)]
@@ -46,20 +45,19 @@ pub(crate) enum Turn {
 
 impl Live {
     /// Answer `answer` of a job.
-    pub(crate) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
-        let ends = job.ends.clone();
-        Ok(Live {
+    pub(crate) fn new(answer: usize, job: &Job) -> Live {
+        Live {
             answer,
             sampler: Sampler::new(job.params.clone(), answer as u32),
-            detok: Some(Detok::new(tokenizer, true)),
-            stops: Stops::new(&ends.stop, false).map_err(Error::Input)?,
-            ends,
+            detok: Some(job.detok.clone()),
+            stops: job.stops.clone(),
+            ends: job.ends.clone(),
             prompt: job.tokens.len(),
             picked: 0,
             picks: Vec::new(),
             events: job.events.clone(),
             listener: job.listener.clone(),
-        })
+        }
     }
 
     /// Chooses the next token behind `tokens` and tells what it makes.
@@ -68,7 +66,7 @@ impl Live {
         let choice = match self.sampler.next(logits, text, None) {
             Ok(choice) => choice,
             Err(e) => {
-                self.tell(Err(Error::Input(e.to_string())));
+                self.tell(Err(e.into()));
                 return Turn::Ended;
             }
         };

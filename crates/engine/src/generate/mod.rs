@@ -10,6 +10,7 @@ pub(crate) use worker::{Job, Worker};
 
 use crate::sample::{Logprobs, Params};
 use crate::{Error, Result};
+use sconce_ops::Device;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -91,17 +92,37 @@ pub enum Event {
 
 /// Events of one request, as they come. Dropping it cancels what is not done.
 pub struct Stream {
-    pub(crate) events: Receiver<Result<Event>>,
+    events: Receiver<Result<Event>>,
     /// While it is there, somebody listens.
-    pub(crate) _listener: Arc<()>,
-    pub(crate) left: usize,
+    _listener: Arc<()>,
+    about: About,
+    begun: Instant,
+    left: usize,
+}
+
+/// What a stream is told when it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    pub(crate) device: Device,
+    pub(crate) answers: usize,
     pub(crate) prompt_tokens: usize,
+    pub(crate) truncated: bool,
 }
 
 impl Stream {
+    /// Of what comes to `events`, as long as `listener` is there.
+    pub(crate) fn new(events: Receiver<Result<Event>>, listener: Arc<()>, about: About) -> Stream {
+        Stream { events, _listener: listener, about, begun: Instant::now(), left: about.answers }
+    }
+
     /// Tokens of the prompt.
     pub fn prompt_tokens(&self) -> usize {
-        self.prompt_tokens
+        self.about.prompt_tokens
+    }
+
+    /// Whether the input was longer than there is room for, and was cut.
+    pub fn truncated(&self) -> bool {
+        self.about.truncated
     }
 
     /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
@@ -111,9 +132,16 @@ impl Stream {
         }
         match self.events.recv_timeout(patience) {
             Err(RecvTimeoutError::Timeout) => Within::Nothing,
-            Err(RecvTimeoutError::Disconnected) => Within::Event(self.seen(gone())),
+            Err(RecvTimeoutError::Disconnected) => {
+                let gone = self.gone();
+                Within::Event(self.seen(gone))
+            }
             Ok(event) => Within::Event(self.seen(event)),
         }
+    }
+
+    fn gone(&self) -> Result<Event> {
+        Err(Error::Stopped { device: self.about.device, why: "no reason given".into() })
     }
 
     fn seen(&mut self, event: Result<Event>) -> Result<Event> {
@@ -127,13 +155,16 @@ impl Stream {
 
     /// All of it, once it is done.
     pub fn wait(self) -> Result<Generation> {
-        let (begun, prompt_tokens, answers) = (Instant::now(), self.prompt_tokens, self.left);
+        let (begun, About { prompt_tokens, answers, .. }) = (self.begun, self.about);
         let mut all: Vec<Answer> = (0..answers).map(|_| Answer::default()).collect();
         let mut first = None;
         for event in self {
             match event? {
                 Event::Text { answer, text, picks } => {
-                    first.get_or_insert_with(|| begun.elapsed());
+                    // What is echoed came before anything was computed.
+                    if !picks.is_empty() {
+                        first.get_or_insert_with(|| begun.elapsed());
+                    }
                     all[answer].text.push_str(&text);
                     all[answer].picks.extend(picks);
                 }
@@ -151,13 +182,9 @@ impl Iterator for Stream {
         if self.left == 0 {
             return None;
         }
-        let event = self.events.recv().unwrap_or_else(|_| gone());
+        let event = self.events.recv().unwrap_or_else(|_| self.gone());
         Some(self.seen(event))
     }
-}
-
-fn gone() -> Result<Event> {
-    Err(Error::Input("the model's thread is gone".into()))
 }
 
 /// What came of waiting a while.
@@ -189,8 +216,8 @@ pub struct Generation {
     pub answers: Vec<Answer>,
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
-    /// Until the first text came.
+    /// From the request until the first text came that is not the prompt's.
     pub first: Option<Duration>,
-    /// Until the end.
+    /// From the request until the end.
     pub took: Duration,
 }

@@ -47,6 +47,14 @@ const USUAL_CONTEXT: usize = 8192;
 /// Tokens that a step computes: prompts go in chunks of these, and those who decode wait no longer than that.
 const STEP_TOKENS: usize = 512;
 
+/// What a cache of no given size takes at most of the memory that weights leave free: one part of so many.
+const SHARE: u64 = 4;
+
+/// Tokens of a cache of no given size: every sequence may be of the longest, if `most` allows it; one may at any rate.
+fn ample(context: usize, sequences: usize, most: u64) -> usize {
+    context.saturating_mul(sequences).min(usize::try_from(most).unwrap_or(usize::MAX)).max(context)
+}
+
 /// Works out what the model in `root` takes on `device`, without reading a weight.
 pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wish) -> Result<LmPlan> {
     let ladder = Ladder::new(options.policy.clone());
@@ -75,31 +83,46 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     // Half precision halves what every token reads, and loses less than any block format of weights does.
     let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
     let cache_dtype = wish.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
-    let rows = wish.cache_tokens.unwrap_or(context).max(context);
-    let pages = rows.div_ceil(PAGE);
-    let rehearse = || -> Result<()> {
+    let row = shape.bytes(cache_dtype) as u64;
+    let cache_tokens = match wish.cache_tokens {
+        Some(n) if n < context => {
+            let what = format!("a cache of {n} tokens does not hold one sequence of {context}");
+            return Err(Error::Input(what + ": make it larger, or the context smaller"));
+        }
+        Some(n) => n,
+        None => {
+            let free = device.info().map_or(0, |info| info.free_bytes.saturating_sub(weights));
+            ample(context, wish.sequences, free / SHARE / row.max(1))
+        }
+    };
+    let pages = cache_tokens.div_ceil(PAGE);
+    let table: std::sync::Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
+    let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+    let rehearse = |pieces: &[Piece]| -> Result<()> {
         let cache = Cache::new(shape, pages * PAGE, cache_dtype, &place)?;
-        let booked = ladder.ledger.live();
-        ladder.ledger.reset_peak();
-        // The longest prompt's last chunk, and as many who decode.
-        let table: std::sync::Arc<[u32]> = (0..pages as u32).collect();
-        let chunk = step_tokens.min(context);
-        let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
-        loaded.run(&[piece(chunk)], &cache, &place)?;
-        let _ = booked;
+        loaded.run(pieces, &cache, &place)?;
         Ok(())
     };
-    let (rehearsed, run) = ladder.trace(rehearse);
+    // At the end of the longest text: a step that is one prompt's; and one where all but one write.
+    let writing = wish.sequences - 1;
+    let mut all = vec![piece(1); writing];
+    all.push(piece((step_tokens - writing).min(context)));
+    ladder.trace(|| rehearse(&[piece(step_tokens.min(context))])).0?;
+    let (rehearsed, run) = ladder.trace(|| rehearse(&all));
     rehearsed?;
     steps.extend(run);
-    let cache = (shape.bytes(cache_dtype) as u64).saturating_mul((pages * PAGE) as u64);
+    let cache = row.saturating_mul((pages * PAGE) as u64);
+    // Logits come to the CPU to be chosen from.
+    let rows = if device.is_gpu() { 0 } else { wish.sequences.saturating_mul(limits.vocabulary) };
+    let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     let plan = Plan {
         device,
         dtype: options.dtype,
         steps,
         weights,
         cache,
-        workspace: ladder.ledger.peak().saturating_sub(weights + cache),
+        cache_tokens: pages * PAGE,
+        workspace: ladder.ledger.peak().saturating_sub(weights + cache).saturating_add(copied),
         batch_tokens: step_tokens,
         max_tokens: context,
         dimension: loaded.encoder.hidden_size(),
@@ -233,5 +256,18 @@ pub(crate) fn root_of(files: &crate::source::Files) -> PathBuf {
     match &files.gguf {
         Some(parts) => parts.first().cloned().unwrap_or_else(|| files.dir.clone()),
         None => files.dir.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ample;
+
+    #[test]
+    fn a_cache_is_as_large_as_it_may_have_to_be_and_memory_allows() {
+        assert_eq!(ample(128, 64, u64::MAX), 8192);
+        assert_eq!(ample(128, 64, 1000), 1000);
+        assert_eq!(ample(128, 64, 0), 128);
+        assert_eq!(ample(128, 1, u64::MAX), 128);
     }
 }

@@ -1,42 +1,62 @@
-//! The thread that owns a language model: takes what is asked for, runs step after step, and tells everyone what came.
+//! What the thread that owns a language model holds: takes what is asked for, runs step after step, and tells everyone what came.
 
 use super::Event;
 use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
 use crate::kv::{Blocks, SeqId};
+use crate::run::{Owner, words};
 use crate::sample::Params;
-use crate::schedule::{self, Budget, Next, Sampled, Scheduler};
+use crate::schedule::{self, Budget, Next, Sampled, Scheduler, Step};
+use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
 use sconce_ops::{Cache, Ladder, Place};
-use std::any::Any;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::thread::JoinHandle;
-use tokenizers::Tokenizer;
 
 /// A request, ready to run.
 pub(crate) struct Job {
     pub(crate) tokens: Vec<u32>,
     pub(crate) params: Arc<Params>,
     pub(crate) ends: Ends,
+    /// Makes text of an answer, behind the prompt where it goes on from that.
+    pub(crate) detok: Detok,
+    /// Finds the stop texts in it.
+    pub(crate) stops: Stops,
     pub(crate) events: Sender<Result<Event>>,
     /// There as long as somebody listens.
     pub(crate) listener: Weak<()>,
 }
 
-/// The thread. Ends when dropped.
+/// The thread. When dropped it ends, once everyone who listens has the rest of their answers.
 pub(crate) struct Worker {
-    jobs: Option<Mutex<Sender<Job>>>,
-    thread: Option<JoinHandle<()>>,
+    jobs: Mutex<Sender<Job>>,
+    owner: Owner<RefCell<Running>>,
+}
+
+impl Worker {
+    /// Starts the thread, which loads and proves the model.
+    pub(crate) fn start(planned: &LmPlan, options: &LoadOptions, ladder: Arc<Ladder>) -> Result<Worker> {
+        let (jobs, inbox) = channel();
+        let (planned, options) = (planned.clone(), options.clone());
+        let make = move || Ok(RefCell::new(Running::load(&planned, &options, inbox)?));
+        Ok(Worker { owner: Owner::start(planned.plan.device, ladder, make)?, jobs: Mutex::new(jobs) })
+    }
+
+    /// Hands over a request; its events tell the rest.
+    pub(crate) fn submit(&self, job: Job) -> Result<()> {
+        // If the thread is gone, so is its end of the channel; the owner knows why.
+        let _ = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
+        self.owner.post(|running| running.borrow_mut().drive())
+    }
 }
 
 /// Answers that will go on from the same prompt.
 type Forks = Vec<(SeqId, Live)>;
 
-/// What the thread holds.
 struct Running {
     model: LmModel,
     place: Place,
@@ -44,70 +64,15 @@ struct Running {
     blocks: Blocks,
     scheduler: Scheduler,
     budget: Budget,
-    tokenizer: Arc<Tokenizer>,
+    inbox: Receiver<Job>,
     live: HashMap<SeqId, Live>,
     /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
     forks: HashMap<SeqId, Forks>,
     next: u64,
 }
 
-impl Worker {
-    /// Starts the thread, which loads and proves the model.
-    pub(crate) fn start(
-        planned: &LmPlan,
-        options: &LoadOptions,
-        ladder: Arc<Ladder>,
-        tokenizer: Arc<Tokenizer>,
-    ) -> Result<Worker> {
-        let (jobs, inbox) = channel();
-        let (ready, started) = channel();
-        let (planned, options) = (planned.clone(), options.clone());
-        let device = planned.plan.device;
-        let failed =
-            |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
-        let body = move || {
-            let _here = ladder.enter();
-            match catch_unwind(AssertUnwindSafe(|| Running::load(&planned, &options, tokenizer))) {
-                Ok(Ok(mut running)) => {
-                    let _ = ready.send(Ok(()));
-                    running.serve(&inbox);
-                }
-                Ok(Err(e)) => drop(ready.send(Err(e))),
-                Err(panic) => drop(ready.send(Err(Error::Panicked { device, why: words(&*panic) }))),
-            }
-        };
-        let pool = rayon::ThreadPoolBuilder::new()
-            .thread_name(move |i| format!("sconce {device} {i}"))
-            .build()
-            .map_err(|e| failed(&e))?;
-        let thread = std::thread::Builder::new()
-            .name(format!("sconce {device}"))
-            .spawn(move || pool.install(body))
-            .map_err(|e| failed(&e))?;
-        started.recv().unwrap_or_else(|_| Err(Error::Stopped { device, why: "it ended while loading".into() }))?;
-        Ok(Worker { jobs: Some(Mutex::new(jobs)), thread: Some(thread) })
-    }
-
-    /// Hands over a request; its events tell the rest.
-    pub(crate) fn submit(&self, job: Job) -> Result<()> {
-        let gone = || Error::Input("the model's thread is gone".into());
-        let jobs = self.jobs.as_ref().ok_or_else(gone)?;
-        jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| gone())
-    }
-}
-
-impl Drop for Worker {
-    fn drop(&mut self) {
-        // Closing the channel ends the loop; the model must be gone before its device is.
-        self.jobs = None;
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
 impl Running {
-    fn load(planned: &LmPlan, options: &LoadOptions, tokenizer: Arc<Tokenizer>) -> Result<Running> {
+    fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
         let root = &planned.plan.root;
         let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
@@ -119,49 +84,29 @@ impl Running {
         let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_dtype, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
-        let (live, forks) = (HashMap::new(), HashMap::new());
-        Ok(Running {
-            model,
-            place,
-            cache,
-            blocks,
-            scheduler: Scheduler::default(),
-            budget,
-            tokenizer,
-            live,
-            forks,
-            next: 0,
-        })
+        let (live, forks, scheduler) = (HashMap::new(), HashMap::new(), Scheduler::default());
+        Ok(Running { model, place, cache, blocks, scheduler, budget, inbox, live, forks, next: 0 })
     }
 
-    fn serve(&mut self, inbox: &Receiver<Job>) {
+    /// Runs until nothing is left to do. Who comes meanwhile joins in.
+    fn drive(&mut self) {
         loop {
+            while let Ok(job) = self.inbox.try_recv() {
+                self.take(job);
+            }
             if self.scheduler.is_idle() {
-                match inbox.recv() {
-                    Ok(job) => self.take(job),
-                    Err(_) => return,
-                }
+                return;
             }
-            loop {
-                match inbox.try_recv() {
-                    Ok(job) => self.take(job),
-                    Err(std::sync::mpsc::TryRecvError::Empty) => break,
-                    // Nobody can listen any more.
-                    Err(std::sync::mpsc::TryRecvError::Disconnected) => return,
-                }
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.step())) {
+                self.give_up(&words(&*panic));
             }
-            self.step();
         }
     }
 
     fn take(&mut self, job: Job) {
         let n = job.params.n.max(1) as usize;
-        let lives = (0..n).map(|answer| Live::new(answer, &job, self.tokenizer.clone())).collect::<Result<Vec<_>>>();
+        let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job)).collect();
         let Job { tokens, ends, events, .. } = job;
-        let lives = match lives {
-            Ok(lives) => lives,
-            Err(e) => return drop(events.send(Err(e))),
-        };
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
         let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n };
@@ -191,17 +136,7 @@ impl Running {
         if step.pieces.is_empty() {
             return;
         }
-        let run = || {
-            let tokens = |id| self.scheduler.tokens(id);
-            self.model.step(&step, &self.blocks, tokens, &self.cache, &self.place)
-        };
-        let result = catch_unwind(AssertUnwindSafe(run));
-        let mut logits = match result {
-            Ok(Ok(logits)) => logits,
-            Ok(Err(e)) => return self.fail(&step, &e.to_string()),
-            Err(panic) => return self.fail(&step, &format!("the model's thread panicked: {}", words(&*panic))),
-        };
-        let wanted: Vec<SeqId> = step.pieces.iter().filter(|p| p.sample).map(|p| p.sequence).collect();
+        let (mut logits, wanted) = self.logits(&step);
         let width = logits.len() / wanted.len().max(1);
         // Everyone's next token, on all threads: an answer needs nothing but its own row.
         let mut turns: Vec<(SeqId, Option<Live>, Forks)> = Vec::new();
@@ -235,6 +170,38 @@ impl Running {
         self.scheduler.commit(&mut self.blocks, sampled);
     }
 
+    /// Logits of a step, and whose they are. What fails together is tried one by one, and fails those alone that fail again.
+    fn logits(&mut self, step: &Step) -> (Vec<f32>, Vec<SeqId>) {
+        let wanted = |step: &Step| step.pieces.iter().filter(|p| p.sample).map(|p| p.sequence).collect::<Vec<_>>();
+        if step.pieces.len() > 1
+            && let Ok(logits) = self.run(step)
+        {
+            return (logits, wanted(step));
+        }
+        let (mut all, mut whose) = (Vec::new(), Vec::new());
+        for piece in &step.pieces {
+            // Nobody else writes to the pages that are copied for it.
+            let own = self.blocks.table(piece.sequence);
+            let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
+            let alone = Step { pieces: vec![piece.clone()], copies, ..Step::default() };
+            match self.run(&alone) {
+                Ok(logits) => {
+                    all.extend(logits);
+                    whose.extend(wanted(&alone));
+                }
+                Err(e) => self.fail(piece.sequence, e),
+            }
+        }
+        (all, whose)
+    }
+
+    fn run(&self, step: &Step) -> Result<Vec<f32>> {
+        let tokens = |id| self.scheduler.tokens(id);
+        let run = || self.model.step(step, &self.blocks, tokens, &self.cache, &self.place);
+        let device = self.place.device();
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }))
+    }
+
     fn keep(&mut self, id: SeqId, live: Live, turn: Turn) -> Next {
         match turn {
             Turn::Token(token) => {
@@ -245,20 +212,30 @@ impl Running {
         }
     }
 
-    /// A step that failed fails the sequences in it, and no others.
-    fn fail(&mut self, step: &schedule::Step, why: &str) {
-        for piece in &step.pieces {
-            let answers = self.forks.remove(&piece.sequence).unwrap_or_default();
-            let own = self.live.remove(&piece.sequence);
-            for live in own.into_iter().chain(answers.into_iter().map(|(_, live)| live)) {
-                live.fail(Error::Input(why.to_string()));
-            }
-            self.scheduler.cancel(piece.sequence);
+    /// Ends a sequence in the step that is under way. What it left in the cache is unknown, and is nobody's.
+    fn fail(&mut self, id: SeqId, error: Error) {
+        // Those that would go on from it have its listener, who is told once.
+        self.forks.remove(&id);
+        if let Some(live) = self.live.remove(&id) {
+            live.fail(error);
+        }
+        self.scheduler.abandon(&mut self.blocks, id);
+    }
+
+    /// A bug of ours outside of the model: nobody knows whose pages are whose, so everyone fails, and the books begin anew.
+    fn give_up(&mut self, why: &str) {
+        self.forks.clear();
+        let device = self.place.device();
+        for (_, live) in self.live.drain() {
+            live.fail(Error::Panicked { device, why: why.to_string() });
+        }
+        self.scheduler = Scheduler::default();
+        if let Ok(blocks) = Blocks::new(self.blocks.count() as u32, self.blocks.size() as u32) {
+            self.blocks = blocks;
         }
     }
 }
 
-fn words(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str).or(panic.downcast_ref::<&str>().copied());
-    text.unwrap_or("no message").to_string()
-}
+#[cfg(test)]
+#[path = "worker_tests.rs"]
+mod tests;

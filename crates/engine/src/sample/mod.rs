@@ -66,6 +66,15 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl From<Failure> for crate::Error {
+    fn from(failure: Failure) -> crate::Error {
+        match failure {
+            Failure::Empty | Failure::NotFinite { .. } => crate::Error::Unsound(failure.to_string()),
+            Failure::NothingAllowed => crate::Error::Input(failure.to_string()),
+        }
+    }
+}
+
 /// A chosen token.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Choice {

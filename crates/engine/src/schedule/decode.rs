@@ -78,6 +78,16 @@ impl Scheduler {
         }
     }
 
+    /// Ends a sequence whose piece of the step in flight failed: its blocks hold what nobody knows, and are known to nobody.
+    /// The others can be committed.
+    pub(crate) fn abandon(&mut self, blocks: &mut Blocks, sequence: SeqId) {
+        self.flying.retain(|piece| piece.sequence != sequence);
+        self.running.retain(|id| *id != sequence);
+        if self.sequences.remove(&sequence).is_some() {
+            blocks.free(sequence);
+        }
+    }
+
     /// The tokens of a sequence so far; `None` if it has ended.
     pub(crate) fn tokens(&self, sequence: SeqId) -> Option<&[u32]> {
         self.sequences.get(&sequence).map(|s| s.tokens.as_slice())

@@ -163,6 +163,26 @@ fn a_step_that_failed_is_taken_back() {
     assert_eq!(blocks.free_blocks(), 8);
 }
 
+#[test]
+fn a_piece_that_failed_leaves_nothing_behind() {
+    let mut blocks = Blocks::new(10, 4).unwrap();
+    let mut scheduler = Scheduler::default();
+    let budget = Budget { tokens: 50, sequences: 3 };
+    scheduler.submit(request(A, &[9, 9, 9, 9, 9], 8), &blocks).unwrap();
+    scheduler.submit(request(B, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
+    let step = scheduler.step(&mut blocks, budget);
+    scheduler.abandon(&mut blocks, B);
+    assert_eq!(scheduler.commit(&mut blocks, all(&step, 7)), []);
+    assert_eq!((scheduler.tokens(A).unwrap().len(), scheduler.tokens(B)), (6, None));
+    // The same text is computed from its beginning.
+    scheduler.submit(request(C, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
+    let step = scheduler.step(&mut blocks, budget);
+    assert_eq!(pieces(&step), [(A, 5..6, true), (C, 0..5, true)]);
+    scheduler.commit(&mut blocks, vec![]);
+    assert!(scheduler.is_idle());
+    assert_eq!(blocks.free_blocks(), 10);
+}
+
 // Random workloads against a model whose cache is real enough to notice any wrong slot: a slot holds a digest of the whole
 // text up to its position, which the model makes from the digest in the slot before it.
 

@@ -2,115 +2,30 @@
 
 mod advice;
 mod model;
+mod options;
 mod task;
 mod worker;
 
-use crate::generate::{self, Ends, Finish, Stream, root_of};
+use crate::generate::{self, About, Ends, Finish, Stream, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::run::Owner;
-use crate::sample::{BeamOptions, Beams, EarlyStopping, Hypothesis, Params};
+use crate::sample::{BeamOptions, Beams, Hypothesis, Params};
 use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::lm::Words;
+use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
-use sconce_ops::{Counted, DType, Device, Ladder};
+pub use options::{Answers, BeamSearch, Search, Seq2SeqOptions, Seq2SeqRoom, Written};
+use sconce_ops::{Counted, Device, Ladder};
 use std::cell::RefCell;
+use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use task::{How, Job};
 use worker::Running;
-
-/// How much room such a model is to have.
-#[derive(Clone, Copy, Debug)]
-pub struct Seq2SeqRoom {
-    /// The longest input, in tokens; what is longer is cut, and said to be. `None`: what the model was trained with.
-    pub input: Option<usize>,
-    /// The longest answer, in tokens.
-    pub output: usize,
-    /// The most answers that are written at once; every beam counts as one.
-    pub sequences: usize,
-    /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
-    pub cache_dtype: Option<DType>,
-}
-
-impl Default for Seq2SeqRoom {
-    fn default() -> Seq2SeqRoom {
-        Seq2SeqRoom { input: None, output: 256, sequences: 16, cache_dtype: None }
-    }
-}
-
-/// How an answer is found.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Search {
-    /// Token by token. A temperature of 0 takes the most likely each time.
-    Sample(Params),
-    /// The likeliest whole answers.
-    Beams(BeamSearch),
-}
-
-impl Search {
-    /// The most likely token each time.
-    pub fn greedy() -> Search {
-        Search::Sample(Params { temperature: 0.0, ..Params::default() })
-    }
-}
-
-/// A search for the likeliest answers, as transformers' `generate` does it.
-#[derive(Clone, Debug, PartialEq)]
-pub struct BeamSearch {
-    /// Answers that are followed at once.
-    pub num_beams: usize,
-    /// An answer's score is the logarithm of its probability over its length to this power: above 0 favours long ones.
-    pub length_penalty: f32,
-    /// When to stop looking for better ones.
-    pub early_stopping: EarlyStopping,
-    /// Answers to give, the best first.
-    pub num_return_sequences: usize,
-}
-
-impl Default for BeamSearch {
-    fn default() -> BeamSearch {
-        BeamSearch { num_beams: 4, length_penalty: 1.0, early_stopping: EarlyStopping::No, num_return_sequences: 1 }
-    }
-}
-
-/// What is asked for, of all inputs of a call alike.
-#[derive(Clone, Debug, Default)]
-pub struct Seq2SeqOptions {
-    /// How answers are found; `None`: as the model's own files recommend.
-    pub search: Option<Search>,
-    /// The most tokens of an answer; `None`: what the model's files recommend, or as many as there is room for.
-    pub max_tokens: Option<usize>,
-    /// Whether an answer goes on behind the model's own end.
-    pub ignore_end: bool,
-}
-
-/// An answer.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Written {
-    /// Its text.
-    pub text: String,
-    /// Its tokens, without those that begin and end every answer.
-    pub ids: Vec<u32>,
-    /// Of a beam search: the logarithm of its probability over its length to the penalty.
-    pub score: Option<f32>,
-    /// Why it ended.
-    pub finish: Finish,
-}
-
-/// What came of one input.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Answers {
-    /// The answers, the best first.
-    pub answers: Vec<Written>,
-    /// Tokens of the input.
-    pub input_tokens: usize,
-    /// Whether the input was longer, and was cut.
-    pub truncated: bool,
-}
 
 /// A model that reads a text and writes another, loaded and proven.
 ///
@@ -148,7 +63,8 @@ impl Seq2Seq {
 
     /// What the model will take on `device`, without loading it.
     pub fn plan_on(device: Device, files: &Files, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Plan> {
-        Ok(model::plan(&root_of(files), device, options, room)?.plan)
+        let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
+        plan(&root_of(files), device, options, room)
     }
 
     fn on(
@@ -169,9 +85,9 @@ impl Seq2Seq {
         advice.notes.iter().for_each(|note| progress.note(note));
         let ladder = Ladder::new(options.policy.clone());
         let (jobs, inbox) = channel();
-        let (planned, tokenizer, start) = (layout.clone(), words.parsed.clone(), advice.start);
+        let (planned, start) = (layout.clone(), advice.start);
         let owner = Owner::start(device, ladder.clone(), move || {
-            Ok(RefCell::new(Running::load(&planned, &options, (tokenizer, start), inbox)?))
+            Ok(RefCell::new(Running::load(&planned, &options, start, inbox)?))
         })?;
         Ok(Seq2Seq { words, advice, layout, files: files.clone(), ladder, jobs: Mutex::new(jobs), owner })
     }
@@ -210,43 +126,47 @@ impl Seq2Seq {
         self.run(inputs.iter().map(|ids| (ids.clone(), false)).collect(), options)
     }
 
-    /// The answers to one text as they come, token by token; a beam search knows its answers only at its end. Dropping the
-    /// stream cancels it.
+    /// The answers to one text as they come, token by token; a beam search knows its answers only at its end. A text that is
+    /// too long is cut, and the stream says so. Dropping the stream cancels it.
     pub fn stream(&self, text: &str, options: &Seq2SeqOptions) -> Result<Stream> {
-        let (ids, _) = self.encode(text)?;
-        match self.wish(options)? {
-            Wish { search: Search::Beams(_), .. } => {
-                let what = "a beam search knows its answers only when it is done, and cannot be streamed; use generate, or \
-                            sample";
-                Err(Error::Input(what.into()))
-            }
-            Wish { search: Search::Sample(params), most } => {
-                let stream = self.sampled(ids, params, (most, options.ignore_end))?;
-                self.go()?;
-                Ok(stream)
-            }
+        let wish = self.wish(options)?;
+        if matches!(wish.search, Search::Beams(_)) {
+            let what =
+                "a beam search knows its answers only when it is done, and cannot be streamed; use generate, or sample";
+            return Err(Error::Input(what.into()));
+        }
+        let (job, asked) = self.asked(self.encode(text)?, &wish)?;
+        self.submit([job])?;
+        match asked {
+            Asked::Stream(stream) => Ok(stream),
+            Asked::Beams(_) => Err(Error::Input("a beam search cannot be streamed".into())),
         }
     }
 
+    /// Begins to write the answers to one text, and does not wait for them: others may join in meanwhile.
+    pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Writing<'_>> {
+        let (ids, truncated) = self.encode(text)?;
+        let input_tokens = ids.len();
+        let (job, asked) = self.asked((ids, truncated), &self.wish(options)?)?;
+        self.submit([job])?;
+        Ok(Writing { model: self, asked, input_tokens, truncated })
+    }
+
+    /// Nothing is begun unless all can be.
     fn run(&self, inputs: Vec<(Vec<u32>, bool)>, options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
-        let Wish { search, most } = self.wish(options)?;
-        let asked = inputs.into_iter().enumerate().map(|(i, (ids, truncated))| {
+        let wish = self.wish(options)?;
+        let (mut jobs, mut all) = (Vec::new(), Vec::new());
+        for (i, (ids, truncated)) in inputs.into_iter().enumerate() {
             let input_tokens = ids.len();
-            let asked = match &search {
-                Search::Sample(params) => {
-                    self.sampled(ids, params.clone(), (most, options.ignore_end)).map(Asked::Stream)
-                }
-                Search::Beams(beams) => self.searched(ids, beams, (most, options.ignore_end)).map(Asked::Beams),
-            };
-            Ok((asked.map_err(|e| Error::Text { text: i, why: e.to_string() })?, input_tokens, truncated))
-        });
-        let asked = asked.collect::<Result<Vec<_>>>()?;
-        self.go()?;
-        let outputs = asked.into_iter().enumerate().map(|(i, (asked, input_tokens, truncated))| {
-            let answers = self.answers(asked).map_err(|e| Error::Text { text: i, why: e.to_string() })?;
-            Ok(Answers { answers, input_tokens, truncated })
-        });
-        outputs.collect()
+            let asked = self.asked((ids, truncated), &wish);
+            let (job, asked) = asked.map_err(|e| Error::Text { text: i, why: e.to_string() })?;
+            jobs.push(job);
+            all.push(Writing { model: self, asked, input_tokens, truncated });
+        }
+        self.submit(jobs)?;
+        let of =
+            |(i, writing): (usize, Writing)| writing.wait().map_err(|e| Error::Text { text: i, why: e.to_string() });
+        all.into_iter().enumerate().map(of).collect()
     }
 
     /// What the options come to.
@@ -269,45 +189,11 @@ impl Seq2Seq {
                 format!("{width} answers at once, and there is room for {sequences}: ask for fewer, or load with more");
             return Err(Error::Input(what));
         }
-        Ok(Wish { search, most })
+        Ok(Wish { search, most, ignore_end: options.ignore_end })
     }
 
-    fn sampled(&self, ids: Vec<u32>, params: Params, (most, ignore_end): (usize, bool)) -> Result<Stream> {
-        let (events, inbox) = channel();
-        let listener = Arc::new(());
-        let (answers, prompt_tokens) = (params.n.max(1) as usize, ids.len());
-        let ends = if ignore_end { Arc::default() } else { self.words.ends.clone() };
-        // What is written begins with a token of its own: to penalties it is the prompt.
-        let job = generate::Job {
-            tokens: vec![self.advice.start],
-            params: Arc::new(params),
-            ends: Ends { tokens: ends, stop: Arc::default(), most },
-            events,
-            listener: Arc::downgrade(&listener),
-        };
-        self.submit(ids, most, How::Sample(job))?;
-        Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
-    }
-
-    fn searched(&self, ids: Vec<u32>, search: &BeamSearch, (most, ignore_end): (usize, bool)) -> Result<Found> {
-        let ends = if ignore_end { Vec::new() } else { self.words.ends.iter().copied().collect() };
-        let beams = Beams::new(BeamOptions {
-            beams: search.num_beams,
-            length_penalty: search.length_penalty,
-            early_stopping: search.early_stopping,
-            answers: search.num_return_sequences,
-            ends,
-            most,
-        });
-        let (found, inbox) = channel();
-        let listener = Arc::new(());
-        let beams = Box::new(beams.map_err(Error::Input)?);
-        let how = How::Beams { beams, width: search.num_beams, found, listener: Arc::downgrade(&listener) };
-        self.submit(ids, most, how)?;
-        Ok(Found { inbox, _listener: listener })
-    }
-
-    fn submit(&self, ids: Vec<u32>, most: usize, how: How) -> Result<()> {
+    /// A job, and where its answers will come.
+    fn asked(&self, (ids, truncated): (Vec<u32>, bool), wish: &Wish) -> Result<(Job, Asked)> {
         let (longest, vocabulary) = (self.layout.input, self.layout.plan.vocabulary);
         if ids.is_empty() || ids.len() > longest {
             return Err(Error::Input(format!("{} tokens to read: there is room for 1 to {longest}", ids.len())));
@@ -316,12 +202,56 @@ impl Seq2Seq {
             let what = format!("token {id} is beyond the model's {vocabulary} words");
             return Err(Error::Input(what + "; do tokenizer and model belong together?"));
         }
-        let jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
-        jobs.send(Job { ids, most, how }).map_err(|_| Error::Input("the model's thread is gone".into()))
+        let (how, asked) = match &wish.search {
+            Search::Sample(params) => self.sampled(params, wish, (ids.len(), truncated)),
+            Search::Beams(search) => self.searched(search, wish)?,
+        };
+        Ok((Job { ids, most: wish.most, how }, asked))
     }
 
-    /// Has the thread look at what was submitted.
-    fn go(&self) -> Result<()> {
+    fn sampled(&self, params: &Params, wish: &Wish, (prompt_tokens, truncated): (usize, bool)) -> (How, Asked) {
+        let (events, inbox) = channel();
+        let listener = Arc::new(());
+        let ends = if wish.ignore_end { Arc::default() } else { self.words.ends.clone() };
+        let (device, answers) = (self.layout.plan.device, params.n.max(1) as usize);
+        // What is written begins with a token of its own: to penalties it is the prompt.
+        let how = How::Sample(generate::Job {
+            tokens: vec![self.advice.start],
+            params: Arc::new(params.clone()),
+            ends: Ends { tokens: ends, stop: Arc::default(), most: wish.most },
+            detok: Detok::new(self.words.parsed.clone(), true),
+            stops: Stops::default(),
+            events,
+            listener: Arc::downgrade(&listener),
+        });
+        let about = About { device, answers, prompt_tokens, truncated };
+        (how, Asked::Stream(Stream::new(inbox, listener, about)))
+    }
+
+    fn searched(&self, search: &BeamSearch, wish: &Wish) -> Result<(How, Asked)> {
+        let ends = if wish.ignore_end { Vec::new() } else { self.words.ends.iter().copied().collect() };
+        let beams = Beams::new(BeamOptions {
+            beams: search.num_beams,
+            length_penalty: search.length_penalty,
+            early_stopping: search.early_stopping,
+            answers: search.num_return_sequences,
+            ends,
+            most: wish.most,
+        });
+        let (found, inbox) = channel();
+        let listener = Arc::new(());
+        let beams = Box::new(beams.map_err(Error::Input)?);
+        let how = How::Beams { beams, width: search.num_beams, found, listener: Arc::downgrade(&listener) };
+        Ok((how, Asked::Beams(Found { inbox, _listener: listener })))
+    }
+
+    /// Hands jobs over and has the thread look at them.
+    fn submit(&self, jobs: impl IntoIterator<Item = Job>) -> Result<()> {
+        {
+            let inbox = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+            // If the thread is gone, so is its end of the channel; the owner knows why.
+            jobs.into_iter().for_each(|job| drop(inbox.send(job)));
+        }
         self.owner.post(|running| running.borrow_mut().drive())
     }
 
@@ -335,7 +265,8 @@ impl Seq2Seq {
                 Ok(stream.wait()?.answers.into_iter().map(written).collect())
             }
             Asked::Beams(found) => {
-                let gone = |_| Err(Error::Input("the model's thread is gone".into()));
+                let device = self.layout.plan.device;
+                let gone = |_| Err(Error::Stopped { device, why: "no reason given".into() });
                 let found = found.inbox.recv().unwrap_or_else(gone)?;
                 found.into_iter().map(|hypothesis| self.written(hypothesis)).collect()
             }
@@ -352,10 +283,32 @@ impl Seq2Seq {
     }
 }
 
+/// What the model in `root` will take on `device`.
+pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Plan> {
+    Ok(model::plan(root, device, options, room)?.plan)
+}
+
 /// What options come to, with defaults filled in.
 struct Wish {
     search: Search,
     most: usize,
+    ignore_end: bool,
+}
+
+/// Answers to one text that are being written. Dropping it cancels them.
+pub struct Writing<'a> {
+    model: &'a Seq2Seq,
+    asked: Asked,
+    input_tokens: usize,
+    truncated: bool,
+}
+
+impl Writing<'_> {
+    /// The answers, once they are done.
+    pub fn wait(self) -> Result<Answers> {
+        let Writing { model, asked, input_tokens, truncated } = self;
+        Ok(Answers { answers: model.answers(asked)?, input_tokens, truncated })
+    }
 }
 
 /// Where the answers to an input will come.

@@ -99,6 +99,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         steps,
         weights,
         cache,
+        cache_tokens: (read + written) * PAGE,
         workspace: ladder.ledger.peak().saturating_sub(weights + cache),
         batch_tokens,
         max_tokens: input,

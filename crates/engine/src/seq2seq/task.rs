@@ -5,9 +5,8 @@ use crate::generate::{self, Live, Turn};
 use crate::kv::SeqId;
 use crate::sample::{Beams, Continued, Hypothesis, log_softmax};
 use crate::{Error, Result};
+use std::sync::Weak;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
-use tokenizers::Tokenizer;
 
 /// An input, ready to be read, and what is to be made of it.
 pub(super) struct Job {
@@ -35,6 +34,14 @@ impl Job {
         match &self.how {
             How::Sample(job) => job.params.n.max(1) as usize,
             How::Beams { width, .. } => *width,
+        }
+    }
+
+    /// Whether nobody listens any more.
+    pub(super) fn gone(&self) -> bool {
+        match &self.how {
+            How::Sample(job) => job.listener.upgrade().is_none(),
+            How::Beams { listener, .. } => listener.upgrade().is_none(),
         }
     }
 
@@ -76,16 +83,13 @@ enum Kind {
 
 impl Task {
     /// An input that is in its pages, whose answers may come to `pages`; the caller adds [`Task::first`] rows.
-    pub(super) fn new(job: Job, tokenizer: &Arc<Tokenizer>, (input, at): (SeqId, Where), pages: usize) -> Result<Task> {
+    pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Task {
         let width = job.width();
         let kind = match job.how {
-            How::Sample(job) => {
-                let lives = (0..width).map(|answer| Live::new(answer, &job, tokenizer.clone()));
-                Kind::Sample(lives.collect::<Result<_>>()?)
-            }
+            How::Sample(job) => Kind::Sample((0..width).map(|answer| Live::new(answer, &job)).collect()),
             How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },
         };
-        Ok(Task { input, at, pages, width, rows: Vec::new(), kind })
+        Task { input, at, pages, width, rows: Vec::new(), kind }
     }
 
     /// Sequences that it begins with: beams are one until their first token.
@@ -115,7 +119,7 @@ impl Task {
                 if !logits.iter().all(|l| l.is_finite()) {
                     *beams = None;
                     let what = "the model's numbers overflow in this dtype: try bf16 or f32";
-                    let _ = found.send(Err(Error::Input(what.into())));
+                    let _ = found.send(Err(Error::Unsound(what.into())));
                     return Vec::new();
                 }
                 let Some(search) = beams else { return Vec::new() };
@@ -141,10 +145,15 @@ impl Task {
     }
 
     /// Tells an error that ends it.
-    pub(super) fn fail(&self, why: &str) {
+    pub(super) fn fail(&self, error: Error) {
         match &self.kind {
-            Kind::Sample(lives) => lives.iter().for_each(|live| live.fail(Error::Input(why.into()))),
-            Kind::Beams { found, .. } => drop(found.send(Err(Error::Input(why.into())))),
+            // All have the same listener, who is told once.
+            Kind::Sample(lives) => {
+                if let Some(live) = lives.first() {
+                    live.fail(error);
+                }
+            }
+            Kind::Beams { found, .. } => drop(found.send(Err(error))),
         }
     }
 }

@@ -18,7 +18,6 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
-use tokenizers::Tokenizer;
 
 pub(super) struct Running {
     model: Whole,
@@ -29,7 +28,6 @@ pub(super) struct Running {
     /// Tokens that are read at once, and sequences that are written.
     batch_tokens: usize,
     sequences: usize,
-    tokenizer: Arc<Tokenizer>,
     /// By which every answer begins.
     start: u32,
     inbox: Receiver<Job>,
@@ -39,12 +37,7 @@ pub(super) struct Running {
 }
 
 impl Running {
-    pub(super) fn load(
-        layout: &Layout,
-        options: &LoadOptions,
-        (tokenizer, start): (Arc<Tokenizer>, u32),
-        inbox: Receiver<Job>,
-    ) -> Result<Running> {
+    pub(super) fn load(layout: &Layout, options: &LoadOptions, start: u32, inbox: Receiver<Job>) -> Result<Running> {
         let place = Place::open(layout.plan.device)?;
         let (model, _) = Whole::load(&layout.plan.root, options, layout.keep, &place)?;
         {
@@ -59,20 +52,7 @@ impl Running {
         let (read, written) = (kept(layout.read)?, kept(layout.written)?);
         let (batch_tokens, sequences) = (layout.plan.batch_tokens, layout.sequences);
         let (waiting, tasks) = (VecDeque::new(), Vec::new());
-        Ok(Running {
-            model,
-            place,
-            read,
-            written,
-            batch_tokens,
-            sequences,
-            tokenizer,
-            start,
-            inbox,
-            waiting,
-            tasks,
-            next: 0,
-        })
+        Ok(Running { model, place, read, written, batch_tokens, sequences, start, inbox, waiting, tasks, next: 0 })
     }
 
     /// Runs until nothing is left to do. Who comes meanwhile joins in.
@@ -83,6 +63,7 @@ impl Running {
             }
             let gone: Vec<Task> = self.tasks.extract_if(.., |task| task.gone()).collect();
             gone.iter().for_each(|task| self.forget(task));
+            self.waiting.retain(|job| !job.gone());
             // Who was let in before has nothing to do with what is read now.
             self.guarded(self.tasks.len(), Running::admit);
             if self.tasks.is_empty() && self.waiting.is_empty() {
@@ -94,13 +75,16 @@ impl Running {
 
     /// What fails fails the tasks from `first` on: nobody knows whose numbers are whole.
     fn guarded(&mut self, first: usize, f: impl FnOnce(&mut Running) -> Result<()>) {
-        let why = match catch_unwind(AssertUnwindSafe(|| f(self))) {
-            Ok(Ok(())) => return,
-            Ok(Err(e)) => e.to_string(),
-            Err(panic) => format!("internal error, please report it: {}", words(&*panic)),
+        let device = self.place.device();
+        let result = catch_unwind(AssertUnwindSafe(|| f(self)));
+        let result = result.unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }));
+        let Err(why) = result else { return };
+        let why = match &why {
+            Error::Panicked { why, .. } => why.clone(),
+            other => other.to_string(),
         };
         for task in self.tasks.split_off(first.min(self.tasks.len())) {
-            task.fail(&why);
+            task.fail(Error::Panicked { device, why: why.clone() });
             self.forget(&task);
         }
     }
@@ -139,7 +123,7 @@ impl Running {
             let table: Arc<[u32]> = self.read.1.table(input).into();
             inputs.push((table.clone(), job.ids.clone()));
             tokens += length;
-            let mut task = Task::new(job, &self.tokenizer, (input, (table, length)), pages)?;
+            let mut task = Task::new(job, (input, (table, length)), pages);
             for _ in 0..task.first() {
                 let id = self.name();
                 self.written.1.allocate(id, &[]);

@@ -68,6 +68,7 @@ impl Bench {
         let files = resolve(&self.model.model.parse()?, &options.source, report)?;
         match Kind::of(root(&files))? {
             Kind::Generate => self.time_language(&files, &options, report),
+            Kind::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
             _ => self.time_model(report),
         }
     }

@@ -1,7 +1,8 @@
-//! `sconce generate`: texts that a language model goes on from.
+//! `sconce generate`: texts that a language model goes on from, or that a model reads to write another.
 
 mod prompts;
 mod results;
+mod speaker;
 
 use super::{ran_line, with_ran};
 use crate::Failure;
@@ -13,9 +14,10 @@ use crate::sampling::Sampling;
 use crate::told::{Interrupt, tell};
 use clap::Args;
 use prompts::{Input, Prompt, Wanted};
-use results::{Made, Outcome};
-use sconce_engine::{Llm, Stream};
+use results::Outcome;
+use sconce_engine::Stream;
 use serde_json::{Value, json};
+use speaker::{Begun, Speaker};
 use std::collections::VecDeque;
 use std::io::Write;
 use std::process::ExitCode;
@@ -25,7 +27,7 @@ use std::time::Instant;
 /// others must be there to run.
 const AHEAD: usize = 16;
 
-/// Go on from prompts with a language model.
+/// Go on from prompts with a language model, or write what T5 and its kin make of them.
 ///
 /// One prompt is answered as it comes; Ctrl-C ends the answer. Several run together, and their answers come in the order of
 /// the prompts. A line that cannot be answered fails alone, and the exit code is 1.
@@ -34,7 +36,8 @@ const AHEAD: usize = 16;
     sconce generate -m smollm \"The capital of France is\" --max-tokens 16\n  \
     sconce generate -m smollm -f prompts.txt --max-tokens 64 -o answers.jsonl\n  \
     echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"temperature\": 0.7}' | \
-    sconce generate -m smollm --jsonl --json")]
+    sconce generate -m smollm --jsonl --json\n  \
+    sconce generate -m google/flan-t5-small --beams 4 \"Translate to German: The house is wonderful.\"")]
 pub(crate) struct Generate {
     #[command(flatten)]
     input: Input,
@@ -44,19 +47,18 @@ pub(crate) struct Generate {
     sampling: Sampling,
     #[command(flatten)]
     wanted: Wanted,
-    /// The most answers that are worked on at once.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
-    parallel: usize,
+    /// The most answers that are worked on at once; by default 64, and 16 of a model that reads a text and writes another.
+    #[arg(long, value_name = "N", value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    parallel: Option<usize>,
     #[command(flatten)]
     output: Output,
 }
 
 /// A prompt that was handed over.
-struct Asked {
+struct Asked<'a> {
     text: Text,
     id: Option<Value>,
-    seed: u64,
-    stream: Result<Stream, String>,
+    begun: Result<(Begun<'a>, Option<u64>), Failure>,
 }
 
 impl Generate {
@@ -65,34 +67,36 @@ impl Generate {
         self.sampling.check()?;
         let mut prompts = self.input.prompts()?;
         let only = if self.input.is_one() { prompts.next().transpose()? } else { None };
-        let llm = self.model.load(report, self.parallel)?;
-        match only {
-            Some(prompt) if self.output.is_shown() && prompt.wanted.over(self.wanted).n.unwrap_or(1) == 1 => {
-                self.show(&llm, &prompt, report)
-            }
-            Some(prompt) => self.batch(&llm, std::iter::once(Ok(prompt)), report),
-            None => self.batch(&llm, prompts, report),
+        let model = Speaker::load(&self, only.as_ref(), report)?;
+        let Some(prompt) = only else { return self.batch(&model, prompts, report) };
+        match self.output.is_shown() {
+            true => match model.stream(&prompt, &self)? {
+                Some(stream) => Self::show(&model, stream, report),
+                None => self.batch(&model, std::iter::once(Ok(prompt)), report),
+            },
+            false => self.batch(&model, std::iter::once(Ok(prompt)), report),
         }
     }
 
     /// The one answer, as it comes.
-    fn show(&self, llm: &Llm, prompt: &Prompt, report: &Report) -> Result<ExitCode, Failure> {
+    fn show(model: &Speaker, stream: Stream, report: &Report) -> Result<ExitCode, Failure> {
         let interrupt = Interrupt::install()?;
-        let stream = self.start(llm, prompt).0?;
         let mut out = std::io::stdout();
+        let cut = stream.truncated();
         let told = tell(stream, &interrupt, &mut out)?;
         if !told.text.ends_with('\n') {
             writeln!(out)?;
         }
+        warn_of_cuts(usize::from(cut), 1, model, report);
         told.say_speed(report);
-        report.say(&ran_line(llm));
+        report.say(&ran_line(model.loaded()));
         Ok(ExitCode::SUCCESS)
     }
 
     /// All of them together.
     fn batch(
         &self,
-        llm: &Llm,
+        model: &Speaker,
         mut prompts: impl Iterator<Item = Result<Prompt, Failure>>,
         report: &Report,
     ) -> Result<ExitCode, Failure> {
@@ -103,22 +107,25 @@ impl Generate {
         };
         let (bar, begun) = (report.bar(template, self.input.bytes()), Instant::now());
         let (mut waiting, mut done, mut failed) = (VecDeque::new(), 0usize, 0usize);
-        let (mut read, mut wrote) = (0usize, 0usize);
+        let (mut read, mut wrote, mut cut) = (0usize, 0usize, 0usize);
+        let ahead = model.loaded().plan().most_sequences.saturating_mul(AHEAD);
         loop {
-            while waiting.len() < self.parallel.saturating_mul(AHEAD)
+            while waiting.len() < ahead
                 && let Some(prompt) = prompts.next()
             {
-                waiting.push_back(self.ask(llm, prompt));
+                waiting.push_back(self.ask(model, prompt));
             }
-            let Some(Asked { text, id, seed, stream }) = waiting.pop_front() else { break };
-            let made = match stream.and_then(|stream| stream.wait().map_err(|e| e.to_string())) {
-                Ok(generation) => {
-                    read += generation.prompt_tokens;
-                    wrote += generation.answers.iter().map(|a| a.picks.len()).sum::<usize>();
-                    Ok(Made::new(llm, generation, seed)?)
+            let Some(Asked { text, id, begun }) = waiting.pop_front() else { break };
+            let made = match begun.and_then(|(begun, seed)| model.wait(begun, seed)) {
+                Ok(made) => {
+                    read += made.read;
+                    wrote += made.wrote;
+                    cut += usize::from(made.truncated);
+                    Ok(made)
                 }
                 Err(why) => {
                     failed += 1;
+                    let why = why.to_string();
                     bar.suspend(|| report.error(&located(&text.origin, &why)));
                     Err(why)
                 }
@@ -132,11 +139,12 @@ impl Generate {
         }
         bar.finish_and_clear();
         let about = json!({"failed": failed, "usage": results::usage(read, wrote)});
-        writer.finish(&with_ran(about, llm))?;
+        writer.finish(&with_ran(about, model.loaded()))?;
+        warn_of_cuts(cut, done, model, report);
         let (s, seconds) = (if done == 1 { "" } else { "s" }, begun.elapsed().as_secs_f64());
         let rate = wrote as f64 / seconds;
         let counts = format!("{done} prompt{s} of {read} tokens, {wrote} new tokens in {seconds:.2} s, {rate:.1}/s");
-        report.say(&format!("{counts}, on {}", ran_line(llm)));
+        report.say(&format!("{counts}, on {}", ran_line(model.loaded())));
         if failed > 0 {
             report.error(&format!("{failed} of {done} prompts failed"));
             return Ok(ExitCode::FAILURE);
@@ -145,28 +153,27 @@ impl Generate {
     }
 
     /// Hands a prompt over; what is wrong with it is told when its turn comes.
-    fn ask(&self, llm: &Llm, prompt: Result<Prompt, Failure>) -> Asked {
+    fn ask<'a>(&self, model: &'a Speaker, prompt: Result<Prompt, Failure>) -> Asked<'a> {
         match prompt {
             Ok(prompt) => {
-                let (stream, seed) = self.start(llm, &prompt);
-                let stream = stream.map_err(|e| e.to_string());
+                let begun = model.begin(&prompt, self);
                 let Prompt { id, origin, bytes, .. } = prompt;
-                Asked { text: Text { text: String::new(), object: None, origin, bytes }, id, seed, stream }
+                Asked { text: Text { text: String::new(), object: None, origin, bytes }, id, begun }
             }
             // An unreadable line says itself where it stands.
             Err(e) => {
                 let text = Text { text: String::new(), object: None, origin: String::new(), bytes: 0 };
-                Asked { text, id: None, seed: 0, stream: Err(e.to_string()) }
+                Asked { text, id: None, begun: Err(e) }
             }
         }
     }
+}
 
-    fn start(&self, llm: &Llm, prompt: &Prompt) -> (sconce_engine::Result<Stream>, u64) {
-        let sampling = prompt.sampling.clone().over(&self.sampling);
-        let wanted = prompt.wanted.over(self.wanted);
-        let request = wanted.of(sampling.request(llm.params()));
-        let seed = request.params.as_ref().map_or(0, |p| p.seed);
-        (prompt.begin.start(llm, request), seed)
+/// Says that texts were longer than there is room for.
+fn warn_of_cuts(cut: usize, of: usize, model: &Speaker, report: &Report) {
+    if cut > 0 {
+        let most = model.loaded().plan().max_tokens;
+        report.warn(&format!("{cut} of {of} texts are longer than {most} tokens and were cut"));
     }
 }
 

@@ -32,15 +32,19 @@ pub(super) struct Wanted {
     /// Answers to each prompt.
     #[arg(short, value_name = "N")]
     pub(super) n: Option<u32>,
+    /// Look for the likeliest whole answer among so many that are followed at once, with a model that reads a text and writes
+    /// another (T5).
+    #[arg(long, value_name = "N")]
+    pub(super) beams: Option<u32>,
     /// Say how likely each token was, and the K most likely ones; in JSON.
     #[arg(long, value_name = "K")]
-    logprobs: Option<u32>,
+    pub(super) logprobs: Option<u32>,
     /// Begin each answer with its prompt.
     #[arg(long, num_args = 0, default_missing_value = "true")]
-    echo: Option<bool>,
+    pub(super) echo: Option<bool>,
     /// Go on where the model would end.
     #[arg(long, num_args = 0, default_missing_value = "true")]
-    ignore_eos: Option<bool>,
+    pub(super) ignore_eos: Option<bool>,
 }
 
 /// A prompt, how its answers are made, and where it came from.
@@ -124,7 +128,7 @@ fn parse(Line { text, origin, bytes }: Line) -> Result<Prompt, Failure> {
         (None, None) => return Err(fail("neither `prompt` nor `messages`".into())),
     };
     let id = all.remove("id");
-    let wanted = take(&mut all, &["n", "logprobs", "echo", "ignore_eos"]).map_err(fail)?;
+    let wanted = take(&mut all, &["n", "beams", "logprobs", "echo", "ignore_eos"]).map_err(fail)?;
     let sampling: Sampling = serde_json::from_value(Value::Object(all)).map_err(|e| fail(e.to_string()))?;
     sampling.check().map_err(fail)?;
     Ok(Prompt { begin, id, sampling, wanted, origin, bytes })
@@ -159,6 +163,7 @@ impl Wanted {
     pub(super) fn over(self, base: Wanted) -> Wanted {
         Wanted {
             n: self.n.or(base.n),
+            beams: self.beams.or(base.beams),
             logprobs: self.logprobs.or(base.logprobs),
             echo: self.echo.or(base.echo),
             ignore_eos: self.ignore_eos.or(base.ignore_eos),

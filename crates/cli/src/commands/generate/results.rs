@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::input::Text;
 use crate::output::Cell;
 use crate::told::finish_reason;
-use sconce_engine::{Answer, Finish, Generation, Llm, Pick};
+use sconce_engine::{Answer, Answers, Finish, Generation, Llm, Pick, Written};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -20,17 +20,36 @@ pub(super) struct Outcome<'a> {
 pub(super) struct Made {
     texts: Vec<String>,
     answers: Vec<Value>,
-    usage: Value,
-    seed: u64,
+    /// Tokens that were read and written.
+    pub(super) read: usize,
+    pub(super) wrote: usize,
+    /// Whether the prompt was too long, and was cut.
+    pub(super) truncated: bool,
+    seed: Option<u64>,
 }
 
 impl Made {
-    pub(super) fn new(llm: &Llm, generation: Generation, seed: u64) -> Result<Made, Failure> {
-        let wrote = generation.answers.iter().map(|a| a.picks.len()).sum();
-        let usage = usage(generation.prompt_tokens, wrote);
+    /// By a language model.
+    pub(super) fn spoken(llm: &Llm, generation: Generation, seed: Option<u64>) -> Result<Made, Failure> {
+        let (read, wrote) = (generation.prompt_tokens, generation.answers.iter().map(|a| a.picks.len()).sum());
         let answers = generation.answers.iter().map(|a| answer(llm, a)).collect::<Result<_, _>>()?;
         let texts = generation.answers.into_iter().map(|a| a.text).collect();
-        Ok(Made { texts, answers, usage, seed })
+        Ok(Made { texts, answers, read, wrote, truncated: false, seed })
+    }
+
+    /// By a model that reads a text and writes another.
+    pub(super) fn written(answers: Answers, seed: Option<u64>) -> Made {
+        let Answers { answers: all, input_tokens: read, truncated } = answers;
+        let answer = |a: &Written| {
+            let reason = finish_reason(&a.finish);
+            let mut all = json!({"text": a.text, "tokens": a.ids, "finish_reason": reason, "stop": null});
+            if let Some(score) = a.score {
+                all["score"] = score.into();
+            }
+            all
+        };
+        let (answers, wrote) = (all.iter().map(answer).collect(), all.iter().map(|a| a.ids.len()).sum());
+        Made { texts: all.into_iter().map(|a| a.text).collect(), answers, read, wrote, truncated, seed }
     }
 }
 
@@ -56,7 +75,8 @@ fn answer(llm: &Llm, a: &Answer) -> Result<Value, Failure> {
 /// How likely a token was, and the most likely ones in its place.
 fn likely(llm: &Llm, pick: &Pick) -> Result<Value, Failure> {
     let token = |id: u32, logprob: f32| -> Result<Value, Failure> {
-        Ok(json!({"id": id, "token": llm.decode(&[id])?, "logprob": logprob}))
+        let token = llm.token(id)?;
+        Ok(json!({"id": id, "token": token.text, "bytes": token.bytes, "logprob": logprob}))
     };
     let Some(logprobs) = &pick.logprobs else { return Ok(Value::Null) };
     let mut all = token(pick.id, logprobs.chosen)?;
@@ -74,7 +94,9 @@ impl Serialize for Outcome<'_> {
             #[serde(skip_serializing_if = "Option::is_none")]
             answers: Option<&'a [Value]>,
             #[serde(skip_serializing_if = "Option::is_none")]
-            usage: Option<&'a Value>,
+            usage: Option<Value>,
+            #[serde(skip_serializing_if = "std::ops::Not::not")]
+            truncated: bool,
             #[serde(skip_serializing_if = "Option::is_none")]
             seed: Option<u64>,
             #[serde(skip_serializing_if = "Option::is_none")]
@@ -86,8 +108,9 @@ impl Serialize for Outcome<'_> {
             index: *index,
             id,
             answers: made_of.map(|m| &m.answers[..]),
-            usage: made_of.map(|m| &m.usage),
-            seed: made_of.map(|m| m.seed),
+            usage: made_of.map(|m| usage(m.read, m.wrote)),
+            truncated: made_of.is_some_and(|m| m.truncated),
+            seed: made_of.and_then(|m| m.seed),
             error: made.as_ref().err().map(|why| super::located(origin, why)),
         }
         .serialize(s)

@@ -13,22 +13,22 @@ use tokenizers::Tokenizer;
 pub(super) const LONGEST_ROW: usize = 64;
 
 /// One text in the making.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Detok {
     tokenizer: Arc<Tokenizer>,
     skip_special: bool,
     how: How,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum How {
     Machines(Vec<Machine>),
-    /// A decoder that needs the whole text: all comes at the end.
-    Whole(Vec<u32>),
+    /// A decoder that needs the whole text: all comes at the end, but for this much of it.
+    Whole(Vec<u32>, String),
 }
 
 /// A step of the decoder, and what it has to remember.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Machine {
     Replace {
         from: String,
@@ -71,7 +71,7 @@ enum Machine {
 }
 
 /// `<0xNN>` in a row.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Row {
     bytes: Vec<u8>,
     /// It is longer than [`LONGEST_ROW`] and is being shown.
@@ -85,7 +85,7 @@ impl Detok {
             None => Some(vec![Machine::Spaces { first: true }]),
             Some(_) => steps(&tokenizer).and_then(machines),
         };
-        let how = machines.map_or_else(|| How::Whole(Vec::new()), How::Machines);
+        let how = machines.map_or_else(|| How::Whole(Vec::new(), String::new()), How::Machines);
         Detok { tokenizer, skip_special, how }
     }
 
@@ -97,7 +97,7 @@ impl Detok {
     /// The text that is certain with this id, if any. An id that no token has adds nothing, as in the library.
     pub(crate) fn push(&mut self, id: u32) -> Option<String> {
         let machines = match &mut self.how {
-            How::Whole(ids) => {
+            How::Whole(ids, _) => {
                 ids.push(id);
                 return None;
             }
@@ -112,10 +112,32 @@ impl Detok {
         Some(out).filter(|text| !text.is_empty())
     }
 
+    /// Text that others wrote goes before: what comes from here on is what is added to it, the space that parts two words and
+    /// the end of a character that it left open included. Gives the text, as far as its characters are whole.
+    pub(crate) fn behind(&mut self, ids: &[u32]) -> Result<String, String> {
+        let mut text: String = ids.iter().filter_map(|id| self.push(*id)).collect();
+        match &mut self.how {
+            How::Whole(ids, before) => {
+                *before = self.tokenizer.decode(ids, self.skip_special).map_err(|e| e.to_string())?;
+                text.clone_from(before);
+            }
+            How::Machines(machines) => {
+                for i in 0..machines.len() {
+                    let (done, rest) = machines.split_at_mut(i + 1);
+                    done[i].settle(&mut |token| run(rest, token, &mut text));
+                }
+            }
+        }
+        Ok(text)
+    }
+
     /// The rest of the text.
     pub(crate) fn finish(self) -> Result<String, String> {
         let mut machines = match self.how {
-            How::Whole(ids) => return self.tokenizer.decode(&ids, self.skip_special).map_err(|e| e.to_string()),
+            How::Whole(ids, before) => {
+                let whole = self.tokenizer.decode(&ids, self.skip_special).map_err(|e| e.to_string())?;
+                return Ok(whole.strip_prefix(&before).map(str::to_string).unwrap_or(whole));
+            }
             How::Machines(machines) => machines,
         };
         let mut out = String::new();
@@ -221,6 +243,23 @@ impl Machine {
                 *held = text.split_off(text.len() - kept);
                 next(text);
             }
+        }
+    }
+
+    /// Lets go of what is held, but for what only the next token decides: bytes of an open character, and the space behind a
+    /// word.
+    fn settle(&mut self, next: &mut dyn FnMut(String)) {
+        let text = match self {
+            Machine::Suffix { suffix, held } => {
+                let last = held.take().unwrap_or_default();
+                *held = last.ends_with(&*suffix).then(|| suffix.clone());
+                Some(last.replace(&*suffix, ""))
+            }
+            Machine::Fallback(row) => Some(whole_characters(&mut row.bytes, usize::MAX)),
+            _ => None,
+        };
+        if let Some(text) = text.filter(|text| !text.is_empty()) {
+            next(text);
         }
     }
 

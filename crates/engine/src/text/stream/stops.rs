@@ -4,6 +4,7 @@
 //! must be held back, and each byte is read once however the strings overlap.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 /// Stop strings together. More than any protocol allows; each byte is a state.
 const MOST_BYTES: usize = 1 << 16;
@@ -22,10 +23,10 @@ pub(crate) enum Step {
     },
 }
 
-/// The stop strings of one text.
-#[derive(Debug)]
+/// The stop strings of one text. Clones share the automaton.
+#[derive(Clone, Debug)]
 pub(crate) struct Stops {
-    states: Vec<State>,
+    states: Arc<[State]>,
     include: bool,
     /// Where the automaton is, as long as no stop string has come.
     at: Result<usize, usize>,
@@ -41,6 +42,13 @@ struct State {
     depth: usize,
     /// The longest stop string that ends here, and its length.
     stop: Option<(usize, usize)>,
+}
+
+impl Default for Stops {
+    /// None.
+    fn default() -> Stops {
+        Stops { states: [State::default()].into(), include: false, at: Ok(0), held: String::new() }
+    }
 }
 
 impl Stops {
@@ -79,7 +87,7 @@ impl Stops {
                 queue.push_back(child);
             }
         }
-        Ok(Stops { states, include, at: Ok(0), held: String::new() })
+        Ok(Stops { states: states.into(), include, at: Ok(0), held: String::new() })
     }
 
     /// The next piece of the text.

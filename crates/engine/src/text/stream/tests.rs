@@ -81,6 +81,54 @@ fn pieces_make_the_text() {
     agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100, &mut rng);
 }
 
+/// What comes behind a text is what it adds: with the space that parts them, and the rest of a character.
+#[test]
+fn a_text_goes_on() {
+    let words = ["a", "##b", "c", "<s>"];
+    let suffixes = ["a</w>", "b", "</w>", "<s>"];
+    let byte_level = ["Ġ", "a", "Ã", "©", "Ġb", "<s>"];
+    let metaspace = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}"#;
+    let alphabet = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
+    let cases: [(&[&str], &str, &[(&[u32], &[u32], &str, &str)]); 5] = [
+        (
+            &BYTES,
+            SPM,
+            &[
+                (&[13, 10, 11], &[10, 11], "ab", " ab"),
+                // A row of bytes that is whole is the prompt's; an open one is ended by the answer.
+                (&[10, 0, 1, 2], &[11], "a叫", "b"),
+                (&[10, 0, 1], &[2, 11], "a", "叫b"),
+                (&[0, 1, 2, 0], &[1, 2], "叫", "叫"),
+                // There is no text before.
+                (&[13], &[10], "", "a"),
+            ],
+        ),
+        (&BYTES, metaspace, &[(&[10], &[10], "a", " a"), (&[10, 11], &[11], "ab", "b")]),
+        (&words, r###"{"type":"WordPiece","prefix":"##","cleanup":false}"###, &[(&[0], &[1, 2], "a", "b c")]),
+        (
+            &suffixes,
+            r#"{"type":"BPEDecoder","suffix":"</w>"}"#,
+            &[(&[0, 0], &[1, 0], "a a", " ba"), (&[0, 1], &[0], "a b", "a"), (&[0], &[], "a", "")],
+        ),
+        (&byte_level, alphabet, &[(&[1], &[4], "a", " b"), (&[1, 2], &[3, 1], "a", "éa")]),
+    ];
+    for (vocab, decoder, texts) in cases {
+        let tokenizer = tokenizer(vocab, decoder, "<s>");
+        for (before, after, prompt, answer) in texts {
+            let mut detok = Detok::new(tokenizer.clone().into(), true);
+            assert_eq!(detok.behind(before).unwrap(), *prompt, "{decoder} {before:?}");
+            let mut text: String = after.iter().filter_map(|id| detok.push(*id)).collect();
+            text += &detok.finish().unwrap();
+            assert_eq!(text, *answer, "{decoder} {before:?} {after:?}");
+        }
+    }
+    let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"▁"},"content":" "},
+        {"type":"Strip","content":" ","start":1,"stop":0}]}"#;
+    let mut detok = Detok::new(tokenizer(&["▁a", "b"], decoder, "").into(), true);
+    assert_eq!((detok.behind(&[0, 1]).unwrap().as_str(), detok.push(0), detok.streams()), ("ab", None, false));
+    assert_eq!(detok.finish().unwrap(), " a");
+}
+
 #[test]
 fn only_whole_characters_come() {
     let tokenizer = tokenizer(

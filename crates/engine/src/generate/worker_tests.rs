@@ -1,0 +1,61 @@
+use super::*;
+use crate::generate::{Wish, plan};
+use crate::source::Options;
+use sconce_ops::Device;
+use sconce_testkit::materialize;
+use std::sync::Arc;
+use tokenizers::Tokenizer;
+
+/// A job, its events, and who listens to them.
+type Asked = (Job, Receiver<Result<Event>>, Arc<()>);
+
+fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
+    let (events, inbox) = channel();
+    let listener = Arc::new(());
+    let job = Job {
+        tokens: tokens.to_vec(),
+        params: Arc::new(Params { temperature: 0.0, ..Params::default() }),
+        ends: Ends { tokens: Arc::default(), stop: Arc::default(), most },
+        detok: Detok::new(tokenizer.clone().into(), true),
+        stops: Stops::default(),
+        events,
+        listener: Arc::downgrade(&listener),
+    };
+    (job, inbox, listener)
+}
+
+fn tokens(inbox: Receiver<Result<Event>>) -> Result<Vec<u32>> {
+    let mut all = Vec::new();
+    for event in inbox {
+        if let Event::Text { picks, .. } = event? {
+            all.extend(picks.iter().map(|pick| pick.id));
+        }
+    }
+    Ok(all)
+}
+
+#[test]
+fn what_fails_in_a_step_fails_alone() {
+    let dir = materialize("task-embed-llama");
+    let tokenizer = Tokenizer::from_file(dir.path().join("tokenizer.json")).expect("words");
+    let options = LoadOptions::new(Options::from_env().expect("caches"));
+    let wish = Wish { context: None, cache_tokens: None, cache_dtype: None, sequences: 8 };
+    let planned = plan(dir.path(), Device::Cpu, &options, wish).expect("a plan");
+    let worker = Worker::start(&planned, &options, Arc::default()).expect("a model");
+    // The second has a token that the model does not: nobody who asks by the front door can.
+    let prompts: [&[u32]; 4] = [&[5, 6, 7], &[5, 6, 9999], &[8; 40], &[5, 6, 7]];
+    let run = |prompts: &[&[u32]]| {
+        let all: Vec<Asked> = prompts.iter().map(|prompt| job(&tokenizer, prompt, 12)).collect();
+        let (jobs, waiting): (Vec<Job>, Vec<_>) = all.into_iter().map(|(job, inbox, l)| (job, (inbox, l))).unzip();
+        // All are there before the thread looks.
+        jobs.into_iter().for_each(|job| worker.jobs.lock().expect("a sender").send(job).expect("a thread"));
+        worker.owner.post(|running| running.borrow_mut().drive()).expect("a thread");
+        waiting.into_iter().map(|(inbox, _listener)| tokens(inbox)).collect::<Vec<_>>()
+    };
+    let together = run(&prompts);
+    assert!(together[1].as_ref().is_err_and(|e| !matches!(e, Error::Input(_))), "{:?}", together[1]);
+    for i in [0, 2, 3] {
+        let alone = run(&prompts[i..i + 1]).remove(0).expect("an answer");
+        assert_eq!((alone.len(), together[i].as_ref().expect("an answer")), (12, &alone), "{i}");
+    }
+}

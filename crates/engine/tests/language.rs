@@ -1,0 +1,133 @@
+//! A tiny language model of random weights: what a request comes to, whatever the model says.
+
+use sconce_engine::ops::Device;
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start, Token};
+use sconce_testkit::materialize;
+use std::path::Path;
+use tempfile::TempDir;
+
+/// A Llama with words of SentencePiece and a context of 128 tokens, without what makes it an embedder.
+fn folder() -> TempDir {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    dir
+}
+
+fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
+    let source = Options::from_env().expect("a home for caches");
+    let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
+    let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
+    Llm::load(&reference, &options, llm, &())
+}
+
+/// A request that is answered by `id` again and again.
+fn forced(start: Start, id: u32, most: usize) -> Request {
+    let params = Params { temperature: 0.0, logit_bias: [(id, 100.0)].into(), ..Params::default() };
+    Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
+}
+
+fn answer(llm: &Llm, request: &Request) -> Answer {
+    llm.stream(request).expect("a stream").wait().expect("an answer").answers.remove(0)
+}
+
+#[test]
+fn an_answer_goes_on_from_its_prompt() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    // `▁query,`, and the third byte of 叫 behind the first two.
+    let (word, byte) = (350, 174);
+    let text = |start: Start, id| answer(&llm, &forced(start, id, 1)).text;
+    assert_eq!(text(Start::Text("the cat".into()), word), " query,");
+    assert_eq!(text(Start::Rendered("the cat".into()), word), "query,");
+    let open = llm.encode(&Start::Text("the 叫".into())).expect("tokens");
+    let open = Start::Tokens(open[..open.len() - 1].to_vec());
+    assert_eq!(text(open.clone(), byte), "叫");
+    // Echoed, it is what was written; nobody wrote what begins every text.
+    let echoed = |start: Start, id| answer(&llm, &Request { echo: true, ..forced(start, id, 1) }).text;
+    assert_eq!(echoed(Start::Text("the cat".into()), word), "the cat query,");
+    assert_eq!(echoed(open, byte), "the 叫");
+    let stopped = Request { stop: vec![" query".into()], ..forced(Start::Text("the cat".into()), word, 9) };
+    assert_eq!(answer(&llm, &stopped).text, "");
+}
+
+#[test]
+fn answers_at_once_have_room_each() {
+    let dir = folder();
+    let with = |cache_tokens, sequences| LlmOptions { cache_tokens, sequences, ..LlmOptions::default() };
+    let tokens = |llm: LlmOptions| load(dir.path(), &llm).map(|llm| llm.plan().cache_tokens);
+    assert_eq!(tokens(with(None, 64)).expect("a model"), 64 * 128);
+    assert_eq!(tokens(with(None, 1)).expect("a model"), 128);
+    assert_eq!(tokens(with(Some(200), 64)).expect("a model"), 208, "whole pages");
+    let small = tokens(with(Some(127), 64)).unwrap_err().to_string();
+    assert!(small.contains("127 tokens") && small.contains("128"), "{small}");
+}
+
+#[test]
+fn who_listens_hears_the_end_though_the_model_is_dropped() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let ask = || llm.stream(&forced(Start::Text("the cat".into()), 350, 100)).expect("a stream");
+    let streams = [ask(), ask()];
+    drop(ask());
+    drop(llm);
+    for stream in streams {
+        assert_eq!(stream.wait().expect("an answer").answers[0].picks.len(), 100);
+    }
+}
+
+#[test]
+fn what_a_request_lacks_is_said_at_once() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let request = forced(Start::Text("the cat".into()), 350, 4);
+    let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
+    assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
+    assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
+    let params = Params { logprobs: Some(1), ..request.params.clone().expect("params") };
+    let both = Request { echo: true, params: Some(params), ..request.clone() };
+    assert!(refused(both).contains("echo or for logprobs"));
+    assert_eq!(refused(request), "");
+}
+
+#[test]
+fn tokens_have_names_and_bytes() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let token = |id| llm.token(id).expect("a token");
+    let text = |text: &str, bytes: &[u8]| Token { text: text.into(), bytes: Some(bytes.to_vec()) };
+    assert_eq!(token(350), text(" query,", b" query,"));
+    assert_eq!(token(232), text("\u{fffd}", &[0xe5]));
+    assert_eq!(token(2), Token { text: "</s>".into(), bytes: None });
+    assert_eq!(token(100_000), Token { text: String::new(), bytes: None });
+}
+
+#[test]
+fn time_runs_from_the_request_and_an_echo_is_no_answer() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions::default()).expect("a model");
+    let request = Request { echo: true, ..forced(Start::Text("the cat".into()), 350, 4) };
+    let stream = llm.stream(&request).expect("a stream");
+    let pause = std::time::Duration::from_millis(50);
+    std::thread::sleep(pause);
+    let generation = stream.wait().expect("an answer");
+    assert!(generation.took >= pause && generation.first.is_some_and(|first| first >= pause), "{generation:?}");
+    // Nothing but the prompt comes of a model that ends at once.
+    let ended = Request { ignore_end: false, ..Request { echo: true, ..forced(Start::Text("the cat".into()), 2, 4) } };
+    let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
+    assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
+}
+
+/// Sixteen answers at once have sixteen rows of logits, on their way and again where they are chosen from.
+#[test]
+fn logits_of_everyone_are_in_the_plan() {
+    let dir = folder();
+    let llm = load(dir.path(), &LlmOptions { sequences: 16, ..LlmOptions::default() }).expect("a model");
+    let plan = llm.plan();
+    assert!(plan.workspace >= 2 * 16 * plan.vocabulary as u64 * 4, "{}", plan.workspace);
+    let requests: Vec<Request> = (0..40).map(|i| forced(Start::Tokens(vec![5 + i; 90]), 350, 30)).collect();
+    assert!(llm.generate(&requests).iter().all(Result::is_ok));
+    assert!(llm.peak_bytes() <= plan.weights + plan.cache + plan.workspace);
+}

@@ -1,5 +1,6 @@
 //! Language models.
 
+use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{self, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
@@ -11,8 +12,8 @@ use crate::text::lm::Words;
 use crate::{Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
-use std::sync::Arc;
 use std::sync::mpsc::channel;
+use std::sync::{Arc, OnceLock};
 
 /// What a language model is to have besides what every model has.
 #[derive(Clone, Copy, Debug)]
@@ -48,6 +49,8 @@ pub struct ChatOptions {
 /// the prompts that are waiting.
 pub struct Llm {
     words: Words,
+    /// For answers that must have a form; made when the first is asked for, as it takes seconds for a large vocabulary.
+    vocab: OnceLock<Result<Vocab, FormatError>>,
     planned: LmPlan,
     files: Files,
     ladder: Arc<Ladder>,
@@ -88,7 +91,7 @@ impl Llm {
         let words = Words::open(&root, &Model::open(&root)?)?;
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone(), words.parsed.clone())?;
-        Ok(Llm { words, planned, files: files.clone(), ladder, worker })
+        Ok(Llm { words, vocab: OnceLock::new(), planned, files: files.clone(), ladder, worker })
     }
 
     /// The longest sequence, question and answer.
@@ -152,7 +155,15 @@ impl Llm {
                 format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
             return Err(Error::Input(what));
         }
+        if request.ignore_end && request.format.is_some() {
+            let what = "an answer that must have a form cannot go on behind its end; ask for one or the other";
+            return Err(Error::Input(what.into()));
+        }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
+        let forms = match &request.format {
+            Some(format) => self.forms(format, answers)?,
+            None => Vec::new(),
+        };
         let (events, inbox) = channel();
         if request.echo {
             let text = self.decode(&tokens)?;
@@ -170,10 +181,21 @@ impl Llm {
             tokens,
             params: Arc::new(params),
             ends,
+            forms,
             events,
             listener: Arc::downgrade(&listener),
         })?;
         Ok(Stream { events: inbox, _listener: listener, left: answers, prompt_tokens })
+    }
+
+    /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
+    fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
+        let Words { parsed, ends, .. } = &self.words;
+        let vocab = self.vocab.get_or_init(|| Vocab::of(parsed, self.planned.plan.vocabulary, ends));
+        let vocab = vocab.as_ref().map_err(Clone::clone)?;
+        let first = Constraint::new(format.clone(), vocab)?;
+        let others: Vec<Constraint> = (1..answers).map(|_| first.fork()).collect();
+        Ok([first].into_iter().chain(others).collect())
     }
 
     /// Runs all requests together and waits for each.

@@ -2,7 +2,8 @@
 
 use super::worker::Job;
 use super::{Event, Finish, Pick};
-use crate::sample::{Sampler, Text};
+use crate::constrain::{Constraint, Mask};
+use crate::sample::{Choice, Sampler, Text};
 use crate::text::stream::{Detok, Step, Stops};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -25,6 +26,8 @@ pub(crate) struct Ends {
 pub(crate) struct Live {
     answer: usize,
     sampler: Sampler,
+    /// The form it must have, and how far it is.
+    form: Option<Constraint>,
     detok: Option<Detok>,
     stops: Stops,
     ends: Ends,
@@ -45,13 +48,17 @@ pub(crate) enum Turn {
 }
 
 impl Live {
-    /// Answer `answer` of a job.
-    pub(crate) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>) -> Result<Live> {
+    /// Answer `answer` of a job, which may have to have a form.
+    pub(crate) fn new(answer: usize, job: &Job, tokenizer: Arc<Tokenizer>, form: Option<Constraint>) -> Result<Live> {
         let ends = job.ends.clone();
+        let detok = Detok::new(tokenizer, true);
+        // A form is one of bytes: a space that it begins with must not go because it stands first.
+        let detok = if form.is_some() { detok.within() } else { detok };
         Ok(Live {
             answer,
             sampler: Sampler::new(job.params.clone(), answer as u32),
-            detok: Some(Detok::new(tokenizer, true)),
+            form,
+            detok: Some(detok),
             stops: Stops::new(&ends.stop, false).map_err(Error::Input)?,
             ends,
             prompt: job.tokens.len(),
@@ -64,11 +71,10 @@ impl Live {
 
     /// Chooses the next token behind `tokens` and tells what it makes.
     pub(crate) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
-        let text = Text { tokens, prompt: self.prompt };
-        let choice = match self.sampler.next(logits, text, None) {
+        let choice = match self.choose(logits, Text { tokens, prompt: self.prompt }) {
             Ok(choice) => choice,
             Err(e) => {
-                self.tell(Err(Error::Input(e.to_string())));
+                self.tell(Err(e));
                 return Turn::Ended;
             }
         };
@@ -89,9 +95,26 @@ impl Live {
                 if !text.is_empty() {
                     self.show(text);
                 }
-                if self.picked >= self.ends.most { self.end(Finish::Length) } else { Turn::Token(choice.token) }
+                if self.form.as_ref().is_some_and(Constraint::is_done) {
+                    self.end(Finish::End)
+                } else if self.picked >= self.ends.most {
+                    self.end(Finish::Length)
+                } else {
+                    Turn::Token(choice.token)
+                }
             }
         }
+    }
+
+    /// The next token, one that the form allows. This is called once a token, also where the cache is computed again.
+    fn choose(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
+        let mask = self.form.as_mut().map(Constraint::mask).transpose()?;
+        let choice = self.sampler.next(logits, text, mask.as_ref().map(Mask::words));
+        let choice = choice.map_err(|e| Error::Input(e.to_string()))?;
+        if let Some(form) = &mut self.form {
+            form.commit(choice.token)?;
+        }
+        Ok(choice)
     }
 
     /// Whether nobody listens any more.

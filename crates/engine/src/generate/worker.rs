@@ -3,6 +3,7 @@
 use super::Event;
 use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
+use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Sampled, Scheduler};
@@ -22,6 +23,8 @@ pub(crate) struct Job {
     pub(crate) tokens: Vec<u32>,
     pub(crate) params: Arc<Params>,
     pub(crate) ends: Ends,
+    /// The form of each answer, if they must have one.
+    pub(crate) forms: Vec<Constraint>,
     pub(crate) events: Sender<Result<Event>>,
     /// There as long as somebody listens.
     pub(crate) listener: Weak<()>,
@@ -154,9 +157,11 @@ impl Running {
         }
     }
 
-    fn take(&mut self, job: Job) {
+    fn take(&mut self, mut job: Job) {
         let n = job.params.n.max(1) as usize;
-        let lives = (0..n).map(|answer| Live::new(answer, &job, self.tokenizer.clone())).collect::<Result<Vec<_>>>();
+        let mut forms = std::mem::take(&mut job.forms).into_iter();
+        let lives = (0..n).map(|answer| Live::new(answer, &job, self.tokenizer.clone(), forms.next()));
+        let lives = lives.collect::<Result<Vec<_>>>();
         let Job { tokens, ends, events, .. } = job;
         let lives = match lives {
             Ok(lives) => lives,

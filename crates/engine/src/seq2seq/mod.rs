@@ -282,6 +282,7 @@ impl Seq2Seq {
             tokens: vec![self.advice.start],
             params: Arc::new(params),
             ends: Ends { tokens: ends, stop: Arc::default(), most },
+            forms: Vec::new(),
             events,
             listener: Arc::downgrade(&listener),
         };

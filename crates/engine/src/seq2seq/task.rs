@@ -80,7 +80,7 @@ impl Task {
         let width = job.width();
         let kind = match job.how {
             How::Sample(job) => {
-                let lives = (0..width).map(|answer| Live::new(answer, &job, tokenizer.clone()));
+                let lives = (0..width).map(|answer| Live::new(answer, &job, tokenizer.clone(), None));
                 Kind::Sample(lives.collect::<Result<_>>()?)
             }
             How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },

@@ -33,6 +33,7 @@ const AHEAD: usize = 16;
 #[command(after_help = "Examples:\n  \
     sconce generate -m smollm \"The capital of France is\" --max-tokens 16\n  \
     sconce generate -m smollm -f prompts.txt --max-tokens 64 -o answers.jsonl\n  \
+    sconce generate -m smollm \"A cat, in JSON: \" --constrain schema:cat.json\n  \
     echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"temperature\": 0.7}' | \
     sconce generate -m smollm --jsonl --json")]
 pub(crate) struct Generate {

@@ -6,5 +6,6 @@ mod stops;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use decoder::{TokenBytes, token_bytes};
 pub(crate) use detok::Detok;
 pub(crate) use stops::{Step, Stops};

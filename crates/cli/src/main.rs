@@ -3,6 +3,7 @@
 mod args;
 mod cells;
 mod commands;
+mod constrain;
 mod input;
 mod memory;
 mod output;

@@ -1,5 +1,6 @@
 //! How answers are made: flags of the command line, fields of a JSON line, and what `/set` sets; one list for all three.
 
+use crate::constrain::Constrain;
 use clap::Args;
 use sconce_engine::{Params, Request};
 use serde::{Deserialize, Serialize};
@@ -58,6 +59,12 @@ pub(crate) struct Sampling {
     #[arg(long, value_name = "ID=VALUE", value_parser = bias)]
     #[serde(with = "biases", skip_serializing_if = "Vec::is_empty")]
     logit_bias: Vec<(u32, f32)>,
+    /// What the answer must be: `json` (an object), `schema:FILE` (JSON of a JSON schema), `regex:PATTERN` (a text that it matches
+    /// as a whole) or `grammar:FILE` (a text of a Lark grammar). In a JSON line "json", or an object with `schema`, `regex` or
+    /// `grammar`.
+    #[arg(long, value_name = "FORM", value_parser = Constrain::parse)]
+    #[serde(skip_serializing_if = "Option::is_none")]
+    constrain: Option<Constrain>,
 }
 
 impl Sampling {
@@ -77,6 +84,7 @@ impl Sampling {
             seed: self.seed.or(base.seed),
             stop: list(self.stop, &base.stop),
             logit_bias: if self.logit_bias.is_empty() { base.logit_bias.clone() } else { self.logit_bias },
+            constrain: self.constrain.or_else(|| base.constrain.clone()),
         }
     }
 
@@ -87,10 +95,12 @@ impl Sampling {
         };
         // A bare word is a text; so is whatever `stop` is given, which must not turn into a number.
         let read = || match name {
-            "stop" => Value::from(value),
-            _ => serde_json::from_str(value).unwrap_or_else(|_| Value::from(value)),
+            "stop" => Ok(Value::from(value)),
+            "constrain" => Constrain::parse(value).and_then(|c| serde_json::to_value(c).map_err(|e| e.to_string())),
+            _ => Ok(serde_json::from_str(value).unwrap_or_else(|_| Value::from(value))),
         };
-        all.insert(name.into(), if value == "default" { Value::Null } else { read() });
+        let new = if value == "default" { Value::Null } else { read().map_err(|e| format!("{name}: {e}"))? };
+        all.insert(name.into(), new);
         if value == "default" && ["stop", "logit_bias"].contains(&name) {
             all.remove(name);
         }
@@ -122,6 +132,7 @@ impl Sampling {
             params: Some(self.params(recommended)),
             max_tokens: self.max_tokens,
             stop: self.stop.clone(),
+            format: self.constrain.as_ref().map(Constrain::format),
             ..Request::default()
         }
     }
@@ -189,25 +200,30 @@ mod tests {
     #[test]
     fn set_knows_the_names_and_refuses_the_rest() {
         let mut s = Sampling::default();
-        for (name, value) in
-            [("temperature", "0.7"), ("max_tokens", "12"), ("stop", "42"), ("logit_bias", "{\"3\": -1}")]
-        {
+        for (name, value) in [
+            ("temperature", "0.7"),
+            ("max_tokens", "12"),
+            ("stop", "42"),
+            ("logit_bias", "{\"3\": -1}"),
+            ("constrain", "regex:a|b"),
+        ] {
             s.set(name, value).unwrap();
         }
-        let want = json!({"temperature": 0.7f32, "max_tokens": 12, "stop": ["42"], "logit_bias": {"3": -1.0}});
+        let want = json!({"temperature": 0.7f32, "max_tokens": 12, "stop": ["42"], "logit_bias": {"3": -1.0}, "constrain": {"regex": "a|b"}});
         let got = s.given();
-        assert!(want.as_object().unwrap().iter().all(|(k, v)| got[k] == *v) && got.len() == 4, "{got:?}");
+        assert!(want.as_object().unwrap().iter().all(|(k, v)| got[k] == *v) && got.len() == 5, "{got:?}");
         for (name, value, why) in [
             ("warmth", "1", "unknown field `warmth`"),
             ("temperature", "warm", "temperature: invalid type"),
             ("temperature", "-1", "0 (the most likely token) or above"),
             ("max_tokens", "0", "at least one"),
             ("top_k", "0", "keeps no token"),
+            ("constrain", "yaml", "constrain: `json`"),
         ] {
             let e = s.set(name, value).unwrap_err();
             assert!(e.contains(why), "{e}");
         }
-        for name in ["temperature", "max_tokens", "stop", "logit_bias"] {
+        for name in ["temperature", "max_tokens", "stop", "logit_bias", "constrain"] {
             s.set(name, "default").unwrap();
         }
         assert_eq!(s, Sampling::default());

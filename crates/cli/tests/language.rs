@@ -152,6 +152,50 @@ fn options_do_what_they_say() {
 }
 
 #[test]
+fn answers_have_the_form_they_must_have() {
+    let dir = model();
+    let schema = dir.path().join("schema.json");
+    let wanted = json!({"type": "object", "properties": {"age": {"type": "integer", "minimum": 1, "maximum": 99}},
+        "required": ["age"], "additionalProperties": false});
+    std::fs::write(&schema, wanted.to_string()).unwrap();
+    let form = format!("schema:{}", schema.display());
+    let warm = ["--temperature", "1", "--seed", "5", "the cat"];
+    for command in ["generate", "chat"] {
+        let shown = out(&args(&dir, &[&[command, "--constrain", &form][..], &warm].concat()), b"");
+        assert!((1..=99).contains(&parse(&shown)["age"].as_i64().unwrap()), "{shown}");
+        let shown = out(&args(&dir, &[&[command, "--constrain", "regex:[ab]{3}"][..], &warm].concat()), b"");
+        assert!(shown.len() == 4 && shown.trim_end().bytes().all(|b| b"ab".contains(&b)), "{shown}");
+    }
+    // A line goes before the flag, and one that cannot be followed fails alone.
+    let lines = [
+        json!({"prompt": "the cat", "n": 2}),
+        json!({"prompt": "the cat", "constrain": {"regex": "[cd]{3}"}}),
+        json!({"prompt": "the cat", "constrain": {"regex": "("}}),
+        json!({"prompt": "the cat", "constrain": {"schema": {"type": "integer", "minimum": 3, "maximum": 2}}}),
+        json!({"prompt": "the cat", "constrain": form}),
+    ];
+    let input = lines.map(|line| line.to_string()).join("\n");
+    let generate = ["generate", "--jsonl", "--format", "jsonl", "--temperature", "1", "--constrain", "regex:[ab]{3}"];
+    let o = sconce(&args(&dir, &generate), input.as_bytes());
+    assert_eq!(o.status.code(), Some(1));
+    let all: Vec<Value> = String::from_utf8(o.stdout).unwrap().lines().map(parse).collect();
+    for (i, answer, letters) in [(0, 0, b"ab"), (0, 1, b"ab"), (1, 0, b"cd")] {
+        let answer = &all[i]["answers"][answer];
+        let text = answer["text"].as_str().unwrap();
+        assert!(text.len() == 3 && text.bytes().all(|b| letters.contains(&b)), "{text}");
+        assert_eq!(answer["finish_reason"], "stop");
+    }
+    for (i, why) in [(2, "stdin:3: the regular expression"), (3, "stdin:4: the JSON schema"), (4, "stdin:5: ")] {
+        assert!(all[i]["error"].as_str().unwrap().starts_with(why), "{}", all[i]);
+    }
+    // Said before a model is loaded.
+    for (form, why) in [("yaml", "schema:FILE"), ("schema:absent.json", "absent.json: ")] {
+        let o = sconce(&["generate", "-m", "./absent", "--constrain", form, "x"], b"");
+        assert!(o.status.code() == Some(2) && String::from_utf8_lossy(&o.stderr).contains(why), "{o:?}");
+    }
+}
+
+#[test]
 fn a_chat_answers_once_and_tells_what_it_cost() {
     let dir = model();
     let chat = args(&dir, &["chat", "--max-tokens", "6", "--system", "be brief"]);

@@ -53,6 +53,9 @@ pub enum Error {
     /// A conversation does not become a prompt.
     #[error(transparent)]
     Template(#[from] crate::text::chat::TemplateError),
+    /// An answer cannot have the form that was asked for.
+    #[error(transparent)]
+    Format(#[from] crate::constrain::FormatError),
     /// One of the texts has no vector.
     #[error("text {}: {why}", text + 1)]
     Text {

@@ -13,6 +13,7 @@
 mod classifier;
 mod clip;
 mod colbert;
+mod constrain;
 mod embedder;
 mod error;
 mod generate;
@@ -44,6 +45,7 @@ mod verdict;
 
 pub use classifier::{Classified, Classifier, Label, Representation, Scores, TextOrPair};
 pub use clip::Clip;
+pub use constrain::{Format, FormatError};
 pub use embedder::{Embedder, Embeddings, Prompt};
 pub use error::{Error, Result};
 pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream, Within};

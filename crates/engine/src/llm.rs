@@ -1,5 +1,6 @@
 //! Language models.
 
+use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{self, About, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
@@ -50,6 +51,8 @@ pub struct ChatOptions {
 /// the prompts that are waiting.
 pub struct Llm {
     words: Words,
+    /// For answers that must have a form; made when the first is asked for, as it takes seconds for a large vocabulary.
+    vocab: OnceLock<Result<Vocab, FormatError>>,
     planned: LmPlan,
     files: Files,
     ladder: Arc<Ladder>,
@@ -98,7 +101,8 @@ impl Llm {
         let words = Words::open(&root, &Model::open(&root)?)?;
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
-        Ok(Llm { words, planned, files: files.clone(), ladder, worker, bytes: OnceLock::new() })
+        let (bytes, vocab) = (OnceLock::new(), OnceLock::new());
+        Ok(Llm { words, planned, files: files.clone(), ladder, worker, bytes, vocab })
     }
 
     /// The longest sequence, question and answer.
@@ -180,11 +184,21 @@ impl Llm {
             return Err(Error::Input(what.into()));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
+        if request.ignore_end && request.format.is_some() {
+            let what = "an answer that must have a form cannot go on behind its end; ask for one or the other";
+            return Err(Error::Input(what.into()));
+        }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
+        let forms = match &request.format {
+            Some(format) => self.forms(format, answers)?,
+            None => Vec::new(),
+        };
         let (events, inbox) = channel();
-        let mut detok = Detok::new(self.words.parsed.clone(), true);
+        let detok = Detok::new(self.words.parsed.clone(), true);
         // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
         let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
+        // A form is one of bytes: a space that it begins with must not go because it stands first.
+        let mut detok = if request.format.is_some() { detok.within() } else { detok };
         let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
         if request.echo {
             let text = match &request.start {
@@ -207,11 +221,22 @@ impl Llm {
             ends,
             detok,
             stops,
+            forms,
             events,
             listener: Arc::downgrade(&listener),
         })?;
         let device = self.planned.plan.device;
         Ok(Stream::new(inbox, listener, About { device, answers, prompt_tokens, truncated: false }))
+    }
+
+    /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
+    fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
+        let Words { parsed, ends, .. } = &self.words;
+        let vocab = self.vocab.get_or_init(|| Vocab::of(parsed, self.planned.plan.vocabulary, ends));
+        let vocab = vocab.as_ref().map_err(Clone::clone)?;
+        let first = Constraint::new(format.clone(), vocab)?;
+        let others: Vec<Constraint> = (1..answers).map(|_| first.fork()).collect();
+        Ok([first].into_iter().chain(others).collect())
     }
 
     /// Runs all requests together and waits for each.

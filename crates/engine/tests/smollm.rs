@@ -2,10 +2,10 @@
 
 use sconce_engine::source::Options;
 use sconce_engine::{
-    ChatOptions, Event, Finish, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
+    ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
 };
-use sconce_testkit::{golden, json};
-use serde_json::Value;
+use sconce_testkit::golden;
+use serde_json::{Value, json};
 use std::sync::OnceLock;
 
 /// How far apart logits of two sound implementations are. Both quantise activations to 8 bits, each in its own way; against the
@@ -38,7 +38,7 @@ fn greedy() -> Params {
 #[test]
 fn greedy_answers_are_llama_cpps() {
     let llm = smollm();
-    let reference = json(&golden("smollm2-q4_1/reference.json"));
+    let reference = sconce_testkit::json(&golden("smollm2-q4_1/reference.json"));
     let cases = reference["cases"].as_array().expect("cases");
     assert_eq!(cases.len(), 20);
     // Prompts as ids first: the tokenizer, and for chats the template before it.
@@ -162,6 +162,32 @@ fn an_answer_ends_where_it_should() {
     let answer = llm.chat(&messages, &ChatOptions::default(), &request).expect("a chat").wait().expect("an answer");
     assert_eq!(answer.answers[0].finish, Some(Finish::End), "{:?}", answer.answers[0].text);
     assert!(!answer.answers[0].text.contains("<|"));
+}
+
+#[test]
+fn an_answer_has_the_form_it_must_have() {
+    let schema = json!({
+        "type": "object", "additionalProperties": false, "required": ["city", "country", "population"],
+        "properties": {
+            "city": {"type": "string", "maxLength": 30},
+            "country": {"enum": ["France", "Germany", "Japan"]},
+            "population": {"type": "integer", "minimum": 0, "maximum": 99_999_999},
+        },
+    });
+    let messages = [Message::new("user", "Tell me about Paris as JSON with city, country and population.")];
+    for (seed, temperature) in [(0, 0.0), (1, 1.0), (2, 1.5), (3, 1.5)] {
+        let params = Params { temperature, seed, ..Params::default() };
+        let format = Some(Format::JsonSchema(schema.clone()));
+        let request = Request { params: Some(params), max_tokens: Some(400), format, ..Request::default() };
+        let stream = smollm().chat(&messages, &ChatOptions::default(), &request).expect("a chat");
+        let answer = &stream.wait().expect("an answer").answers[0];
+        assert_eq!(answer.finish, Some(Finish::End), "{:?}", answer.text);
+        let value: Value = serde_json::from_str(&answer.text).unwrap_or_else(|e| panic!("{:?}: {e}", answer.text));
+        assert!(value["city"].is_string() && value["population"].is_u64(), "{value}");
+        if temperature == 0.0 {
+            assert_eq!((&value["city"], &value["country"]), (&json!("Paris"), &json!("France")));
+        }
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 
 use super::worker::Job;
 use super::{Event, Finish, Pick};
-use crate::sample::{Sampler, Text};
+use crate::constrain::{Constraint, Mask};
+use crate::sample::{Choice, Sampler, Text};
 use crate::text::stream::{Detok, Step, Stops};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
@@ -24,6 +25,8 @@ pub(crate) struct Ends {
 pub(crate) struct Live {
     answer: usize,
     sampler: Sampler,
+    /// The form it must have, and how far it is.
+    form: Option<Constraint>,
     detok: Option<Detok>,
     stops: Stops,
     ends: Ends,
@@ -44,11 +47,12 @@ pub(crate) enum Turn {
 }
 
 impl Live {
-    /// Answer `answer` of a job.
-    pub(crate) fn new(answer: usize, job: &Job) -> Live {
+    /// Answer `answer` of a job, which may have to have a form.
+    pub(crate) fn new(answer: usize, job: &Job, form: Option<Constraint>) -> Live {
         Live {
             answer,
             sampler: Sampler::new(job.params.clone(), answer as u32),
+            form,
             detok: Some(job.detok.clone()),
             stops: job.stops.clone(),
             ends: job.ends.clone(),
@@ -62,11 +66,10 @@ impl Live {
 
     /// Chooses the next token behind `tokens` and tells what it makes.
     pub(crate) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
-        let text = Text { tokens, prompt: self.prompt };
-        let choice = match self.sampler.next(logits, text, None) {
+        let choice = match self.choose(logits, Text { tokens, prompt: self.prompt }) {
             Ok(choice) => choice,
             Err(e) => {
-                self.tell(Err(e.into()));
+                self.tell(Err(e));
                 return Turn::Ended;
             }
         };
@@ -87,9 +90,25 @@ impl Live {
                 if !text.is_empty() {
                     self.show(text);
                 }
-                if self.picked >= self.ends.most { self.end(Finish::Length) } else { Turn::Token(choice.token) }
+                if self.form.as_ref().is_some_and(Constraint::is_done) {
+                    self.end(Finish::End)
+                } else if self.picked >= self.ends.most {
+                    self.end(Finish::Length)
+                } else {
+                    Turn::Token(choice.token)
+                }
             }
         }
+    }
+
+    /// The next token, one that the form allows. This is called once a token, also where the cache is computed again.
+    fn choose(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
+        let mask = self.form.as_mut().map(Constraint::mask).transpose()?;
+        let choice = self.sampler.next(logits, text, mask.as_ref().map(Mask::words))?;
+        if let Some(form) = &mut self.form {
+            form.commit(choice.token)?;
+        }
+        Ok(choice)
     }
 
     /// Whether nobody listens any more.

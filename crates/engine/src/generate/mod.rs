@@ -8,6 +8,7 @@ pub(crate) use live::{Ends, Live, Turn};
 pub(crate) use model::{LmPlan, PAGE, Wish, is_f32, plan, root_of};
 pub(crate) use worker::{Job, Worker};
 
+use crate::constrain::Format;
 use crate::sample::{Logprobs, Params};
 use crate::{Error, Result};
 use sconce_ops::Device;
@@ -30,6 +31,8 @@ pub struct Request {
     pub echo: bool,
     /// Whether an answer goes on behind the model's own end.
     pub ignore_end: bool,
+    /// What an answer must be; `None`: any text. An answer that is cut, by `max_tokens` or a stop text, is the beginning of one.
+    pub format: Option<Format>,
 }
 
 /// What a generation starts from.
@@ -61,7 +64,7 @@ pub struct Pick {
 /// Why an answer ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finish {
-    /// The model said so.
+    /// The model said so, or nothing could follow in the form that the answer must have.
     End,
     /// One of the stop texts came.
     Stop(String),

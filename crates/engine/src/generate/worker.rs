@@ -3,6 +3,7 @@
 use super::Event;
 use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
+use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
 use crate::run::{Owner, words};
 use crate::sample::Params;
@@ -26,6 +27,8 @@ pub(crate) struct Job {
     pub(crate) detok: Detok,
     /// Finds the stop texts in it.
     pub(crate) stops: Stops,
+    /// The form of each answer, if they must have one.
+    pub(crate) forms: Vec<Constraint>,
     pub(crate) events: Sender<Result<Event>>,
     /// There as long as somebody listens.
     pub(crate) listener: Weak<()>,
@@ -41,9 +44,9 @@ impl Worker {
     /// Starts the thread, which loads and proves the model.
     pub(crate) fn start(planned: &LmPlan, options: &LoadOptions, ladder: Arc<Ladder>) -> Result<Worker> {
         let (jobs, inbox) = channel();
-        let (planned, options) = (planned.clone(), options.clone());
+        let (device, planned, options) = (planned.plan.device, planned.clone(), options.clone());
         let make = move || Ok(RefCell::new(Running::load(&planned, &options, inbox)?));
-        Ok(Worker { owner: Owner::start(planned.plan.device, ladder, make)?, jobs: Mutex::new(jobs) })
+        Ok(Worker { owner: Owner::start(device, ladder, make)?, jobs: Mutex::new(jobs) })
     }
 
     /// Hands over a request; its events tell the rest.
@@ -103,9 +106,10 @@ impl Running {
         }
     }
 
-    fn take(&mut self, job: Job) {
+    fn take(&mut self, mut job: Job) {
         let n = job.params.n.max(1) as usize;
-        let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job)).collect();
+        let mut forms = std::mem::take(&mut job.forms).into_iter();
+        let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job, forms.next())).collect();
         let Job { tokens, ends, events, .. } = job;
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;

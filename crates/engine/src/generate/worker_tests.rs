@@ -18,6 +18,7 @@ fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
         ends: Ends { tokens: Arc::default(), stop: Arc::default(), most },
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
+        forms: Vec::new(),
         events,
         listener: Arc::downgrade(&listener),
     };

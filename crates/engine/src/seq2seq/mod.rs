@@ -221,6 +221,7 @@ impl Seq2Seq {
             ends: Ends { tokens: ends, stop: Arc::default(), most: wish.most },
             detok: Detok::new(self.words.parsed.clone(), true),
             stops: Stops::default(),
+            forms: Vec::new(),
             events,
             listener: Arc::downgrade(&listener),
         });

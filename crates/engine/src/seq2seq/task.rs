@@ -86,7 +86,7 @@ impl Task {
     pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Task {
         let width = job.width();
         let kind = match job.how {
-            How::Sample(job) => Kind::Sample((0..width).map(|answer| Live::new(answer, &job)).collect()),
+            How::Sample(job) => Kind::Sample((0..width).map(|answer| Live::new(answer, &job, None)).collect()),
             How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },
         };
         Task { input, at, pages, width, rows: Vec::new(), kind }

@@ -21,7 +21,7 @@ pub(super) enum Order {
 pub(super) const HELP: &str = "\
 /clear            begin anew; /system stays
 /system [TEXT]    say how the model should behave; without a text, leave that to the model
-/set NAME VALUE   max_tokens, temperature, top_k, top_p, min_p, seed, stop, …; `default` takes it back
+/set NAME VALUE   max_tokens, temperature, top_k, top_p, seed, stop, constrain, …; `default` takes it back
 /show             what is set, and how full the context is
 /save FILE        keep the conversation
 /load FILE        go on with one that was kept

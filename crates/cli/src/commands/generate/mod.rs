@@ -35,6 +35,7 @@ const AHEAD: usize = 16;
 #[command(after_help = "Examples:\n  \
     sconce generate -m smollm \"The capital of France is\" --max-tokens 16\n  \
     sconce generate -m smollm -f prompts.txt --max-tokens 64 -o answers.jsonl\n  \
+    sconce generate -m smollm \"A cat, in JSON: \" --constrain schema:cat.json\n  \
     echo '{\"messages\": [{\"role\": \"user\", \"content\": \"Hello!\"}], \"temperature\": 0.7}' | \
     sconce generate -m smollm --jsonl --json\n  \
     sconce generate -m google/flan-t5-small --beams 4 \"Translate to German: The house is wonderful.\"")]
@@ -115,8 +116,8 @@ impl Generate {
             {
                 waiting.push_back(self.ask(model, prompt));
             }
-            let Some(Asked { text, id, begun }) = waiting.pop_front() else { break };
-            let made = match begun.and_then(|(begun, seed)| model.wait(begun, seed)) {
+            let Some(Asked { text, id, begun: asked }) = waiting.pop_front() else { break };
+            let made = match asked.and_then(|(asked, seed)| model.wait(asked, seed)) {
                 Ok(made) => {
                     read += made.read;
                     wrote += made.wrote;

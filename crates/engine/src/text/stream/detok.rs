@@ -89,6 +89,14 @@ impl Detok {
         Detok { tokenizer, skip_special, how }
     }
 
+    /// The same within a text: nothing is done to its beginning, so that each token adds its own bytes.
+    pub(crate) fn within(mut self) -> Detok {
+        if let How::Machines(machines) = &mut self.how {
+            machines.iter_mut().for_each(Machine::begin);
+        }
+        self
+    }
+
     /// Whether text comes as ids do. A decoder that only works on whole texts gives all of it at the end.
     pub(crate) fn streams(&self) -> bool {
         matches!(self.how, How::Machines(_))
@@ -188,6 +196,17 @@ fn machines(steps: Vec<Step>) -> Option<Vec<Machine>> {
 }
 
 impl Machine {
+    /// As if something had come before.
+    fn begin(&mut self) {
+        match self {
+            Machine::WordPiece { first, .. } | Machine::Metaspace { first, .. } | Machine::Spaces { first } => {
+                *first = false;
+            }
+            Machine::StripText { start, .. } => *start = 0,
+            _ => {}
+        }
+    }
+
     fn push(&mut self, token: String, next: &mut dyn FnMut(String)) {
         match self {
             Machine::Replace { from, to } => next(token.replace(&*from, to)),

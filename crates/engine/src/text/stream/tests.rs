@@ -89,7 +89,8 @@ fn a_text_goes_on() {
     let byte_level = ["Ġ", "a", "Ã", "©", "Ġb", "<s>"];
     let metaspace = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}"#;
     let alphabet = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
-    let cases: [(&[&str], &str, &[(&[u32], &[u32], &str, &str)]); 5] = [
+    type Behind<'a> = (&'a [u32], &'a [u32], &'a str, &'a str);
+    let cases: [(&[&str], &str, &[Behind<'_>]); 5] = [
         (
             &BYTES,
             SPM,

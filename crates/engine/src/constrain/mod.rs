@@ -1,0 +1,317 @@
+//! Output that must have a form: JSON, a JSON schema, a regular expression or a grammar.
+//!
+//! The work is llguidance's: before each token it says which ones may follow. Schemas and expressions come from strangers, so
+//! its limits are set here, and what is impossible or too costly fails when the constraint is made, not in the middle of a text.
+
+#[cfg(test)]
+mod tests;
+
+use crate::text::stream::{TokenBytes, token_bytes};
+use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::earley::SlicedBiasComputer;
+use llguidance::toktrie::{ApproximateTokEnv, InferenceCapabilities, SimpleVob, TokEnv, TokRxInfo, TokTrie};
+use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use tokenizers::Tokenizer;
+
+/// Longer tokens take no part: the tree of tokens is walked by recursion, and no vocabulary has such.
+const LONGEST_TOKEN: usize = 1024;
+/// Bytes of a schema, an expression or a grammar.
+const LONGEST_SOURCE: usize = 256 << 10;
+/// Levels of a schema. Compiling it is recursive.
+const DEEPEST_SCHEMA: usize = 64;
+/// Brackets within each other in a grammar.
+const MOST_BRACKETS: usize = 128;
+/// Blanks in a row within JSON: room for any layout, and an end for a model that has lost its way in blanks.
+const BLANKS: &str = r"[ \t\r\n]{1,64}";
+
+/// What an answer must be.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Format {
+    /// Any JSON object.
+    JsonObject,
+    /// JSON that satisfies a schema.
+    JsonSchema(Value),
+    /// A text that an expression matches as a whole.
+    Regex(String),
+    /// A text of a grammar, which is written in llguidance's dialect of Lark.
+    Grammar(String),
+}
+
+/// Why an answer cannot have the form that it must have, or why it was given up.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum FormatError {
+    /// The model's tokens cannot be used for it.
+    #[error("this model's answers cannot be given a form: {0}")]
+    Vocab(String),
+    /// What was asked for cannot be had.
+    #[error("the {form} cannot be followed: {why}")]
+    Form {
+        /// What it is: a schema, an expression, a grammar.
+        form: &'static str,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// The token is not one the form allows here.
+    #[error("token {0} does not fit the form here")]
+    Token(u32),
+    /// It got too costly on the way.
+    #[error("the {form} was given up: {why}")]
+    Cost {
+        /// What it is.
+        form: &'static str,
+        /// Of what it took too much.
+        why: String,
+    },
+}
+
+/// A model's tokens, sorted for the question which may follow. Made once for a tokenizer.
+pub(crate) struct Vocab {
+    factory: ParserFactory,
+    len: usize,
+}
+
+impl std::fmt::Debug for Vocab {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Vocab").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+impl Vocab {
+    /// Of a model that has the first `len` of a tokenizer's ids, some of which end a text.
+    pub(crate) fn of(tokenizer: &Tokenizer, len: usize, ends: &BTreeSet<u32>) -> Result<Vocab, FormatError> {
+        let mut tokens = token_bytes(tokenizer).map_err(FormatError::Vocab)?;
+        tokens.truncate(len);
+        // Files may name ends that their tokenizer lacks.
+        let eos: Vec<u32> = ends.iter().copied().filter(|id| (*id as usize) < tokens.len()).collect();
+        for id in &eos {
+            // Nor need they say that what ends a text is no text.
+            if let TokenBytes::Text(bytes) = &tokens[*id as usize] {
+                tokens[*id as usize] = TokenBytes::Special(String::from_utf8_lossy(bytes).into_owned());
+            }
+        }
+        Vocab::new(&tokens, &eos)
+    }
+
+    /// From what each id adds to a text, and the ids that end one.
+    fn new(tokens: &[TokenBytes], eos: &[u32]) -> Result<Vocab, FormatError> {
+        let fault = |what: &str| Err(FormatError::Vocab(what.into()));
+        let Ok(len) = u32::try_from(tokens.len()) else { return fault("it has too many tokens") };
+        if eos.is_empty() {
+            return fault("no token ends a text");
+        }
+        if let Some(id) = eos.iter().find(|id| **id >= len) {
+            return fault(&format!("the token {id} that ends a text is not in the vocabulary of {len}"));
+        }
+        let words: Vec<Vec<u8>> = tokens.iter().map(word).collect();
+        // The trie checks itself with assertions.
+        let made = catch_unwind(AssertUnwindSafe(|| {
+            let trie = TokTrie::from(&TokRxInfo::new(len, eos[0]), &words).with_eos_tokens(eos);
+            let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+            let slices = SlicedBiasComputer::general_slices();
+            ParserFactory::new(&env, InferenceCapabilities::default(), &slices).map_err(|e| e.to_string())
+        }));
+        let mut factory = match made {
+            Ok(Ok(factory)) => factory,
+            Ok(Err(why)) => return fault(&why),
+            Err(_) => return fault("its tokens contradict each other"),
+        };
+        factory.quiet();
+        *factory.limits_mut() = limits();
+        Ok(Vocab { factory, len: tokens.len() })
+    }
+}
+
+/// The bytes in the trie; those of a special token behind a mark that no text has, so that no text can spell it.
+fn word(token: &TokenBytes) -> Vec<u8> {
+    match token {
+        TokenBytes::Text(bytes)
+            if bytes.len() <= LONGEST_TOKEN && bytes.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) =>
+        {
+            bytes.clone()
+        }
+        TokenBytes::Special(name) if name.len() <= LONGEST_TOKEN => {
+            [&[TokTrie::SPECIAL_TOKEN_MARKER], name.as_bytes()].concat()
+        }
+        _ => Vec::new(),
+    }
+}
+
+/// A fifth of a second to make a constraint, a tenth for a mask, some 100 MB: several times what large public schemas take.
+fn limits() -> ParserLimits {
+    ParserLimits {
+        max_items_in_row: 2000,
+        initial_lexer_fuel: 1_000_000,
+        step_lexer_fuel: 200_000,
+        step_max_items: 50_000,
+        max_lexer_states: 50_000,
+        max_grammar_size: 200_000,
+        precompute_large_lexemes: false,
+        verbose_errors: false,
+    }
+}
+
+/// Which tokens may come next.
+#[derive(Clone, Debug)]
+pub(crate) struct Mask(SimpleVob);
+
+impl Mask {
+    /// A bit for each id, from the lowest of the first word on. Ids beyond the last bit may not come.
+    pub(crate) fn words(&self) -> &[u32] {
+        self.0.as_slice()
+    }
+
+    fn is_empty(&self) -> bool {
+        self.0.is_zero()
+    }
+}
+
+/// The form of one text, and how far the text is.
+pub(crate) struct Constraint {
+    matcher: Matcher,
+    form: &'static str,
+}
+
+impl std::fmt::Debug for Constraint {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Constraint").field("form", &self.form).finish_non_exhaustive()
+    }
+}
+
+impl Constraint {
+    /// Fails if no text has this form, or if following it would cost too much.
+    pub(crate) fn new(format: Format, vocab: &Vocab) -> Result<Constraint, FormatError> {
+        let form = match &format {
+            Format::JsonObject | Format::JsonSchema(_) => "JSON schema",
+            Format::Regex(_) => "regular expression",
+            Format::Grammar(_) => "grammar",
+        };
+        let fault = |why: String| FormatError::Form { form, why };
+        let grammar = grammar(format).map_err(fault)?;
+        let parser = catch_unwind(AssertUnwindSafe(|| vocab.factory.create_parser(grammar)));
+        let parser = match parser {
+            Ok(Ok(parser)) => parser,
+            Ok(Err(why)) => return Err(fault(reason(&why.to_string()))),
+            Err(_) => return Err(fault("it contradicts itself".into())),
+        };
+        let mut constraint = Constraint { matcher: Matcher::new(Ok(parser)), form };
+        // The first mask shows whether it can be followed at all.
+        match constraint.mask() {
+            Ok(mask) if mask.is_empty() => Err(fault("no token of the model can begin it".into())),
+            Ok(_) => Ok(constraint),
+            Err(FormatError::Cost { why, .. }) => Err(fault(why)),
+            Err(other) => Err(other),
+        }
+    }
+
+    /// Another text of the same form, from here on on its own.
+    pub(crate) fn fork(&self) -> Constraint {
+        // Deep, or the two would wait for each other's masks.
+        Constraint { matcher: self.matcher.deep_clone(), form: self.form }
+    }
+
+    /// The tokens that may come next. Those that end the text are among them when it may end.
+    pub(crate) fn mask(&mut self) -> Result<Mask, FormatError> {
+        let mask = self.matcher.compute_mask_or_eos();
+        mask.map(Mask).map_err(|why| FormatError::Cost { form: self.form, why: reason(&why.to_string()) })
+    }
+
+    /// The token that came.
+    pub(crate) fn commit(&mut self, token: u32) -> Result<(), FormatError> {
+        match self.matcher.try_consume_tokens(&[token]) {
+            Ok(1) => Ok(()),
+            Ok(_) => Err(FormatError::Token(token)),
+            Err(why) => Err(FormatError::Cost { form: self.form, why: reason(&why.to_string()) }),
+        }
+    }
+
+    /// Whether the text has its form already, so that it may end here.
+    #[cfg(test)]
+    pub(crate) fn can_stop(&mut self) -> bool {
+        self.matcher.is_stopped() && !self.matcher.is_error() || self.matcher.is_accepting().unwrap_or(false)
+    }
+
+    /// Whether nothing may follow.
+    pub(crate) fn is_done(&self) -> bool {
+        self.matcher.is_stopped()
+    }
+}
+
+fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
+    let sized = |len: usize| match len {
+        0..=LONGEST_SOURCE => Ok(()),
+        _ => Err(format!("it is longer than {LONGEST_SOURCE} bytes")),
+    };
+    Ok(match format {
+        Format::Regex(source) => {
+            sized(source.len())?;
+            TopLevelGrammar::from_regex(&source)
+        }
+        Format::Grammar(source) => {
+            sized(source.len())?;
+            balanced(&source)?;
+            TopLevelGrammar::from_lark(source)
+        }
+        Format::JsonObject => schema(json!({"type": "object"}))?,
+        Format::JsonSchema(source) => {
+            shallow(&source, DEEPEST_SCHEMA)?;
+            sized(source.to_string().len())?;
+            schema(source)?
+        }
+    })
+}
+
+fn schema(mut schema: Value) -> Result<TopLevelGrammar, String> {
+    let options = JsonCompileOptions { whitespace_pattern: Some(BLANKS.into()), ..JsonCompileOptions::default() };
+    match &mut schema {
+        // `true` is any JSON.
+        Value::Bool(true) => schema = json!({}),
+        Value::Object(_) => {}
+        _ => return Err("a schema is an object".into()),
+    }
+    // Our settings, and none that came with the schema.
+    options.apply_to(&mut schema);
+    Ok(TopLevelGrammar::from_json_schema(schema))
+}
+
+fn shallow(value: &Value, levels: usize) -> Result<(), String> {
+    let Some(levels) = levels.checked_sub(1) else {
+        return Err(format!("it is nested more than {DEEPEST_SCHEMA} deep"));
+    };
+    match value {
+        Value::Array(items) => items.iter().try_for_each(|v| shallow(v, levels)),
+        Value::Object(map) => map.values().try_for_each(|v| shallow(v, levels)),
+        _ => Ok(()),
+    }
+}
+
+/// Grammars are read by recursion. Brackets within strings count too, which only matters to a grammar that has hundreds more of
+/// one than of the other.
+fn balanced(source: &str) -> Result<(), String> {
+    let mut open = 0usize;
+    for byte in source.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => open += 1,
+            b')' | b']' | b'}' => open = open.saturating_sub(1),
+            _ => {}
+        }
+        if open > MOST_BRACKETS {
+            return Err(format!("it opens more than {MOST_BRACKETS} brackets within each other"));
+        }
+    }
+    Ok(())
+}
+
+/// What the library says, short and without the traces it adds.
+fn reason(why: &str) -> String {
+    if why.contains("NoExtensionBias") {
+        return "no text satisfies it".into();
+    }
+    let lines = || why.lines().map(str::trim).filter(|line| !line.is_empty());
+    // Expressions are quoted at length before what is wrong with them.
+    let line = lines().find_map(|line| line.strip_prefix("error: ")).or_else(|| lines().next());
+    line.unwrap_or("it failed").chars().take(300).collect()
+}

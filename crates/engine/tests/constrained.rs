@@ -1,0 +1,209 @@
+//! Answers that must have a form, of a tiny model whose words are noise: whatever it would rather say, the form holds.
+
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{
+    DeviceChoice, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Params, Request, Start,
+};
+use sconce_testkit::materialize;
+use serde_json::{Value, json};
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+/// A Llama of 559 words. Its tokenizer is of those that take the first space from a text.
+fn load(llm: &LlmOptions) -> Llm {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    let options = LoadOptions {
+        device: DeviceChoice::Only(sconce_engine::ops::Device::Cpu),
+        ..LoadOptions::new(Options::from_env().expect("caches"))
+    };
+    let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
+    Llm::load(&reference, &options, llm, &()).expect("a model")
+}
+
+fn schema() -> Value {
+    json!({
+        "type": "object", "additionalProperties": false, "required": ["name", "age", "tags"],
+        "properties": {
+            "name": {"type": "string", "minLength": 1, "maxLength": 4},
+            "age": {"type": "integer", "minimum": 3, "maximum": 120},
+            "tags": {"type": "array", "items": {"enum": ["red", "gr\u{fc}n", null]}, "minItems": 1, "maxItems": 2},
+        },
+    })
+}
+
+fn follows_schema(text: &str) {
+    let value: Value = serde_json::from_str(text).unwrap_or_else(|e| panic!("{text:?}: {e}"));
+    let map = value.as_object().expect("an object");
+    assert_eq!(map.keys().map(String::as_str).collect::<BTreeSet<_>>(), ["age", "name", "tags"].into(), "{text}");
+    assert!((1..=4).contains(&map["name"].as_str().expect("a name").chars().count()), "{text}");
+    assert!((3..=120).contains(&map["age"].as_i64().expect("a number")), "{text}");
+    let tags = map["tags"].as_array().expect("tags");
+    let colours = [json!("red"), json!("gr\u{fc}n"), Value::Null];
+    assert!((1..=2).contains(&tags.len()) && tags.iter().all(|tag| colours.contains(tag)), "{text}");
+}
+
+fn sampled(seed: u64) -> Params {
+    Params { temperature: 1.0, seed, ..Params::default() }
+}
+
+fn request(format: Format, params: Params) -> Request {
+    Request { start: Start::Text("the cat".into()), params: Some(params), format: Some(format), ..Request::default() }
+}
+
+fn run(llm: &Llm, request: &Request) -> Generation {
+    llm.stream(request).expect("a stream").wait().expect("an answer")
+}
+
+/// Compact: the model fills all blanks it is allowed, and its context is short.
+fn is_whole(generation: &Generation) -> usize {
+    generation.answers.iter().filter(|a| a.finish == Some(Finish::End)).count()
+}
+
+#[test]
+fn whatever_is_drawn_satisfies_the_schema() {
+    let llm = load(&LlmOptions::default());
+    let mut whole = 0;
+    let mut texts = BTreeSet::new();
+    let ways = [
+        |seed| sampled(seed),
+        |seed| Params { top_k: Some(8), top_p: 0.9, ..sampled(seed) },
+        |seed| Params { repetition_penalty: 1.3, frequency_penalty: 0.5, presence_penalty: 0.5, ..sampled(seed) },
+        |seed| Params { n: 3, min_p: 0.05, ..sampled(seed) },
+    ];
+    let requests: Vec<Request> =
+        (0..80).map(|seed| request(Format::JsonSchema(schema()), ways[seed as usize % 4](seed))).collect();
+    for generation in llm.generate(&requests) {
+        let generation = generation.expect("an answer");
+        whole += is_whole(&generation);
+        for answer in &generation.answers {
+            match answer.finish {
+                Some(Finish::End) => follows_schema(&answer.text),
+                _ => assert_eq!(answer.finish, Some(Finish::Length)),
+            }
+            texts.insert(answer.text.clone());
+        }
+        let own: BTreeSet<&str> = generation.answers.iter().map(|a| &*a.text).collect();
+        assert_eq!(own.len(), generation.answers.len(), "answers of one request go their own ways");
+    }
+    assert!(whole >= 60 && texts.len() > 100, "{whole} whole, {} different", texts.len());
+}
+
+#[test]
+fn expressions_grammars_and_objects() {
+    let llm = load(&LlmOptions::default());
+    for seed in 0..12 {
+        let text = |format: Format| {
+            let generation = run(&llm, &request(format, sampled(seed)));
+            assert_eq!(generation.answers[0].finish, Some(Finish::End), "{:?}", generation.answers[0].text);
+            generation.answers.into_iter().next().expect("an answer").text
+        };
+        let date = text(Format::Regex("20[0-9]{2}-(0[1-9]|1[0-2])".into()));
+        assert!(date.len() == 7 && date.starts_with("20") && date.as_bytes()[4] == b'-', "{date}");
+        // The space that it begins with is not taken off.
+        let spaced = text(Format::Regex(" (yes|no)".into()));
+        assert!(spaced == " yes" || spaced == " no", "{spaced:?}");
+        let sum = text(Format::Grammar("start: term (\"+\" term){1,3}\nterm: /[0-9]{1,3}/".into()));
+        let terms: Vec<&str> = sum.split('+').collect();
+        assert!((2..=4).contains(&terms.len()) && terms.iter().all(|t| t.parse::<u32>().is_ok()), "{sum}");
+        let any = run(&llm, &request(Format::JsonObject, sampled(seed)));
+        assert!(any.answers[0].text.starts_with('{'));
+        if is_whole(&any) == 1 {
+            assert!(serde_json::from_str::<Value>(&any.answers[0].text).expect("JSON").is_object());
+        }
+        // What may end or go on ends by the model's own token, if that comes.
+        let end = Params { logit_bias: [(2, 100.0)].into(), ..sampled(seed) };
+        let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
+        assert_eq!((least.answers[0].text.len(), &least.answers[0].finish), (3, &Some(Finish::End)));
+    }
+    let greedy = Params { temperature: 0.0, ..Params::default() };
+    assert_eq!(run(&llm, &request(Format::Regex("abc".into()), greedy)).answers[0].text, "abc");
+}
+
+#[test]
+fn a_form_ends_where_it_is_cut() {
+    let llm = load(&LlmOptions::default());
+    let cut = Request { max_tokens: Some(3), ..request(Format::JsonSchema(schema()), sampled(1)) };
+    let answer = &run(&llm, &cut).answers[0];
+    assert_eq!((answer.picks.len(), &answer.finish), (3, &Some(Finish::Length)));
+    // The last token that is allowed is the last that is needed.
+    let exact = Request { max_tokens: Some(1), ..request(Format::Regex("a".into()), sampled(1)) };
+    assert_eq!(run(&llm, &exact).answers[0].finish, Some(Finish::End));
+    let stop = Request { stop: vec!["b".into()], ..request(Format::Regex("aaabbb".into()), sampled(1)) };
+    let answer = &run(&llm, &stop).answers[0];
+    assert_eq!((&*answer.text, &answer.finish), ("aaa", &Some(Finish::Stop("b".into()))));
+    let on = Request { ignore_end: true, ..request(Format::JsonObject, sampled(1)) };
+    assert!(llm.stream(&on).err().expect("refused").to_string().contains("cannot go on behind its end"));
+}
+
+fn company() -> Vec<Request> {
+    let free = |seed, n| Request {
+        start: Start::Text("on the mat".into()),
+        params: Some(Params { n, ..sampled(seed) }),
+        max_tokens: Some(90),
+        ignore_end: true,
+        ..Request::default()
+    };
+    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), Params { n, ..sampled(seed) });
+    vec![free(1, 1), long(2, 1), request(Format::JsonSchema(schema()), sampled(3)), long(4, 3), free(5, 2), long(6, 1)]
+}
+
+fn ids(generation: &Generation) -> Vec<Vec<u32>> {
+    generation.answers.iter().map(|a| a.picks.iter().map(|p| p.id).collect()).collect()
+}
+
+#[test]
+fn in_company_as_alone_also_where_the_cache_is_too_small_for_all() {
+    let roomy = load(&LlmOptions { cache_tokens: Some(2048), ..LlmOptions::default() });
+    let alone: Vec<_> = company().iter().map(|request| ids(&run(&roomy, request))).collect();
+    // A cache of one sequence: of those that begin together most are set back, some again and again.
+    let tight = load(&LlmOptions { cache_tokens: Some(256), ..LlmOptions::default() });
+    for llm in [&roomy, &tight] {
+        for (generation, alone) in llm.generate(&company()).into_iter().zip(&alone) {
+            assert_eq!(&ids(&generation.expect("an answer")), alone);
+        }
+    }
+}
+
+#[test]
+fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
+    let llm = load(&LlmOptions::default());
+    let free =
+        Request { format: None, max_tokens: Some(100), ignore_end: true, ..request(Format::JsonObject, sampled(7)) };
+    let want = run(&llm, &free);
+    let mut other = llm.stream(&free).expect("a stream");
+    assert!(matches!(other.next(), Some(Ok(Event::Text { .. }))));
+    let bad = [
+        (Format::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 3})), "JSON schema"),
+        (Format::JsonSchema(json!({"type": "nonsense"})), "JSON schema"),
+        (Format::JsonSchema(json!([])), "a schema is an object"),
+        (Format::Regex("(".into()), "unclosed group"),
+        (Format::Regex("((((((a{1,99}){1,99}){1,99}){1,99}){1,99}){1,99}){1,99}b".into()), "regular expression"),
+        (Format::Regex("a".repeat(1 << 20)), "longer than"),
+        (Format::Grammar("start: nothing".into()), "grammar"),
+        (Format::Grammar(format!("start: {}", "(".repeat(10_000))), "brackets"),
+    ];
+    for (format, word) in bad {
+        let begun = Instant::now();
+        let said = llm.stream(&request(format.clone(), sampled(0))).err().map(|e| e.to_string());
+        assert!(said.as_ref().is_some_and(|said| said.contains(word)), "{word}: {said:?}");
+        assert!(begun.elapsed() < Duration::from_secs(20), "{word} took {:?}", begun.elapsed());
+    }
+    // One that is taken may still be costly on the way: it ends soon, one way or the other.
+    let begun = Instant::now();
+    let costly = llm.stream(&request(Format::Regex("[a-z]{0,100000}[b-y]{0,100000}z".into()), sampled(0)));
+    let _ = costly.and_then(sconce_engine::Stream::wait);
+    assert!(begun.elapsed() < Duration::from_secs(60), "{:?}", begun.elapsed());
+    let mut text = String::new();
+    let mut finish = None;
+    for event in llm.stream(&free).expect("a stream") {
+        match event.expect("an event") {
+            Event::Text { text: new, .. } => text.push_str(&new),
+            Event::End { finish: how, .. } => finish = Some(how),
+        }
+    }
+    assert_eq!((&text, &finish), (&want.answers[0].text, &want.answers[0].finish));
+    assert!(other.all(|event| event.is_ok()), "who was writing meanwhile went on");
+}

@@ -216,12 +216,13 @@ impl Pipeline for Logits {
     /// f32 `[sequences, labels]`.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        let pooling = match self.representation {
-            Representation::Pooler => self.head.pooling,
-            Representation::Cls => Pooling::Cls,
-            Representation::Mean => Pooling::Mean,
+        let pooled = |pooling| pool(&hidden, &batch.segments, skips, &[pooling]);
+        let rows = match self.representation {
+            Representation::Pooler => self.head.pooled(&hidden, batch, skips)?,
+            Representation::Cls => pooled(Pooling::Cls)?,
+            Representation::Mean => pooled(Pooling::Mean)?,
         };
-        Ok(vec![self.head.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
+        Ok(vec![self.head.forward(&rows)?])
     }
 }
 
@@ -233,7 +234,13 @@ fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
     }
     let w = w.sub("classifier");
     let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(1);
-    Ok(Head { pooling: Pooling::Cls, dense: None, norm: None, out: Linear::load(&w, hidden, logits, true)? })
+    Ok(Head {
+        pooling: Pooling::Cls,
+        padding: None,
+        dense: None,
+        norm: None,
+        out: Linear::load(&w, hidden, logits, true)?,
+    })
 }
 
 /// As many labels as logits.

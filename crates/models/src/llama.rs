@@ -147,7 +147,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 const WORDS: &str = "embed_tokens.weight";
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, w, parse::<Config>(config)?.hidden_size, "Llama")
+    last_token(task, config, w, (parse::<Config>(config)?.hidden_size, "Llama"))
 }
 
 pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {

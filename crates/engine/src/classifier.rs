@@ -5,7 +5,7 @@ use crate::sentence::plain_reading;
 use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
-use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
+use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, encoder, head};
 use sconce_ops::{DType, Linear, Pooling, Tensor, Weights, pool};
 use serde_json::Value;
 use std::path::Path;
@@ -142,6 +142,8 @@ pub(crate) struct LogitsRecipe {
     pub(crate) labels: Vec<String>,
     pub(crate) scores: Scores,
     pub(crate) representation: Representation,
+    /// The words of which a language model says one, instead of labels: see [`crate::judge`].
+    pub(crate) answers: Option<[u32; 2]>,
 }
 
 impl LogitsRecipe {
@@ -157,7 +159,7 @@ impl LogitsRecipe {
             Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not known"))),
         };
         let reading = plain_reading(dir)?;
-        Ok(LogitsRecipe { reading, labels, scores, representation: Representation::Pooler })
+        Ok(LogitsRecipe { reading, labels, scores, representation: Representation::Pooler, answers: None })
     }
 }
 
@@ -197,9 +199,12 @@ impl Pipeline for Logits {
         let encoder = encoder(&parts.config, &parts.weights)?;
         // Pooled rows are f32, and so is what stands behind them.
         let weights = parts.weights.in_dtype(DType::F32);
-        let head = match recipe.representation {
-            Representation::Pooler => head(Task::Classify, &parts.config, &weights)?,
-            Representation::Cls | Representation::Mean => plain_head(&parts.config, &weights, encoder.hidden_size())?,
+        let head = match (recipe.answers, recipe.representation) {
+            (Some(words), _) => answers(&parts.config, &weights, words)?,
+            (None, Representation::Pooler) => head(Task::Classify, &parts.config, &weights)?,
+            (None, Representation::Cls | Representation::Mean) => {
+                plain_head(&parts.config, &weights, encoder.hidden_size())?
+            }
         };
         check_labels(&parts.root, &recipe.labels, &head)?;
         Ok(Logits { encoder, head, representation: recipe.representation })

@@ -191,3 +191,53 @@ fn a_decoder_classifies_and_reranks() {
     let alone = pair.classify(&[TextOrPair::from(("the cat", "ate."))], true).unwrap();
     assert_eq!(alone[0].labels[0].score, ranked.iter().find(|r| r.index == 1).unwrap().score);
 }
+
+/// The golden's scores, all documents of a query and task in one batch; and the ids, by their number.
+#[test]
+fn a_language_model_that_is_asked_reranks() {
+    let name = "task-rerank-qwen3";
+    let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
+    // The reference cuts at 200 tokens, and turns positions as far as it is asked to.
+    let change = |file: &str, key: &str, value: u64| {
+        let path = dir.path().join(file);
+        let mut fields = json(&path);
+        fields[key] = value.into();
+        std::fs::write(path, fields.to_string()).unwrap();
+    };
+    change("config.json", "max_position_embeddings", 256);
+    change("tokenizer_config.json", "model_max_length", answers["max_length"].as_u64().unwrap());
+    let pairs = answers["pairs"].as_array().unwrap();
+    let model = Model::load(dir.path());
+    model.layers_equal(name, ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]));
+
+    let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
+    let (queries, documents) = (strings("queries"), strings("documents"));
+    let (logits, scores) = (arrays.f32("logits").values, arrays.f32("scores").values);
+    let mut seen = 0;
+    for asked in pairs.chunk_by(|a, b| (&a["task"], &a["query"]) == (&b["task"], &b["query"])) {
+        let mut reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+        if let Some(task) = asked[0]["task"].as_str() {
+            reranker = reranker.with_instruction(task).unwrap();
+        }
+        let of = |pair: &Value| &documents[pair["document"].as_u64().unwrap() as usize];
+        let own: Vec<&String> = asked.iter().map(of).collect();
+        let query = &queries[asked[0]["query"].as_u64().unwrap() as usize];
+        for raw in [false, true] {
+            let got = reranker.rerank(query, &own, RankOptions { raw, ..RankOptions::default() }).unwrap();
+            assert_eq!(got.tokens, asked.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>());
+            for ranked in &got.ranked {
+                let i = seen + ranked.index;
+                let want = if raw { logits[2 * i + 1] - logits[2 * i] } else { scores[i] };
+                let off = (ranked.score - want).abs();
+                assert!(off <= 2.0 * F32, "pair {i}, raw {raw}: {} for {want}", ranked.score);
+            }
+            let cut: Vec<usize> = (0..own.len()).filter(|i| ids(&asked[*i]["ids"]).len() == 200).collect();
+            assert_eq!(got.truncated, cut);
+        }
+        seen += asked.len();
+    }
+    assert_eq!(seen, scores.len());
+    let (other, _) = classifying("task-embed-mistral", "MistralForSequenceClassification", 1);
+    let other = Reranker::load(&reference(other.path()), &options(), &()).unwrap();
+    assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
+}

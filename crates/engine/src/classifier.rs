@@ -5,7 +5,7 @@ use crate::sentence::plain_reading;
 use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
-use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
+use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, encoder, head};
 use sconce_ops::{DType, Linear, Pooling, Tensor, Weights, pool};
 use serde_json::Value;
 use std::path::Path;
@@ -142,6 +142,8 @@ pub(crate) struct LogitsRecipe {
     pub(crate) labels: Vec<String>,
     pub(crate) scores: Scores,
     pub(crate) representation: Representation,
+    /// The words of which a language model says one, instead of labels: see [`crate::judge`].
+    pub(crate) answers: Option<[u32; 2]>,
 }
 
 impl LogitsRecipe {
@@ -157,7 +159,7 @@ impl LogitsRecipe {
             Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not known"))),
         };
         let reading = plain_reading(dir)?;
-        Ok(LogitsRecipe { reading, labels, scores, representation: Representation::Pooler })
+        Ok(LogitsRecipe { reading, labels, scores, representation: Representation::Pooler, answers: None })
     }
 }
 
@@ -197,9 +199,12 @@ impl Pipeline for Logits {
         let encoder = encoder(&parts.config, &parts.weights)?;
         // Pooled rows are f32, and so is what stands behind them.
         let weights = parts.weights.in_dtype(DType::F32);
-        let head = match recipe.representation {
-            Representation::Pooler => head(Task::Classify, &parts.config, &weights)?,
-            Representation::Cls | Representation::Mean => plain_head(&parts.config, &weights, encoder.hidden_size())?,
+        let head = match (recipe.answers, recipe.representation) {
+            (Some(words), _) => answers(&parts.config, &weights, words)?,
+            (None, Representation::Pooler) => head(Task::Classify, &parts.config, &weights)?,
+            (None, Representation::Cls | Representation::Mean) => {
+                plain_head(&parts.config, &weights, encoder.hidden_size())?
+            }
         };
         check_labels(&parts.root, &recipe.labels, &head)?;
         Ok(Logits { encoder, head, representation: recipe.representation })
@@ -216,12 +221,13 @@ impl Pipeline for Logits {
     /// f32 `[sequences, labels]`.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
         let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
-        let pooling = match self.representation {
-            Representation::Pooler => self.head.pooling,
-            Representation::Cls => Pooling::Cls,
-            Representation::Mean => Pooling::Mean,
+        let pooled = |pooling| pool(&hidden, &batch.segments, skips, &[pooling]);
+        let rows = match self.representation {
+            Representation::Pooler => self.head.pooled(&hidden, batch, skips)?,
+            Representation::Cls => pooled(Pooling::Cls)?,
+            Representation::Mean => pooled(Pooling::Mean)?,
         };
-        Ok(vec![self.head.forward(&pool(&hidden, &batch.segments, skips, &[pooling])?)?])
+        Ok(vec![self.head.forward(&rows)?])
     }
 }
 
@@ -233,7 +239,13 @@ fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
     }
     let w = w.sub("classifier");
     let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(1);
-    Ok(Head { pooling: Pooling::Cls, dense: None, norm: None, out: Linear::load(&w, hidden, logits, true)? })
+    Ok(Head {
+        pooling: Pooling::Cls,
+        padding: None,
+        dense: None,
+        norm: None,
+        out: Linear::load(&w, hidden, logits, true)?,
+    })
 }
 
 /// As many labels as logits.

@@ -1,7 +1,7 @@
 //! Texts to vectors.
 
 use crate::sentence::{Module, Recipe};
-use crate::session::{Lot, Parts, Pipeline, Reading, Session, loaded};
+use crate::session::{Lot, Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -82,7 +82,15 @@ impl Embedder {
             _ if recipe.include_prompt => 0,
             _ => tokenizer.prompt_tokens(prompt)?,
         };
-        let Lot { works, tokens, truncated } = Lot::of(tokenizer.encode(texts, prompt)?, skip);
+        let Lot { mut works, tokens, truncated } = Lot::of(tokenizer.encode(texts, prompt)?, skip);
+        // Where nothing but the prompt is left, nothing counts: the pooled vector is all zeros, as in sentence-transformers. Only
+        // a dense layer would make something of those, and it is given the last token.
+        if !recipe.tail.iter().any(|module| matches!(module, Module::Dense(_))) {
+            works
+                .iter_mut()
+                .filter(|work| work.skip >= work.sequence.ids.len())
+                .for_each(|work| *work = Work::default());
+        }
         let dimension = plan.dimension;
         let mut values = vec![0f32; texts.len() * dimension];
         self.session.run(works, |i, results| {

@@ -18,6 +18,7 @@ mod embedder;
 mod error;
 mod generate;
 mod image;
+mod judge;
 mod kind;
 #[allow(dead_code, reason = "counts that a server will show")]
 mod kv;

@@ -1,6 +1,8 @@
 //! A query and documents to an order.
 
 use crate::classifier::{Logits, LogitsRecipe, Representation, TextOrPair, sigmoid};
+use crate::judge::{self, Judge};
+use crate::load::Model;
 use crate::session::{Lot, Session, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
@@ -38,9 +40,12 @@ pub struct Ranking {
     pub truncated: Vec<usize>,
 }
 
-/// A cross-encoder: a model that reads query and document together and gives one score. Loaded and proven.
+/// A cross-encoder: a model that reads query and document together and gives one score. Loaded and proven. A language model
+/// without a head for scores (Qwen3-Reranker) is asked, and its score is how much rather it says yes than no.
 pub struct Reranker {
     session: Session<Logits>,
+    /// How it is asked, if it is.
+    judge: Option<Judge>,
 }
 
 loaded!(Reranker, self => &self.session);
@@ -58,7 +63,10 @@ impl Reranker {
         representation: Representation,
         progress: &dyn Progress,
     ) -> Result<Reranker> {
-        let session = Session::load(reference, options, progress, |dir| {
+        let session = Session::<Logits>::load(reference, options, progress, |dir| {
+            if judge::can_be_asked(&Model::open(dir)?.config) {
+                return judge::recipe(dir);
+            }
             let recipe = LogitsRecipe::read(dir)?;
             if recipe.labels.len() != 1 {
                 let what = format!(
@@ -70,16 +78,35 @@ impl Reranker {
             }
             Ok(LogitsRecipe { representation, ..recipe })
         })?;
-        Ok(Reranker { session })
+        let asked = session.recipe.answers.is_some();
+        let judge = if asked { Some(Judge::new(&session.tokenizer)?) } else { None };
+        Ok(Reranker { session, judge })
+    }
+
+    /// The same told what to look for, in a sentence; only models that are asked can be told.
+    pub fn with_instruction(mut self, instruction: &str) -> Result<Reranker> {
+        match &mut self.judge {
+            Some(judge) => judge.instruction = instruction.into(),
+            None => {
+                return Err(Error::Input("the model takes no instruction: it reads query and document alone".into()));
+            }
+        }
+        Ok(self)
     }
 
     /// Orders `documents` by how well they answer `query`.
     pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
-        let pairs: Vec<_> = documents.iter().map(|d| TextOrPair { text: query, pair: Some(d.as_ref()) }).collect();
-        let Lot { works, tokens, truncated } = Lot::of(self.session.tokenizer.encode_pairs(&pairs)?, 0);
+        let tokenizer = &self.session.tokenizer;
+        let pair = |document| TextOrPair { text: query, pair: Some(document) };
+        let encoded = match &self.judge {
+            Some(judge) => judge.encode(tokenizer, query, documents)?,
+            None => tokenizer.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>())?,
+        };
+        let Lot { works, tokens, truncated } = Lot::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());
         self.session.run(works, |index, results| {
-            let logit = results[0][0];
+            // Of one that was asked: how much rather yes than no, the sigmoid of which is yes's share of the two.
+            let logit = results[0].iter().copied().reduce(|yes, no| yes - no).unwrap_or_default();
             let score = if options.raw { logit } else { sigmoid(logit) };
             ranked.push((logit, Ranked { index, score, text: None }));
             Ok(())

@@ -1,7 +1,7 @@
 //! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
+use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::{Value, json};
@@ -94,9 +94,7 @@ fn every_layer_and_every_head_equal_the_reference_on_both_rungs() {
                 };
                 let head = head(task, &files.config(), &files.weights(DType::F32)).unwrap();
                 let rows = match task {
-                    Task::Classify => {
-                        pool(&last, &batch.segments, &vec![0; batch.segments.count()], &[head.pooling]).unwrap()
-                    }
+                    Task::Classify => head.pooled(&last, &batch, &vec![0; batch.segments.count()]).unwrap(),
                     _ => last,
                 };
                 let off = relative(&head.forward(&rows).unwrap().to_f32().unwrap(), &arrays.f32("logits").values);

@@ -57,6 +57,8 @@ pub struct Batch {
     pub kept: Option<Kept>,
     /// The rows whose results are wanted; none means all.
     wanted: Option<Tensor>,
+    /// Where all of it is.
+    place: Place,
 }
 
 /// The part of a cache that a batch writes and reads.
@@ -125,6 +127,7 @@ impl Batch {
             host_ids: ids,
             kept: None,
             wanted: None,
+            place: place.clone(),
         })
     }
 
@@ -160,6 +163,7 @@ impl Batch {
             host_ids: ids,
             kept: Some(Kept { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
+            place: place.clone(),
         })
     }
 
@@ -169,6 +173,11 @@ impl Batch {
             Some(rows) => Ok(sconce_ops::embed(&[(x, rows)])?),
             None => Ok(x.clone()),
         }
+    }
+
+    /// These rows of `x` `[tokens, n]`.
+    pub(crate) fn rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
+        Ok(sconce_ops::embed(&[(x, &Tensor::from_u32(rows, &self.place)?)])?)
     }
 
     /// Self-attention over this batch.

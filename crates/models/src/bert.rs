@@ -97,7 +97,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
     let bert = root(w, "bert", WORDS)?;
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
@@ -110,6 +110,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let t = p.sub("transform");
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation(&c.hidden_act)?)),
                 norm: Some(LayerNorm::load(&t.sub("LayerNorm"), hidden, c.layer_norm_eps, true)?),
                 out: vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&p, "bias"), (&decoder, "bias")])?,

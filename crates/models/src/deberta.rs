@@ -118,7 +118,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&w.sub("pooler.dense"), hidden, hidden, true)?;
@@ -135,6 +135,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let (words, decoder) = (root(w, "deberta", WORDS)?.sub("embeddings.word_embeddings"), p.sub("decoder"));
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation(&c.hidden_act)?)),
                 norm: Some(LayerNorm::load(&t.sub("LayerNorm"), width, c.layer_norm_eps, true)?),
                 out: vocabulary(&decoder, &words, [c.vocab_size, width], &[(&p, "bias"), (&decoder, "bias")])?,

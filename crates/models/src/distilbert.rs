@@ -78,7 +78,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let dense = |name| Linear::load(&w.sub(name), c.dim, c.dim, true);
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), c.dim, true);
     Ok(match task {
         Task::Classify => plain(Some(dense("pre_classifier")?.with(Activation::Relu)), classifier()?),
@@ -88,6 +88,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let projector = w.sub("vocab_projector");
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(dense("vocab_transform")?.with(activation(&c.activation)?)),
                 norm: Some(LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?),
                 out: vocabulary(&projector, &words, [c.vocab_size, c.dim], &[(&projector, "bias")])?,

@@ -62,7 +62,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let (c, width) = read(config)?;
     let hidden = c.hidden_size;
     let classifier = w.sub("classifier");
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let dense = Linear::load(&classifier.sub("dense"), hidden, hidden, true)?.with(Activation::Gelu);
@@ -74,6 +74,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let words = root(w, "electra", WORDS)?.sub("embeddings.word_embeddings");
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(Linear::load(&g.sub("dense"), hidden, width, true)?.with(Activation::Gelu)),
                 norm: Some(LayerNorm::load(&g.sub("LayerNorm"), width, c.layer_norm_eps, true)?),
                 out: vocabulary(&own, &words, [c.vocab_size, width], &[(&own, "bias")])?,

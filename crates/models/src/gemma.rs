@@ -158,7 +158,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, w, parse::<Config>(&text(config))?.hidden_size, "Gemma")
+    last_token(task, config, w, (parse::<Config>(&text(config))?.hidden_size, "Gemma"))
 }
 
 pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {

@@ -94,7 +94,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, w, parse::<Config>(config)?.n_embd, "GPT-2")
+    last_token(task, config, w, (parse::<Config>(config)?.n_embd, "GPT-2"))
 }
 
 pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {

@@ -139,7 +139,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let hidden = c.hidden_size;
     let gte = roots(w)?;
     let dense = |w: &Weights, act| Ok::<_, Error>(Linear::load(&w.sub("dense"), hidden, hidden, true)?.with(act));
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
         Task::Classify => plain(Some(dense(&gte.sub("pooler"), Activation::Tanh)?), classifier()?),
@@ -149,6 +149,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let decoder = lm.sub("decoder");
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(dense(&lm, activation(&c.hidden_act)?)?),
                 norm: Some(LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?),
                 out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias")])?,

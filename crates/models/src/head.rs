@@ -1,8 +1,9 @@
 //! What stands behind an encoder for a task. Every family's head is the same steps with other names: a dense layer with an
 //! activation, a norm, and the last product; some leave one out.
 
-use crate::{Error, Result};
-use sconce_ops::{LayerNorm, Linear, Pooling, Tensor, Weights};
+use crate::{Batch, Error, Result};
+use sconce_ops::{LayerNorm, Linear, Pooling, Segments, Tensor, Weights, pool};
+use serde_json::Value;
 
 /// What a head is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +20,8 @@ pub enum Task {
 pub struct Head {
     /// How a sequence becomes the row that a [`Task::Classify`] head reads.
     pub pooling: Pooling,
+    /// An id that does not count as a sequence's last token, wherever it comes from: a decoder's classifier reads the last other.
+    pub padding: Option<u32>,
     /// With its activation.
     pub dense: Option<Linear>,
     /// Behind the dense layer.
@@ -28,6 +31,21 @@ pub struct Head {
 }
 
 impl Head {
+    /// The rows that a [`Task::Classify`] head reads of hidden states `x` `[tokens, hidden]`, in f32.
+    pub fn pooled(&self, x: &Tensor, batch: &Batch, skips: &[usize]) -> Result<Tensor> {
+        let Some(padding) = self.padding else {
+            return Ok(pool(x, &batch.segments, skips, &[self.pooling])?);
+        };
+        // Of nothing but padding it is the first.
+        let last = |tokens: std::ops::Range<usize>| {
+            let (first, ids) = (tokens.start, &batch.host_ids[tokens]);
+            (first + ids.iter().rposition(|id| *id != padding).unwrap_or(0)) as u32
+        };
+        let rows: Vec<u32> = batch.segments.iter().map(last).collect();
+        let x = batch.rows(x, &rows)?;
+        Ok(pool(&x, &Segments::new(&vec![1; rows.len()])?, &vec![0; rows.len()], &[self.pooling])?)
+    }
+
     /// Logits of rows `x` `[rows, hidden]`: pooled ones, or one a token.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(self.out.forward(&self.before(x)?)?)
@@ -80,12 +98,18 @@ pub(crate) fn next(w: &Weights, words: &Weights, dims: [usize; 2], tied: bool) -
     Ok(LmHead { out, scale: 1.0, cap: None })
 }
 
-/// A classifier that reads the last token.
-pub(crate) fn last_token(task: Task, w: &Weights, hidden: usize, architecture: &str) -> Result<Head> {
+/// A classifier that reads the last token that is no padding.
+pub(crate) fn last_token(
+    task: Task,
+    config: &Value,
+    w: &Weights,
+    (hidden, architecture): (usize, &str),
+) -> Result<Head> {
     match task {
         Task::Classify => {
+            let padding = config.get("pad_token_id").and_then(Value::as_u64).and_then(|id| u32::try_from(id).ok());
             let out = out(&w.sub("score"), hidden, false)?;
-            Ok(Head { pooling: Pooling::LastToken, dense: None, norm: None, out })
+            Ok(Head { pooling: Pooling::LastToken, padding, dense: None, norm: None, out })
         }
         Task::Tag | Task::Vocabulary => Err(no_head(task, architecture)),
     }

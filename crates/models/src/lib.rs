@@ -39,7 +39,7 @@ pub use batch::{Batch, Kept, Limits, Piece, Positions, Sequence};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
-pub use registry::{encoder, head, lm_head, seq2seq, spare};
+pub use registry::{answers, encoder, head, lm_head, seq2seq, spare};
 pub use seq2seq::{Read, Seq2Seq};
 
 use sconce_ops::{CacheShape, Tensor};

@@ -8,7 +8,7 @@ use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
 use crate::head::{self, last_token, root};
 use crate::rope::{Rope, Scaling};
 use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
-use sconce_ops::{Activation, ExpertParts, Experts, Linear, RmsNorm, Rotary, Tensor, Weights};
+use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, RmsNorm, Rotary, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -147,7 +147,23 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 const WORDS: &str = "embed_tokens.weight";
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, w, parse::<Config>(config)?.hidden_size, "Llama")
+    last_token(task, config, w, (parse::<Config>(config)?.hidden_size, "Llama"))
+}
+
+/// The head that says which of two words comes next: of a reranker's own two rows, where the file has those, else of the
+/// vocabulary's.
+pub(crate) fn answers(config: &Value, w: &Weights, words: [u32; 2]) -> Result<Head> {
+    let c: Config = parse(config)?;
+    let (own, rows) = (w.sub("lm_head"), words.map(|word| word as usize));
+    let out = match (w.has("score.weight")?, c.tie_word_embeddings.unwrap_or(false) || !own.has("weight")?) {
+        (true, _) => Linear::load(&w.sub("score"), c.hidden_size, 2, false)?,
+        (false, true) => {
+            let table = root(w, "model", WORDS)?.sub("embed_tokens");
+            Linear::picked(&table, c.hidden_size, c.vocab_size, &rows)?
+        }
+        (false, false) => Linear::picked(&own, c.hidden_size, c.vocab_size, &rows)?,
+    };
+    Ok(Head { pooling: Pooling::LastToken, padding: None, dense: None, norm: None, out })
 }
 
 pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {

@@ -127,6 +127,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let dense = Linear::load(&h.sub("dense"), hidden, hidden, c.classifier_bias)?;
     Ok(Head {
         pooling,
+        padding: None,
         dense: Some(dense.with(activation(&c.classifier_activation)?)),
         norm: Some(LayerNorm::load(&h.sub("norm"), hidden, c.norm_eps, c.norm_bias)?),
         out,

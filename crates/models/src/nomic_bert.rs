@@ -240,7 +240,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c = read(config)?;
     let (hidden, bert) = (c.n_embd, roots(w)?);
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
         Task::Classify => {
@@ -256,6 +256,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let dense = Linear::load(&t.sub("dense"), hidden, hidden, c.mlp_fc1_bias || t.has("dense.bias")?)?;
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 dense: Some(dense.with(if silu { Activation::Silu } else { Activation::Gelu })),
                 norm: Some(LayerNorm::load(&t.sub("layer_norm"), hidden, c.layer_norm_epsilon, true)?),
                 out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias"), (&p, "bias")])?,

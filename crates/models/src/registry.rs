@@ -75,6 +75,15 @@ pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, weights)
 }
 
+/// Makes the head of a language model that answers with one of two words: a logit of each, at a sequence's last token.
+pub fn answers(config: &Value, weights: &Weights, words: [u32; 2]) -> Result<Head> {
+    let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
+    match LLAMA.contains(&kind) {
+        true => llama::answers(config, weights, words),
+        false => Err(Error::Config(format!("model_type `{kind}` is not asked for one of two words"))),
+    }
+}
+
 /// Makes the head of a language model.
 pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
     let Architecture { next, types, .. } = architecture(config)?;

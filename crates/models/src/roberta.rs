@@ -66,7 +66,7 @@ pub(crate) fn fairseq(task: Task, w: &Weights, prefix: &str, dims: [usize; 2], e
     let hidden = dims[1];
     let dense = |w: Weights| Linear::load(&w.sub("dense"), hidden, hidden, true);
     let (classifier, lm) = (w.sub("classifier"), w.sub("lm_head"));
-    let plain = |dense, out| Head { pooling: Pooling::Cls, dense, norm: None, out };
+    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let out = out(&classifier.sub("out_proj"), hidden, true)?;
@@ -78,6 +78,7 @@ pub(crate) fn fairseq(task: Task, w: &Weights, prefix: &str, dims: [usize; 2], e
             let decoder = lm.sub("decoder");
             Head {
                 pooling: Pooling::Cls,
+                padding: None,
                 norm: Some(LayerNorm::load(&lm.sub("layer_norm"), hidden, eps, true)?),
                 out: vocabulary(&decoder, &words, dims, &[(&lm, "bias"), (&decoder, "bias")])?,
                 // Exact GELU whatever hidden_act says, as the reference has it.

@@ -137,7 +137,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     match task {
         Task::Tag => {
             let out = out(&w.sub("classifier"), c.d_model, true)?;
-            Ok(Head { pooling: Pooling::Cls, dense: None, norm: None, out })
+            Ok(Head { pooling: Pooling::Cls, padding: None, dense: None, norm: None, out })
         }
         // Its sequence classifier reads the decoder.
         Task::Classify | Task::Vocabulary => Err(no_head(task, "T5's encoder")),

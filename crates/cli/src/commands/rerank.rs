@@ -37,6 +37,9 @@ pub(crate) struct Rerank {
     /// What stands for query and document before the classifier.
     #[arg(long, value_enum, value_name = "WHAT", default_value_t)]
     representation: Stands,
+    /// What to look for, in a sentence, for language models that are asked (Qwen3-Reranker).
+    #[arg(long, value_name = "TEXT")]
+    instruction: Option<String>,
     /// Print JSON.
     #[arg(long)]
     json: bool,
@@ -74,7 +77,13 @@ impl Rerank {
             Stands::Cls => Representation::Cls,
             Stands::Mean => Representation::Mean,
         };
-        let load = |r: &_, o: &_, p: &dyn sconce_engine::source::Progress| Reranker::load_with(r, o, representation, p);
+        let load = |r: &_, o: &_, p: &dyn sconce_engine::source::Progress| {
+            let reranker = Reranker::load_with(r, o, representation, p)?;
+            match &self.instruction {
+                Some(instruction) => reranker.with_instruction(instruction),
+                None => Ok(reranker),
+            }
+        };
         let reranker = self.model.load(report, load)?;
         // Windows are put in order together, by logit: far out many scores are the same number.
         let options = RankOptions { raw: true, top_n: None, texts: false };

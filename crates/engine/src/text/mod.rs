@@ -146,6 +146,22 @@ impl Tokenizer {
         texts.par_iter().enumerate().map(encode).collect()
     }
 
+    /// Tokens of every text without those that begin and end one, cut at `most`.
+    pub(crate) fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], most: usize) -> Result<Vec<Encoded>> {
+        let encode = |(i, text): (usize, &T)| {
+            let text = text.as_ref();
+            let end = text.char_indices().nth(self.most_chars).map_or(text.len(), |(i, _)| i);
+            let encoding = sound(|| self.inner.encode(&text[..end], false))
+                .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()));
+            let mut encoded = encoding.and_then(|e| self.checked(&e)).map_err(|why| Error::Text { text: i, why })?;
+            encoded.truncated |= end < text.len() || encoded.sequence.ids.len() > most;
+            encoded.sequence.ids.truncate(most);
+            encoded.sequence.types.clear();
+            Ok(encoded)
+        };
+        texts.par_iter().enumerate().map(encode).collect()
+    }
+
     /// Whether the model's table of `words` holds this vocabulary. What every text gets must be in it; of words that are not, and
     /// that a text may or may not have, a note tells.
     pub(crate) fn check(&self, dir: &Path, words: usize) -> Result<Option<String>> {

@@ -1,7 +1,7 @@
 //! Goldens of architectures: how they are loaded, run and compared. A file of tests names a family's goldens and calls [`family`].
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, pool};
+use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
@@ -190,7 +190,7 @@ impl Loaded {
     fn logits(&self, task: Task, golden: &Golden, batch: &Batch, x: &Tensor) -> Vec<f32> {
         let head = head(task, &golden.config, &self.weights).unwrap_or_else(|e| panic!("{}: {e}", golden.name));
         let rows = match task {
-            Task::Classify => &pool(x, &batch.segments, &vec![0; batch.segments.count()], &[head.pooling]).unwrap(),
+            Task::Classify => &head.pooled(x, batch, &vec![0; batch.segments.count()]).unwrap(),
             Task::Tag | Task::Vocabulary => x,
         };
         head.forward(rows).unwrap().to_f32().unwrap()

@@ -107,6 +107,16 @@ impl Linear {
         Ok(linear)
     }
 
+    /// These rows of a matrix `[n, k]`, in this order: a few words of a vocabulary.
+    pub fn picked(w: &Weights, k: usize, n: usize, rows: &[usize]) -> Result<Linear> {
+        let raw = w.raw("weight", &[n, k])?;
+        if k == 0 || rows.is_empty() || rows.iter().any(|row| *row >= n) {
+            return Err(Error::call("linear", format!("rows {rows:?} of {n} × {k}")));
+        }
+        let order = |row: usize| rows[row];
+        Linear::plain(pack(&[Source { raw, n: rows.len(), order: Order::By(&order) }], k, w)?)
+    }
+
     /// A matrix that the file holds the other way round, `[k, n]`.
     pub fn turned(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         let mut linear = Linear::from_rows(w, "weight", &[k, n], 0..k, true)?;

@@ -1,0 +1,243 @@
+//! Language models that do something other than go on: embedders, classifiers and rerankers, against the libraries they come from.
+
+use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{
+    Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
+};
+use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use tempfile::TempDir;
+
+/// Goldens are f32 runs of small models; ours sums in another order.
+const F32: f32 = 1e-5;
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        dtype: DType::F32,
+        ..LoadOptions::new(Options::new(cache.clone(), cache))
+    }
+}
+
+fn reference(dir: &Path) -> Reference {
+    dir.to_str().unwrap().parse().unwrap()
+}
+
+fn arrays(name: &str) -> Arrays {
+    Arrays::open(&golden(name).join("golden.safetensors"))
+}
+
+fn answers(name: &str) -> Value {
+    json(&golden(name).join("golden.json"))
+}
+
+fn ids(value: &Value) -> Vec<u32> {
+    value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
+}
+
+/// A model on the CPU, as its files have it.
+struct Model {
+    encoder: Box<dyn Encoder>,
+    config: Value,
+    weights: Weights,
+}
+
+impl Model {
+    fn load(dir: &Path) -> Model {
+        let config = json(&dir.join("config.json"));
+        let weights = Weights::new(Arc::new(Checkpoint::open(dir).unwrap()), DType::F32, Place::cpu());
+        Model { encoder: encoder(&config, &weights).unwrap(), config, weights }
+    }
+
+    fn batch(&self, sequences: &[Vec<u32>]) -> Batch {
+        let of = |ids: &Vec<u32>| Sequence { ids: ids.clone(), ..Sequence::default() };
+        let sequences: Vec<_> = sequences.iter().map(of).collect();
+        Batch::new(&sequences, self.encoder.limits(), &Place::cpu()).unwrap()
+    }
+
+    /// Every layer of one sequence against the golden's `hidden`.
+    fn layers_equal(&self, name: &str, ids: Vec<u32>) {
+        let (arrays, mut seen) = (arrays(name), 0);
+        let mut hold = |i: usize, x: &Tensor| {
+            let off = worst(&x.to_f32().unwrap(), &arrays.f32(&format!("hidden.{i}")).values);
+            assert!(off <= F32, "{name} layer {i}: off by {off:.1e}");
+            seen += 1;
+        };
+        self.encoder.forward(&self.batch(&[ids]), &mut hold).unwrap();
+        assert!(!arrays.has(&format!("hidden.{seen}")), "{name}: a layer too few");
+    }
+}
+
+fn on_every_rung(mut f: impl FnMut()) {
+    for rung in [Rung::Fused, Rung::Composed] {
+        let _here = Ladder::new(Policy { force: Some(rung), ..Policy::default() }).enter();
+        f();
+    }
+}
+
+/// With the tensors under `model.` and without, with a head that nothing asks for and without, with special tokens at either end;
+/// and all texts of a prompt in one batch, where each sees only its own.
+#[test]
+fn embedders_equal_sentence_transformers() {
+    for name in ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"] {
+        let (dir, answers, want) = (materialize(name), answers(name), arrays(name).f32("embeddings"));
+        let cases = answers["cases"].as_array().unwrap();
+        let model = Model::load(dir.path());
+        let shown = &cases[answers["hidden_of"].as_u64().unwrap() as usize];
+        on_every_rung(|| model.layers_equal(name, ids(&shown["ids"])));
+
+        let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
+        let mut seen = 0;
+        for cases in cases.chunk_by(|a, b| a["prompt_name"] == b["prompt_name"]) {
+            let prompt = cases[0]["prompt_name"].as_str().map_or(Prompt::Default, |name| Prompt::Named(name.into()));
+            let texts: Vec<&str> = cases.iter().map(|c| c["text"].as_str().unwrap()).collect();
+            let got = embedder.embed(&texts, &prompt).unwrap();
+            for (i, case) in cases.iter().enumerate() {
+                assert_eq!(got.tokens[i], ids(&case["ids"]).len(), "{name}: {case}");
+                let off = worst(got.row(i), &want.values[(seen + i) * want.dims[1]..][..want.dims[1]]);
+                assert!(off <= F32, "{name} {prompt:?} {:?}: off by {off:.1e}", texts[i]);
+                let alone = embedder.embed(&texts[i..=i], &prompt).unwrap();
+                assert_eq!(alone.values, got.row(i), "{name} {prompt:?} {:?}: neighbours change it", texts[i]);
+            }
+            seen += cases.len();
+        }
+        assert_eq!(seen, want.dims[0], "{name}");
+    }
+}
+
+/// The row that a classifier reads is the last that is no padding, if there is such an id; else the last.
+#[test]
+fn classifiers_read_the_last_token_that_is_no_padding() {
+    for name in ["llama-sequence", "mistral-sequence", "qwen2-sequence", "qwen3-sequence"] {
+        let (dir, arrays) = (materialize(name), arrays(name));
+        let (all, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
+        let sequences: Vec<Vec<u32>> = ends.windows(2).map(|w| all[w[0] as usize..w[1] as usize].to_vec()).collect();
+        let want = arrays.f32("logits");
+        on_every_rung(|| {
+            let model = Model::load(dir.path());
+            model.layers_equal(name, sequences[1].clone());
+            let head = head(Task::Classify, &model.config, &model.weights).unwrap();
+            let logits = |sequences: &[Vec<u32>]| {
+                let batch = model.batch(sequences);
+                let hidden = model.encoder.forward(&batch, &mut |_, _| {}).unwrap();
+                let rows = head.pooled(&hidden, &batch, &vec![0; sequences.len()]).unwrap();
+                head.forward(&rows).unwrap().to_f32().unwrap()
+            };
+            let off = worst(&logits(&sequences), &want.values);
+            assert!(off <= F32, "{name}: off by {off:.1e}");
+            // Of nothing but padding it is the first.
+            if head.padding == Some(0) {
+                assert!(worst(&logits(&[vec![0; 3]]), &logits(&[vec![0]])) <= F32, "{name}");
+            }
+        });
+    }
+}
+
+/// `name`'s embedder with a classifier of so many labels behind it, and the classifier's rows.
+fn classifying(name: &str, class: &str, labels: usize) -> (TempDir, Vec<Vec<f32>>) {
+    let dir = materialize(name);
+    let path = dir.path().join("config.json");
+    let mut config = json(&path);
+    let width = config["hidden_size"].as_u64().unwrap() as usize;
+    config["architectures"] = json!([class]);
+    let named = (0..labels).map(|i| (i.to_string(), json!(format!("label {i}"))));
+    config["id2label"] = Value::Object(named.collect());
+    std::fs::write(&path, config.to_string()).unwrap();
+    let row = |label: usize| (0..width).map(|i| ((i * 7 + label * 5) % 11) as f32 / 11.0 - 0.5).collect();
+    let rows: Vec<Vec<f32>> = (0..labels).map(row).collect();
+    let bytes: Vec<u8> = rows.iter().flatten().flat_map(|v| v.to_le_bytes()).collect();
+    let path = dir.path().join("model.safetensors");
+    let file = std::fs::read(&path).unwrap();
+    let held = safetensors::SafeTensors::deserialize(&file).unwrap();
+    let score = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, vec![labels, width], &bytes).unwrap();
+    let all = held.tensors().into_iter().chain([("score.weight".to_string(), score)]);
+    let written = safetensors::serialize(all, None).unwrap();
+    std::fs::write(path, written).unwrap();
+    (dir, rows)
+}
+
+/// From a text to its labels, through the tokenizer and the session. The reference's last hidden state is that of a golden.
+#[test]
+fn a_decoder_classifies_and_reranks() {
+    let name = "task-embed-mistral";
+    let answers = answers(name);
+    let case = &answers["cases"][answers["hidden_of"].as_u64().unwrap() as usize];
+    let hidden = arrays(name).f32("hidden.2");
+    let last = &hidden.values[hidden.values.len() - hidden.dims[1]..];
+    let logit = |row: &[f32]| row.iter().zip(last).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
+    let text = case["text"].as_str().unwrap();
+
+    let (dir, rows) = classifying(name, "MistralForSequenceClassification", 3);
+    let classifier = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
+    let got = classifier.classify(&[TextOrPair::from(text)], true).unwrap();
+    for (label, row) in rows.iter().enumerate() {
+        let own = got[0].labels.iter().find(|l| l.label == format!("label {label}")).unwrap();
+        assert!((own.score - logit(row)).abs() <= F32, "label {label}: {} for {}", own.score, logit(row));
+    }
+    let error = Reranker::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("3 scores"), "{error}");
+
+    let (dir, _) = classifying(name, "MistralForSequenceClassification", 1);
+    let reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+    let raw = RankOptions { raw: true, ..RankOptions::default() };
+    let ranked = reranker.rerank("the cat", &["sat on the mat.", "ate.", ""], raw).unwrap().ranked;
+    assert!(ranked.len() == 3 && ranked.is_sorted_by(|a, b| a.score >= b.score));
+    let pair = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
+    let alone = pair.classify(&[TextOrPair::from(("the cat", "ate."))], true).unwrap();
+    assert_eq!(alone[0].labels[0].score, ranked.iter().find(|r| r.index == 1).unwrap().score);
+}
+
+/// The golden's scores, all documents of a query and task in one batch; and the ids, by their number.
+#[test]
+fn a_language_model_that_is_asked_reranks() {
+    let name = "task-rerank-qwen3";
+    let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
+    // The reference cuts at 200 tokens, and turns positions as far as it is asked to.
+    let change = |file: &str, key: &str, value: u64| {
+        let path = dir.path().join(file);
+        let mut fields = json(&path);
+        fields[key] = value.into();
+        std::fs::write(path, fields.to_string()).unwrap();
+    };
+    change("config.json", "max_position_embeddings", 256);
+    change("tokenizer_config.json", "model_max_length", answers["max_length"].as_u64().unwrap());
+    let pairs = answers["pairs"].as_array().unwrap();
+    let model = Model::load(dir.path());
+    model.layers_equal(name, ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]));
+
+    let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
+    let (queries, documents) = (strings("queries"), strings("documents"));
+    let (logits, scores) = (arrays.f32("logits").values, arrays.f32("scores").values);
+    let mut seen = 0;
+    for asked in pairs.chunk_by(|a, b| (&a["task"], &a["query"]) == (&b["task"], &b["query"])) {
+        let mut reranker = Reranker::load(&reference(dir.path()), &options(), &()).unwrap();
+        if let Some(task) = asked[0]["task"].as_str() {
+            reranker = reranker.with_instruction(task).unwrap();
+        }
+        let of = |pair: &Value| &documents[pair["document"].as_u64().unwrap() as usize];
+        let own: Vec<&String> = asked.iter().map(of).collect();
+        let query = &queries[asked[0]["query"].as_u64().unwrap() as usize];
+        for raw in [false, true] {
+            let got = reranker.rerank(query, &own, RankOptions { raw, ..RankOptions::default() }).unwrap();
+            assert_eq!(got.tokens, asked.iter().map(|pair| ids(&pair["ids"]).len()).sum::<usize>());
+            for ranked in &got.ranked {
+                let i = seen + ranked.index;
+                let want = if raw { logits[2 * i + 1] - logits[2 * i] } else { scores[i] };
+                let off = (ranked.score - want).abs();
+                assert!(off <= 2.0 * F32, "pair {i}, raw {raw}: {} for {want}", ranked.score);
+            }
+            let cut: Vec<usize> = (0..own.len()).filter(|i| ids(&asked[*i]["ids"]).len() == 200).collect();
+            assert_eq!(got.truncated, cut);
+        }
+        seen += asked.len();
+    }
+    assert_eq!(seen, scores.len());
+    let (other, _) = classifying("task-embed-mistral", "MistralForSequenceClassification", 1);
+    let other = Reranker::load(&reference(other.path()), &options(), &()).unwrap();
+    assert!(other.with_instruction("look").err().unwrap().to_string().contains("no instruction"));
+}

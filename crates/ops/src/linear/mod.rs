@@ -114,7 +114,8 @@ impl Linear {
             return Err(Error::call("linear", format!("rows {rows:?} of {n} × {k}")));
         }
         let order = |row: usize| rows[row];
-        Linear::plain(pack(&[Source { raw, n: rows.len(), order: Order::By(&order) }], k, w)?)
+        let source = Source { raw, w, name: "weight", n: rows.len(), order: Order::By(&order) };
+        Linear::plain(pack(&[source], k, w)?)
     }
 
     /// A matrix that the file holds the other way round, `[k, n]`.

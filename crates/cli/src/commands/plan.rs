@@ -116,7 +116,7 @@ impl Model<'_> {
     fn planned(&self, device: Device) -> Result<(Planned, Result<String, String>), Failure> {
         let plan = match self.kind {
             Kind::Generate => Llm::plan_on(device, self.files, self.options, &self.llm)?,
-            kind => plan(self.files.directory()?, kind, device, self.options)?,
+            kind => plan(self.files.root(), kind, device, self.options)?,
         };
         let verdict = judge(&plan, device);
         Ok((plan, verdict))

@@ -1,11 +1,11 @@
 //! Texts, or pairs of them, to labels.
 
-use crate::load::json;
+use crate::load::{Model, is_gguf, json};
 use crate::sentence::plain_reading;
 use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
-use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, encoder, head};
+use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, head};
 use sconce_ops::{DType, Linear, Pooling, Tensor, Weights, pool};
 use serde_json::Value;
 use std::path::Path;
@@ -148,8 +148,9 @@ pub(crate) struct LogitsRecipe {
 
 impl LogitsRecipe {
     pub(crate) fn read(dir: &Path) -> Result<LogitsRecipe> {
-        let path = dir.join("config.json");
-        let config: Value = json(&path)?;
+        let in_gguf = is_gguf(dir);
+        let path = if in_gguf { dir.to_path_buf() } else { dir.join("config.json") };
+        let config: Value = if in_gguf { Model::open(dir)?.config } else { json(&path)? };
         let labels = labels(&config).map_err(|what| Error::file(&path, what))?;
         let scores = match config.get("problem_type").and_then(Value::as_str) {
             Some("regression") => Scores::Raw,
@@ -190,13 +191,14 @@ pub(crate) struct Logits {
 
 impl Pipeline for Logits {
     type Recipe = LogitsRecipe;
+    const IN_GGUF: bool = true;
 
     fn reading(recipe: &LogitsRecipe) -> Reading {
         recipe.reading.clone()
     }
 
     fn load(parts: &Parts, recipe: &LogitsRecipe) -> Result<Logits> {
-        let encoder = encoder(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         // Pooled rows are f32, and so is what stands behind them.
         let weights = parts.weights.in_dtype(DType::F32);
         let head = match (recipe.answers, recipe.representation) {

@@ -4,7 +4,7 @@ use crate::sentence::{Module, Recipe};
 use crate::session::{Lot, Parts, Pipeline, Reading, Session, Work, loaded};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
-use sconce_models::{Batch, Encoder, Limits, encoder};
+use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Linear, Pooling, Tensor, l2_norm, pool};
 
 /// Which prompt stands before each text.
@@ -60,7 +60,7 @@ impl Embeddings {
     }
 }
 
-/// A sentence-transformers model, loaded and proven.
+/// A sentence-transformers model, or a GGUF file of one, loaded and proven.
 pub struct Embedder {
     session: Session<Sentence>,
 }
@@ -122,13 +122,14 @@ enum Stage {
 
 impl Pipeline for Sentence {
     type Recipe = Recipe;
+    const IN_GGUF: bool = true;
 
     fn reading(recipe: &Recipe) -> Reading {
         recipe.reading.clone()
     }
 
     fn load(parts: &Parts, recipe: &Recipe) -> Result<Sentence> {
-        let encoder = encoder(&parts.config, &parts.weights)?;
+        let encoder = parts.encoder()?;
         let mut dimension = encoder.hidden_size() * recipe.poolings.len();
         let (mut tail, mut unread) = (Vec::new(), Vec::new());
         for module in &recipe.tail {

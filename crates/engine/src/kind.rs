@@ -5,6 +5,7 @@ use crate::clip::{ClipRecipe, Towers};
 use crate::colbert::ColbertRecipe;
 use crate::embedder::Sentence;
 use crate::llm::{LlmOptions, wish};
+use crate::load::gguf::Pooling;
 use crate::load::{Model, is_gguf, optional_json};
 use crate::m3::{Projected, has_m3};
 use crate::multi::Tokens;
@@ -59,10 +60,13 @@ impl Kind {
     /// What the files in `dir` are made for, as they say themselves; or a GGUF file.
     pub fn of(dir: &Path) -> Result<Kind> {
         if is_gguf(dir) {
-            let config = Model::open(dir)?.config;
-            return Ok(match class(&config) {
-                class if rewrites(class) => Kind::Seq2Seq,
-                class if speaks(class) => Kind::Generate,
+            let Model { config, gguf, .. } = Model::open(dir)?;
+            let class = class(&config);
+            return Ok(match gguf.map_or(Ok(None), |gguf| gguf.pooling())? {
+                Some(Pooling::Rank) => Kind::Classify,
+                _ if class.ends_with("ForSequenceClassification") => Kind::Classify,
+                None | Some(Pooling::None) if rewrites(class) => Kind::Seq2Seq,
+                None | Some(Pooling::None) if speaks(class) => Kind::Generate,
                 _ => Kind::Embed,
             });
         }
@@ -130,6 +134,9 @@ impl FromStr for Kind {
 
 /// Plans the model in `dir` for a task without loading it, on a device that need not be in this machine.
 pub fn plan(dir: &Path, kind: Kind, device: Device, options: &LoadOptions) -> Result<Plan> {
+    if is_gguf(dir) && !matches!(kind, Kind::Embed | Kind::Classify | Kind::Generate) {
+        return Err(Error::file(dir, format!("is a GGUF file, and none holds a model for the task `{kind}`")));
+    }
     let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
     match kind {
         Kind::Embed => plan_of::<Sentence>(&Recipe::read(dir)?, device, options),

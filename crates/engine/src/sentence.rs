@@ -3,7 +3,7 @@
 //! Both layouts are read: the old one (`sentence_transformers.models.X`, flags for poolings, `max_seq_length`) and the one
 //! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
 
-use crate::load::{json, optional_json};
+use crate::load::{Model, gguf, is_gguf, json, optional_json};
 use crate::session::Reading;
 use crate::text::{Manner, Table};
 use crate::{Error, Prompt, Result};
@@ -122,6 +122,9 @@ impl Recipe {
     /// Reads the files in `dir`. A plain transformers model, without `modules.json`, is pooled by the mean, as
     /// sentence-transformers does it.
     pub(crate) fn read(dir: &Path) -> Result<Recipe> {
+        if is_gguf(dir) {
+            return Recipe::of_gguf(dir);
+        }
         let prompts: Prompts = optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
         let mut recipe = Recipe {
             reading: reading(dir, dir)?,
@@ -145,6 +148,34 @@ impl Recipe {
             return Err(Error::file(&path, format!("the default prompt `{name}` is not among the prompts")));
         }
         Ok(recipe)
+    }
+
+    /// What a GGUF file says: how vectors are pooled, and no more. They are brought to length one, as llama.cpp does.
+    fn of_gguf(file: &Path) -> Result<Recipe> {
+        let Model { config, gguf, .. } = Model::open(file)?;
+        let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
+        let goes_on = config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
+        let refuse = |what: &str| Err(Error::file(file, what));
+        let pooling = match pooling {
+            Some(gguf::Pooling::Mean) => Pooling::Mean,
+            Some(gguf::Pooling::Cls) => Pooling::Cls,
+            Some(gguf::Pooling::Last) => Pooling::LastToken,
+            Some(gguf::Pooling::Rank) => return refuse("holds a reranker (pooling_type 4); `sconce rerank` reads it"),
+            Some(gguf::Pooling::None) => return refuse("gives a vector a token (pooling_type 0), and not one a text"),
+            // By the mean or by the last token, of a language model that makes all the difference.
+            None if goes_on => {
+                return refuse("is a language model that does not say how its vectors are pooled (pooling_type)");
+            }
+            None => Pooling::Mean,
+        };
+        Ok(Recipe {
+            reading: plain_reading(file)?,
+            poolings: vec![pooling],
+            include_prompt: true,
+            tail: vec![Module::Normalize],
+            prompts: BTreeMap::new(),
+            default_prompt: None,
+        })
     }
 
     /// The words that `prompt` puts before a text.

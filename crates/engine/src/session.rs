@@ -6,7 +6,7 @@ use crate::run::Owner;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::{Encoded, Manner, Tokenizer};
 use crate::{Error, LoadOptions, Result, schedule};
-use sconce_models::{Batch, Limits, Sequence};
+use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
 use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -66,7 +66,7 @@ impl<P: Pipeline> Loaded for Session<P> {
 /// How texts go in, as the model's files say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// The folder with the encoder's configuration, weights and tokenizer.
+    /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file that holds all of them.
     pub(crate) root: PathBuf,
     /// The longest sequence, special tokens included, as far as the files around the encoder know.
     pub(crate) max_tokens: Option<usize>,
@@ -76,7 +76,7 @@ pub(crate) struct Reading {
 
 /// What a pipeline is made from.
 pub(crate) struct Parts {
-    /// The folder with the encoder's files.
+    /// The folder with the encoder's files, or its GGUF.
     pub(crate) root: PathBuf,
     /// Its configuration.
     pub(crate) config: Value,
@@ -95,6 +95,18 @@ impl Parts {
         Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
     }
 
+    /// The encoder, which must look at a text as the model in the files does.
+    pub(crate) fn encoder(&self) -> Result<Box<dyn Encoder>> {
+        let encoder = encoder(&self.config, &self.weights)?;
+        let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
+        if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {
+            let what = "is a language model changed to look both ways (is_causal, use_bidirectional_attention), which is \
+                        not supported";
+            return Err(Error::file(&self.root, what));
+        }
+        Ok(encoder)
+    }
+
     /// Weights of a module that has files of its own.
     pub(crate) fn module(&self, dir: &Path, dtype: DType) -> Result<Weights> {
         Ok(Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, self.place.clone()))
@@ -111,6 +123,8 @@ impl Parts {
 pub(crate) trait Pipeline: Sized + 'static {
     /// What the model's files say of the task.
     type Recipe: Clone + Send + 'static;
+    /// Whether a GGUF file can hold such a model.
+    const IN_GGUF: bool = false;
 
     /// How texts go in.
     fn reading(recipe: &Self::Recipe) -> Reading;
@@ -208,7 +222,7 @@ impl<P: Pipeline> Session<P> {
         progress: &dyn Progress,
         read: impl FnOnce(&Path) -> Result<P::Recipe>,
     ) -> Result<Session<P>> {
-        let recipe = read(files.directory()?)?;
+        let recipe = read(if P::IN_GGUF { files.root() } else { files.directory()? })?;
         options.somewhere(progress, |device| Self::on(device, files, &recipe, options, progress))
     }
 

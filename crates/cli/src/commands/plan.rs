@@ -127,7 +127,7 @@ impl Model<'_> {
                 let room = Seq2SeqRoom { cache_dtype: self.llm.cache_dtype, ..Seq2SeqRoom::default() };
                 Seq2Seq::plan_on(device, self.files, self.options, &room)?
             }
-            kind => plan(self.files.directory()?, kind, device, self.options)?,
+            kind => plan(self.files.root(), kind, device, self.options)?,
         };
         let verdict = judge(&plan, device);
         Ok((plan, verdict))

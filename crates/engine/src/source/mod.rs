@@ -139,6 +139,11 @@ impl Files {
         }
     }
 
+    /// The directory, or the GGUF (of several parts the first), for those who read either.
+    pub fn root(&self) -> &Path {
+        self.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&self.dir)
+    }
+
     /// What the user's or a wheel's own directory holds: a model of the usual kind, or else one GGUF.
     fn in_dir(dir: &Path, origin: Origin) -> Result<Self, SourceError> {
         match wanted::inspect(dir) {

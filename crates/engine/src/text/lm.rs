@@ -52,31 +52,7 @@ impl Words {
 
     fn of_gguf(root: &Path, gguf: &Gguf) -> Result<Words> {
         let held = gguf.vocabulary()?;
-        let vocabulary = metadata::Vocabulary {
-            model: held.model,
-            pre: held.pre,
-            tokens: held.tokens.clone().collect(),
-            scores: held.scores.clone().map(Iterator::collect),
-            types: held.types.clone().map(Iterator::collect),
-            merges: held.merges.clone().map(Iterator::collect),
-            bos: held.bos,
-            eos: held.eos,
-            unk: held.unk,
-            sep: held.sep,
-            pad: held.pad,
-            cls: held.cls,
-            mask: held.mask,
-            add_bos: held.add_bos,
-            add_eos: held.add_eos,
-            add_sep: held.add_sep,
-            add_space_prefix: held.add_space_prefix,
-            remove_extra_whitespaces: held.remove_extra_whitespaces,
-            lowercase: held.lowercase,
-            strip_accents: held.strip_accents,
-            precompiled_charsmap: held.charsmap.map(<[u8]>::to_vec),
-            name: gguf.metadata().str("general.name")?,
-            architecture: Some(gguf.architecture()),
-        };
+        let vocabulary = metadata::held(gguf)?;
         let build = |specials| metadata::tokenizer(&vocabulary, specials).map_err(|what| Error::file(root, what));
         let parsed = build(Specials::Parsed)?;
         let named = [held.eos, held.eot, held.eom].into_iter().flatten();

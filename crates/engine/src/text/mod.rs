@@ -19,6 +19,7 @@ pub(crate) mod words;
 use self::open::{open, sound};
 use self::words::{Continuation, Placed, placed};
 use crate::classifier::TextOrPair;
+use crate::load::is_gguf;
 use crate::{Error, Result};
 use rayon::prelude::*;
 use sconce_models::Sequence;
@@ -73,10 +74,13 @@ pub(crate) struct Encoded {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer in `dir`. What it says of padding and length is replaced: those belong to how somebody once exported
+    /// Reads the tokenizer in `dir`, or in a GGUF file. What it says of padding and length is replaced: those belong to how somebody once exported
     /// it.
     pub(crate) fn load(dir: &Path, max_tokens: usize, manner: Manner) -> Result<Tokenizer> {
-        let mut inner = open(dir).map_err(|fault| Error::file(&fault.path, fault.what))?;
+        let mut inner = match is_gguf(dir) {
+            true => gguf::open(dir)?,
+            false => open(dir).map_err(|fault| Error::file(&fault.path, fault.what))?,
+        };
         inner.with_padding(None);
         let adapt = || {
             inner.with_truncation(Some(truncation(max_tokens)))?;

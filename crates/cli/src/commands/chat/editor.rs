@@ -155,7 +155,7 @@ fn show(session: &Session) -> Result<(), Failure> {
     }
     let tokens = match session.conversation.len() {
         0 => 0,
-        _ => session.prompt(&session.conversation)?.len(),
+        _ => session.prompt(&session.conversation)?.1,
     };
     let messages = session.conversation.len();
     Ok(super::print(&format!("{messages} messages, {tokens} of {} tokens", session.llm.context()))?)

@@ -88,19 +88,20 @@ impl Chat {
 }
 
 impl Session<'_> {
-    /// The tokens of a conversation.
-    fn prompt(&self, conversation: &Conversation) -> sconce_engine::Result<Vec<u32>> {
-        let text = self.llm.render(&conversation.messages(), &Default::default())?;
-        self.llm.encode(&Start::Rendered(text))
+    /// What a conversation is to the model, and how many tokens.
+    fn prompt(&self, conversation: &Conversation) -> sconce_engine::Result<(Start, usize)> {
+        let start = Start::Rendered(self.llm.render(&conversation.messages(), &Default::default())?);
+        let tokens = self.llm.encode(&start)?.len();
+        Ok((start, tokens))
     }
 
     /// Answers what was asked last and writes it as it comes.
     fn answer(&mut self, to: &mut dyn Write) -> Result<Told, Failure> {
-        let tokens = self.prompt(&self.conversation)?;
-        let room = Room::new(self.llm.context(), tokens.len())?;
+        let (start, tokens) = self.prompt(&self.conversation)?;
+        let room = Room::new(self.llm.context(), tokens)?;
         let mut request = self.sampling.request(self.llm.params());
         request.max_tokens = Some(room.most(request.max_tokens));
-        request.start = Start::Tokens(tokens);
+        request.start = start;
         let told = tell(self.llm.stream(&request)?, &self.interrupt, to)?;
         self.conversation.answered(&told.text);
         Ok(told)

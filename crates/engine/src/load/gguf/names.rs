@@ -56,6 +56,7 @@ const ROOT: &[Rule] = &[
     same("token_embd", "model.embed_tokens"),
     same("output_norm", "model.norm"),
     same("output", "lm_head"),
+    rule("cls.output", "score", How::Table),
     rule("rope_freqs", "", How::Aside),
     rule("rope_factors_long", "", How::Aside),
     rule("rope_factors_short", "", How::Aside),

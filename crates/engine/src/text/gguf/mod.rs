@@ -4,12 +4,15 @@
 //! one; WordPiece normalises as BERT does, where llama.cpp drops vowel signs of Indian scripts and all but the first letter of a
 //! Korean syllable, and does not tell words of more than 100 characters; and decoding keeps the space before a full stop.
 
+mod held;
 mod kinds;
 mod merges;
 mod parts;
 #[cfg(test)]
 mod tests;
 mod tokens;
+
+pub(crate) use self::held::{held, open};
 
 use self::kinds::{Alphabet, Begins, kind};
 use self::parts::{Ends, Parts};

@@ -1,6 +1,7 @@
 //! Configurations of language models.
 
 use super::super::Fault;
+use super::encoders::labels;
 use super::rope::Rope;
 use super::{Config, Keys, object};
 use serde_json::{Value, json};
@@ -66,8 +67,11 @@ pub(super) fn qwen2(keys: &Keys) -> Result<Config, Fault> {
 }
 
 pub(super) fn qwen3(keys: &Keys) -> Result<Config, Fault> {
+    let mut config = decoder(keys, "qwen3", "Qwen3ForCausalLM")?;
+    // A reranker's two words.
+    labels(keys, &mut config)?;
     with(
-        decoder(keys, "qwen3", "Qwen3ForCausalLM")?,
+        config,
         json!({
             "rms_norm_eps": rms(keys)?,
             "attention_bias": keys.has("blk.0.attn_q.bias"),

@@ -112,9 +112,14 @@ fn positions(keys: &Keys) -> Result<usize, Fault> {
     found.ok_or_else(|| keys.fault("holds no `position_embd.weight`; it is not a whole model"))
 }
 
-/// The names of classes, if there are any.
-fn labels(keys: &Keys, config: &mut Config) -> Result<(), Fault> {
-    let Some(labels) = keys.metadata.strs(&keys.name("classifier.output_labels"))? else { return Ok(()) };
+/// The names of classes, or how many there are, if there are any.
+pub(super) fn labels(keys: &Keys, config: &mut Config) -> Result<(), Fault> {
+    let Some(labels) = keys.metadata.strs(&keys.name("classifier.output_labels"))? else {
+        if keys.has("cls.output.weight") {
+            config.insert("num_labels".into(), json!(keys.rows("cls.output.weight")?));
+        }
+        return Ok(());
+    };
     let named = labels.clone().enumerate().map(|(id, label)| (id.to_string(), json!(label))).collect();
     let numbered = labels.enumerate().map(|(id, label)| (label.to_owned(), json!(id))).collect();
     config.insert("id2label".into(), Value::Object(named));

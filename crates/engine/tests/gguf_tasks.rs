@@ -1,0 +1,119 @@
+//! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them (tools/goldens/gguf_embedders.py), against the folders they
+//! were made from.
+
+use sconce_engine::ops::{DType, Device};
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{
+    DeviceChoice, Embedder, Error, Kind, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, plan,
+};
+use sconce_testkit::{cosine, golden, json, materialize, worst};
+use std::path::{Path, PathBuf};
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        dtype: DType::F32,
+        ..LoadOptions::new(Options::new(cache.clone(), cache))
+    }
+}
+
+fn reference(path: &Path) -> Reference {
+    path.to_str().unwrap().parse().unwrap()
+}
+
+fn embedder(path: &Path) -> Embedder {
+    Embedder::load(&reference(path), &options(), &()).unwrap()
+}
+
+fn converted(name: &str) -> PathBuf {
+    golden(name).join("model.gguf")
+}
+
+/// The texts of a golden that mean the same to both: a GGUF file does not say that a text is composed first (NFC).
+fn texts(name: &str) -> Vec<String> {
+    let answers = json(&golden(name).join("golden.json"));
+    let cases = answers.get("cases").unwrap_or(&answers).as_array().unwrap();
+    let all = cases.iter().filter(|c| c["prompt_name"].is_null()).map(|c| c["text"].as_str().unwrap().to_string());
+    all.filter(|text| !text.contains('\u{301}')).collect()
+}
+
+#[test]
+fn bert_gives_the_vectors_of_its_folder() {
+    let (file, folder) = (embedder(&converted("gguf-bert")), embedder(&golden("st-prompts")));
+    let texts = texts("st-prompts");
+    assert!(texts.len() > 3);
+    let none = Prompt::Text(String::new());
+    let (got, want) = (file.embed(&texts, &none).unwrap(), folder.embed(&texts, &none).unwrap());
+    for (i, text) in texts.iter().enumerate().filter(|(i, _)| !want.truncated.contains(i)) {
+        assert_eq!(got.tokens[i], want.tokens[i], "{text:?}");
+        assert!(worst(got.row(i), want.row(i)) <= 1e-6, "{text:?}");
+    }
+    assert!(file.plan().unread.is_empty(), "{:?}", file.plan().unread);
+    assert_eq!(file.prompts().count(), 0);
+    assert_eq!(Kind::of(&converted("gguf-bert")).unwrap(), Kind::Embed);
+}
+
+/// In blocks of eight bits, which are that far off.
+#[test]
+fn a_decoders_last_token_is_pooled() {
+    let (file, dir) = (embedder(&converted("gguf-qwen3-embed")), materialize("task-embed-qwen3"));
+    let (folder, texts) = (embedder(dir.path()), texts("task-embed-qwen3"));
+    let (got, want) = (file.embed(&texts, &Prompt::Default), folder.embed(&texts, &Prompt::Default));
+    let (got, want) = (got.unwrap(), want.unwrap());
+    for (i, text) in texts.iter().enumerate().filter(|(i, _)| !want.truncated.contains(i)) {
+        assert_eq!(got.tokens[i], want.tokens[i], "{text:?}");
+        let close = cosine(got.row(i), want.row(i));
+        assert!(close >= 0.999, "{text:?}: {close}");
+    }
+    assert_eq!(Kind::of(&converted("gguf-qwen3-embed")).unwrap(), Kind::Embed);
+}
+
+#[test]
+fn a_reranker_has_its_two_words() {
+    let (path, dir) = (converted("gguf-qwen3-rerank"), materialize("task-rerank-qwen3"));
+    let load = |path: &Path| Reranker::load(&reference(path), &options(), &()).unwrap();
+    let documents = ["The cat sat on the mat.", "Paris", ""];
+    let raw = RankOptions { raw: true, ..RankOptions::default() };
+    let score = |reranker: &Reranker| {
+        let mut ranked = reranker.rerank("where is the cat?", &documents, raw).unwrap().ranked;
+        ranked.sort_by_key(|r| r.index);
+        ranked.into_iter().map(|r| r.score).collect::<Vec<_>>()
+    };
+    let (got, want) = (score(&load(&path)), score(&load(dir.path())));
+    assert!(worst(&got, &want) <= 0.05 * worst(&want, &[0.0; 3]), "{got:?} {want:?}");
+    let error = Embedder::load(&reference(&path), &options(), &()).err().unwrap().to_string();
+    assert!(error.contains("sconce rerank"), "{error}");
+    assert_eq!(Kind::of(&path).unwrap(), Kind::Classify);
+    assert!(plan(&path, Kind::Classify, Device::Cpu, &options()).is_ok());
+}
+
+#[test]
+fn other_tasks_refuse_a_gguf() {
+    let path = converted("gguf-bert");
+    assert!(matches!(Multi::load(&reference(&path), &options(), &()), Err(Error::Source(_))));
+    assert!(plan(&path, Kind::Tag, Device::Cpu, &options()).unwrap_err().to_string().contains("`tag`"));
+}
+
+/// Whatever tools/goldens/gguf_embedders.py wrote, in f32: the same vectors to the last bits.
+#[test]
+#[ignore = "needs models that tools/goldens/gguf_embedders.py makes; SCONCE_GGUF_EMBEDDERS=DIR"]
+fn converted_embedders() {
+    let root = PathBuf::from(std::env::var_os("SCONCE_GGUF_EMBEDDERS").expect("SCONCE_GGUF_EMBEDDERS"));
+    let texts =
+        ["hello", "Hello, World!", "The cat sat on the mat.", "A man is eating food.", "numbers 12345 and 6.78", ""];
+    let mut seen = 0;
+    for dir in std::fs::read_dir(root).unwrap().map(|entry| entry.unwrap().path()) {
+        let file = dir.join("model.gguf");
+        if !dir.join("modules.json").exists() {
+            continue;
+        }
+        let none = Prompt::Text(String::new());
+        let (got, want) = (embedder(&file).embed(&texts, &none).unwrap(), embedder(&dir).embed(&texts, &none).unwrap());
+        let off = worst(&got.values, &want.values);
+        println!("{}: {off:.1e}", dir.display());
+        assert!(got.tokens == want.tokens && off <= 2e-6, "{}: off by {off:.1e}", dir.display());
+        seen += 1;
+    }
+    assert!(seen >= 2);
+}

@@ -1,0 +1,61 @@
+"""Embedders and rerankers as llama.cpp converts them, vocabulary and pooling with them: small goldens, and any folder besides.
+
+    python gguf_embedders.py --llama-cpp DIR --out DIR [FOLDER ...]
+
+DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each folder it writes holds the model as it was and
+`model.gguf` beside it. Nothing of this is committed; `converted_embedders` of crates/engine/tests/gguf_tasks.rs reads it.
+"""
+
+import argparse
+import shutil
+import sys
+from pathlib import Path
+
+from formula import materialised
+
+GOLDENS = Path(__file__).parents[2] / "crates/testkit/goldens"
+# Which way to cut words the converter knows by the ids that a whole vocabulary gives; these are too small for that.
+SMALL = {
+    "st-prompts": "jina-v2-en",
+    "task-embed-qwen3": "qwen2",
+    "task-rerank-qwen3": "qwen2",
+}
+
+
+def convert(folder: Path, pre: str | None, outtype: str) -> None:
+    import gguf
+    from conversion import ModelBase, ModelType, get_model_architecture, get_model_class
+
+    hparams = ModelBase.load_hparams(folder, False)
+    found = get_model_class(get_model_architecture(hparams, ModelType.TEXT))
+    if pre is not None:
+        patch = {"model_arch": found.model_arch, "get_vocab_base_pre": lambda self, tokenizer: pre}
+        found = type(found.__name__, (found,), patch)
+    found(folder, getattr(gguf.LlamaFileType, outtype), folder / "model.gguf").write()
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--llama-cpp", type=Path, required=True)
+    arguments.add_argument("--out", type=Path, required=True)
+    arguments.add_argument("--outtype", default="ALL_F32")
+    arguments.add_argument("folders", nargs="*", type=Path)
+    arguments = arguments.parse_args()
+    sys.path[:0] = [str(arguments.llama_cpp), str(arguments.llama_cpp / "gguf-py")]
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, pre in SMALL.items():
+        # The converter knows a reranker by its folder's name.
+        where = arguments.out / name.replace("task-rerank-qwen3", "qwen3-reranker")
+        shutil.rmtree(where, ignore_errors=True)
+        with materialised(GOLDENS / name) as whole:
+            shutil.copytree(whole, where)
+        convert(where, pre, arguments.outtype)
+    for folder in arguments.folders:
+        where = arguments.out / folder.name
+        shutil.rmtree(where, ignore_errors=True)
+        shutil.copytree(folder, where)
+        convert(where, None, arguments.outtype)
+
+
+if __name__ == "__main__":
+    main()

@@ -71,6 +71,7 @@ fn hostile_templates_are_stopped() {
         "{{ 'a'|indent(10**11, true) }}",
         "{{ [1]|tojson(indent=10**11) }}",
         "{{ [1]|batch(10**11, 0)|list }}",
+        "{{ [1]|batch(576460752303423489, 0)|list }}",
         "{{ [1]|slice(10**11)|list }}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{{ x[i] }}{% endfor %}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
@@ -101,6 +102,27 @@ fn long_expressions_are_no_deep_ones() {
     assert_eq!(render(&format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(99))).unwrap(), "a".repeat(100));
     let elif = format!("{{% if false %}}{}{{% endif %}}", "{% elif false %}".repeat(3000));
     assert_eq!(render(&elif).unwrap(), "");
+}
+
+#[test]
+fn what_has_no_order_has_a_place() {
+    let with = |rest: &str| render(&format!("{{% set n = 'nan'|float %}}{rest}"));
+    // Long enough for the standard library to see that an order is none, which it panics at.
+    assert_eq!(with("{{ (([3, n, 1] * 40)|sort)[:80] == [1] * 40 + [3] * 40 }}").unwrap(), "True");
+    assert_eq!(with("{{ (([3, n, 1] * 40)|sort(true))[:80] == [3] * 40 + [1] * 40 }}").unwrap(), "True");
+    assert_eq!(with("{{ [n, 2, 5]|min }} {{ [n, 2, 5]|max }}").unwrap(), "2 5");
+    assert!(with("{{ ([[3], [n], [1]] * 40)|sort|length }}").is_ok());
+    for mixed in ["([1, 'a', none] * 40)|sort", "([3, nothing, 1] * 40)|sort", "[1, 'a']|max"] {
+        let error = with(&format!("{{{{ {mixed} }}}}"));
+        assert!(matches!(error, Err(TemplateError::Failed { .. })), "{mixed}: {error:?}");
+    }
+    assert_eq!(
+        render(
+            "{{ [{'a': 1, 'b': 2}, {'a': 1, 'b': 1}, {'a': 0, 'b': 9}]|sort(attribute='a,b')|map(attribute='b')|list }}"
+        )
+        .unwrap(),
+        "[9, 1, 2]"
+    );
 }
 
 #[test]

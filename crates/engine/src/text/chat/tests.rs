@@ -86,6 +86,7 @@ fn hostile_templates_are_stopped() {
     .map(String::from)
     .chain([deep("(", ")", 5000), deep("[", "]", 5000), deep("-", "", 5000), deep("not ", "", 5000), blocks])
     .chain([format!("{{{{ 'x'{} }}}}", "|upper".repeat(5000)), format!("{{{{ x{} }}}}", ".a".repeat(5000))])
+    .chain([format!("{{{{ 1{} }}}}", " if 1".repeat(100_000)), format!("{{{{ 1|a{} }}}}", ".a".repeat(200_000))])
     .collect();
     for source in run {
         let began = Instant::now();
@@ -123,6 +124,25 @@ fn what_has_no_order_has_a_place() {
         .unwrap(),
         "[9, 1, 2]"
     );
+}
+
+#[test]
+fn strings_side_by_side_are_read_once() {
+    let began = Instant::now();
+    assert_eq!(render(&format!("{{{{ {} }}}}", "'a'".repeat(300_000))).unwrap().len(), 300_000);
+    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+}
+
+/// The longest chains within the deepest brackets: a tree that is still taken apart on the stack of a thread.
+#[test]
+fn the_deepest_tree_fits_the_stack() {
+    let (mut open, mut close) = (String::new(), String::new());
+    for _ in 0..62 {
+        open += "x[";
+        close += &format!("]{}{}", ".a".repeat(63), "|f".repeat(64));
+    }
+    let source = format!("{{{{ {open}1{close} }}}}");
+    assert!(ChatTemplate::new(&source, None, None).is_ok());
 }
 
 #[test]

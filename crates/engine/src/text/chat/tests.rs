@@ -179,6 +179,15 @@ fn refusals_and_failures_are_told_apart() {
 }
 
 #[test]
+fn a_fault_of_ours_ends_no_process() {
+    let error =
+        super::contained(|| -> Result<(), super::Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
+    assert!(error.to_string().contains("a fault of this program"), "{error}");
+    let fine = super::contained(|| Ok(1));
+    assert_eq!(fine, Ok(1));
+}
+
+#[test]
 fn a_model_without_a_template_is_said_to_have_none() {
     let error = ChatTemplates::read(None, &json!({"bos_token": "<s>"})).unwrap().pick(false).unwrap_err();
     assert_eq!(error, TemplateError::Absent);

@@ -17,8 +17,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 pub enum TemplateError {
     /// Nothing says how this model is talked to.
     #[error(
-        "this model has no chat template (no chat_template.jinja, none in tokenizer_config.json): \
-         it may not be a chat model; give it a prompt as plain text, or name a template of your own"
+        "this model has no chat template (no chat_template.jinja, none in tokenizer_config.json or in its GGUF file): it may not \
+         be a chat model; `sconce generate` continues a plain text with it"
     )]
     Absent,
     /// The model's template is not Jinja.

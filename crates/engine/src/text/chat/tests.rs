@@ -191,7 +191,7 @@ fn a_fault_of_ours_ends_no_process() {
 fn a_model_without_a_template_is_said_to_have_none() {
     let error = ChatTemplates::read(None, &json!({"bos_token": "<s>"})).unwrap().pick(false).unwrap_err();
     assert_eq!(error, TemplateError::Absent);
-    assert!(error.to_string().contains("no chat template"));
+    assert!(error.to_string().contains("no chat template") && error.to_string().contains("sconce generate"), "{error}");
 }
 
 #[test]

@@ -10,14 +10,15 @@ pub use message::Message;
 
 use jinja::{Fault, Template};
 use serde_json::{Map, Value};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Why messages do not become a prompt.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
     /// Nothing says how this model is talked to.
     #[error(
-        "this model has no chat template (no chat_template.jinja, none in tokenizer_config.json): \
-         it may not be a chat model; give it a prompt as plain text, or name a template of your own"
+        "this model has no chat template (no chat_template.jinja, none in tokenizer_config.json or in its GGUF file): it may not \
+         be a chat model; `sconce generate` continues a plain text with it"
     )]
     Absent,
     /// The model's template is not Jinja.
@@ -67,6 +68,18 @@ impl From<Fault> for TemplateError {
     }
 }
 
+/// Runs what a template, which came with a model, makes us do. A fault of ours that it finds is an error of this one chat: nothing
+/// of a reading or a rendering outlives it, so nothing is left half done.
+fn contained<T>(f: impl FnOnce() -> Result<T, Fault>) -> Result<T, TemplateError> {
+    match catch_unwind(AssertUnwindSafe(f)) {
+        Ok(result) => result.map_err(TemplateError::from),
+        Err(_) => {
+            let what = "it met a fault of this program; please report it, with the template".into();
+            Err(TemplateError::Failed { line: None, what })
+        }
+    }
+}
+
 /// What a prompt is made from besides the messages.
 #[derive(Clone, Debug)]
 pub(crate) struct Options<'a> {
@@ -101,7 +114,7 @@ impl ChatTemplate {
     /// A template in Jinja, with the texts of the model's first and last token, where it has them.
     pub(crate) fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let token = |text: Option<&str>| text.map_or(Value::Null, Value::from);
-        Ok(ChatTemplate { template: Template::new(source)?, bos: token(bos), eos: token(eos) })
+        Ok(ChatTemplate { template: contained(|| Template::new(source))?, bos: token(bos), eos: token(eos) })
     }
 
     /// The prompt.
@@ -131,7 +144,7 @@ impl ChatTemplate {
         // A token the model does not have is undefined, not none.
         let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
         names.extend(tokens.into_iter().filter(|(name, token)| !token.is_null() && !options.extra.contains_key(*name)));
-        Ok(self.template.render(&names, &options.extra, options.now)?)
+        contained(|| self.template.render(&names, &options.extra, options.now))
     }
 }
 

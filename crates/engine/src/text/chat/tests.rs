@@ -71,6 +71,7 @@ fn hostile_templates_are_stopped() {
         "{{ 'a'|indent(10**11, true) }}",
         "{{ [1]|tojson(indent=10**11) }}",
         "{{ [1]|batch(10**11, 0)|list }}",
+        "{{ [1]|batch(576460752303423489, 0)|list }}",
         "{{ [1]|slice(10**11)|list }}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{{ x[i] }}{% endfor %}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
@@ -85,6 +86,7 @@ fn hostile_templates_are_stopped() {
     .map(String::from)
     .chain([deep("(", ")", 5000), deep("[", "]", 5000), deep("-", "", 5000), deep("not ", "", 5000), blocks])
     .chain([format!("{{{{ 'x'{} }}}}", "|upper".repeat(5000)), format!("{{{{ x{} }}}}", ".a".repeat(5000))])
+    .chain([format!("{{{{ 1{} }}}}", " if 1".repeat(100_000)), format!("{{{{ 1|a{} }}}}", ".a".repeat(200_000))])
     .collect();
     for source in run {
         let began = Instant::now();
@@ -101,6 +103,46 @@ fn long_expressions_are_no_deep_ones() {
     assert_eq!(render(&format!("{{{{ 'a'{} }}}}", " ~ 'a'".repeat(99))).unwrap(), "a".repeat(100));
     let elif = format!("{{% if false %}}{}{{% endif %}}", "{% elif false %}".repeat(3000));
     assert_eq!(render(&elif).unwrap(), "");
+}
+
+#[test]
+fn what_has_no_order_has_a_place() {
+    let with = |rest: &str| render(&format!("{{% set n = 'nan'|float %}}{rest}"));
+    // Long enough for the standard library to see that an order is none, which it panics at.
+    assert_eq!(with("{{ (([3, n, 1] * 40)|sort)[:80] == [1] * 40 + [3] * 40 }}").unwrap(), "True");
+    assert_eq!(with("{{ (([3, n, 1] * 40)|sort(true))[:80] == [3] * 40 + [1] * 40 }}").unwrap(), "True");
+    assert_eq!(with("{{ [n, 2, 5]|min }} {{ [n, 2, 5]|max }}").unwrap(), "2 5");
+    assert!(with("{{ ([[3], [n], [1]] * 40)|sort|length }}").is_ok());
+    for mixed in ["([1, 'a', none] * 40)|sort", "([3, nothing, 1] * 40)|sort", "[1, 'a']|max"] {
+        let error = with(&format!("{{{{ {mixed} }}}}"));
+        assert!(matches!(error, Err(TemplateError::Failed { .. })), "{mixed}: {error:?}");
+    }
+    assert_eq!(
+        render(
+            "{{ [{'a': 1, 'b': 2}, {'a': 1, 'b': 1}, {'a': 0, 'b': 9}]|sort(attribute='a,b')|map(attribute='b')|list }}"
+        )
+        .unwrap(),
+        "[9, 1, 2]"
+    );
+}
+
+#[test]
+fn strings_side_by_side_are_read_once() {
+    let began = Instant::now();
+    assert_eq!(render(&format!("{{{{ {} }}}}", "'a'".repeat(300_000))).unwrap().len(), 300_000);
+    assert!(began.elapsed() < Duration::from_secs(2), "took {:?}", began.elapsed());
+}
+
+/// The longest chains within the deepest brackets: a tree that is still taken apart on the stack of a thread.
+#[test]
+fn the_deepest_tree_fits_the_stack() {
+    let (mut open, mut close) = (String::new(), String::new());
+    for _ in 0..62 {
+        open += "x[";
+        close += &format!("]{}{}", ".a".repeat(63), "|f".repeat(64));
+    }
+    let source = format!("{{{{ {open}1{close} }}}}");
+    assert!(ChatTemplate::new(&source, None, None).is_ok());
 }
 
 #[test]
@@ -137,10 +179,19 @@ fn refusals_and_failures_are_told_apart() {
 }
 
 #[test]
+fn a_fault_of_ours_ends_no_process() {
+    let error =
+        super::contained(|| -> Result<(), super::Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
+    assert!(error.to_string().contains("a fault of this program"), "{error}");
+    let fine = super::contained(|| Ok(1));
+    assert_eq!(fine, Ok(1));
+}
+
+#[test]
 fn a_model_without_a_template_is_said_to_have_none() {
     let error = ChatTemplates::read(None, &json!({"bos_token": "<s>"})).unwrap().pick(false).unwrap_err();
     assert_eq!(error, TemplateError::Absent);
-    assert!(error.to_string().contains("no chat template"));
+    assert!(error.to_string().contains("no chat template") && error.to_string().contains("sconce generate"), "{error}");
 }
 
 #[test]

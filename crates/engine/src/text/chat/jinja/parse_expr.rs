@@ -7,7 +7,7 @@ use super::lex::Tok;
 use super::parse::Parser;
 use std::sync::Arc;
 
-/// Attributes, items, calls, filters and tests one after the other.
+/// Attributes, items, calls, filters, tests and conditions one after the other: each holds the one before.
 const LONGEST_CHAIN: usize = 64;
 
 impl Parser {
@@ -35,7 +35,9 @@ impl Parser {
     pub(super) fn expression(&mut self, conditional: bool) -> Result<Expr, Fault> {
         self.deeper(|p| {
             let mut value = p.or()?;
+            let mut links = 0;
             while conditional && p.skip_name("if") {
+                p.link(&mut links)?;
                 let test = p.or()?;
                 let otherwise = if p.skip_name("else") { Some(p.expression(true)?) } else { None };
                 value = Expr::If(Box::new((test, value, otherwise)));
@@ -170,12 +172,13 @@ impl Parser {
                 }
             },
             Some(Tok::Str(text)) => {
-                let mut whole = text;
+                let Some(Tok::Str(_)) = self.peek() else { return Ok(Expr::Str(text)) };
+                let mut whole = text.to_string();
                 while let Some(Tok::Str(more)) = self.peek() {
-                    whole = format!("{whole}{more}").into();
+                    whole.push_str(more);
                     self.at += 1;
                 }
-                Expr::Str(whole)
+                Expr::Str(whole.into())
             }
             Some(Tok::Int(value)) => Expr::Int(value),
             Some(Tok::Float(value)) => Expr::Float(value),
@@ -250,7 +253,9 @@ impl Parser {
     fn link(&self, links: &mut usize) -> Result<(), Fault> {
         *links += 1;
         if *links > LONGEST_CHAIN {
-            return Err(self.fault(format!("more than {LONGEST_CHAIN} attributes, calls and filters in a row")));
+            return Err(
+                self.fault(format!("more than {LONGEST_CHAIN} attributes, calls, filters or conditions in a row"))
+            );
         }
         Ok(())
     }
@@ -309,11 +314,14 @@ impl Parser {
     }
 
     fn dotted(&mut self) -> Result<Arc<str>, Fault> {
-        let mut name = self.name()?;
+        let mut name = self.name()?.to_string();
+        let mut links = 0;
         while self.skip_op(".") {
-            name = format!("{name}.{}", self.name()?).into();
+            self.link(&mut links)?;
+            name.push('.');
+            name.push_str(&self.name()?);
         }
-        Ok(name)
+        Ok(name.into())
     }
 
     fn filter(&mut self, value: Option<Box<Expr>>) -> Result<Expr, Fault> {

@@ -82,7 +82,7 @@ impl Value {
 fn repr_range(items: &[Value], out: &mut Text) -> Result<(), Fault> {
     let of = |i: usize| items.get(i).and_then(Value::int).unwrap_or(0);
     let step = if items.len() > 1 { of(1) - of(0) } else { 1 };
-    let (start, stop) = if items.is_empty() { (0, 0) } else { (of(0), of(items.len() - 1) + step) };
+    let (start, stop) = if items.is_empty() { (0, 0) } else { (of(0), of(items.len() - 1).saturating_add(step)) };
     match step {
         1 => out.push(&format!("range({start}, {stop})")),
         _ => out.push(&format!("range({start}, {stop}, {step})")),

@@ -247,26 +247,42 @@ fn sort(it: &Interpreter, items: Vec<Value>, by: Order) -> Result<Vec<Value>, Fa
     for item in items {
         keyed.push((keys(it, &item, attribute, cased)?, item));
     }
-    let mut fault = None;
-    let mut compare = |a: &[Value], b: &[Value]| {
-        for (a, b) in a.iter().zip(b) {
-            match order(meter, a, b) {
-                Ok(Some(Ordering::Equal) | None) => {}
-                Ok(Some(decided)) => return decided,
-                Err(e) => {
-                    fault.get_or_insert(e);
-                    return Ordering::Equal;
-                }
-            }
+    let sorted = merged(keyed, &|(a, _), (b, _)| before(meter, a, b, reverse))?;
+    Ok(sorted.into_iter().map(|(_, item)| item).collect())
+}
+
+/// Which of two rows of keys stands first. NaN, which has no order with anything, stands last both ways.
+fn before(meter: &Meter, a: &[Value], b: &[Value], reverse: bool) -> Result<Ordering, Fault> {
+    let nan = |value: &Value| matches!(value, Value::Float(n) if n.is_nan());
+    for (a, b) in a.iter().zip(b) {
+        let decided = match order(meter, a, b)? {
+            // Not the items: Python's reverse keeps equal ones in their order.
+            Some(decided) if reverse => decided.reverse(),
+            Some(decided) => decided,
+            None => nan(a).cmp(&nan(b)),
+        };
+        if decided.is_ne() {
+            return Ok(decided);
         }
-        Ordering::Equal
-    };
-    // Stable both ways: Python's reverse keeps equal items in their order.
-    keyed.sort_by(|(a, _), (b, _)| if reverse { compare(b, a) } else { compare(a, b) });
-    match fault {
-        Some(fault) => Err(fault),
-        None => Ok(keyed.into_iter().map(|(_, item)| item).collect()),
     }
+    Ok(Ordering::Equal)
+}
+
+/// A stable sort that ends with the first comparison that fails. The library's wants an order that holds throughout, and may panic
+/// where it does not: lists with NaN in them, or whole numbers beside floats that cannot hold them, have none.
+fn merged<T>(mut items: Vec<T>, compare: &impl Fn(&T, &T) -> Result<Ordering, Fault>) -> Result<Vec<T>, Fault> {
+    if items.len() < 2 {
+        return Ok(items);
+    }
+    let mut sorted = Vec::with_capacity(items.len());
+    let right = items.split_off(items.len() / 2);
+    let mut left = merged(items, compare)?.into_iter().peekable();
+    let mut right = merged(right, compare)?.into_iter().peekable();
+    while let (Some(a), Some(b)) = (left.peek(), right.peek()) {
+        sorted.extend(if compare(a, b)?.is_le() { left.next() } else { right.next() });
+    }
+    sorted.extend(left.chain(right));
+    Ok(sorted)
 }
 
 /// What an item is sorted by: several attributes may be named, with commas between.
@@ -305,7 +321,7 @@ fn pieces(meter: &Meter, items: &[Value], (rows, count): (bool, usize), fill: Op
         for row in items.chunks(count) {
             let mut row = row.to_vec();
             if let Some(fill) = &fill {
-                meter.bytes((count - row.len()) * size_of::<Value>())?;
+                meter.bytes((count - row.len()).saturating_mul(size_of::<Value>()))?;
                 row.resize(count, fill.clone());
             }
             out.push(Value::list(meter, row)?);

@@ -41,9 +41,9 @@ impl Worker {
     /// Starts the thread, which loads and proves the model.
     pub(crate) fn start(planned: &LmPlan, options: &LoadOptions, ladder: Arc<Ladder>) -> Result<Worker> {
         let (jobs, inbox) = channel();
-        let (planned, options) = (planned.clone(), options.clone());
+        let (device, planned, options) = (planned.plan.device, planned.clone(), options.clone());
         let make = move || Ok(RefCell::new(Running::load(&planned, &options, inbox)?));
-        Ok(Worker { owner: Owner::start(planned.plan.device, ladder, make)?, jobs: Mutex::new(jobs) })
+        Ok(Worker { owner: Owner::start(device, ladder, make)?, jobs: Mutex::new(jobs) })
     }
 
     /// Hands over a request; its events tell the rest.

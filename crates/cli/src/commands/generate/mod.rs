@@ -106,7 +106,7 @@ impl Generate {
             Some(_) => "{msg} [{bar:30}] {percent}% {eta}",
             None => "{msg} {spinner}",
         };
-        let (bar, begun) = (report.bar(template, self.input.bytes()), Instant::now());
+        let (bar, since) = (report.bar(template, self.input.bytes()), Instant::now());
         let (mut waiting, mut done, mut failed) = (VecDeque::new(), 0usize, 0usize);
         let (mut read, mut wrote, mut cut) = (0usize, 0usize, 0usize);
         let ahead = model.loaded().plan().most_sequences.saturating_mul(AHEAD);
@@ -135,14 +135,14 @@ impl Generate {
             writer.show()?;
             done += 1;
             bar.inc(text.bytes);
-            let rate = wrote as f64 / begun.elapsed().as_secs_f64();
+            let rate = wrote as f64 / since.elapsed().as_secs_f64();
             bar.set_message(format!("{done} prompts, {rate:.0} tokens/s"));
         }
         bar.finish_and_clear();
         let about = json!({"failed": failed, "usage": results::usage(read, wrote)});
         writer.finish(&with_ran(about, model.loaded()))?;
         warn_of_cuts(cut, done, model, report);
-        let (s, seconds) = (if done == 1 { "" } else { "s" }, begun.elapsed().as_secs_f64());
+        let (s, seconds) = (if done == 1 { "" } else { "s" }, since.elapsed().as_secs_f64());
         let rate = wrote as f64 / seconds;
         let counts = format!("{done} prompt{s} of {read} tokens, {wrote} new tokens in {seconds:.2} s, {rate:.1}/s");
         report.say(&format!("{counts}, on {}", ran_line(model.loaded())));

@@ -38,20 +38,21 @@ impl Asked {
     }
 
     fn answers(&self) -> usize {
-        self.wanted.n.unwrap_or(1).max(self.wanted.beams.unwrap_or(1)).max(1) as usize
+        self.wanted.n.unwrap_or(1).max(1) as usize
     }
 }
 
 impl Speaker {
-    /// Loads the model, with room for as many answers at once as may have to be worked on: for `only` its own.
+    /// Loads the model, with room for as many answers at once as may have to be worked on: of a language model, for `only` its
+    /// own.
     pub(super) fn load(flags: &Generate, only: Option<&Prompt>, report: &Report) -> Result<Speaker, Failure> {
         let options = flags.model.how.language_options()?;
         let files = resolve(&flags.model.model.parse()?, &options.source, report)?;
         let answers = only.map(|prompt| Asked::new(prompt, flags).answers());
-        let parallel = |usual| flags.parallel.unwrap_or(usual).min(answers.unwrap_or(usize::MAX));
         if Kind::of(root(&files))? != Kind::Seq2Seq {
             not_beams(flags.wanted)?;
-            let room = flags.model.room.options(parallel(PARALLEL));
+            let parallel = flags.parallel.unwrap_or(PARALLEL).min(answers.unwrap_or(usize::MAX));
+            let room = flags.model.room.options(parallel);
             return Ok(Speaker::Language(Llm::load_from(&files, &options, &room, report)?));
         }
         understood(&flags.sampling, flags.wanted)?;
@@ -63,8 +64,8 @@ impl Speaker {
         }
         let usual = Seq2SeqRoom::default();
         let room = Seq2SeqRoom {
-            // Beams are followed together, however few answers are.
-            sequences: parallel(usual.sequences).max(Asked::flags(flags).answers()),
+            // Beams are followed together, however few answers are worked on; and the model's makers may advise some.
+            sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.wanted.beams.unwrap_or(1) as usize),
             output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
             cache_dtype: flags.model.room.kv_dtype,
             ..usual
@@ -117,12 +118,6 @@ impl Speaker {
             (_, Begun::Writing(writing)) => Ok(Made::written(writing.wait()?, seed)),
             (Speaker::Seq2Seq(_), Begun::Stream(_)) => Err("a stream of another model".into()),
         }
-    }
-}
-
-impl Asked {
-    fn flags(flags: &Generate) -> Asked {
-        Asked { sampling: flags.sampling.clone(), wanted: flags.wanted }
     }
 }
 

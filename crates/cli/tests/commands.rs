@@ -228,7 +228,7 @@ fn devices_pull_and_bench_speak_json() {
     let pulled = sconce(&["pull", tmp.path().to_str().unwrap()], b"");
     assert_eq!(String::from_utf8_lossy(&pulled.stdout).trim(), first);
     assert!(String::from_utf8_lossy(&pulled.stderr).contains("GGUF of 2.00 KiB in 2 parts"), "{pulled:?}");
-    assert!(err(&["embed", "-m", first, "x"], b"").contains("is a GGUF, and this task reads"));
+    assert!(err(&["embed", "-m", first, "x"], b"").contains("is not a GGUF file"));
     let bench = parse(&out(&["bench", "-m", &dir, "--seconds", "0.05", "--json"], b""));
     assert_eq!(bench["lines"].as_array().unwrap().len(), 4);
     assert!(bench["lines"][0]["median_seconds"].as_f64() > Some(0.0));

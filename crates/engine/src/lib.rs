@@ -18,7 +18,6 @@ mod error;
 mod generate;
 mod image;
 mod kind;
-#[allow(dead_code, reason = "counts that a server will show")]
 mod kv;
 mod llm;
 mod load;
@@ -30,7 +29,6 @@ mod plan;
 mod reranker;
 mod run;
 mod sample;
-#[allow(dead_code, reason = "counts that a server will show")]
 mod schedule;
 mod sentence;
 mod seq2seq;

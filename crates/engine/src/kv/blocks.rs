@@ -127,6 +127,7 @@ impl Blocks {
     }
 
     /// Counts since the beginning.
+    #[cfg(test)]
     pub(crate) fn stats(&self) -> Stats {
         self.stats
     }

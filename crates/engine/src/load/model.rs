@@ -40,6 +40,10 @@ impl Model {
         let path = root.join("config.json");
         // Static models keep nothing but a table and a tokenizer.
         let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
+        // Whoever reads on may also write into it.
+        if !Value::is_object(&config) {
+            return Err(Error::file(&path, "not an object, as the configuration of a model is; fetch it again"));
+        }
         Ok(Model { config, store: Arc::new(Checkpoint::open(root)?), gguf: None })
     }
 }
@@ -73,6 +77,21 @@ impl Store for Gguf {
     fn taken(&self, name: &str) {
         if let Some((map, bytes)) = self.mapped(name) {
             let_go(map, &bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_is_no_object_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["[]", "null", "3", "\"llama\"", "[{\"model_type\": \"llama\"}]"] {
+            std::fs::write(dir.path().join("config.json"), text).unwrap();
+            let error = Model::open(dir.path()).err().unwrap().to_string();
+            assert!(error.contains("config.json") && error.contains("object"), "{error}");
         }
     }
 }

@@ -20,7 +20,6 @@ mod generate;
 mod image;
 mod judge;
 mod kind;
-#[allow(dead_code, reason = "counts that a server will show")]
 mod kv;
 mod llm;
 mod load;
@@ -32,7 +31,6 @@ mod plan;
 mod reranker;
 mod run;
 mod sample;
-#[allow(dead_code, reason = "counts that a server will show")]
 mod schedule;
 mod sentence;
 mod seq2seq;

@@ -83,7 +83,9 @@ impl Llm {
 
     /// The same from files that are here.
     pub fn load_from(files: &Files, options: &LoadOptions, llm: &LlmOptions, progress: &dyn Progress) -> Result<Llm> {
-        options.somewhere(progress, |device| Self::on(device, files, options, llm))
+        let llm = options.somewhere(progress, |device| Self::on(device, files, options, llm))?;
+        llm.words.notes.iter().for_each(|note| progress.note(note));
+        Ok(llm)
     }
 
     /// What the model will take on `device`, without loading it.
@@ -172,7 +174,7 @@ impl Llm {
             return Err(Error::Input(what + ", or make more room with --context"));
         }
         let room = context - tokens.len();
-        let most = request.max_tokens.unwrap_or(room);
+        let most = request.max_tokens.unwrap_or_else(|| self.words.most.map_or(room, |most| most.min(room)));
         if most == 0 || most > room {
             let what =
                 format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());

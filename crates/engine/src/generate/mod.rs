@@ -23,7 +23,7 @@ pub struct Request {
     pub start: Start,
     /// How tokens are chosen; the default is what the model's own files recommend.
     pub params: Option<Params>,
-    /// The most tokens of an answer; `None`: as many as there is room for.
+    /// The most tokens of an answer; `None`: what the model's own files say, else as many as there is room for.
     pub max_tokens: Option<usize>,
     /// Texts that end an answer. They are never shown, and no part of them.
     pub stop: Vec<String>,

@@ -17,6 +17,7 @@
 
 use super::queue::Queue;
 use std::collections::HashMap;
+#[cfg(test)]
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -127,6 +128,7 @@ impl Blocks {
     }
 
     /// Counts since the beginning.
+    #[cfg(test)]
     pub(crate) fn stats(&self) -> Stats {
         self.stats
     }
@@ -142,6 +144,7 @@ impl Blocks {
     }
 
     /// Slots of positions of the sequence.
+    #[cfg(test)]
     pub(crate) fn slots(&self, sequence: SeqId, positions: Range<usize>) -> impl Iterator<Item = u32> + '_ {
         let table = &self.tables[&sequence];
         debug_assert!(positions.end <= table.len, "{positions:?} of {}", table.len);

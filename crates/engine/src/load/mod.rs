@@ -1,7 +1,6 @@
 //! Reading a model's files. All of them are untrusted: sizes are bounded, shapes are checked, nothing is run.
 
 mod checkpoint;
-#[allow(dead_code, reason = "what a file tells of itself besides, for a server to show")]
 pub(crate) mod gguf;
 mod model;
 mod torch;

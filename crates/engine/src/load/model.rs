@@ -40,30 +40,38 @@ impl Model {
         let path = root.join("config.json");
         // Static models keep nothing but a table and a tokenizer.
         let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
+        // Whoever reads on may also write into it.
+        if !Value::is_object(&config) {
+            return Err(Error::file(&path, "not an object, as the configuration of a model is; fetch it again"));
+        }
         Ok(Model { config, store: Arc::new(Checkpoint::open(root)?), gguf: None })
+    }
+}
+
+/// What ggml's number stands for.
+fn stored(name: &str, kind: u32) -> sconce_ops::Result<Stored> {
+    match (kind, Quant::from_ggml(kind)) {
+        (0, _) => Ok(Stored::Float(DType::F32)),
+        (1, _) => Ok(Stored::Float(DType::F16)),
+        (30, _) => Ok(Stored::Float(DType::BF16)),
+        (_, Some(quant)) => Ok(Stored::Blocks(quant)),
+        (other, None) => {
+            let format = gguf::kind_name(other).map_or_else(|| format!("type {other}"), str::to_owned);
+            let what = format!("is stored as {format}, which cannot be read; quantise the model in another format");
+            Err(sconce_ops::Error::Weight { name: name.into(), what })
+        }
     }
 }
 
 impl Store for Gguf {
     fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
-        let Some((stored, dims)) = Store::shape(self, name)? else { return Ok(None) };
-        Ok(self.tensor(name).map(|tensor| Raw { stored, dims, bytes: tensor.bytes }))
+        let Some(tensor) = self.tensor(name) else { return Ok(None) };
+        Ok(Some(Raw { stored: stored(name, tensor.kind)?, dims: tensor.dims, bytes: tensor.bytes }))
     }
 
     fn shape(&self, name: &str) -> sconce_ops::Result<Option<(Stored, Vec<usize>)>> {
         let Some((kind, dims)) = Gguf::shape(self, name) else { return Ok(None) };
-        let stored = match (kind, Quant::from_ggml(kind)) {
-            (0, _) => Stored::Float(DType::F32),
-            (1, _) => Stored::Float(DType::F16),
-            (30, _) => Stored::Float(DType::BF16),
-            (_, Some(quant)) => Stored::Blocks(quant),
-            (other, None) => {
-                let format = gguf::kind_name(other).map_or_else(|| format!("type {other}"), str::to_owned);
-                let what = format!("is stored as {format}, which cannot be read; quantise the model in another format");
-                return Err(sconce_ops::Error::Weight { name: name.into(), what });
-            }
-        };
-        Ok(Some((stored, dims.to_vec())))
+        Ok(Some((stored(name, kind)?, dims.to_vec())))
     }
 
     fn names(&self) -> Vec<String> {
@@ -73,6 +81,21 @@ impl Store for Gguf {
     fn taken(&self, name: &str) {
         if let Some((map, bytes)) = self.mapped(name) {
             let_go(map, &bytes);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_configuration_that_is_no_object_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        for text in ["[]", "null", "3", "\"llama\"", "[{\"model_type\": \"llama\"}]"] {
+            std::fs::write(dir.path().join("config.json"), text).unwrap();
+            let error = Model::open(dir.path()).err().unwrap().to_string();
+            assert!(error.contains("config.json") && error.contains("object"), "{error}");
         }
     }
 }

@@ -3,6 +3,7 @@
 use super::{BeamSearch, Search};
 use crate::load::optional_json;
 use crate::sample::{EarlyStopping, Params};
+use crate::text::advice::{count, not_done, note};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -19,20 +20,6 @@ pub(super) struct Advice {
     pub(super) notes: Vec<String>,
 }
 
-/// What changes answers and is not done here, with the value that changes nothing.
-const NOT_DONE: [(&str, f64); 8] = [
-    ("no_repeat_ngram_size", 0.0),
-    ("encoder_no_repeat_ngram_size", 0.0),
-    ("min_length", 0.0),
-    ("min_new_tokens", 0.0),
-    ("num_beam_groups", 1.0),
-    ("diversity_penalty", 0.0),
-    ("encoder_repetition_penalty", 1.0),
-    ("penalty_alpha", 0.0),
-];
-const NOT_DONE_EITHER: [&str; 5] =
-    ["forced_bos_token_id", "forced_eos_token_id", "bad_words_ids", "suppress_tokens", "begin_suppress_tokens"];
-
 impl Advice {
     /// For the model in `root` with so many words, whose tokens are chosen by `params`.
     pub(super) fn read(root: &Path, config: &Value, params: &Params, vocabulary: usize) -> Result<Advice> {
@@ -48,22 +35,14 @@ impl Advice {
         if start >= vocabulary as u64 {
             return Err(format!("answers begin with token {start}, and the model has {vocabulary} words"));
         }
-        let number = |key: &str| advice[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let number = |key: &str| count(advice, key);
         // A longest answer is counted with the token that begins it.
         let most = number("max_new_tokens").or(number("max_length").map(|n| n.saturating_sub(1))).filter(|n| *n > 0);
-        let mut notes = Vec::new();
-        let mut note = |key: &str| {
-            let what = &advice[key];
-            notes
-                .push(format!("generation_config.json asks for {key} = {what}, which is not done: answers may differ"));
-        };
-        let strange = |(key, neutral): &&(&str, f64)| advice[key].as_f64().is_some_and(|v| v != *neutral);
-        NOT_DONE.iter().filter(strange).for_each(|(key, _)| note(key));
-        NOT_DONE_EITHER.iter().filter(|key| !advice[**key].is_null()).for_each(|key| note(key));
+        let mut notes = not_done(advice);
         let beams = number("num_beams").unwrap_or(1);
         let samples = advice["do_sample"].as_bool() == Some(true);
         if beams > 1 && samples {
-            note("num_beams");
+            notes.push(note(advice, "num_beams"));
         }
         let search = if beams > 1 && !samples {
             let early_stopping = match &advice["early_stopping"] {

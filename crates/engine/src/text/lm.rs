@@ -1,6 +1,7 @@
 //! What a language model's files say of text: how it becomes tokens and comes back, how a conversation becomes a text, by which
 //! tokens an answer ends, and how tokens are best chosen.
 
+use super::advice::{self, count, greedy, not_done, note};
 use super::chat::{ChatTemplate, ChatTemplates, TemplateError};
 use super::gguf::{self as metadata, Specials};
 use super::open::{open, sound};
@@ -40,6 +41,10 @@ pub(crate) struct Words {
     pub(crate) ends: Arc<BTreeSet<u32>>,
     /// How its makers choose tokens.
     pub(crate) params: Params,
+    /// The most tokens of an answer, where they say.
+    pub(crate) most: Option<usize>,
+    /// What they ask for besides and a language model does not get.
+    pub(crate) notes: Vec<String>,
 }
 
 impl Words {
@@ -50,20 +55,22 @@ impl Words {
         }
     }
 
-    fn of_gguf(root: &Path, gguf: &Gguf) -> Result<Words> {
+    pub(crate) fn of_gguf(root: &Path, gguf: &Gguf) -> Result<Words> {
         let held = gguf.vocabulary()?;
         let vocabulary = metadata::held(gguf)?;
         let build = |specials| metadata::tokenizer(&vocabulary, specials).map_err(|what| Error::file(root, what));
         let parsed = build(Specials::Parsed)?;
         let named = [held.eos, held.eot, held.eom].into_iter().flatten();
-        let known = END_OF_TURN.iter().filter_map(|token| special(&parsed, token));
-        let ends = named.chain(known).collect();
+        let ends = named.chain(turn_ends(&parsed)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
-        let template = gguf.chat_template()?;
-        let template = template.map(|source| ChatTemplate::new(source, word(held.bos), word(held.eos)));
-        let templates = template.transpose().map(ChatTemplates::of);
+        let template = |source: &str| ChatTemplate::new(source, word(held.bos), word(held.eos));
+        let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
+        let default = default.map(template).transpose();
+        let templates =
+            default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
         let plain = Arc::new(build(Specials::Text)?);
-        Ok(Words { parsed: Arc::new(parsed), plain, templates, ends: Arc::new(ends), params: greedy() })
+        let (params, ends) = (greedy(), Arc::new(ends));
+        Ok(Words { parsed: Arc::new(parsed), plain, templates, ends, params, most: None, notes: Vec::new() })
     }
 
     fn of_folder(root: &Path, config: &Value) -> Result<Words> {
@@ -72,24 +79,35 @@ impl Words {
         sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
         let mut plain = parsed.clone();
         plain.set_encode_special_tokens(true);
-        let told: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
-        let advice: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
+        let words: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let told: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
         let file = root.join("chat_template.jinja");
         let file = match file.exists() {
             true => Some(crate::load::bytes(&file, 1 << 20)?),
             false => None,
         };
         let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let templates = ChatTemplates::read(file.as_deref(), &told);
-        let mut ends: BTreeSet<u32> = [&advice["eos_token_id"], &config["eos_token_id"]]
+        let templates = ChatTemplates::read(file.as_deref(), &words);
+        let mut ends: BTreeSet<u32> = [&told["eos_token_id"], &config["eos_token_id"]]
             .into_iter()
             .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
             .filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
             .collect();
-        let eos = told["eos_token"].as_str().or(told["eos_token"]["content"].as_str());
+        let eos = words["eos_token"].as_str().or(words["eos_token"]["content"].as_str());
         ends.extend(eos.and_then(|token| parsed.token_to_id(token)));
-        let params = recommended(&advice).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
-        Ok(Words { parsed: Arc::new(parsed), plain: Arc::new(plain), templates, ends: Arc::new(ends), params })
+        ends.extend(turn_ends(&parsed));
+        let params = advice::params(&told).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
+        let mut notes = not_done(&told);
+        notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
+        Ok(Words {
+            parsed: Arc::new(parsed),
+            plain: Arc::new(plain),
+            templates,
+            ends: Arc::new(ends),
+            params,
+            most: count(&told, "max_new_tokens").filter(|n| *n > 0),
+            notes,
+        })
     }
 
     /// Tokens of what somebody wrote, with those that begin every text.
@@ -131,36 +149,42 @@ fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
     Ok(encoding.get_ids().to_vec())
 }
 
-/// The id of a control token of that name.
-fn special(tokenizer: &Tokenizer, token: &str) -> Option<u32> {
-    let id = tokenizer.token_to_id(token)?;
-    tokenizer.get_added_vocabulary().is_special_token(token).then_some(id)
+/// The ids of tokens by which turns end, whatever the files say of them. What only is spelt like one is a word.
+fn turn_ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+    let added = tokenizer.get_added_vocabulary().get_vocab();
+    END_OF_TURN.iter().filter_map(|token| added.get(*token).copied())
 }
 
-/// The most likely token each time: where a model's makers recommend nothing, what is least surprising.
-fn greedy() -> Params {
-    Params { temperature: 0.0, ..Params::default() }
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
 
-/// What `generation_config.json` recommends.
-fn recommended(advice: &Value) -> Result<Params, String> {
-    if advice["do_sample"].as_bool() != Some(true) {
-        return Ok(greedy());
+    /// A folder with a tokenizer of a few words, of which `added` are added, and what its makers say of generating.
+    fn folder(added: &[(&str, bool)], advice: &Value) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let added: Vec<Value> = (3..)
+            .zip(added)
+            .map(|(id, (token, special))| {
+                json!({"id": id, "content": token, "special": special, "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false})
+            })
+            .collect();
+        let vocabulary = json!({"[UNK]": 0, "a": 1, "<|eot_id|>": 2});
+        let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"});
+        let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+            "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+            "model": model});
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        std::fs::write(dir.path().join("generation_config.json"), advice.to_string()).unwrap();
+        dir
     }
-    let number = |key: &str, usual: f32| match &advice[key] {
-        Value::Null => Ok(usual),
-        value => value.as_f64().map(|v| v as f32).ok_or_else(|| format!("{key} is {value}, not a number")),
-    };
-    // Fifty is what transformers keeps unless told otherwise; zero keeps all.
-    let top_k = advice["top_k"].as_u64().unwrap_or(50) as u32;
-    let params = Params {
-        temperature: number("temperature", 1.0)?,
-        top_k: Some(top_k).filter(|k| *k > 0),
-        top_p: number("top_p", 1.0)?,
-        min_p: number("min_p", 0.0)?,
-        repetition_penalty: number("repetition_penalty", 1.0)?,
-        ..Params::default()
-    };
-    params.check(usize::MAX).map_err(|invalid| invalid.to_string())?;
-    Ok(params)
+
+    #[test]
+    fn the_turn_ends_where_no_file_says_so() {
+        let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
+        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        // What is spelt like one and was not added is a word like another.
+        assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
+    }
 }

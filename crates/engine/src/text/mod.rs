@@ -1,5 +1,6 @@
 //! Text to tokens, in parallel, with truncation told.
 
+pub(crate) mod advice;
 pub(crate) mod aggregate;
 pub(crate) mod chat;
 pub(crate) mod gguf;
@@ -9,7 +10,6 @@ mod open;
 mod recipe;
 mod special;
 mod spm;
-#[allow(dead_code, reason = "the bytes of tokens are for structured output, which is not there yet")]
 pub(crate) mod stream;
 #[cfg(test)]
 mod tests;

@@ -13,7 +13,6 @@ pub(super) enum Family {
     Llama,
     Mixtral,
     Qwen2,
-    Qwen2Moe,
     Qwen3,
     Qwen3Moe,
     Phi,
@@ -40,8 +39,25 @@ pub(super) enum Family {
     NomicBert,
 }
 
-const SUPPORTED: &str = "llama (with Mistral and Mixtral), qwen2, qwen2moe, qwen3, qwen3moe, phi2, phi3, stablelm, falcon, \
-                         gemma, gemma2, gemma3, gpt2, t5, t5encoder, bert (with RoBERTa, XLM-RoBERTa and DistilBERT), nomic-bert";
+/// What llama.cpp calls them. `llama` is also Mistral and Mixtral, `bert` also RoBERTa, XLM-RoBERTa and DistilBERT.
+pub(super) const NAMES: [&str; 16] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "phi2",
+    "phi3",
+    "stablelm",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "t5",
+    "t5encoder",
+    "bert",
+    "nomic-bert",
+];
 
 /// What `metadata` calls the model, and what that is.
 pub(super) fn find<'a>(
@@ -61,7 +77,6 @@ pub(super) fn find<'a>(
         "llama" if metadata.u64("llama.expert_count")?.unwrap_or(0) > 0 => Family::Mixtral,
         "llama" => Family::Llama,
         "qwen2" => Family::Qwen2,
-        "qwen2moe" => Family::Qwen2Moe,
         "qwen3" => Family::Qwen3,
         "qwen3moe" => Family::Qwen3Moe,
         "phi2" => Family::Phi,
@@ -90,7 +105,8 @@ pub(super) fn find<'a>(
         },
         "nomic-bert" => Family::NomicBert,
         other => {
-            let what = format!("holds a model of the architecture {}; these are supported: {SUPPORTED}", shown(other));
+            let known = NAMES.join(", ");
+            let what = format!("holds a model of the architecture {}; these are supported: {known}", shown(other));
             return Err(metadata.fault(what));
         }
     };

@@ -251,11 +251,10 @@ impl Reader<'_> {
         let name = self.str(name);
         let place = |broken: Broken| broken.at(&format!("the description of tensor {}", shown(&name)));
         let count = self.u32().map_err(place)?;
-        if count > MOST_DIMS {
-            return Err(format!(
-                "has a tensor of {count} dimensions, {}; at most {MOST_DIMS} are supported",
-                shown(&name)
-            ));
+        // A single number has one dimension of 1; without any, whoever asks for rows would find none.
+        if !(1..=MOST_DIMS).contains(&count) {
+            let name = shown(&name);
+            return Err(format!("has a tensor of {count} dimensions, {name}; 1 to {MOST_DIMS} are supported"));
         }
         let dims = (0..count).map(|_| self.u64()).collect::<Result<_, _>>().map_err(place)?;
         let kind = self.u32().map_err(place)?;

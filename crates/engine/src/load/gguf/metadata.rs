@@ -16,11 +16,6 @@ pub(crate) struct Metadata<'a> {
 }
 
 impl<'a> Metadata<'a> {
-    /// Every key.
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &'a str> {
-        self.values.keys().map(|key| &**key)
-    }
-
     /// A text.
     pub(crate) fn str(&self, key: &str) -> Result<Option<&'a str>, Fault> {
         match self.values.get(key) {

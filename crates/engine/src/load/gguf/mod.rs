@@ -19,7 +19,8 @@ pub(crate) use vocabulary::Vocabulary;
 
 use family::Family;
 use header::{Tensor, Value, shown};
-use parts::{Bytes, Part};
+use memmap2::Mmap;
+use parts::Part;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -76,7 +77,7 @@ pub(crate) enum Pooling {
 
 /// A model in GGUF. Opening reads headers; a tensor's bytes are read when it is used.
 pub(crate) struct Gguf {
-    files: Vec<(PathBuf, Bytes)>,
+    files: Vec<(PathBuf, Mmap)>,
     values: BTreeMap<String, Value>,
     /// By their names in the file, with the part that holds them.
     tensors: BTreeMap<String, (usize, Tensor)>,
@@ -89,11 +90,6 @@ impl Gguf {
     /// The model in `paths`: one file, all parts of one, or the first part, which finds the others beside it.
     pub(crate) fn open(paths: &[PathBuf]) -> Result<Gguf, Fault> {
         Gguf::of(parts::open(paths)?)
-    }
-
-    /// The model in the one file whose bytes these are, and whose name is only for messages.
-    pub(crate) fn read(path: &Path, bytes: Vec<u8>) -> Result<Gguf, Fault> {
-        Gguf::of(vec![parts::part(path, Bytes::Held(bytes))?])
     }
 
     fn of(parts: Vec<Part>) -> Result<Gguf, Fault> {
@@ -128,6 +124,7 @@ impl Gguf {
     }
 
     /// The file, or the first part.
+    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.files[0].0
     }
@@ -155,12 +152,9 @@ impl Gguf {
     }
 
     /// Where the tensor lies in a mapped file.
-    pub(super) fn mapped(&self, name: &str) -> Option<(&memmap2::Mmap, std::ops::Range<usize>)> {
+    pub(super) fn mapped(&self, name: &str) -> Option<(&Mmap, std::ops::Range<usize>)> {
         let source = self.index.named.get(name)?;
-        match &self.files[source.part].1 {
-            Bytes::Mapped(map) => Some((map, source.bytes())),
-            Bytes::Held(_) => None,
-        }
+        Some((&self.files[source.part].1, source.bytes()))
     }
 
     /// Every name. A tensor that transformers' model has no name for keeps that of the file.
@@ -168,23 +162,12 @@ impl Gguf {
         self.index.named.keys().cloned().collect()
     }
 
-    /// The template that makes one text of a conversation.
-    pub(crate) fn chat_template(&self) -> Result<Option<&str>, Fault> {
-        self.metadata().str("tokenizer.chat_template")
-    }
-
-    /// Templates for other uses, by name.
-    pub(crate) fn chat_templates(&self) -> Result<Vec<(&str, &str)>, Fault> {
-        let metadata = self.metadata();
-        let mut templates = Vec::new();
-        for key in metadata.keys() {
-            if let Some(name) = key.strip_prefix("tokenizer.chat_template.")
-                && let Some(template) = metadata.str(key)?
-            {
-                templates.push((name, template));
-            }
+    /// The template that makes one text of a conversation, or that for another use, such as `tool_use`.
+    pub(crate) fn chat_template(&self, using: Option<&str>) -> Result<Option<&str>, Fault> {
+        match using {
+            None => self.metadata().str("tokenizer.chat_template"),
+            Some(name) => self.metadata().str(&format!("tokenizer.chat_template.{name}")),
         }
-        Ok(templates)
     }
 
     /// Its tokens and what is special about them.
@@ -204,16 +187,6 @@ impl Gguf {
             Some(4) => Pooling::Rank,
             Some(other) => return Err(self.metadata().fault(format!("has the unknown pooling {other} ({key})"))),
         }))
-    }
-
-    /// What most of its weights are stored as, in llama.cpp's numbers.
-    pub(crate) fn file_type(&self) -> Result<Option<u64>, Fault> {
-        self.metadata().u64("general.file_type")
-    }
-
-    /// How large the model is, in its maker's words: `8B`.
-    pub(crate) fn size_label(&self) -> Result<Option<&str>, Fault> {
-        self.metadata().str("general.size_label")
     }
 }
 

@@ -5,33 +5,15 @@ use super::Fault;
 use super::header::{self, Header, Value};
 use memmap2::Mmap;
 use std::fs::File;
-use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 /// No model has been cut into as many, and a lying count must not make us look for a million files.
 const MOST: u64 = 9999;
 
-/// A file's bytes.
-pub(super) enum Bytes {
-    Mapped(Mmap),
-    Held(Vec<u8>),
-}
-
-impl Deref for Bytes {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Bytes::Mapped(map) => map,
-            Bytes::Held(bytes) => bytes,
-        }
-    }
-}
-
 /// One file.
 pub(super) struct Part {
     pub(super) path: PathBuf,
-    pub(super) bytes: Bytes,
+    pub(super) bytes: Mmap,
     pub(super) header: Header,
 }
 
@@ -114,11 +96,11 @@ fn map(path: &Path) -> Result<Part, Fault> {
     // SAFETY: the map is only read. Somebody who truncates the file while we run can make reads fail with SIGBUS; that
     // is the price of not copying gigabytes, and what every engine that maps its weights accepts.
     let map = unsafe { Mmap::map(&file) }.map_err(|e| Fault::new(path, e))?;
-    part(path, Bytes::Mapped(map))
+    part(path, map)
 }
 
 /// The file whose bytes these are.
-pub(super) fn part(path: &Path, bytes: Bytes) -> Result<Part, Fault> {
+pub(super) fn part(path: &Path, bytes: Mmap) -> Result<Part, Fault> {
     let header = header::parse(&bytes).map_err(|what| Fault::new(path, what))?;
     Ok(Part { path: path.to_path_buf(), bytes, header })
 }

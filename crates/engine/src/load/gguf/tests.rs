@@ -1,6 +1,7 @@
 //! What is common to the tests of the reader.
 
 mod converted;
+mod families;
 mod hostile;
 mod parts;
 mod undone;
@@ -17,7 +18,9 @@ fn open(writer: &Writer) -> Result<Gguf, Fault> {
 }
 
 fn opened(bytes: &[u8]) -> Result<Gguf, Fault> {
-    Gguf::read(Path::new("model.gguf"), bytes.to_vec())
+    let mut map = memmap2::MmapMut::map_anon(bytes.len()).unwrap();
+    map.copy_from_slice(bytes);
+    Gguf::of(vec![super::parts::part(Path::new("model.gguf"), map.make_read_only().unwrap())?])
 }
 
 fn floats(gguf: &Gguf, name: &str) -> Vec<f32> {

@@ -21,8 +21,6 @@ pub(crate) struct Vocabulary<'a> {
     pub merges: Option<Texts<'a>>,
     /// Unigram's normaliser, compiled.
     pub charsmap: Option<&'a [u8]>,
-    /// Kinds of token that a BERT tells apart.
-    pub type_count: Option<u64>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
     /// Ends a turn, where that is another than `eos`.
@@ -35,12 +33,6 @@ pub(crate) struct Vocabulary<'a> {
     pub mask: Option<u32>,
     /// Classifies; BERT's first token.
     pub cls: Option<u32>,
-    pub fim_pre: Option<u32>,
-    pub fim_suf: Option<u32>,
-    pub fim_mid: Option<u32>,
-    pub fim_pad: Option<u32>,
-    pub fim_rep: Option<u32>,
-    pub fim_sep: Option<u32>,
     pub add_bos: Option<bool>,
     pub add_eos: Option<bool>,
     pub add_sep: Option<bool>,
@@ -48,8 +40,6 @@ pub(crate) struct Vocabulary<'a> {
     pub remove_extra_whitespaces: Option<bool>,
     pub lowercase: Option<bool>,
     pub strip_accents: Option<bool>,
-    /// The whole `tokenizer.json`, in a few files.
-    pub huggingface: Option<&'a str>,
 }
 
 pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, Fault> {
@@ -89,7 +79,6 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, Fault> 
         types,
         merges: metadata.strs(&key("merges"))?,
         charsmap: metadata.bytes(&key("precompiled_charsmap"))?,
-        type_count: metadata.u64(&key("token_type_count"))?,
         bos: id(&["bos_token_id"])?,
         eos: id(&["eos_token_id"])?,
         eot: id(&["eot_token_id"])?,
@@ -100,13 +89,6 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, Fault> 
         pad: id(&["padding_token_id"])?,
         mask: id(&["mask_token_id"])?,
         cls: id(&["cls_token_id"])?,
-        // The older names are of the first CodeLlamas.
-        fim_pre: id(&["fim_pre_token_id", "prefix_token_id"])?,
-        fim_suf: id(&["fim_suf_token_id", "suffix_token_id"])?,
-        fim_mid: id(&["fim_mid_token_id", "middle_token_id"])?,
-        fim_pad: id(&["fim_pad_token_id"])?,
-        fim_rep: id(&["fim_rep_token_id"])?,
-        fim_sep: id(&["fim_sep_token_id"])?,
         add_bos: flag("add_bos_token")?,
         add_eos: flag("add_eos_token")?,
         add_sep: flag("add_sep_token")?,
@@ -114,6 +96,5 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, Fault> 
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
-        huggingface: metadata.str("tokenizer.huggingface.json")?,
     })
 }

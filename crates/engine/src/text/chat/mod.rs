@@ -151,8 +151,8 @@ impl ChatTemplate {
 /// The templates of one model: most have one, some another for tools.
 #[derive(Debug)]
 pub(crate) struct ChatTemplates {
-    default: Option<ChatTemplate>,
-    tool_use: Option<ChatTemplate>,
+    pub(crate) default: Option<ChatTemplate>,
+    pub(crate) tool_use: Option<ChatTemplate>,
 }
 
 impl ChatTemplates {
@@ -181,11 +181,6 @@ impl ChatTemplates {
             }
         }
         Ok(templates)
-    }
-
-    /// One for everything, or none.
-    pub(crate) fn of(default: Option<ChatTemplate>) -> ChatTemplates {
-        ChatTemplates { default, tool_use: None }
     }
 
     /// The one for chats with or without tools.

@@ -102,6 +102,7 @@ pub(crate) enum TokenBytes {
 /// What every id adds in the middle of a text, by id.
 ///
 /// Fails with a sentence where the tokenizer's decoder does not work token by token.
+#[allow(dead_code, reason = "structured output will ask for them")]
 pub(crate) fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
     let whole =
         || "this tokenizer's decoder does not work token by token, so that its tokens have no bytes".to_string();

@@ -98,6 +98,7 @@ impl Detok {
     }
 
     /// Whether text comes as ids do. A decoder that only works on whole texts gives all of it at the end.
+    #[cfg(test)]
     pub(crate) fn streams(&self) -> bool {
         matches!(self.how, How::Machines(_))
     }

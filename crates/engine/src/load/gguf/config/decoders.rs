@@ -81,26 +81,7 @@ pub(super) fn qwen3(keys: &Keys) -> Result<Config, Fault> {
     )
 }
 
-pub(super) fn qwen2_moe(keys: &Keys) -> Result<Config, Fault> {
-    let shared = match keys.number("expert_shared_feed_forward_length")? {
-        None => keys.rows("blk.0.ffn_up_shexp.weight")? as u64,
-        Some(found) => found,
-    };
-    let config = with(
-        qwen_experts(keys, decoder(keys, "qwen2_moe", "Qwen2MoeForCausalLM")?)?,
-        json!({"norm_topk_prob": false, "shared_expert_intermediate_size": shared, "qkv_bias": keys.has("blk.0.attn_q.bias")}),
-    )?;
-    Ok(config)
-}
-
 pub(super) fn qwen3_moe(keys: &Keys) -> Result<Config, Fault> {
-    let config = qwen_experts(keys, decoder(keys, "qwen3_moe", "Qwen3MoeForCausalLM")?)?;
-    with(config, json!({"norm_topk_prob": true, "attention_bias": keys.has("blk.0.attn_q.bias")}))
-}
-
-/// Which experts' weights add up to 1 is not in the file; each generation has it one way.
-fn qwen_experts(keys: &Keys, config: Config) -> Result<Config, Fault> {
-    let experts = keys.need("expert_count")?;
     let width = match keys.number("expert_feed_forward_length")? {
         None => keys.rows("blk.0.ffn_up_exps.weight")? as u64,
         Some(found) => found,
@@ -108,13 +89,16 @@ fn qwen_experts(keys: &Keys, config: Config) -> Result<Config, Fault> {
     let dense: Vec<usize> =
         (0..keys.layers()?).filter(|layer| !keys.has(&format!("blk.{layer}.ffn_gate_inp.weight"))).collect();
     with(
-        config,
+        decoder(keys, "qwen3_moe", "Qwen3MoeForCausalLM")?,
         json!({
             "rms_norm_eps": rms(keys)?,
-            // Two names of one thing, by generation.
-            "num_experts": experts,
-            "num_local_experts": experts,
+            "attention_bias": keys.has("blk.0.attn_q.bias"),
+            // Two names of one thing, by version of transformers.
+            "num_experts": keys.need("expert_count")?,
+            "num_local_experts": keys.need("expert_count")?,
             "num_experts_per_tok": keys.need("expert_used_count")?,
+            // Not in the file; this generation's weights of the experts add up to 1.
+            "norm_topk_prob": true,
             "moe_intermediate_size": width,
             "decoder_sparse_step": 1,
             "mlp_only_layers": dense,

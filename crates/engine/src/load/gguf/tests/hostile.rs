@@ -7,10 +7,8 @@ use super::{open, opened};
 /// All that can be asked of a file that opened.
 fn ask(gguf: &Gguf) {
     let _ = gguf.config();
-    let _ = gguf.chat_template();
-    let _ = gguf.chat_templates();
+    let _ = (gguf.chat_template(None), gguf.chat_template(Some("tool_use")));
     let _ = gguf.pooling();
-    let _ = gguf.file_type();
     if let Ok(vocabulary) = gguf.vocabulary() {
         assert_eq!(vocabulary.tokens.clone().count(), vocabulary.tokens.len());
     }
@@ -160,6 +158,7 @@ fn tensors_that_cannot_be_are_refused() {
         (|t| t.dims = vec![1 << 63, 2], "larger than any memory"),
         (|t| t.dims = vec![32, 1 << 40], "beyond the end"),
         (|t| t.dims = vec![2; 5], "a tensor of 5 dimensions"),
+        (|t| t.dims = vec![], "a tensor of 0 dimensions"),
         (|t| t.dims = vec![32, 3], "do not divide into 1 heads"),
         (|t| t.offset = Some(8), "no multiple of the alignment 32"),
         (|t| t.offset = Some(1 << 20), "beyond the end"),
@@ -175,8 +174,15 @@ fn tensors_that_cannot_be_are_refused() {
 }
 
 #[test]
+fn a_table_of_positions_without_dimensions_is_refused() {
+    let roberta = Writer::new("bert").str("tokenizer.ggml.model", "gpt2").u32("tokenizer.ggml.padding_token_id", 1);
+    refused(&roberta.blocks("position_embd.weight", &[], 0, vec![0; 4]), "`position_embd.weight`");
+}
+
+#[test]
 fn what_is_no_model_of_ours_is_refused() {
     refused(&Writer::new("mamba"), "architecture `mamba`; these are supported: llama");
+    refused(&Writer::new("qwen2moe"), "architecture `qwen2moe`; these are supported: llama");
     refused(&Writer::llama().str("general.type", "adapter"), "type `adapter`");
     refused(&Writer::new("bert").str("tokenizer.ggml.model", "rwkv"), "tokenizer `rwkv`");
     let layers = |n: i32| Writer::llama().i32s("llama.attention.sliding_window", &[n]);

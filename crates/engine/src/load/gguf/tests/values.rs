@@ -54,15 +54,11 @@ fn the_vocabulary_is_borrowed_and_checked() {
 
 #[test]
 fn templates_and_labels_are_found() {
-    let writer = Writer::llama()
-        .str("tokenizer.chat_template.tool_use", "{{ tools }}")
-        .str("general.size_label", "8B")
-        .u32("general.file_type", 15)
-        .u32("llama.pooling_type", 3);
+    let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ tools }}").u32("llama.pooling_type", 3);
     let gguf = open(&writer).unwrap();
-    assert_eq!(gguf.chat_template().unwrap(), Some("{{ messages }}"));
-    assert_eq!(gguf.chat_templates().unwrap(), [("tool_use", "{{ tools }}")]);
-    assert_eq!((gguf.size_label().unwrap(), gguf.file_type().unwrap()), (Some("8B"), Some(15)));
+    assert_eq!(gguf.chat_template(None).unwrap(), Some("{{ messages }}"));
+    assert_eq!(gguf.chat_template(Some("tool_use")).unwrap(), Some("{{ tools }}"));
+    assert_eq!(gguf.chat_template(Some("rag")).unwrap(), None);
     assert_eq!(gguf.pooling().unwrap(), Some(Pooling::Last));
     assert_eq!((kind_name(12), kind_name(4)), (Some("Q4_K"), None));
 }
@@ -110,4 +106,17 @@ fn lists_of_one_number_are_that_number() {
 fn an_alignment_of_ones_own_is_kept() {
     let gguf = open(&Writer::llama().aligned(4096)).unwrap();
     assert_eq!(super::floats(&gguf, "model.norm.weight")[31], 31.0);
+}
+
+#[test]
+fn a_template_for_tools_is_used_for_chats_with_tools() {
+    use crate::text::chat::{Message, Options};
+    let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ bos_token }}tools");
+    let writer = writer.str("tokenizer.chat_template.rag", "{{ another }}");
+    let gguf = open(&writer).unwrap();
+    let words = crate::text::lm::Words::of_gguf(gguf.path(), &gguf).unwrap();
+    let said = [Message::new("user", "x")];
+    let text = |tools| words.template(tools).unwrap().render(&said, &Options::default()).unwrap();
+    assert_eq!(text(true), "atools");
+    assert!(text(false).contains("'role': 'user'"), "{}", text(false));
 }

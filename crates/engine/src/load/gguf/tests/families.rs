@@ -1,0 +1,61 @@
+//! Every family that is claimed can be run: the file that reads its configuration is in the registry.
+
+use super::super::family::NAMES;
+use super::open;
+use super::writer::Writer;
+use sconce_models::encoder;
+use sconce_ops::{DType, Device, Place, Weights};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A file with every key that a configuration of any family asks for.
+fn whole(name: &str) -> Writer {
+    let key = |key: &str| format!("{name}.{key}");
+    let numbers = [
+        ("block_count", 1),
+        ("context_length", 64),
+        ("embedding_length", 8),
+        ("feed_forward_length", 8),
+        ("attention.head_count", 1),
+        ("attention.relative_buckets_count", 4),
+        ("attention.sliding_window", 4),
+        ("expert_feed_forward_length", 8),
+        ("expert_used_count", 1),
+    ];
+    let writer = numbers.into_iter().fold(Writer::new(name), |writer, (name, n)| writer.u32(&key(name), n));
+    writer
+        .f32(&key("attention.layer_norm_rms_epsilon"), 1e-5)
+        .f32(&key("attention.layer_norm_epsilon"), 1e-5)
+        .tensor("token_embd.weight", &[3, 8])
+        .tensor("position_embd.weight", &[4, 8])
+        .tensor("blk.0.ffn_up.weight", &[8, 8])
+}
+
+#[test]
+fn every_family_is_in_the_registry() {
+    let types = |writer: Writer| writer.tensor("token_types.weight", &[2, 8]);
+    let mut files: Vec<Writer> = NAMES
+        .iter()
+        .map(|name| match *name {
+            "qwen3moe" => whole(name).u32("qwen3moe.expert_count", 2),
+            name => types(whole(name)),
+        })
+        .collect();
+    files.push(whole("llama").u32("llama.expert_count", 2));
+    files.push(whole("bert"));
+    files.push(types(whole("bert")).str("tokenizer.ggml.model", "gpt2"));
+    files.push(types(whole("bert")).str("tokenizer.ggml.model", "t5"));
+    files.push(whole("t5").tensor("enc.blk.1.attn_rel_b.weight", &[4, 1]));
+    let mut kinds = BTreeSet::new();
+    for file in files {
+        let gguf = Arc::new(open(&file).unwrap());
+        let config = gguf.config().unwrap_or_else(|fault| panic!("{}: {fault}", gguf.architecture()));
+        kinds.insert(config["model_type"].to_string());
+        let weights = Weights::new(gguf, DType::F32, Place::phantom(Device::Cpu));
+        // The tensors are not there, and that is what it may complain of.
+        if let Err(error) = encoder(&config, &weights) {
+            assert!(!error.to_string().contains("is not supported; these are"), "{error}");
+        }
+    }
+    assert_eq!(kinds.len(), 20, "{kinds:?}");
+}

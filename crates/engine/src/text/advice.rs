@@ -1,0 +1,107 @@
+//! What `generation_config.json` says of how a model's answers are made, whatever kind of model writes them.
+
+use crate::sample::Params;
+use serde_json::Value;
+
+/// What changes answers and is not done here, with the value that changes nothing.
+const NOT_DONE: [(&str, f64); 8] = [
+    ("no_repeat_ngram_size", 0.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
+    ("min_length", 0.0),
+    ("min_new_tokens", 0.0),
+    ("num_beam_groups", 1.0),
+    ("diversity_penalty", 0.0),
+    ("encoder_repetition_penalty", 1.0),
+    ("penalty_alpha", 0.0),
+];
+const NOT_DONE_EITHER: [&str; 6] = [
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "bad_words_ids",
+    "suppress_tokens",
+    "begin_suppress_tokens",
+    "sequence_bias",
+];
+
+/// What it asks for and does not get, a sentence each.
+pub(crate) fn not_done(advice: &Value) -> Vec<String> {
+    let strange = |(key, neutral): &&(&str, f64)| advice[key].as_f64().is_some_and(|v| v != *neutral);
+    let numbers = NOT_DONE.iter().filter(strange).map(|(key, _)| *key);
+    let empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    let others = NOT_DONE_EITHER.into_iter().filter(|key| !empty(&advice[*key]));
+    numbers.chain(others).map(|key| note(advice, key)).collect()
+}
+
+/// That `key` is not done.
+pub(crate) fn note(advice: &Value, key: &str) -> String {
+    let mut asked: String = advice[key].to_string().chars().take(60).collect();
+    if asked.len() < advice[key].to_string().len() {
+        asked.push('…');
+    }
+    format!("generation_config.json asks for {key} = {asked}, which is not done: answers may differ")
+}
+
+/// A count that it gives.
+pub(crate) fn count(advice: &Value, key: &str) -> Option<usize> {
+    advice[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX))
+}
+
+/// The most likely token each time: where a model's makers recommend nothing, what is least surprising.
+pub(crate) fn greedy() -> Params {
+    Params { temperature: 0.0, ..Params::default() }
+}
+
+/// How tokens are best chosen. As in transformers, penalties count also where the most likely token is taken.
+pub(crate) fn params(advice: &Value) -> Result<Params, String> {
+    let number = |key: &str, usual: f32| match &advice[key] {
+        Value::Null => Ok(usual),
+        value => value.as_f64().map(|v| v as f32).ok_or_else(|| format!("{key} is {value}, not a number")),
+    };
+    let greedy = Params { repetition_penalty: number("repetition_penalty", 1.0)?, ..greedy() };
+    let params = if advice["do_sample"].as_bool() == Some(true) {
+        // Fifty is what transformers keeps unless told otherwise; zero keeps all.
+        let top_k = advice["top_k"].as_u64().unwrap_or(50) as u32;
+        Params {
+            temperature: number("temperature", 1.0)?,
+            top_k: Some(top_k).filter(|k| *k > 0),
+            top_p: number("top_p", 1.0)?,
+            min_p: number("min_p", 0.0)?,
+            ..greedy
+        }
+    } else {
+        greedy
+    };
+    params.check(usize::MAX).map_err(|invalid| invalid.to_string())?;
+    Ok(params)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn penalties_are_for_the_likeliest_token_too() {
+        let greedy = params(&json!({"repetition_penalty": 1.2, "temperature": 0.6, "top_k": 3})).unwrap();
+        assert_eq!(greedy, Params { temperature: 0.0, repetition_penalty: 1.2, ..Params::default() });
+        let sampled = params(&json!({"do_sample": true, "repetition_penalty": 1.2, "temperature": 0.6})).unwrap();
+        assert_eq!((sampled.temperature, sampled.top_k, sampled.repetition_penalty), (0.6, Some(50), 1.2));
+        for wrong in [json!({"repetition_penalty": "much"}), json!({"repetition_penalty": -1})] {
+            assert!(params(&wrong).unwrap_err().contains("repetition_penalty"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn what_is_not_done_is_told() {
+        let neutral =
+            json!({"no_repeat_ngram_size": 0, "num_beam_groups": 1, "bad_words_ids": null, "suppress_tokens": []});
+        assert_eq!(not_done(&neutral), Vec::<String>::new());
+        let asked =
+            json!({"no_repeat_ngram_size": 3, "suppress_tokens": vec![1; 1000], "begin_suppress_tokens": [220]});
+        let notes = not_done(&asked);
+        assert_eq!(notes.len(), 3, "{notes:?}");
+        assert!(notes[0].contains("no_repeat_ngram_size = 3"), "{notes:?}");
+        assert!(notes[1].contains("suppress_tokens = [1,1") && notes[1].len() < 200, "{notes:?}");
+        assert!(not_done(&Value::Null).is_empty());
+    }
+}

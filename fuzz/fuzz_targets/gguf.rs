@@ -1,0 +1,52 @@
+//! A GGUF file, made up or a sound one with changes; then it is planned, loaded and talked to. Any error will do; a panic, a crash
+//! or a hang will not.
+//!
+//! The first byte says which: where it is even the rest is the file, else changes, each two bytes for the place and one to put
+//! there.
+#![no_main]
+
+mod tiny;
+
+use libfuzzer_sys::fuzz_target;
+use sconce_engine::ops::Device;
+use sconce_engine::{ChatOptions, Kind, Message, Request, Start, plan};
+use std::path::PathBuf;
+use std::sync::LazyLock;
+
+static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
+    // As in model_files: panics of the tokenizers library are caught, and must not end the run.
+    std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
+    tiny::place()
+});
+static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
+    let bytes = tiny::gguf("{% for m in messages %}{{ m.content }}{% endfor %}");
+    std::fs::write(&*FILE, &bytes).expect("room for the file");
+    // The changes are to something that works.
+    tiny::load(&FILE).expect("the file without changes");
+    bytes
+});
+
+fuzz_target!(|data: &[u8]| {
+    let [choice, rest @ ..] = data else { return };
+    let mut bytes = SOUND.clone();
+    if choice % 2 == 0 {
+        bytes = rest.to_vec();
+    } else {
+        for [high, low, byte] in rest.as_chunks().0 {
+            let at = usize::from(u16::from_be_bytes([*high, *low])) % bytes.len();
+            bytes[at] = *byte;
+        }
+    }
+    std::fs::write(&*FILE, &bytes).expect("room for the file");
+    let _ = plan(&FILE, Kind::Generate, Device::Cpu, &tiny::options(&FILE));
+    if let Ok(llm) = tiny::load(&FILE) {
+        let said = [Message::new("user", "ab")];
+        let told = llm.render(&said, &ChatOptions::default()).map(|_| ());
+        let request = Request { start: Start::Text("ab".into()), max_tokens: Some(2), ..Request::default() };
+        let answered = llm.generate(&[request]).into_iter().map(|answer| answer.map(|_| ()));
+        for error in answered.chain([told]).filter_map(Result::err) {
+            let error = error.to_string();
+            assert!(!error.contains("internal error") && !error.contains("a fault of this program"), "{error}");
+        }
+    }
+});

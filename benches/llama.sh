@@ -9,13 +9,15 @@ cargo build --quiet --release --manifest-path "$(dirname "$0")/../Cargo.toml"
 sconce=$(dirname "$0")/../target/release/sconce
 results=$(mktemp)
 trap 'rm -f "$results"' EXIT
+rates() { python3 -c "import json, sys
+for run in $1: print('$2', $3)" >> "$results"; }
+all='json.load(sys.stdin)'
 for _ in $(seq "$rounds"); do
   "$llama" -m "$file" -t "$threads" -p 512 -n 128 -r 1 -o json 2> /dev/null |
-    python3 -c 'import json,sys; [print("llama.cpp", f"pp{t[\"n_prompt\"]}" if t["n_prompt"] else f"tg{t[\"n_gen\"]}", t["avg_ts"]) for t in json.load(sys.stdin)]' >> "$results"
-  "$sconce" bench -q -m "$file" --reps 1 --json |
-    python3 -c 'import json,sys; [print("sconce", l["test"], l["tokens_per_second"]) for l in json.load(sys.stdin)["lines"]]' >> "$results"
+    rates "$all" llama.cpp "'pp512' if run['n_prompt'] else 'tg128', run['avg_ts']"
+  "$sconce" bench -q -m "$file" --reps 1 --json | rates "${all}['lines']" sconce "run['test'], run['tokens_per_second']"
   "$sconce" bench -q -m "$file" --reps 1 --prompt-tokens 0 --parallel 16 --json |
-    python3 -c 'import json,sys; [print("sconce", "16 streams", l["tokens_per_second"]) for l in json.load(sys.stdin)["lines"]]' | sed 's/16 streams/16×tg128/' >> "$results"
+    rates "${all}['lines']" sconce "'16×tg128', run['tokens_per_second']"
 done
 python3 - "$results" <<'EOF'
 import statistics, sys

@@ -8,8 +8,8 @@ pub use check::{Outcome, Variant, check, time, variants};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
-use crate::weights::{Raw, Store, Stored};
-use crate::{DType, Place, Result, Rung, Tensor, Weights};
+use crate::weights::{Keep, Raw, Store, Stored};
+use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -70,8 +70,8 @@ impl Tolerance {
 #[derive(Clone)]
 pub(crate) struct Input {
     pub(crate) values: Arc<[f32]>,
-    dims: Vec<usize>,
-    dtype: DType,
+    pub(crate) dims: Vec<usize>,
+    pub(crate) dtype: DType,
 }
 
 impl Input {
@@ -99,17 +99,23 @@ pub(crate) fn weights(entries: &[(&str, &Input)], place: &Place) -> Weights {
     let dtype = entries.first().map_or(DType::F32, |(_, input)| input.dtype);
     let held = entries.iter().map(|(name, input)| {
         let bytes = input.values.iter().flat_map(|v| v.to_le_bytes()).collect();
-        ((*name).to_string(), (input.dims.clone(), bytes))
+        ((*name).to_string(), (Stored::Float(DType::F32), input.dims.clone(), bytes))
     });
     Weights::new(Arc::new(Memory(held.collect())), dtype, place.clone())
 }
 
-struct Memory(BTreeMap<String, (Vec<usize>, Vec<u8>)>);
+/// The weight of a product in blocks, as a GGUF has it and kept so where a device can; activations are f32.
+pub(crate) fn weight_in_blocks(quant: Quant, dims: &[usize], bytes: Vec<u8>, place: &Place) -> Weights {
+    let held = [("weight".to_string(), (Stored::Blocks(quant), dims.to_vec(), bytes))];
+    Weights::new(Arc::new(Memory(held.into())), DType::F32, place.clone()).keeping(Keep::File)
+}
+
+struct Memory(BTreeMap<String, (Stored, Vec<usize>, Vec<u8>)>);
 
 impl Store for Memory {
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
-        Ok(self.0.get(name).map(|(dims, bytes)| Raw {
-            stored: Stored::Float(DType::F32),
+        Ok(self.0.get(name).map(|(stored, dims, bytes)| Raw {
+            stored: *stored,
             dims: dims.clone(),
             bytes: bytes.into(),
         }))

@@ -12,7 +12,7 @@ use std::sync::OnceLock;
 use super::{ints::neon::NeonDot, lanes::neon::Neon};
 #[cfg(target_arch = "x86_64")]
 use super::{
-    ints::x86::{Amx, Avx2Vnni, Avx512Vnni},
+    ints::x86::{Avx2Vnni, Avx512Vnni},
     lanes::x86::{Avx2, Avx512},
 };
 
@@ -33,8 +33,6 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with dot products of bytes.
     Avx512Vnni,
-    /// The same with tiles of bytes: server processors since 2023, on Linux.
-    Amx,
 }
 
 /// Work that is written once over [`Lanes`] and compiled for each instruction set.
@@ -54,8 +52,8 @@ pub(crate) trait IntKernel {
 }
 
 impl Isa {
-    const ALL: [Isa; 8] =
-        [Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Amx];
+    const ALL: [Isa; 7] =
+        [Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni];
 
     /// Whether this processor has it.
     pub fn available(self) -> bool {
@@ -82,10 +80,8 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Isa::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Isa::Avx512Vnni.available() && super::tiles::granted(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => false,
+            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni => false,
         }
     }
 
@@ -115,7 +111,7 @@ impl Isa {
         match self {
             // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 | Isa::Avx512Vnni | Isa::Amx => unsafe { avx512(kernel) },
+            Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2(kernel) },
@@ -129,9 +125,6 @@ impl Isa {
     pub(crate) fn run_ints<K: IntKernel>(self, kernel: K) -> K::Output {
         debug_assert!(self.available());
         match self {
-            // SAFETY: as in `run`.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Amx => unsafe { amx_ints(kernel) },
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => unsafe { avx512_vnni_ints(kernel) },
@@ -164,12 +157,6 @@ unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn amx_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<Amx>()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -212,7 +199,6 @@ impl fmt::Display for Isa {
             Isa::Avx2Vnni => "avx2vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512vnni",
-            Isa::Amx => "amx",
         })
     }
 }

@@ -7,8 +7,6 @@ mod isa;
 mod lanes;
 pub(crate) mod math;
 pub(crate) mod rows;
-#[cfg(target_arch = "x86_64")]
-pub(crate) mod tiles;
 
 pub use isa::Isa;
 pub(crate) use isa::{IntKernel, Kernel};

@@ -1,9 +1,10 @@
-//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many.
+//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many; weights in blocks.
 
 use super::Linear;
 use super::reference::{Problem, linear};
-use crate::case::{Case, Input, Tolerance, weights};
-use crate::{Activation, DType, Tensor};
+use crate::case::{Case, Input, Tolerance, weight_in_blocks, weights};
+use crate::quant::{dequantize, quantize};
+use crate::{Activation, DType, Quant, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [
@@ -21,7 +22,43 @@ pub(crate) fn cases() -> Vec<Case> {
         (6, 40, 33, Activation::Sigmoid, false),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    let blocks = Quant::all().filter(|quant| quant.packs() && quant.quantizes());
+    let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, quant)));
+    DType::FLOATS.into_iter().flat_map(case).chain(blocks).collect()
+}
+
+/// Weights in blocks, and activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not
+/// have the same answer.
+fn in_blocks(m: usize, quant: Quant) -> Case {
+    let (k, n) = (512, 70);
+    let seed = quant as u64 * 2 + 1000;
+    let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
+    let mut bytes = Vec::new();
+    let mut rounded = vec![0.0; n * k];
+    // Whole blocks of a format that is made and read.
+    let made = quantize(quant, &w.values, &mut bytes).and_then(|()| dequantize(quant, &bytes, &mut rounded));
+    debug_assert!(made.is_ok());
+    let whole = |(i, v): (usize, &f32)| if i % 32 == 0 { 127.0 } else { (40.0 * v).round().clamp(-127.0, 127.0) };
+    let x = Input::normal(seed + 1, &[m, k], DType::F32, (0.0, 1.0));
+    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), ..x };
+    let rx = x.clone();
+    Case {
+        op: "linear",
+        name: format!("{m}x{k}x{n} in {quant}"),
+        dtype: DType::F32,
+        // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
+        tolerance: Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() },
+        flops: 2 * (m * k * n) as u64,
+        prepare: Box::new(move |place| {
+            let layer = Linear::load(&weight_in_blocks(quant, &[n, k], bytes.clone(), place), k, n, false)?;
+            let x = x.on(place)?;
+            Ok(Box::new(move || layer.forward(&x)))
+        }),
+        reference: Box::new(move || {
+            let (bias, residual, activation) = (None, None, Activation::None);
+            linear(&Problem { x: &rx.values, w: &rounded, bias, k, activation, residual })
+        }),
+    }
 }
 
 fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {

@@ -43,9 +43,6 @@ const TILE_BYTES: usize = 640 << 10;
 /// Rows of the largest tile.
 pub(super) const MAX_TILE: usize = 64;
 
-/// Rows of the smallest that is worth making whole: those of a tile of AMX.
-const TILE: usize = 16;
-
 /// A row of x; it may be borrowed from where it is or made for the call.
 pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
@@ -56,8 +53,6 @@ impl Activations {
         // As even as the limits allow.
         let most = (TILE_BYTES / (k / STEP * size_of::<Step>()).max(1)).clamp(8, MAX_TILE);
         let tile = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-        // Whole tiles of the processor's, where a product may take them.
-        let tile = if tile > TILE { tile.next_multiple_of(TILE) } else { tile };
         let fix = isa.run_ints(FixOf(quant));
         let per_row = k / STEP;
         let mut steps = Vec::with_capacity(rows * per_row);

@@ -16,8 +16,6 @@ mod product;
 mod quantize;
 #[cfg(test)]
 mod tests;
-#[cfg(target_arch = "x86_64")]
-mod tiled;
 #[cfg(test)]
 mod whole;
 

@@ -37,8 +37,6 @@ pub(crate) trait Ints: Copy + 'static {
     const STRIPS: usize;
     /// What wide bytes are raised by before [`Ints::dot`] takes them: 128 where the instruction wants them unsigned, or 0.
     const RAISE: u8;
-    /// Whether there are tiles beside: see [`super::tiles`].
-    const TILES: bool = false;
 
     unsafe fn bytes(p: *const u8) -> Self::B;
     unsafe fn splat_byte(x: u8) -> Self::B;

@@ -1,4 +1,4 @@
-//! AVX2 and AVX-512, each without and with the dot product instruction (VNNI), and AMX beside the last.
+//! AVX2 and AVX-512, each without and with the dot product instruction (VNNI).
 
 use super::{Ints, lines_in_16_bits};
 use crate::cpu::Lanes;
@@ -12,10 +12,6 @@ pub(crate) struct Avx2Vnni;
 /// AVX-512 with dot products.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Vnni;
-
-/// The same with tiles.
-#[derive(Clone, Copy)]
-pub(crate) struct Amx;
 
 /// Four activations, the same for every row.
 #[inline(always)]
@@ -156,35 +152,24 @@ macro_rules! common_512 {
     };
 }
 
-macro_rules! dot_512 {
-    () => {
-        const RAISE: u8 = 128;
-
-        #[inline(always)]
-        unsafe fn dot(_: u32, mut sum: __m512i, lines: &[__m512i], x: *const i8) -> __m512i {
-            unsafe {
-                // Eight lines in two chains: one would wait for itself longer than the processor can look ahead.
-                let two = lines.len() > 4;
-                let mut second = _mm512_setzero_si512();
-                for (i, line) in lines.iter().enumerate() {
-                    let chain = if two && i % 2 == 1 { &mut second } else { &mut sum };
-                    *chain = _mm512_dpbusd_epi32(*chain, *line, _mm512_set1_epi32(four(x, i)));
-                }
-                if two { _mm512_add_epi32(sum, second) } else { sum }
-            }
-        }
-    };
-}
-
 impl Ints for Avx512Vnni {
     common_512!();
-    dot_512!();
-}
+    const RAISE: u8 = 128;
 
-impl Ints for Amx {
-    common_512!();
-    dot_512!();
-    const TILES: bool = true;
+    #[inline(always)]
+    unsafe fn dot(_: u32, mut sum: __m512i, lines: &[__m512i], x: *const i8) -> __m512i {
+        // Two chains: one of eight would wait for itself more than the processor can look ahead.
+        let mut other = unsafe { _mm512_setzero_si512() };
+        for (i, line) in lines.iter().enumerate() {
+            let x = unsafe { _mm512_set1_epi32(four(x, i)) };
+            if i % 2 == 0 {
+                sum = unsafe { _mm512_dpbusd_epi32(sum, *line, x) };
+            } else {
+                other = unsafe { _mm512_dpbusd_epi32(other, *line, x) };
+            }
+        }
+        unsafe { _mm512_add_epi32(sum, other) }
+    }
 }
 
 impl Ints for Avx2Vnni {

@@ -279,8 +279,9 @@ fn quantised_while_loading() {
     let prompt = &ids[bounds[1] as usize..bounds[2] as usize];
     let vocabulary = want.len() / ids.len();
     let want = &want[bounds[1] as usize * vocabulary..bounds[2] as usize * vocabulary];
-    // Its rows of 64 are whole blocks of 32; of 256 they are not, and Q8_0 stands in.
-    for (quant, least, most) in [(Quant::Q8_0, 1e-3, 0.1), (Quant::Q4_0, 0.02, 1.0), (Quant::Q4K, 1e-3, 0.1)] {
+    // Its rows of 64 are whole blocks of 32; of 256 they are not, and Q8_0 stands in. Logits of another model would be off by four
+    // spreads and more.
+    for (quant, least, most) in [(Quant::Q8_0, 1e-3, 0.25), (Quant::Q4_0, 0.02, 2.0), (Quant::Q4K, 1e-3, 0.25)] {
         let model = Model::keeping(dir.path(), Some(16), &Place::cpu(), Keep::Blocks(quant));
         let got = model.packed(&[prompt], &mut Vec::new());
         close(&format!("in {quant}"), &got, want, most);

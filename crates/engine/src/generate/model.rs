@@ -198,7 +198,7 @@ impl LmModel {
                 ids: all[p.range.clone()].to_vec(),
                 start: p.range.start,
                 table: blocks.table(p.sequence).into(),
-                wanted: usize::from(p.sample),
+                wanted: p.rows(),
             })
         };
         let mut pieces = step.pieces.iter().map(piece).collect::<Result<Vec<_>>>()?;

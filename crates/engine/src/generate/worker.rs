@@ -113,7 +113,7 @@ impl Running {
         let Job { tokens, ends, events, .. } = job;
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
-        let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n };
+        let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n, scored: false };
         if let Err(refused) = self.scheduler.submit(request, &self.blocks) {
             return drop(events.send(Err(Error::Input(refused.to_string()))));
         }

@@ -2,8 +2,8 @@
 
 use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{
-    self, About, Activity, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish, Worker,
-    root_of,
+    self, About, Activity, Echo, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish,
+    Worker, root_of,
 };
 use crate::load::Model;
 use crate::plan::Plan;
@@ -206,15 +206,12 @@ impl Llm {
         }
         let room = context - tokens.len();
         let most = request.max_tokens.unwrap_or_else(|| self.words.most.map_or(room, |most| most.min(room)));
-        if most == 0 || most > room {
+        // Nothing new, where the prompt itself is what is asked about.
+        let least = usize::from(!request.echo);
+        if most < least || most > room {
             let what =
-                format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
+                format!("{most} new tokens behind {} of the prompt: there is room for {least} to {room}", tokens.len());
             return Err(Error::Input(what));
-        }
-        if request.echo && params.logprobs.is_some() {
-            let what =
-                "how likely the prompt's own tokens were is not worked out; ask for echo or for logprobs, not both";
-            return Err(Error::Input(what.into()));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         if request.ignore_end && request.format.is_some() {
@@ -232,10 +229,12 @@ impl Llm {
         // A form is one of bytes: a space that it begins with must not go because it stands first.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
         let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
+        let scored = request.echo && params.logprobs.is_some();
         let echo = request.echo.then(|| match &request.start {
             Start::Text(text) | Start::Rendered(text) => text.clone(),
             Start::Tokens(_) => read,
         });
+        let echo = echo.map(|text| Echo { text, scored });
         let ends = Ends {
             tokens: if request.ignore_end { Arc::default() } else { self.words.ends.clone() },
             stop: request.stop.clone().into(),
@@ -243,7 +242,7 @@ impl Llm {
         };
         let listener = Arc::new(Listener::new(caller.clone(), self.planned.plan.device, answers, echo, sink));
         let heard = Arc::downgrade(&listener);
-        self.worker.submit(Job { tokens, params: Arc::new(params), ends, detok, stops, forms, listener })?;
+        self.worker.submit(Job { tokens, params: Arc::new(params), ends, detok, stops, forms, scored, listener })?;
         Ok((Started { prompt_tokens, answers }, heard))
     }
 

@@ -20,6 +20,7 @@ fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         forms: Vec::new(),
+        scored: false,
         listener: Arc::new(Listener::new(Caller::default(), Device::Cpu, 1, None, sink)),
     };
     (job, inbox)

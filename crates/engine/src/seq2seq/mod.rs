@@ -242,6 +242,7 @@ impl Seq2Seq {
             detok: Detok::new(self.words.parsed.clone(), true),
             stops: Stops::default(),
             forms: Vec::new(),
+            scored: false,
             listener,
         });
         let about = About { device, answers, prompt_tokens, truncated };

@@ -82,9 +82,9 @@ impl Running {
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();
-            model.prove(planned.cache_dtype, &place)?;
+            model.prove(planned.cache_format, &place)?;
         }
-        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_dtype, &place)?;
+        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_format, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         let (live, forks, scheduler) = (HashMap::new(), HashMap::new(), Scheduler::default());

@@ -43,11 +43,11 @@ impl Running {
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();
-            model.prove(layout.cache_dtype, &place)?;
+            model.prove(layout.cache_format, &place)?;
         }
         let kept = |pages: usize| -> Result<(Cache, Blocks)> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
-            Ok((model.cache(pages, layout.cache_dtype, &place)?, blocks))
+            Ok((model.cache(pages, layout.cache_format, &place)?, blocks))
         };
         let (read, written) = (kept(layout.read)?, kept(layout.written)?);
         let (batch_tokens, sequences) = (layout.plan.batch_tokens, layout.sequences);

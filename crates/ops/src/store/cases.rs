@@ -29,7 +29,10 @@ pub(crate) fn cases() -> Vec<Case> {
 fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, usize)) -> Case {
     let width = heads * size;
     // The values of a projection to keys and values.
-    let x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
+    let mut x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
+    if kept == CacheFormat::Q8 {
+        x.values = x.values.iter().enumerate().map(|(i, v)| untied(i, *v)).collect();
+    }
     let reference = x.clone();
     Case {
         op: "store",
@@ -75,6 +78,18 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
             rows
         }),
     }
+}
+
+/// Element `i` of blocks of several sizes in which nothing lies in the middle between two codes, where either is right: of numbers
+/// with few bits that is only the half of a largest one that is no multiple of 127.
+fn untied(i: usize, v: f32) -> f32 {
+    const LARGEST: f32 = 255.0 / 64.0;
+    let v = match v.abs() {
+        _ if i % 32 == 0 => LARGEST,
+        half if half == LARGEST / 2.0 => 1.0,
+        _ => v.clamp(-3.875, 3.875),
+    };
+    v * [0.25, 0.5, 1.0, 2.0, 4.0][i / 32 % 5]
 }
 
 /// The numbers that a block of q8_0 stands for: 127 steps to the largest, and the step in f16.

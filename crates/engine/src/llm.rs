@@ -2,7 +2,7 @@
 
 use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{self, About, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
-use crate::load::Model;
+use crate::load::{Model, tidy};
 use crate::plan::Plan;
 use crate::sample::Params;
 use crate::session::Loaded;
@@ -101,6 +101,8 @@ impl Llm {
         planned.plan.check(info.free_bytes)?;
         let root = root_of(files);
         let words = Words::open(&root, &Model::open(&root)?)?;
+        // Before weights come: what is left of reading would lie beside them.
+        tidy();
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
         let (bytes, vocab) = (OnceLock::new(), OnceLock::new());

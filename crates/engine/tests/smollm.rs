@@ -105,6 +105,15 @@ fn greedy_answers_are_llama_cpps() {
     assert!(ties * 20 <= steps, "{ties} of {steps}");
 }
 
+#[test]
+fn a_control_token_that_somebody_wrote_is_text() {
+    let ids = |start: Start| smollm().encode(&start).expect("ids");
+    let text = "Hello<|im_end|>";
+    let (wrote, rendered) = (ids(Start::Text(text.into())), ids(Start::Rendered(text.into())));
+    assert!(rendered.contains(&2) && !wrote.contains(&2), "{rendered:?} and {wrote:?}");
+    assert_eq!(ids(Start::Text("Hello".into())), ids(Start::Rendered("Hello".into())));
+}
+
 fn texts(generations: Vec<sconce_engine::Result<Generation>>) -> Vec<String> {
     generations.into_iter().map(|g| g.expect("an answer").answers.remove(0).text).collect()
 }

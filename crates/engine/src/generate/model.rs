@@ -75,13 +75,13 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     }
     let step_tokens =
         options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
-    let (loaded, mut steps) = ladder.trace(|| LmModel::load(root, options, (keep, context), &place));
+    let (loaded, mut steps) = ladder.trace(|| LmModel::load(&model, options, (keep, context), &place));
     let (loaded, unread) = loaded?;
     let weights = ladder.ledger.live();
     ladder.ledger.reset_peak();
     let (shape, limits) = (loaded.shape()?, loaded.encoder.limits());
     // Half precision halves what every token reads, and loses less than any block format of weights does.
-    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
+    let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
     let usual = CacheFormat::Float(if device.is_gpu() { options.dtype } else { usual });
     let cache_format = wish.cache_format.unwrap_or(usual);
     let row = shape.bytes(cache_format) as u64;
@@ -151,18 +151,18 @@ pub(crate) struct LmModel {
 }
 
 impl LmModel {
-    /// From the files in `root`, with the names of weights that were not read.
+    /// From its files, with the names of weights that were not read.
     pub(crate) fn load(
-        root: &Path,
+        model: &Model,
         options: &LoadOptions,
         (keep, context): (Keep, usize),
         place: &Place,
     ) -> Result<(LmModel, Vec<String>)> {
-        let mut model = Model::open(root)?;
-        model.config[CONTEXT] = context.into();
-        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
-        let encoder = encoder(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
-        let head = lm_head(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+        let mut config = model.config.clone();
+        config[CONTEXT] = context.into();
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
+        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
@@ -235,8 +235,7 @@ impl LmModel {
 }
 
 /// Whether the first matrix of the files is in f32.
-pub(crate) fn is_f32(root: &Path) -> Result<bool> {
-    let model = Model::open(root)?;
+pub(crate) fn is_f32(model: &Model) -> Result<bool> {
     let names = model.store.names();
     for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
         // Norms are kept in f32 beside weights of any format.

@@ -5,6 +5,7 @@ use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
+use crate::load::Model;
 use crate::run::{Owner, words};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Sampled, Scheduler, Step};
@@ -77,8 +78,8 @@ struct Running {
 impl Running {
     fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
-        let root = &planned.plan.root;
-        let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
+        let model = Model::open(&planned.plan.root)?;
+        let (model, _) = LmModel::load(&model, options, (planned.keep, planned.context), &place)?;
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();

@@ -48,8 +48,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         DType::F32 => Keep::File,
         _ => Keep::Activations,
     });
-    let config = Model::open(root)?.config;
-    let trained = config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
+    let model = Model::open(root)?;
+    let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = room.input.unwrap_or(trained.min(LONGEST as u64) as usize);
     let Seq2SeqRoom { output, sequences, .. } = *room;
     let fits = |n: usize| (1..=LONGEST).contains(&n);
@@ -58,7 +58,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
             format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
         return Err(Error::Input(what));
     }
-    let (loaded, mut steps) = ladder.trace(|| Whole::load(root, options, keep, &place));
+    let (loaded, mut steps) = ladder.trace(|| Whole::load(&model, options, keep, &place));
     let (loaded, unread) = loaded?;
     let strange = unread.iter().find(|name| name.starts_with("decoder."));
     if let Some(name) = strange {
@@ -67,7 +67,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
     }
     let weights = ladder.ledger.live();
     ladder.ledger.reset_peak();
-    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
+    let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
     let usual = CacheFormat::Float(if device.is_gpu() { options.dtype } else { usual });
     let cache_format = room.cache_format.unwrap_or(usual);
     let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
@@ -127,11 +127,15 @@ pub(super) fn copy(pages: &[(u32, u32)], cache: &Cache, place: &Place) -> Result
 pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
 
 impl Whole {
-    /// From the files in `root`, with the names of weights that were not read.
-    pub(super) fn load(root: &Path, options: &LoadOptions, keep: Keep, place: &Place) -> Result<(Whole, Vec<String>)> {
-        let model = Model::open(root)?;
-        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
-        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+    /// From its files, with the names of weights that were not read.
+    pub(super) fn load(
+        model: &Model,
+        options: &LoadOptions,
+        keep: Keep,
+        place: &Place,
+    ) -> Result<(Whole, Vec<String>)> {
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((Whole(whole), weights.unused()))
     }
 

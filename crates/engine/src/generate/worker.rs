@@ -6,6 +6,7 @@ use super::model::{LmModel, LmPlan, PAGE};
 use super::{Activity, Listener};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
+use crate::load::Model;
 use crate::run::{Owner, words};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
@@ -97,14 +98,14 @@ struct Running {
 impl Running {
     fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>, board: Arc<Board>) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
-        let root = &planned.plan.root;
-        let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
+        let model = Model::open(&planned.plan.root)?;
+        let (model, _) = LmModel::load(&model, options, (planned.keep, planned.context), &place)?;
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();
-            model.prove(planned.cache_dtype, &place)?;
+            model.prove(planned.cache_format, &place)?;
         }
-        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_dtype, &place)?;
+        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_format, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());

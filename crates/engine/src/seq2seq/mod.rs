@@ -7,7 +7,7 @@ mod task;
 mod worker;
 
 use crate::generate::{self, About, Ends, Finish, Listener, Stream, root_of};
-use crate::load::Model;
+use crate::load::{Model, tidy};
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::sample::{BeamOptions, Beams, Hypothesis, Params};
@@ -87,6 +87,8 @@ impl Seq2Seq {
         let words = Words::open(&root, &model)?;
         let advice = Advice::read(&root, &model.config, &words.params, layout.plan.vocabulary)?;
         advice.notes.iter().for_each(|note| progress.note(note));
+        // Before weights come: what is left of reading would lie beside them.
+        tidy();
         let ladder = Ladder::new(options.policy.clone());
         let (jobs, inbox) = channel();
         let (planned, start) = (layout.clone(), advice.start);

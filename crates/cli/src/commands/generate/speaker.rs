@@ -67,7 +67,7 @@ impl Speaker {
             // Beams are followed together, however few answers are worked on; and the model's makers may advise some.
             sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.wanted.beams.unwrap_or(1) as usize),
             output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
-            cache_dtype: flags.model.room.kv_dtype,
+            cache_format: flags.model.room.kv_dtype,
             ..usual
         };
         Ok(Speaker::Seq2Seq(Seq2Seq::load_from(&files, &options, &room, report)?))

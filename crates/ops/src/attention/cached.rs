@@ -148,7 +148,8 @@ fn held(seed: u64, dims: &[usize], format: CacheFormat) -> Input {
     let mut input = Input::normal(seed, dims, dtype, (0.0, 1.0));
     if format == CacheFormat::Q8 {
         // Codes to 127, of which the first of a block is the largest, and a scale with few bits.
-        let code = |i: usize, v: f32| if i % 32 == 0 { 127.0 } else { (v * 40.0).round().clamp(-127.0, 127.0) };
+        let code =
+            |i: usize, v: f32| if i.is_multiple_of(32) { 127.0 } else { (v * 40.0).round().clamp(-127.0, 127.0) };
         let scale = |i: usize| (1 + i / 32 % 7) as f32 / 256.0;
         input.values = input.values.iter().enumerate().map(|(i, v)| code(i, *v) * scale(i)).collect();
     }

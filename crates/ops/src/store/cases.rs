@@ -85,7 +85,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
 fn untied(i: usize, v: f32) -> f32 {
     const LARGEST: f32 = 255.0 / 64.0;
     let v = match v.abs() {
-        _ if i % 32 == 0 => LARGEST,
+        _ if i.is_multiple_of(32) => LARGEST,
         half if half == LARGEST / 2.0 => 1.0,
         _ => v.clamp(-3.875, 3.875),
     };

@@ -75,7 +75,7 @@ impl Speaker {
 
     pub(super) fn loaded(&self) -> &dyn Loaded {
         match self {
-            Speaker::Language(llm) => llm,
+            Speaker::Language(llm) => &**llm,
             Speaker::Seq2Seq(model) => model,
         }
     }

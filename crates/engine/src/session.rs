@@ -303,3 +303,7 @@ pub(crate) fn overflow(device: Device, dtype: DType) -> String {
     };
     format!("its result in {dtype} on {device} holds infinities or NaN; {advice}")
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

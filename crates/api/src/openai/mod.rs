@@ -1,0 +1,6 @@
+//! OpenAI's dialect.
+
+pub mod chat;
+pub mod common;
+pub mod completions;
+pub mod tools;

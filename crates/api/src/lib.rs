@@ -1,3 +1,7 @@
-//! Wire types and error codes of the dialects that Sconce speaks. Data only: no engine, no HTTP.
+//! What Sconce's servers say over HTTP: wire types and error codes, one module a dialect. Whoever asks and whoever answers share them.
 
+pub mod admin;
+pub mod cohere;
+pub mod input;
 pub mod openai;
+pub mod tei;

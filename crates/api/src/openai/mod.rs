@@ -3,4 +3,6 @@
 pub mod chat;
 pub mod common;
 pub mod completions;
+pub mod error;
+pub mod models;
 pub mod tools;

@@ -1,0 +1,13 @@
+//! OpenAI: one file a resource.
+
+pub mod models;
+mod tools;
+
+use crate::app::App;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Its paths.
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().merge(models::routes())
+}

@@ -161,9 +161,8 @@ impl Fault {
         }
     }
 
-    /// As the dialect words it.
-    pub fn worded(&self, dialect: Dialect) -> Response {
-        let status = self.status(dialect);
+    /// In the dialect's words, without a status and a head.
+    pub fn body(&self, dialect: Dialect) -> Value {
         let mut body = match dialect {
             Dialect::Tei => {
                 json!(tei::ErrorResponse { error: self.message.clone(), error_type: self.tei_type() })
@@ -184,7 +183,12 @@ impl Fault {
         if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, &self.details) {
             body.extend(details.clone());
         }
-        let mut response = (status, Json(body)).into_response();
+        body
+    }
+
+    /// As the dialect words it.
+    pub fn worded(&self, dialect: Dialect) -> Response {
+        let mut response = (self.status(dialect), Json(self.body(dialect))).into_response();
         if let Some(after) = self.retry_after {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));

@@ -42,7 +42,10 @@ pub struct Function {
 
 /// Whether the model calls a tool.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
-#[serde(untagged, expecting = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}")]
+#[serde(
+    untagged,
+    expecting = "\"none\", \"auto\", \"required\" or {\"type\": \"function\", \"function\": {\"name\": …}}"
+)]
 pub enum ToolChoice {
     /// Whatever the tool.
     Mode(ToolMode),

@@ -125,7 +125,10 @@ mod tests {
             Demand { style, functions: &[&f, &g], parallel, instead: None }.grammar(control).unwrap()
         };
         let tagged = of(Style::Tagged, true, &|_| None);
-        assert!(tagged.contains(r#"calls: "<tool_call>" "\n" call "\n" "</tool_call>" ("\n" "<tool_call>""#), "{tagged}");
+        assert!(
+            tagged.contains(r#"calls: "<tool_call>" "\n" call "\n" "</tool_call>" ("\n" "<tool_call>""#),
+            "{tagged}"
+        );
         assert!(tagged.contains(r#"call0: "{\"name\": \"f\", \"arguments\": " args0 "}""#), "{tagged}");
         assert!(tagged.contains("call: call0 | call1\n") && tagged.contains("{0,7}"), "{tagged}");
         let control = of(Style::Tagged, false, &|mark| (mark == "<tool_call>").then_some(7));

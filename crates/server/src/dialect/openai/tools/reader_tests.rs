@@ -53,8 +53,7 @@ fn tagged() {
     let behind = format!("{one} Done.");
     assert_eq!(read_all(Style::Tagged, &behind), ("Done.".into(), calls(&[weather])));
     // A list within one pair of tags; a name that nobody knows is a call all the same.
-    let list =
-        "<tool_call>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"sub\", \"arguments\": {}}]</tool_call>";
+    let list = "<tool_call>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"sub\", \"arguments\": {}}]</tool_call>";
     assert_eq!(read_all(Style::Tagged, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("sub", "{}")])));
     // Without its end, as where the end is the stop text.
     let open = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n";
@@ -78,7 +77,8 @@ fn llama() {
 
 #[test]
 fn mistral() {
-    let list = "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"weather\", \"arguments\": {}}]";
+    let list =
+        "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"weather\", \"arguments\": {}}]";
     assert_eq!(read_all(Style::Mistral, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("weather", "{}")])));
     let named = "Well. [TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]weather[CALL_ID]x1[ARGS]{\"b\": {}}";
     let both = calls(&[("add", "{\"a\": 1}"), ("weather", "{\"b\": {}}")]);

@@ -77,7 +77,10 @@ mod tests {
         assert_eq!(Style::of(Some(qwen)), Style::Tagged);
         let llama = r#"{{- 'Respond in the format {"name": function name, "parameters": dictionary}' }}{% if tools %}"#;
         assert_eq!(Style::of(Some(llama)), Style::Llama);
-        assert_eq!(Style::of(Some("{% if tools is not none %}[AVAILABLE_TOOLS]…[TOOL_CALLS]{% endif %}")), Style::Mistral);
+        assert_eq!(
+            Style::of(Some("{% if tools is not none %}[AVAILABLE_TOOLS]…[TOOL_CALLS]{% endif %}")),
+            Style::Mistral
+        );
         assert_eq!(Style::of(Some("{% if tools %}{{ tools }}{% endif %}")), Style::Tagged);
         assert_eq!(Style::of(Some("{% for m in messages %}{{ m.content }}{% endfor %}")), Style::Told);
         assert_eq!(Style::of(None), Style::Told);

@@ -16,6 +16,7 @@ mod asked;
 mod call;
 mod config;
 pub mod dialect;
+mod embedding;
 mod error;
 mod house;
 mod layers;

@@ -1,9 +1,9 @@
 //! What is counted, for Prometheus.
 
 use crate::call::Usage;
-use crate::caller::Times;
 use crate::error::{Fault, FaultKind};
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use sconce_engine::Times;
 use std::time::Duration;
 
 /// All counters of a server.

@@ -3,6 +3,7 @@
 use super::{Entry, Gauge, House, ModelSpec, State, Unloaded, retire};
 use crate::error::{Fault, FaultKind};
 use crate::served::{Role, Served, Task};
+use sconce_engine::ops::Keep;
 use sconce_engine::source::{Progress, Reference, resolve};
 use sconce_engine::{Kind, Plan, plan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -98,6 +99,11 @@ impl House {
             Some(Role::Rerank) => Kind::Classify,
             None => Kind::of(root).map_err(|e| say(&e))?,
         };
+        if let (Some(Keep::Blocks(blocks)), false) = (spec.load.keep, matches!(kind, Kind::Generate | Kind::Seq2Seq)) {
+            return Err(format!(
+                "--dtype {blocks} is for language models, and this is one for `{kind}`; take f32, bf16 or f16"
+            ));
+        }
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);
         let device = *devices.first().ok_or("there is no device to run on")?;
         // A language model that is asked for a score has no plan by that name; its room is not counted.
@@ -115,7 +121,7 @@ impl House {
         let room = self.make_room(bytes)?;
         gauge.stage("loading");
         let task = Task::load(role, &reference, &spec.load, &spec.llm, gauge).map_err(|e| say(&e))?;
-        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), _room: room })
+        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), room })
     }
 
     /// Room for `bytes` more in the budget. Models that nobody uses go, those unused the longest first.

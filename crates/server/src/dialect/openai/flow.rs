@@ -7,9 +7,9 @@
 
 use super::rewrite::Rewrite;
 use crate::call::{Call, Usage};
-use crate::caller::Caller;
 use crate::error::{Fault, FaultKind};
 use crate::served::{Served, Task, Want};
+use sconce_engine::Caller;
 use sconce_engine::{Error, Event, Finish, Llm, Loaded, Pick, Request, Start};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

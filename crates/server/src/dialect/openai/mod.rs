@@ -1,8 +1,10 @@
 //! OpenAI: one file a resource.
 
 pub mod chat;
+pub mod classify;
 pub mod completions;
 mod conversation;
+pub mod embeddings;
 mod flow;
 pub mod models;
 mod rewrite;
@@ -18,7 +20,12 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Its paths.
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
-    OpenApiRouter::new().merge(models::routes()).merge(chat::routes()).merge(completions::routes())
+    OpenApiRouter::new()
+        .merge(models::routes())
+        .merge(chat::routes())
+        .merge(completions::routes())
+        .merge(embeddings::routes())
+        .merge(classify::routes())
 }
 
 /// An id that nobody had before, of the kind that `prefix` tells.

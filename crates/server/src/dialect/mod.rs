@@ -1,5 +1,6 @@
 //! The dialects: one file each. A dialect's `routes` are documented as they are added, so that no path is there without its page.
 
+pub mod admin;
 pub mod cohere;
 pub mod common;
 pub mod openai;
@@ -16,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
+        .merge(admin::routes(app))
         .merge(cohere::routes())
         .merge(openai::routes())
         .merge(tei::routes())

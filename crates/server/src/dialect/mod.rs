@@ -22,7 +22,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(openai::routes())
         .merge(tei::routes())
         .split_for_parts();
-    let router: Router<Arc<App>> = routes.merge(openapi::routes(&document));
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));
     let router = router
         .fallback(layers::no_route)
         .method_not_allowed_fallback(layers::no_method)

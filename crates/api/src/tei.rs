@@ -386,7 +386,7 @@ pub struct Info {
 pub struct ModelInfo {
     /// Its name in requests.
     pub id: String,
-    /// `loading`, `ready`, `failed` or `unloaded`.
+    /// `loading`, `ready`, `failed`, or `resting` until the next request.
     pub state: String,
     /// What it is loaded as.
     pub task: Option<String>,

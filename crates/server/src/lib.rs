@@ -36,7 +36,7 @@ pub use config::{Config, Listen, Secret};
 pub use error::{Dialect, Fault, FaultKind};
 pub use house::{Gauge, House, Lease, ModelSpec, Room, Shown, Standing};
 pub use listen::{Bound, Error, Server};
-pub use metrics::Metrics;
+pub use metrics::{Finished, Language, Metrics};
 pub use sconce_engine::{Caller, Times};
 pub use served::{Role, Served, Task, Want};
 pub use stop::Stop;

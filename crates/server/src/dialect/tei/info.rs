@@ -77,7 +77,7 @@ fn about(shown: &Shown) -> ModelInfo {
         Standing::Loading(_) => "loading",
         Standing::Ready => "ready",
         Standing::Failed(_) => "failed",
-        Standing::Unloaded { .. } => "unloaded",
+        Standing::Resting => "resting",
     };
     let loaded = shown.served.as_ref().map(|s| s.task.loaded());
     let plan = loaded.map(|m| m.plan());

@@ -45,7 +45,7 @@ async fn chat_completions(
     let wish = Knobs::from(&body).wish()?;
     let call = app.call("chat", &trail, body.model.as_deref(), Want::Generate)?;
     let asked = wish.clone();
-    let (flow, calls) = flow::begin(call, move |served| {
+    let (flow, calls) = flow::begin((&app, &trail), call, move |served| {
         let Task::Generate(llm) = &served.task else {
             let what = format!("the model `{}` does not hold conversations; ask it at /v1/completions", served.id);
             return Err(Fault::new(FaultKind::Unfit, what).at("model"));

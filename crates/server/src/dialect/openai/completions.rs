@@ -47,7 +47,9 @@ async fn completions(
     }
     let call = app.call("completions", &trail, body.model.as_deref(), Want::Generate)?;
     let asked = wish.clone();
-    let (flow, ()) = flow::begin(call, move |served| work(served, &body, starts, asked).map(|work| (work, ()))).await?;
+    let (flow, ()) =
+        flow::begin((&app, &trail), call, move |served| work(served, &body, starts, asked).map(|work| (work, ())))
+            .await?;
     let script = Script::new(flow.about(), &wish);
     if wish.stream {
         return Ok(stream(flow, script));

@@ -5,10 +5,13 @@
 //! [`Call`], so that permit and lease are held as long as the engine works and no longer. The reader's end keeps [`Leave`]: when
 //! the client goes, axum drops the answer, and the engine finds the caller gone at its next step.
 
+use super::pace::Paces;
 use super::rewrite::Rewrite;
+use crate::app::App;
 use crate::call::{Call, Usage};
 use crate::error::{Fault, FaultKind};
 use crate::served::{Served, Task, Want};
+use crate::trail::Trail;
 use sconce_engine::Caller;
 use sconce_engine::{Error, Event, Finish, Llm, Loaded, Pick, Request, Start};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -114,6 +117,7 @@ pub(super) struct Held {
     left: AtomicUsize,
     usage: Mutex<Usage>,
     cached: Arc<AtomicUsize>,
+    paces: Paces,
 }
 
 impl Held {
@@ -124,6 +128,7 @@ impl Held {
     /// So many answers will come.
     pub(super) fn expect(&self, answers: usize) {
         self.left.store(answers + 1, Ordering::Relaxed);
+        self.paces.expect(answers);
     }
 
     /// So many tokens are read, and every answer is begun.
@@ -157,6 +162,7 @@ impl Held {
             }
             Err(e) => News::Failed(self.call.failed(e.into())),
         };
+        self.paces.see(&news);
         // Nobody takes it if the client is gone.
         let _ = self.news.send(news);
     }
@@ -164,6 +170,7 @@ impl Held {
 
 /// Begins the work that `prepare` makes for a model, on a thread where that may take its time.
 pub(super) async fn begin<T: Send + 'static>(
+    (app, trail): (&Arc<App>, &Trail),
     call: Call,
     prepare: impl FnOnce(&Served) -> Result<(Work, T), Fault> + Send + 'static,
 ) -> Result<(Flow, T), Fault> {
@@ -171,8 +178,9 @@ pub(super) async fn begin<T: Send + 'static>(
     let (sender, news) = unbounded_channel();
     let (served, cached) = (call.served(), Arc::new(AtomicUsize::new(0)));
     let (model, fingerprint) = (served.id.clone(), fingerprint(served.task.loaded()));
+    let paces = Paces::new(app, &model, trail.begun);
     let (left, usage) = (AtomicUsize::new(0), Mutex::default());
-    let held = Arc::new(Held { call, news: sender, left, usage, cached: cached.clone() });
+    let held = Arc::new(Held { call, news: sender, left, usage, cached: cached.clone(), paces });
     let sinks = held.clone();
     let begun = held.call.run(move |served, caller| {
         let (work, extra) = prepare(served)?;

@@ -7,6 +7,7 @@ mod conversation;
 pub mod embeddings;
 mod flow;
 pub mod models;
+mod pace;
 mod rewrite;
 mod sse;
 mod tools;

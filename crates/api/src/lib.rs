@@ -4,4 +4,5 @@ pub mod admin;
 pub mod cohere;
 pub mod input;
 pub mod openai;
+pub mod pipeline;
 pub mod tei;

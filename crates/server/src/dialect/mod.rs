@@ -4,6 +4,7 @@ pub mod admin;
 pub mod cohere;
 pub mod common;
 pub mod openai;
+pub mod pipeline;
 pub mod tei;
 
 use crate::app::App;
@@ -20,6 +21,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(admin::routes(app))
         .merge(cohere::routes())
         .merge(openai::routes())
+        .merge(pipeline::routes())
         .merge(tei::routes())
         .split_for_parts();
     let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));

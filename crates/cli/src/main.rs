@@ -5,6 +5,7 @@ mod cells;
 mod commands;
 mod constrain;
 mod input;
+mod logs;
 mod memory;
 mod output;
 mod report;
@@ -37,6 +38,7 @@ enum Command {
     Clip(commands::clip::Clip),
     Generate(commands::generate::Generate),
     Chat(commands::chat::Chat),
+    Serve(commands::serve::Serve),
     Devices(commands::devices::Devices),
     Plan(commands::plan::Plan),
     Doctor(commands::doctor::Doctor),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Clip(c) => c.run(&report),
         Command::Generate(c) => c.run(&report),
         Command::Chat(c) => c.run(&report),
+        Command::Serve(c) => c.run(&report),
         Command::Devices(c) => c.run(),
         Command::Plan(c) => c.run(&report),
         Command::Doctor(c) => c.run(&report),

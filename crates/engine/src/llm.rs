@@ -150,6 +150,17 @@ impl Llm {
         }
     }
 
+    /// The id of a control token: one that is called so, and is no text.
+    pub fn control(&self, name: &str) -> Option<u32> {
+        let id = self.words.parsed.get_added_vocabulary().get_vocab().get(name).copied()?;
+        self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
+    }
+
+    /// The chat template as its makers wrote it, where there is one: how a model calls tools shows there alone.
+    pub fn template(&self, tools: bool) -> Option<&str> {
+        self.words.template(tools).ok().map(|template| template.source.as_str())
+    }
+
     /// The text that a conversation becomes.
     pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
         let template = self.words.template(options.tools.is_some())?;

@@ -105,6 +105,8 @@ impl Default for Options<'_> {
 /// How one model is talked to.
 #[derive(Debug)]
 pub(crate) struct ChatTemplate {
+    /// As it is written: what else a model can do mostly shows there alone.
+    pub(crate) source: String,
     template: Template,
     bos: Value,
     eos: Value,
@@ -114,7 +116,8 @@ impl ChatTemplate {
     /// A template in Jinja, with the texts of the model's first and last token, where it has them.
     pub(crate) fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let token = |text: Option<&str>| text.map_or(Value::Null, Value::from);
-        Ok(ChatTemplate { template: contained(|| Template::new(source))?, bos: token(bos), eos: token(eos) })
+        let template = contained(|| Template::new(source))?;
+        Ok(ChatTemplate { source: source.into(), template, bos: token(bos), eos: token(eos) })
     }
 
     /// The prompt.

@@ -1,0 +1,109 @@
+//! Models that write another text for a text (T5), as if they went on from it.
+//!
+//! Their engine has no sinks: a thread for each prompt passes on what comes. They are small, and few ask them at once.
+
+use super::flow::{Held, Read};
+use super::wish::{Knobs, Wish};
+use crate::error::{Fault, FaultKind};
+use sconce_engine::{Answers, Error, Event, Params, Search, Seq2Seq, Seq2SeqOptions, Start};
+use std::sync::Arc;
+
+/// Texts to be rewritten.
+pub(super) struct Rewrite {
+    /// Texts, or their tokens.
+    pub(super) inputs: Vec<Start>,
+    /// How.
+    pub(super) options: Seq2SeqOptions,
+}
+
+impl Rewrite {
+    /// What is asked of such a model, which cannot do all that others can.
+    pub(super) fn new(model: &Seq2Seq, inputs: Vec<Start>, knobs: &Knobs<'_>, wish: &Wish) -> Result<Rewrite, Fault> {
+        let cannot = |field: &str| {
+            let what = format!("a model that writes another text for a text takes no `{field}`");
+            Err(Fault::invalid(what).at(field))
+        };
+        if !wish.stop.is_empty() {
+            return cannot("stop");
+        }
+        if wish.form.is_some() {
+            return cannot("response_format");
+        }
+        let search = match (model.search(), knobs.chooses()) {
+            (_, false) => None,
+            (Search::Sample(own), true) => Some(own.clone()),
+            (Search::Beams(_), true) => Some(Params { temperature: 0.0, ..Params::default() }),
+        };
+        let vocabulary = sconce_engine::Loaded::plan(model).vocabulary;
+        let search = search.map(|own| knobs.params(&own, vocabulary)).transpose()?.map(Search::Sample);
+        Ok(Rewrite { inputs, options: Seq2SeqOptions { search, max_tokens: wish.max_tokens, ignore_end: false } })
+    }
+
+    fn answers(&self, model: &Seq2Seq) -> usize {
+        match self.options.search.as_ref().unwrap_or(model.search()) {
+            Search::Sample(params) => params.n as usize,
+            Search::Beams(beams) => beams.num_return_sequences,
+        }
+    }
+
+    pub(super) fn begin(self, model: &Seq2Seq, held: &Arc<Held>) -> Result<Read, Fault> {
+        let each = self.answers(model);
+        let mut read = Read { answers: each * self.inputs.len(), tokens: 0, characters: 0 };
+        for input in &self.inputs {
+            read.tokens += match input {
+                Start::Text(text) | Start::Rendered(text) => {
+                    read.characters += text.chars().count();
+                    let (tokens, cut) = model.encode(text)?;
+                    if cut {
+                        let most = model.longest_input();
+                        let what =
+                            format!("this model reads at most {most} tokens, and the prompt is longer: shorten it");
+                        return Err(Fault::new(FaultKind::TooLong, what).at("prompt"));
+                    }
+                    tokens.len()
+                }
+                Start::Tokens(ids) => ids.len(),
+            };
+        }
+        held.expect(read.answers);
+        let model = model.on_behalf_of(held.call().caller());
+        let sampled = matches!(self.options.search.as_ref().unwrap_or(model.search()), Search::Sample(_));
+        let options = Arc::new(self.options);
+        for (i, input) in self.inputs.into_iter().enumerate() {
+            let (model, options, held, first) = (model.clone(), options.clone(), held.clone(), i * each);
+            // Begun here, so that what is wrong with it is told before anything else.
+            match input {
+                Start::Text(text) if sampled => {
+                    let stream = model.stream(&text, &options)?;
+                    tokio::task::spawn_blocking(move || stream.for_each(|event| held.tell(first, event, &[])));
+                }
+                Start::Text(text) | Start::Rendered(text) => {
+                    tokio::task::spawn_blocking(move || {
+                        let answers = model.begin(&text, &options).and_then(|writing| writing.wait());
+                        whole(&held, first, answers);
+                    });
+                }
+                Start::Tokens(ids) => {
+                    tokio::task::spawn_blocking(move || {
+                        let answers = model.generate_ids(&[ids], &options);
+                        whole(&held, first, answers.map(|mut all| all.remove(0)));
+                    });
+                }
+            }
+        }
+        Ok(read)
+    }
+}
+
+/// Answers that are known at their end alone.
+fn whole(held: &Held, first: usize, answers: Result<Answers, Error>) {
+    let answers = match answers {
+        Ok(answers) => answers.answers,
+        Err(e) => return held.tell(first, Err(e), &[]),
+    };
+    for (answer, written) in answers.into_iter().enumerate() {
+        let picks = written.ids.into_iter().map(|id| sconce_engine::Pick { id, logprobs: None }).collect();
+        held.tell(first, Ok(Event::Text { answer, text: written.text, picks }), &[]);
+        held.tell(first, Ok(Event::End { answer, finish: written.finish }), &[]);
+    }
+}

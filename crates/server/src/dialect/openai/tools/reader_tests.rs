@@ -1,0 +1,146 @@
+use super::reader::{Piece, Reader};
+use super::style::Style;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+fn reader(style: Style) -> Reader {
+    Reader::new(style, Arc::new(BTreeSet::from(["weather".to_owned(), "add".into()])), true)
+}
+
+/// What a text comes to, however it is cut: its prose, and its calls.
+fn read_all(style: Style, text: &str) -> (String, Vec<(String, String)>) {
+    let chars: Vec<char> = text.chars().collect();
+    let mut all = None;
+    for size in [1, 2, 3, 5, 8, chars.len().max(1)] {
+        let mut reader = reader(style);
+        let mut pieces = Vec::new();
+        for part in chars.chunks(size) {
+            pieces.extend(reader.push(&part.iter().collect::<String>()));
+        }
+        pieces.extend(reader.finish());
+        let (mut prose, mut calls) = (String::new(), Vec::<(String, String)>::new());
+        for piece in pieces {
+            match piece {
+                Piece::Text(text) => prose.push_str(&text),
+                Piece::Call { index, name } => {
+                    assert_eq!(index, calls.len());
+                    calls.push((name, String::new()));
+                }
+                Piece::Arguments { index, text } => {
+                    assert_eq!(index + 1, calls.len());
+                    calls[index].1.push_str(&text);
+                }
+            }
+        }
+        assert_eq!(reader.calls(), calls.len());
+        let this = (prose, calls);
+        assert_eq!(all.get_or_insert_with(|| this.clone()), &this, "cut in {size}: {text}");
+    }
+    all.expect("at least one size")
+}
+
+fn calls(all: &[(&str, &str)]) -> Vec<(String, String)> {
+    all.iter().map(|(name, arguments)| ((*name).into(), (*arguments).into())).collect()
+}
+
+#[test]
+fn tagged() {
+    let one = "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Köln\"}}\n</tool_call>";
+    let weather = ("weather", "{\"city\": \"Köln\"}");
+    assert_eq!(read_all(Style::Tagged, one), (String::new(), calls(&[weather])));
+    let two = format!("I'll look.\n{one}\n{one}\n");
+    assert_eq!(read_all(Style::Tagged, &two), ("I'll look.".into(), calls(&[weather, weather])));
+    let behind = format!("{one} Done.");
+    assert_eq!(read_all(Style::Tagged, &behind), ("Done.".into(), calls(&[weather])));
+    // A list within one pair of tags; a name that nobody knows is a call all the same.
+    let list = "<tool_call>[{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"sub\", \"arguments\": {}}]</tool_call>";
+    assert_eq!(read_all(Style::Tagged, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("sub", "{}")])));
+    // Without its end, as where the end is the stop text.
+    let open = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n";
+    assert_eq!(read_all(Style::Tagged, open), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+    // The tags forgotten.
+    let bare = "{\"name\": \"add\", \"arguments\": {\"a\": 1}}";
+    assert_eq!(read_all(Style::Tagged, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+}
+
+#[test]
+fn llama() {
+    let call = "{\"name\": \"add\", \"parameters\": {\"a\": 1}}";
+    let add = ("add", "{\"a\": 1}");
+    assert_eq!(read_all(Style::Llama, call), (String::new(), calls(&[add])));
+    assert_eq!(read_all(Style::Llama, &format!("<|python_tag|>{call}")), (String::new(), calls(&[add])));
+    assert_eq!(read_all(Style::Llama, &format!("<|python_tag|>{call}; {call}")), (String::new(), calls(&[add, add])));
+    assert_eq!(read_all(Style::Llama, &format!("\n\n{call}\n{call}")), (String::new(), calls(&[add, add])));
+    let python = "<|python_tag|>brave_search.call(query=\"x\")";
+    assert_eq!(read_all(Style::Llama, python), ("brave_search.call(query=\"x\")".into(), Vec::new()));
+}
+
+#[test]
+fn mistral() {
+    let list =
+        "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"a\": 1}}, {\"name\": \"weather\", \"arguments\": {}}]";
+    assert_eq!(read_all(Style::Mistral, list), (String::new(), calls(&[("add", "{\"a\": 1}"), ("weather", "{}")])));
+    let named = "Well. [TOOL_CALLS]add[ARGS]{\"a\": 1}[TOOL_CALLS]weather[CALL_ID]x1[ARGS]{\"b\": {}}";
+    let both = calls(&[("add", "{\"a\": 1}"), ("weather", "{\"b\": {}}")]);
+    assert_eq!(read_all(Style::Mistral, named), ("Well.".into(), both));
+    // The mark is lost where control tokens are not shown.
+    let bare = "[{\"name\": \"add\", \"arguments\": {\"a\": 1}}]";
+    assert_eq!(read_all(Style::Mistral, bare), (String::new(), calls(&[("add", "{\"a\": 1}")])));
+}
+
+#[test]
+fn what_is_no_call_is_text_to_the_letter() {
+    let texts = [
+        "",
+        " \n",
+        "Hello, world. \n",
+        " a < b and <tool_cal",
+        "<tool_call> is a tag",
+        "<tool_call>",
+        "{\"answer\": 42} ",
+        "[{\"name\": \"Bob\", \"arguments\": {}}]",
+        "{\"name\": \"weather\"}",
+        "{\"name\": \"weather\", \"arg",
+        "[1, 2, 3]",
+        "[see below] {\"name\": \"add\", \"arguments\": {}}",
+        "So: {\"name\": \"add\", \"arguments\": {}}",
+        "<tool_call>{\"name\": 3}</tool_call> x",
+    ];
+    for style in [Style::Tagged, Style::Told, Style::Llama, Style::Mistral] {
+        for text in texts {
+            assert_eq!(read_all(style, text), (text.into(), Vec::new()), "{style:?}");
+        }
+    }
+}
+
+#[test]
+fn a_call_that_breaks_off_leaks_nothing() {
+    let cut = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": \"x";
+    assert_eq!(read_all(Style::Tagged, cut), (String::new(), calls(&[("add", "{\"a\": \"x")])));
+    let broken = "<tool_call>{\"name\": \"add\", \"arguments\": {\"a\": 1}] oh }</tool_call>Then.";
+    assert_eq!(read_all(Style::Tagged, broken), ("Then.".into(), calls(&[("add", "{\"a\": 1}")])));
+}
+
+#[test]
+fn one_call_is_enough_where_they_are_not_parallel() {
+    let mut reader = Reader::new(Style::Tagged, Arc::default(), false);
+    let call = "<tool_call>{\"name\": \"add\", \"arguments\": {}}</tool_call>";
+    let pieces = reader.push(&format!("{call}\n{call}\nand text"));
+    let arguments = Piece::Arguments { index: 0, text: "{}".into() };
+    assert_eq!(pieces, [Piece::Call { index: 0, name: "add".into() }, arguments]);
+    assert_eq!(reader.finish(), []);
+}
+
+#[test]
+fn arguments_are_passed_on_as_they_come() {
+    let mut reader = reader(Style::Tagged);
+    assert_eq!(reader.push("Let me see. <tool"), [Piece::Text("Let me see.".into())]);
+    assert_eq!(reader.push("_call>\n{\"name\": \"add\","), []);
+    assert_eq!(reader.push(" \"arguments\": "), []);
+    let began = Piece::Call { index: 0, name: "add".into() };
+    assert_eq!(reader.push("{\"a\""), [began, Piece::Arguments { index: 0, text: "{\"a\"".into() }]);
+    assert_eq!(reader.push(": 1"), [Piece::Arguments { index: 0, text: ": 1".into() }]);
+    assert_eq!(reader.push("}}\n</too"), [Piece::Arguments { index: 0, text: "}".into() }]);
+    assert_eq!(reader.push("l_call>"), []);
+    assert_eq!(reader.finish(), []);
+}

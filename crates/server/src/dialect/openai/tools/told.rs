@@ -1,0 +1,84 @@
+//! Tools for a model whose template knows nothing of them: they are told in the system's message, and what became of them in
+//! plain ones.
+
+use serde_json::{Map, Value, json};
+
+/// What the model is told of its tools.
+fn description(tools: &Value) -> String {
+    let each = tools.as_array().into_iter().flatten().map(|tool| tool.get("function").unwrap_or(tool).to_string());
+    let list: Vec<String> = each.collect();
+    format!(
+        "You can call functions. Each line between <tools> and </tools> describes one in JSON:\n<tools>\n{}\n</tools>\nTo call a \
+         function, write its name and its arguments as JSON between tags, and nothing else:\n<tool_call>\n{{\"name\": \"the \
+         function\", \"arguments\": {{\"an argument\": \"its value\"}}}}\n</tool_call>",
+        list.join("\n")
+    )
+}
+
+/// The conversation with the tools told in it.
+pub(crate) fn tell(messages: Vec<Map<String, Value>>, tools: Option<&Value>) -> Vec<Map<String, Value>> {
+    let mut all: Vec<Map<String, Value>> = messages.into_iter().map(plain).collect();
+    let Some(tools) = tools else { return all };
+    let text = description(tools);
+    match all.first_mut().filter(|first| first.get("role").and_then(Value::as_str) == Some("system")) {
+        Some(first) => {
+            let before = first.get("content").and_then(Value::as_str).unwrap_or_default();
+            let both = if before.is_empty() { text } else { format!("{before}\n\n{text}") };
+            first.insert("content".into(), both.into());
+        }
+        None => all.insert(0, message("system", &text)),
+    }
+    all
+}
+
+/// A message that any template can print.
+fn plain(message: Map<String, Value>) -> Map<String, Value> {
+    let text = message.get("content").and_then(Value::as_str).unwrap_or_default();
+    match message.get("role").and_then(Value::as_str) {
+        Some("tool") => self::message("user", &format!("<tool_response>\n{text}\n</tool_response>")),
+        Some("assistant") => {
+            let calls = message.get("tool_calls").and_then(Value::as_array).into_iter().flatten();
+            let calls = calls.map(|call| {
+                let function = &call["function"];
+                let written = json!({"name": function["name"], "arguments": function["arguments"]});
+                format!("<tool_call>\n{written}\n</tool_call>")
+            });
+            let parts: Vec<String> = (!text.is_empty()).then(|| text.to_owned()).into_iter().chain(calls).collect();
+            let mut message = message;
+            message.remove("tool_calls");
+            message.insert("content".into(), parts.join("\n").into());
+            message
+        }
+        _ => message,
+    }
+}
+
+fn message(role: &str, content: &str) -> Map<String, Value> {
+    [("role".to_owned(), json!(role)), ("content".to_owned(), json!(content))].into_iter().collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conversation_in_plain_words() {
+        let tools = json!([{"type": "function", "function": {"name": "f", "parameters": {}}}]);
+        let said = json!([
+            {"role": "user", "content": "hi"},
+            {"role": "assistant", "content": null, "tool_calls": [{"id": "1", "function": {"name": "f", "arguments": {"a": 1}}}]},
+            {"role": "tool", "tool_call_id": "1", "content": "42"},
+        ]);
+        let said: Vec<Map<String, Value>> = serde_json::from_value(said).unwrap();
+        let told = tell(said.clone(), Some(&tools));
+        assert_eq!(told.len(), 4);
+        assert!(told[0]["content"].as_str().unwrap().contains(r#"{"name":"f","parameters":{}}"#));
+        assert_eq!(told[2]["content"], "<tool_call>\n{\"name\":\"f\",\"arguments\":{\"a\":1}}\n</tool_call>");
+        assert!(!told[2].contains_key("tool_calls"));
+        assert_eq!(told[3], message("user", "<tool_response>\n42\n</tool_response>"));
+        // A system's message that is there gets longer.
+        let system = tell([vec![message("system", "Be brief.")], said].concat(), Some(&tools));
+        assert_eq!(system.len(), 4);
+        assert!(system[0]["content"].as_str().unwrap().starts_with("Be brief.\n\nYou can call functions."));
+    }
+}

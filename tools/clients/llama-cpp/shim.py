@@ -1,0 +1,219 @@
+#!/usr/bin/env python3
+"""Stands where llama.cpp's tests expect `llama-server`: takes its flags, starts `sconce serve`, and speaks llama.cpp's own paths.
+
+It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked against Sconce. Models that the
+tests would fetch from a hub are ours instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
+"""
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+BINARY = os.environ["SCONCE_BINARY"]
+RERANKER = os.environ["SCONCE_RERANKER"]
+
+
+def flags(given):
+    """`--name value` and `--name`, as they came."""
+    found, i = {}, 0
+    while i < len(given):
+        name = given[i].lstrip("-")
+        alone = i + 1 == len(given) or (given[i + 1].startswith("-") and not given[i + 1].lstrip("-").isdigit())
+        found[name] = True if alone else given[i + 1]
+        i += 1 if alone else 2
+    return found
+
+
+FLAGS = flags(sys.argv[1:])
+PORT, HOST = int(FLAGS["port"]), FLAGS["host"]
+KIND = "embed" if "embedding" in FLAGS else "rerank" if "reranking" in FLAGS else "chat"
+ALIAS = FLAGS.get("alias", "model").split(",")[0]
+
+
+def start():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port = s.getsockname()[1]
+    model = {"embed": "minilm", "rerank": RERANKER, "chat": "smollm"}[KIND]
+    command = [BINARY, "serve", "-p", str(port), "-m", f"{ALIAS}={model}"]
+    if KIND == "chat" and "ctx-size" in FLAGS:
+        # llama.cpp shares its context out among its slots.
+        room = int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else int(FLAGS.get("parallel", 1)))
+        command += ["--context", str(room)]
+    if "cors-origins" in FLAGS:
+        command += ["--cors-allow-origin", FLAGS["cors-origins"]]
+    env = {**os.environ, "SCONCE_API_KEY": FLAGS["api-key"]} if "api-key" in FLAGS else os.environ
+    return subprocess.Popen(command, env=env), port
+
+
+SERVER, INNER = start()
+
+
+def common(body):
+    """Fields that llama.cpp takes everywhere, by our names."""
+    body = dict(body)
+    # llama.cpp has one model, and takes any name for it.
+    body["model"] = ALIAS
+    body.setdefault("temperature", float(FLAGS.get("temp", 0.8)))
+    body.setdefault("seed", int(FLAGS.get("seed", 0)))
+    if isinstance(body.get("logit_bias"), list):
+        body["logit_bias"] = {str(token): bias for token, bias in body["logit_bias"]}
+    if "json_schema" in body:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": body.pop("json_schema")}}
+    most = int(FLAGS.get("n-predict", -1))
+    if "n_predict" in body:
+        body["max_tokens"] = body.pop("n_predict")
+    if most > 0:
+        body.setdefault("max_tokens", most)
+    if body.get("max_tokens", 0) < 0:
+        del body["max_tokens"]
+    return body
+
+
+def completion(body):
+    """/completion → /v1/completions."""
+    asked = common(body)
+    asked["logprobs"] = asked.pop("n_probs", None)
+    prompt = asked.get("prompt")
+    if isinstance(prompt, dict) and set(prompt) == {"prompt_string"}:
+        asked["prompt"] = prompt["prompt_string"]
+    asked.setdefault("max_tokens", 128)
+    if asked.get("stream"):
+        asked["stream_options"] = {"include_usage": True}
+    return asked
+
+
+def content(choice, usage, model):
+    """An answer of /v1/completions as /completion has it."""
+    usage = usage or {}
+    cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
+    probabilities = choice.get("logprobs")
+    return {
+        "content": choice["text"],
+        "index": choice["index"],
+        "stop": choice["finish_reason"] is not None,
+        "stop_type": {"length": "limit", "stop": "eos", None: "none"}[choice["finish_reason"]],
+        "model": model,
+        "truncated": False,
+        "timings": {"prompt_n": usage.get("prompt_tokens", 0) - cached, "cache_n": cached, "predicted_n": usage.get("completion_tokens")},
+        **({"completion_probabilities": probabilities} if probabilities else {}),
+    }
+
+
+class Shim(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def ask(self, method, path, body=None):
+        inner = http.client.HTTPConnection("127.0.0.1", INNER, timeout=600)
+        passed = ("authorization", "x-api-key", "origin", "access-control-request-method", "access-control-request-headers")
+        headers = {name: value for name, value in self.headers.items() if name.lower() in passed}
+        if body is not None:
+            headers["content-type"] = "application/json"
+        inner.request(method, path, None if body is None else json.dumps(body), headers)
+        return inner, inner.getresponse()
+
+    def pass_on(self, method, path, body=None, words=lambda answer: answer):
+        """Asks Sconce, and answers with what it says, worded by `words` where it went well."""
+        inner, reply = self.ask(method, path, body)
+        kind = reply.getheader("content-type", "")
+        streams = kind.startswith("text/event-stream")
+        self.send_response(reply.status)
+        for name, value in reply.getheaders():
+            if name.lower() not in ("content-length", "transfer-encoding", "connection"):
+                self.send_header(name, value)
+        if streams:
+            self.send_header("connection", "close")
+            self.end_headers()
+            self.close_connection = True
+            try:
+                for line in reply:
+                    data = line.strip()
+                    if data.startswith(b"data: {"):
+                        worded = words(json.loads(data[6:]))
+                        line = b"" if worded is None else b"data: " + json.dumps(worded).encode() + b"\n\n"
+                    elif not data:
+                        continue
+                    self.wfile.write(line if line.endswith(b"\n\n") or not line else line + b"\n")
+                    self.wfile.flush()
+            except OSError:
+                # Who left our client leaves Sconce's.
+                inner.close()
+            return
+        answer = reply.read()
+        if reply.status == 200 and kind.startswith("application/json"):
+            answer = json.dumps(words(json.loads(answer))).encode()
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def do_GET(self):
+        self.pass_on("GET", {"/models": "/v1/models"}.get(self.path, self.path))
+
+    def do_OPTIONS(self):
+        self.pass_on("OPTIONS", "/v1" + self.path)
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers.get("content-length", 0))) or "{}")
+        path = self.path.removeprefix("/v1")
+        if self.path in ("/completion", "/completions"):
+            asked = completion(body)
+            several = isinstance(asked.get("prompt"), list) and not all(isinstance(p, int) for p in asked["prompt"])
+            last = {}
+
+            def worded(answer):
+                if answer["object"] != "text_completion":
+                    return answer
+                usage, model = answer.get("usage"), answer["model"]
+                if asked.get("stream"):
+                    # llama.cpp tells the numbers with the end; ours come in a chunk behind it.
+                    if not answer["choices"]:
+                        return content(last["end"], usage, model)
+                    choice = answer["choices"][0]
+                    if choice["finish_reason"] is not None:
+                        last["end"] = choice
+                        return None
+                    return content(choice, usage, model)
+                all_ = [content(choice, usage, model) for choice in answer["choices"]]
+                return all_ if several else all_[0]
+
+            self.pass_on("POST", "/v1/completions", asked, worded)
+        elif path in ("/chat/completions", "/completions"):
+            named = body.get("model")
+            self.pass_on("POST", "/v1" + path, common(body), lambda answer: {**answer, "model": named or answer["model"]})
+        elif path in ("/embeddings", "/embedding"):
+            self.pass_on("POST", "/v1/embeddings", {**body, "model": ALIAS})
+        elif path in ("/rerank", "/reranking"):
+            self.pass_on("POST", "/rerank", {**body, "model": ALIAS})
+        elif path == "/tokenize":
+            asked = {"inputs": body["content"], "add_special_tokens": body.get("add_special", False), "model": ALIAS}
+
+            def tokens(answer):
+                pieces = body.get("with_pieces", False)
+                return {"tokens": [{"id": t["id"], "piece": t["text"]} if pieces else t["id"] for t in answer[0]]}
+
+            self.pass_on("POST", "/tokenize", asked, tokens)
+        elif path == "/detokenize":
+            self.pass_on("POST", "/decode", {"ids": body["tokens"], "model": ALIAS}, lambda answer: {"content": answer[0]})
+        else:
+            self.pass_on("POST", self.path, body)
+
+
+def end(*_):
+    SERVER.terminate()
+    SERVER.wait()
+    os._exit(0)
+
+
+signal.signal(signal.SIGTERM, end)
+server = ThreadingHTTPServer((HOST.split(",")[0], PORT), Shim)
+threading.Thread(target=lambda: (SERVER.wait(), os._exit(1)), daemon=True).start()
+server.serve_forever()

@@ -20,7 +20,7 @@ mod worker;
 mod tests;
 
 pub use backoff::Patience;
-pub(crate) use place::gib;
+
 pub use place::{Device, kind};
 pub use route::{Ask, NoRoute, Target};
 pub use status::{Counts, Outcome};

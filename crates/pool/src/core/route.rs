@@ -74,7 +74,7 @@ impl Affinity {
         self.known.get(&prefix).map(|(id, _)| id.as_str())
     }
 
-    fn set(&mut self, prefix: u64, id: &str) {
+    pub(super) fn set(&mut self, prefix: u64, id: &str) {
         self.clock += 1;
         if let Some((_, stamp)) = self.known.insert(prefix, (id.to_string(), self.clock)) {
             self.order.remove(&stamp);

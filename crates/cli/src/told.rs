@@ -68,6 +68,7 @@ pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write
             Within::Nothing => {}
             Within::Done => break Ending::Interrupted,
             Within::Event(event) => match event? {
+                Event::Begun { .. } => {}
                 Event::End { finish, .. } => break Ending::Finished(finish),
                 Event::Text { text: new, picks: chosen, .. } => {
                     // What is echoed came before anything was computed.

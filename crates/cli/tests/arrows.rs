@@ -32,7 +32,9 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-ops", vec![]),
         ("sconce-models", vec!["sconce-ops"]),
         ("sconce-engine", vec!["sconce-ops", "sconce-models"]),
-        ("sconce-cli", vec!["sconce-engine"]),
+        ("sconce-api", vec![]),
+        ("sconce-server", vec!["sconce-api", "sconce-engine"]),
+        ("sconce-cli", vec!["sconce-engine", "sconce-server"]),
         ("sconce-testkit", vec![]),
     ])
 }
@@ -67,6 +69,8 @@ fn candle_is_named_in_ops_alone_and_pinned() {
 fn a_devices_feature_turns_on_everything_beneath() {
     let chain = [
         ("sconce-cli", "sconce-engine/"),
+        ("sconce-cli", "sconce-server/"),
+        ("sconce-server", "sconce-engine/"),
         ("sconce-engine", "sconce-models/"),
         ("sconce-models", "sconce-ops/"),
         ("sconce-ops", "candle-core/"),

@@ -78,6 +78,16 @@ pub enum Error {
     /// What the model computed is no use: numbers overflowed.
     #[error("{0}")]
     Unsound(String),
+    /// Nobody waits for it any more: its [`Caller`](crate::Caller) was cancelled.
+    #[error("cancelled: nobody waits for the answer any more")]
+    Cancelled,
+    /// It was not done when its [`Caller`](crate::Caller) stopped waiting.
+    #[error("not done within {:.1} s, the time that it was given; allow more, ask for less, or try again when less is asked of \
+             the model", allowed.as_secs_f64())]
+    Late {
+        /// The time it was given.
+        allowed: std::time::Duration,
+    },
     /// A bug of ours: work on the device panicked. Only this call failed.
     #[error("internal error on {device}, please report it: {why}")]
     Panicked {

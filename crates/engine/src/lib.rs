@@ -10,6 +10,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod caller;
 mod classifier;
 mod clip;
 mod colbert;
@@ -42,12 +43,13 @@ mod tagger;
 mod text;
 mod verdict;
 
+pub use caller::{Caller, Times};
 pub use classifier::{Classified, Classifier, Label, Representation, Scores, TextOrPair};
 pub use clip::Clip;
 pub use constrain::{Format, FormatError};
 pub use embedder::{Embedder, Embeddings, Prompt};
 pub use error::{Error, Result};
-pub use generate::{Answer, Event, Finish, Generation, Pick, Request, Start, Stream, Within};
+pub use generate::{Activity, Answer, Event, Finish, Generation, Pick, Request, Start, Started, Stream, Within};
 pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
 pub use llm::{ChatOptions, Llm, LlmOptions, Token};

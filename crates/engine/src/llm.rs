@@ -1,7 +1,10 @@
 //! Language models.
 
 use crate::constrain::{Constraint, Format, FormatError, Vocab};
-use crate::generate::{self, About, Ends, Job, LmPlan, Request, Start, Stream, Wish, Worker, root_of};
+use crate::generate::{
+    self, About, Activity, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish, Worker,
+    root_of,
+};
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::sample::Params;
@@ -10,11 +13,11 @@ use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
-use crate::{Error, Generation, LoadOptions, Result};
+use crate::{Caller, Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
 use std::sync::mpsc::channel;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// What a language model is to have besides what every model has.
 #[derive(Clone, Copy, Debug)]
@@ -156,9 +159,37 @@ impl Llm {
         Ok(template.render(messages, &options)?)
     }
 
+    /// Starts a generation on behalf of `caller`, and hands what comes to `sink` as it comes.
+    ///
+    /// The sink is called by the thread that runs the model, which everyone waits for: it should pass events on, and do no work
+    /// of its own. The last event is an error or the end of the last answer; then the sink is dropped. If this fails it is never
+    /// called. One that panics ends its own request alone.
+    pub fn start(
+        &self,
+        request: &Request,
+        caller: &Caller,
+        sink: impl FnMut(Result<Event>) + Send + 'static,
+    ) -> Result<Started> {
+        Ok(self.hand_over(request, caller, Box::new(sink))?.0)
+    }
+
     /// Starts a generation and gives what comes as it comes. Dropping the stream cancels it.
     pub fn stream(&self, request: &Request) -> Result<Stream> {
-        let tokens = self.encode(&request.start)?;
+        let (events, inbox) = channel();
+        // Nobody takes it if the stream was dropped; the next step finds out.
+        let sink = Box::new(move |event| drop(events.send(event)));
+        let (Started { prompt_tokens, answers }, listener) = self.hand_over(request, &Caller::default(), sink)?;
+        let device = self.planned.plan.device;
+        Ok(Stream::new(inbox, listener, About { device, answers, prompt_tokens, truncated: false }))
+    }
+
+    /// What the model is busy with. Cheap, from any thread.
+    pub fn activity(&self) -> Activity {
+        self.worker.activity()
+    }
+
+    fn hand_over(&self, request: &Request, caller: &Caller, sink: Sink) -> Result<(Started, Weak<Listener>)> {
+        let tokens = caller.tokenizing(|| self.encode(&request.start))?;
         let params = request.params.clone().unwrap_or_else(|| self.words.params.clone());
         params.check(self.planned.plan.vocabulary).map_err(|invalid| Error::Input(invalid.to_string()))?;
         let vocabulary = self.planned.plan.vocabulary;
@@ -195,40 +226,25 @@ impl Llm {
             Some(format) => self.forms(format, answers)?,
             None => Vec::new(),
         };
-        let (events, inbox) = channel();
         let detok = Detok::new(self.words.parsed.clone(), true);
         // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
         let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
         // A form is one of bytes: a space that it begins with must not go because it stands first.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
         let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
-        if request.echo {
-            let text = match &request.start {
-                Start::Text(text) | Start::Rendered(text) => text.clone(),
-                Start::Tokens(_) => read,
-            };
-            for answer in 0..answers {
-                let _ = events.send(Ok(generate::Event::Text { answer, text: text.clone(), picks: Vec::new() }));
-            }
-        }
+        let echo = request.echo.then(|| match &request.start {
+            Start::Text(text) | Start::Rendered(text) => text.clone(),
+            Start::Tokens(_) => read,
+        });
         let ends = Ends {
             tokens: if request.ignore_end { Arc::default() } else { self.words.ends.clone() },
             stop: request.stop.clone().into(),
             most,
         };
-        let listener = Arc::new(());
-        self.worker.submit(Job {
-            tokens,
-            params: Arc::new(params),
-            ends,
-            detok,
-            stops,
-            forms,
-            events,
-            listener: Arc::downgrade(&listener),
-        })?;
-        let device = self.planned.plan.device;
-        Ok(Stream::new(inbox, listener, About { device, answers, prompt_tokens, truncated: false }))
+        let listener = Arc::new(Listener::new(caller.clone(), self.planned.plan.device, answers, echo, sink));
+        let heard = Arc::downgrade(&listener);
+        self.worker.submit(Job { tokens, params: Arc::new(params), ends, detok, stops, forms, listener })?;
+        Ok((Started { prompt_tokens, answers }, heard))
     }
 
     /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.

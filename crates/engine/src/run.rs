@@ -1,6 +1,7 @@
 //! One thread owns a device; everyone else sends it work.
 
 use crate::{Error, Result};
+use rayon::ThreadPool;
 use sconce_ops::{Device, Ladder};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,9 +11,10 @@ use std::thread::JoinHandle;
 
 type Job<M> = Box<dyn FnOnce(&M) + Send>;
 
-/// The thread that owns a device and the model on it. Ends when dropped.
+/// The thread that owns a device and the model on it. When dropped it does what it was sent, and ends; the drop waits for that.
 pub(crate) struct Owner<M: 'static> {
     device: Device,
+    pool: Arc<ThreadPool>,
     jobs: Option<Mutex<Sender<Job<M>>>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -47,12 +49,14 @@ impl<M> Owner<M> {
             .thread_name(move |i| format!("sconce {device} {i}"))
             .build()
             .map_err(|e| failed(&e))?;
+        let pool = Arc::new(pool);
+        let own = pool.clone();
         let thread = std::thread::Builder::new()
             .name(format!("sconce {device}"))
-            .spawn(move || pool.install(body))
+            .spawn(move || own.install(body))
             .map_err(|e| failed(&e))?;
         started.recv().unwrap_or_else(|_| Err(Error::Stopped { device, why: "it ended while loading".into() }))?;
-        Ok(Owner { device, jobs: Some(Mutex::new(jobs)), thread: Some(thread) })
+        Ok(Owner { device, pool, jobs: Some(Mutex::new(jobs)), thread: Some(thread) })
     }
 
     /// Runs `f` on the owner's thread and waits for its answer. A panic in it fails this call alone.
@@ -89,7 +93,8 @@ impl<M> Drop for Owner<M> {
     fn drop(&mut self) {
         // Closing the channel ends the loop; the model must be gone before its device is.
         self.jobs = None;
-        if let Some(thread) = self.thread.take() {
+        // Work that held the last handle lets go of it on the thread itself, which cannot wait for its own end.
+        if let Some(thread) = self.thread.take().filter(|_| self.pool.current_thread_index().is_none()) {
             let _ = thread.join();
         }
     }
@@ -131,6 +136,29 @@ mod tests {
         let sum = |n: u64| owner.call(move |()| Ok((0..n).into_par_iter().map(|i| i % 7).sum::<u64>()));
         let sums: Result<Vec<u64>> = (0..64u64).into_par_iter().map(|i| sum(10_000 + i)).collect();
         assert_eq!(sums.unwrap().len(), 64);
+    }
+
+    #[test]
+    fn the_last_handle_may_go_on_the_thread_itself() {
+        struct Model(std::sync::mpsc::Sender<()>);
+        impl Drop for Model {
+            fn drop(&mut self) {
+                let _ = self.0.send(());
+            }
+        }
+        let (gone, seen) = channel();
+        let owner = Arc::new(Owner::start(Device::Cpu, Arc::default(), || Ok(Model(gone))).unwrap());
+        let (go, wait) = channel::<()>();
+        let last = owner.clone();
+        owner
+            .post(move |_| {
+                let _ = wait.recv();
+                drop(last);
+            })
+            .unwrap();
+        drop(owner);
+        go.send(()).unwrap();
+        seen.recv_timeout(std::time::Duration::from_secs(60)).expect("the thread ends, and its model with it");
     }
 
     #[test]

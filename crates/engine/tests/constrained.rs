@@ -177,6 +177,7 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
         Request { format: None, max_tokens: Some(100), ignore_end: true, ..request(Format::JsonObject, sampled(7)) };
     let want = run(&llm, &free);
     let mut other = llm.stream(&free).expect("a stream");
+    assert!(matches!(other.next(), Some(Ok(Event::Begun { .. }))));
     assert!(matches!(other.next(), Some(Ok(Event::Text { .. }))));
     let bad = [
         (Format::JsonSchema(json!({"type": "integer", "minimum": 5, "maximum": 3})), "JSON schema"),
@@ -211,6 +212,7 @@ fn what_no_text_can_be_is_said_to_who_asked_and_others_go_on() {
     let mut finish = None;
     for event in llm.stream(&free).expect("a stream") {
         match event.expect("an event") {
+            Event::Begun { .. } => {}
             Event::Text { text: new, .. } => text.push_str(&new),
             Event::End { finish: how, .. } => finish = Some(how),
         }

@@ -329,6 +329,7 @@ fn texts_go_in_and_come_out() {
     let mut streamed = String::new();
     for event in model.stream(&texts[1], &greedy(24, false)).expect("a stream") {
         match event.expect("an event") {
+            Event::Begun { cached_tokens } => assert_eq!(cached_tokens, 0),
             Event::Text { text, .. } => streamed.push_str(&text),
             Event::End { finish, .. } => assert_eq!(finish, from_texts[1].answers[0].finish),
         }

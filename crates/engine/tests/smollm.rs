@@ -208,6 +208,7 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     }
     // A dropped stream is cancelled, and the next request is served.
     let mut stream = llm.stream(&Request { max_tokens: Some(4000), ..text("Once upon a time") }).expect("a stream");
+    assert!(matches!(stream.next(), Some(Ok(Event::Begun { .. }))));
     assert!(matches!(stream.next(), Some(Ok(Event::Text { .. }))));
     drop(stream);
     assert!(llm.stream(&text("Hello")).expect("a stream").wait().is_ok());

@@ -12,6 +12,7 @@ pub(crate) mod manual;
 pub(crate) mod plan;
 pub(crate) mod pull;
 pub(crate) mod rerank;
+pub(crate) mod serve;
 pub(crate) mod similarity;
 pub(crate) mod tag;
 

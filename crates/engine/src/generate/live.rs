@@ -1,14 +1,14 @@
 //! One answer in the making: chooses its tokens, makes text of them, and knows when it ends.
 
 use super::worker::Job;
-use super::{Event, Finish, Pick};
+use super::{Event, Finish, Listener, Pick};
 use crate::constrain::{Constraint, Mask};
 use crate::sample::{Choice, Sampler, Text};
 use crate::text::stream::{Detok, Step, Stops};
 use crate::{Error, Result};
 use std::collections::BTreeSet;
-use std::sync::mpsc::Sender;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
+use std::time::Instant;
 
 /// What ends an answer, and how long it may get.
 #[derive(Clone, Debug)]
@@ -35,9 +35,7 @@ pub(crate) struct Live {
     picked: usize,
     /// Chosen, and not yet shown.
     picks: Vec<Pick>,
-    events: Sender<Result<Event>>,
-    /// There as long as somebody listens.
-    listener: Weak<()>,
+    listener: Arc<Listener>,
 }
 
 /// How an answer goes on.
@@ -59,7 +57,6 @@ impl Live {
             prompt: job.tokens.len(),
             picked: 0,
             picks: Vec::new(),
-            events: job.events.clone(),
             listener: job.listener.clone(),
         }
     }
@@ -112,8 +109,18 @@ impl Live {
     }
 
     /// Whether nobody listens any more.
-    pub(crate) fn gone(&self) -> bool {
-        self.listener.upgrade().is_none()
+    pub(crate) fn gone(&self, now: Instant) -> bool {
+        self.listener.gone(now)
+    }
+
+    /// Its prompt is being run, of which so many tokens were in the cache. Whether that is new.
+    pub(crate) fn begin(&self, cached_tokens: usize) -> bool {
+        self.listener.begin(cached_tokens)
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt(&self) -> usize {
+        self.prompt
     }
 
     /// Tells an error that ends it.
@@ -148,7 +155,7 @@ impl Live {
     }
 
     fn tell(&self, event: Result<Event>) {
-        // Nobody listens any more if the caller was cancelled; the next step finds out.
-        let _ = self.events.send(event);
+        // If nobody listens any more, the next step finds out.
+        self.listener.tell(event);
     }
 }

@@ -1,20 +1,23 @@
 //! Generation: what is asked of a language model, and what comes back while it runs.
 
+mod activity;
+mod listener;
 mod live;
 mod model;
+mod stream;
 mod worker;
 
+pub use activity::Activity;
+pub(crate) use listener::{Listener, Sink};
 pub(crate) use live::{Ends, Live, Turn};
 pub(crate) use model::{LmPlan, PAGE, Wish, is_f32, plan, root_of};
+pub(crate) use stream::About;
+pub use stream::{Stream, Within};
 pub(crate) use worker::{Job, Worker};
 
 use crate::constrain::Format;
 use crate::sample::{Logprobs, Params};
-use crate::{Error, Result};
-use sconce_ops::Device;
-use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// A text to go on from, and how.
 #[derive(Clone, Debug, Default)]
@@ -75,6 +78,11 @@ pub enum Finish {
 /// What happens to an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Event {
+    /// Its prompt is being run; the first event of a request, and told once, whatever the number of answers.
+    Begun {
+        /// Tokens of the prompt that were in the cache already.
+        cached_tokens: usize,
+    },
     /// It grows, by whole characters. Tokens that have not made one yet come with the text that they become.
     Text {
         /// Which of the answers.
@@ -93,112 +101,13 @@ pub enum Event {
     },
 }
 
-/// Events of one request, as they come. Dropping it cancels what is not done.
-pub struct Stream {
-    events: Receiver<Result<Event>>,
-    /// While it is there, somebody listens.
-    _listener: Arc<()>,
-    about: About,
-    begun: Instant,
-    left: usize,
-}
-
-/// What a stream is told when it is made.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct About {
-    pub(crate) device: Device,
-    pub(crate) answers: usize,
-    pub(crate) prompt_tokens: usize,
-    pub(crate) truncated: bool,
-}
-
-impl Stream {
-    /// Of what comes to `events`, as long as `listener` is there.
-    pub(crate) fn new(events: Receiver<Result<Event>>, listener: Arc<()>, about: About) -> Stream {
-        Stream { events, _listener: listener, about, begun: Instant::now(), left: about.answers }
-    }
-
+/// What is known of a request when it is handed over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Started {
     /// Tokens of the prompt.
-    pub fn prompt_tokens(&self) -> usize {
-        self.about.prompt_tokens
-    }
-
-    /// Whether the input was longer than there is room for, and was cut.
-    pub fn truncated(&self) -> bool {
-        self.about.truncated
-    }
-
-    /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
-    pub fn within(&mut self, patience: Duration) -> Within {
-        if self.left == 0 {
-            return Within::Done;
-        }
-        match self.events.recv_timeout(patience) {
-            Err(RecvTimeoutError::Timeout) => Within::Nothing,
-            Err(RecvTimeoutError::Disconnected) => {
-                let gone = self.gone();
-                Within::Event(self.seen(gone))
-            }
-            Ok(event) => Within::Event(self.seen(event)),
-        }
-    }
-
-    fn gone(&self) -> Result<Event> {
-        Err(Error::Stopped { device: self.about.device, why: "no reason given".into() })
-    }
-
-    fn seen(&mut self, event: Result<Event>) -> Result<Event> {
-        match &event {
-            Ok(Event::Text { .. }) => {}
-            Ok(Event::End { .. }) => self.left -= 1,
-            Err(_) => self.left = 0,
-        }
-        event
-    }
-
-    /// All of it, once it is done.
-    pub fn wait(self) -> Result<Generation> {
-        let (begun, About { prompt_tokens, answers, .. }) = (self.begun, self.about);
-        let mut all: Vec<Answer> = (0..answers).map(|_| Answer::default()).collect();
-        let mut first = None;
-        for event in self {
-            match event? {
-                Event::Text { answer, text, picks } => {
-                    // What is echoed came before anything was computed.
-                    if !picks.is_empty() {
-                        first.get_or_insert_with(|| begun.elapsed());
-                    }
-                    all[answer].text.push_str(&text);
-                    all[answer].picks.extend(picks);
-                }
-                Event::End { answer, finish } => all[answer].finish = Some(finish),
-            }
-        }
-        Ok(Generation { answers: all, prompt_tokens, first, took: begun.elapsed() })
-    }
-}
-
-impl Iterator for Stream {
-    type Item = Result<Event>;
-
-    fn next(&mut self) -> Option<Result<Event>> {
-        if self.left == 0 {
-            return None;
-        }
-        let event = self.events.recv().unwrap_or_else(|_| self.gone());
-        Some(self.seen(event))
-    }
-}
-
-/// What came of waiting a while.
-#[derive(Debug)]
-pub enum Within {
-    /// An event.
-    Event(Result<Event>),
-    /// Nothing yet.
-    Nothing,
-    /// There are no more.
-    Done,
+    pub prompt_tokens: usize,
+    /// Answers that will come.
+    pub answers: usize,
 }
 
 /// An answer, complete.

@@ -1,8 +1,9 @@
 //! What the thread that owns a language model holds: takes what is asked for, runs step after step, and tells everyone what came.
 
-use super::Event;
+use super::activity::{Board, Tally};
 use super::live::{Ends, Live, Turn};
 use super::model::{LmModel, LmPlan, PAGE};
+use super::{Activity, Listener};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
 use crate::run::{Owner, words};
@@ -16,7 +17,8 @@ use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
 
 /// A request, ready to run.
 pub(crate) struct Job {
@@ -29,14 +31,13 @@ pub(crate) struct Job {
     pub(crate) stops: Stops,
     /// The form of each answer, if they must have one.
     pub(crate) forms: Vec<Constraint>,
-    pub(crate) events: Sender<Result<Event>>,
-    /// There as long as somebody listens.
-    pub(crate) listener: Weak<()>,
+    pub(crate) listener: Arc<Listener>,
 }
 
 /// The thread. When dropped it ends, once everyone who listens has the rest of their answers.
 pub(crate) struct Worker {
     jobs: Mutex<Sender<Job>>,
+    board: Arc<Board>,
     owner: Owner<RefCell<Running>>,
 }
 
@@ -45,15 +46,30 @@ impl Worker {
     pub(crate) fn start(planned: &LmPlan, options: &LoadOptions, ladder: Arc<Ladder>) -> Result<Worker> {
         let (jobs, inbox) = channel();
         let (device, planned, options) = (planned.plan.device, planned.clone(), options.clone());
-        let make = move || Ok(RefCell::new(Running::load(&planned, &options, inbox)?));
-        Ok(Worker { owner: Owner::start(device, ladder, make)?, jobs: Mutex::new(jobs) })
+        let board = Arc::new(Board::default());
+        let seen = board.clone();
+        let make = move || Ok(RefCell::new(Running::load(&planned, &options, inbox, seen)?));
+        Ok(Worker { owner: Owner::start(device, ladder, make)?, board, jobs: Mutex::new(jobs) })
     }
 
-    /// Hands over a request; its events tell the rest.
+    /// Hands over a request; its events tell the rest. There are none if this fails.
     pub(crate) fn submit(&self, job: Job) -> Result<()> {
+        let listener = Arc::downgrade(&job.listener);
+        self.board.handed_over();
         // If the thread is gone, so is its end of the channel; the owner knows why.
-        let _ = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job);
-        self.owner.post(|running| running.borrow_mut().drive())
+        if let Err(unsent) = self.jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job) {
+            unsent.0.listener.close();
+        }
+        let posted = self.owner.post(|running| running.borrow_mut().drive());
+        if let (Err(_), Some(listener)) = (&posted, listener.upgrade()) {
+            listener.close();
+        }
+        posted
+    }
+
+    /// What the model is busy with.
+    pub(crate) fn activity(&self) -> Activity {
+        self.board.read()
     }
 }
 
@@ -68,6 +84,8 @@ struct Running {
     scheduler: Scheduler,
     budget: Budget,
     inbox: Receiver<Job>,
+    board: Arc<Board>,
+    tally: Tally,
     live: HashMap<SeqId, Live>,
     /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
     forks: HashMap<SeqId, Forks>,
@@ -75,7 +93,7 @@ struct Running {
 }
 
 impl Running {
-    fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>) -> Result<Running> {
+    fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>, board: Arc<Board>) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
         let root = &planned.plan.root;
         let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
@@ -87,8 +105,8 @@ impl Running {
         let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_dtype, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
-        let (live, forks, scheduler) = (HashMap::new(), HashMap::new(), Scheduler::default());
-        Ok(Running { model, place, cache, blocks, scheduler, budget, inbox, live, forks, next: 0 })
+        let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());
+        Ok(Running { model, place, cache, blocks, scheduler, budget, inbox, board, tally, live, forks, next: 0 })
     }
 
     /// Runs until nothing is left to do. Who comes meanwhile joins in.
@@ -96,7 +114,9 @@ impl Running {
         loop {
             while let Ok(job) = self.inbox.try_recv() {
                 self.take(job);
+                self.board.taken();
             }
+            self.tally.report(&self.board, &self.scheduler, &self.blocks);
             if self.scheduler.is_idle() {
                 return;
             }
@@ -110,12 +130,12 @@ impl Running {
         let n = job.params.n.max(1) as usize;
         let mut forms = std::mem::take(&mut job.forms).into_iter();
         let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job, forms.next())).collect();
-        let Job { tokens, ends, events, .. } = job;
+        let Job { tokens, ends, listener, .. } = job;
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
         let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n };
         if let Err(refused) = self.scheduler.submit(request, &self.blocks) {
-            return drop(events.send(Err(Error::Input(refused.to_string()))));
+            return listener.tell(Err(Error::Input(refused.to_string())));
         }
         let mut lives = ids.iter().copied().zip(lives);
         if let Some((id, first)) = lives.next() {
@@ -124,9 +144,10 @@ impl Running {
         }
     }
 
-    /// Forgets those whom nobody listens to.
+    /// Forgets those whom nobody listens to, or whose time is over.
     fn shed(&mut self) {
-        let gone: Vec<SeqId> = self.live.iter().filter(|(_, live)| live.gone()).map(|(id, _)| *id).collect();
+        let now = Instant::now();
+        let gone: Vec<SeqId> = self.live.iter().filter(|(_, live)| live.gone(now)).map(|(id, _)| *id).collect();
         for id in gone {
             self.scheduler.cancel(id);
             self.live.remove(&id);
@@ -137,8 +158,15 @@ impl Running {
     fn step(&mut self) {
         self.shed();
         let step = self.scheduler.step(&mut self.blocks, self.budget);
+        self.tally.preemptions += step.preempted.len() as u64;
         if step.pieces.is_empty() {
             return;
+        }
+        for piece in &step.pieces {
+            let live = self.live.get(&piece.sequence);
+            if let Some(live) = live.filter(|live| live.begin(piece.range.start)) {
+                self.tally.prompt_tokens += live.prompt() as u64;
+            }
         }
         let (mut logits, wanted) = self.logits(&step);
         let width = logits.len() / wanted.len().max(1);
@@ -207,6 +235,7 @@ impl Running {
     }
 
     fn keep(&mut self, id: SeqId, live: Live, turn: Turn) -> Next {
+        self.tally.generated_tokens += 1;
         match turn {
             Turn::Token(token) => {
                 self.live.insert(id, live);
@@ -235,6 +264,7 @@ impl Running {
         }
         self.scheduler = Scheduler::default();
         if let Ok(blocks) = Blocks::new(self.blocks.count() as u32, self.blocks.size() as u32) {
+            self.tally.close(&self.blocks);
             self.blocks = blocks;
         }
     }

@@ -1,17 +1,18 @@
 use super::*;
-use crate::generate::{Wish, plan};
+use crate::Caller;
+use crate::generate::{Event, Wish, plan};
 use crate::source::Options;
 use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::sync::Arc;
 use tokenizers::Tokenizer;
 
-/// A job, its events, and who listens to them.
-type Asked = (Job, Receiver<Result<Event>>, Arc<()>);
+/// A job, and its events.
+type Asked = (Job, Receiver<Result<Event>>);
 
 fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
     let (events, inbox) = channel();
-    let listener = Arc::new(());
+    let sink = Box::new(move |event| drop(events.send(event)));
     let job = Job {
         tokens: tokens.to_vec(),
         params: Arc::new(Params { temperature: 0.0, ..Params::default() }),
@@ -19,10 +20,9 @@ fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         forms: Vec::new(),
-        events,
-        listener: Arc::downgrade(&listener),
+        listener: Arc::new(Listener::new(Caller::default(), Device::Cpu, 1, None, sink)),
     };
-    (job, inbox, listener)
+    (job, inbox)
 }
 
 fn tokens(inbox: Receiver<Result<Event>>) -> Result<Vec<u32>> {
@@ -47,11 +47,12 @@ fn what_fails_in_a_step_fails_alone() {
     let prompts: [&[u32]; 4] = [&[5, 6, 7], &[5, 6, 9999], &[8; 40], &[5, 6, 7]];
     let run = |prompts: &[&[u32]]| {
         let all: Vec<Asked> = prompts.iter().map(|prompt| job(&tokenizer, prompt, 12)).collect();
-        let (jobs, waiting): (Vec<Job>, Vec<_>) = all.into_iter().map(|(job, inbox, l)| (job, (inbox, l))).unzip();
+        let (jobs, waiting): (Vec<Job>, Vec<_>) = all.into_iter().unzip();
         // All are there before the thread looks.
+        jobs.iter().for_each(|_| worker.board.handed_over());
         jobs.into_iter().for_each(|job| worker.jobs.lock().expect("a sender").send(job).expect("a thread"));
         worker.owner.post(|running| running.borrow_mut().drive()).expect("a thread");
-        waiting.into_iter().map(|(inbox, _listener)| tokens(inbox)).collect::<Vec<_>>()
+        waiting.into_iter().map(tokens).collect::<Vec<_>>()
     };
     let together = run(&prompts);
     assert!(together[1].as_ref().is_err_and(|e| !matches!(e, Error::Input(_))), "{:?}", together[1]);

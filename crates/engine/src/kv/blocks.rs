@@ -128,7 +128,6 @@ impl Blocks {
     }
 
     /// Counts since the beginning.
-    #[cfg(test)]
     pub(crate) fn stats(&self) -> Stats {
         self.stats
     }

@@ -3,4 +3,4 @@
 mod blocks;
 mod queue;
 
-pub(crate) use blocks::{Blocks, SeqId};
+pub(crate) use blocks::{Blocks, SeqId, Stats};

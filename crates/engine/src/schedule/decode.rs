@@ -94,13 +94,11 @@ impl Scheduler {
     }
 
     /// Sequences that wait.
-    #[cfg(test)]
     pub(crate) fn waiting(&self) -> usize {
         self.waiting.len()
     }
 
     /// Sequences that run.
-    #[cfg(test)]
     pub(crate) fn running(&self) -> usize {
         self.running.len()
     }

@@ -6,7 +6,7 @@ mod options;
 mod task;
 mod worker;
 
-use crate::generate::{self, About, Ends, Finish, Stream, root_of};
+use crate::generate::{self, About, Ends, Finish, Listener, Stream, root_of};
 use crate::load::Model;
 use crate::plan::Plan;
 use crate::run::Owner;
@@ -15,7 +15,7 @@ use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops};
-use crate::{Error, LoadOptions, Result};
+use crate::{Caller, Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
 pub use options::{Answers, BeamSearch, Search, Seq2SeqOptions, Seq2SeqRoom, Written};
@@ -24,20 +24,24 @@ use std::cell::RefCell;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
-use task::{How, Job};
+use std::time::Instant;
+use task::{Finder, How, Job};
 use worker::Running;
 
 /// A model that reads a text and writes another, loaded and proven.
 ///
-/// Inputs of any number of threads run together: each step of the model computes the next token of every answer.
+/// Inputs of any number of threads run together: each step of the model computes the next token of every answer. Clones are the
+/// same model.
+#[derive(Clone)]
 pub struct Seq2Seq {
-    words: Words,
-    advice: Advice,
-    layout: Layout,
+    words: Arc<Words>,
+    advice: Arc<Advice>,
+    layout: Arc<Layout>,
     files: Files,
     ladder: Arc<Ladder>,
-    jobs: Mutex<Sender<Job>>,
-    owner: Owner<RefCell<Running>>,
+    jobs: Arc<Mutex<Sender<Job>>>,
+    owner: Arc<Owner<RefCell<Running>>>,
+    caller: Caller,
 }
 
 impl Seq2Seq {
@@ -89,7 +93,21 @@ impl Seq2Seq {
         let owner = Owner::start(device, ladder.clone(), move || {
             Ok(RefCell::new(Running::load(&planned, &options, start, inbox)?))
         })?;
-        Ok(Seq2Seq { words, advice, layout, files: files.clone(), ladder, jobs: Mutex::new(jobs), owner })
+        Ok(Seq2Seq {
+            words: Arc::new(words),
+            advice: Arc::new(advice),
+            layout: Arc::new(layout),
+            files: files.clone(),
+            ladder,
+            jobs: Arc::new(Mutex::new(jobs)),
+            owner: Arc::new(owner),
+            caller: Caller::default(),
+        })
+    }
+
+    /// The same model, working for `caller`: what it is asked ends when that is cancelled or late.
+    pub fn on_behalf_of(&self, caller: &Caller) -> Seq2Seq {
+        Seq2Seq { caller: caller.clone(), ..self.clone() }
     }
 
     /// How the model's makers find answers.
@@ -117,7 +135,7 @@ impl Seq2Seq {
         let of = |(i, text): (usize, &T)| {
             self.encode(text.as_ref()).map_err(|e| Error::Text { text: i, why: e.to_string() })
         };
-        let inputs = texts.iter().enumerate().map(of).collect::<Result<Vec<_>>>()?;
+        let inputs = self.caller.tokenizing(|| texts.iter().enumerate().map(of).collect::<Result<Vec<_>>>())?;
         self.run(inputs, options)
     }
 
@@ -135,7 +153,7 @@ impl Seq2Seq {
                 "a beam search knows its answers only when it is done, and cannot be streamed; use generate, or sample";
             return Err(Error::Input(what.into()));
         }
-        let (job, asked) = self.asked(self.encode(text)?, &wish)?;
+        let (job, asked) = self.asked(self.caller.tokenizing(|| self.encode(text))?, &wish)?;
         self.submit([job])?;
         match asked {
             Asked::Stream(stream) => Ok(stream),
@@ -145,7 +163,7 @@ impl Seq2Seq {
 
     /// Begins to write the answers to one text, and does not wait for them: others may join in meanwhile.
     pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Writing<'_>> {
-        let (ids, truncated) = self.encode(text)?;
+        let (ids, truncated) = self.caller.tokenizing(|| self.encode(text))?;
         let input_tokens = ids.len();
         let (job, asked) = self.asked((ids, truncated), &self.wish(options)?)?;
         self.submit([job])?;
@@ -164,14 +182,13 @@ impl Seq2Seq {
             all.push(Writing { model: self, asked, input_tokens, truncated });
         }
         self.submit(jobs)?;
-        let of =
-            |(i, writing): (usize, Writing)| writing.wait().map_err(|e| Error::Text { text: i, why: e.to_string() });
+        let of = |(i, writing): (usize, Writing)| writing.wait().map_err(|e| at(i, e));
         all.into_iter().enumerate().map(of).collect()
     }
 
     /// What the options come to.
     fn wish(&self, options: &Seq2SeqOptions) -> Result<Wish> {
-        let Layout { output, sequences, plan, .. } = &self.layout;
+        let Layout { output, sequences, plan, .. } = &*self.layout;
         let search = options.search.clone().unwrap_or_else(|| self.advice.search.clone());
         let most = options.max_tokens.unwrap_or_else(|| self.advice.most.unwrap_or(*output).min(*output));
         if most == 0 || most > *output {
@@ -211,9 +228,12 @@ impl Seq2Seq {
 
     fn sampled(&self, params: &Params, wish: &Wish, (prompt_tokens, truncated): (usize, bool)) -> (How, Asked) {
         let (events, inbox) = channel();
-        let listener = Arc::new(());
         let ends = if wish.ignore_end { Arc::default() } else { self.words.ends.clone() };
         let (device, answers) = (self.layout.plan.device, params.n.max(1) as usize);
+        // Nobody takes it if the stream was dropped; the next step finds out.
+        let sink = Box::new(move |event| drop(events.send(event)));
+        let listener = Arc::new(Listener::new(self.caller.clone(), device, answers, None, sink));
+        let heard = Arc::downgrade(&listener);
         // What is written begins with a token of its own: to penalties it is the prompt.
         let how = How::Sample(generate::Job {
             tokens: vec![self.advice.start],
@@ -222,11 +242,10 @@ impl Seq2Seq {
             detok: Detok::new(self.words.parsed.clone(), true),
             stops: Stops::default(),
             forms: Vec::new(),
-            events,
-            listener: Arc::downgrade(&listener),
+            listener,
         });
         let about = About { device, answers, prompt_tokens, truncated };
-        (how, Asked::Stream(Stream::new(inbox, listener, about)))
+        (how, Asked::Stream(Stream::new(inbox, heard, about)))
     }
 
     fn searched(&self, search: &BeamSearch, wish: &Wish) -> Result<(How, Asked)> {
@@ -242,7 +261,9 @@ impl Seq2Seq {
         let (found, inbox) = channel();
         let listener = Arc::new(());
         let beams = Box::new(beams.map_err(Error::Input)?);
-        let how = How::Beams { beams, width: search.num_beams, found, listener: Arc::downgrade(&listener) };
+        let (caller, asked, begun) = (self.caller.clone(), Instant::now(), None);
+        let to = Finder { caller, asked, begun, found, listener: Arc::downgrade(&listener) };
+        let how = How::Beams { beams, width: search.num_beams, to };
         Ok((how, Asked::Beams(Found { inbox, _listener: listener })))
     }
 
@@ -281,6 +302,14 @@ impl Seq2Seq {
             ids.pop();
         }
         Ok(Written { text: self.decode(&ids)?, ids, score: Some(score), finish })
+    }
+}
+
+/// An error at one of several inputs; that nobody waits is about all of them.
+fn at(text: usize, error: Error) -> Error {
+    match error {
+        over @ (Error::Cancelled | Error::Late { .. }) => over,
+        other => Error::Text { text, why: other.to_string() },
     }
 }
 

@@ -4,9 +4,10 @@ use super::model::Where;
 use crate::generate::{self, Live, Turn};
 use crate::kv::SeqId;
 use crate::sample::{Beams, Continued, Hypothesis, log_softmax};
-use crate::{Error, Result};
+use crate::{Caller, Error, Result};
 use std::sync::Weak;
 use std::sync::mpsc::Sender;
+use std::time::Instant;
 
 /// An input, ready to be read, and what is to be made of it.
 pub(super) struct Job {
@@ -22,10 +23,44 @@ pub(super) enum How {
     Beams {
         beams: Box<Beams>,
         width: usize,
-        found: Sender<Result<Vec<Hypothesis>>>,
-        /// There as long as somebody listens.
-        listener: Weak<()>,
+        to: Finder,
     },
+}
+
+/// Who waits for what a beam search finds.
+pub(super) struct Finder {
+    pub(super) caller: Caller,
+    pub(super) asked: Instant,
+    pub(super) begun: Option<Instant>,
+    pub(super) found: Sender<Result<Vec<Hypothesis>>>,
+    /// There as long as somebody listens.
+    pub(super) listener: Weak<()>,
+}
+
+impl Finder {
+    fn begin(&mut self) {
+        self.begun = Some(Instant::now());
+        self.caller.waited(self.asked.elapsed());
+    }
+
+    /// Told once.
+    fn tell(&self, found: Result<Vec<Hypothesis>>) {
+        match self.begun {
+            Some(begun) => self.caller.ran(begun.elapsed()),
+            None => self.caller.waited(self.asked.elapsed()),
+        }
+        // Nobody listens any more if the caller was cancelled.
+        let _ = self.found.send(found);
+    }
+
+    fn gone(&self, now: Instant) -> bool {
+        let over = self.caller.over(now);
+        let is_over = over.is_some();
+        if let Some(why) = over {
+            self.tell(Err(why));
+        }
+        is_over || self.listener.upgrade().is_none()
+    }
 }
 
 impl Job {
@@ -37,20 +72,19 @@ impl Job {
         }
     }
 
-    /// Whether nobody listens any more.
-    pub(super) fn gone(&self) -> bool {
+    /// Whether nobody listens any more. Who is cancelled or late is told so, once.
+    pub(super) fn gone(&self, now: Instant) -> bool {
         match &self.how {
-            How::Sample(job) => job.listener.upgrade().is_none(),
-            How::Beams { listener, .. } => listener.upgrade().is_none(),
+            How::Sample(job) => job.listener.gone(now),
+            How::Beams { to, .. } => to.gone(now),
         }
     }
 
     /// Tells why there will be no answer.
     pub(super) fn fail(self, error: Error) {
-        // Nobody listens any more if the caller was cancelled.
         match self.how {
-            How::Sample(job) => drop(job.events.send(Err(error))),
-            How::Beams { found, .. } => drop(found.send(Err(error))),
+            How::Sample(job) => job.listener.tell(Err(error)),
+            How::Beams { to, .. } => to.tell(Err(error)),
         }
     }
 }
@@ -78,7 +112,7 @@ enum Kind {
     /// One a row.
     Sample(Vec<Live>),
     /// `None` once its answers are told.
-    Beams { beams: Option<Box<Beams>>, found: Sender<Result<Vec<Hypothesis>>>, listener: Weak<()> },
+    Beams { beams: Option<Box<Beams>>, to: Finder },
 }
 
 impl Task {
@@ -86,8 +120,14 @@ impl Task {
     pub(super) fn new(job: Job, (input, at): (SeqId, Where), pages: usize) -> Task {
         let width = job.width();
         let kind = match job.how {
-            How::Sample(job) => Kind::Sample((0..width).map(|answer| Live::new(answer, &job, None)).collect()),
-            How::Beams { beams, found, listener, .. } => Kind::Beams { beams: Some(beams), found, listener },
+            How::Sample(job) => {
+                job.listener.begin(0);
+                Kind::Sample((0..width).map(|answer| Live::new(answer, &job, None)).collect())
+            }
+            How::Beams { beams, mut to, .. } => {
+                to.begin();
+                Kind::Beams { beams: Some(beams), to }
+            }
         };
         Task { input, at, pages, width, rows: Vec::new(), kind }
     }
@@ -115,11 +155,11 @@ impl Task {
                 *lives = left;
                 continued
             }
-            Kind::Beams { beams, found, .. } => {
+            Kind::Beams { beams, to } => {
                 if !logits.iter().all(|l| l.is_finite()) {
                     *beams = None;
                     let what = "the model's numbers overflow in this dtype: try bf16 or f32";
-                    let _ = found.send(Err(Error::Unsound(what.into())));
+                    to.tell(Err(Error::Unsound(what.into())));
                     return Vec::new();
                 }
                 let Some(search) = beams else { return Vec::new() };
@@ -129,18 +169,18 @@ impl Task {
                 if continued.is_empty()
                     && let Some(search) = beams.take()
                 {
-                    let _ = found.send(Ok(search.answers()));
+                    to.tell(Ok(search.answers()));
                 }
                 continued
             }
         }
     }
 
-    /// Whether nobody listens any more.
-    pub(super) fn gone(&self) -> bool {
+    /// Whether nobody listens any more. Who is cancelled or late is told so, once.
+    pub(super) fn gone(&self, now: Instant) -> bool {
         match &self.kind {
-            Kind::Sample(lives) => lives.iter().all(Live::gone),
-            Kind::Beams { listener, .. } => listener.upgrade().is_none(),
+            Kind::Sample(lives) => lives.iter().all(|live| live.gone(now)),
+            Kind::Beams { to, .. } => to.gone(now),
         }
     }
 
@@ -153,7 +193,7 @@ impl Task {
                     live.fail(error);
                 }
             }
-            Kind::Beams { found, .. } => drop(found.send(Err(error))),
+            Kind::Beams { to, .. } => to.tell(Err(error)),
         }
     }
 }

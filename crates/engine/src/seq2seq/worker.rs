@@ -18,6 +18,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
+use std::time::Instant;
 
 pub(super) struct Running {
     model: Whole,
@@ -61,9 +62,10 @@ impl Running {
             while let Ok(job) = self.inbox.try_recv() {
                 self.waiting.push_back(job);
             }
-            let gone: Vec<Task> = self.tasks.extract_if(.., |task| task.gone()).collect();
+            let now = Instant::now();
+            let gone: Vec<Task> = self.tasks.extract_if(.., |task| task.gone(now)).collect();
             gone.iter().for_each(|task| self.forget(task));
-            self.waiting.retain(|job| !job.gone());
+            self.waiting.retain(|job| !job.gone(now));
             // Who was let in before has nothing to do with what is read now.
             self.guarded(self.tasks.len(), Running::admit);
             if self.tasks.is_empty() && self.waiting.is_empty() {

@@ -1,0 +1,1 @@
+//! Cohere's and Jina's rerank.

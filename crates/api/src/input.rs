@@ -1,0 +1,218 @@
+//! What is to be read: one text or several, token ids, images. The dialects write it alike, so it is understood once.
+
+use serde::de::{self, MapAccess, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use std::fmt;
+use utoipa::ToSchema;
+
+/// One thing to be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Item {
+    /// A text.
+    Text(String),
+    /// A text as token ids, with whatever special tokens the caller wants.
+    Ids(Vec<u32>),
+    /// An image: a `data:` URI, or its bytes in base64. Nothing is ever fetched.
+    Image(String),
+}
+
+/// One item or a list of them. A list of numbers is one item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Inputs {
+    /// In the order given.
+    pub items: Vec<Item>,
+    /// Whether it was one by itself, not in a list.
+    pub alone: bool,
+}
+
+/// How [`Inputs`] look, for the OpenAPI document.
+#[derive(ToSchema)]
+#[schema(as = Inputs)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "read by the derive alone")]
+pub enum InputsSchema {
+    /// A text.
+    Text(String),
+    /// A text as token ids.
+    Ids(Vec<u32>),
+    /// Several texts, or texts as token ids, or objects with a `text` or an `image`.
+    Several(Vec<ItemSchema>),
+}
+
+/// How [`Item`] looks, for the OpenAPI document.
+#[derive(ToSchema)]
+#[schema(as = Item)]
+#[serde(untagged)]
+#[allow(dead_code, reason = "read by the derive alone")]
+pub enum ItemSchema {
+    /// A text.
+    Text(String),
+    /// A text as token ids.
+    Ids(Vec<u32>),
+    /// A text or an image.
+    Object {
+        /// A text.
+        text: Option<String>,
+        /// An image as a `data:` URI, or its bytes in base64.
+        image: Option<String>,
+    },
+}
+
+impl<'de> Deserialize<'de> for Inputs {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Inputs, D::Error> {
+        from.deserialize_any(InputsVisitor)
+    }
+}
+
+struct InputsVisitor;
+
+const WANTED: &str = "a text, a list of texts, a list of token ids, or a list of such lists";
+
+impl<'de> Visitor<'de> for InputsVisitor {
+    type Value = Inputs;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(WANTED)
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Inputs, E> {
+        self.visit_string(text.to_owned())
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Inputs, E> {
+        Ok(Inputs { items: vec![Item::Text(text)], alone: true })
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Inputs, A::Error> {
+        Ok(Inputs { items: vec![object(map)?], alone: true })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Inputs, A::Error> {
+        let (mut items, mut ids) = (Vec::new(), Vec::new());
+        while let Some(part) = seq.next_element::<Part>()? {
+            match part {
+                Part::Id(id) if items.is_empty() => ids.push(id),
+                Part::Item(item) if ids.is_empty() => items.push(item),
+                _ => return Err(de::Error::custom("token ids and other things in one list")),
+            }
+        }
+        match ids.is_empty() {
+            true => Ok(Inputs { items, alone: false }),
+            false => Ok(Inputs { items: vec![Item::Ids(ids)], alone: true }),
+        }
+    }
+}
+
+/// What stands in a list.
+enum Part {
+    Item(Item),
+    Id(u32),
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Part, D::Error> {
+        from.deserialize_any(PartVisitor)
+    }
+}
+
+struct PartVisitor;
+
+impl<'de> Visitor<'de> for PartVisitor {
+    type Value = Part;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a text, a token id, a list of token ids, or an object with a `text` or an `image`")
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<Part, E> {
+        self.visit_string(text.to_owned())
+    }
+
+    fn visit_string<E: de::Error>(self, text: String) -> Result<Part, E> {
+        Ok(Part::Item(Item::Text(text)))
+    }
+
+    fn visit_u64<E: de::Error>(self, id: u64) -> Result<Part, E> {
+        u32::try_from(id).map(Part::Id).map_err(|_| E::custom(format_args!("{id} is no token id")))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Part, A::Error> {
+        let mut ids = Vec::new();
+        while let Some(id) = seq.next_element::<u32>()? {
+            ids.push(id);
+        }
+        Ok(Part::Item(Item::Ids(ids)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Part, A::Error> {
+        object(map).map(Part::Item)
+    }
+}
+
+/// `{"text": …}`, `{"image": …}` or `{"type": "image_url", "image_url": {"url": …}}`.
+fn object<'de, A: MapAccess<'de>>(mut map: A) -> Result<Item, A::Error> {
+    #[derive(Deserialize)]
+    #[serde(deny_unknown_fields)]
+    struct Url {
+        url: String,
+    }
+    let mut found = None;
+    while let Some(key) = map.next_key::<String>()? {
+        let item = match key.as_str() {
+            "text" => Item::Text(map.next_value()?),
+            "image" => Item::Image(map.next_value()?),
+            "image_url" => Item::Image(map.next_value::<Url>()?.url),
+            "type" => {
+                map.next_value::<String>()?;
+                continue;
+            }
+            other => return Err(de::Error::unknown_field(other, &["text", "image", "image_url", "type"])),
+        };
+        if found.replace(item).is_some() {
+            return Err(de::Error::custom("a text and an image in one object; give each its own"));
+        }
+    }
+    found.ok_or_else(|| de::Error::custom("an object without `text` or `image`"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(json: &str) -> Result<Inputs, String> {
+        serde_json::from_str(json).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn every_way_to_write_inputs_is_understood() {
+        let text = |t: &str| Item::Text(t.into());
+        assert_eq!(read(r#""a""#), Ok(Inputs { items: vec![text("a")], alone: true }));
+        assert_eq!(read(r#"["a", "b"]"#), Ok(Inputs { items: vec![text("a"), text("b")], alone: false }));
+        assert_eq!(read("[1, 2]"), Ok(Inputs { items: vec![Item::Ids(vec![1, 2])], alone: true }));
+        let lists = vec![Item::Ids(vec![1]), Item::Ids(vec![2, 3])];
+        assert_eq!(read("[[1], [2, 3]]"), Ok(Inputs { items: lists, alone: false }));
+        assert_eq!(read("[]"), Ok(Inputs { items: vec![], alone: false }));
+        let mixed = vec![Item::Image("data:,".into()), text("a"), Item::Image("x".into())];
+        let json = r#"[{"image": "data:,"}, {"type": "text", "text": "a"}, {"image_url": {"url": "x"}}]"#;
+        assert_eq!(read(json), Ok(Inputs { items: mixed, alone: false }));
+    }
+
+    #[test]
+    fn what_is_no_input_is_refused_in_words() {
+        for (json, why) in [
+            ("1", "a list of token ids"),
+            ("null", "a list of texts"),
+            (r#"["a", 1]"#, "one list"),
+            (r#"[1, "a"]"#, "one list"),
+            ("[-1]", "token id"),
+            ("[4294967296]", "no token id"),
+            ("[[[1]]]", "u32"),
+            (r#"[{"audio": "x"}]"#, "unknown field `audio`"),
+            (r#"[{"text": "a", "image": "b"}]"#, "in one object"),
+            ("[{}]", "without"),
+        ] {
+            let said = read(json).unwrap_err();
+            assert!(said.contains(why), "{json}: {said}");
+        }
+    }
+}

@@ -1,0 +1,4 @@
+//! OpenAI's dialect.
+
+pub mod error;
+pub mod models;

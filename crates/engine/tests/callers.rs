@@ -1,0 +1,152 @@
+//! Who waits for an answer may leave, be late, or fail to listen: that ends their own answer, within a step, and nobody else's.
+
+use sconce_engine::ops::Device;
+use sconce_engine::source::{Options, Reference};
+use sconce_engine::{
+    Caller, DeviceChoice, Error, Event, Finish, Llm, LlmOptions, LoadOptions, Params, Request, Result, Start,
+};
+use sconce_testkit::materialize;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+/// A Llama with a context of 128 tokens, in pages of 16.
+fn load(sequences: usize) -> Llm {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    let source = Options::from_env().expect("a home for caches");
+    let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
+    let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
+    Llm::load(&reference, &options, &LlmOptions { sequences, ..LlmOptions::default() }, &()).expect("a model")
+}
+
+fn request(prompt: usize, most: usize, n: u32) -> Request {
+    let params = Params { temperature: 0.0, n, logit_bias: [(350, 100.0)].into(), ..Params::default() };
+    let start = Start::Tokens((0..prompt as u32).map(|i| i % 50 + 5).collect());
+    Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
+}
+
+fn start(llm: &Llm, request: &Request, caller: &Caller) -> Receiver<Result<Event>> {
+    let (events, inbox) = channel();
+    llm.start(request, caller, move |event| drop(events.send(event))).expect("a start");
+    inbox
+}
+
+/// Until nothing is under way.
+fn idle(llm: &Llm) -> sconce_engine::Activity {
+    let begun = Instant::now();
+    loop {
+        let now = llm.activity();
+        if (now.running, now.waiting) == (0, 0) {
+            return now;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{now:?}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+#[test]
+fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
+    let llm = load(8);
+    let caller = Caller::default();
+    let (events, inbox) = channel();
+    let request = Request { echo: true, ..request(40, 10, 3) };
+    let started = llm.start(&request, &caller, move |event| drop(events.send(event))).expect("a start");
+    assert_eq!((started.prompt_tokens, started.answers), (40, 3));
+    let all: Vec<Event> = inbox.iter().map(|event| event.expect("an event")).collect();
+    assert!(matches!(all[0], Event::Begun { cached_tokens: 0 }), "{:?}", all[0]);
+    assert_eq!(all.iter().filter(|event| matches!(event, Event::Begun { .. })).count(), 1);
+    for (i, event) in all[1..4].iter().enumerate() {
+        assert!(matches!(event, Event::Text { answer, picks, .. } if *answer == i && picks.is_empty()), "{event:?}");
+    }
+    assert_eq!(all.iter().filter(|e| matches!(e, Event::End { finish: Finish::Length, .. })).count(), 3);
+    let picks = all.iter().map(|e| if let Event::Text { picks, .. } = e { picks.len() } else { 0 });
+    assert_eq!(picks.sum::<usize>(), 30);
+    let times = caller.times();
+    assert!(times.inference > Duration::ZERO && times.queue > Duration::ZERO, "{times:?}");
+    // Once more: two whole pages of the prompt are in the cache.
+    let again = start(&llm, &Request { echo: false, ..request }, &caller);
+    assert_eq!(again.recv().expect("an event").expect("a beginning"), Event::Begun { cached_tokens: 32 });
+    again.iter().for_each(|event| drop(event.expect("an event")));
+    let now = idle(&llm);
+    assert_eq!((now.prompt_tokens, now.generated_tokens), (80, 60), "{now:?}");
+    assert_eq!((now.prefix_queries, now.prefix_hits, now.cache_used), (80, 32, 0.0), "{now:?}");
+}
+
+#[test]
+fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
+    let llm = load(1);
+    let (first, second) = (Caller::default(), Caller::default());
+    // One runs, one waits for its seat; the sink of the first waits for us, so that both are still there when we speak.
+    let (go, wait) = channel::<()>();
+    let (events, running) = channel();
+    let slow = move |event| {
+        let _ = wait.recv();
+        drop(events.send(event));
+    };
+    llm.start(&request(20, 100, 1), &first, slow).expect("a start");
+    let waiting = start(&llm, &request(20, 100, 1), &second);
+    let late = start(&llm, &request(20, 100, 1), &Caller::new(Some(Instant::now() + Duration::from_millis(20))));
+    go.send(()).expect("a sink");
+    assert!(matches!(running.recv(), Ok(Ok(Event::Begun { .. }))));
+    second.cancel();
+    std::thread::sleep(Duration::from_millis(30));
+    (0..3).for_each(|_| go.send(()).expect("a sink"));
+    assert!(matches!(waiting.recv(), Ok(Err(Error::Cancelled))), "it waited, and never began");
+    assert!(waiting.recv().is_err(), "the sink is gone");
+    let said = late.recv().expect("an event").unwrap_err();
+    assert!(matches!(said, Error::Late { .. }) && said.to_string().contains("0.0 s"), "{said}");
+    first.cancel();
+    drop(go);
+    let rest: Vec<Result<Event>> = running.iter().collect();
+    assert!(matches!(rest.last(), Some(Err(Error::Cancelled))), "{:?}", rest.last());
+    assert!(rest.len() < 20, "{} events behind the cancellation", rest.len());
+    let now = idle(&llm);
+    assert_eq!(now.cache_used, 0.0);
+    assert!(now.generated_tokens < 20, "{now:?}");
+    // Who comes cancelled is not even read.
+    let mut heard = 0;
+    let told = llm.start(&request(20, 100, 1), &first, move |_| {
+        heard += 1;
+        panic!("heard {heard}");
+    });
+    assert!(matches!(told, Err(Error::Cancelled)));
+    assert_eq!(start(&llm, &request(20, 5, 1), &Caller::default()).iter().filter(Result::is_err).count(), 0);
+}
+
+#[test]
+fn a_sink_that_panics_ends_its_own_answer_alone() {
+    let llm = load(4);
+    let other = start(&llm, &request(30, 60, 1), &Caller::default());
+    let (dropped, seen) = channel::<()>();
+    let mut heard = 0;
+    let poisoned = move |_: Result<Event>| {
+        let _alive = &dropped;
+        heard += 1;
+        assert!(heard < 3, "this sink has had enough");
+    };
+    llm.start(&request(30, 90, 2), &Caller::default(), poisoned).expect("a start");
+    assert!(seen.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is ever sent");
+    let events: Vec<Result<Event>> = other.iter().collect();
+    assert!(matches!(events.last(), Some(Ok(Event::End { .. }))), "{:?}", events.last());
+    assert_eq!(idle(&llm).cache_used, 0.0);
+}
+
+#[test]
+fn a_sink_may_hold_the_last_handle_of_the_model() {
+    let llm = std::sync::Arc::new(load(4));
+    let (events, inbox) = channel();
+    let held = llm.clone();
+    let sink = move |event| {
+        let _held = &held;
+        drop(events.send(event));
+    };
+    llm.start(&request(30, 60, 1), &Caller::default(), sink).expect("a start");
+    drop(llm);
+    let begun = Instant::now();
+    while let Ok(event) = inbox.recv_timeout(Duration::from_secs(60)) {
+        event.expect("an event");
+    }
+    assert!(begun.elapsed() < Duration::from_secs(60), "the sink is dropped with its last event");
+}

@@ -1,0 +1,75 @@
+//! What a client asks, as JSON: bounded, and every field that had no effect is told.
+
+use crate::app::App;
+use crate::error::{Fault, FaultKind};
+use crate::trail::Trail;
+use axum::body::{Body, HttpBody};
+use axum::extract::{FromRequest, Request};
+use axum::http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use serde::de::DeserializeOwned;
+use std::sync::Arc;
+
+/// A body that was read and understood.
+pub struct Asked<T> {
+    /// What it says.
+    pub body: T,
+    /// Of the request.
+    pub trail: Arc<Trail>,
+}
+
+impl<T: DeserializeOwned> FromRequest<Arc<App>> for Asked<T> {
+    type Rejection = Fault;
+
+    async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, Fault> {
+        let (bytes, trail) = body(request, app).await?;
+        Ok(Asked { body: understood(&bytes, &trail)?, trail })
+    }
+}
+
+/// The bytes of a body that calls itself JSON.
+pub(crate) async fn body(request: Request, app: &App) -> Result<(Vec<u8>, Arc<Trail>), Fault> {
+    let trail = request.extensions().get::<Arc<Trail>>().cloned().unwrap_or_else(|| Trail::new(request.headers()));
+    let media = request.headers().get(CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    let kind = media.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
+    if kind != "application/json" && !(kind.starts_with("application/") && kind.ends_with("+json")) {
+        let what = format!("the body must be JSON and say so: `Content-Type: application/json`, not `{kind}`");
+        return Err(Fault::new(FaultKind::Media, what));
+    }
+    let limit = app.config.payload_limit;
+    let too_large = || {
+        let what = format!("the body is larger than {limit} bytes; send less at once, or raise --payload-limit");
+        Fault::new(FaultKind::TooLarge, what)
+    };
+    let body: Body = request.into_body();
+    // Said beforehand, it need not be read to be refused.
+    if body.size_hint().lower() > limit as u64 {
+        return Err(too_large());
+    }
+    let read = Limited::new(body, limit).collect();
+    let read = match app.config.request_timeout {
+        None => read.await,
+        Some(patience) => tokio::time::timeout(patience, read).await.map_err(|_| {
+            Fault::new(FaultKind::Slow, format!("the body did not come within {} s", patience.as_secs_f64()))
+        })?,
+    };
+    match read {
+        Ok(collected) => Ok((collected.to_bytes().into(), trail)),
+        Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
+        Err(e) => Err(Fault::invalid(format!("the body could not be read: {e}"))),
+    }
+}
+
+/// JSON as a `T`. Fields that `T` does not have are noted in the trail.
+pub(crate) fn understood<T: DeserializeOwned>(bytes: &[u8], trail: &Trail) -> Result<T, Fault> {
+    let mut json = serde_json::Deserializer::from_slice(bytes);
+    let read = serde_ignored::deserialize(&mut json, |path| trail.ignored(&path.to_string()))
+        .and_then(|read| json.end().map(|()| read));
+    read.map_err(|e| {
+        let fault = Fault::invalid(format!("the body is not what this path takes: {e}"));
+        match e.to_string().split_once("field `").and_then(|(_, rest)| rest.split_once('`')) {
+            Some((field, _)) => fault.at(field),
+            None => fault,
+        }
+    })
+}

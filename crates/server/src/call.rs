@@ -1,0 +1,156 @@
+//! What every request to a model goes through: a lease, a permit, a deadline, and one record of how it went.
+//!
+//! A call is cancelled when it is dropped, which is what happens to it when a client goes away: axum drops the handler's future.
+//! The permit and the lease are given back when the work itself has ended, so that what still runs is still counted. An answer that
+//! streams keeps its call with whatever makes the events, not with whatever sends them: a client that reads slowly then holds
+//! nothing but its own events.
+
+use crate::answer::{Answer, Compute};
+use crate::app::App;
+use crate::caller::Caller;
+use crate::error::{Fault, FaultKind};
+use crate::house::Lease;
+use crate::served::Served;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// What a request was about, in numbers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens read.
+    pub tokens: usize,
+    /// Characters read.
+    pub characters: usize,
+}
+
+/// Work for one request. Dropping it cancels what is not done.
+pub struct Call {
+    inner: Arc<Inner>,
+    deadline: Option<Instant>,
+}
+
+struct Inner {
+    app: Arc<App>,
+    method: &'static str,
+    begun: Instant,
+    caller: Caller,
+    outcome: Mutex<Outcome>,
+    lease: Lease,
+    _permit: OwnedSemaphorePermit,
+}
+
+/// How it went.
+enum Outcome {
+    Open,
+    Done(Usage),
+    Failed(FaultKind),
+}
+
+impl Call {
+    pub(crate) fn new(
+        app: &Arc<App>,
+        method: &'static str,
+        begun: Instant,
+        lease: Lease,
+        permit: OwnedSemaphorePermit,
+    ) -> Call {
+        let deadline = app.config.request_timeout.map(|timeout| begun + timeout);
+        let outcome = Mutex::new(Outcome::Open);
+        app.metrics.begin(method);
+        let caller = Caller::new(deadline);
+        let inner = Inner { app: app.clone(), method, begun, caller, outcome, lease, _permit: permit };
+        Call { inner: Arc::new(inner), deadline }
+    }
+
+    /// The model.
+    pub fn served(&self) -> &Served {
+        self.inner.lease.served()
+    }
+
+    /// On whose behalf the engine is to work.
+    pub fn caller(&self) -> &Caller {
+        &self.inner.caller
+    }
+
+    /// Until when.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.deadline
+    }
+
+    /// Runs blocking work on a thread for such, and waits for it, at most until the deadline.
+    pub async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Served, &Caller) -> Result<T, Fault> + Send + 'static,
+    ) -> Result<T, Fault> {
+        let inner = self.inner.clone();
+        let task = tokio::task::spawn_blocking(move || {
+            if inner.caller.is_cancelled() {
+                return Err(Fault::new(FaultKind::Cancelled, "nobody waits for it any more"));
+            }
+            work(inner.lease.served(), &inner.caller)
+        });
+        let ended = match self.deadline {
+            None => task.await,
+            Some(deadline) => match tokio::time::timeout_at(deadline.into(), task).await {
+                Ok(ended) => ended,
+                Err(_) => {
+                    self.inner.caller.cancel();
+                    return Err(self.failed(self.late()));
+                }
+            },
+        };
+        let result = ended.unwrap_or_else(|e| {
+            // The panic has been logged where it happened; a client gets no more than that there was one.
+            tracing::error!(method = self.inner.method, "a request's work panicked: {e}");
+            Err(Fault::new(FaultKind::Internal, "internal error, please report it; only this request failed"))
+        });
+        result.map_err(|fault| self.failed(fault))
+    }
+
+    fn late(&self) -> Fault {
+        let allowed = self.inner.app.config.request_timeout.unwrap_or_default().as_secs_f64();
+        Fault::new(FaultKind::Late, format!("it took longer than {allowed} s, which is the most (--request-timeout)"))
+    }
+
+    /// Records that it failed, unless something was recorded before.
+    pub fn failed(&self, fault: Fault) -> Fault {
+        let mut outcome = self.inner.outcome.lock().unwrap_or_else(PoisonError::into_inner);
+        if matches!(*outcome, Outcome::Open) {
+            *outcome = Outcome::Failed(fault.kind);
+        }
+        fault
+    }
+
+    /// Records that it went well.
+    pub fn done(&self, usage: Usage) {
+        *self.inner.outcome.lock().unwrap_or_else(PoisonError::into_inner) = Outcome::Done(usage);
+    }
+
+    /// Records that it went well, and tells what it cost.
+    pub fn answer<T>(&self, body: T, usage: Usage) -> Answer<T> {
+        self.done(usage);
+        let (total, times) = (self.inner.begun.elapsed(), self.inner.caller.times());
+        Answer { body, compute: Compute { usage, total, times } }
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        self.inner.caller.cancel();
+    }
+}
+
+impl Drop for Inner {
+    /// Once, whatever happened.
+    fn drop(&mut self) {
+        let outcome = std::mem::replace(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner), Outcome::Open);
+        let took: Duration = self.begun.elapsed();
+        let metrics = &self.app.metrics;
+        match outcome {
+            Outcome::Done(usage) => metrics.done(self.method, usage, took, self.caller.times()),
+            Outcome::Failed(kind) => metrics.failed(self.method, kind),
+            Outcome::Open => metrics.failed(self.method, FaultKind::Cancelled),
+        }
+    }
+}

@@ -1,0 +1,30 @@
+//! What no dialect owns: whether we are well, and what is counted.
+
+use crate::app::App;
+use crate::error::Fault;
+use axum::extract::State;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(health)).routes(routes!(ping)).routes(routes!(metrics))
+}
+
+/// Whether every model is there.
+#[utoipa::path(get, path = "/health", responses((status = 200, description = "Every model is there")))]
+async fn health(State(app): State<Arc<App>>) -> Result<(), Fault> {
+    app.house.ready()
+}
+
+/// The same.
+#[utoipa::path(get, path = "/ping", responses((status = 200, description = "Every model is there")))]
+async fn ping(State(app): State<Arc<App>>) -> Result<(), Fault> {
+    app.house.ready()
+}
+
+/// What is counted, for Prometheus.
+#[utoipa::path(get, path = "/metrics", responses((status = 200, description = "Counters", body = String)))]
+async fn metrics(State(app): State<Arc<App>>) -> String {
+    app.metrics.text()
+}

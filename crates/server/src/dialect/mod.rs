@@ -1,0 +1,31 @@
+//! The dialects: one file each. A dialect's `routes` are documented as they are added, so that no path is there without its page.
+
+pub mod common;
+pub mod openai;
+pub mod tei;
+
+use crate::app::App;
+use crate::{layers, openapi};
+use axum::Router;
+use axum::middleware::{from_fn, from_fn_with_state};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+
+/// Every dialect on one router.
+pub(crate) fn router(app: &Arc<App>) -> Router {
+    let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
+        .merge(common::routes())
+        .merge(openai::routes())
+        .merge(tei::routes())
+        .split_for_parts();
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&document));
+    let router = router
+        .fallback(layers::no_route)
+        .method_not_allowed_fallback(layers::no_method)
+        .layer(from_fn_with_state(app.clone(), layers::key));
+    let router = match &app.config.cors_origins[..] {
+        [] => router,
+        origins => router.layer(layers::cors(origins)),
+    };
+    router.layer(from_fn(layers::around)).with_state(app.clone())
+}

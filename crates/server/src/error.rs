@@ -1,0 +1,298 @@
+//! What can go wrong with a request, once; each dialect words it in its own shape.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sconce_api::{openai, tei};
+use sconce_engine::Error as EngineError;
+use serde_json::{Value, json};
+use std::fmt;
+use std::time::Duration;
+
+/// Whose shapes an answer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dialect {
+    /// text-embeddings-inference.
+    Tei,
+    /// OpenAI.
+    OpenAi,
+    /// Cohere's and Jina's rerank.
+    Cohere,
+    /// A pool's member.
+    Worker,
+}
+
+impl Dialect {
+    /// The one that a path belongs to, be there a route or not.
+    pub fn of(path: &str) -> Dialect {
+        match path {
+            "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
+            "/execute" | "/cancel" | "/shutdown" | "/v1/ready" | "/v1/loading/progress" | "/v1/capabilities" => {
+                Dialect::Worker
+            }
+            path if path.starts_with("/v1/") || path.starts_with("/v2/") => Dialect::OpenAi,
+            _ => Dialect::Tei,
+        }
+    }
+}
+
+/// What kind of thing went wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The request is malformed, or a field has a value that cannot be honoured.
+    Invalid,
+    /// Nothing was given to work on.
+    Empty,
+    /// A text could not be read.
+    Tokenizer,
+    /// More inputs than one request may have.
+    TooMany,
+    /// A text is longer than the model can take.
+    TooLong,
+    /// The body is larger than is allowed.
+    TooLarge,
+    /// The body is not JSON by its own account.
+    Media,
+    /// No such path.
+    NoRoute,
+    /// The path is there, not for this method.
+    Method,
+    /// No such model.
+    NoModel,
+    /// The model is there, and cannot do this.
+    Unfit,
+    /// No key, or a wrong one.
+    Unauthorized,
+    /// Not from there.
+    Forbidden,
+    /// Something else stands against it now.
+    Conflict,
+    /// Too much is asked at once.
+    Overloaded,
+    /// The model is being loaded.
+    Loading,
+    /// The model or server cannot serve.
+    Unhealthy,
+    /// It would not fit.
+    Memory,
+    /// The model failed.
+    Backend,
+    /// A bug of ours.
+    Internal,
+    /// It took longer than it may.
+    Late,
+    /// The body took longer to come than it may.
+    Slow,
+    /// Nobody waits any more.
+    Cancelled,
+}
+
+/// Why a request has no other answer.
+#[derive(Clone, Debug)]
+pub struct Fault {
+    /// What kind of thing.
+    pub kind: FaultKind,
+    /// In words: what, where, and what to do next.
+    pub message: String,
+    /// The field at fault.
+    pub param: Option<String>,
+    /// One word, where a client may look for it.
+    pub code: Option<&'static str>,
+    /// When to come again.
+    pub retry_after: Option<Duration>,
+    /// What else the body tells, by key.
+    pub details: Option<Value>,
+}
+
+impl Fault {
+    /// Of this kind.
+    pub fn new(kind: FaultKind, message: impl Into<String>) -> Fault {
+        Fault { kind, message: message.into(), param: None, code: None, retry_after: None, details: None }
+    }
+
+    /// A request that cannot be: the commonest kind.
+    pub fn invalid(message: impl Into<String>) -> Fault {
+        Fault::new(FaultKind::Invalid, message)
+    }
+
+    /// The same, with the field at fault.
+    pub fn at(self, param: &str) -> Fault {
+        Fault { param: Some(param.to_owned()), ..self }
+    }
+
+    /// The same, with a word for programs.
+    pub fn code(self, code: &'static str) -> Fault {
+        Fault { code: Some(code), ..self }
+    }
+
+    /// The same, with a time to come again.
+    pub fn retry_after(self, after: Duration) -> Fault {
+        Fault { retry_after: Some(after), ..self }
+    }
+
+    /// The same, with more to tell.
+    pub fn details(self, details: Value) -> Fault {
+        Fault { details: Some(details), ..self }
+    }
+
+    /// The status, which the dialects differ in.
+    pub fn status(&self, dialect: Dialect) -> StatusCode {
+        use FaultKind as K;
+        let tei = dialect == Dialect::Tei;
+        match self.kind {
+            K::Invalid | K::Tokenizer | K::TooLong | K::Unfit if tei => StatusCode::UNPROCESSABLE_ENTITY,
+            K::TooMany if tei => StatusCode::PAYLOAD_TOO_LARGE,
+            K::Backend if tei => StatusCode::FAILED_DEPENDENCY,
+            K::Invalid | K::Empty | K::Tokenizer | K::TooMany | K::TooLong | K::Unfit => StatusCode::BAD_REQUEST,
+            K::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            K::Media => StatusCode::UNSUPPORTED_MEDIA_TYPE,
+            K::NoRoute | K::NoModel => StatusCode::NOT_FOUND,
+            K::Method => StatusCode::METHOD_NOT_ALLOWED,
+            K::Unauthorized => StatusCode::UNAUTHORIZED,
+            K::Forbidden => StatusCode::FORBIDDEN,
+            K::Conflict => StatusCode::CONFLICT,
+            K::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+            K::Loading | K::Unhealthy | K::Memory => StatusCode::SERVICE_UNAVAILABLE,
+            K::Backend | K::Internal => StatusCode::INTERNAL_SERVER_ERROR,
+            K::Late => StatusCode::GATEWAY_TIMEOUT,
+            K::Slow => StatusCode::REQUEST_TIMEOUT,
+            // Nobody reads it; the number is for logs, as nginx has it.
+            K::Cancelled => StatusCode::from_u16(499).unwrap_or(StatusCode::BAD_REQUEST),
+        }
+    }
+
+    /// As the dialect words it.
+    pub fn worded(&self, dialect: Dialect) -> Response {
+        let status = self.status(dialect);
+        let mut body = match dialect {
+            Dialect::Tei => {
+                json!(tei::ErrorResponse { error: self.message.clone(), error_type: self.tei_type() })
+            }
+            Dialect::OpenAi => json!(openai::error::ErrorResponse {
+                error: openai::error::ErrorBody {
+                    message: self.message.clone(),
+                    kind: self.openai_type().into(),
+                    param: self.param.clone(),
+                    code: self.word().map(Into::into),
+                }
+            }),
+            Dialect::Cohere => json!({"message": self.message}),
+            Dialect::Worker => {
+                json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
+            }
+        };
+        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, &self.details) {
+            body.extend(details.clone());
+        }
+        let mut response = (status, Json(body)).into_response();
+        if let Some(after) = self.retry_after {
+            let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
+            response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.kind == FaultKind::Unauthorized {
+            response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+        }
+        response
+    }
+
+    /// Whether the same request may succeed later, as it is.
+    pub fn is_retriable(&self) -> bool {
+        use FaultKind as K;
+        matches!(self.kind, K::Overloaded | K::Loading | K::Unhealthy | K::Late | K::Memory)
+    }
+
+    /// TEI's word for it; also the label of its metrics.
+    pub fn tei_type(&self) -> tei::ErrorType {
+        use FaultKind as K;
+        use tei::ErrorType as T;
+        match self.kind {
+            K::Empty => T::Empty,
+            K::Tokenizer => T::Tokenizer,
+            K::Overloaded => T::Overloaded,
+            K::Loading | K::Unhealthy | K::Memory => T::Unhealthy,
+            K::Unauthorized | K::Forbidden => T::Unauthorized,
+            K::NoRoute | K::NoModel => T::NotFound,
+            K::Backend | K::Internal | K::Late | K::Cancelled => T::Backend,
+            K::Invalid
+            | K::TooMany
+            | K::TooLong
+            | K::TooLarge
+            | K::Media
+            | K::Method
+            | K::Unfit
+            | K::Conflict
+            | K::Slow => T::Validation,
+        }
+    }
+
+    fn openai_type(&self) -> &'static str {
+        use FaultKind as K;
+        match self.kind {
+            K::Unauthorized => "authentication_error",
+            K::Forbidden => "permission_error",
+            K::NoModel | K::NoRoute => "not_found_error",
+            K::Overloaded => "rate_limit_error",
+            K::Loading | K::Unhealthy | K::Memory => "service_unavailable_error",
+            K::Backend | K::Internal | K::Late | K::Cancelled => "server_error",
+            _ => "invalid_request_error",
+        }
+    }
+
+    fn word(&self) -> Option<&'static str> {
+        use FaultKind as K;
+        self.code.or(match self.kind {
+            K::Unauthorized => Some("invalid_api_key"),
+            K::NoModel => Some("model_not_found"),
+            K::TooLong => Some("context_length_exceeded"),
+            K::Overloaded => Some("rate_limit_exceeded"),
+            K::Loading => Some("model_loading"),
+            K::Memory => Some("insufficient_memory"),
+            K::Late => Some("timeout"),
+            _ => None,
+        })
+    }
+
+    fn worker_code(&self) -> &'static str {
+        use FaultKind as K;
+        self.code.unwrap_or(match self.kind {
+            K::Unauthorized => "INVALID_API_KEY",
+            K::Memory => "INSUFFICIENT_VRAM",
+            K::Overloaded | K::Loading | K::Unhealthy => "WORKER_UNHEALTHY",
+            K::Late => "INFERENCE_TIMEOUT",
+            K::Cancelled => "CANCELLED",
+            K::Backend | K::Internal => "INTERNAL",
+            _ => "INVALID_REQUEST",
+        })
+    }
+}
+
+/// The layer around every handler words it (see [`crate::layers`]); until then the answer only carries it.
+impl IntoResponse for Fault {
+    fn into_response(self) -> Response {
+        let mut response = StatusCode::INTERNAL_SERVER_ERROR.into_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl From<EngineError> for Fault {
+    fn from(e: EngineError) -> Fault {
+        let kind = match &e {
+            EngineError::Text { .. } => FaultKind::Tokenizer,
+            EngineError::Input(_) | EngineError::Image { .. } | EngineError::Template(_) | EngineError::Format(_) => {
+                FaultKind::Invalid
+            }
+            EngineError::Memory { .. } => FaultKind::Memory,
+            EngineError::Stopped { .. } => FaultKind::Unhealthy,
+            EngineError::Panicked { .. } => FaultKind::Internal,
+            _ => FaultKind::Backend,
+        };
+        Fault::new(kind, e.to_string())
+    }
+}

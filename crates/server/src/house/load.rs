@@ -1,0 +1,165 @@
+//! Loading, at the start and at run time.
+
+use super::{Entry, Gauge, House, ModelSpec, State, Unloaded, retire};
+use crate::error::{Fault, FaultKind};
+use crate::served::{Role, Served, Task};
+use sconce_engine::source::{Progress, Reference, resolve};
+use sconce_engine::{Kind, Plan, plan};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+impl House {
+    /// Adds a model and begins to load it. One of the same name that is there already is an error, unless it failed or was unloaded.
+    pub fn load(self: &Arc<Self>, spec: ModelSpec) -> Result<Arc<Gauge>, Fault> {
+        let mut entries = self.entries();
+        if let Some(other) = entries.iter().find(|e| e.spec.id != spec.id && e.spec.is_called(&spec.id)) {
+            let what = format!("`{}` is another name of the model `{}`", spec.id, other.spec.id);
+            return Err(Fault::new(FaultKind::Conflict, what).at("name"));
+        }
+        match entries.iter_mut().find(|e| e.spec.id == spec.id) {
+            None => {
+                let state = State::Unloaded { why: Unloaded::Asked };
+                entries.push(Entry { spec, state, leases: 0, used: Instant::now() });
+                let last = entries.len() - 1;
+                Ok(self.start(&mut entries[last]))
+            }
+            Some(entry) if matches!(entry.state, State::Loading(_) | State::Ready(_)) => {
+                let what = format!("the model `{}` is there already; unload it first, or give another name", spec.id);
+                Err(Fault::new(FaultKind::Conflict, what).at("name"))
+            }
+            Some(entry) => {
+                entry.spec = spec;
+                Ok(self.start(entry))
+            }
+        }
+    }
+
+    /// Begins to load what an entry asks for, on a thread of its own.
+    pub(super) fn start(self: &Arc<Self>, entry: &mut Entry) -> Arc<Gauge> {
+        let gauge = Arc::new(Gauge::new(&entry.spec.id));
+        entry.state = State::Loading(gauge.clone());
+        let (house, spec, told) = (self.clone(), entry.spec.clone(), gauge.clone());
+        let body = move || {
+            let begun = Instant::now();
+            let made = catch_unwind(AssertUnwindSafe(|| house.make(&spec, &told)));
+            let made = made.unwrap_or_else(|_| Err("internal error while loading, please report it".into()));
+            match &made {
+                Ok(served) => {
+                    let plan = served.task.loaded().plan();
+                    let seconds = begun.elapsed().as_secs_f64();
+                    tracing::info!(model = spec.id, task = %served.role, device = %plan.device, dtype = %plan.dtype,
+                        seconds, "ready");
+                }
+                Err(why) => tracing::error!(model = spec.id, "cannot be loaded: {why}"),
+            }
+            house.settle(&spec.id, &told, made);
+        };
+        if let Err(e) = std::thread::Builder::new().name(format!("load {}", entry.spec.id)).spawn(body) {
+            entry.state = State::Failed { why: format!("no thread to load it on: {e}") };
+        }
+        self.changed();
+        gauge
+    }
+
+    /// Puts what came of loading where it belongs, unless the entry has moved on meanwhile.
+    fn settle(&self, id: &str, gauge: &Arc<Gauge>, made: Result<Served, String>) {
+        let mut left = None;
+        {
+            let mut entries = self.entries();
+            let mine =
+                |e: &&mut Entry| e.spec.id == id && matches!(&e.state, State::Loading(now) if Arc::ptr_eq(now, gauge));
+            match (entries.iter_mut().find(mine), made) {
+                (Some(entry), Ok(served)) => {
+                    entry.used = Instant::now();
+                    entry.state = State::Ready(Arc::new(served));
+                }
+                (Some(entry), Err(why)) => entry.state = State::Failed { why },
+                (None, made) => left = made.ok(),
+            }
+        }
+        self.changed();
+        if let Some(served) = left {
+            retire(Arc::new(served));
+        }
+    }
+
+    /// Finds, plans, makes room for, and loads a model.
+    fn make(&self, spec: &ModelSpec, gauge: &Gauge) -> Result<Served, String> {
+        let say = |e: &dyn std::fmt::Display| e.to_string();
+        gauge.stage("finding its files");
+        let reference: Reference = spec.reference.parse().map_err(|e| say(&e))?;
+        let files = resolve(&reference, &spec.load.source, gauge).map_err(|e| say(&e))?;
+        gauge.note(&format!("files: {}", files.origin));
+        gauge.stage("planning");
+        let root = files.root();
+        let kind = match spec.role {
+            Some(Role::Of(kind)) => kind,
+            Some(Role::Rerank) => Kind::Classify,
+            None => Kind::of(root).map_err(|e| say(&e))?,
+        };
+        let (devices, _) = spec.load.device.candidates(spec.load.fallback);
+        let device = *devices.first().ok_or("there is no device to run on")?;
+        // A language model that is asked for a score has no plan by that name; its room is not counted.
+        let planned: Option<Plan> = match plan(root, kind, device, &spec.load) {
+            Ok(plan) => Some(plan),
+            Err(_) if spec.role == Some(Role::Rerank) => None,
+            Err(e) => return Err(say(&e)),
+        };
+        let one_score = planned.as_ref().is_some_and(|p| p.dimension == 1);
+        let role = spec.role.unwrap_or(match kind {
+            Kind::Classify if one_score => Role::Rerank,
+            kind => Role::Of(kind),
+        });
+        let bytes = planned.map_or(0, |p| p.weights.saturating_add(p.workspace).saturating_add(p.cache));
+        let room = self.make_room(bytes)?;
+        gauge.stage("loading");
+        let task = Task::load(role, &reference, &spec.load, &spec.llm, gauge).map_err(|e| say(&e))?;
+        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), _room: room })
+    }
+
+    /// Room for `bytes` more in the budget. Models that nobody uses go, those unused the longest first.
+    fn make_room(&self, bytes: u64) -> Result<super::Room, String> {
+        let most = self.most_bytes.unwrap_or(u64::MAX);
+        loop {
+            if let Some(room) = self.budget.take(bytes, most) {
+                return Ok(room);
+            }
+            if bytes > most || !self.evict_oldest() {
+                let mib = |n: u64| n / (1 << 20);
+                return Err(format!(
+                    "it needs {} MiB, {} MiB of the budget of {} MiB are taken, and no model is idle; unload one, or raise \
+                     --memory-budget",
+                    mib(bytes),
+                    mib(self.budget.taken()),
+                    mib(most)
+                ));
+            }
+        }
+    }
+
+    /// Lets the model go that nobody uses and nobody used the longest.
+    fn evict_oldest(&self) -> bool {
+        let served = {
+            let mut entries = self.entries();
+            let idle = entries.iter_mut().filter(|e| e.leases == 0 && matches!(e.state, State::Ready(_)));
+            let Some(entry) = idle.min_by_key(|e| e.used) else { return false };
+            tracing::info!(model = entry.spec.id, "evicted: another model needs its room");
+            entry.take(Unloaded::Rest)
+        };
+        self.changed();
+        // Here, not on another thread: its room must be free when we look again.
+        drop(served);
+        true
+    }
+}
+
+impl Entry {
+    /// Takes the model out, if it is there.
+    pub(super) fn take(&mut self, why: Unloaded) -> Option<Arc<Served>> {
+        match std::mem::replace(&mut self.state, State::Unloaded { why }) {
+            State::Ready(served) => Some(served),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! The models: which there are, which are loaded, who uses them.
+//!
+//! One mutex guards the list; nothing under it waits. A model is loaded on a thread of its own while others go on serving.
+//! A [`Lease`] keeps a model where it is: one that is leased is never evicted, and one that was unloaded while it was leased
+//! goes when the last lease does.
+
+mod budget;
+mod gauge;
+mod load;
+mod spec;
+
+pub use budget::Room;
+pub use gauge::Gauge;
+pub use spec::ModelSpec;
+
+use crate::error::{Fault, FaultKind};
+use crate::served::{Role, Served, Want};
+use budget::Budget;
+use serde_json::json;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// When to ask again for a model that is being loaded.
+const LOADING_RETRY: Duration = Duration::from_secs(2);
+
+/// All models.
+pub struct House {
+    entries: Mutex<Vec<Entry>>,
+    /// Counts changes of state, for those who wait for one.
+    changes: watch::Sender<u64>,
+    budget: Budget,
+    most_bytes: Option<u64>,
+}
+
+struct Entry {
+    spec: ModelSpec,
+    state: State,
+    leases: usize,
+    used: Instant,
+}
+
+enum State {
+    Loading(Arc<Gauge>),
+    Ready(Arc<Served>),
+    Failed { why: String },
+    Unloaded { why: Unloaded },
+}
+
+/// Why a model is not there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Unloaded {
+    /// Somebody said so; only somebody brings it back.
+    Asked,
+    /// Nobody used it, or another needed its room: the next request brings it back.
+    Rest,
+}
+
+/// How it stands with a model.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Standing {
+    /// Being loaded.
+    Loading(sconce_api::admin::Progress),
+    /// Serving.
+    Ready,
+    /// It could not be loaded.
+    Failed(String),
+    /// Not in memory; `returns` on the next request.
+    Unloaded {
+        /// Whether the next request brings it back.
+        returns: bool,
+    },
+}
+
+/// A model in a list.
+#[derive(Clone)]
+pub struct Shown {
+    /// As it was asked for.
+    pub spec: ModelSpec,
+    /// How it stands.
+    pub standing: Standing,
+    /// Requests that hold it.
+    pub leases: usize,
+    /// The model, where it is loaded.
+    pub served: Option<Arc<Served>>,
+}
+
+impl House {
+    pub(crate) fn new(most_bytes: Option<u64>) -> Arc<House> {
+        let changes = watch::Sender::new(0);
+        Arc::new(House { entries: Mutex::default(), changes, budget: Budget::default(), most_bytes })
+    }
+
+    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
+        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn changed(&self) {
+        self.changes.send_modify(|n| *n += 1);
+    }
+
+    /// Tells of every change of a model's state.
+    pub fn changes(&self) -> watch::Receiver<u64> {
+        self.changes.subscribe()
+    }
+
+    /// A model that can do what is wanted: by name, or the first there is.
+    pub fn lease(self: &Arc<Self>, name: Option<&str>, want: Want) -> Result<Lease, Fault> {
+        let mut entries = self.entries();
+        let Some(i) = find(&entries, name, want) else {
+            return Err(match name {
+                Some(name) => {
+                    let known: Vec<&str> = entries.iter().map(|e| e.spec.id.as_str()).collect();
+                    let what = format!("there is no model `{name}` here; there is: {}", known.join(", "));
+                    Fault::new(FaultKind::NoModel, what).at("model")
+                }
+                None => Fault::new(FaultKind::Unfit, format!("no model here {}", want.words())).at("model"),
+            });
+        };
+        let entry = &mut entries[i];
+        match &entry.state {
+            State::Ready(served) if want.fits(&served.task) => {
+                let served = served.clone();
+                entry.leases += 1;
+                entry.used = Instant::now();
+                Ok(Lease { house: self.clone(), served: Some(served) })
+            }
+            State::Ready(served) => Err(served.unfit(want)),
+            State::Loading(gauge) => Err(loading(gauge)),
+            State::Failed { why } => {
+                let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
+                Err(Fault::new(FaultKind::Unhealthy, what))
+            }
+            State::Unloaded { why: Unloaded::Asked } => {
+                let what = format!("the model `{}` was unloaded; POST /v1/models/load brings it back", entry.spec.id);
+                Err(Fault::new(FaultKind::NoModel, what).at("model"))
+            }
+            State::Unloaded { why: Unloaded::Rest } => Err(loading(&self.start(entry))),
+        }
+    }
+
+    /// All models, in the order in which they were asked for.
+    pub fn list(&self) -> Vec<Shown> {
+        self.entries().iter().map(Entry::shown).collect()
+    }
+
+    /// Whether every model that was asked for is there or at rest; otherwise how far one of the others is, or why it is not.
+    pub fn ready(&self) -> Result<(), Fault> {
+        for entry in self.entries().iter() {
+            match &entry.state {
+                State::Loading(gauge) => return Err(loading(gauge)),
+                State::Failed { why } => {
+                    let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
+                    return Err(Fault::new(FaultKind::Unhealthy, what));
+                }
+                State::Ready(_) | State::Unloaded { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until no model is being loaded.
+    pub async fn settled(&self) {
+        let is_loading = |e: &Entry| matches!(e.state, State::Loading(_));
+        let mut changes = self.changes();
+        while self.entries().iter().any(is_loading) && changes.changed().await.is_ok() {}
+    }
+
+    /// Bytes of all models that are loaded or being loaded, as planned.
+    pub fn planned_bytes(&self) -> u64 {
+        self.budget.taken()
+    }
+}
+
+/// Which entry is meant.
+fn find(entries: &[Entry], name: Option<&str>, want: Want) -> Option<usize> {
+    if let Some(name) = name {
+        let exact = entries.iter().position(|e| e.spec.id == name);
+        return exact.or_else(|| entries.iter().position(|e| e.spec.is_called(name)));
+    }
+    let fits = |e: &Entry| matches!(&e.state, State::Ready(served) if want.fits(&served.task));
+    // What is not loaded might fit; to wait for it, or to learn why it is not there, is more use than to be told that nothing fits.
+    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !matches!(e.state, State::Ready(_));
+    entries.iter().position(fits).or_else(|| entries.iter().position(might))
+}
+
+/// Whether a model that was loaded as `role` could do what is wanted.
+fn might_fit(role: Role, want: Want) -> bool {
+    use sconce_engine::Kind;
+    match want {
+        Want::Tokens => true,
+        Want::Embed => matches!(role, Role::Of(Kind::Embed | Kind::M3 | Kind::Clip)),
+        Want::See => matches!(role, Role::Of(Kind::Clip)),
+        Want::EmbedAll => matches!(role, Role::Of(Kind::Embed | Kind::M3 | Kind::Multi)),
+        Want::Sparse => matches!(role, Role::Of(Kind::Sparse | Kind::M3)),
+        Want::Classify => matches!(role, Role::Of(Kind::Classify) | Role::Rerank),
+        Want::Rerank => matches!(role, Role::Rerank),
+        Want::Generate => matches!(role, Role::Of(Kind::Generate | Kind::Seq2Seq)),
+    }
+}
+
+fn loading(gauge: &Gauge) -> Fault {
+    let told = gauge.told();
+    let so_far = told.percent.map_or(String::new(), |p| format!(" ({p:.0} %)"));
+    let what = format!("the model `{}` is being loaded: {}{so_far}; come again in a moment", told.model, told.stage);
+    let details = json!({"model": told.model, "stage": told.stage, "percent": told.percent});
+    Fault::new(FaultKind::Loading, what).retry_after(LOADING_RETRY).details(details)
+}
+
+impl Entry {
+    fn shown(&self) -> Shown {
+        let (standing, served) = match &self.state {
+            State::Loading(gauge) => (Standing::Loading(gauge.told()), None),
+            State::Ready(served) => (Standing::Ready, Some(served.clone())),
+            State::Failed { why } => (Standing::Failed(why.clone()), None),
+            State::Unloaded { why } => (Standing::Unloaded { returns: *why == Unloaded::Rest }, None),
+        };
+        Shown { spec: self.spec.clone(), standing, leases: self.leases, served }
+    }
+}
+
+/// Somebody uses a model. Dropped, it notes the time.
+pub struct Lease {
+    house: Arc<House>,
+    served: Option<Arc<Served>>,
+}
+
+impl Lease {
+    /// The model.
+    pub fn served(&self) -> &Served {
+        // Only `drop` takes it.
+        self.served.as_ref().expect("a lease has its model until it is dropped")
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        let Some(served) = self.served.take() else { return };
+        {
+            let mut entries = self.house.entries();
+            if let Some(entry) = entries.iter_mut().find(|e| e.spec.id == served.id) {
+                entry.leases = entry.leases.saturating_sub(1);
+                entry.used = Instant::now();
+            }
+        }
+        retire(served);
+    }
+}
+
+/// Lets go of a model. The last to do so would wait for its thread to end, and may be one who must not wait.
+fn retire(served: Arc<Served>) {
+    if let Some(last) = Arc::into_inner(served) {
+        let name = format!("retire {}", last.id);
+        // Where there is no thread to be had, waiting is the lesser evil: the closure drops it here.
+        let _ = std::thread::Builder::new().name(name).spawn(move || drop(last));
+    }
+}

@@ -1,0 +1,223 @@
+//! Listening: from a socket to the router, with bounds on how long and how many.
+
+use crate::app::App;
+use crate::config::{Config, Listen};
+use crate::house::{House, ModelSpec};
+use crate::patient::Patient;
+use crate::stop::Stop;
+use crate::{dialect, error::Fault};
+use axum::Router;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::service::TowerToHyperService;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpListener, TcpStream};
+#[cfg(unix)]
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::Semaphore;
+
+/// Why a server did not come to be.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Its place is taken, or not to be had.
+    #[error("cannot listen at {at}: {why}")]
+    Listen {
+        /// Where.
+        at: String,
+        /// Why not.
+        why: io::Error,
+    },
+    /// Something that was set cannot be.
+    #[error("{0}")]
+    Config(String),
+}
+
+/// Where a server listens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// An address.
+    Tcp(SocketAddr),
+    /// A socket in the file system.
+    Unix(PathBuf),
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::Tcp(address) => write!(f, "http://{address}"),
+            Bound::Unix(path) => write!(f, "unix:{}", path.display()),
+        }
+    }
+}
+
+/// A server that listens, and is loading its models.
+pub struct Server {
+    /// What its handlers share.
+    pub app: Arc<App>,
+    bound: Bound,
+    listener: Listener,
+    router: Router,
+}
+
+enum Listener {
+    Tcp(TcpListener),
+    #[cfg(unix)]
+    Unix(UnixListener),
+}
+
+impl Server {
+    /// Listens, and begins to load `models`. Whoever asks before they are there is told how far they are.
+    pub async fn bind(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<Server, Error> {
+        let (listener, bound) = listen(&config.listen).await?;
+        let house = House::new(config.memory_budget);
+        for spec in models {
+            house.load(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
+        }
+        let app = App::new(config, house, stop);
+        let router = dialect::router(&app);
+        Ok(Server { app, bound, listener, router })
+    }
+
+    /// Where it listens.
+    pub fn bound(&self) -> &Bound {
+        &self.bound
+    }
+
+    /// Answers until it is told to stop, and then until what runs is done.
+    pub async fn run(self) -> Result<(), Error> {
+        let Server { app, bound, listener, router } = self;
+        tracing::info!("listening at {bound}");
+        let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
+        let connections = Arc::new(Semaphore::new(app.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
+        loop {
+            // Taken before accepting: who comes beyond the most waits in the system's queue.
+            let place = tokio::select! {
+                place = connections.clone().acquire_owned() => place,
+                () = stop.drained() => break,
+            };
+            let accepted = tokio::select! {
+                accepted = accept(&listener) => accepted,
+                () = stop.drained() => break,
+            };
+            match accepted {
+                Ok(stream) => {
+                    let connection = connection(stream, &router, &app.config);
+                    let watched = graceful.watch(connection);
+                    tokio::spawn(async move {
+                        let _place = place;
+                        if let Err(e) = watched.await {
+                            tracing::debug!("a connection ended: {e}");
+                        }
+                    });
+                }
+                Err(e) => {
+                    // Mostly too many open files. Others may go soon; trying at once would only burn the processor.
+                    tracing::warn!("cannot accept a connection: {e}");
+                    tokio::time::sleep(Duration::from_millis(50)).await;
+                }
+            }
+        }
+        drop(listener);
+        if let Bound::Unix(path) = &bound {
+            let _ = std::fs::remove_file(path);
+        }
+        tokio::select! {
+            () = graceful.shutdown() => tracing::info!("drained"),
+            () = stop.forced() => tracing::warn!("ended with requests unanswered"),
+            () = tokio::time::sleep(app.config.drain_timeout) => {
+                tracing::warn!("ended with requests unanswered after {:?} of draining", app.config.drain_timeout);
+            }
+        }
+        Ok(())
+    }
+}
+
+async fn listen(at: &Listen) -> Result<(Listener, Bound), Error> {
+    match at {
+        Listen::Tcp { host, port } => {
+            let failed = |why| Error::Listen { at: format!("{host}:{port}"), why };
+            let listener = TcpListener::bind((host.as_str(), *port)).await.map_err(failed)?;
+            let address = listener.local_addr().map_err(failed)?;
+            Ok((Listener::Tcp(listener), Bound::Tcp(address)))
+        }
+        #[cfg(unix)]
+        Listen::Unix(path) => {
+            use std::os::unix::fs::FileTypeExt;
+            let failed = |why| Error::Listen { at: path.display().to_string(), why };
+            // A socket that nobody listens at is what a server left that was killed.
+            let is_socket = std::fs::symlink_metadata(path).is_ok_and(|m| m.file_type().is_socket());
+            if is_socket && UnixStream::connect(path).await.is_err() {
+                std::fs::remove_file(path).map_err(failed)?;
+            }
+            let listener = UnixListener::bind(path).map_err(failed)?;
+            Ok((Listener::Unix(listener), Bound::Unix(path.clone())))
+        }
+        #[cfg(not(unix))]
+        Listen::Unix(_) => Err(Error::Config("there are no unix sockets on this system".into())),
+    }
+}
+
+/// Either kind of stream.
+trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+impl Stream for TcpStream {}
+#[cfg(unix)]
+impl Stream for UnixStream {}
+
+/// Someone who came, and whether from this machine.
+struct Arrived {
+    stream: Box<dyn Stream>,
+    peer: Peer,
+}
+
+/// Who is at the other end.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Peer {
+    /// Whether that is this machine.
+    pub(crate) local: bool,
+}
+
+async fn accept(listener: &Listener) -> io::Result<Arrived> {
+    match listener {
+        Listener::Tcp(listener) => {
+            let (stream, address) = listener.accept().await?;
+            // Answers are written whole; waiting to fill a packet would only delay them.
+            stream.set_nodelay(true)?;
+            Ok(Arrived { stream: Box::new(stream), peer: Peer { local: address.ip().to_canonical().is_loopback() } })
+        }
+        #[cfg(unix)]
+        Listener::Unix(listener) => {
+            let (stream, _) = listener.accept().await?;
+            Ok(Arrived { stream: Box::new(stream), peer: Peer { local: true } })
+        }
+    }
+}
+
+type Io = TokioIo<Patient<Box<dyn Stream>>>;
+type Service = TowerToHyperService<Router>;
+
+/// HTTP/1 or HTTP/2, as the client's first bytes say.
+fn connection(
+    arrived: Arrived,
+    router: &Router,
+    config: &Config,
+) -> auto::Connection<'static, Io, Service, TokioExecutor> {
+    let mut builder = auto::Builder::new(TokioExecutor::new());
+    builder.http1().timer(TokioTimer::new()).header_read_timeout(config.silence).max_buf_size(64 << 10);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .max_concurrent_streams(256)
+        .max_header_list_size(64 << 10)
+        .keep_alive_interval(config.silence / 2)
+        .keep_alive_timeout(config.silence / 2);
+    let service = TowerToHyperService::new(router.clone().layer(axum::Extension(arrived.peer)));
+    let io = TokioIo::new(Patient::new(arrived.stream, config.silence));
+    builder.serve_connection(io, service).into_owned()
+}

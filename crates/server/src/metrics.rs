@@ -1,0 +1,112 @@
+//! What is counted, for Prometheus.
+
+use crate::call::Usage;
+use crate::caller::Times;
+use crate::error::{Fault, FaultKind};
+use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use std::time::Duration;
+
+/// All counters of a server.
+pub struct Metrics {
+    registry: Registry,
+    te_count: IntCounterVec,
+    te_success: IntCounterVec,
+    te_failure: IntCounterVec,
+    te_duration: Histogram,
+    te_tokenization: Histogram,
+    te_queue: Histogram,
+    te_inference: Histogram,
+    te_length: Histogram,
+    running: IntGaugeVec,
+}
+
+/// Half a millisecond to two minutes.
+const SECONDS: [f64; 18] =
+    [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0];
+/// Tokens of a request.
+const TOKENS: [f64; 12] = [1.0, 8.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0, 2048.0, 4096.0, 8192.0, 16384.0];
+
+impl Metrics {
+    pub(crate) fn new() -> Metrics {
+        let registry = Registry::new();
+        // Names are ours and written once each, so that neither making nor registering one can fail.
+        macro_rules! add {
+            ($made:expr) => {{
+                let made = $made.expect("a metric's name is sound");
+                registry.register(Box::new(made.clone())).expect("a metric's name is its own");
+                made
+            }};
+        }
+        let counter = |name: &str, help: &str, labels: &[&str]| IntCounterVec::new(Opts::new(name, help), labels);
+        let histogram = |name: &str, help: &str, buckets: &[f64]| {
+            Histogram::with_opts(HistogramOpts::new(name, help).buckets(buckets.to_vec()))
+        };
+        Metrics {
+            te_count: add!(counter("te_request_count", "Requests that reached a model", &["method"])),
+            te_success: add!(counter("te_request_success", "Requests that were answered", &["method"])),
+            te_failure: add!(counter("te_request_failure", "Requests that failed", &["method", "err"])),
+            te_duration: add!(histogram(
+                "te_request_duration",
+                "Seconds from a request's head to its answer",
+                &SECONDS
+            )),
+            te_tokenization: add!(histogram("te_request_tokenization_duration", "Seconds of tokenizing", &SECONDS)),
+            te_queue: add!(histogram("te_request_queue_duration", "Seconds of waiting for a batch", &SECONDS)),
+            te_inference: add!(histogram("te_request_inference_duration", "Seconds of the model's work", &SECONDS)),
+            te_length: add!(histogram("te_request_input_length", "Tokens of a request", &TOKENS)),
+            running: add!(IntGaugeVec::new(
+                Opts::new("sconce_requests_running", "Requests with a permit"),
+                &["method"]
+            )),
+            registry,
+        }
+    }
+
+    pub(crate) fn begin(&self, method: &str) {
+        self.te_count.with_label_values(&[method]).inc();
+        self.running.with_label_values(&[method]).inc();
+    }
+
+    pub(crate) fn done(&self, method: &str, usage: Usage, took: Duration, times: Times) {
+        self.running.with_label_values(&[method]).dec();
+        self.te_success.with_label_values(&[method]).inc();
+        self.te_duration.observe(took.as_secs_f64());
+        self.te_tokenization.observe(times.tokenization.as_secs_f64());
+        self.te_queue.observe(times.queue.as_secs_f64());
+        self.te_inference.observe(times.inference.as_secs_f64());
+        self.te_length.observe(usage.tokens as f64);
+    }
+
+    pub(crate) fn failed(&self, method: &str, kind: FaultKind) {
+        self.running.with_label_values(&[method]).dec();
+        self.refused_for(method, kind);
+    }
+
+    /// A request that never got a permit.
+    pub(crate) fn refused(&self, method: &str, fault: &Fault) {
+        self.te_count.with_label_values(&[method]).inc();
+        self.refused_for(method, fault.kind);
+    }
+
+    fn refused_for(&self, method: &str, kind: FaultKind) {
+        let err = match kind {
+            FaultKind::Cancelled => "cancelled".to_owned(),
+            FaultKind::Late => "timeout".to_owned(),
+            kind => format!("{:?}", Fault::new(kind, "").tei_type()).to_lowercase(),
+        };
+        self.te_failure.with_label_values(&[method, &err]).inc();
+    }
+
+    /// Where other metrics are added.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The text that Prometheus reads.
+    pub fn text(&self) -> String {
+        let mut text = Vec::new();
+        // Writing to memory does not fail, and what is not gathered is not there.
+        let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
+        String::from_utf8(text).unwrap_or_default()
+    }
+}

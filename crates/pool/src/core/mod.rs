@@ -342,6 +342,19 @@ impl Core {
         }
     }
 
+    /// The device that a worker would be put on now.
+    pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
+        place::choose(devices, wanted, |d| self.held(d))
+    }
+
+    /// A request to it failed: how it is, is asked at once.
+    pub fn doubt(&mut self, id: &str, now: Time) -> Vec<Action> {
+        if let Some(Worker { phase: Phase::Ready { probe, .. }, .. }) = self.workers.get_mut(id) {
+            *probe = now;
+        }
+        self.due(id, now)
+    }
+
     /// The bytes that a device's workers have been promised.
     fn held(&self, device: &str) -> Held {
         let on = |w: &&Worker| w.record.device.as_deref() == Some(device);

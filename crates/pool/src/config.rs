@@ -84,8 +84,7 @@ pub enum ConfigError {
 impl PoolFile {
     /// Reads one. Paths of commands with a slash, and that of the state, are seen from the file.
     pub fn read(path: &Path) -> Result<PoolFile, ConfigError> {
-        let text =
-            std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
+        let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
         let wrong = |what: String| ConfigError::Wrong { path: path.to_path_buf(), what };
         let mut file: PoolFile = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
         let here = path.parent().unwrap_or(Path::new("."));

@@ -115,7 +115,10 @@ impl Keeper {
                 let written = tokio::task::spawn_blocking(move || write(&path, &kept)).await;
                 let trouble = match written {
                     Ok(Ok(())) => None,
-                    Ok(Err(e)) => Some(format!("{} cannot be written: {e}; a manager started anew may not find all workers until there is room", self.path.display())),
+                    Ok(Err(e)) => Some(format!(
+                        "{} cannot be written: {e}; a manager started anew may not find all workers until there is room",
+                        self.path.display()
+                    )),
                     Err(e) => Some(format!("{} was not written: {e}", self.path.display())),
                 };
                 let mut was = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);

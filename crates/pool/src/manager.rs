@@ -7,6 +7,7 @@ use crate::core::{Action, Core, Event, Found, Leaving, Process, Record, Spec, Ti
 use crate::disk::{Keeper, State};
 use crate::http::RouteCounts;
 use crate::process::{self, Tell};
+use futures_util::future::join_all;
 use sconce_api::pool::{Failure, READY_PATH};
 use sconce_api::worker::{Health, Launch};
 use std::collections::HashMap;
@@ -118,8 +119,10 @@ impl Manager {
     pub(crate) async fn begin(self: &Arc<Self>, left: Vec<Record>) {
         let plan = reconcile(&self.config.specs, left);
         let unwanted = plan.stop.into_iter().map(|record| Record { leaving: Leaving::Stop, ..record });
-        for record in plan.keep.into_iter().chain(unwanted) {
-            let found = self.find(&record).await;
+        let records: Vec<Record> = plan.keep.into_iter().chain(unwanted).collect();
+        // All at once: one that is silent must not hold up the others.
+        let found = join_all(records.iter().map(|record| self.find(record))).await;
+        for (record, found) in records.into_iter().zip(found) {
             tracing::info!(worker = record.id, pid = record.process.map(|p| p.pid), "found {found:?}");
             let (id, process) = (record.id.clone(), record.process);
             self.decide(|core, now| ((), core.adopt(record, found, now)));
@@ -213,10 +216,7 @@ impl Manager {
         }
     }
 
-    async fn plan(
-        &self,
-        spec: &Spec,
-    ) -> Result<(crate::core::Planned, Vec<crate::core::Device>), Box<Failure>> {
+    async fn plan(&self, spec: &Spec) -> Result<(crate::core::Planned, Vec<crate::core::Device>), Box<Failure>> {
         let devices = ask::devices(&self.config).await?;
         let device = self.core().place(&spec.device, &devices)?;
         let planned = ask::plan(&self.config, spec, &device).await?;

@@ -15,7 +15,12 @@ const LAST: u64 = 2_048;
 
 /// Starts a process that outlives us: in a group of its own, so that a Ctrl-C meant for us is not meant for it, and with a file
 /// to write to, since a pipe would end with us.
-pub(crate) fn spawn(binary: &Path, arguments: &[String], key: (&str, &str), log: &Path) -> io::Result<(Child, Process)> {
+pub(crate) fn spawn(
+    binary: &Path,
+    arguments: &[String],
+    key: (&str, &str),
+    log: &Path,
+) -> io::Result<(Child, Process)> {
     let file = open_log(log)?;
     let mut command = Command::new(binary);
     command.args(arguments).env(key.0, key.1).stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
@@ -41,7 +46,7 @@ fn open_log(path: &Path) -> io::Result<File> {
 
 /// When a process that runs began, in seconds since 1970. `None`: there is none, or it has ended and nobody has asked how.
 pub(crate) fn born(pid: u32) -> Option<u64> {
-    let (pid, mut system) = (Pid::from_u32(pid), System::new());
+    let (pid, mut system) = (Pid::from_u32(pid), System::new().ok()?);
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
     let process = system.process(pid)?;
     (!matches!(process.status(), ProcessStatus::Zombie | ProcessStatus::Dead)).then(|| process.start_time())
@@ -84,7 +89,7 @@ pub(crate) fn tell(process: Process, _what: Tell) {
     if !runs(process) {
         return;
     }
-    let mut system = System::new();
+    let Ok(mut system) = System::new() else { return };
     let pid = Pid::from_u32(process.pid);
     system.refresh_processes_specifics(ProcessesToUpdate::Some(&[pid]), true, ProcessRefreshKind::nothing());
     if let Some(process) = system.process(pid) {

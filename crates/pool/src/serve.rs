@@ -76,10 +76,9 @@ impl Pool {
         let router = http::router(&manager);
         let graceful = GracefulShutdown::new();
         let ticking = tokio::spawn(manager.clone().run());
-        let beginning = {
-            let manager = manager.clone();
-            tokio::spawn(async move { manager.begin(left).await })
-        };
+        // Before anybody is answered, or they would be told that there are no models. Who comes meanwhile waits in the system's
+        // queue.
+        manager.begin(left).await;
         tokio::pin!(stop, now);
         loop {
             tokio::select! {
@@ -103,7 +102,6 @@ impl Pool {
             }
         }
         drop(listener);
-        beginning.abort();
         let ending = async {
             let drained = tokio::time::timeout(DRAIN, graceful.shutdown()).await;
             if drained.is_err() {

@@ -317,12 +317,7 @@ impl Core {
         }
     }
 
-    fn planned(
-        &mut self,
-        id: &str,
-        outcome: Result<(Planned, Vec<Device>), Box<Failure>>,
-        now: Time,
-    ) -> Vec<Action> {
+    fn planned(&mut self, id: &str, outcome: Result<(Planned, Vec<Device>), Box<Failure>>, now: Time) -> Vec<Action> {
         let placed = outcome.and_then(|(planned, devices)| {
             self.devices = devices;
             let wanted = self.workers[id].record.spec.device.clone();

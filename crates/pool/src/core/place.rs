@@ -48,11 +48,7 @@ pub(super) fn room(device: &Device, held: Held) -> u64 {
 }
 
 /// The device that `wanted` means: itself, or of a kind (of the best kind, if `auto`) the one with most room.
-pub(super) fn choose(
-    devices: &[Device],
-    wanted: &str,
-    held: impl Fn(&str) -> Held,
-) -> Result<Device, Box<Failure>> {
+pub(super) fn choose(devices: &[Device], wanted: &str, held: impl Fn(&str) -> Held) -> Result<Device, Box<Failure>> {
     if let Some(named) = devices.iter().find(|d| d.device == wanted) {
         return Ok(named.clone());
     }
@@ -84,8 +80,7 @@ pub(super) fn admit(device: &Device, held: Held, need: u64) -> Result<(), Box<Fa
         gib(room),
         gib(held.all)
     );
-    let details =
-        json!({"device": device.device, "need_bytes": need, "room_bytes": room, "allocated_bytes": held.all});
+    let details = json!({"device": device.device, "need_bytes": need, "room_bytes": room, "allocated_bytes": held.all});
     Err(Box::new(Failure { details, ..Failure::new(Code::InsufficientVram, message) }))
 }
 

@@ -150,7 +150,9 @@ impl Core {
             return match suit.len() {
                 1 => Ok(suit.into_iter().next().unwrap_or_default().to_string()),
                 0 if all.len() == 1 => Ok(names().remove(0)),
-                0 if all.is_empty() => Err(NoRoute::NotReady { model: "any model".into(), why: "there are none".into() }),
+                0 if all.is_empty() => {
+                    Err(NoRoute::NotReady { model: "any model".into(), why: "there are none".into() })
+                }
                 _ => Err(NoRoute::Unnamed { names: names() }),
             };
         };

@@ -24,9 +24,8 @@ use std::time::Duration;
 const PAGE: Duration = Duration::from_secs(2);
 
 async fn body<T: DeserializeOwned>(pool: &Manager, body: Body) -> Result<T, Box<Response>> {
-    let failed = |status, what: String| {
-        Box::new(answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status))
-    };
+    let failed =
+        |status, what: String| Box::new(answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status));
     let bytes = read(pool, body).await.map_err(|(status, what)| failed(status, what))?;
     serde_json::from_slice(&bytes)
         .map_err(|e| failed(StatusCode::BAD_REQUEST, format!("the body is not what this path takes: {e}")))
@@ -150,7 +149,8 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
     let states = pool.core().states();
     let able = states[&api::State::Ready] + states[&api::State::Busy];
     let workers: serde_json::Map<String, Value> = states.iter().map(|(s, n)| (s.name().into(), json!(n))).collect();
-    let (status, word) = if able > 0 { (StatusCode::OK, "healthy") } else { (StatusCode::SERVICE_UNAVAILABLE, "unhealthy") };
+    let (status, word) =
+        if able > 0 { (StatusCode::OK, "healthy") } else { (StatusCode::SERVICE_UNAVAILABLE, "unhealthy") };
     (status, Json(json!({"status": word, "workers": workers}))).into_response()
 }
 

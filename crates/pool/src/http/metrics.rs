@@ -37,8 +37,7 @@ pub(crate) fn own(core: &Core, retries: u64, disk_is_well: bool) -> String {
     family("pool_mgr_gpus_total", "gauge", "GPUs of this host", &[(String::new(), gpus)]);
     family("pool_mgr_gpu_vram_total_bytes", "gauge", "Memory of a device", &on(|d| d.total_bytes));
     family("pool_mgr_gpu_vram_allocated_bytes", "gauge", "Memory promised to workers", &on(|d| d.allocated_bytes));
-    let states: Vec<_> =
-        core.states().into_iter().map(|(s, n)| (format!("{{status=\"{}\"}}", s.name()), n)).collect();
+    let states: Vec<_> = core.states().into_iter().map(|(s, n)| (format!("{{status=\"{}\"}}", s.name()), n)).collect();
     family("pool_mgr_workers_total", "gauge", "Workers by what they are", &states);
     let counts = core.counts();
     let mut starts = vec![("{outcome=\"success\"}".to_string(), counts.started)];

@@ -38,7 +38,8 @@ pub(crate) async fn pass(State(pool): State<Arc<Manager>>, request: Request) -> 
     let path = parts.uri.path();
     let dialect = Dialect::of(path);
     if tasks(path).is_none() {
-        let what = format!("there is nothing at {path}; models are asked at the paths of OpenAI, TEI, Cohere and /execute");
+        let what =
+            format!("there is nothing at {path}; models are asked at the paths of OpenAI, TEI, Cohere and /execute");
         let failure = Failure::new(Code::InvalidRequest, what);
         return answer_with(&failure, dialect, StatusCode::NOT_FOUND);
     }
@@ -58,9 +59,7 @@ pub(super) async fn read(pool: &Manager, body: Body) -> Result<Bytes, (StatusCod
             Err((StatusCode::PAYLOAD_TOO_LARGE, what))
         }
         Ok(Err(e)) => Err((StatusCode::BAD_REQUEST, format!("the body could not be read: {e}"))),
-        Err(_) => {
-            Err((StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {} s", PATIENCE.as_secs())))
-        }
+        Err(_) => Err((StatusCode::REQUEST_TIMEOUT, format!("the body did not come within {} s", PATIENCE.as_secs()))),
     }
 }
 
@@ -110,7 +109,8 @@ fn is_busy(status: StatusCode) -> bool {
 
 async fn send(pool: &Manager, parts: &Parts, body: Bytes, port: u16) -> Result<axum::http::Response<Incoming>, String> {
     let path = parts.uri.path_and_query().map_or("/", |p| p.as_str());
-    let mut request = hyper::Request::builder().method(parts.method.clone()).uri(format!("http://127.0.0.1:{port}{path}"));
+    let mut request =
+        hyper::Request::builder().method(parts.method.clone()).uri(format!("http://127.0.0.1:{port}{path}"));
     if let Some(headers) = request.headers_mut() {
         *headers = between(&parts.headers);
         [header::HOST, header::CONTENT_LENGTH, header::EXPECT].iter().for_each(|h| drop(headers.remove(h)));
@@ -159,7 +159,8 @@ fn nowhere(why: &NoRoute, dialect: Dialect) -> Response {
             Failure { details: json!({"models": names}), ..Failure::new(Code::ModelNotFound, what) }
         }
         NoRoute::Unnamed { names } => {
-            let what = format!("there are several models here, and the request names none; name one of {}", list(names));
+            let what =
+                format!("there are several models here, and the request names none; name one of {}", list(names));
             Failure { details: json!({"models": names}), ..Failure::new(Code::InvalidRequest, what) }
         }
         NoRoute::NotReady { model, why } => {

@@ -39,12 +39,17 @@ impl Dialect {
             Dialect::Cohere => json!({"message": message}),
             Dialect::Tei => json!(tei::ErrorResponse { error: message, error_type: tei_type(failure.error_code) }),
             Dialect::Worker => {
-                json!(worker::Failure { retriable: failure.retriable, ..worker::Failure::new(worker_code(failure.error_code), message) })
+                json!(worker::Failure {
+                    retriable: failure.retriable,
+                    ..worker::Failure::new(worker_code(failure.error_code), message)
+                })
             }
             Dialect::OpenAi => {
                 let (kind, code) = openai(failure.error_code);
                 let param = (failure.error_code == Code::ModelNotFound).then(|| "model".to_string());
-                json!(ErrorResponse { error: ErrorBody { message, kind: kind.into(), param, code: code.map(Into::into) } })
+                json!(ErrorResponse {
+                    error: ErrorBody { message, kind: kind.into(), param, code: code.map(Into::into) }
+                })
             }
         }
     }
@@ -122,7 +127,10 @@ mod tests {
         let failure = Failure::new(Code::WorkerFailed, "it broke off");
         assert_eq!(Dialect::of("/embed").body(&failure), json!({"error": "it broke off", "error_type": "Backend"}));
         let openai = Dialect::of("/v1/chat/completions").body(&failure);
-        assert_eq!((&openai["error"]["message"], &openai["error"]["type"]), (&json!("it broke off"), &json!("server_error")));
+        assert_eq!(
+            (&openai["error"]["message"], &openai["error"]["type"]),
+            (&json!("it broke off"), &json!("server_error"))
+        );
         assert_eq!(Dialect::of("/v2/rerank").body(&failure), json!({"message": "it broke off"}));
         assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
         let want = json!({"code": "WORKER_UNHEALTHY", "message": "it broke off", "retriable": true});

@@ -88,7 +88,7 @@ pub(crate) struct How {
     #[arg(long, value_name = "DTYPE")]
     pub(crate) dtype: Option<Format>,
     /// The most tokens in a batch; by default what suits the device.
-    #[arg(long, value_name = "N")]
+    #[arg(long, alias = "max-batch-tokens", value_name = "N")]
     pub(crate) batch_tokens: Option<usize>,
     /// Let a GPU hand ops that it lacks to the CPU.
     #[arg(long)]

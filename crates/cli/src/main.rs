@@ -5,6 +5,7 @@ mod cells;
 mod commands;
 mod constrain;
 mod input;
+mod logs;
 mod memory;
 mod output;
 mod report;

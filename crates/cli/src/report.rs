@@ -15,6 +15,10 @@ impl Report {
         Report { quiet, bar: Mutex::new(None) }
     }
 
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.quiet
+    }
+
     pub(crate) fn error(&self, line: &str) {
         self.line(&format!("error: {line}"));
     }

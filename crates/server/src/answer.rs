@@ -1,10 +1,10 @@
 //! Answers with what they cost in their head, as text-embeddings-inference tells it.
 
 use crate::call::Usage;
-use crate::caller::Times;
 use axum::Json;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use axum::response::{IntoResponse, Response};
+use sconce_engine::Times;
 use serde::Serialize;
 use std::time::Duration;
 

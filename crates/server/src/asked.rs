@@ -8,6 +8,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde::de::DeserializeOwned;
+use serde_path_to_error::{Deserializer as PathDeserializer, Track};
 use std::sync::Arc;
 
 /// A body that was read and understood.
@@ -63,13 +64,20 @@ pub(crate) async fn body(request: Request, app: &App) -> Result<(Vec<u8>, Arc<Tr
 /// JSON as a `T`. Fields that `T` does not have are noted in the trail.
 pub(crate) fn understood<T: DeserializeOwned>(bytes: &[u8], trail: &Trail) -> Result<T, Fault> {
     let mut json = serde_json::Deserializer::from_slice(bytes);
-    let read = serde_ignored::deserialize(&mut json, |path| trail.ignored(&path.to_string()))
-        .and_then(|read| json.end().map(|()| read));
+    let mut track = Track::new();
+    let tracked = PathDeserializer::new(&mut json, &mut track);
+    let read = serde_ignored::deserialize(tracked, |path| trail.ignored(&path.to_string()));
+    let read = read.and_then(|read| json.end().map(|()| read));
     read.map_err(|e| {
-        let fault = Fault::invalid(format!("the body is not what this path takes: {e}"));
-        match e.to_string().split_once("field `").and_then(|(_, rest)| rest.split_once('`')) {
-            Some((field, _)) => fault.at(field),
-            None => fault,
+        let said = e.to_string();
+        let fault = Fault::invalid(format!("the body is not what this path takes: {said}"));
+        // A field that is missing is named by the error, one that is wrong by where it stands.
+        let missing = said.strip_prefix("missing field `").and_then(|rest| rest.split_once('`'));
+        let path = track.path().to_string();
+        match (missing, path.as_str()) {
+            (Some((field, _)), "." | "") => fault.at(field),
+            (_, "." | "" | "?") => fault,
+            (_, path) => fault.at(path),
         }
     })
 }

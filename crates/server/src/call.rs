@@ -7,10 +7,10 @@
 
 use crate::answer::{Answer, Compute};
 use crate::app::App;
-use crate::caller::Caller;
 use crate::error::{Fault, FaultKind};
 use crate::house::Lease;
 use crate::served::Served;
+use sconce_engine::Caller;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;

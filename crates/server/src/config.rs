@@ -1,5 +1,6 @@
 //! What can be set about a server. Every flag of `sconce serve` ends here; nothing in this crate reads the environment.
 
+use sconce_engine::Prompt;
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -65,6 +66,8 @@ pub struct Config {
     pub cors_origins: Vec<String>,
     /// Cut texts that are too long where a request does not say.
     pub auto_truncate: bool,
+    /// What stands before texts to be embedded where a request does not say.
+    pub default_prompt: Prompt,
     /// Unload a model that nobody asked for so long.
     pub idle_timeout: Option<Duration>,
     /// The most bytes of all models, as planned; those unused the longest go first.
@@ -86,6 +89,7 @@ impl Default for Config {
             silence: Duration::from_secs(60),
             cors_origins: Vec::new(),
             auto_truncate: false,
+            default_prompt: Prompt::Default,
             idle_timeout: None,
             memory_budget: None,
             drain_timeout: Duration::from_secs(600),

@@ -291,6 +291,8 @@ impl From<EngineError> for Fault {
             EngineError::Memory { .. } => FaultKind::Memory,
             EngineError::Stopped { .. } => FaultKind::Unhealthy,
             EngineError::Panicked { .. } => FaultKind::Internal,
+            EngineError::Cancelled => FaultKind::Cancelled,
+            EngineError::Late { .. } => FaultKind::Late,
             _ => FaultKind::Backend,
         };
         Fault::new(kind, e.to_string())

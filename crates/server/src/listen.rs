@@ -7,15 +7,19 @@ use crate::patient::Patient;
 use crate::stop::Stop;
 use crate::{dialect, error::Fault};
 use axum::Router;
+use axum::body::Body;
+use axum::routing::future::RouteFuture;
+use hyper::body::Incoming;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::server::graceful::GracefulShutdown;
-use hyper_util::service::TowerToHyperService;
+use sconce_engine::LoadOptions;
+use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
@@ -37,6 +41,9 @@ pub enum Error {
     /// Something that was set cannot be.
     #[error("{0}")]
     Config(String),
+    /// No model could be loaded.
+    #[error("no model can be served: {0}")]
+    Models(String),
 }
 
 /// Where a server listens.
@@ -76,9 +83,14 @@ impl Server {
     /// Listens, and begins to load `models`. Whoever asks before they are there is told how far they are.
     pub async fn bind(config: Config, models: Vec<ModelSpec>, stop: Stop) -> Result<Server, Error> {
         let (listener, bound) = listen(&config.listen).await?;
-        let house = House::new(config.memory_budget);
+        // What is asked for at run time is loaded as the first was.
+        let defaults = match models.first() {
+            Some(first) => first.load.clone(),
+            None => LoadOptions::from_env().map_err(|e| Error::Config(e.to_string()))?,
+        };
+        let house = House::new(config.memory_budget, defaults);
         for spec in models {
-            house.load(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
+            house.furnish(spec).map_err(|Fault { message, .. }| Error::Config(message))?;
         }
         let app = App::new(config, house, stop);
         let router = dialect::router(&app);
@@ -94,6 +106,8 @@ impl Server {
     pub async fn run(self) -> Result<(), Error> {
         let Server { app, bound, listener, router } = self;
         tracing::info!("listening at {bound}");
+        let hopeless = Arc::new(Mutex::new(None));
+        let watching = tokio::spawn(watch(app.clone(), hopeless.clone()));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
         let connections = Arc::new(Semaphore::new(app.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         loop {
@@ -125,6 +139,7 @@ impl Server {
             }
         }
         drop(listener);
+        watching.abort();
         if let Bound::Unix(path) = &bound {
             let _ = std::fs::remove_file(path);
         }
@@ -135,7 +150,25 @@ impl Server {
                 tracing::warn!("ended with requests unanswered after {:?} of draining", app.config.drain_timeout);
             }
         }
-        Ok(())
+        match hopeless.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            Some(why) => Err(Error::Models(why)),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Ends a server whose models all failed to load; lets models rest that nobody uses.
+async fn watch(app: Arc<App>, hopeless: Arc<Mutex<Option<String>>>) {
+    app.house.settled().await;
+    if let Some(why) = app.house.hopeless() {
+        *hopeless.lock().unwrap_or_else(PoisonError::into_inner) = Some(why);
+        return app.stop.drain();
+    }
+    let Some(idle) = app.config.idle_timeout else { return };
+    let often = (idle / 4).clamp(Duration::from_millis(10), Duration::from_secs(5));
+    loop {
+        tokio::time::sleep(often).await;
+        app.house.sweep(idle);
     }
 }
 
@@ -200,7 +233,26 @@ async fn accept(listener: &Listener) -> io::Result<Arrived> {
 }
 
 type Io = TokioIo<Patient<Box<dyn Stream>>>;
-type Service = TowerToHyperService<Router>;
+
+/// The router for one connection: requests are told who is at its other end.
+#[derive(Clone)]
+struct Service {
+    router: Router,
+    peer: Peer,
+}
+
+impl hyper::service::Service<hyper::Request<Incoming>> for Service {
+    type Response = hyper::Response<Body>;
+    type Error = Infallible;
+    type Future = RouteFuture<Infallible>;
+
+    fn call(&self, request: hyper::Request<Incoming>) -> Self::Future {
+        let mut request = request.map(Body::new);
+        request.extensions_mut().insert(self.peer);
+        // A router is always ready.
+        tower::Service::call(&mut self.router.clone(), request)
+    }
+}
 
 /// HTTP/1 or HTTP/2, as the client's first bytes say.
 fn connection(
@@ -217,7 +269,7 @@ fn connection(
         .max_header_list_size(64 << 10)
         .keep_alive_interval(config.silence / 2)
         .keep_alive_timeout(config.silence / 2);
-    let service = TowerToHyperService::new(router.clone().layer(axum::Extension(arrived.peer)));
+    let service = Service { router: router.clone(), peer: arrived.peer };
     let io = TokioIo::new(Patient::new(arrived.stream, config.silence));
     builder.serve_connection(io, service).into_owned()
 }

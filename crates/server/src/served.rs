@@ -163,13 +163,18 @@ pub struct Served {
     /// When it was loaded.
     pub created: SystemTime,
     /// Its part of the memory budget, given back with it.
-    pub(crate) _room: crate::house::Room,
+    pub(crate) room: crate::house::Room,
 }
 
 impl Served {
     /// Seconds since 1970 when it was loaded.
     pub fn created_seconds(&self) -> u64 {
         self.created.duration_since(SystemTime::UNIX_EPOCH).map_or(0, |d| d.as_secs())
+    }
+
+    /// What was planned for it.
+    pub fn bytes(&self) -> u64 {
+        self.room.bytes()
     }
 
     /// What a request gets that wants something else of it.

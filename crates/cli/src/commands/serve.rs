@@ -1,35 +1,49 @@
 //! `sconce serve`: models over HTTP.
 
-use crate::Failure;
 use crate::args::{How, Room};
 use crate::report::Report;
+use crate::{Failure, logs};
 use clap::Args;
-use sconce_engine::LlmOptions;
-use sconce_server::{Config, Listen, ModelSpec, Server, Stop};
+use sconce_engine::{LlmOptions, Prompt};
+use sconce_server::{Config, Listen, ModelSpec, Role, Secret, Server, Stop};
+use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
+use std::time::Duration;
 
 /// Serve models over HTTP, in the dialects of OpenAI, text-embeddings-inference, Cohere and Jina, on one port.
 ///
 /// It listens at once; until a model is loaded, requests for it are answered with 503 and how far it is. SIGTERM or Ctrl-C
 /// finishes what runs and ends; a second one ends at once.
 #[derive(Args)]
-#[command(
-    after_help = "Examples:\n  sconce serve\n  sconce serve -m BAAI/bge-m3 -m cross-encoder/ms-marco-MiniLM-L6-v2 -p 8080\n  \
+#[command(after_help = "Examples:\n  sconce serve\n  \
+    sconce serve -m BAAI/bge-m3 -m cross-encoder/ms-marco-MiniLM-L6-v2 -p 8080\n  \
     sconce serve -m chat=smollm --api-key SECRET --hostname 0.0.0.0\n\n  \
-    curl localhost:8080/v1/embeddings -H 'content-type: application/json' -d '{\"model\":\"minilm\",\"input\":\"A text.\"}'"
-)]
+    curl localhost:8080/v1/embeddings -H 'content-type: application/json' \\\n    \
+    -d '{\"model\": \"minilm\", \"input\": \"A text.\"}'")]
 pub(crate) struct Serve {
-    /// A model, as for other commands, or NAME=MODEL to give it a name in requests. May be given several times.
+    /// A model, as for other commands, or NAME=MODEL to give it a name in requests. May be given several times, or several with
+    /// commas.
     #[arg(
         short,
         long = "model",
-        visible_alias = "model-id",
+        alias = "model-id",
         value_name = "MODEL",
         env = "MODEL_ID",
         value_delimiter = ',',
         default_value = "minilm"
     )]
     models: Vec<String>,
+    /// What the model is to do: embed, classify, rerank, tag, sparse, multi, m3, clip, generate or seq2seq. By default what
+    /// its files are made for.
+    #[arg(long, value_name = "TASK")]
+    task: Option<Role>,
+    /// A branch, tag or commit of the model, if it comes from a hub.
+    #[arg(long, value_name = "REVISION", env = "REVISION")]
+    revision: Option<String>,
+    /// Another name that the model answers to.
+    #[arg(long, value_name = "NAME", env = "SERVED_MODEL_NAME", value_delimiter = ',')]
+    served_model_name: Vec<String>,
     #[command(flatten)]
     how: How,
     #[command(flatten)]
@@ -38,36 +52,198 @@ pub(crate) struct Serve {
     http: Http,
 }
 
-/// How the server listens and what it allows.
+/// How a server listens, and what it allows.
 #[derive(Args, Clone)]
 pub(crate) struct Http {
     /// Who may come: 127.0.0.1 is this machine alone, 0.0.0.0 everybody.
-    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "HOSTNAME")]
-    hostname: String,
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1", env = "SCONCE_HOSTNAME")]
+    pub(crate) hostname: String,
     /// The port; 0 takes any that is free.
     #[arg(short, long, value_name = "PORT", default_value_t = 8080, env = "PORT")]
-    port: u16,
+    pub(crate) port: u16,
+    /// Listen at this socket in the file system instead.
+    #[arg(long, value_name = "PATH", env = "SCONCE_UNIX_SOCKET")]
+    unix_socket: Option<PathBuf>,
+    /// A key that requests must show (`Authorization: Bearer KEY`); several with commas. Better given by the environment, where
+    /// a list of processes does not show it.
+    #[arg(long, value_name = "KEY", env = "SCONCE_API_KEY", hide_env_values = true, value_delimiter = ',')]
+    api_key: Vec<String>,
+    /// The most bytes of a request's body.
+    #[arg(long, value_name = "BYTES", default_value = "2MB", env = "PAYLOAD_LIMIT")]
+    payload_limit: Bytes,
+    /// The most inputs of a request.
+    #[arg(long, value_name = "N", default_value_t = 128, env = "MAX_CLIENT_BATCH_SIZE")]
+    max_client_batch_size: usize,
+    /// The most requests that are worked on at once; more are answered with 429.
+    #[arg(long, value_name = "N", default_value_t = 512, env = "MAX_CONCURRENT_REQUESTS")]
+    max_concurrent_requests: usize,
+    /// How many seconds a request may take; 0: as long as it takes.
+    #[arg(long, value_name = "SECONDS", default_value_t = 600.0, env = "REQUEST_TIMEOUT")]
+    request_timeout: f64,
+    /// A page's origin that may read answers; `*` is any. May be given several times.
+    #[arg(long, value_name = "ORIGIN", env = "CORS_ALLOW_ORIGIN", value_delimiter = ',')]
+    cors_allow_origin: Vec<String>,
+    /// Cut texts that are longer than the model can take where a request does not say; otherwise they are refused.
+    #[arg(long, env = "AUTO_TRUNCATE")]
+    auto_truncate: bool,
+    /// Words before every text to be embedded, where a request names no prompt.
+    #[arg(long, value_name = "TEXT", env = "DEFAULT_PROMPT", conflicts_with = "default_prompt_name")]
+    default_prompt: Option<String>,
+    /// The same as one of the model's prompts, by name.
+    #[arg(long, value_name = "NAME", env = "DEFAULT_PROMPT_NAME")]
+    default_prompt_name: Option<String>,
+    /// Unload a model that nobody asked for so many seconds; the next request brings it back. 0: never.
+    #[arg(long, value_name = "SECONDS", default_value_t = 0.0, env = "SCONCE_IDLE_TIMEOUT")]
+    idle_timeout: f64,
+    /// The most memory of all models together, as planned: 8GB, 512MB. Where another needs room, the one unused the longest
+    /// goes, never one that is being used.
+    #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
+    memory_budget: Option<Bytes>,
+    /// Write the log as JSON.
+    #[arg(long, env = "JSON_OUTPUT")]
+    pub(crate) json_output: bool,
+}
+
+/// A number of bytes: 2000000, 2MB, 8GiB.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Bytes(u64);
+
+impl FromStr for Bytes {
+    type Err = String;
+    fn from_str(s: &str) -> Result<Bytes, String> {
+        let digits = s.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(s.len());
+        let unit = match s[digits..].trim().to_ascii_lowercase().as_str() {
+            "" | "b" => 1u64,
+            "kb" | "k" => 1_000,
+            "mb" | "m" => 1_000_000,
+            "gb" | "g" => 1_000_000_000,
+            "kib" => 1 << 10,
+            "mib" => 1 << 20,
+            "gib" => 1 << 30,
+            _ => return Err("a number of bytes is written as in 2000000, 2MB or 8GiB".into()),
+        };
+        let number: f64 = s[..digits].parse().map_err(|_| "a number of bytes begins with a number".to_string())?;
+        Ok(Bytes((number * unit as f64) as u64))
+    }
+}
+
+/// A time that 0 stands for none of.
+fn seconds(n: f64, flag: &str) -> Result<Option<Duration>, Failure> {
+    match n {
+        0.0 => Ok(None),
+        n => Duration::try_from_secs_f64(n).map(Some).map_err(|e| format!("{flag} {n}: {e}").into()),
+    }
+}
+
+impl Http {
+    /// As the server wants it.
+    pub(crate) fn config(&self) -> Result<Config, Failure> {
+        let api_keys: Vec<Secret> = self.api_key.iter().filter_map(|key| Secret::new(key)).collect();
+        if api_keys.len() < self.api_key.len() {
+            return Err("an empty --api-key would let nobody in, or everybody; give one, or none".into());
+        }
+        let default_prompt = match (&self.default_prompt, &self.default_prompt_name) {
+            (Some(words), _) => Prompt::Text(words.clone()),
+            (None, Some(name)) => Prompt::Named(name.clone()),
+            (None, None) => Prompt::Default,
+        };
+        Ok(Config {
+            listen: match &self.unix_socket {
+                Some(path) => Listen::Unix(path.clone()),
+                None => Listen::Tcp { host: self.hostname.clone(), port: self.port },
+            },
+            api_keys,
+            payload_limit: usize::try_from(self.payload_limit.0).unwrap_or(usize::MAX),
+            max_client_batch: self.max_client_batch_size,
+            max_concurrent: self.max_concurrent_requests,
+            request_timeout: seconds(self.request_timeout, "--request-timeout")?,
+            cors_origins: self.cors_allow_origin.clone(),
+            auto_truncate: self.auto_truncate,
+            default_prompt,
+            idle_timeout: seconds(self.idle_timeout, "--idle-timeout")?,
+            memory_budget: self.memory_budget.map(|b| b.0),
+            ..Config::default()
+        })
+    }
+
+    /// Where it runs: threads for as many requests as may be with the models, which block while they wait for them.
+    pub(crate) fn runtime(&self) -> std::io::Result<tokio::runtime::Runtime> {
+        let threads = self.max_concurrent_requests.clamp(1, 4_096) + 16;
+        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_all().build()
+    }
 }
 
 impl Serve {
-    pub(crate) fn run(self, _report: &Report) -> Result<ExitCode, Failure> {
-        let models = self.models.iter().map(|given| self.spec(given)).collect::<Result<Vec<_>, Failure>>()?;
-        let config = Config {
-            listen: Listen::Tcp { host: self.http.hostname.clone(), port: self.http.port },
-            ..Config::default()
-        };
-        tracing_subscriber::fmt().with_writer(std::io::stderr).init();
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(async {
+    pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        logs::start(self.http.json_output, report.is_quiet())?;
+        let config = self.http.config()?;
+        let models = self.specs()?;
+        self.http.runtime()?.block_on(async {
             let server = Server::bind(config, models, Stop::on_signals()).await?;
             server.run().await
         })?;
         Ok(ExitCode::SUCCESS)
     }
 
-    fn spec(&self, given: &str) -> Result<ModelSpec, Failure> {
-        let mut spec = ModelSpec::new(given, self.how.language_options()?);
-        spec.llm = self.room.options(LlmOptions::default().sequences);
-        Ok(spec)
+    fn specs(&self) -> Result<Vec<ModelSpec>, Failure> {
+        let one = self.models.len() == 1;
+        for (given, flag) in [
+            (self.task.is_some(), "--task"),
+            (self.revision.is_some(), "--revision"),
+            (!self.served_model_name.is_empty(), "--served-model-name"),
+        ] {
+            if given && !one {
+                return Err(format!("{flag} is for one model, and there are {}", self.models.len()).into());
+            }
+        }
+        let options = self.how.language_options()?;
+        let spec = |given: &String| {
+            let mut spec = ModelSpec::new(given, options.clone());
+            if let Some(revision) = &self.revision {
+                spec.reference = at_revision(&spec.reference, revision)?;
+            }
+            if let Some((first, more)) = self.served_model_name.split_first() {
+                spec.aliases.push(std::mem::replace(&mut spec.id, first.clone()));
+                spec.aliases.extend_from_slice(more);
+            }
+            spec.role = self.task;
+            spec.llm = self.room.options(LlmOptions::default().sequences);
+            Ok(spec)
+        };
+        self.models.iter().map(spec).collect()
+    }
+}
+
+/// `org/name:Q4_K_M` at a revision is `org/name@revision:Q4_K_M`.
+fn at_revision(reference: &str, revision: &str) -> Result<String, Failure> {
+    let local = std::path::Path::new(reference).exists() || reference.starts_with("pip:") || !reference.contains('/');
+    if local || reference.contains('@') {
+        return Err(format!("--revision is for a hub id that has none yet, and the model is `{reference}`").into());
+    }
+    Ok(match reference.split_once(':') {
+        Some((repo, tag)) => format!("{repo}@{revision}:{tag}"),
+        None => format!("{reference}@{revision}"),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_are_read_with_their_units() {
+        let read = |s: &str| s.parse::<Bytes>().map(|b| b.0).ok();
+        assert_eq!(read("2MB"), Some(2_000_000));
+        assert_eq!(read("1.5 GiB"), Some(3 << 29));
+        assert_eq!(read("12"), Some(12));
+        assert_eq!(read("MB"), None);
+        assert_eq!(read("2 miles"), None);
+    }
+
+    #[test]
+    fn a_revision_stands_before_a_quantisation() {
+        assert_eq!(at_revision("org/name:Q4_0", "v1").unwrap(), "org/name@v1:Q4_0");
+        assert_eq!(at_revision("org/name", "v1").unwrap(), "org/name@v1");
+        assert!(at_revision("minilm", "v1").is_err() && at_revision("org/name@v0", "v1").is_err());
     }
 }

@@ -3,6 +3,8 @@
 use crate::app::App;
 use crate::error::Fault;
 use axum::extract::State;
+use axum::http::header::CONTENT_TYPE;
+use axum::response::IntoResponse;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,6 +27,6 @@ async fn ping(State(app): State<Arc<App>>) -> Result<(), Fault> {
 
 /// What is counted, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, description = "Counters", body = String)))]
-async fn metrics(State(app): State<Arc<App>>) -> String {
-    app.metrics.text()
+async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.text(&app))
 }

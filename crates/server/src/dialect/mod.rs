@@ -1,5 +1,7 @@
 //! The dialects: one file each. A dialect's `routes` are documented as they are added, so that no path is there without its page.
 
+pub mod admin;
+pub mod cohere;
 pub mod common;
 pub mod openai;
 pub mod tei;
@@ -15,10 +17,12 @@ use utoipa_axum::router::OpenApiRouter;
 pub(crate) fn router(app: &Arc<App>) -> Router {
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
+        .merge(admin::routes(app))
+        .merge(cohere::routes())
         .merge(openai::routes())
         .merge(tei::routes())
         .split_for_parts();
-    let router: Router<Arc<App>> = routes.merge(openapi::routes(&document));
+    let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));
     let router = router
         .fallback(layers::no_route)
         .method_not_allowed_fallback(layers::no_method)

@@ -1,17 +1,27 @@
 //! Loading, at the start and at run time.
 
-use super::{Entry, Gauge, House, ModelSpec, State, Unloaded, retire};
+use super::{Entry, Gauge, House, ModelSpec, State, retire};
 use crate::error::{Fault, FaultKind};
 use crate::served::{Role, Served, Task};
+use sconce_engine::ops::Keep;
 use sconce_engine::source::{Progress, Reference, resolve};
 use sconce_engine::{Kind, Plan, plan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 impl House {
-    /// Adds a model and begins to load it. One of the same name that is there already is an error, unless it failed or was unloaded.
+    /// Begins to load a model that the server begins with.
+    pub(crate) fn furnish(self: &Arc<Self>, spec: ModelSpec) -> Result<(), Fault> {
+        self.add(spec, true).map(drop)
+    }
+
+    /// Adds a model and begins to load it. Another of its name is an error, unless that one could not be loaded.
     pub fn load(self: &Arc<Self>, spec: ModelSpec) -> Result<Arc<Gauge>, Fault> {
+        self.add(spec, false)
+    }
+
+    fn add(self: &Arc<Self>, spec: ModelSpec, first: bool) -> Result<Arc<Gauge>, Fault> {
         let mut entries = self.entries();
         if let Some(other) = entries.iter().find(|e| e.spec.id != spec.id && e.spec.is_called(&spec.id)) {
             let what = format!("`{}` is another name of the model `{}`", spec.id, other.spec.id);
@@ -19,20 +29,62 @@ impl House {
         }
         match entries.iter_mut().find(|e| e.spec.id == spec.id) {
             None => {
-                let state = State::Unloaded { why: Unloaded::Asked };
-                entries.push(Entry { spec, state, leases: 0, used: Instant::now() });
+                entries.push(Entry { spec, first, state: State::Resting, leases: 0, used: Instant::now() });
                 let last = entries.len() - 1;
                 Ok(self.start(&mut entries[last]))
             }
-            Some(entry) if matches!(entry.state, State::Loading(_) | State::Ready(_)) => {
-                let what = format!("the model `{}` is there already; unload it first, or give another name", spec.id);
-                Err(Fault::new(FaultKind::Conflict, what).at("name"))
-            }
-            Some(entry) => {
+            Some(entry) if matches!(entry.state, State::Failed { .. }) => {
                 entry.spec = spec;
                 Ok(self.start(entry))
             }
+            Some(_) => {
+                let what = format!("the model `{}` is there already; unload it first, or give another name", spec.id);
+                Err(Fault::new(FaultKind::Conflict, what).at("name"))
+            }
         }
+    }
+
+    /// Forgets a model. Requests that hold it finish; its memory is free when the last has.
+    pub fn unload(&self, name: &str) -> Result<String, Fault> {
+        let (id, served) = {
+            let mut entries = self.entries();
+            let Some(i) = entries.iter().position(|e| e.spec.is_called(name)) else {
+                let what = format!("there is no model `{name}` here");
+                return Err(Fault::new(FaultKind::NoModel, what).at("model"));
+            };
+            let mut entry = entries.remove(i);
+            (entry.spec.id.clone(), entry.take())
+        };
+        tracing::info!(model = id, "unloaded");
+        self.changed();
+        served.into_iter().for_each(retire);
+        Ok(id)
+    }
+
+    /// Lets models rest that nobody used for so long.
+    pub(crate) fn sweep(&self, idle: Duration) {
+        let mut gone = Vec::new();
+        for entry in self.entries().iter_mut() {
+            if entry.leases == 0 && matches!(entry.state, State::Ready(_)) && entry.used.elapsed() >= idle {
+                tracing::info!(model = entry.spec.id, "unloaded: nobody asked for it in {} s", idle.as_secs_f64());
+                gone.extend(entry.take());
+            }
+        }
+        if !gone.is_empty() {
+            self.changed();
+        }
+        gone.into_iter().for_each(retire);
+    }
+
+    /// Why nothing can be served, where every model that the server began with failed.
+    pub(crate) fn hopeless(&self) -> Option<String> {
+        let why = |e: &Entry| match &e.state {
+            State::Failed { why } => Some(format!("`{}` could not be loaded: {why}", e.spec.id)),
+            _ => None,
+        };
+        let entries = self.entries();
+        let whys: Option<Vec<String>> = entries.iter().map(why).collect();
+        whys.filter(|whys| !whys.is_empty()).map(|whys| whys.join("; "))
     }
 
     /// Begins to load what an entry asks for, on a thread of its own.
@@ -98,6 +150,11 @@ impl House {
             Some(Role::Rerank) => Kind::Classify,
             None => Kind::of(root).map_err(|e| say(&e))?,
         };
+        if let (Some(Keep::Blocks(blocks)), false) = (spec.load.keep, matches!(kind, Kind::Generate | Kind::Seq2Seq)) {
+            return Err(format!(
+                "--dtype {blocks} is for language models, and this is one for `{kind}`; take f32, bf16 or f16"
+            ));
+        }
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);
         let device = *devices.first().ok_or("there is no device to run on")?;
         // A language model that is asked for a score has no plan by that name; its room is not counted.
@@ -115,7 +172,7 @@ impl House {
         let room = self.make_room(bytes)?;
         gauge.stage("loading");
         let task = Task::load(role, &reference, &spec.load, &spec.llm, gauge).map_err(|e| say(&e))?;
-        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), _room: room })
+        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), room })
     }
 
     /// Room for `bytes` more in the budget. Models that nobody uses go, those unused the longest first.
@@ -145,7 +202,7 @@ impl House {
             let idle = entries.iter_mut().filter(|e| e.leases == 0 && matches!(e.state, State::Ready(_)));
             let Some(entry) = idle.min_by_key(|e| e.used) else { return false };
             tracing::info!(model = entry.spec.id, "evicted: another model needs its room");
-            entry.take(Unloaded::Rest)
+            entry.take()
         };
         self.changed();
         // Here, not on another thread: its room must be free when we look again.
@@ -156,8 +213,8 @@ impl House {
 
 impl Entry {
     /// Takes the model out, if it is there.
-    pub(super) fn take(&mut self, why: Unloaded) -> Option<Arc<Served>> {
-        match std::mem::replace(&mut self.state, State::Unloaded { why }) {
+    fn take(&mut self) -> Option<Arc<Served>> {
+        match std::mem::replace(&mut self.state, State::Resting) {
             State::Ready(served) => Some(served),
             _ => None,
         }

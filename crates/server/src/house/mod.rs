@@ -16,6 +16,7 @@ pub use spec::ModelSpec;
 use crate::error::{Fault, FaultKind};
 use crate::served::{Role, Served, Want};
 use budget::Budget;
+use sconce_engine::LoadOptions;
 use serde_json::json;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -31,10 +32,14 @@ pub struct House {
     changes: watch::Sender<u64>,
     budget: Budget,
     most_bytes: Option<u64>,
+    /// How models are loaded that are asked for at run time.
+    defaults: LoadOptions,
 }
 
 struct Entry {
     spec: ModelSpec,
+    /// Whether the server began with it.
+    first: bool,
     state: State,
     leases: usize,
     used: Instant,
@@ -43,17 +48,11 @@ struct Entry {
 enum State {
     Loading(Arc<Gauge>),
     Ready(Arc<Served>),
-    Failed { why: String },
-    Unloaded { why: Unloaded },
-}
-
-/// Why a model is not there.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Unloaded {
-    /// Somebody said so; only somebody brings it back.
-    Asked,
+    Failed {
+        why: String,
+    },
     /// Nobody used it, or another needed its room: the next request brings it back.
-    Rest,
+    Resting,
 }
 
 /// How it stands with a model.
@@ -65,11 +64,8 @@ pub enum Standing {
     Ready,
     /// It could not be loaded.
     Failed(String),
-    /// Not in memory; `returns` on the next request.
-    Unloaded {
-        /// Whether the next request brings it back.
-        returns: bool,
-    },
+    /// Not in memory; the next request brings it back.
+    Resting,
 }
 
 /// A model in a list.
@@ -86,9 +82,14 @@ pub struct Shown {
 }
 
 impl House {
-    pub(crate) fn new(most_bytes: Option<u64>) -> Arc<House> {
+    pub(crate) fn new(most_bytes: Option<u64>, defaults: LoadOptions) -> Arc<House> {
         let changes = watch::Sender::new(0);
-        Arc::new(House { entries: Mutex::default(), changes, budget: Budget::default(), most_bytes })
+        Arc::new(House { entries: Mutex::default(), changes, budget: Budget::default(), most_bytes, defaults })
+    }
+
+    /// How models are loaded that are asked for at run time.
+    pub fn defaults(&self) -> LoadOptions {
+        self.defaults.clone()
     }
 
     fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
@@ -131,11 +132,7 @@ impl House {
                 let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
                 Err(Fault::new(FaultKind::Unhealthy, what))
             }
-            State::Unloaded { why: Unloaded::Asked } => {
-                let what = format!("the model `{}` was unloaded; POST /v1/models/load brings it back", entry.spec.id);
-                Err(Fault::new(FaultKind::NoModel, what).at("model"))
-            }
-            State::Unloaded { why: Unloaded::Rest } => Err(loading(&self.start(entry))),
+            State::Resting => Err(loading(&self.start(entry))),
         }
     }
 
@@ -144,16 +141,16 @@ impl House {
         self.entries().iter().map(Entry::shown).collect()
     }
 
-    /// Whether every model that was asked for is there or at rest; otherwise how far one of the others is, or why it is not.
+    /// Whether every model that the server began with is there or at rest; otherwise how far one is, or why it is not.
     pub fn ready(&self) -> Result<(), Fault> {
-        for entry in self.entries().iter() {
+        for entry in self.entries().iter().filter(|e| e.first) {
             match &entry.state {
                 State::Loading(gauge) => return Err(loading(gauge)),
                 State::Failed { why } => {
                     let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
                     return Err(Fault::new(FaultKind::Unhealthy, what));
                 }
-                State::Ready(_) | State::Unloaded { .. } => {}
+                State::Ready(_) | State::Resting => {}
             }
         }
         Ok(())
@@ -213,7 +210,7 @@ impl Entry {
             State::Loading(gauge) => (Standing::Loading(gauge.told()), None),
             State::Ready(served) => (Standing::Ready, Some(served.clone())),
             State::Failed { why } => (Standing::Failed(why.clone()), None),
-            State::Unloaded { why } => (Standing::Unloaded { returns: *why == Unloaded::Rest }, None),
+            State::Resting => (Standing::Resting, None),
         };
         Shown { spec: self.spec.clone(), standing, leases: self.leases, served }
     }
@@ -238,7 +235,9 @@ impl Drop for Lease {
         let Some(served) = self.served.take() else { return };
         {
             let mut entries = self.house.entries();
-            if let Some(entry) = entries.iter_mut().find(|e| e.spec.id == served.id) {
+            // One that was unloaded meanwhile, and is there again, is another.
+            let holds = |e: &&mut Entry| matches!(&e.state, State::Ready(there) if Arc::ptr_eq(there, &served));
+            if let Some(entry) = entries.iter_mut().find(holds) {
                 entry.leases = entry.leases.saturating_sub(1);
                 entry.used = Instant::now();
             }

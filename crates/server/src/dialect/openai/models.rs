@@ -22,8 +22,8 @@ async fn list(State(app): State<Arc<App>>) -> Json<ModelList> {
     Json(ModelList { object: "list".into(), data })
 }
 
-/// One of them.
-#[utoipa::path(get, path = "/v1/models/{id}", params(("id" = String, Path, description = "Its name")),
+/// One of them. Names have slashes: the rest of the path is the name, escaped or not.
+#[utoipa::path(get, path = "/v1/models/{*id}", params(("id" = String, Path, description = "Its name")),
     responses((status = 200, description = "The model", body = Model)))]
 async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json<Model>, Fault> {
     let found = app.house.list().into_iter().find(|m| is_there(m) && m.spec.is_called(&id));
@@ -32,7 +32,7 @@ async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json
 }
 
 fn is_there(shown: &Shown) -> bool {
-    matches!(shown.standing, Standing::Ready | Standing::Unloaded { returns: true })
+    matches!(shown.standing, Standing::Ready | Standing::Resting)
 }
 
 fn told(shown: &Shown) -> Model {

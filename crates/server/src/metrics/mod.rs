@@ -1,9 +1,16 @@
-//! What is counted, for Prometheus.
+//! What is counted, for Prometheus: requests under text-embeddings-inference's names, language models under vLLM's, and what really ran
+//! under ours.
 
+mod language;
+mod models;
+
+pub use language::{Finished, Language};
+
+use crate::app::App;
 use crate::call::Usage;
-use crate::caller::Times;
 use crate::error::{Fault, FaultKind};
 use prometheus::{Encoder, Histogram, HistogramOpts, IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
+use sconce_engine::Times;
 use std::time::Duration;
 
 /// All counters of a server.
@@ -18,6 +25,8 @@ pub struct Metrics {
     te_inference: Histogram,
     te_length: Histogram,
     running: IntGaugeVec,
+    /// Of language models.
+    pub language: Language,
 }
 
 /// Half a millisecond to two minutes.
@@ -58,6 +67,7 @@ impl Metrics {
                 Opts::new("sconce_requests_running", "Requests with a permit"),
                 &["method"]
             )),
+            language: Language::new(&registry),
             registry,
         }
     }
@@ -103,10 +113,10 @@ impl Metrics {
     }
 
     /// The text that Prometheus reads.
-    pub fn text(&self) -> String {
+    pub fn text(&self, app: &App) -> String {
         let mut text = Vec::new();
         // Writing to memory does not fail, and what is not gathered is not there.
         let _ = TextEncoder::new().encode(&self.registry.gather(), &mut text);
-        String::from_utf8(text).unwrap_or_default()
+        String::from_utf8(text).unwrap_or_default() + &models::text(app)
     }
 }

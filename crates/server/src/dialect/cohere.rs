@@ -1,0 +1,104 @@
+//! Cohere's and Jina's rerank.
+
+use crate::answer::Answer;
+use crate::app::App;
+use crate::asked::Asked;
+use crate::call::Usage;
+use crate::embedding::refuse_cut;
+use crate::error::Fault;
+use crate::served::{Task, Want};
+use crate::trail::{Trail, fresh_id};
+use axum::extract::State;
+use sconce_api::cohere::{
+    ApiVersion, BilledUnits, Document, Meta, RerankRequest, RerankResponse, RerankResult, Returned, Tokens,
+    Usage as Told,
+};
+use sconce_engine::RankOptions;
+use serde::Deserialize;
+use serde::de::IgnoredAny;
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+/// Its paths.
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(v1)).routes(routes!(v2))
+}
+
+/// Documents in the order in which they answer a query.
+#[utoipa::path(post, path = "/v1/rerank", request_body = RerankRequest,
+    responses((status = 200, description = "The documents, the best first", body = RerankResponse)))]
+async fn v1(
+    State(app): State<Arc<App>>,
+    Asked { body, trail }: Asked<RerankRequest>,
+) -> Result<Answer<RerankResponse>, Fault> {
+    rerank(&app, &trail, body, "1").await
+}
+
+/// The same.
+#[utoipa::path(post, path = "/v2/rerank", request_body = RerankRequest,
+    responses((status = 200, description = "The documents, the best first", body = RerankResponse)))]
+async fn v2(
+    State(app): State<Arc<App>>,
+    Asked { body, trail }: Asked<RerankRequest>,
+) -> Result<Answer<RerankResponse>, Fault> {
+    rerank(&app, &trail, body, "2").await
+}
+
+/// Whether a body for `/rerank` is of this dialect: it has `documents`, and no `texts`.
+pub(crate) fn is_meant(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Keys {
+        texts: Option<IgnoredAny>,
+        documents: Option<IgnoredAny>,
+    }
+    serde_json::from_slice::<Keys>(bytes).is_ok_and(|keys| keys.documents.is_some() && keys.texts.is_none())
+}
+
+pub(crate) async fn rerank(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: RerankRequest,
+    version: &str,
+) -> Result<Answer<RerankResponse>, Fault> {
+    app.check_batch(body.documents.len(), "documents")?;
+    if body.top_n == Some(0) {
+        return Err(Fault::invalid("`top_n` is 0; ask for one at least, or leave it out").at("top_n"));
+    }
+    if body.max_tokens_per_doc.is_some() {
+        let what = "documents are read up to what the model can take; `max_tokens_per_doc` cannot be set";
+        return Err(Fault::invalid(what).at("max_tokens_per_doc"));
+    }
+    // In this dialect what is too long is cut, unless told otherwise.
+    let truncate = body.truncate.unwrap_or(true);
+    let documents: Vec<String> = body.documents.into_iter().map(Document::into_text).collect();
+    let call = app.call("rerank", trail, body.model.as_deref(), Want::Rerank)?;
+    let characters = documents.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
+    let options = RankOptions { raw: false, top_n: body.top_n, texts: body.return_documents.unwrap_or_default() };
+    let ranking = call
+        .run(move |served, _| {
+            let Task::Rerank(reranker) = &served.task else { return Err(served.unfit(Want::Rerank)) };
+            let ranking = reranker.rerank(&body.query, &documents, options)?;
+            refuse_cut(&ranking.truncated, truncate, served.task.loaded().plan().max_tokens, "documents")?;
+            Ok(ranking)
+        })
+        .await?;
+    let tokens = ranking.tokens;
+    let result = |r: sconce_engine::Ranked| RerankResult {
+        index: r.index,
+        relevance_score: r.score,
+        document: r.text.map(|text| Returned { text }),
+    };
+    let told = RerankResponse {
+        id: fresh_id(),
+        model: call.served().id.clone(),
+        results: ranking.ranked.into_iter().map(result).collect(),
+        meta: Meta {
+            api_version: ApiVersion { version: version.into() },
+            billed_units: BilledUnits { search_units: 1 },
+            tokens: Tokens { input_tokens: tokens },
+        },
+        usage: Told { total_tokens: tokens, prompt_tokens: tokens },
+    };
+    Ok(call.answer(told, Usage { tokens, characters }))
+}

@@ -1,0 +1,107 @@
+//! What is served, on what, and what really ran.
+
+use crate::app::App;
+use crate::error::{Fault, FaultKind};
+use crate::house::{Shown, Standing};
+use crate::served::Task;
+use axum::Json;
+use axum::extract::State;
+use sconce_api::tei::{Info, ModelInfo, OpCount};
+use sconce_engine::source::Origin;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use utoipa_axum::router::OpenApiRouter;
+use utoipa_axum::routes;
+
+pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+    OpenApiRouter::new().routes(routes!(info))
+}
+
+/// The first model in TEI's words, and all of them in ours: device, dtype, and the rungs that really ran.
+#[utoipa::path(get, path = "/info", responses((status = 200, description = "About the server", body = Info)))]
+async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
+    let all = app.house.list();
+    let Some(first) = all.iter().find(|m| m.served.is_some()).or(all.first()) else {
+        return Err(Fault::new(FaultKind::NoModel, "no model is served here"));
+    };
+    let plan = first.served.as_ref().map(|s| s.task.loaded().plan());
+    let most = plan.map_or(0, |p| p.batch_tokens);
+    Ok(Json(Info {
+        model_id: first.spec.id.clone(),
+        model_sha: first.served.as_ref().and_then(|s| commit(&s.task.loaded().files().origin)),
+        model_dtype: plan.map(|p| p.dtype.to_string()).unwrap_or_default(),
+        model_type: first.served.as_ref().map_or(Value::Null, |s| kind(&s.task)),
+        max_concurrent_requests: app.config.max_concurrent,
+        max_input_length: plan.map_or(0, |p| p.max_tokens),
+        max_batch_tokens: most,
+        max_batch_requests: plan.map(|p| p.most_sequences).filter(|n| *n < usize::MAX),
+        max_client_batch_size: app.config.max_client_batch,
+        auto_truncate: app.config.auto_truncate,
+        tokenization_workers: std::thread::available_parallelism().map_or(1, |n| n.get()),
+        version: env!("CARGO_PKG_VERSION").into(),
+        sha: None,
+        docker_label: None,
+        models: all.iter().map(about).collect(),
+    }))
+}
+
+/// The commit of a model that came from a hub.
+fn commit(origin: &Origin) -> Option<String> {
+    match origin {
+        Origin::Hub { commit, .. } | Origin::HubCache { commit, .. } => Some(commit.clone()),
+        _ => None,
+    }
+}
+
+/// What a model does, as TEI tells it.
+fn kind(task: &Task) -> Value {
+    let labels = |names: &[String]| {
+        let by_id: serde_json::Map<String, Value> =
+            names.iter().enumerate().map(|(i, n)| (i.to_string(), json!(n))).collect();
+        let by_name: serde_json::Map<String, Value> =
+            names.iter().enumerate().map(|(i, n)| (n.clone(), json!(i))).collect();
+        json!({"id2label": by_id, "label2id": by_name})
+    };
+    match task {
+        Task::Classify(classifier) => json!({"classifier": labels(classifier.labels())}),
+        Task::Rerank(_) => json!({"reranker": labels(&["LABEL_0".to_string()])}),
+        Task::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
+        Task::Generate(_) | Task::Seq2Seq(_) => json!({"generator": {}}),
+        Task::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
+        Task::Embed(_) | Task::Multi(_) | Task::M3(_) | Task::Clip(_) => json!({"embedding": {}}),
+    }
+}
+
+fn about(shown: &Shown) -> ModelInfo {
+    let state = match &shown.standing {
+        Standing::Loading(_) => "loading",
+        Standing::Ready => "ready",
+        Standing::Failed(_) => "failed",
+        Standing::Resting => "resting",
+    };
+    let loaded = shown.served.as_ref().map(|s| s.task.loaded());
+    let plan = loaded.map(|m| m.plan());
+    ModelInfo {
+        id: shown.spec.id.clone(),
+        state: state.into(),
+        task: shown.served.as_ref().map(|s| s.role.to_string()),
+        device: plan.map(|p| p.device.to_string()),
+        dtype: plan.map(|p| p.dtype.to_string()),
+        source: loaded.map(|m| m.files().origin.to_string()),
+        max_input_length: plan.map(|p| p.max_tokens),
+        dimension: plan.map(|p| p.dimension),
+        planned_bytes: shown.served.as_ref().map(|s| s.bytes()),
+        peak_bytes: loaded.map(|m| m.peak_bytes()),
+        ran: loaded.map(|m| m.counts()).unwrap_or_default().into_iter().map(count).collect(),
+    }
+}
+
+fn count((counted, calls): (sconce_engine::ops::Counted, u64)) -> OpCount {
+    OpCount {
+        op: counted.op.to_string(),
+        device: counted.device.to_string(),
+        dtype: counted.dtype.to_string(),
+        rung: counted.rung.to_string(),
+        calls,
+    }
+}

@@ -1,0 +1,138 @@
+//! What the engine counts, as text for Prometheus, when somebody looks.
+
+use crate::app::App;
+use crate::house::{Shown, Standing};
+use crate::served::Task;
+use sconce_engine::Activity;
+use std::fmt::{Display, Write};
+
+/// All families that come from models.
+pub(super) fn text(app: &App) -> String {
+    let all = app.house.list();
+    let mut text = Text { text: String::new(), family: "" };
+    text.family("sconce_build_info", "gauge", "The version that runs");
+    text.line(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    text.family("sconce_uptime_seconds", "gauge", "Seconds since the server began");
+    text.line(&[], app.begun.elapsed().as_secs());
+    text.family("sconce_model_state", "gauge", "1 for the state that a model is in");
+    for model in &all {
+        let state = match model.standing {
+            Standing::Loading(_) => "loading",
+            Standing::Ready => "ready",
+            Standing::Failed(_) => "failed",
+            Standing::Resting => "resting",
+        };
+        text.line(&[("model", &model.spec.id), ("state", state)], 1);
+    }
+    let loaded: Vec<&Shown> = all.iter().filter(|m| m.served.is_some()).collect();
+    let each = || loaded.iter().filter_map(|m| m.served.as_ref().map(|s| (m, s)));
+    text.family("sconce_model_bytes", "gauge", "Bytes of a model: planned, and the most that its tensors held");
+    for (model, served) in each() {
+        let device = served.task.loaded().plan().device.to_string();
+        let labels = |kind| [("model", model.spec.id.as_str()), ("device", device.as_str()), ("kind", kind)];
+        text.line(&labels("planned"), served.bytes());
+        text.line(&labels("peak"), served.task.loaded().peak_bytes());
+    }
+    text.family("sconce_model_leases", "gauge", "Requests that hold a model");
+    for model in &loaded {
+        text.line(&[("model", &model.spec.id)], model.leases);
+    }
+    text.family(
+        "sconce_op_calls_total",
+        "counter",
+        "Calls of an op, by the device, dtype and rung that really took them",
+    );
+    for (model, served) in each() {
+        for (counted, calls) in served.task.loaded().counts() {
+            let (device, dtype) = (counted.device.to_string(), counted.dtype.to_string());
+            let rung = counted.rung.to_string();
+            let labels = [
+                ("op", counted.op),
+                ("device", device.as_str()),
+                ("dtype", dtype.as_str()),
+                ("rung", rung.as_str()),
+                ("model", model.spec.id.as_str()),
+            ];
+            text.line(&labels, calls);
+        }
+    }
+    language(&mut text, &loaded);
+    text.text
+}
+
+/// Of language models, under vLLM's names.
+fn language(text: &mut Text, loaded: &[&Shown]) {
+    let busy: Vec<(&str, Activity)> = loaded
+        .iter()
+        .filter_map(|m| match m.served.as_ref().map(|s| &s.task) {
+            Some(Task::Generate(llm)) => Some((m.spec.id.as_str(), llm.activity())),
+            _ => None,
+        })
+        .collect();
+    if busy.is_empty() {
+        return;
+    }
+    type Read = fn(&Activity) -> f64;
+    let families: [(&'static str, &str, &str, Read); 8] = [
+        ("vllm:num_requests_running", "gauge", "Sequences that run", |a| a.running as f64),
+        ("vllm:num_requests_waiting", "gauge", "Requests that wait for room", |a| a.waiting as f64),
+        ("vllm:kv_cache_usage_perc", "gauge", "The part of the cache that is held, 0 to 1", |a| {
+            f64::from(a.cache_used)
+        }),
+        ("vllm:num_preemptions_total", "counter", "Sequences that had to give their room back", |a| {
+            a.preemptions as f64
+        }),
+        ("vllm:prefix_cache_queries_total", "counter", "Tokens looked up in the cache", |a| a.prefix_queries as f64),
+        ("vllm:prefix_cache_hits_total", "counter", "Tokens found in the cache", |a| a.prefix_hits as f64),
+        ("vllm:prompt_tokens_total", "counter", "Tokens of prompts", |a| a.prompt_tokens as f64),
+        ("vllm:generation_tokens_total", "counter", "Tokens of answers", |a| a.generated_tokens as f64),
+    ];
+    for (name, kind, help, read) in families {
+        text.family(name, kind, help);
+        for (model, activity) in &busy {
+            text.line(&[("model_name", model)], read(activity));
+        }
+    }
+}
+
+/// Prometheus's text form.
+struct Text {
+    text: String,
+    /// The family that lines belong to.
+    family: &'static str,
+}
+
+impl Text {
+    fn family(&mut self, name: &'static str, kind: &str, help: &str) {
+        // Writing to memory does not fail.
+        let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
+        self.family = name;
+    }
+
+    fn line(&mut self, labels: &[(&str, &str)], value: impl Display) {
+        let label = |(name, value): &(&str, &str)| format!("{name}=\"{}\"", escaped(value));
+        let labels: Vec<String> = labels.iter().map(label).collect();
+        let labels = if labels.is_empty() { String::new() } else { format!("{{{}}}", labels.join(",")) };
+        let _ = writeln!(self.text, "{}{labels} {value}", self.family);
+    }
+}
+
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_escaped() {
+        let mut text = Text { text: String::new(), family: "" };
+        text.family("a_total", "counter", "What it is");
+        text.line(&[("model", "a\"b\\c\nd")], 3);
+        assert_eq!(
+            text.text,
+            "# HELP a_total What it is\n# TYPE a_total counter\na_total{model=\"a\\\"b\\\\c\\nd\"} 3\n"
+        );
+    }
+}

@@ -1,0 +1,316 @@
+//! How a server and its models begin, come, go and end.
+
+mod common;
+
+use common::{Running, config, golden, parse, reply, request, serve, start, until};
+use sconce_server::{Config, Listen, ModelSpec, Secret, Standing};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+const JSON: [(&str, &str); 1] = [("content-type", "application/json")];
+
+fn much(texts: usize) -> String {
+    let text: Value = "the cat sat on the mat ".repeat(8).into();
+    json!({"inputs": vec![text; texts], "truncate": true}).to_string()
+}
+
+fn roomy() -> Config {
+    Config { max_client_batch: 1_000_000, payload_limit: 1 << 30, ..config() }
+}
+
+/// A request that works for a while, once it does.
+fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
+    let mut stream = server.connect();
+    stream.write_all(request("POST", "/embed", &JSON, &much(texts)).as_bytes()).unwrap();
+    until("it is being worked on", || server.app.free_permits() < server.app.config.max_concurrent);
+    stream
+}
+
+#[test]
+fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
+    // Of real width, so that it takes a moment to be planned and loaded.
+    let (mut slow, slow_dir) = golden("bert-base");
+    slow.role = Some("embed".parse().unwrap());
+    let server = start(vec![slow], vec![slow_dir], config());
+    let early = server.post("/embed", &json!({"inputs": "a"}));
+    assert_eq!((early.status, early.header("retry-after")), (503, Some("2")), "{early:?}");
+    let told = early.json();
+    assert_eq!((&told["error_type"], &told["model"]), (&json!("Unhealthy"), &json!("bert-base")));
+    assert!(told["stage"].is_string() && told.get("percent").is_some(), "{told}");
+    let health = server.get("/health");
+    assert_eq!((health.status, health.json()["stage"].is_string()), (503, true));
+    let openai = server.post("/v1/embeddings", &json!({"input": "a"})).json();
+    assert_eq!((&openai["error"]["code"], openai["stage"].is_string()), (&json!("model_loading"), true));
+}
+
+#[test]
+fn a_server_none_of_whose_models_can_be_loaded_ends_and_says_why() {
+    let dir = tempfile::tempdir().unwrap();
+    let spec = ModelSpec::new(dir.path().to_str().unwrap(), common::options(dir.path()));
+    let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+    let said =
+        runtime.block_on(sconce_server::serve(config(), vec![spec], Default::default())).unwrap_err().to_string();
+    assert!(said.contains("no model can be served") && said.contains("config.json"), "{said}");
+}
+
+#[test]
+fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
+    let (good, dir) = golden("st-prompts");
+    let mut bad = good.clone();
+    (bad.reference, bad.id) = ("/nowhere/at/all".into(), "bad".into());
+    let server = start(vec![good, bad], vec![dir], config());
+    until("all have settled", || server.app.house.list().iter().all(|m| !matches!(m.standing, Standing::Loading(_))));
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+    let failed = server.post("/embed", &json!({"inputs": "a", "model": "bad"}));
+    assert_eq!(failed.status, 503);
+    assert!(failed.json()["error"].as_str().unwrap().contains("no such directory"), "{failed:?}");
+    assert_eq!(server.get("/health").status, 503, "one that it began with is not there");
+}
+
+#[test]
+fn draining_finishes_what_runs_and_accepts_nothing_new() {
+    let mut server = serve(&["st-prompts"], roomy());
+    let mut running = busy(&server, 30_000);
+    server.app.stop.drain();
+    until("nobody is accepted", || std::net::TcpStream::connect(server.address()).is_err());
+    assert!(!server.has_ended());
+    assert_eq!(reply(&mut running).status, 200);
+    server.join();
+}
+
+#[test]
+fn a_second_signal_does_not_wait() {
+    let mut server = serve(&["st-prompts"], roomy());
+    let _running = busy(&server, 300_000);
+    server.app.stop.drain();
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!server.has_ended());
+    server.app.stop.now();
+    let begun = Instant::now();
+    server.join();
+    assert!(begun.elapsed() < Duration::from_secs(15), "{:?}", begun.elapsed());
+}
+
+#[cfg(unix)]
+#[test]
+fn a_socket_in_the_file_system_serves_and_is_taken_away() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("sconce.sock");
+    // What a server left that was killed is no obstacle.
+    drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
+    let mut server = serve(&["st-prompts"], Config { listen: Listen::Unix(path.clone()), ..config() });
+    let mut stream = std::os::unix::net::UnixStream::connect(&path).unwrap();
+    stream.write_all(request("POST", "/embed", &JSON, &json!({"inputs": "a"}).to_string()).as_bytes()).unwrap();
+    assert_eq!(reply(&mut stream).status, 200);
+    server.app.stop.drain();
+    server.join();
+    assert!(!path.exists());
+}
+
+#[test]
+fn models_come_and_go_at_run_time() {
+    let server = serve(&["st-prompts"], config());
+    let (spec, _dir) = golden("task-classify");
+    let body = json!({"model": spec.reference, "name": "labels"});
+    let told = server.post("/v1/models/load", &body);
+    assert_eq!((told.status, &told.json()["state"]), (202, &json!("loading")), "{told:?}");
+    until("it is there", || server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status == 200);
+    assert_eq!(server.get("/v1/models").ok()["data"][1]["id"], "labels");
+    let again = server.post("/v1/models/load", &body);
+    assert_eq!((again.status, &again.json()["error"]["param"]), (409, &json!("name")));
+    let gone = server.post("/v1/models/unload", &json!({"model": "labels"}));
+    assert_eq!(gone.ok()["state"], "unloaded");
+    assert_eq!(server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status, 404);
+    assert_eq!(server.post("/v1/models/unload", &json!({"model": "labels"})).status, 404);
+    // Waited for, it is there when the answer is; what cannot be is told in it.
+    let body = json!({"model": spec.reference, "name": "labels", "wait": true});
+    assert_eq!(server.post("/v1/models/load", &body).ok()["state"], "ready");
+    assert_eq!(server.post("/predict", &json!({"inputs": "a", "model": "labels"})).status, 200);
+    for (bad, param) in [
+        (json!({"model": "/nowhere", "wait": true}), "model"),
+        (json!({"model": spec.reference, "name": "x", "task": "dance"}), "task"),
+        (json!({"model": spec.reference, "name": "x", "device": "abacus"}), "device"),
+        (json!({"model": spec.reference, "name": "x", "dtype": "i1"}), "dtype"),
+    ] {
+        let refused = server.post("/v1/models/load", &bad);
+        assert_eq!((refused.status, &refused.json()["error"]["param"]), (400, &json!(param)), "{refused:?}");
+    }
+    assert_eq!(server.app.house.list().len(), 2, "nothing of those stays");
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
+    let open = serve(&["st-prompts"], config());
+    let body = json!({"model": "/nowhere"}).to_string();
+    for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")] {
+        assert_eq!(open.send("POST", "/v1/models/load", &[JSON[0], head], &body).status, 403, "{head:?}");
+    }
+    // A page whose own name points to this machine.
+    let mut stream = open.connect();
+    let rebound = request("POST", "/v1/models/unload", &JSON, "{\"model\": \"st-prompts\"}")
+        .replace("host: test", "host: evil.example");
+    stream.write_all(rebound.as_bytes()).unwrap();
+    assert_eq!(reply(&mut stream).status, 403);
+    assert_eq!(open.post("/embed", &json!({"inputs": "a"})).status, 200);
+
+    let keyed = serve(&["st-prompts"], Config { api_keys: Secret::new("key").into_iter().collect(), ..config() });
+    assert_eq!(keyed.send("POST", "/v1/models/unload", &JSON, "{\"model\": \"st-prompts\"}").status, 401);
+    let head = [JSON[0], ("authorization", "Bearer key"), ("x-forwarded-for", "1.2.3.4")];
+    assert_eq!(keyed.send("POST", "/v1/models/unload", &head, "{\"model\": \"st-prompts\"}").status, 200);
+}
+
+#[test]
+fn a_model_that_is_unloaded_finishes_what_it_is_asked() {
+    let server = serve(&["st-prompts"], roomy());
+    let mut running = busy(&server, 20_000);
+    assert_eq!(server.post("/v1/models/unload", &json!({"model": "st-prompts"})).status, 200);
+    assert!(server.app.house.planned_bytes() > 0, "its memory is not free yet");
+    assert_eq!(reply(&mut running).status, 200);
+    until("its memory is free", || server.app.house.planned_bytes() == 0);
+}
+
+#[test]
+fn a_model_that_nobody_uses_rests_until_the_next_request() {
+    let server = serve(&["st-prompts"], Config { idle_timeout: Some(Duration::from_millis(150)), ..config() });
+    until("it rests", || server.app.house.list()[0].standing == Standing::Resting);
+    until("its memory is free", || server.app.house.planned_bytes() == 0);
+    assert_eq!(server.get("/v1/models").ok()["data"][0]["id"], "st-prompts", "it can be asked");
+    assert_eq!(server.get("/health").status, 200);
+    let waking = server.post("/embed", &json!({"inputs": "a"}));
+    assert_eq!((waking.status, waking.header("retry-after")), (503, Some("2")));
+    until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
+}
+
+#[test]
+fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
+    let one = serve(&["st-prompts"], config()).app.house.planned_bytes();
+    let other = serve(&["task-classify"], config()).app.house.planned_bytes();
+    let third = serve(&["task-sparse"], config()).app.house.planned_bytes();
+    assert!(one > 0 && other > 0 && third > 0);
+    let server = serve(&["st-prompts", "task-classify"], Config { memory_budget: Some(one + other), ..roomy() });
+    // The first is used last, and still in use when the third comes: the second goes, though it would not be enough by itself.
+    server.post("/predict", &json!({"inputs": "a"})).ok();
+    let mut running = busy(&server, 20_000);
+    let (spec, _dir) = golden("task-sparse");
+    let standing = |name: &str| server.app.house.list().into_iter().find(|m| m.spec.id == name).map(|m| m.standing);
+    let loaded = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "third", "wait": true}));
+    assert_eq!(standing("st-prompts"), Some(Standing::Ready), "it is in use");
+    if third <= other {
+        assert_eq!(loaded.status, 200, "{loaded:?}");
+        assert_eq!(standing("task-classify"), Some(Standing::Resting));
+    } else {
+        assert!(loaded.json()["error"]["message"].as_str().unwrap().contains("--memory-budget"), "{loaded:?}");
+    }
+    assert_eq!(reply(&mut running).status, 200);
+    // More than the budget altogether is refused with numbers, and evicts nobody.
+    let small = serve(&["st-prompts"], Config { memory_budget: Some(one), ..config() });
+    let refused = small.post("/v1/models/load", &json!({"model": spec.reference, "name": "third", "wait": true}));
+    let message = refused.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
+    if third > one {
+        assert!(refused.status == 400 && message.contains("MiB"), "{refused:?}");
+        assert_eq!(small.post("/embed", &json!({"inputs": "a"})).status, 200);
+    }
+}
+
+#[test]
+fn one_connection_serves_many_requests_and_http2_too() {
+    let server = serve(&["st-prompts"], config());
+    let mut stream = server.connect();
+    for _ in 0..3 {
+        let body = json!({"inputs": "a"}).to_string();
+        let text = request("POST", "/embed", &JSON, &body).replace("connection: close\r\n", "");
+        stream.write_all(text.as_bytes()).unwrap();
+        let mut bytes = vec![0; 64 << 10];
+        let read = stream.read(&mut bytes).unwrap();
+        assert_eq!(parse(&bytes[..read]).status, 200);
+    }
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let status = runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(server.address()).await.unwrap();
+        let io = hyper_util::rt::TokioIo::new(stream);
+        let executor = hyper_util::rt::TokioExecutor::new();
+        let (mut client, connection) =
+            hyper::client::conn::http2::handshake::<_, _, String>(executor, io).await.unwrap();
+        tokio::spawn(connection);
+        let request = hyper::Request::post("http://localhost/embed").header("content-type", "application/json");
+        let answer = client.send_request(request.body(json!({"inputs": "a"}).to_string()).unwrap()).await.unwrap();
+        (answer.status(), answer.version())
+    });
+    assert_eq!(status, (hyper::StatusCode::OK, hyper::Version::HTTP_2));
+}
+
+#[test]
+fn metrics_count_requests_models_and_what_really_ran() {
+    let server = serve(&["st-prompts"], config());
+    server.post("/embed", &json!({"inputs": "a"})).ok();
+    server.post("/embed", &json!({"inputs": "a", "dimensions": 999}));
+    server.post("/embed", &json!({"inputs": "a", "model": "none"}));
+    let reply = server.get("/metrics");
+    assert!(reply.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
+    for line in [
+        "te_request_count{method=\"embed\"} 3",
+        "te_request_success{method=\"embed\"} 1",
+        "te_request_failure{err=\"validation\",method=\"embed\"} 1",
+        "te_request_failure{err=\"notfound\",method=\"embed\"} 1",
+        "te_request_duration_count 1",
+        "te_request_input_length_sum 5",
+        "sconce_requests_running{method=\"embed\"} 0",
+        "sconce_model_state{model=\"st-prompts\",state=\"ready\"} 1",
+        "sconce_model_leases{model=\"st-prompts\"} 0",
+        "sconce_op_calls_total{op=\"layer_norm\",device=\"cpu\",dtype=\"f32\",rung=\"fused\",model=\"st-prompts\"}",
+        "sconce_build_info{version=",
+    ] {
+        assert!(reply.body.contains(line), "{line}: {}", reply.body);
+    }
+}
+
+#[test]
+fn the_document_describes_every_path_and_how_it_fails() {
+    let server = serve(&["st-prompts"], config());
+    let document = server.get("/openapi.json").ok();
+    assert_eq!(server.get("/api-doc/openapi.json").ok(), document);
+    for path in [
+        "/embed",
+        "/embed_all",
+        "/embed_sparse",
+        "/predict",
+        "/rerank",
+        "/similarity",
+        "/v1/embeddings",
+        "/v1/models",
+        "/v1/models/{id}",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/v1/classify",
+        "/v1/models/load",
+        "/info",
+        "/health",
+        "/metrics",
+    ] {
+        let item = &document["paths"][path];
+        let operation = item.get("post").or(item.get("get")).unwrap_or_else(|| panic!("{path}"));
+        assert!(operation["responses"].get("200").is_some() && operation["responses"].get("401").is_some(), "{path}");
+    }
+    // Whatever is referred to is there.
+    fn refs<'a>(value: &'a Value, all: &mut Vec<&'a str>) {
+        match value {
+            Value::Object(map) => map.iter().for_each(|(key, value)| match value {
+                Value::String(to) if key == "$ref" => all.push(to),
+                value => refs(value, all),
+            }),
+            Value::Array(list) => list.iter().for_each(|value| refs(value, all)),
+            _ => {}
+        }
+    }
+    let mut all = Vec::new();
+    refs(&document, &mut all);
+    assert!(all.len() > 20);
+    for to in all {
+        let pointer = to.strip_prefix('#').unwrap();
+        assert!(document.pointer(pointer).is_some(), "{to}");
+    }
+    let page = server.get("/docs");
+    assert!(page.body.contains("POST /v1/embeddings") && !page.body.contains("http"), "nothing is fetched");
+}

@@ -1,0 +1,268 @@
+//! What a server allows, and what it says to the rest.
+
+mod common;
+
+use common::{config, reply, request, serve, start, until};
+use sconce_server::{Config, Secret};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::time::{Duration, Instant};
+
+#[test]
+fn a_key_is_asked_for_and_compared() {
+    let keys = ["first", "second"].iter().filter_map(|k| Secret::new(k)).collect();
+    let server = serve(&["st-prompts"], Config { api_keys: keys, ..config() });
+    let body = json!({"inputs": "a"}).to_string();
+    let send = |path: &str, key: Option<&str>| {
+        let mut head = vec![("content-type", "application/json")];
+        head.extend(key.map(|key| ("authorization", key)));
+        server.send("POST", path, &head, &body)
+    };
+    for key in [None, Some("Bearer wrong"), Some("Bearer firs"), Some("first"), Some("Basic first"), Some("Bearer ")] {
+        let refused = send("/embed", key);
+        assert_eq!(refused.status, 401, "{key:?}");
+        assert_eq!(
+            (&refused.json()["error_type"], refused.header("www-authenticate")),
+            (&json!("Unauthorized"), Some("Bearer"))
+        );
+    }
+    for key in ["Bearer first", "bearer second"] {
+        assert_eq!(send("/embed", Some(key)).status, 200, "{key}");
+    }
+    let openai = send("/v1/embeddings", Some("Bearer wrong")).json();
+    assert_eq!(
+        (&openai["error"]["type"], &openai["error"]["code"]),
+        (&json!("authentication_error"), &json!("invalid_api_key"))
+    );
+    // Paths that are not there do not tell so to strangers; whether we are well is told to all.
+    assert_eq!(server.get("/nothing").status, 401);
+    assert_eq!(server.get("/metrics").status, 401);
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn requests_have_ids() {
+    let server = serve(&["st-prompts"], config());
+    let given = server.send("GET", "/health", &[("x-request-id", "mine-7")], "");
+    assert_eq!(given.header("x-request-id"), Some("mine-7"));
+    let (a, b) = (server.get("/health"), server.get("/nothing"));
+    assert!(a.header("x-request-id").unwrap().len() == 32 && a.header("x-request-id") != b.header("x-request-id"));
+    let long = "x".repeat(129);
+    assert_eq!(server.send("GET", "/health", &[("x-request-id", &long)], "").header("x-request-id").unwrap().len(), 32);
+}
+
+#[test]
+fn strange_requests_get_the_answer_that_fits() {
+    let server = serve(&["st-prompts"], Config { payload_limit: 10_000, ..config() });
+    let json_head = [("content-type", "application/json")];
+    let check = |reply: common::Reply, status: u16, kind: &str| {
+        assert_eq!((reply.status, reply.json()["error_type"].as_str()), (status, Some(kind)), "{reply:?}");
+    };
+    check(server.get("/nothing"), 404, "NotFound");
+    check(server.get("/embed"), 405, "Validation");
+    check(server.send("POST", "/embed", &[], "{}"), 415, "Validation");
+    check(server.send("POST", "/embed", &[("content-type", "text/plain")], "{}"), 415, "Validation");
+    check(server.send("POST", "/embed", &json_head, "{"), 422, "Validation");
+    check(server.send("POST", "/embed", &json_head, ""), 422, "Validation");
+    check(server.send("POST", "/embed", &json_head, "{\"inputs\": \"a\"} x"), 422, "Validation");
+    check(server.send("POST", "/embed", &json_head, "\u{feff}{}"), 422, "Validation");
+    let openai = server.get("/v1/nothing");
+    assert_eq!((openai.status, &openai.json()["error"]["type"]), (404, &json!("not_found_error")));
+    let deep = format!("{{\"inputs\": \"a\", \"x\": {}1{}}}", "[".repeat(4000), "]".repeat(4000));
+    check(server.send("POST", "/embed", &json_head, &deep), 422, "Validation");
+    let deep = format!("{{\"inputs\": {}1{}}}", "[".repeat(4000), "]".repeat(4000));
+    check(server.send("POST", "/embed", &json_head, &deep), 422, "Validation");
+    // As long as allowed, one byte more, and as chunks that never said how long they would be.
+    let of = |n: usize| {
+        let empty = json!({"inputs": "a", "x": ""}).to_string().len();
+        json!({"inputs": "a", "x": " ".repeat(n - empty)}).to_string()
+    };
+    let fits = server.send("POST", "/embed", &json_head, &of(10_000));
+    assert_eq!((fits.status, fits.header("x-sconce-ignored")), (200, Some("x")));
+    check(server.send("POST", "/embed", &json_head, &of(10_001)), 413, "Validation");
+    let mut stream = server.connect();
+    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n").unwrap();
+    for _ in 0..20 {
+        let _ = write!(stream, "3e8\r\n{}\r\n", "[".repeat(1000));
+    }
+    check(reply(&mut stream), 413, "Validation");
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn a_hundred_megabytes_are_refused_without_being_kept() {
+    let server = serve(&["st-prompts"], config());
+    let mut stream = server.connect();
+    let head = format!(
+        "POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+        100_000_000
+    );
+    stream.write_all(head.as_bytes()).unwrap();
+    let chunk = vec![b' '; 1 << 20];
+    // The server answers before it has read it all, and closes; how much it takes until then is its own affair.
+    for _ in 0..95 {
+        if stream.write_all(&chunk).is_err() {
+            break;
+        }
+    }
+    let mut begun = [0; 12];
+    if stream.read_exact(&mut begun).is_ok() {
+        assert_eq!(&begun, b"HTTP/1.1 413");
+    }
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn malformed_http_ends_its_own_connection_alone() {
+    let server = serve(&["st-prompts"], config());
+    for bad in [
+        &b"\0\0\0\0"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET /health\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
+        b"POST /embed HTTP/1.1\r\ncontent-length: 5\r\ncontent-length: 6\r\n\r\nabcdef",
+        b"POST /embed HTTP/1.1\r\ntransfer-encoding: chunked\r\ncontent-type: application/json\r\n\r\nZZ\r\n",
+        b"GET / HTTP/1.1\r\nhost: a\r\n bad: fold\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\nnonsense that is no frame",
+    ] {
+        let mut stream = server.connect();
+        stream.write_all(bad).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        let mut said = Vec::new();
+        let _ = stream.read_to_end(&mut said);
+        let status = String::from_utf8_lossy(&said).split(' ').nth(1).map(str::to_owned);
+        assert!(!matches!(status.as_deref(), Some("200" | "500")), "{bad:?}: {said:?}");
+    }
+    let mut stream = server.connect();
+    let _ = stream.write_all(format!("GET / HTTP/1.1\r\nx: {}\r\n\r\n", "a".repeat(1 << 20)).as_bytes());
+    let mut said = Vec::new();
+    let _ = stream.read_to_end(&mut said);
+    assert!(said.is_empty() || said.starts_with(b"HTTP/1.1 431"), "{:?}", String::from_utf8_lossy(&said));
+    assert_eq!(server.get("/health").status, 200);
+}
+
+#[test]
+fn who_says_nothing_is_not_waited_for() {
+    let server = serve(&["st-prompts"], Config { silence: Duration::from_millis(300), ..config() });
+    let ends = |sent: &[u8], what: &str| {
+        let mut stream = server.connect();
+        stream.write_all(sent).unwrap();
+        let begun = Instant::now();
+        let _ = stream.read_to_end(&mut Vec::new());
+        assert!(begun.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(begun.elapsed() > Duration::from_millis(200), "{what}: too soon");
+    };
+    ends(b"", "nothing at all");
+    ends(b"P", "what both protocols begin with");
+    ends(b"POST /embed HTTP/1.1\r\nhost: a\r\nx-slow: ", "half a head");
+    ends(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", "a preface without settings");
+    // A body that never comes is waited for as long as a request may take.
+    let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(300)), ..config() });
+    let mut stream = server.connect();
+    stream.write_all(b"POST /embed HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: 10\r\n\r\n{").unwrap();
+    assert_eq!(reply(&mut stream).status, 408);
+    assert_eq!(server.app.free_permits(), server.app.config.max_concurrent);
+}
+
+#[test]
+fn pages_of_other_origins_may_read_only_where_allowed() {
+    let preflight = [("origin", "https://a.example"), ("access-control-request-method", "POST")];
+    let closed = serve(&["st-prompts"], config());
+    assert_eq!(closed.send("OPTIONS", "/embed", &preflight, "").header("access-control-allow-origin"), None);
+    let keys = Secret::new("key").into_iter().collect();
+    let open =
+        serve(&["st-prompts"], Config { cors_origins: vec!["https://a.example".into()], api_keys: keys, ..config() });
+    // A browser asks without the key.
+    let told = open.send("OPTIONS", "/embed", &preflight, "");
+    assert_eq!((told.status, told.header("access-control-allow-origin")), (200, Some("https://a.example")));
+    let other = [("origin", "https://b.example"), ("access-control-request-method", "POST")];
+    assert_eq!(open.send("OPTIONS", "/embed", &other, "").header("access-control-allow-origin"), None);
+    // And must be able to read why it was refused.
+    let refused = open.send("POST", "/embed", &[("origin", "https://a.example")], "{}");
+    assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://a.example")));
+}
+
+/// So many texts that working on them takes a while.
+fn much(texts: usize) -> String {
+    let text: Value = "the cat sat on the mat ".repeat(8).into();
+    json!({"inputs": vec![text; texts], "truncate": true}).to_string()
+}
+
+fn roomy() -> Config {
+    Config { max_client_batch: 1_000_000, payload_limit: 1 << 30, ..config() }
+}
+
+#[test]
+fn more_requests_than_allowed_are_told_to_come_again() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
+    let mut busy = server.connect();
+    busy.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
+        .unwrap();
+    until("the only permit is taken", || server.app.free_permits() == 0);
+    let refused = server.post("/embed", &json!({"inputs": "a"}));
+    assert_eq!((refused.status, refused.header("retry-after")), (429, Some("1")), "{refused:?}");
+    assert_eq!(refused.json()["error_type"], "Overloaded");
+    assert_eq!(server.post("/v1/embeddings", &json!({"input": "a"})).json()["error"]["code"], "rate_limit_exceeded");
+    assert_eq!(server.get("/health").status, 200, "whether we are well needs no permit");
+    assert_eq!(reply(&mut busy).status, 200);
+    until("the permit is free again", || server.app.free_permits() == 1);
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn a_client_that_goes_away_frees_its_permit_and_is_counted_once() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
+    let mut gone = server.connect();
+    gone.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(200_000)).as_bytes())
+        .unwrap();
+    until("it is being worked on", || server.app.free_permits() == 0);
+    let left = Instant::now();
+    drop(gone);
+    until("its permit is free", || server.app.free_permits() == 1);
+    assert!(left.elapsed() < Duration::from_secs(20));
+    let counted = server.get("/metrics").body;
+    assert!(counted.contains("te_request_failure{err=\"cancelled\",method=\"embed\"} 1"), "{counted}");
+    assert!(!counted.contains("te_request_success{method=\"embed\"}"), "{counted}");
+    assert_eq!(server.app.house.list()[0].leases, 0);
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn a_request_that_takes_too_long_is_ended() {
+    let server = serve(&["st-prompts"], Config { request_timeout: Some(Duration::from_millis(400)), ..roomy() });
+    let late = server.send("POST", "/embed", &[("content-type", "application/json")], &much(200_000));
+    assert!(late.status == 504 || late.status == 408, "{late:?}");
+    until("its permit is free", || server.app.free_permits() == server.app.config.max_concurrent);
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn a_bad_request_among_good_ones_fails_alone() {
+    let server = serve(&["st-prompts"], config());
+    let statuses: Vec<(bool, u16)> = std::thread::scope(|scope| {
+        let send = |i: usize| {
+            let bad = i % 3 == 0;
+            let body = if bad { json!({"inputs": ["a", 1]}) } else { json!({"inputs": ["a", "b"]}) };
+            (bad, server.post("/embed", &body).status)
+        };
+        let all: Vec<_> = (0..24).map(|i| scope.spawn(move || send(i))).collect();
+        all.into_iter().map(|t| t.join().unwrap()).collect()
+    });
+    assert!(statuses.iter().all(|(bad, status)| *status == if *bad { 422 } else { 200 }), "{statuses:?}");
+}
+
+#[test]
+fn a_client_that_reads_a_byte_at_a_time_holds_nothing_but_itself() {
+    let server = serve(&["st-prompts"], Config { max_concurrent: 1, ..roomy() });
+    let mut slow = server.connect();
+    slow.write_all(request("POST", "/embed", &[("content-type", "application/json")], &much(20_000)).as_bytes())
+        .unwrap();
+    until("it is being worked on", || server.app.free_permits() == 0);
+    // Its answer is megabytes, of which it has read a few bytes when the permit must be free again.
+    let mut byte = [0];
+    slow.read_exact(&mut byte).unwrap();
+    until("the permit is free", || server.app.free_permits() == 1);
+    slow.read_exact(&mut byte).unwrap();
+    assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
+    assert!(start(Vec::new(), Vec::new(), config()).get("/health").status == 200, "a server without models is well");
+}

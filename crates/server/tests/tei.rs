@@ -1,0 +1,209 @@
+//! text-embeddings-inference's paths, shapes and heads, against the reference's numbers.
+
+mod common;
+
+use common::{config, numbers, serve};
+use sconce_server::Config;
+use sconce_testkit::{Arrays, golden, json, worst};
+use serde_json::{Value, json};
+
+fn cases(name: &str) -> Value {
+    json(&golden(name).join("golden.json"))
+}
+
+fn arrays(name: &str) -> Arrays {
+    Arrays::open(&golden(name).join("golden.safetensors"))
+}
+
+fn cutting() -> Config {
+    Config { auto_truncate: true, ..config() }
+}
+
+#[test]
+fn embed_gives_the_references_vectors_and_says_what_they_cost() {
+    let server = serve(&["st-prompts"], cutting());
+    let (cases, arrays) = (cases("st-prompts"), arrays("st-prompts"));
+    let want = arrays.f32("embeddings");
+    let cases = cases.as_array().unwrap();
+    let texts: Vec<&Value> = cases.iter().filter(|c| c["prompt_name"] == "query").map(|c| &c["text"]).collect();
+    let reply = server.post("/embed", &json!({"inputs": texts, "prompt_name": "query"}));
+    let rows = reply.ok();
+    let mut compared = 0;
+    for (row, i) in rows.as_array().unwrap().iter().zip((0..).filter(|i: &usize| cases[*i]["prompt_name"] == "query")) {
+        assert!(worst(&numbers(row), &want.values[i * 32..][..32]) < 1e-5, "{}", cases[i]);
+        compared += 1;
+    }
+    assert_eq!(compared, texts.len());
+    let tokens: usize =
+        cases.iter().filter(|c| c["prompt_name"] == "query").map(|c| c["ids"].as_array().unwrap().len()).sum();
+    assert_eq!(reply.header("x-compute-tokens"), Some(tokens.to_string().as_str()));
+    let characters: usize = texts.iter().map(|t| t.as_str().unwrap().chars().count()).sum();
+    assert_eq!(reply.header("x-compute-characters"), Some(characters.to_string().as_str()));
+    for name in ["x-compute-time", "x-total-time", "x-tokenization-time", "x-queue-time", "x-inference-time"] {
+        assert!(reply.header(name).is_some_and(|v| v.parse::<u64>().is_ok()), "{name}: {reply:?}");
+    }
+
+    // One text by itself, a list of one, and fewer numbers of length one.
+    let alone = server.post("/embed", &json!({"inputs": "hello"})).ok();
+    assert_eq!(alone, server.post("/embed", &json!({"inputs": ["hello"]})).ok());
+    let short = numbers(&server.post("/embed", &json!({"inputs": "hello", "dimensions": 8})).ok()[0]);
+    let length: f32 = short.iter().map(|v| v * v).sum();
+    assert!(short.len() == 8 && (length - 1.0).abs() < 1e-5);
+    let cut: Vec<f32> = numbers(&alone[0])[..8].to_vec();
+    assert!((short[0] / short[1] - cut[0] / cut[1]).abs() < 1e-4);
+}
+
+#[test]
+fn errors_have_teis_shape_and_status() {
+    let server = serve(&["st-prompts"], config());
+    let check = |body: &Value, status: u16, kind: &str, word: &str| {
+        let reply = server.post("/embed", body);
+        assert_eq!(reply.status, status, "{body}: {reply:?}");
+        let told = reply.json();
+        assert_eq!(told["error_type"], kind, "{body}: {told}");
+        assert!(told["error"].as_str().unwrap().contains(word), "{body}: {told}");
+    };
+    check(&json!({"inputs": []}), 400, "Empty", "inputs");
+    check(&json!({"inputs": 3}), 422, "Validation", "a list of texts");
+    check(&json!({}), 422, "Validation", "missing field `inputs`");
+    check(&json!({"inputs": "a", "dimensions": 0}), 422, "Validation", "dimensions");
+    check(&json!({"inputs": "a", "dimensions": 33}), 422, "Validation", "have 32");
+    check(&json!({"inputs": "a", "prompt_name": "nothing"}), 422, "Validation", "nothing");
+    check(&json!({"inputs": vec!["a"; 129]}), 413, "Validation", "128");
+    check(&json!({"inputs": "a", "model": "other"}), 404, "NotFound", "st-prompts");
+    // Longer than the model can take: refused, unless cutting was asked for.
+    let long = "the cat sat on the mat ".repeat(100);
+    check(&json!({"inputs": ["a", long]}), 422, "Validation", "truncate");
+    assert_eq!(server.post("/embed", &json!({"inputs": long, "truncate": true})).status, 200);
+    // And this model does other things not at all.
+    for (path, body) in [
+        ("/rerank", json!({"query": "a", "texts": ["b"]})),
+        ("/predict", json!({"inputs": "a"})),
+        ("/embed_sparse", json!({"inputs": "a"})),
+    ] {
+        let reply = server.post(path, &body);
+        assert_eq!((reply.status, reply.json()["error_type"].as_str()), (422, Some("Validation")), "{path}: {reply:?}");
+    }
+}
+
+#[test]
+fn predict_gives_the_references_labels() {
+    let server = serve(&["task-classify"], cutting());
+    let cases = cases("task-classify");
+    let cases = cases["cases"].as_array().unwrap();
+    let inputs: Vec<[&Value; 1]> = cases.iter().map(|c| [&c["text"]]).collect();
+    let all = server.post("/predict", &json!({"inputs": inputs})).ok();
+    for (got, case) in all.as_array().unwrap().iter().zip(cases) {
+        let got = got.as_array().unwrap();
+        assert_eq!(got.len(), 3);
+        for want in case["scores"].as_array().unwrap() {
+            let found = got.iter().find(|g| g["label"] == want["label"]).unwrap();
+            assert!((found["score"].as_f64().unwrap() - want["score"].as_f64().unwrap()).abs() < 2e-5, "{case}");
+        }
+        assert!(got.windows(2).all(|w| w[0]["score"].as_f64() >= w[1]["score"].as_f64()));
+    }
+    // One by itself is not nested, and a pair is one.
+    let one = server.post("/predict", &json!({"inputs": cases[1]["text"]})).ok();
+    assert_eq!(one, all[1]);
+    assert!(server.post("/predict", &json!({"inputs": ["a", "b"]})).ok()[0]["label"].is_string());
+    assert_eq!(server.post("/predict", &json!({"inputs": ["a", "b", "c"]})).status, 422);
+    let raw = server.post("/predict", &json!({"inputs": cases[1]["text"], "raw_scores": true})).ok();
+    let sum: f64 = raw.as_array().unwrap().iter().map(|l| l["score"].as_f64().unwrap()).sum();
+    assert!((sum - 1.0).abs() > 1e-3, "{raw}");
+}
+
+#[test]
+fn rerank_gives_the_references_order_in_both_dialects() {
+    let server = serve(&["task-rerank"], cutting());
+    let cases = cases("task-rerank");
+    let (queries, documents) = (cases["queries"].as_array().unwrap(), &cases["documents"]);
+    let scores = arrays("task-rerank").f32("sigmoid").values;
+    for (q, query) in queries.iter().enumerate() {
+        let tei = server.post("/rerank", &json!({"query": query, "texts": documents, "return_text": true})).ok();
+        let order: Vec<&Value> = tei.as_array().unwrap().iter().map(|r| &r["index"]).collect();
+        assert_eq!(json!(order), cases["ranking"][q]);
+        for r in tei.as_array().unwrap() {
+            let d = r["index"].as_u64().unwrap() as usize;
+            assert!((r["score"].as_f64().unwrap() - f64::from(scores[q * 7 + d])).abs() < 2e-5);
+            assert_eq!(r["text"], documents[d]);
+        }
+        for path in ["/rerank", "/v1/rerank", "/v2/rerank"] {
+            let body = json!({"model": "task-rerank", "query": query, "documents": documents, "top_n": 3,
+                              "return_documents": true});
+            let reply = server.post(path, &body).ok();
+            let results = reply["results"].as_array().unwrap();
+            assert_eq!(results.len(), 3);
+            for (r, t) in results.iter().zip(tei.as_array().unwrap()) {
+                assert_eq!((&r["index"], &r["relevance_score"]), (&t["index"], &t["score"]));
+                assert_eq!(r["document"]["text"], t["text"]);
+            }
+            assert!(reply["usage"]["total_tokens"].as_u64() > Some(20) && reply["id"].is_string());
+            assert_eq!(reply["meta"]["tokens"]["input_tokens"], reply["usage"]["total_tokens"]);
+        }
+    }
+    // Documents may be objects; texts are not asked back for.
+    let body = json!({"query": "a", "documents": [{"text": "b"}, "c"]});
+    let reply = server.post("/v2/rerank", &body).ok();
+    assert!(reply["results"][0].get("document").is_none() && reply["meta"]["api_version"]["version"] == "2");
+    // Errors are in the words of whom they answer.
+    let fault = server.post("/v1/rerank", &json!({"query": "a", "documents": []}));
+    assert_eq!((fault.status, fault.json()["message"].is_string()), (400, true), "{fault:?}");
+    let fault = server.post("/rerank", &json!({"query": "a", "documents": ["b"], "top_n": 0}));
+    assert_eq!((fault.status, fault.json()["message"].is_string()), (400, true), "{fault:?}");
+    let fault = server.post("/rerank", &json!({"query": "a", "texts": []}));
+    assert_eq!((fault.status, &fault.json()["error_type"]), (400, &json!("Empty")), "{fault:?}");
+}
+
+#[test]
+fn sparse_and_token_vectors_are_the_references() {
+    let server = serve(&["task-sparse", "task-m3", "task-colbert"], cutting());
+    for model in ["task-sparse", "task-m3"] {
+        let cases = cases(model);
+        let (cases, key) = (cases["cases"].as_array().unwrap(), if model == "task-m3" { "sparse" } else { "weights" });
+        let texts: Vec<&Value> = cases.iter().map(|c| &c["text"]).collect();
+        let all = server.post("/embed_sparse", &json!({"inputs": texts, "model": model})).ok();
+        for (got, case) in all.as_array().unwrap().iter().zip(cases) {
+            let want = case[key].as_object().unwrap();
+            assert_eq!(got.as_array().unwrap().len(), want.len(), "{case}");
+            for value in got.as_array().unwrap() {
+                let want = want[&value["index"].to_string()].as_f64().unwrap();
+                assert!((value["value"].as_f64().unwrap() - want).abs() < 1e-4, "{model} {case}");
+            }
+        }
+    }
+    let dense = arrays("task-m3").f32("dense").values;
+    let m3 = server.post("/embed", &json!({"inputs": ["", "hello"], "model": "task-m3"})).ok();
+    assert!(worst(&numbers(&m3[1]), &dense[32..64]) < 1e-5);
+    let tokens = server.post("/embed_all", &json!({"inputs": "the cat sat", "model": "task-colbert"})).ok();
+    assert!(tokens[0].as_array().unwrap().len() > 3 && tokens[0][0].as_array().unwrap().len() == 16);
+}
+
+#[test]
+fn similarity_is_the_cosine() {
+    let server = serve(&["st-prompts"], config());
+    let body = json!({"inputs": {"source_sentence": "hello", "sentences": ["hello", "The cat sat on the mat."]}});
+    let cosines = numbers(&server.post("/similarity", &body).ok());
+    let rows = server.post("/embed", &json!({"inputs": ["hello", "The cat sat on the mat."]})).ok();
+    let want = sconce_testkit::cosine(&numbers(&rows[0]), &numbers(&rows[1])) as f32;
+    assert!((cosines[0] - 1.0).abs() < 1e-5 && (cosines[1] - want).abs() < 1e-5, "{cosines:?} {want}");
+    let with = json!({"inputs": {"source_sentence": "a", "sentences": []}, "parameters": {"truncate": true}});
+    assert_eq!(server.post("/similarity", &with).status, 400);
+}
+
+#[test]
+fn info_tells_what_is_served_and_what_really_ran() {
+    let server = serve(&["st-prompts", "task-classify"], config());
+    server.post("/embed", &json!({"inputs": "hello"})).ok();
+    let info = server.get("/info").ok();
+    assert_eq!((&info["model_id"], &info["model_dtype"]), (&json!("st-prompts"), &json!("f32")));
+    assert_eq!(info["max_client_batch_size"], 128);
+    let models = info["models"].as_array().unwrap();
+    assert_eq!((&models[0]["task"], &models[1]["task"]), (&json!("embed"), &json!("classify")));
+    let ran = models[0]["ran"].as_array().unwrap();
+    assert!(!ran.is_empty() && ran.iter().all(|r| r["rung"] == "fused" && r["device"] == "cpu"), "{ran:?}");
+    assert!(models[1]["ran"].as_array().unwrap().is_empty(), "nobody asked it anything");
+    assert!(models[0]["planned_bytes"].as_u64() > Some(1000) && models[0]["peak_bytes"].as_u64() > Some(1000));
+    for path in ["/health", "/ping"] {
+        assert_eq!(server.get(path).status, 200);
+    }
+}

@@ -13,6 +13,8 @@ mod manager;
 mod process;
 mod serve;
 
+/// How something is asked for.
+pub use axum::http::Method;
 pub use client::Asker;
 pub use config::{Config, ConfigError, Declared, PoolFile};
 pub use disk::DiskError;

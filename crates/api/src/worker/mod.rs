@@ -206,6 +206,9 @@ pub struct Progress {
     /// Megabytes of the device's memory that are taken.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub vram_mb: Option<u64>,
+    /// How much of the stage is done, where that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub percent: Option<f32>,
     /// Of a failure: why.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub message: Option<String>,

@@ -5,6 +5,7 @@ pub mod cohere;
 pub mod common;
 pub mod openai;
 pub mod tei;
+pub mod worker;
 
 use crate::app::App;
 use crate::{layers, openapi};
@@ -15,12 +16,14 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Every dialect on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
+    let worker = if app.member.is_some() { worker::routes() } else { OpenApiRouter::new() };
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
         .merge(admin::routes(app))
         .merge(cohere::routes())
         .merge(openai::routes())
         .merge(tei::routes())
+        .merge(worker)
         .split_for_parts();
     let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));
     let router = router

@@ -154,3 +154,87 @@ impl Drop for Inner {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Config;
+    use crate::house::{House, ModelSpec};
+    use crate::served::Want;
+    use crate::stop::Stop;
+    use crate::trail::Trail;
+    use axum::http::HeaderMap;
+    use sconce_engine::{LoadOptions, source};
+
+    async fn app(config: Config) -> (Arc<App>, tempfile::TempDir) {
+        let dir = sconce_testkit::materialize("st-prompts");
+        let options = LoadOptions::new(source::Options::new(dir.path().join("hub"), dir.path().join("cache")));
+        let house = House::new(None, options.clone());
+        house.furnish(ModelSpec::new(dir.path().to_str().unwrap(), options)).unwrap();
+        house.settled().await;
+        (App::new(config, house, Stop::default()), dir)
+    }
+
+    #[tokio::test]
+    async fn work_that_panics_fails_alone_and_gives_everything_back() {
+        let (app, _dir) = app(Config { max_concurrent: 1, ..Config::default() }).await;
+        let trail = Trail::new(&HeaderMap::new());
+        let call = app.call("test", &trail, None, Want::Embed).unwrap();
+        assert_eq!(app.call("test", &trail, None, Want::Embed).map(drop).unwrap_err().kind, FaultKind::Overloaded);
+        let fault = call.run(|_, _| -> Result<(), Fault> { panic!("poisoned") }).await.unwrap_err();
+        assert_eq!(fault.kind, FaultKind::Internal);
+        assert!(!fault.message.contains("poisoned"), "a client is not told what is inside");
+        drop(call);
+        assert_eq!((app.free_permits(), app.house.list()[0].leases), (1, 0));
+        let call = app.call("test", &trail, None, Want::Embed).unwrap();
+        assert_eq!(call.run(|served, _| Ok(served.id.len())).await.unwrap(), call.served().id.len());
+    }
+
+    #[tokio::test]
+    async fn a_call_that_is_dropped_cancels_its_work_and_is_held_until_that_has_ended() {
+        let (app, _dir) = app(Config::default()).await;
+        let trail = Trail::new(&HeaderMap::new());
+        let call = app.call("test", &trail, None, Want::Embed).unwrap();
+        let (begun, told) = std::sync::mpsc::channel();
+        let work = call.run(move |_, caller| {
+            begun.send(()).unwrap();
+            while !caller.is_cancelled() {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            Ok(())
+        });
+        let mut work = Box::pin(work);
+        tokio::select! {
+            _ = &mut work => panic!("it has no end of its own"),
+            () = async { while told.try_recv().is_err() { tokio::time::sleep(Duration::from_millis(1)).await } } => {}
+        }
+        drop(work);
+        drop(call);
+        assert_eq!(app.house.list()[0].leases, 1, "the work still runs");
+        let begun = Instant::now();
+        while app.house.list()[0].leases > 0 {
+            assert!(begun.elapsed() < Duration::from_secs(10));
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        assert_eq!(app.free_permits(), app.config.max_concurrent);
+        assert!(app.metrics.text(&app).contains("te_request_failure{err=\"cancelled\",method=\"test\"} 1"));
+    }
+
+    #[tokio::test]
+    async fn work_that_is_not_done_in_time_is_told_so() {
+        let patience = Some(Duration::from_millis(30));
+        let (app, _dir) = app(Config { request_timeout: patience, ..Config::default() }).await;
+        let call = app.call("test", &Trail::new(&HeaderMap::new()), None, Want::Embed).unwrap();
+        let fault = call
+            .run(|_, caller| {
+                while !caller.is_cancelled() {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(())
+            })
+            .await
+            .unwrap_err();
+        assert_eq!(fault.kind, FaultKind::Late);
+    }
+}

@@ -101,7 +101,7 @@ pub struct Fault {
     /// When to come again.
     pub retry_after: Option<Duration>,
     /// What else the body tells, by key.
-    pub details: Option<Value>,
+    pub details: Option<Box<Value>>,
 }
 
 impl Fault {
@@ -132,7 +132,7 @@ impl Fault {
 
     /// The same, with more to tell.
     pub fn details(self, details: Value) -> Fault {
-        Fault { details: Some(details), ..self }
+        Fault { details: Some(Box::new(details)), ..self }
     }
 
     /// The status, which the dialects differ in.
@@ -181,7 +181,7 @@ impl Fault {
                 json!({"code": self.worker_code(), "message": self.message, "retriable": self.is_retriable()})
             }
         };
-        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, &self.details) {
+        if let (Value::Object(body), Some(Value::Object(details))) = (&mut body, self.details.as_deref()) {
             body.extend(details.clone());
         }
         let mut response = (status, Json(body)).into_response();

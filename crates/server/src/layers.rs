@@ -17,7 +17,7 @@ const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 
 /// Paths that need no key: a balancer that asks whether we are well has none.
-const OPEN: [&str; 4] = ["/health", "/ping", "/", "/v1/ready"];
+const OPEN: [&str; 3] = ["/health", "/ping", "/v1/ready"];
 
 /// The outermost: every request gets an id, an answer in the words of its dialect, and a line in the log.
 pub(crate) async fn around(mut request: Request, next: Next) -> Response {
@@ -43,7 +43,14 @@ pub(crate) async fn around(mut request: Request, next: Next) -> Response {
     }
     let ms = trail.begun.elapsed().as_secs_f64() * 1e3;
     let (status, model) = (response.status().as_u16(), trail.model().unwrap_or_default());
-    tracing::info!(target: "sconce::access", id = shown(&trail.id), %method, path, status, ms, model);
+    let id = shown(&trail.id);
+    // Those who ask every few seconds whether we are well would fill the log.
+    match path.as_str() {
+        "/health" | "/ping" | "/metrics" => {
+            tracing::debug!(target: "sconce::access", id, %method, path, status, ms, model);
+        }
+        path => tracing::info!(target: "sconce::access", id, %method, path, status, ms, model),
+    }
     response
 }
 

@@ -134,9 +134,9 @@ fn page(document: &OpenApi) -> String {
             let words = operation.summary.as_deref().or(operation.description.as_deref()).unwrap_or_default();
             let tag = operation.tags.iter().flatten().next().map(String::as_str).unwrap_or_default();
             // Writing to memory does not fail.
-            let _ = write!(
+            let _ = writeln!(
                 rows,
-                "<tr><td>{}</td><td><code>{method} {}</code></td><td>{}</td></tr>\n",
+                "<tr><td>{}</td><td><code>{method} {}</code></td><td>{}</td></tr>",
                 escaped(tag),
                 escaped(path),
                 escaped(words)

@@ -116,6 +116,8 @@ pub enum Want {
     Classify,
     /// An order of documents.
     Rerank,
+    /// Labels of tokens.
+    Tag,
     /// A text that goes on, or another one.
     Generate,
     /// Tokens: any model has them.
@@ -132,6 +134,7 @@ impl Want {
             Want::Sparse => matches!(task, Task::Sparse(_) | Task::M3(_)),
             Want::Classify => matches!(task, Task::Classify(_) | Task::Rerank(_)),
             Want::Rerank => matches!(task, Task::Rerank(_)),
+            Want::Tag => matches!(task, Task::Tag(_)),
             Want::Generate => matches!(task, Task::Generate(_) | Task::Seq2Seq(_)),
             Want::Tokens => true,
         }
@@ -146,6 +149,7 @@ impl Want {
             Want::Sparse => "gives weights over its vocabulary",
             Want::Classify => "gives labels",
             Want::Rerank => "ranks documents",
+            Want::Tag => "labels tokens",
             Want::Generate => "writes texts",
             Want::Tokens => "has tokens",
         }

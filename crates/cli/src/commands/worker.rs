@@ -42,7 +42,8 @@ impl Worker {
         let (config, spec) = (self.config()?, self.spec()?);
         let threads = config.max_concurrent.clamp(1, 4_096) + 16;
         let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_all().build()?;
-        let served = runtime.block_on(async { Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await });
+        let served =
+            runtime.block_on(async { Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await });
         match served {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(e @ Error::Listen { .. }) if is_taken(&e) => {
@@ -58,7 +59,7 @@ impl Worker {
         let mut config = Config {
             listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
             api_keys: key.transpose()?.into_iter().collect(),
-            worker: Some(Membership { launch: self.launch.clone(), key: self.api_key.clone() }),
+            worker: Some(Membership::new(self.launch.clone(), self.api_key.clone())),
             ..Config::default()
         };
         if let Some(most) = self.launch.tuning.max_concurrent_requests {

@@ -4,6 +4,7 @@ pub mod admin;
 pub mod cohere;
 pub mod common;
 pub mod openai;
+pub mod pipeline;
 pub mod tei;
 pub mod worker;
 
@@ -22,6 +23,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(admin::routes(app))
         .merge(cohere::routes())
         .merge(openai::routes())
+        .merge(pipeline::routes())
         .merge(tei::routes())
         .merge(worker)
         .split_for_parts();

@@ -25,6 +25,9 @@ use tokio::sync::watch;
 /// When to ask again for a model that is being loaded.
 const LOADING_RETRY: Duration = Duration::from_secs(2);
 
+/// Names that stand for any model: huggingface_hub sends the first where it was given an address and no name.
+const ANY: [&str; 3] = ["dummy", "tgi", ""];
+
 /// All models.
 pub struct House {
     entries: Mutex<Vec<Entry>>,
@@ -109,7 +112,7 @@ impl House {
     pub fn lease(self: &Arc<Self>, name: Option<&str>, want: Want) -> Result<Lease, Fault> {
         let mut entries = self.entries();
         let Some(i) = find(&entries, name, want) else {
-            return Err(match name {
+            return Err(match name.filter(|name| !ANY.contains(name)) {
                 Some(name) => {
                     let known: Vec<&str> = entries.iter().map(|e| e.spec.id.as_str()).collect();
                     let what = format!("there is no model `{name}` here; there is: {}", known.join(", "));
@@ -171,7 +174,8 @@ impl House {
 
 /// Which entry is meant.
 fn find(entries: &[Entry], name: Option<&str>, want: Want) -> Option<usize> {
-    if let Some(name) = name {
+    let known = |name: &str| entries.iter().any(|e| e.spec.is_called(name));
+    if let Some(name) = name.filter(|name| known(name) || !ANY.contains(name)) {
         let exact = entries.iter().position(|e| e.spec.id == name);
         return exact.or_else(|| entries.iter().position(|e| e.spec.is_called(name)));
     }
@@ -192,6 +196,7 @@ fn might_fit(role: Role, want: Want) -> bool {
         Want::Sparse => matches!(role, Role::Of(Kind::Sparse | Kind::M3)),
         Want::Classify => matches!(role, Role::Of(Kind::Classify) | Role::Rerank),
         Want::Rerank => matches!(role, Role::Rerank),
+        Want::Tag => matches!(role, Role::Of(Kind::Tag)),
         Want::Generate => matches!(role, Role::Of(Kind::Generate | Kind::Seq2Seq)),
     }
 }

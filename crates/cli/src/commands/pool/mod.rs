@@ -8,9 +8,9 @@ use crate::{Failure, logs};
 use clap::{Args, Subcommand};
 use sconce_api::pool::{PORT, Start as Wanted};
 use sconce_api::worker::Tuning;
+use sconce_pool::Method;
 use sconce_pool::{Asker, Config, Pool as Manager, PoolFile};
 use serde_json::{Value, json};
-use sconce_pool::Method;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -49,9 +49,11 @@ impl Pool {
 /// worker of their model that has least to do. It keeps what it knows on disk: a manager that comes back finds its workers.
 /// SIGTERM or Ctrl-C stops the workers and ends; a second one ends at once and leaves them to the next manager.
 #[derive(Args)]
-#[command(after_help = "A pool.toml:\n  port = 9200\n  start_timeout = 120\n\n  [binaries]\n  cuda = \"/opt/sconce-cuda/bin/sconce\"\n\n  \
+#[command(
+    after_help = "A pool.toml:\n  port = 9200\n  start_timeout = 120\n\n  [binaries]\n  cuda = \"/opt/sconce-cuda/bin/sconce\"\n\n  \
     [[model]]\n  model = \"smollm\"\n  name = \"chat\"\n  device = \"cuda\"\n  replicas = 2\n  flags = { context = 4096, dtype = \"q8_0\" }\n\n\
-    Examples:\n  sconce pool serve -c pool.toml\n  sconce pool start minilm --device cpu\n  sconce pool status")]
+    Examples:\n  sconce pool serve -c pool.toml\n  sconce pool start minilm --device cpu\n  sconce pool status"
+)]
 struct Serve {
     /// What is to run, and how.
     #[arg(short, long, value_name = "FILE")]
@@ -198,7 +200,8 @@ impl Drain {
 }
 
 fn told(standing: &Value) -> Result<ExitCode, Failure> {
-    let (id, state) = (standing["worker_id"].as_str().unwrap_or_default(), standing["state"].as_str().unwrap_or_default());
+    let (id, state) =
+        (standing["worker_id"].as_str().unwrap_or_default(), standing["state"].as_str().unwrap_or_default());
     print(&format!("{id} is {state}, with {} requests under way", standing["active"]))?;
     Ok(ExitCode::SUCCESS)
 }

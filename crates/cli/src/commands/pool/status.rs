@@ -62,7 +62,8 @@ fn worded(state: &Everything) -> String {
         let [promised, room, total] = [d.allocated_bytes, d.room_bytes, d.total_bytes].map(bytes);
         vec![d.id.clone(), promised, room, total, d.name.clone()]
     }));
-    let heads = ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "what happened"];
+    let heads =
+        ["worker", "model", "device", "state", "requests", "tokens", "memory", "restarts", "pid", "what happened"];
     let mut workers = vec![heads.map(String::from).to_vec()];
     workers.extend(state.workers.iter().map(row));
     let mut text = format!("{}\n\n{}", table(&devices), table(&workers));
@@ -113,8 +114,13 @@ mod tests {
             exit_code: None,
             again_in_seconds: why.map(|_| 4),
         };
-        let device =
-            Device { id: "cuda:0".into(), name: "a GPU".into(), total_bytes: 4 << 30, allocated_bytes: 1 << 30, room_bytes: 2 << 30 };
+        let device = Device {
+            id: "cuda:0".into(),
+            name: "a GPU".into(),
+            total_bytes: 4 << 30,
+            allocated_bytes: 1 << 30,
+            room_bytes: 2 << 30,
+        };
         let text = worded(&Everything {
             version: "0".into(),
             uptime_seconds: 1,
@@ -123,7 +129,12 @@ mod tests {
             ended: Vec::new(),
             disk_error: Some("no room on disk".into()),
         });
-        for part in ["cuda:0  1.00 GiB  2.00 GiB  4.00 GiB  a GPU", "chat-1  chat   cuda:0  busy", "it ended; again in 4 s", "no room on disk"] {
+        for part in [
+            "cuda:0  1.00 GiB  2.00 GiB  4.00 GiB  a GPU",
+            "chat-1  chat   cuda:0  busy",
+            "it ended; again in 4 s",
+            "no room on disk",
+        ] {
             assert!(text.contains(part), "{part:?} is missing in\n{text}");
         }
     }

@@ -11,7 +11,8 @@ use sconce_engine::Prompt;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use scores::classify;
+pub(crate) use scores::{classify, rerank};
+pub(crate) use vectors::{embed_all_of, embed_of, embed_sparse_of, is_similarity, similarity_of};
 
 /// Its paths.
 pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {

@@ -79,7 +79,11 @@ async fn rerank_either(State(app): State<Arc<App>>, request: Request) -> Result<
 }
 
 /// In TEI's shape.
-async fn rerank(app: &Arc<App>, trail: &Trail, body: RerankRequest) -> Result<Answer<RerankResponse>, Fault> {
+pub(crate) async fn rerank(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: RerankRequest,
+) -> Result<Answer<RerankResponse>, Fault> {
     app.check_batch(body.texts.len(), "texts")?;
     right(body.truncation_direction)?;
     let truncate = app.truncates(body.truncate);

@@ -7,12 +7,15 @@ use crate::call::Usage;
 use crate::embedding::{self, How, refuse_cut};
 use crate::error::Fault;
 use crate::served::{Task, Want};
+use crate::trail::Trail;
 use axum::extract::State;
 use sconce_api::input::{Inputs, Item};
 use sconce_api::tei::{
     EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityRequest,
     SimilarityResponse, SparseValue, TruncationDirection,
 };
+use serde::Deserialize;
+use serde::de::IgnoredAny;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -32,12 +35,20 @@ async fn embed(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<EmbedRequest>,
 ) -> Result<Answer<EmbedResponse>, Fault> {
+    embed_of(&app, &trail, body).await
+}
+
+pub(crate) async fn embed_of(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: EmbedRequest,
+) -> Result<Answer<EmbedResponse>, Fault> {
     let items = body.inputs.items;
     app.check_batch(items.len(), "inputs")?;
     right(body.truncation_direction)?;
     let how =
         How { normalize: body.normalize, dimensions: body.dimensions, ..app.how(body.truncate, body.prompt_name) };
-    let call = app.call("embed", &trail, body.model.as_deref(), embedding::wanted(&items))?;
+    let call = app.call("embed", trail, body.model.as_deref(), embedding::wanted(&items))?;
     let made = call.run(move |served, caller| embedding::embed(served, caller, items, &how)).await?;
     Ok(call.answer(EmbedResponse(made.rows), made.usage))
 }
@@ -49,10 +60,18 @@ async fn embed_all(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<EmbedAllRequest>,
 ) -> Result<Answer<EmbedAllResponse>, Fault> {
+    embed_all_of(&app, &trail, body).await
+}
+
+pub(crate) async fn embed_all_of(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: EmbedAllRequest,
+) -> Result<Answer<EmbedAllResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     right(body.truncation_direction)?;
     let truncate = app.truncates(body.truncate);
-    let call = app.call("embed_all", &trail, body.model.as_deref(), Want::EmbedAll)?;
+    let call = app.call("embed_all", trail, body.model.as_deref(), Want::EmbedAll)?;
     let texts = texts(body.inputs).map_err(|fault| call.failed(fault))?;
     let characters = characters(&texts);
     let made = call
@@ -76,13 +95,21 @@ async fn embed_sparse(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<EmbedAllRequest>,
 ) -> Result<Answer<EmbedSparseResponse>, Fault> {
+    embed_sparse_of(&app, &trail, body).await
+}
+
+pub(crate) async fn embed_sparse_of(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: EmbedAllRequest,
+) -> Result<Answer<EmbedSparseResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     right(body.truncation_direction)?;
     if body.prompt_name.is_some() {
         return Err(Fault::invalid("models that weigh their vocabulary have no prompts").at("prompt_name"));
     }
     let truncate = app.truncates(body.truncate);
-    let call = app.call("embed_sparse", &trail, body.model.as_deref(), Want::Sparse)?;
+    let call = app.call("embed_sparse", trail, body.model.as_deref(), Want::Sparse)?;
     let texts = texts(body.inputs).map_err(|fault| call.failed(fault))?;
     let characters = characters(&texts);
     let (vectors, tokens) = call
@@ -114,11 +141,19 @@ async fn similarity(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<SimilarityRequest>,
 ) -> Result<Answer<SimilarityResponse>, Fault> {
+    similarity_of(&app, &trail, body).await
+}
+
+pub(crate) async fn similarity_of(
+    app: &Arc<App>,
+    trail: &Trail,
+    body: SimilarityRequest,
+) -> Result<Answer<SimilarityResponse>, Fault> {
     app.check_batch(body.inputs.sentences.len(), "sentences")?;
     let parameters = body.parameters.unwrap_or_default();
     right(parameters.truncation_direction)?;
     let how = app.how(parameters.truncate, parameters.prompt_name);
-    let call = app.call("similarity", &trail, body.model.as_deref(), Want::Embed)?;
+    let call = app.call("similarity", trail, body.model.as_deref(), Want::Embed)?;
     let all = std::iter::once(body.inputs.source_sentence).chain(body.inputs.sentences);
     let items: Vec<Item> = all.map(Item::Text).collect();
     let made = call.run(move |served, caller| embedding::embed(served, caller, items, &how)).await?;
@@ -127,6 +162,21 @@ async fn similarity(
         None => Vec::new(),
     };
     Ok(call.answer(SimilarityResponse(cosines), made.usage))
+}
+
+/// Whether a body compares a text with others.
+pub(crate) fn is_similarity(bytes: &[u8]) -> bool {
+    #[derive(Deserialize)]
+    struct Body {
+        #[serde(rename = "inputs")]
+        _inputs: Inside,
+    }
+    #[derive(Deserialize)]
+    struct Inside {
+        #[serde(rename = "source_sentence")]
+        _source: IgnoredAny,
+    }
+    serde_json::from_slice::<Body>(bytes).is_ok()
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

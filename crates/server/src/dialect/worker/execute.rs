@@ -153,7 +153,10 @@ impl Telling {
                 Some(Err(sconce_engine::Error::Cancelled)) => break End::Cancelled,
                 Some(Err(e)) => break End::Failed(e.into()),
                 None => {
-                    break End::Failed(Fault::new(FaultKind::Internal, "the model forgot the answer; please report it"));
+                    break End::Failed(Fault::new(
+                        FaultKind::Internal,
+                        "the model forgot the answer; please report it",
+                    ));
                 }
             }
         };

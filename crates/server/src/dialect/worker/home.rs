@@ -19,8 +19,6 @@ use std::time::{Duration, SystemTime};
 const FIRST: Duration = Duration::from_millis(250);
 /// At most.
 const MOST: Duration = Duration::from_secs(15);
-/// Between two heartbeats.
-const BEAT: Duration = Duration::from_secs(30);
 /// For an answer.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Heartbeats that a manager may disown before the worker believes that it is nobody's, and ends.
@@ -84,7 +82,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
     }
     let mut disowned = 0;
     loop {
-        tokio::time::sleep(BEAT).await;
+        tokio::time::sleep(member.membership.beat).await;
         let state = standing(&app).state;
         let status = if state == "ready" && member.jobs.len() > 0 { "busy".to_string() } else { state };
         let worker = Alive {

@@ -41,6 +41,15 @@ pub struct Membership {
     pub launch: Launch,
     /// What it shows to whoever started it.
     pub key: Option<String>,
+    /// Between two heartbeats.
+    pub beat: Duration,
+}
+
+impl Membership {
+    /// With a heartbeat every 30 seconds.
+    pub fn new(launch: Launch, key: Option<String>) -> Membership {
+        Membership { launch, key, beat: Duration::from_secs(30) }
+    }
 }
 
 /// A worker's own state.

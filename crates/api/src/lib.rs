@@ -4,11 +4,8 @@ pub mod admin;
 pub mod cohere;
 pub mod input;
 pub mod openai;
-<<<<<<< HEAD
-pub mod pool;
-=======
 pub mod pipeline;
->>>>>>> server
+pub mod pool;
 pub mod tei;
 pub mod time;
 pub mod worker;

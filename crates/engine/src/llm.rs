@@ -55,7 +55,7 @@ pub struct ChatOptions {
 /// Requests of any number of threads run together: each step of the model computes the next token of every answer, and a part of
 /// the prompts that are waiting.
 pub struct Llm {
-    words: Words,
+    words: Box<Words>,
     /// For answers that must have a form; made when the first is asked for, as it takes seconds for a large vocabulary.
     vocab: OnceLock<Result<Vocab, FormatError>>,
     planned: LmPlan,
@@ -105,7 +105,7 @@ impl Llm {
         let planned = planned(device, files, options, llm)?;
         planned.plan.check(info.free_bytes)?;
         let root = root_of(files);
-        let words = Words::open(&root, &Model::open(&root)?)?;
+        let words = Box::new(Words::open(&root, &Model::open(&root)?)?);
         // Before weights come: what is left of reading would lie beside them.
         tidy();
         let ladder = Ladder::new(options.policy.clone());
@@ -263,7 +263,7 @@ impl Llm {
 
     /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
     fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
-        let Words { parsed, ends, .. } = &self.words;
+        let Words { parsed, ends, .. } = &*self.words;
         let vocab = self.vocab.get_or_init(|| Vocab::of(parsed, self.planned.plan.vocabulary, ends));
         let vocab = vocab.as_ref().map_err(Clone::clone)?;
         let first = Constraint::new(format.clone(), vocab)?;

@@ -174,6 +174,11 @@ impl Embedder {
         })
     }
 
+    /// The words that a prompt stands for.
+    pub fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        self.session.recipe.prompt(prompt)
+    }
+
     /// Names of the model's prompts.
     pub fn prompts(&self) -> impl Iterator<Item = &str> {
         self.session.recipe.prompts.keys().map(String::as_str)

@@ -167,11 +167,10 @@ async fn execute(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> Resp
     let words = if fake.model == "slow" { 200 } else { 3 };
     let job = body["job_id"].as_str().unwrap_or_default().to_string();
     let watch = Watch(fake.clone(), false);
-    let events = futures_util::stream::unfold((0u64, watch), move |(i, mut watch)| {
+    let events = futures_util::stream::unfold((0u64, watch), move |(i, mut watch): (u64, Watch)| {
         let (fake, job) = (fake.clone(), job.clone());
         async move {
             if i > words + 1 {
-                watch.1 = true;
                 return None;
             }
             tokio::time::sleep(Duration::from_millis(if i == 0 { 0 } else { 30 })).await;

@@ -1,8 +1,6 @@
 //! The pool as people run it: the real command, real workers with a tiny model, real signals.
 #![cfg(unix)]
 
-mod common;
-
 use sconce_testkit::materialize;
 use serde_json::{Value, json};
 use std::io::{Read, Write};

@@ -177,9 +177,8 @@ fn a_client_that_goes_cancels_its_job() {
     let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
     drop(begun(&running, &long));
     until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
-    let sconce_server::Task::Generate(llm) = &running.app.house.list()[0].served.as_ref().unwrap().task else {
-        panic!()
-    };
+    let models = running.app.house.list();
+    let sconce_server::Task::Generate(llm) = &models[0].served.as_ref().unwrap().task else { panic!() };
     until("the model is idle", || llm.activity().running == 0);
 }
 

@@ -295,6 +295,12 @@ fn quantised_while_loading() {
     }
 }
 
+/// How far off, on average.
+fn rms(got: &[f32], want: &[f32]) -> f64 {
+    let sum: f64 = got.iter().zip(want).map(|(a, b)| f64::from(a - b).powi(2)).sum();
+    (sum / want.len() as f64).sqrt()
+}
+
 /// Keys and values in blocks of 8 bits: near to those in f32; and whoever reads what was kept reads the same, in a batch, behind a
 /// shared prefix, and in copied pages.
 #[test]
@@ -330,21 +336,28 @@ fn with_a_cache_in_blocks() {
         };
         let cache = model.cache_in(CacheFormat::Q8, 32);
         let (got, want) = (stepped(&cache, &a, 0), stepped(&model.cache(32), &a, 0));
-        // A logit was at most 0.030 of the spread off, and 2e-3 on average.
-        close(&what, &got, &want, 0.06);
-        assert!(worst(&got, &want) > 1e-3, "{what}: blocks that round nothing");
-        // What was written once is read again to the bit: alone, beside another, and behind a prefix that another wrote.
+        let f16 = stepped(&model.cache_in(CacheFormat::Float(DType::F16), 32), &a, 0);
+        // A code is off by 1/254 of its block's largest value at most, which of 32 normal ones is about twice their deviation: half a
+        // percent of that on average, 18 times what f16 does to them. Measured: 23 times (f16 by 1.8e-3, logits spread by 2.3).
+        let times = rms(&got, &want) / rms(&f16, &want);
+        assert!((5.0..40.0).contains(&times), "{what}: {times} times as far off as in f16");
+        // What was written once is read again to the bit: alone, beside another, and behind a prefix that another wrote. Candle's
+        // products differ in the last bits with the company.
+        let same = |got: &[f32], want: &[f32], how: &str| match rung {
+            Some(Rung::Fused) => assert_eq!(got, want, "{what}, {how}"),
+            _ => close(&format!("{what}, {how}"), got, want, 1e-5),
+        };
         let last = |s: &Growing| model.going_on(&cache, &[(s, n - 1, 1)]);
-        assert_eq!(last(&a), got[(n - 1) * v..], "{what}");
+        same(&last(&a), &got[(n - 1) * v..], "again");
         stepped(&cache, &b, 0);
         let both = model.going_on(&cache, &[(&b, n - 1, 1), (&a, n - 1, 1)]);
-        assert_eq!((&both[..v], &both[v..]), (&got[(n - 1) * v..], &got[(n - 1) * v..]), "{what}, in a batch");
+        both.chunks(v).for_each(|one| same(one, &got[(n - 1) * v..], "in a batch"));
         let shared = whole(&[7, 3, 9, 25, 26]);
-        assert_eq!(stepped(&cache, &shared, 24), stepped(&cache, &b, 24), "{what}, behind a shared prefix");
+        same(&stepped(&cache, &shared, 24), &stepped(&cache, &b, 24), "behind a shared prefix");
         // A page that was shared and is copied.
         let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
         let rows = |page| sconce_engine::ops::Tensor::from_u32(&rows(page).collect::<Vec<_>>(), &place).expect("rows");
         cache.copy(&rows(9), &rows(30)).expect("a copy");
-        assert_eq!(last(&whole(&[7, 3, 30, 25, 26])), last(&shared), "{what}, in a copied page");
+        same(&last(&whole(&[7, 3, 30, 25, 26])), &last(&shared), "in a copied page");
     }
 }

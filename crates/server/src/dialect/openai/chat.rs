@@ -298,7 +298,10 @@ fn stream(flow: Flow, script: Script) -> Response {
                 Some(Ok(choices)) => {
                     ready.extend(choices.into_iter().map(|choice| sse::data(&script.chunk(vec![choice]))));
                 }
-                Some(Err(fault)) => ready.push_back(sse::failed(&fault)),
+                Some(Err(fault)) => {
+                    ready.push_back(sse::failed(&fault));
+                    script.include_usage = false;
+                }
                 None if script.include_usage => {
                     let last = ChatChunk { usage: Some(Some(script.usage())), ..script.chunk(Vec::new()) };
                     ready.push_back(sse::data(&last));

@@ -212,7 +212,10 @@ fn stream(flow: Flow, script: Script) -> Response {
                     let usage = script.include_usage.then_some(None);
                     ready.push_back(sse::data(&script.completion(vec![choice], usage)));
                 }
-                Some(Err(fault)) => ready.push_back(sse::failed(&fault)),
+                Some(Err(fault)) => {
+                    ready.push_back(sse::failed(&fault));
+                    script.include_usage = false;
+                }
                 None if script.include_usage => {
                     let usage = Some(Some(script.usage()));
                     ready.push_back(sse::data(&script.completion(Vec::new(), usage)));

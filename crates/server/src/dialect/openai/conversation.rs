@@ -98,7 +98,7 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, form: Option<Form>) -> Re
     };
     let template = llm.template(shown.is_some());
     let style = Style::of(template);
-    let tools = shown.map(|tools| json!(tools));
+    let tools = shown.map(described);
     let developers = template.is_some_and(|text| text.contains("developer"));
     let mut messages = plain(&request.messages, developers)?;
     let told = style == Style::Told;
@@ -137,6 +137,17 @@ pub(super) fn prompt(llm: &Llm, request: &ChatRequest, form: Option<Form>) -> Re
     let calls = shown.map(|_| Calls { style, names: Arc::new(names), parallel });
     let marks = calls.iter().flat_map(|_| style.marks()).filter_map(|mark| Some((control(mark)?, *mark))).collect();
     Ok(Prompt { text, format, calls, marks })
+}
+
+/// Tools as templates know them: each with a schema, and with nothing that is for us alone.
+fn described(tools: &[Tool]) -> Value {
+    let each = tools.iter().map(|tool| {
+        let mut tool = tool.clone();
+        tool.function.parameters.get_or_insert_with(|| json!({"type": "object", "properties": {}}));
+        tool.function.strict = None;
+        json!(tool)
+    });
+    each.collect()
 }
 
 /// The messages in the forms that templates know: texts in one piece, and no roles that they have not heard of.
@@ -207,6 +218,17 @@ mod tests {
         for (request, param) in bad {
             assert_eq!(Choice::of(&request).unwrap_err().param.as_deref(), Some(param));
         }
+    }
+
+    #[test]
+    fn tools_as_templates_know_them() {
+        let tools: Vec<Tool> = serde_json::from_value(json!([
+            {"type": "function", "function": {"name": "f", "description": "d", "strict": true}},
+        ]))
+        .unwrap();
+        let shown = json!([{"type": "function", "function": {"name": "f", "description": "d",
+            "parameters": {"type": "object", "properties": {}}}}]);
+        assert_eq!(described(&tools).to_string(), shown.to_string());
     }
 
     #[test]

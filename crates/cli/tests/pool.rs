@@ -74,13 +74,7 @@ impl Manager {
     }
 
     fn execute(&self, body: &Value) -> String {
-        let mut socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
-        let body = body.to_string();
-        let head = "POST /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
-        write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
-        let mut answer = String::new();
-        socket.read_to_string(&mut answer).unwrap();
-        answer
+        execute(TcpStream::connect(("127.0.0.1", self.port)).unwrap(), body)
     }
 
     fn signal(&self, pid: u64, signal: &str) {
@@ -98,6 +92,15 @@ impl Drop for Manager {
             let _ = Command::new("kill").args(["-9", &pid.to_string()]).status();
         }
     }
+}
+
+fn execute(mut socket: TcpStream, body: &Value) -> String {
+    let body = body.to_string();
+    let head = "POST /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
+    write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).unwrap();
+    answer
 }
 
 fn lives(pid: u64) -> bool {
@@ -168,4 +171,39 @@ fn a_worker_whose_port_is_taken_says_so_by_its_exit_code() {
     let args = ["worker", "--worker-id", "w", "--model", path, "--port", "0", "--callback-url", "https://elsewhere/"];
     let out = command(home.path(), &args).output().unwrap();
     assert!(!out.status.success() && String::from_utf8_lossy(&out.stderr).contains("http://"));
+}
+
+#[test]
+fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
+    let (model, home) = (model(), tempfile::tempdir().unwrap());
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let (path, text) = (model.path().to_str().unwrap(), port.to_string());
+    let args = [
+        "worker",
+        "--worker-id",
+        "w",
+        "--model",
+        path,
+        "-d",
+        "cpu",
+        "--port",
+        &text,
+        "--callback-url",
+        "http://localhost:9999/",
+    ];
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let mut child = command(home.path(), &args).stdin(Stdio::null()).stderr(full).spawn().unwrap();
+    let until = Instant::now() + Duration::from_secs(60);
+    let job = json!({"job_id": "j", "prompt": "the cat", "max_tokens": 4});
+    let answer = loop {
+        let said = TcpStream::connect(("127.0.0.1", port)).map(|socket| execute(socket, &job)).unwrap_or_default();
+        if said.contains("[DONE]") {
+            break said;
+        }
+        assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{said}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(answer.contains("MAX_TOKENS"), "{answer}");
+    child.kill().unwrap();
+    child.wait().unwrap();
 }

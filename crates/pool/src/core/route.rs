@@ -11,6 +11,9 @@ const SLACK: u64 = 4_096;
 /// Beginnings that are remembered, of all models together.
 const KNOWN: usize = 4_096;
 
+/// Names that stand for any model where none is called so: huggingface_hub sends the first where it was given no name.
+const ANY: [&str; 3] = ["dummy", "tgi", ""];
+
 /// What a request is like.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ask<'a> {
@@ -140,7 +143,7 @@ impl Core {
     fn name(&self, ask: &Ask) -> Result<String, NoRoute> {
         let all: BTreeSet<&str> = self.workers.values().map(|w| w.record.spec.name.as_str()).collect();
         let names = || all.iter().map(ToString::to_string).collect::<Vec<String>>();
-        let Some(model) = ask.model else {
+        let Some(model) = ask.model.filter(|name| all.contains(name) || !ANY.contains(name)) else {
             let suits = |w: &&Worker| {
                 let task = w.record.planned.as_ref().map(|p| p.task.as_str());
                 ask.tasks.is_empty() || task.is_some_and(|t| ask.tasks.contains(&t))

@@ -407,6 +407,7 @@ fn a_request_without_a_model_goes_to_the_only_one_that_can() {
     assert!(matches!(h.core.begin(&any), Err(NoRoute::NotReady { .. })));
     h.ready("m-1", Origin::Declared, 0);
     assert_eq!(h.core.begin(&any).unwrap().model, "m");
+    assert_eq!(h.core.begin(&ask("tgi", 1)).unwrap().model, "m", "a name that stands for any");
     h.start("e-1", Origin::Declared);
     let planned = Planned { bytes: 1, task: "embed".into() };
     h.tell("e-1", Event::Planned { outcome: Ok((planned, devices())) }, 0);

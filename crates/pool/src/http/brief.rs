@@ -44,9 +44,10 @@ pub(crate) fn tasks(path: &str) -> Option<&'static [&'static str]> {
         "/embed_sparse" => &["sparse", "m3"],
         "/predict" | "/v1/classify" | "/rerank" | "/v1/rerank" | "/v2/rerank" => &["classify"],
         "/v1/chat/completions" | "/v1/completions" | "/execute" => &["generate", "seq2seq"],
-        "/tokenize" | "/decode" | "/info" => &[],
-        // Models of a pool come and go with their workers.
-        "/v1/models/load" | "/v1/models/unload" => return None,
+        "/tag" => &["tag"],
+        "/" | "/invocations" | "/tokenize" | "/decode" | "/info" => &[],
+        // Models of a pool come and go with their workers, each of which is ready by itself.
+        "/v1/models/load" | "/v1/models/unload" | "/v1/ready" | "/v1/loading/progress" => return None,
         p if p.starts_with("/v1/") => &[],
         _ => return None,
     })
@@ -161,7 +162,7 @@ mod tests {
     #[test]
     fn only_paths_of_workers_go_to_workers() {
         assert!(tasks("/v1/anything").is_some() && tasks("/rerank").is_some());
-        for own in ["/v1/models/load", "/v2/state", "/shutdown", "/metrics", "/", "/admin"] {
+        for own in ["/v1/models/load", "/v1/ready", "/v2/state", "/shutdown", "/metrics", "/admin"] {
             assert!(tasks(own).is_none(), "{own}");
         }
     }

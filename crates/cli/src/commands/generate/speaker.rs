@@ -16,7 +16,7 @@ use sconce_engine::{
 const PARALLEL: usize = 64;
 
 pub(super) enum Speaker {
-    Language(Llm),
+    Language(Box<Llm>),
     Seq2Seq(Seq2Seq),
 }
 
@@ -53,7 +53,7 @@ impl Speaker {
             not_beams(flags.wanted)?;
             let parallel = flags.parallel.unwrap_or(PARALLEL).min(answers.unwrap_or(usize::MAX));
             let room = flags.model.room.options(parallel);
-            return Ok(Speaker::Language(Llm::load_from(&files, &options, &room, report)?));
+            return Ok(Speaker::Language(Box::new(Llm::load_from(&files, &options, &room, report)?)));
         }
         understood(&flags.sampling, flags.wanted)?;
         if flags.model.room.context.is_some() {
@@ -75,7 +75,7 @@ impl Speaker {
 
     pub(super) fn loaded(&self) -> &dyn Loaded {
         match self {
-            Speaker::Language(llm) => llm,
+            Speaker::Language(llm) => &**llm,
             Speaker::Seq2Seq(model) => model,
         }
     }

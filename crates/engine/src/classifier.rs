@@ -1,8 +1,11 @@
 //! Texts, or pairs of them, to labels.
 
+use crate::line::Work;
 use crate::load::{Model, is_gguf, json};
+use crate::loaded::loaded;
+use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::plain_reading;
-use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::Session;
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, head};
@@ -85,11 +88,12 @@ pub struct Classified {
 }
 
 /// A model with a head for sequence classification, loaded and proven.
+#[derive(Clone)]
 pub struct Classifier {
     session: Session<Logits>,
 }
 
-loaded!(Classifier, self => &self.session);
+loaded!(Classifier, self => &self.session, how => Classifier { session: self.session.but(how) });
 
 impl Classifier {
     /// Finds the files, plans, loads and proves the model.
@@ -101,7 +105,7 @@ impl Classifier {
     pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Vec<Classified>> {
         let LogitsRecipe { labels, scores, .. } = &self.session.recipe;
         let scores = if raw { Scores::Raw } else { *scores };
-        let encoded = self.session.tokenizer.encode_pairs(texts)?;
+        let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
         let mut answers: Vec<_> = encoded
             .iter()
             .map(|e| Classified { labels: Vec::new(), tokens: e.sequence.ids.len(), truncated: e.truncated })

@@ -3,8 +3,10 @@
 use crate::classifier::{Label, Scores};
 use crate::image::{Image, Processor};
 use crate::load::optional_json;
+use crate::loaded::loaded;
+use crate::pipeline::{Parts, Pipeline, Reading, phantoms};
 use crate::sentence::{Entry, plain_reading};
-use crate::session::{Lot, Parts, Pipeline, Reading, Running, Session, loaded, overflow};
+use crate::session::{Held, Lot, Running, Session, overflow};
 use crate::source::{Progress, Reference};
 use crate::{Embeddings, Error, LoadOptions, Result};
 use rayon::prelude::*;
@@ -12,11 +14,13 @@ use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, 
 use sconce_ops::{DType, Place, Tensor, l2_norm};
 use serde_json::Value;
 use std::path::Path;
+use std::sync::Arc;
 
 /// A model of two towers, loaded and proven.
+#[derive(Clone)]
 pub struct Clip {
     session: Session<Towers>,
-    processor: Processor,
+    processor: Arc<Processor>,
     logits: Logits,
     /// Images in a batch.
     images: usize,
@@ -31,7 +35,7 @@ struct Logits {
     padding: Option<usize>,
 }
 
-loaded!(Clip, self => &self.session);
+loaded!(Clip, self => &self.session, how => Clip { session: self.session.but(how), ..self.clone() });
 
 impl Clip {
     /// Finds the files, plans, loads and proves the model.
@@ -49,13 +53,14 @@ impl Clip {
             return Err(Error::file(root, what));
         }
         let images = (session.plan.batch_tokens / images).max(1);
-        Ok(Clip { session, processor, logits, images })
+        Ok(Clip { session, processor: Arc::new(processor), logits, images })
     }
 
     /// Vectors of texts, of length one.
     pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
-        let Session { tokenizer, recipe, plan, .. } = &self.session;
-        let Lot { mut works, tokens, truncated } = Lot::of(tokenizer.encode(texts, "")?, 0);
+        let Held { tokenizer, recipe, plan, .. } = &*self.session;
+        let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
+        let Lot { mut works, tokens, truncated } = Lot::of(encoded, 0);
         if let Some(length) = self.logits.padding {
             let padding = recipe.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
                 Error::file(
@@ -82,8 +87,9 @@ impl Clip {
         let dimension = self.session.plan.dimension;
         let mut values = Vec::with_capacity(images.len() * dimension);
         for batch in images.chunks(self.images) {
-            let pixels: Vec<Vec<f32>> = batch.par_iter().map(|image| self.processor.pixels(image)).collect();
-            values.extend(self.session.owner.call(move |running: &Running<Towers>| {
+            let pixels: Vec<Vec<f32>> =
+                self.session.read(|_| Ok(batch.par_iter().map(|image| self.processor.pixels(image)).collect()))?;
+            values.extend(self.session.call(move |running: &Running<Towers>| {
                 let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
                 Ok(running.pipeline.see(&pixels, &running.place)?.to_f32()?)
             })?);
@@ -197,7 +203,7 @@ impl Pipeline for Towers {
     fn rehearse(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
         let blank = self.blank();
         for length in [1, longest] {
-            let sequences = crate::session::phantoms(tokens, length, usize::MAX);
+            let sequences = phantoms(tokens, length, usize::MAX);
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
             self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
         }

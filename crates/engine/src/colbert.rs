@@ -2,9 +2,9 @@
 //! `config_sentence_transformers.json`, and sentence-transformers' own modules.
 
 use crate::load::{json, optional_json};
+use crate::pipeline::Reading;
 use crate::sentence::{Dense, Entry, dense, plain_reading, reading};
-use crate::session::Reading;
-use crate::text::{Encoded, Tokenizer};
+use crate::text::{Encoded, Reader};
 use crate::{Error, Result};
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -191,7 +191,13 @@ impl ColbertRecipe {
     }
 
     /// Texts as the model sees them.
-    pub(crate) fn encode<T: AsRef<str> + Sync>(&self, t: &Tokenizer, texts: &[T], side: Side) -> Result<Vec<Marked>> {
+    pub(crate) fn encode<T: AsRef<str> + Sync>(
+        &self,
+        reader: Reader<'_>,
+        texts: &[T],
+        side: Side,
+    ) -> Result<Vec<Marked>> {
+        let t = reader.tokenizer();
         let (marker, length) = match side {
             Side::Query => (&self.markers[0], self.lengths[0]),
             Side::Document => (&self.markers[1], self.lengths[1]),
@@ -213,7 +219,7 @@ impl ColbertRecipe {
         let id = t.id(marker).or_else(|| t.id(marker.trim())).filter(|_| !marker.trim().is_empty());
         let prompt = if id.is_some() { "" } else { marker };
         let most = length.unwrap_or(usize::MAX).min(t.max_tokens());
-        let encoded = t.encode_to(texts, prompt, most.saturating_sub(usize::from(id.is_some())).max(1))?;
+        let encoded = reader.encode_to(texts, prompt, most.saturating_sub(usize::from(id.is_some())).max(1))?;
         let mask = match expansion {
             Some(e) => Some(e.token.as_deref().map_or_else(|| t.mask(), |token| t.id(token)).ok_or_else(|| {
                 Error::Input("the model expands queries with a mask token, and its tokenizer has none".into())

@@ -1,8 +1,13 @@
 //! Texts to vectors.
 
+use crate::line::{Want, Work};
+use crate::loaded::loaded;
+use crate::multi::{MultiEmbeddings, Vectors};
+use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::{Module, Recipe};
-use crate::session::{Lot, Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::{Held, Lot, Session};
 use crate::source::{Progress, Reference};
+use crate::text::{TextOrTokens, Truncate};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Linear, Pooling, Tensor, l2_norm, pool};
@@ -17,6 +22,17 @@ pub enum Prompt {
     Named(String),
     /// These words.
     Text(String),
+}
+
+/// How vectors are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmbedOptions {
+    /// Which prompt stands before each text.
+    pub prompt: Prompt,
+    /// Whether they are of length one; `None`: as the model's files say.
+    pub normalize: Option<bool>,
+    /// Only so many of their first numbers, for models trained to be cut; brought to length one again unless `normalize` is false.
+    pub dimensions: Option<usize>,
 }
 
 /// Vectors of several texts.
@@ -46,26 +62,31 @@ impl Embeddings {
     /// The first `dimension` numbers of each vector, brought to length one again: for models trained to be cut (Matryoshka,
     /// Kusupati et al. 2022, arXiv:2205.13147).
     pub fn cut(self, dimension: usize) -> Result<Embeddings> {
-        if !(1..=self.dimension).contains(&dimension) {
-            let what = format!("{dimension} dimensions of a vector that has {}: choose from 1 to that", self.dimension);
-            return Err(Error::Input(what));
-        }
-        let cut = |row: &[f32]| -> Vec<f32> {
-            let row = &row[..dimension];
-            let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
-            row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
-        };
-        let values = self.rows().flat_map(cut).collect();
+        check_dimension(dimension, self.dimension)?;
+        let values = self.rows().flat_map(|row| of_length_one(&row[..dimension])).collect();
         Ok(Embeddings { values, dimension, ..self })
     }
 }
 
+fn check_dimension(dimension: usize, of: usize) -> Result<()> {
+    match dimension {
+        n if (1..=of).contains(&n) => Ok(()),
+        n => Err(Error::Input(format!("{n} dimensions of a vector that has {of}: choose from 1 to that"))),
+    }
+}
+
+fn of_length_one(row: &[f32]) -> Vec<f32> {
+    let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
+    row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
+}
+
 /// A sentence-transformers model, or a GGUF file of one, loaded and proven.
+#[derive(Clone)]
 pub struct Embedder {
     session: Session<Sentence>,
 }
 
-loaded!(Embedder, self => &self.session);
+loaded!(Embedder, self => &self.session, how => Embedder { session: self.session.but(how) });
 
 impl Embedder {
     /// Finds the files, plans, loads and proves the model. Nothing is loaded that the plan says cannot run or will not fit.
@@ -75,14 +96,16 @@ impl Embedder {
 
     /// Vectors of `texts`, in their order. The vector of a text does not depend on the others.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &Prompt) -> Result<Embeddings> {
-        let Session { tokenizer, recipe, plan, .. } = &self.session;
-        let prompt = recipe.prompt(prompt)?;
-        let skip = match prompt {
-            "" => 0,
-            _ if recipe.include_prompt => 0,
-            _ => tokenizer.prompt_tokens(prompt)?,
-        };
-        let Lot { mut works, tokens, truncated } = Lot::of(tokenizer.encode(texts, prompt)?, skip);
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
+        self.embed_with(&inputs, &EmbedOptions { prompt: prompt.clone(), ..EmbedOptions::default() })
+    }
+
+    /// The same of texts or tokens, as the options say. No prompt stands before tokens.
+    pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
+        let Held { recipe, plan, .. } = &*self.session;
+        let dimension = options.dimensions.unwrap_or(plan.dimension);
+        check_dimension(dimension, plan.dimension)?;
+        let Lot { mut works, tokens, truncated } = self.read(inputs, &options.prompt)?;
         // Where nothing but the prompt is left, nothing counts: the pooled vector is all zeros, as in sentence-transformers. Only
         // a dense layer would make something of those, and it is given the last token.
         if !recipe.tail.iter().any(|module| matches!(module, Module::Dense(_))) {
@@ -91,13 +114,69 @@ impl Embedder {
                 .filter(|work| work.skip >= work.sequence.ids.len())
                 .for_each(|work| *work = Work::default());
         }
-        let dimension = plan.dimension;
-        let mut values = vec![0f32; texts.len() * dimension];
+        let is_normal = recipe.tail.last() == Some(&Module::Normalize);
+        let mut values = vec![0f32; inputs.len() * dimension];
         self.session.run(works, |i, results| {
-            values[i * dimension..][..dimension].copy_from_slice(results[0]);
+            // The last result is the vector before it was brought to length one, if it was.
+            let [.., before] = results else { return Err(Error::Input("no result".into())) };
+            let row = if options.normalize == Some(false) { before } else { results[0] };
+            let is_cut = dimension < row.len();
+            let anew = match options.normalize {
+                Some(false) => false,
+                Some(true) => is_cut || !is_normal,
+                None => is_cut,
+            };
+            let own = &mut values[i * dimension..][..dimension];
+            match anew {
+                true => own.copy_from_slice(&of_length_one(&row[..dimension])),
+                false => own.copy_from_slice(&row[..dimension]),
+            }
             Ok(())
         })?;
         Ok(Embeddings { values, dimension, tokens, truncated })
+    }
+
+    /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
+    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<MultiEmbeddings> {
+        let Lot { works, tokens, truncated } = self.read(inputs, prompt)?;
+        let mut texts = vec![Vectors::default(); inputs.len()];
+        self.session.run_for(Want::Hidden, works, |i, results| {
+            texts[i] = Vectors { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) };
+            Ok(())
+        })?;
+        Ok(MultiEmbeddings { texts, tokens, truncated })
+    }
+
+    fn read(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Lot> {
+        let is_tokens = |input: &TextOrTokens<'_>| matches!(input, TextOrTokens::Tokens(_));
+        if *prompt != Prompt::Default && inputs.iter().any(is_tokens) {
+            let what =
+                "a prompt stands before texts, and some are given as tokens: give texts, or leave the prompt out";
+            return Err(Error::Input(what.into()));
+        }
+        let recipe = &self.session.recipe;
+        let prompt = recipe.prompt(prompt)?;
+        self.session.read(|reader| {
+            let skip = match prompt {
+                "" => 0,
+                _ if recipe.include_prompt => 0,
+                _ if reader.truncate() == Truncate::Left => {
+                    let what =
+                        "the beginning of texts cannot be cut off where the model leaves the prompt before them out";
+                    return Err(Error::Input(what.into()));
+                }
+                _ => reader.prompt_tokens(prompt)?,
+            };
+            let mut lot = Lot::of(reader.encode_inputs(inputs, prompt)?, skip);
+            let given = lot.works.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
+            given.for_each(|(work, _)| work.skip = 0);
+            Ok(lot)
+        })
+    }
+
+    /// The words that a prompt stands for.
+    pub fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        self.session.recipe.prompt(prompt)
     }
 
     /// Names of the model's prompts.
@@ -156,18 +235,24 @@ impl Pipeline for Sentence {
         self.dimension
     }
 
-    /// f32 `[sequences, dimension]`.
+    /// f32 `[sequences, dimension]`, and if they are brought to length one at last, what they were before.
     fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
-        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        let hidden = self.hidden(batch)?;
         let mut y = pool(&hidden, &batch.segments, skips, &self.poolings)?;
         drop(hidden);
-        for stage in &self.tail {
+        for (i, stage) in self.tail.iter().enumerate() {
             y = match stage {
                 Stage::Dense(linear) => linear.forward(&y)?,
+                Stage::Normalize if i + 1 == self.tail.len() => return Ok(vec![l2_norm(&y)?, y]),
                 Stage::Normalize => l2_norm(&y)?,
             };
         }
         Ok(vec![y])
+    }
+
+    /// `[tokens, hidden]`.
+    fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+        Ok(self.encoder.forward(batch, &mut |_, _| {})?)
     }
 
     fn unread(&self) -> Vec<String> {

@@ -3,7 +3,7 @@
 
 use crate::classifier::{LogitsRecipe, Representation, Scores};
 use crate::sentence::plain_reading;
-use crate::text::{Encoded, Manner, Tokenizer};
+use crate::text::{Encoded, Manner, Reader, Tokenizer, Truncate};
 use crate::{Error, Result};
 use serde_json::Value;
 use std::path::Path;
@@ -47,6 +47,7 @@ pub(crate) fn recipe(root: &Path) -> Result<LogitsRecipe> {
 }
 
 /// The conversation round a query and a document.
+#[derive(Clone)]
 pub(crate) struct Judge {
     before: Vec<u32>,
     behind: Vec<u32>,
@@ -57,7 +58,8 @@ pub(crate) struct Judge {
 
 impl Judge {
     pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Judge> {
-        let mut fixed = tokenizer.encode_bare(&[BEFORE, BEHIND], usize::MAX)?.into_iter().map(|e| e.sequence.ids);
+        let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[BEFORE, BEHIND], usize::MAX)?;
+        let mut fixed = fixed.into_iter().map(|e| e.sequence.ids);
         let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
         let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
         if taken >= most {
@@ -68,7 +70,11 @@ impl Judge {
     }
 
     /// The conversation about each document, cut where it is too long: at the document's end.
-    pub(crate) fn encode<T: AsRef<str>>(&self, t: &Tokenizer, query: &str, documents: &[T]) -> Result<Vec<Encoded>> {
+    pub(crate) fn encode<T: AsRef<str>>(&self, t: Reader<'_>, query: &str, documents: &[T]) -> Result<Vec<Encoded>> {
+        if t.truncate() == Truncate::Left {
+            let what = "a model that is asked about documents is told first what to do: only their ends can be cut off";
+            return Err(Error::Input(what.into()));
+        }
         let asked = |document: &T| {
             format!("<Instruct>: {}\n<Query>: {query}\n<Document>: {}", self.instruction, document.as_ref())
         };

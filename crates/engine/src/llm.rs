@@ -5,14 +5,16 @@ use crate::generate::{
     self, About, Activity, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish, Worker,
     root_of,
 };
+use crate::line::Waiting;
 use crate::load::Model;
+use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::sample::Params;
-use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::chat::{Message, Options};
 use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
+use crate::text::{TextToken, text_of, text_tokens};
 use crate::{Caller, Error, Generation, LoadOptions, Result};
 use sconce_ops::{Counted, DType, Device, Ladder};
 use serde_json::{Map, Value};
@@ -292,5 +294,15 @@ impl Loaded for Llm {
     }
     fn peak_bytes(&self) -> u64 {
         self.ladder.ledger.peak()
+    }
+    /// Requests only; [`Llm::activity`] tells the rest.
+    fn waiting(&self) -> Waiting {
+        Waiting { requests: self.activity().waiting, ..Waiting::default() }
+    }
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        text_tokens(&self.words.parsed, text, special)
+    }
+    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        text_of(&self.words.parsed, ids, skip_special)
     }
 }

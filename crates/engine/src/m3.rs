@@ -1,15 +1,19 @@
 //! bge-m3: a vector, weights over the vocabulary and a vector a token, from one pass (Chen et al. 2024, arXiv:2402.03216).
 
+use crate::loaded::loaded;
 use crate::multi::Vectors;
+use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::Recipe;
-use crate::session::{Lot, Parts, Pipeline, Reading, Session, loaded};
+use crate::session::{Lot, Session};
 use crate::source::{self, Files, Progress, Reference};
 use crate::sparse::SparseVector;
+use crate::text::{Encoded, TextOrTokens};
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Activation, Linear, Tensor, l2_norm, pool};
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 /// What the two projections are called beside the encoder's weights.
 const SPARSE: &str = "sparse_linear";
@@ -45,13 +49,14 @@ pub struct Threes {
 }
 
 /// A bge-m3 model, loaded and proven.
+#[derive(Clone)]
 pub struct M3 {
     session: Session<Projected>,
     /// Tokens that carry no meaning of their own.
-    special: Vec<u32>,
+    special: Arc<[u32]>,
 }
 
-loaded!(M3, self => &self.session);
+loaded!(M3, self => &self.session, how => M3 { session: self.session.but(how), ..self.clone() });
 
 impl M3 {
     /// Finds the files, plans, loads and proves the model.
@@ -76,9 +81,18 @@ impl M3 {
 
     /// All three of each text, in the order of the texts.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Threes> {
-        let Lot { works, tokens, truncated } = Lot::of(self.session.tokenizer.encode(texts, "")?, 0);
+        self.run(self.session.read(|reader| reader.encode(texts, ""))?)
+    }
+
+    /// The same where some are tokens already.
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Threes> {
+        self.run(self.session.read(|reader| reader.encode_inputs(inputs, ""))?)
+    }
+
+    fn run(&self, encoded: Vec<Encoded>) -> Result<Threes> {
+        let Lot { works, tokens, truncated } = Lot::of(encoded, 0);
         let ids: Vec<Vec<u32>> = works.iter().map(|w| w.sequence.ids.clone()).collect();
-        let mut all = vec![Three::default(); texts.len()];
+        let mut all = vec![Three::default(); works.len()];
         self.session.run(works, |i, results| {
             let [dense, weights, vectors] = results else { return Err(Error::Input("three results".into())) };
             let mut largest: BTreeMap<u32, f32> = BTreeMap::new();

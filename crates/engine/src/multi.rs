@@ -1,8 +1,11 @@
 //! Texts to a vector a token, compared by late interaction (Khattab and Zaharia 2020, arXiv:2004.12832).
 
 use crate::colbert::{ColbertRecipe, Side};
+use crate::line::Work;
+use crate::loaded::{Loaded, loaded};
 use crate::m3::{M3, has_m3};
-use crate::session::{Loaded, Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::pipeline::{Parts, Pipeline, Reading};
+use crate::session::Session;
 use crate::source::{Progress, Reference};
 use crate::{LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -44,11 +47,13 @@ pub struct MultiEmbeddings {
 }
 
 /// A model that gives a vector a token, loaded and proven: ColBERT in its authors' files or PyLate's, or bge-m3.
+#[derive(Clone)]
 pub struct Multi(Kind);
 
+#[derive(Clone)]
 enum Kind {
-    Colbert(Box<Session<Tokens>>),
-    M3(Box<M3>),
+    Colbert(Session<Tokens>),
+    M3(M3),
 }
 
 impl Multi {
@@ -56,10 +61,9 @@ impl Multi {
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
         let files = crate::source::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
-            return Ok(Multi(Kind::M3(Box::new(M3::load_from(&files, options, progress)?))));
+            return Ok(Multi(Kind::M3(M3::load_from(&files, options, progress)?)));
         }
-        let session = Session::load_from(&files, options, progress, ColbertRecipe::read)?;
-        Ok(Multi(Kind::Colbert(Box::new(session))))
+        Ok(Multi(Kind::Colbert(Session::load_from(&files, options, progress, ColbertRecipe::read)?)))
     }
 
     /// Vectors of queries: with the query marker, and expanded where the model was trained so.
@@ -81,7 +85,7 @@ impl Multi {
             }
             Kind::Colbert(session) => session,
         };
-        let marked = session.recipe.encode(&session.tokenizer, texts, side)?;
+        let marked = session.read(|reader| session.recipe.encode(reader, texts, side))?;
         let tokens: Vec<usize> = marked.iter().map(|m| m.sequence.ids.len()).collect();
         let truncated = (0..marked.len()).filter(|i| marked[*i].truncated).collect();
         let (works, kept): (Vec<_>, Vec<_>) =
@@ -98,9 +102,12 @@ impl Multi {
 }
 
 loaded!(Multi, self => match &self.0 {
-    Kind::Colbert(session) => &**session as &dyn Loaded,
-    Kind::M3(m3) => &**m3,
-});
+    Kind::Colbert(session) => session as &dyn Loaded,
+    Kind::M3(m3) => m3,
+}, how => Multi(match &self.0 {
+    Kind::Colbert(session) => Kind::Colbert(session.but(how)),
+    Kind::M3(m3) => Kind::M3(m3.but(how)),
+}));
 
 /// An encoder with a projection of every token.
 pub(crate) struct Tokens {

@@ -3,9 +3,11 @@
 use crate::classifier::{Logits, LogitsRecipe, Representation, TextOrPair, sigmoid};
 use crate::judge::{self, Judge};
 use crate::load::Model;
-use crate::session::{Lot, Session, loaded};
+use crate::loaded::loaded;
+use crate::session::{Lot, Session};
 use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
+use std::sync::Arc;
 
 /// How documents are to be ranked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -42,13 +44,14 @@ pub struct Ranking {
 
 /// A cross-encoder: a model that reads query and document together and gives one score. Loaded and proven. A language model
 /// without a head for scores (Qwen3-Reranker) is asked, and its score is how much rather it says yes than no.
+#[derive(Clone)]
 pub struct Reranker {
     session: Session<Logits>,
     /// How it is asked, if it is.
-    judge: Option<Judge>,
+    judge: Option<Arc<Judge>>,
 }
 
-loaded!(Reranker, self => &self.session);
+loaded!(Reranker, self => &self.session, how => Reranker { session: self.session.but(how), ..self.clone() });
 
 impl Reranker {
     /// Finds the files, plans, loads and proves the model, with the head as its files have it.
@@ -79,14 +82,14 @@ impl Reranker {
             Ok(LogitsRecipe { representation, ..recipe })
         })?;
         let asked = session.recipe.answers.is_some();
-        let judge = if asked { Some(Judge::new(&session.tokenizer)?) } else { None };
+        let judge = if asked { Some(Arc::new(Judge::new(&session.tokenizer)?)) } else { None };
         Ok(Reranker { session, judge })
     }
 
     /// The same told what to look for, in a sentence; only models that are asked can be told.
     pub fn with_instruction(mut self, instruction: &str) -> Result<Reranker> {
         match &mut self.judge {
-            Some(judge) => judge.instruction = instruction.into(),
+            Some(judge) => Arc::make_mut(judge).instruction = instruction.into(),
             None => {
                 return Err(Error::Input("the model takes no instruction: it reads query and document alone".into()));
             }
@@ -96,12 +99,11 @@ impl Reranker {
 
     /// Orders `documents` by how well they answer `query`.
     pub fn rerank<T: AsRef<str> + Sync>(&self, query: &str, documents: &[T], options: RankOptions) -> Result<Ranking> {
-        let tokenizer = &self.session.tokenizer;
         let pair = |document| TextOrPair { text: query, pair: Some(document) };
-        let encoded = match &self.judge {
-            Some(judge) => judge.encode(tokenizer, query, documents)?,
-            None => tokenizer.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>())?,
-        };
+        let encoded = self.session.read(|reader| match &self.judge {
+            Some(judge) => judge.encode(reader, query, documents),
+            None => reader.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>()),
+        })?;
         let Lot { works, tokens, truncated } = Lot::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());
         self.session.run(works, |index, results| {

@@ -5,7 +5,7 @@ use rayon::ThreadPool;
 use sconce_ops::{Device, Ladder};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -29,6 +29,17 @@ impl<M> Owner<M> {
         ladder: Arc<Ladder>,
         make: impl FnOnce() -> Result<M> + Send + 'static,
     ) -> Result<Owner<M>> {
+        Self::start_with(device, ladder, make, |_| false)
+    }
+
+    /// The same for a model that has work of its own: `turn` does a piece of it, between any two that are sent, and says whether
+    /// there was one. Where there is none it is asked again behind the next work that is sent; see [`Owner::wake`].
+    pub(crate) fn start_with(
+        device: Device,
+        ladder: Arc<Ladder>,
+        make: impl FnOnce() -> Result<M> + Send + 'static,
+        turn: impl Fn(&M) -> bool + Send + 'static,
+    ) -> Result<Owner<M>> {
         let (jobs, inbox) = channel::<Job<M>>();
         let (ready, started) = channel();
         let body = move || {
@@ -41,7 +52,7 @@ impl<M> Owner<M> {
                 Ok(Err(e)) => return drop(ready.send(Err(e))),
                 Err(panic) => return drop(ready.send(Err(Error::Panicked { device, why: words(&*panic) }))),
             };
-            serve(&inbox, &model);
+            serve(&inbox, &model, turn);
         };
         let failed =
             |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
@@ -79,12 +90,18 @@ impl<M> Owner<M> {
         }))
     }
 
+    /// Has the thread look whether there is a turn to do.
+    pub(crate) fn wake(&self) -> Result<()> {
+        self.send(Box::new(|_| ()))
+    }
+
     fn send(&self, job: Job<M>) -> Result<()> {
         let jobs = self.jobs.as_ref().ok_or_else(|| self.gone())?;
         jobs.lock().unwrap_or_else(PoisonError::into_inner).send(job).map_err(|_| self.gone())
     }
 
-    fn gone(&self) -> Error {
+    /// What is told to those who wait in vain.
+    pub(crate) fn gone(&self) -> Error {
         Error::Stopped { device: self.device, why: "no reason given".into() }
     }
 }
@@ -100,9 +117,18 @@ impl<M> Drop for Owner<M> {
     }
 }
 
-fn serve<M>(inbox: &Receiver<Job<M>>, model: &M) {
-    while let Ok(job) = inbox.recv() {
-        job(model);
+fn serve<M>(inbox: &Receiver<Job<M>>, model: &M, turn: impl Fn(&M) -> bool) {
+    let mut is_busy = false;
+    loop {
+        // Where there is a turn to do, what was sent is not waited for; nor does it keep turns from being done.
+        let job = if is_busy { inbox.try_recv() } else { inbox.recv().map_err(|_| TryRecvError::Disconnected) };
+        match job {
+            Ok(job) => job(model),
+            Err(TryRecvError::Empty) => {}
+            Err(TryRecvError::Disconnected) if is_busy => {}
+            Err(TryRecvError::Disconnected) => return,
+        }
+        is_busy = turn(model);
     }
 }
 

@@ -4,7 +4,7 @@
 //! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
 
 use crate::load::{Model, gguf, is_gguf, json, optional_json};
-use crate::session::Reading;
+use crate::pipeline::Reading;
 use crate::text::{Manner, Table};
 use crate::{Error, Prompt, Result};
 use sconce_ops::{Activation, Linear, Pooling, Weights};

@@ -1,52 +1,21 @@
 //! Loading a model onto a device and running sequences through it: what every task shares.
 
-use crate::load::{Checkpoint, Model};
+use crate::line::{Line, Results, Taken, Waiting, Want, Work};
+use crate::loaded::Loaded;
+use crate::pipeline::{Parts, Pipeline, plan_of};
 use crate::plan::Plan;
-use crate::run::Owner;
+use crate::run::{Owner, words};
+use crate::schedule::Budget;
 use crate::source::{self, Files, Progress, Reference};
-use crate::text::{Encoded, Manner, Tokenizer};
-use crate::{Error, LoadOptions, Result, schedule};
-use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor, Weights};
-use serde_json::Value;
-use std::path::{Path, PathBuf};
+use crate::text::{Encoded, Reader, TextToken, Tokenizer, Truncate};
+use crate::{Caller, Error, LoadOptions, Result};
+use sconce_models::Batch;
+use sconce_ops::{Counted, DType, Device, Ladder, Place};
+use std::ops::Deref;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::Path;
 use std::sync::Arc;
-
-/// No encoder has positions for longer texts; a file that says so is broken.
-const LONGEST: usize = 1 << 20;
-
-/// A model that is loaded and proven, whatever its task.
-pub trait Loaded {
-    /// What was planned before loading.
-    fn plan(&self) -> &Plan;
-    /// Where the files came from.
-    fn files(&self) -> &Files;
-    /// What really ran since loading, by op, device, dtype and rung.
-    fn counts(&self) -> Vec<(Counted, u64)>;
-    /// The most bytes that tensors held at once since loading, weights included.
-    fn peak_bytes(&self) -> u64;
-}
-
-/// Lets a task tell what the model inside it can tell.
-macro_rules! loaded {
-    ($task:ty, $self:ident => $inner:expr) => {
-        impl $crate::session::Loaded for $task {
-            fn plan(&$self) -> &$crate::Plan {
-                $crate::session::Loaded::plan($inner)
-            }
-            fn files(&$self) -> &$crate::source::Files {
-                $crate::session::Loaded::files($inner)
-            }
-            fn counts(&$self) -> Vec<(sconce_ops::Counted, u64)> {
-                $crate::session::Loaded::counts($inner)
-            }
-            fn peak_bytes(&$self) -> u64 {
-                $crate::session::Loaded::peak_bytes($inner)
-            }
-        }
-    };
-}
-pub(crate) use loaded;
+use std::time::Instant;
 
 impl<P: Pipeline> Loaded for Session<P> {
     fn plan(&self) -> &Plan {
@@ -61,111 +30,15 @@ impl<P: Pipeline> Loaded for Session<P> {
     fn peak_bytes(&self) -> u64 {
         self.ladder.ledger.peak()
     }
-}
-
-/// How texts go in, as the model's files say.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
-    /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file that holds all of them.
-    pub(crate) root: PathBuf,
-    /// The longest sequence, special tokens included, as far as the files around the encoder know.
-    pub(crate) max_tokens: Option<usize>,
-    /// What texts go through besides.
-    pub(crate) manner: Manner,
-}
-
-/// What a pipeline is made from.
-pub(crate) struct Parts {
-    /// The folder with the encoder's files, or its GGUF.
-    pub(crate) root: PathBuf,
-    /// Its configuration.
-    pub(crate) config: Value,
-    /// Its weights, in the dtype of the activations.
-    pub(crate) weights: Weights,
-    /// The dtype of the activations.
-    pub(crate) dtype: DType,
-    /// Where everything goes.
-    place: Place,
-}
-
-impl Parts {
-    fn open(root: &Path, dtype: DType, place: Place) -> Result<Parts> {
-        let Model { config, store, .. } = Model::open(root)?;
-        let weights = Weights::new(store, dtype, place.clone());
-        Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
+    fn waiting(&self) -> Waiting {
+        self.line.waiting()
     }
-
-    /// The encoder, which must look at a text as the model in the files does.
-    pub(crate) fn encoder(&self) -> Result<Box<dyn Encoder>> {
-        let encoder = encoder(&self.config, &self.weights)?;
-        let says = |key: &str, value: bool| self.config.get(key).and_then(Value::as_bool) == Some(value);
-        if encoder.cache().is_some() && (says("is_causal", false) || says("use_bidirectional_attention", true)) {
-            let what = "is a language model changed to look both ways (is_causal, use_bidirectional_attention), which is \
-                        not supported";
-            return Err(Error::file(&self.root, what));
-        }
-        Ok(encoder)
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        self.tokenizer.tokenize(text, special)
     }
-
-    /// Weights of a module that has files of its own.
-    pub(crate) fn module(&self, dir: &Path, dtype: DType) -> Result<Weights> {
-        Ok(Weights::new(Arc::new(Checkpoint::open(dir)?), dtype, self.place.clone()))
+    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        self.tokenizer.detokenize(ids, skip_special)
     }
-
-    /// Weights in a file `name` beside the encoder's, in the dtype of the activations.
-    pub(crate) fn beside(&self, name: &str) -> Result<Weights> {
-        let store = Checkpoint::beside(&self.root, name)?;
-        Ok(Weights::new(Arc::new(store), self.dtype, self.place.clone()))
-    }
-}
-
-/// All that runs on the device for a task: an encoder and what stands behind it.
-pub(crate) trait Pipeline: Sized + 'static {
-    /// What the model's files say of the task.
-    type Recipe: Clone + Send + 'static;
-    /// Whether a GGUF file can hold such a model.
-    const IN_GGUF: bool = false;
-
-    /// How texts go in.
-    fn reading(recipe: &Self::Recipe) -> Reading;
-    /// Loads what runs on the device; on a phantom place, only its shapes.
-    fn load(parts: &Parts, recipe: &Self::Recipe) -> Result<Self>;
-    /// The largest ids it can take.
-    fn limits(&self) -> Limits;
-    /// Numbers in a row of the first result.
-    fn width(&self) -> usize;
-    /// Results with a row a sequence or a row a token. `skips[i]` tokens at the head of sequence `i` belong to a prompt.
-    fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>>;
-    /// The most sequences of a batch, where a result is wide.
-    fn most_sequences(&self) -> usize {
-        usize::MAX
-    }
-    /// Weights that were not read, of files besides the encoder's.
-    fn unread(&self) -> Vec<String> {
-        Vec::new()
-    }
-    /// Runs the largest batches there will be, on phantoms, for the plan: long texts make the most activations, short ones
-    /// the most results, and what holds for both holds for all between.
-    fn rehearse(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
-        for length in [1, longest] {
-            let sequences = phantoms(tokens, length, self.most_sequences());
-            self.forward(&Batch::new(&sequences, self.limits(), place)?, &vec![0; sequences.len()])?;
-        }
-        Ok(())
-    }
-    /// A run that shows whether the model is sound here; what comes out must be numbers.
-    fn prove(&self, place: &Place) -> Result<Vec<Tensor>> {
-        let limits = self.limits();
-        let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
-        self.forward(&Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?, &[0])
-    }
-}
-
-/// One sequence to be run, and how many tokens at its head belong to a prompt that does not count.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Work {
-    pub(crate) sequence: Sequence,
-    pub(crate) skip: usize,
 }
 
 /// Texts as works, with what callers are told of them.
@@ -187,20 +60,100 @@ impl Lot {
     }
 }
 
-/// A pipeline on its device.
+/// A pipeline on its device, for somebody. Others have it too.
 pub(crate) struct Session<P: Pipeline> {
+    held: Arc<Held<P>>,
+    pub(crate) caller: Caller,
+    pub(crate) truncate: Truncate,
+}
+
+/// How a session is to differ from another.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct How {
+    pub(crate) caller: Option<Caller>,
+    pub(crate) truncate: Option<Truncate>,
+}
+
+/// What sessions share. The last one to go takes the model along.
+pub(crate) struct Held<P: Pipeline> {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) recipe: P::Recipe,
     pub(crate) plan: Plan,
     pub(crate) files: Files,
     pub(crate) ladder: Arc<Ladder>,
+    line: Arc<Line>,
     pub(crate) owner: Owner<Running<P>>,
+}
+
+impl<P: Pipeline> Clone for Session<P> {
+    fn clone(&self) -> Session<P> {
+        self.but(&How::default())
+    }
+}
+
+impl<P: Pipeline> Deref for Session<P> {
+    type Target = Held<P>;
+
+    fn deref(&self) -> &Held<P> {
+        &self.held
+    }
 }
 
 /// What the owner's thread holds.
 pub(crate) struct Running<P> {
     pub(crate) pipeline: P,
     pub(crate) place: Place,
+    line: Arc<Line>,
+}
+
+impl<P: Pipeline> Running<P> {
+    /// Runs the next batch; whether there was one. A bug of ours outside of the model fails everyone who waits.
+    fn turn(&self) -> bool {
+        catch_unwind(AssertUnwindSafe(|| {
+            let taken = self.line.take(Instant::now());
+            taken.iter().for_each(|part| self.serve(part));
+            !taken.is_empty()
+        }))
+        .unwrap_or_else(|panic| {
+            self.line.fail_all(|| self.panicked(&*panic));
+            true
+        })
+    }
+
+    /// What fails together is tried caller by caller, and fails those alone that fail again.
+    fn serve(&self, taken: &Taken) {
+        let error = match self.forward(taken) {
+            Ok(results) => return self.line.answer(taken, results),
+            Err(error) => error,
+        };
+        let apart = taken.apart();
+        if let [one] = &apart[..] {
+            return self.line.fail(one, error);
+        }
+        for own in apart {
+            match self.forward(&own) {
+                Ok(results) => self.line.answer(&own, results),
+                Err(error) => self.line.fail(&own, error),
+            }
+        }
+    }
+
+    fn forward(&self, taken: &Taken) -> Result<Results> {
+        let run = || {
+            let batch = Batch::new(&taken.sequences, self.pipeline.limits(), &self.place)?;
+            let results = match taken.want {
+                Want::Task => self.pipeline.forward(&batch, &taken.skips)?,
+                Want::Hidden => vec![self.pipeline.hidden(&batch)?],
+            };
+            let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
+            Ok(Results { segments: batch.segments, values })
+        };
+        catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(self.panicked(&*panic)))
+    }
+
+    fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Error {
+        Error::Panicked { device: self.place.device(), why: words(panic) }
+    }
 }
 
 impl<P: Pipeline> Session<P> {
@@ -248,7 +201,10 @@ impl<P: Pipeline> Session<P> {
 
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, policy, made_from) = (plan.dtype, options.policy.clone(), recipe.clone());
-        let owner = Owner::start(device, ladder.clone(), move || {
+        let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
+        let line = Arc::new(Line::new(budget));
+        let served = line.clone();
+        let make = move || {
             let place = Place::open(device)?;
             let parts = Parts::open(&reading.root, dtype, place.clone())?;
             let pipeline = P::load(&parts, &made_from).map_err(|e| e.of(&reading.root))?;
@@ -259,15 +215,56 @@ impl<P: Pipeline> Session<P> {
                     return Err(Error::Input(format!("the model is not sound: {}", overflow(device, dtype))));
                 }
             }
-            Ok(Running { pipeline, place })
-        })?;
-        Ok(Session { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, owner })
+            Ok(Running { pipeline, place, line: served })
+        };
+        let owner = Owner::start_with(device, ladder.clone(), make, Running::turn)?;
+        let held = Held { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, line, owner };
+        Ok(Session { held: Arc::new(held), caller: Caller::default(), truncate: Truncate::default() })
     }
 
-    /// Runs `works` in batches of the planned size. `take` gets a work's number and its results, in the order of the batches; a
-    /// text of no tokens, which only static models have, gives none.
-    pub(crate) fn run(&self, mut works: Vec<Work>, mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
-        let tokens: Vec<usize> = works.iter().map(|w| w.sequence.ids.len()).collect();
+    /// The same, but for what `how` says.
+    pub(crate) fn but(&self, how: &How) -> Session<P> {
+        Session {
+            held: self.held.clone(),
+            caller: how.caller.as_ref().unwrap_or(&self.caller).clone(),
+            truncate: how.truncate.unwrap_or(self.truncate),
+        }
+    }
+
+    /// Makes tokens, unless nobody waits for them any more.
+    pub(crate) fn read<T>(&self, read: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
+        self.caller.tokenizing(|| read(self.tokenizer.reader(self.truncate)))
+    }
+
+    /// Runs something else on the device, unless nobody waits for it any more.
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Running<P>) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
+        let (asked, caller) = (Instant::now(), self.caller.clone());
+        self.owner.call(move |running| {
+            let begun = Instant::now();
+            caller.waited(begun.saturating_duration_since(asked));
+            caller.check()?;
+            let answer = f(running);
+            caller.ran(begun.elapsed());
+            answer
+        })
+    }
+
+    /// Runs `works` among those of others. `take` gets a work's number and its results, in the order of the batches; a text of no
+    /// tokens, which only static models have, gives none.
+    pub(crate) fn run(&self, works: Vec<Work>, take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
+        self.run_for(Want::Task, works, take)
+    }
+
+    /// The same for something else that is wanted of them.
+    pub(crate) fn run_for(
+        &self,
+        want: Want,
+        mut works: Vec<Work>,
+        mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>,
+    ) -> Result<()> {
         for (i, work) in works.iter().enumerate() {
             if let Some(id) = work.sequence.ids.iter().find(|id| **id as usize >= self.plan.vocabulary) {
                 let words = self.plan.vocabulary;
@@ -276,97 +273,26 @@ impl<P: Pipeline> Session<P> {
                 return Err(Error::Text { text: i, why });
             }
         }
-        for mut batch in schedule::batches(&tokens, self.plan.batch_tokens, self.plan.most_sequences) {
-            batch.retain(|i| tokens[*i] > 0);
-            if batch.is_empty() {
-                continue;
-            }
-            let (sequences, skips): (Vec<_>, Vec<_>) = batch
-                .iter()
-                .map(|i| std::mem::take(&mut works[*i]))
-                // A text cut inside its prompt still keeps its last token.
-                .map(|w| (w.skip.min(w.sequence.ids.len() - 1), w.sequence))
-                .map(|(skip, sequence)| (sequence, skip))
-                .unzip();
-            let (segments, results) = self.owner.call(move |running| {
-                let Running { pipeline, place } = running;
-                let batch = Batch::new(&sequences, pipeline.limits(), place)?;
-                let results = pipeline.forward(&batch, &skips)?;
-                let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
-                Ok((batch.segments, values))
-            })?;
-            for (place, i) in batch.iter().enumerate() {
-                let own = results.iter().map(|(rows, values)| {
-                    let width = values.len() / rows.max(&1);
-                    let range = if *rows == segments.count() { place..place + 1 } else { segments.range(place) };
-                    &values[range.start * width..range.end * width]
-                });
-                let own: Vec<&[f32]> = own.collect();
+        let numbers: Vec<usize> = (0..works.len()).filter(|i| !works[*i].sequence.ids.is_empty()).collect();
+        works.retain(|work| !work.sequence.ids.is_empty());
+        let mut ticket = self.line.join(works, want, &self.caller);
+        self.owner.wake()?;
+        while let Some(part) = ticket.next() {
+            let part = part?;
+            for (work, place) in &part.whose {
+                let (text, own) = (numbers[*work], part.results.of(*place));
                 if !own.iter().all(|values| values.iter().all(|v| v.is_finite())) {
-                    return Err(Error::Text { text: *i, why: overflow(self.plan.device, self.plan.dtype) });
+                    return Err(Error::Text { text, why: overflow(self.plan.device, self.plan.dtype) });
                 }
-                take(*i, &own)?;
+                take(text, &own)?;
+            }
+            drop(part);
+            if ticket.read() {
+                self.owner.wake()?;
             }
         }
-        Ok(())
+        if ticket.is_done() { Ok(()) } else { Err(self.owner.gone()) }
     }
-}
-
-/// Plans a pipeline on a device that need not be in this machine.
-pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: &LoadOptions) -> Result<Plan> {
-    let ladder = Ladder::new(options.policy.clone());
-    let budget = options.batch_tokens(device)?;
-    let reading = P::reading(recipe);
-    let place = Place::phantom(device);
-    let (loaded, mut steps) = ladder.trace(|| {
-        let parts = Parts::open(&reading.root, options.dtype, place.clone())?;
-        let pipeline = P::load(&parts, recipe).map_err(|e| e.of(&reading.root))?;
-        let mut unread = parts.weights.unused();
-        unread.extend(pipeline.unread());
-        let length = parts.config.get("max_position_embeddings").or(parts.config.get("n_positions"));
-        let trained = length.and_then(Value::as_u64).unwrap_or(512);
-        Ok::<_, Error>((pipeline, unread, trained as usize))
-    });
-    let (pipeline, unread, trained) = loaded?;
-    let weights = ladder.ledger.live();
-    ladder.ledger.reset_peak();
-    // A model without a longest sequence is cut where it was trained, unless its files say otherwise.
-    let most = pipeline.limits().positions;
-    let max_tokens = reading.max_tokens.unwrap_or(if most > LONGEST { trained } else { most }).min(most);
-    if !(2..=LONGEST).contains(&max_tokens) {
-        let what = format!("a longest sequence of {max_tokens} tokens; 2 to {LONGEST} make sense");
-        return Err(Error::file(&reading.root, what));
-    }
-    if pipeline.width() == 0 {
-        return Err(Error::file(&reading.root, "the model gives vectors of no numbers"));
-    }
-    let batch_tokens = budget.max(max_tokens);
-    let (rehearsed, run) = ladder.trace(|| pipeline.rehearse(&place, batch_tokens, max_tokens));
-    rehearsed?;
-    // Two batches that make the same calls; one of them is the plan, behind what loading itself ran.
-    steps.extend_from_slice(&run[..run.len() / 2]);
-    Ok(Plan {
-        device,
-        dtype: options.dtype,
-        steps,
-        weights,
-        cache: 0,
-        cache_tokens: 0,
-        workspace: ladder.ledger.peak() - weights,
-        batch_tokens,
-        max_tokens,
-        dimension: pipeline.width(),
-        vocabulary: pipeline.limits().vocabulary,
-        most_sequences: pipeline.most_sequences(),
-        root: reading.root,
-        unread,
-    })
-}
-
-/// `tokens` tokens in sequences of `length`, the last one shorter, and `most` of them.
-pub(crate) fn phantoms(tokens: usize, length: usize, most: usize) -> Vec<Sequence> {
-    let of = |n: usize| Sequence { ids: vec![0; n], ..Sequence::default() };
-    (0..tokens).step_by(length).take(most).map(|start| of(length.min(tokens - start))).collect()
 }
 
 /// Why a result is no number, and what to do.
@@ -377,3 +303,7 @@ pub(crate) fn overflow(device: Device, dtype: DType) -> String {
     };
     format!("its result in {dtype} on {device} holds infinities or NaN; {advice}")
 }
+
+#[cfg(test)]
+#[path = "session_tests.rs"]
+mod tests;

@@ -1,10 +1,13 @@
 //! Texts to weights over the vocabulary.
 
 use crate::load::{json, optional_json};
+use crate::loaded::{Loaded, loaded};
 use crate::m3::{M3, has_m3};
+use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::{Entry, plain_reading, reading};
-use crate::session::{Loaded, Lot, Parts, Pipeline, Reading, Session, loaded};
+use crate::session::{Lot, Session};
 use crate::source::{Progress, Reference};
+use crate::text::TextOrTokens;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
 use sconce_ops::{Splade as How, Tensor, splade};
@@ -46,11 +49,13 @@ pub struct SparseEmbeddings {
 }
 
 /// A model that weighs the vocabulary, loaded and proven: SPLADE through the head of a masked language model, or bge-m3.
+#[derive(Clone)]
 pub struct Sparse(Kind);
 
+#[derive(Clone)]
 enum Kind {
-    Splade(Box<Session<Splade>>),
-    M3(Box<M3>),
+    Splade(Session<Splade>),
+    M3(M3),
 }
 
 impl Sparse {
@@ -58,24 +63,30 @@ impl Sparse {
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
         let files = crate::source::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
-            return Ok(Sparse(Kind::M3(Box::new(M3::load_from(&files, options, progress)?))));
+            return Ok(Sparse(Kind::M3(M3::load_from(&files, options, progress)?)));
         }
-        let session = Session::load_from(&files, options, progress, SpladeRecipe::read)?;
-        Ok(Sparse(Kind::Splade(Box::new(session))))
+        Ok(Sparse(Kind::Splade(Session::load_from(&files, options, progress, SpladeRecipe::read)?)))
     }
 
     /// Weights of `texts`, in their order.
     pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<SparseEmbeddings> {
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
+        self.embed_inputs(&inputs)
+    }
+
+    /// The same where some are tokens already.
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<SparseEmbeddings> {
         let session = match &self.0 {
             Kind::M3(m3) => {
-                let all = m3.embed(texts)?;
+                let all = m3.embed_inputs(inputs)?;
                 let vectors = all.texts.into_iter().map(|t| t.sparse).collect();
                 return Ok(SparseEmbeddings { vectors, tokens: all.tokens, truncated: all.truncated });
             }
             Kind::Splade(session) => session,
         };
-        let Lot { works, tokens, truncated } = Lot::of(session.tokenizer.encode(texts, "")?, 0);
-        let mut vectors = vec![SparseVector::default(); texts.len()];
+        let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
+        let Lot { works, tokens, truncated } = Lot::of(encoded, 0);
+        let mut vectors = vec![SparseVector::default(); works.len()];
         session.run(works, |i, results| {
             vectors[i] = SparseVector::of(results[0]);
             Ok(())
@@ -93,9 +104,12 @@ impl Sparse {
 }
 
 loaded!(Sparse, self => match &self.0 {
-    Kind::Splade(session) => &**session as &dyn Loaded,
-    Kind::M3(m3) => &**m3,
-});
+    Kind::Splade(session) => session as &dyn Loaded,
+    Kind::M3(m3) => m3,
+}, how => Sparse(match &self.0 {
+    Kind::Splade(session) => Kind::Splade(session.but(how)),
+    Kind::M3(m3) => Kind::M3(m3.but(how)),
+}));
 
 /// What the files say of the weights.
 #[derive(Clone, Debug, PartialEq)]

@@ -1,9 +1,12 @@
 //! Texts to labelled pieces: names, places, parts of speech.
 
 use crate::classifier::{Scores, check_labels, labels};
+use crate::line::Work;
 use crate::load::json;
+use crate::loaded::loaded;
+use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::plain_reading;
-use crate::session::{Parts, Pipeline, Reading, Session, Work, loaded};
+use crate::session::{Held, Session};
 use crate::source::{Progress, Reference};
 use crate::text::aggregate::{Labels, Scored, aggregate};
 use crate::text::words::Continuation;
@@ -27,12 +30,13 @@ pub struct Tagged {
 }
 
 /// A model with a head for token classification, loaded and proven.
+#[derive(Clone)]
 pub struct Tagger {
     session: Session<Tokenwise>,
     continuation: Continuation,
 }
 
-loaded!(Tagger, self => &self.session);
+loaded!(Tagger, self => &self.session, how => Tagger { session: self.session.but(how), ..self.clone() });
 
 impl Tagger {
     /// Finds the files, plans, loads and proves the model.
@@ -44,8 +48,8 @@ impl Tagger {
 
     /// What each text holds, in the order of the texts: entities that score `threshold` at least, without those labelled `O`.
     pub fn tag<T: AsRef<str> + Sync>(&self, texts: &[T], strategy: Strategy, threshold: f32) -> Result<Vec<Tagged>> {
-        let Session { tokenizer, recipe, .. } = &self.session;
-        let encoded = tokenizer.encode_placed(texts)?;
+        let Held { tokenizer, recipe, .. } = &*self.session;
+        let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
         let mut answers: Vec<Tagged> = encoded
             .iter()
             .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.sequence.ids.len(), truncated: e.truncated })

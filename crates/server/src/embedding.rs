@@ -6,14 +6,14 @@ use crate::served::{Served, Task, Want};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
-use sconce_engine::{Caller, Clip, Embeddings, Image, Prompt};
+use sconce_engine::{Caller, Clip, EmbedOptions, Embeddings, Image, Prompt, TextOrTokens, Truncate};
 use std::sync::{Mutex, PoisonError};
 
 /// What becomes of inputs and vectors.
 #[derive(Clone, Debug)]
 pub(crate) struct How {
     /// Cut what is too long, or refuse it.
-    pub(crate) truncate: bool,
+    pub(crate) truncate: Truncate,
     /// What stands before each text.
     pub(crate) prompt: Prompt,
     /// Bring vectors to length one.
@@ -42,36 +42,91 @@ pub(crate) fn embed(served: &Served, caller: &Caller, items: Vec<Item>, how: &Ho
         let what = format!("`dimensions` is {n}, and the vectors of `{}` have {}", served.id, plan.dimension);
         return Err(Fault::invalid(what).at("dimensions"));
     }
-    let (mut texts, mut images, mut order) = (Vec::new(), Vec::new(), Vec::new());
-    for item in items {
-        match item {
-            Item::Text(text) => {
-                order.push((false, texts.len()));
-                texts.push(text);
-            }
-            Item::Image(image) => {
-                order.push((true, images.len()));
-                images.push(image);
-            }
-            Item::Ids(_) => return Err(Fault::invalid("token ids are not read here; send the text").at(how.param)),
+    let images: Vec<&str> = items.iter().filter_map(image).collect();
+    let (made, seen) = match &served.task {
+        Task::Embed(embedder) if images.is_empty() => {
+            let options =
+                EmbedOptions { prompt: how.prompt.clone(), normalize: Some(how.normalize), dimensions: how.dimensions };
+            let embedder = embedder.on_behalf_of(caller).truncating(how.truncate);
+            (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
+        Task::M3(m3) if images.is_empty() => {
+            unprompted(&how.prompt)?;
+            always_normal(how)?;
+            let m3 = m3.on_behalf_of(caller).truncating(how.truncate);
+            (dense(m3.embed_inputs(&inputs(&items))?), Embeddings::default())
+        }
+        Task::Clip(clip) => {
+            unprompted(&how.prompt)?;
+            always_normal(how)?;
+            let clip = clip.on_behalf_of(caller).truncating(how.truncate);
+            let read = match texts(&items, how.param)? {
+                none if none.is_empty() => Embeddings::default(),
+                texts => clip.texts(&texts)?,
+            };
+            (read, see(&clip, caller, &images, how.param)?)
+        }
+        _ => return Err(served.unfit(wanted(&items))),
+    };
+    let (mut texts, mut pictures) = (made.rows(), seen.rows());
+    let row = |item: &Item| match item {
+        Item::Image(_) => pictures.next(),
+        Item::Text(_) | Item::Ids(_) => texts.next(),
+    };
+    let rows = items.iter().filter_map(row).map(|row| finished(row, how)).collect();
+    Ok(Made { rows, usage: Usage { tokens: made.tokens.iter().sum(), characters: characters(&items) } })
+}
+
+fn image(item: &Item) -> Option<&str> {
+    match item {
+        Item::Image(image) => Some(image),
+        Item::Text(_) | Item::Ids(_) => None,
     }
-    let characters = texts.iter().map(|t| t.chars().count()).sum();
-    let read = match (&served.task, texts.is_empty()) {
-        (_, true) => Embeddings::default(),
-        (Task::Embed(embedder), _) => embedder.embed(&texts, &how.prompt)?,
-        (Task::Clip(clip), _) => clip.texts(&texts)?,
-        (Task::M3(m3), _) => dense(m3.embed(&texts)?),
-        _ => return Err(served.unfit(Want::Embed)),
+}
+
+/// Characters of all texts.
+pub(crate) fn characters(items: &[Item]) -> usize {
+    let count = |item: &Item| match item {
+        Item::Text(text) => text.chars().count(),
+        Item::Ids(_) | Item::Image(_) => 0,
     };
-    refuse_cut(&read.truncated, how.truncate, plan.max_tokens, how.param)?;
-    let seen = match &served.task {
-        _ if images.is_empty() => Embeddings::default(),
-        Task::Clip(clip) => see(clip, caller, &images, how.param)?,
-        _ => return Err(served.unfit(Want::See)),
+    items.iter().map(count).sum()
+}
+
+/// Texts and tokens as the engine reads them.
+pub(crate) fn inputs<'a>(items: &'a [Item]) -> Vec<TextOrTokens<'a>> {
+    let input = |item: &'a Item| match item {
+        Item::Text(text) => Some(TextOrTokens::Text(text)),
+        Item::Ids(ids) => Some(TextOrTokens::Tokens(ids)),
+        Item::Image(_) => None,
     };
-    let rows = order.into_iter().map(|(image, i)| finished(if image { seen.row(i) } else { read.row(i) }, how));
-    Ok(Made { rows: rows.collect(), usage: Usage { tokens: read.tokens.iter().sum(), characters } })
+    items.iter().filter_map(input).collect()
+}
+
+/// Texts alone, for a model that reads nothing else besides images.
+pub(crate) fn texts<'a>(items: &'a [Item], param: &str) -> Result<Vec<&'a str>, Fault> {
+    let text = |item: &'a Item| match item {
+        Item::Text(text) => Some(Ok(text.as_str())),
+        Item::Ids(_) => Some(Err(Fault::invalid("this model reads no token ids; send the text").at(param))),
+        Item::Image(_) => None,
+    };
+    items.iter().filter_map(text).collect()
+}
+
+/// Refuses vectors as the model makes them, where it makes them of length one.
+fn always_normal(how: &How) -> Result<(), Fault> {
+    match how.normalize {
+        true => Ok(()),
+        false => Err(Fault::invalid("this model's vectors are always of length one").at("normalize")),
+    }
+}
+
+/// Refuses a prompt for a model that has none.
+pub(crate) fn unprompted(prompt: &Prompt) -> Result<(), Fault> {
+    match prompt {
+        Prompt::Default => Ok(()),
+        Prompt::Named(_) | Prompt::Text(_) => Err(Fault::invalid("this model has no prompts").at("prompt_name")),
+    }
 }
 
 /// The dense ones of bge-m3's three.
@@ -96,22 +151,8 @@ fn finished(row: &[f32], how: &How) -> Vec<f32> {
     }
 }
 
-/// Refuses texts that had to be cut, unless that was allowed.
-pub(crate) fn refuse_cut(cut: &[usize], allowed: bool, most: usize, param: &str) -> Result<(), Fault> {
-    match cut.first() {
-        Some(first) if !allowed => {
-            let what = format!(
-                "`{param}` {} is longer than {most} tokens, which is the most; shorten it, or send `truncate: true`",
-                first + 1
-            );
-            Err(Fault::new(FaultKind::TooLong, what).at(param))
-        }
-        _ => Ok(()),
-    }
-}
-
 /// Vectors of images. One picture is decoded at a time, of all requests: a small file may be a large picture.
-fn see(clip: &Clip, caller: &Caller, images: &[String], param: &str) -> Result<Embeddings, Fault> {
+fn see(clip: &Clip, caller: &Caller, images: &[&str], param: &str) -> Result<Embeddings, Fault> {
     static DARKROOM: Mutex<()> = Mutex::new(());
     let mut all = Embeddings::default();
     for (i, given) in images.iter().enumerate() {
@@ -170,7 +211,7 @@ mod tests {
     #[test]
     fn vectors_are_cut_then_brought_to_length_one() {
         let how = |normalize, dimensions| How {
-            truncate: false,
+            truncate: Truncate::Never,
             prompt: Prompt::Default,
             normalize,
             dimensions,

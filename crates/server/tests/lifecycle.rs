@@ -261,6 +261,8 @@ fn metrics_count_requests_models_and_what_really_ran() {
         "sconce_model_leases{model=\"st-prompts\"} 0",
         "sconce_op_calls_total{op=\"layer_norm\",device=\"cpu\",dtype=\"f32\",rung=\"fused\",model=\"st-prompts\"}",
         "sconce_build_info{version=",
+        "te_queue_size 0",
+        "te_batch_next_size 1",
     ] {
         assert!(reply.body.contains(line), "{line}: {}", reply.body);
     }

@@ -241,7 +241,7 @@ fn a_bad_request_among_good_ones_fails_alone() {
     let server = serve(&["st-prompts"], config());
     let statuses: Vec<(bool, u16)> = std::thread::scope(|scope| {
         let send = |i: usize| {
-            let bad = i % 3 == 0;
+            let bad = i.is_multiple_of(3);
             let body = if bad { json!({"inputs": ["a", 1]}) } else { json!({"inputs": ["a", "b"]}) };
             (bad, server.post("/embed", &body).status)
         };

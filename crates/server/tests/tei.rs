@@ -207,3 +207,93 @@ fn info_tells_what_is_served_and_what_really_ran() {
         assert_eq!(server.get(path).status, 200);
     }
 }
+
+#[test]
+fn token_ids_are_read_as_the_texts_they_stand_for() {
+    let server = serve(&["st-prompts", "task-sparse"], cutting());
+    let cases = cases("st-prompts");
+    let case = cases.as_array().unwrap().iter().find(|c| c["prompt_name"] == "document").unwrap_or(&cases[0]);
+    let want = server.post("/embed", &json!({"inputs": case["text"], "prompt_name": case["prompt_name"]})).ok();
+    let got = server.post("/embed", &json!({"inputs": case["ids"]})).ok();
+    assert!(worst(&numbers(&got[0]), &numbers(&want[0])) < 1e-5, "{case}");
+    let mixed = server.post("/embed", &json!({"inputs": [case["ids"], case["ids"]]})).ok();
+    assert_eq!((mixed.as_array().unwrap().len(), &mixed[1]), (2, &got[0]));
+    let openai = server.post("/v1/embeddings", &json!({"input": case["ids"], "model": "st-prompts"})).ok();
+    assert_eq!(openai["data"][0]["embedding"], got[0]);
+    assert_eq!(openai["usage"]["prompt_tokens"], case["ids"].as_array().unwrap().len());
+    // A word that the model does not have fails alone, and says so.
+    let beyond = server.post("/embed", &json!({"inputs": [1_000_000]}));
+    assert_eq!(beyond.status, 422, "{beyond:?}");
+    assert!(beyond.json()["error"].as_str().unwrap().contains("1000000"));
+}
+
+#[test]
+fn texts_that_are_too_long_lose_the_end_that_was_asked_for() {
+    let server = serve(&["st-prompts"], config());
+    let (head, tail) = ("hello ".repeat(200), "cat ".repeat(200));
+    let vector = |text: &str, direction: &str| {
+        let body = json!({"inputs": text, "truncate": true, "truncation_direction": direction});
+        numbers(&server.post("/embed", &body).ok()[0])
+    };
+    let both = format!("{head}{tail}");
+    assert!(worst(&vector(&both, "Right"), &vector(&head, "right")) < 1e-5);
+    assert!(worst(&vector(&both, "Left"), &vector(&both, "Right")) > 1e-3);
+    let refused = server.post("/embed", &json!({"inputs": both, "truncate": false}));
+    assert_eq!((refused.status, &refused.json()["error_type"]), (422, &json!("Validation")), "{refused:?}");
+}
+
+#[test]
+fn vectors_need_not_be_of_length_one_and_tokens_have_their_own() {
+    let server = serve(&["st-prompts"], config());
+    let length = |row: &Value| numbers(row).iter().map(|v| v * v).sum::<f32>().sqrt();
+    let raw = server.post("/embed", &json!({"inputs": "hello", "normalize": false})).ok();
+    let unit = server.post("/embed", &json!({"inputs": "hello"})).ok();
+    assert!((length(&unit[0]) - 1.0).abs() < 1e-5 && (length(&raw[0]) - 1.0).abs() > 1e-2, "{}", length(&raw[0]));
+    let scaled: Vec<f32> = numbers(&raw[0]).iter().map(|v| v / length(&raw[0])).collect();
+    assert!(worst(&scaled, &numbers(&unit[0])) < 1e-5);
+    let all = server.post("/embed_all", &json!({"inputs": ["hello", "The cat sat on the mat."]})).ok();
+    let tokens = server.post("/tokenize", &json!({"inputs": ["hello", "The cat sat on the mat."]})).ok();
+    for i in 0..2 {
+        assert_eq!(all[i].as_array().unwrap().len(), tokens[i].as_array().unwrap().len());
+        assert_eq!(all[i][0].as_array().unwrap().len(), 32);
+    }
+}
+
+#[test]
+fn texts_become_tokens_and_tokens_texts() {
+    let server = serve(&["task-classify"], config());
+    let text = "The cat sat";
+    let tokens = server.post("/tokenize", &json!({"inputs": text})).ok();
+    let tokens = tokens[0].as_array().unwrap();
+    let (first, last) = (&tokens[0], &tokens[tokens.len() - 1]);
+    assert_eq!((&first["special"], &first["start"], &last["special"]), (&json!(true), &Value::Null, &json!(true)));
+    let characters: Vec<char> = text.chars().collect();
+    for token in &tokens[1..tokens.len() - 1] {
+        let place = token["start"].as_u64().unwrap() as usize..token["stop"].as_u64().unwrap() as usize;
+        assert_eq!(token["text"], characters[place].iter().collect::<String>(), "{token}");
+    }
+    let bare = server.post("/tokenize", &json!({"inputs": text, "add_special_tokens": false})).ok();
+    assert_eq!(bare[0].as_array().unwrap().len(), tokens.len() - 2);
+    let ids: Vec<&Value> = tokens.iter().map(|t| &t["id"]).collect();
+    assert_eq!(server.post("/decode", &json!({"ids": ids})).ok(), json!(["the cat sat"]));
+    assert_eq!(server.post("/decode", &json!({"ids": [ids, ids]})).ok(), json!(["the cat sat", "the cat sat"]));
+    let whole = server.post("/decode", &json!({"ids": ids, "skip_special_tokens": false})).ok();
+    assert!(whole[0].as_str().unwrap().contains("[CLS]"), "{whole}");
+    assert_eq!(server.post("/tokenize", &json!({"inputs": []})).status, 400);
+    assert_eq!(server.post("/decode", &json!({"ids": [-1]})).status, 422);
+}
+
+#[test]
+fn only_so_many_tokens_of_a_document_are_read_where_that_is_asked() {
+    let server = serve(&["task-rerank"], config());
+    let rank = |document: &str, most: Option<usize>| {
+        let body =
+            json!({"query": "the cat", "documents": [document], "max_tokens_per_doc": most, "return_documents": true});
+        let told = server.post("/v2/rerank", &body).ok();
+        (told["results"][0]["relevance_score"].as_f64().unwrap(), told["results"][0]["document"]["text"].clone())
+    };
+    let (cut, given) = rank("A man is eating food", Some(2));
+    assert_eq!((cut, given), (rank("A man", None).0, json!("A man is eating food")));
+    assert_ne!(cut, rank("A man is eating food", None).0);
+    assert_eq!(rank("A man", Some(50)).0, rank("A man", None).0);
+}

@@ -7,14 +7,16 @@ mod task;
 mod worker;
 
 use crate::generate::{self, About, Ends, Finish, Listener, Stream, root_of};
+use crate::line::Waiting;
 use crate::load::Model;
+use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::sample::{BeamOptions, Beams, Hypothesis, Params};
-use crate::session::Loaded;
 use crate::source::{self, Files, Progress, Reference};
 use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops};
+use crate::text::{TextToken, text_of, text_tokens};
 use crate::{Caller, Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
@@ -365,5 +367,15 @@ impl Loaded for Seq2Seq {
     }
     fn peak_bytes(&self) -> u64 {
         self.ladder.ledger.peak()
+    }
+    /// Not known: inputs are taken as they come.
+    fn waiting(&self) -> Waiting {
+        Waiting::default()
+    }
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        text_tokens(&self.words.parsed, text, special)
+    }
+    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        text_of(&self.words.parsed, ids, skip_special)
     }
 }

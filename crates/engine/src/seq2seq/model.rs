@@ -3,8 +3,8 @@
 use super::Seq2SeqRoom;
 use crate::generate::{PAGE, is_f32};
 use crate::load::Model;
+use crate::pipeline::phantoms;
 use crate::plan::Plan;
-use crate::session::phantoms;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
 use sconce_ops::{Cache, DType, Device, Keep, Ladder, Place, Tensor, Weights};

@@ -7,6 +7,7 @@ pub(crate) mod gguf;
 mod guard;
 pub(crate) mod lm;
 mod open;
+mod reader;
 mod recipe;
 mod special;
 mod spm;
@@ -16,16 +17,18 @@ mod tests;
 mod vocabulary;
 pub(crate) mod words;
 
+pub(crate) use self::reader::{Encoded, Reader};
+pub use self::reader::{TextOrTokens, Truncate};
+
 use self::open::{open, sound};
-use self::words::{Continuation, Placed, placed};
-use crate::classifier::TextOrPair;
+use self::words::{Continuation, placed};
 use crate::load::is_gguf;
 use crate::{Error, Result};
-use rayon::prelude::*;
-use sconce_models::Sequence;
+use std::collections::HashMap;
 use std::path::Path;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
-use tokenizers::{Decoder, EncodeInput, TruncationDirection, TruncationParams, TruncationStrategy};
+use tokenizers::{Decoder, TruncationDirection, TruncationParams, TruncationStrategy};
 
 /// Characters that a token stands for at most, so that a text that goes on for megabytes is not tokenized for the sake of its
 /// beginning. Only a word that is longer, and so one unknown token, could tell the difference.
@@ -51,7 +54,9 @@ pub(crate) enum Table {
 
 /// A model's tokenizer, cutting at its longest sequence and never padding.
 pub(crate) struct Tokenizer {
-    inner: tokenizers::Tokenizer,
+    inner: Arc<tokenizers::Tokenizer>,
+    /// The same that cut elsewhere. Made when first asked for: a large vocabulary takes its time and room.
+    others: Mutex<HashMap<Cut, Arc<tokenizers::Tokenizer>>>,
     max_tokens: usize,
     mask: Option<u32>,
     table: Option<Table>,
@@ -61,17 +66,21 @@ pub(crate) struct Tokenizer {
     unknown: Option<u32>,
 }
 
-/// A text as the model will see it.
-#[derive(Clone, Debug)]
-pub(crate) struct Encoded {
-    pub(crate) sequence: Sequence,
-    /// Whether the text was longer than the model can take.
-    pub(crate) truncated: bool,
-    /// Whether the last token is a special one, such as `[SEP]`.
-    ends_special: bool,
-    /// Whether the first one is, such as `[CLS]`.
-    pub(crate) starts_special: bool,
+/// A token of a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TextToken {
+    /// Its id.
+    pub id: u32,
+    /// The part of the text that it stands for; of a special token its name.
+    pub text: String,
+    /// Whether it was put there by the tokenizer, not by the text.
+    pub special: bool,
+    /// Characters (not bytes) of the text: the first, and the one after the last. A special token has none.
+    pub place: Option<(usize, usize)>,
 }
+
+/// Where sequences are cut: tokens that are left, and of which end.
+type Cut = Option<(usize, bool)>;
 
 impl Tokenizer {
     /// Reads the tokenizer in `dir`, or in a GGUF file. What it says of padding and length is replaced: those belong to how somebody once exported
@@ -97,27 +106,23 @@ impl Tokenizer {
         let per_token = if model2vec { median_length(&inner) } else { LONGEST_TOKEN };
         let most_chars = max_tokens.saturating_mul(per_token);
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
-        Ok(Tokenizer { inner, max_tokens, mask, table: manner.table, most_chars, unknown })
+        let (inner, others) = (Arc::new(inner), Mutex::default());
+        Ok(Tokenizer { inner, others, max_tokens, mask, table: manner.table, most_chars, unknown })
     }
 
-    /// Tokens of every text, in order.
-    pub(crate) fn encode<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Encoded>> {
-        self.encode_to(texts, prompt, self.max_tokens)
+    /// Reads texts, and deals so with those that are too long.
+    pub(crate) fn reader(&self, truncate: Truncate) -> Reader<'_> {
+        Reader { tokenizer: self, truncate }
     }
 
-    /// The same, cut at `most` tokens where that is less than the model can take.
-    pub(crate) fn encode_to<T: AsRef<str> + Sync>(
-        &self,
-        texts: &[T],
-        prompt: &str,
-        most: usize,
-    ) -> Result<Vec<Encoded>> {
-        let shorter = if most < self.max_tokens { Some(self.cutting_at(most)?) } else { None };
-        let tokenizer = shorter.as_ref().unwrap_or(self);
-        let encode = |(i, text): (usize, &T)| {
-            tokenizer.encode_one(text.as_ref(), prompt).map_err(|why| Error::Text { text: i, why })
-        };
-        texts.par_iter().enumerate().map(encode).collect()
+    /// The tokens of a text, uncut.
+    pub(crate) fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        text_tokens(&*self.cutting(None)?, text, special && self.table.is_none())
+    }
+
+    /// The text of tokens.
+    pub(crate) fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        text_of(&self.inner, ids, skip_special)
     }
 
     /// The longest sequence.
@@ -125,45 +130,30 @@ impl Tokenizer {
         self.max_tokens
     }
 
-    fn cutting_at(&self, max_tokens: usize) -> Result<Tokenizer> {
-        let mut inner = self.inner.clone();
-        sound(|| inner.with_truncation(Some(truncation(max_tokens))).map(drop))
-            .map_err(|e| Error::Input(format!("texts cannot be cut at {max_tokens} tokens: {e}")))?;
-        Ok(Tokenizer { inner, max_tokens, ..*self })
+    /// The library's tokenizer that cuts there; the same every time.
+    fn cutting(&self, cut: Cut) -> Result<Arc<tokenizers::Tokenizer>> {
+        if cut == Some((self.max_tokens, false)) {
+            return Ok(self.inner.clone());
+        }
+        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = others.get(&cut) {
+            return Ok(other.clone());
+        }
+        let mut other = (*self.inner).clone();
+        let params = cut.map(|(most, left)| TruncationParams {
+            direction: if left { TruncationDirection::Left } else { TruncationDirection::Right },
+            ..truncation(most)
+        });
+        sound(|| other.with_truncation(params).map(drop))
+            .map_err(|e| Error::Input(format!("texts cannot be cut at {} tokens: {e}", cut.map_or(0, |c| c.0))))?;
+        let other = Arc::new(other);
+        others.insert(cut, other.clone());
+        Ok(other)
     }
 
     /// The id of the mask token, if there is one.
     pub(crate) fn mask(&self) -> Option<u32> {
         self.mask
-    }
-
-    /// Tokens of texts and pairs, in order; of a pair the longer text is cut first.
-    pub(crate) fn encode_pairs(&self, texts: &[TextOrPair<'_>]) -> Result<Vec<Encoded>> {
-        let encode = |(i, t): (usize, &TextOrPair<'_>)| {
-            let bytes = t.text.len() + t.pair.map_or(0, str::len);
-            let input = match t.pair {
-                Some(pair) => EncodeInput::from((t.text, pair)),
-                None => EncodeInput::from(t.text),
-            };
-            self.encode_input(input, bytes).map_err(|why| Error::Text { text: i, why })
-        };
-        texts.par_iter().enumerate().map(encode).collect()
-    }
-
-    /// Tokens of every text without those that begin and end one, cut at `most`.
-    pub(crate) fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], most: usize) -> Result<Vec<Encoded>> {
-        let encode = |(i, text): (usize, &T)| {
-            let text = text.as_ref();
-            let end = text.char_indices().nth(self.most_chars).map_or(text.len(), |(i, _)| i);
-            let encoding = sound(|| self.inner.encode(&text[..end], false))
-                .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()));
-            let mut encoded = encoding.and_then(|e| self.checked(&e)).map_err(|why| Error::Text { text: i, why })?;
-            encoded.truncated |= end < text.len() || encoded.sequence.ids.len() > most;
-            encoded.sequence.ids.truncate(most);
-            encoded.sequence.types.clear();
-            Ok(encoded)
-        };
-        texts.par_iter().enumerate().map(encode).collect()
     }
 
     /// Whether the model's table of `words` holds this vocabulary. What every text gets must be in it; of words that are not, and
@@ -189,18 +179,6 @@ impl Tokenizer {
         self.inner.token_to_id(token)
     }
 
-    /// Tokens of every text with their places in it, in order.
-    pub(crate) fn encode_placed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<(Encoded, Vec<Placed>)>> {
-        let encode = |(i, text): (usize, &T)| {
-            let text = text.as_ref();
-            let encoding = sound(|| self.inner.encode_char_offsets(text, true))
-                .map_err(|e| format!("the tokenizer failed on its {} bytes: {e}", text.len()))
-                .and_then(|encoding| Ok((self.checked(&encoding)?, placed(&encoding))));
-            encoding.map_err(|why| Error::Text { text: i, why })
-        };
-        texts.par_iter().enumerate().map(encode).collect()
-    }
-
     /// The library's tokenizer, for what it knows of words.
     pub(crate) fn inner(&self) -> &tokenizers::Tokenizer {
         &self.inner
@@ -213,50 +191,27 @@ impl Tokenizer {
             None => tokens.join(" "),
         }
     }
+}
 
-    /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
-    pub(crate) fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
-        let encoded = self.encode_one(prompt, "").map_err(|e| Error::Input(format!("the prompt: {e}")))?;
-        Ok(encoded.sequence.ids.len() - usize::from(encoded.ends_special))
-    }
+/// The tokens of a text and where in it they come from.
+pub(crate) fn text_tokens(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Result<Vec<TextToken>> {
+    let encoding = sound(|| tokenizer.encode_char_offsets(text, special))
+        .map_err(|e| Error::Input(format!("the tokenizer failed on {} bytes: {e}", text.len())))?;
+    let chars: Vec<char> = text.chars().collect();
+    let of = |(place, name): (words::Placed, &String)| {
+        let (start, end) = (place.start.min(chars.len()), place.end.min(chars.len()));
+        let text = if place.special { name.clone() } else { chars.get(start..end).unwrap_or(&[]).iter().collect() };
+        TextToken { id: place.id, text, special: place.special, place: (!place.special).then_some((start, end)) }
+    };
+    Ok(placed(&encoding).into_iter().zip(encoding.get_tokens()).map(of).collect())
+}
 
-    fn encode_one(&self, text: &str, prompt: &str) -> Result<Encoded, String> {
-        let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
-        let end = joined.char_indices().nth(self.most_chars).map_or(joined.len(), |(i, _)| i);
-        let mut encoded = self.encode_input(EncodeInput::from(&joined[..end]), text.len())?;
-        encoded.truncated |= end < joined.len();
-        if let Some(unknown) = self.unknown {
-            encoded.sequence.ids.retain(|id| *id != unknown);
-            encoded.sequence.types.clear();
-        }
-        Ok(encoded)
+/// The text of tokens.
+pub(crate) fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32], skip_special: bool) -> Result<String> {
+    if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
+        return Err(Error::Input(format!("token {id} is beyond the tokenizer's words")));
     }
-
-    fn encode_input(&self, input: EncodeInput<'_>, bytes: usize) -> Result<Encoded, String> {
-        let encoding = sound(|| self.inner.encode(input, self.table.is_none()))
-            .map_err(|e| format!("the tokenizer failed on its {bytes} bytes: {e}"))?;
-        self.checked(&encoding)
-    }
-
-    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, String> {
-        if encoding.is_empty() && self.table.is_none() {
-            return Err("this tokenizer makes no token of it, so it has no vector".into());
-        }
-        // A template that adds more special tokens than there is room for is not cut by the library.
-        if encoding.len() > self.max_tokens {
-            return Err(format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.max_tokens));
-        }
-        Ok(Encoded {
-            sequence: Sequence {
-                ids: encoding.get_ids().to_vec(),
-                types: encoding.get_type_ids().to_vec(),
-                keys: None,
-            },
-            truncated: !encoding.get_overflowing().is_empty(),
-            ends_special: encoding.get_special_tokens_mask().last() == Some(&1),
-            starts_special: encoding.get_special_tokens_mask().first() == Some(&1),
-        })
-    }
+    sound(|| tokenizer.decode(ids, skip_special)).map_err(Error::Input)
 }
 
 /// The median length of the vocabulary's tokens, in characters, its fraction cut off.

@@ -4,7 +4,6 @@ use crate::answer::Answer;
 use crate::app::App;
 use crate::asked::Asked;
 use crate::call::Usage;
-use crate::embedding::refuse_cut;
 use crate::error::Fault;
 use crate::served::{Task, Want};
 use crate::trail::{Trail, fresh_id};
@@ -13,7 +12,7 @@ use sconce_api::cohere::{
     ApiVersion, BilledUnits, Document, Meta, RerankRequest, RerankResponse, RerankResult, Returned, Tokens,
     Usage as Told,
 };
-use sconce_engine::RankOptions;
+use sconce_engine::{Loaded, RankOptions, Reranker, Truncate};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::sync::Arc;
@@ -65,21 +64,28 @@ pub(crate) async fn rerank(
     if body.top_n == Some(0) {
         return Err(Fault::invalid("`top_n` is 0; ask for one at least, or leave it out").at("top_n"));
     }
-    if body.max_tokens_per_doc.is_some() {
-        let what = "documents are read up to what the model can take; `max_tokens_per_doc` cannot be set";
-        return Err(Fault::invalid(what).at("max_tokens_per_doc"));
+    if body.max_tokens_per_doc == Some(0) {
+        return Err(Fault::invalid("`max_tokens_per_doc` is 0; let one be read at least").at("max_tokens_per_doc"));
     }
     // In this dialect what is too long is cut, unless told otherwise.
-    let truncate = body.truncate.unwrap_or(true);
+    let truncate = if body.truncate.unwrap_or(true) { Truncate::Right } else { Truncate::Never };
     let documents: Vec<String> = body.documents.into_iter().map(Document::into_text).collect();
     let call = app.call("rerank", trail, body.model.as_deref(), Want::Rerank)?;
     let characters = documents.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
     let options = RankOptions { raw: false, top_n: body.top_n, texts: body.return_documents.unwrap_or_default() };
     let ranking = call
-        .run(move |served, _| {
+        .run(move |served, caller| {
             let Task::Rerank(reranker) = &served.task else { return Err(served.unfit(Want::Rerank)) };
-            let ranking = reranker.rerank(&body.query, &documents, options)?;
-            refuse_cut(&ranking.truncated, truncate, served.task.loaded().plan().max_tokens, "documents")?;
+            let reranker = reranker.on_behalf_of(caller).truncating(truncate);
+            let Some(most) = body.max_tokens_per_doc else {
+                return Ok(reranker.rerank(&body.query, &documents, options)?);
+            };
+            let heads = documents.iter().map(|d| head(&reranker, d, most)).collect::<Result<Vec<&str>, Fault>>()?;
+            let mut ranking = reranker.rerank(&body.query, &heads, options)?;
+            // What was asked back is what was sent.
+            for r in &mut ranking.ranked {
+                r.text = r.text.as_ref().and(documents.get(r.index).cloned());
+            }
             Ok(ranking)
         })
         .await?;
@@ -101,4 +107,11 @@ pub(crate) async fn rerank(
         usage: Told { total_tokens: tokens, prompt_tokens: tokens },
     };
     Ok(call.answer(told, Usage { tokens, characters }))
+}
+
+/// The first `most` tokens of a document, as text.
+fn head<'a>(reranker: &Reranker, document: &'a str, most: usize) -> Result<&'a str, Fault> {
+    let tokens = reranker.tokenize(document, false)?;
+    let Some((_, end)) = tokens.get(most).and_then(|_| tokens[most - 1].place) else { return Ok(document) };
+    Ok(document.char_indices().nth(end).map_or(document, |(byte, _)| &document[..byte]))
 }

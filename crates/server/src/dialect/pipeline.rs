@@ -15,7 +15,7 @@ use axum::response::{IntoResponse, Response};
 use sconce_api::pipeline::{
     AggregationStrategy, FunctionToApply, TagRequest, TagResponse, Tagged, TextClassificationRequest, Texts,
 };
-use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction};
+use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction, TruncationDirection};
 use sconce_engine::{Scores, Strategy};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -79,11 +79,12 @@ async fn labels(
 ) -> Result<Answer<PredictResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     let call = app.call("predict", trail, None, Want::Classify)?;
-    let (truncate, how) = (app.truncates(None), body.parameters);
+    let (truncate, how) = (app.truncates(None, TruncationDirection::Right), body.parameters);
     let (all, usage) = call
-        .run(move |served, _| {
+        .run(move |served, caller| {
             let function = how.function_to_apply;
-            let said = tei::classify(&served.task, &body.inputs.items, function.is_some(), truncate)?;
+            let labelling = tei::Labelling { raw: function.is_some(), truncate };
+            let said = tei::classify(&served.task, caller, &body.inputs.items, labelling)?;
             let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters: 0 };
             let one = |mut said: Vec<Prediction>| {
                 if let Some(function) = function {
@@ -141,10 +142,11 @@ async fn tags(app: &Arc<App>, trail: &Trail, body: TagRequest) -> Result<Answer<
         AggregationStrategy::Average => Strategy::Average,
         AggregationStrategy::Max => Strategy::Max,
     };
+    let truncate = app.truncates(None, TruncationDirection::Right);
     let call = app.call("tag", trail, body.model.as_deref(), Want::Tag)?;
     let all = call
-        .run(move |served: &Served, _| match &served.task {
-            Task::Tag(tagger) => Ok(tagger.tag(&texts, strategy, 0.0)?),
+        .run(move |served: &Served, caller| match &served.task {
+            Task::Tag(tagger) => Ok(tagger.on_behalf_of(caller).truncating(truncate).tag(&texts, strategy, 0.0)?),
             _ => Err(served.unfit(Want::Tag)),
         })
         .await?;

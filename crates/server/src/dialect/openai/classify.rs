@@ -4,13 +4,13 @@ use crate::answer::Answer;
 use crate::app::App;
 use crate::asked::Asked;
 use crate::call::Usage;
-use crate::dialect::tei::classify;
+use crate::dialect::tei::{Labelling, classify};
 use crate::error::Fault;
 use crate::served::{Task, Want};
 use crate::trail::fresh_id;
 use axum::extract::State;
 use sconce_api::openai::classify::{Classification, ClassifyInput, ClassifyRequest, ClassifyResponse, ClassifyUsage};
-use sconce_api::tei::TextOrPair;
+use sconce_api::tei::{TextOrPair, TruncationDirection};
 use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa_axum::router::OpenApiRouter;
@@ -32,13 +32,13 @@ async fn labels(
         ClassifyInput::Several(texts) => texts,
     };
     app.check_batch(texts.len(), "input")?;
-    let truncate = app.truncates(body.truncate);
+    let how = Labelling { raw: false, truncate: app.truncates(body.truncate, TruncationDirection::Right) };
     let characters = texts.iter().map(|t| t.chars().count()).sum();
     let call = app.call("v1/classify", &trail, body.model.as_deref(), Want::Classify)?;
     let (data, tokens) = call
-        .run(move |served, _| {
+        .run(move |served, caller| {
             let given: Vec<TextOrPair> = texts.into_iter().map(|text| TextOrPair { text, pair: None }).collect();
-            let all = classify(&served.task, &given, false, truncate).map_err(|fault| fault.at("input"))?;
+            let all = classify(&served.task, caller, &given, how).map_err(|fault| fault.at("input"))?;
             let tokens = all.iter().map(|c| c.tokens).sum();
             let names: &[String] = match &served.task {
                 Task::Classify(classifier) => classifier.labels(),

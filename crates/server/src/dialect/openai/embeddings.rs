@@ -12,6 +12,7 @@ use base64::engine::general_purpose::STANDARD;
 use sconce_api::openai::embeddings::{
     Embedding, EmbeddingRequest, EmbeddingResponse, EmbeddingUsage, EncodingFormat, Vector,
 };
+use sconce_api::tei::TruncationDirection;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -44,7 +45,7 @@ async fn made(app: &Arc<App>, trail: &Trail, body: EmbeddingRequest) -> Result<A
     let items = body.input.items;
     app.check_batch(items.len(), "input")?;
     let how = How {
-        truncate: app.truncates(body.truncate),
+        truncate: app.truncates(body.truncate, TruncationDirection::Right),
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,

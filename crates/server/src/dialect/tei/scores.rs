@@ -1,12 +1,10 @@
 //! Labels and orders.
 
-use super::vectors::right;
 use crate::answer::Answer;
 use crate::app::App;
 use crate::asked::{self, Asked};
 use crate::call::Usage;
 use crate::dialect::cohere;
-use crate::embedding::refuse_cut;
 use crate::error::{Dialect, Fault};
 use crate::served::{Task, Want};
 use crate::trail::Trail;
@@ -15,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use sconce_api::tei::{
     PredictRequest, PredictResponse, Prediction, Rank, RerankRequest, RerankResponse, TextOrPair as Given,
 };
-use sconce_engine::{Classified, RankOptions, TextOrPair};
+use sconce_engine::{Caller, Classified, RankOptions, TextOrPair, Truncate};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -32,11 +30,12 @@ async fn predict(
     Asked { body, trail }: Asked<PredictRequest>,
 ) -> Result<Answer<PredictResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    right(body.truncation_direction)?;
-    let (alone, raw, truncate) = (body.inputs.alone, body.raw_scores, app.truncates(body.truncate));
+    let truncate = app.truncates(body.truncate, body.truncation_direction);
+    let (alone, raw) = (body.inputs.alone, body.raw_scores);
     let call = app.call("predict", &trail, body.model.as_deref(), Want::Classify)?;
     let characters = body.inputs.items.iter().map(length).sum();
-    let all = call.run(move |served, _| classify(&served.task, &body.inputs.items, raw, truncate)).await?;
+    let how = Labelling { raw, truncate };
+    let all = call.run(move |served, caller| classify(&served.task, caller, &body.inputs.items, how)).await?;
     let usage = Usage { tokens: all.iter().map(|c| c.tokens).sum(), characters };
     let one = |c: Classified| -> Vec<Prediction> {
         c.labels.into_iter().map(|l| Prediction { score: l.score, label: l.label }).collect()
@@ -50,17 +49,30 @@ fn length(given: &Given) -> usize {
     given.text.chars().count() + given.pair.as_ref().map_or(0, |p| p.chars().count())
 }
 
+/// How texts become labels.
+#[derive(Clone, Copy)]
+pub(crate) struct Labelling {
+    /// Leave the model's numbers as they are.
+    pub(crate) raw: bool,
+    /// What becomes of texts that are too long.
+    pub(crate) truncate: Truncate,
+}
+
 /// What a model says of each, where it gives labels.
-pub(crate) fn classify(task: &Task, given: &[Given], raw: bool, truncate: bool) -> Result<Vec<Classified>, Fault> {
+pub(crate) fn classify(
+    task: &Task,
+    caller: &Caller,
+    given: &[Given],
+    how: Labelling,
+) -> Result<Vec<Classified>, Fault> {
     let texts: Vec<TextOrPair<'_>> =
         given.iter().map(|g| TextOrPair { text: &g.text, pair: g.pair.as_deref() }).collect();
-    let all = match task {
-        Task::Classify(classifier) => classifier.classify(&texts, raw)?,
-        _ => return Err(Fault::invalid("this model ranks; send `query` and `texts` to /rerank").at("model")),
-    };
-    let cut: Vec<usize> = (0..all.len()).filter(|i| all[*i].truncated).collect();
-    refuse_cut(&cut, truncate, task.loaded().plan().max_tokens, "inputs")?;
-    Ok(all)
+    match task {
+        Task::Classify(classifier) => {
+            Ok(classifier.on_behalf_of(caller).truncating(how.truncate).classify(&texts, how.raw)?)
+        }
+        _ => Err(Fault::invalid("this model ranks; send `query` and `texts` to /rerank").at("model")),
+    }
 }
 
 /// Texts, or documents, in the order in which they answer a query: `texts` are asked for in TEI's shape, `documents` in Cohere's
@@ -85,17 +97,15 @@ pub(crate) async fn rerank(
     body: RerankRequest,
 ) -> Result<Answer<RerankResponse>, Fault> {
     app.check_batch(body.texts.len(), "texts")?;
-    right(body.truncation_direction)?;
-    let truncate = app.truncates(body.truncate);
+    let truncate = app.truncates(body.truncate, body.truncation_direction);
     let call = app.call("rerank", trail, body.model.as_deref(), Want::Rerank)?;
     let characters = body.texts.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
     let ranking = call
-        .run(move |served, _| {
+        .run(move |served, caller| {
             let Task::Rerank(reranker) = &served.task else { return Err(served.unfit(Want::Rerank)) };
             let options = RankOptions { raw: body.raw_scores, top_n: None, texts: body.return_text };
-            let ranking = reranker.rerank(&body.query, &body.texts, options)?;
-            refuse_cut(&ranking.truncated, truncate, served.task.loaded().plan().max_tokens, "texts")?;
-            Ok(ranking)
+            let reranker = reranker.on_behalf_of(caller).truncating(truncate);
+            Ok(reranker.rerank(&body.query, &body.texts, options)?)
         })
         .await?;
     let usage = Usage { tokens: ranking.tokens, characters };

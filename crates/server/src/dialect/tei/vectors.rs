@@ -4,7 +4,7 @@ use crate::answer::Answer;
 use crate::app::App;
 use crate::asked::Asked;
 use crate::call::Usage;
-use crate::embedding::{self, How, refuse_cut};
+use crate::embedding::{self, How};
 use crate::error::Fault;
 use crate::served::{Task, Want};
 use crate::trail::Trail;
@@ -12,8 +12,9 @@ use axum::extract::State;
 use sconce_api::input::{Inputs, Item};
 use sconce_api::tei::{
     EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityRequest,
-    SimilarityResponse, SparseValue, TruncationDirection,
+    SimilarityResponse, SparseValue,
 };
+use sconce_engine::{MultiEmbeddings, Prompt, SparseVector};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::sync::Arc;
@@ -45,9 +46,13 @@ pub(crate) async fn embed_of(
 ) -> Result<Answer<EmbedResponse>, Fault> {
     let items = body.inputs.items;
     app.check_batch(items.len(), "inputs")?;
-    right(body.truncation_direction)?;
-    let how =
-        How { normalize: body.normalize, dimensions: body.dimensions, ..app.how(body.truncate, body.prompt_name) };
+    let how = How {
+        truncate: app.truncates(body.truncate, body.truncation_direction),
+        prompt: app.prompt(body.prompt_name),
+        normalize: body.normalize,
+        dimensions: body.dimensions,
+        param: "inputs",
+    };
     let call = app.call("embed", trail, body.model.as_deref(), embedding::wanted(&items))?;
     let made = call.run(move |served, caller| embedding::embed(served, caller, items, &how)).await?;
     Ok(call.answer(EmbedResponse(made.rows), made.usage))
@@ -69,19 +74,28 @@ pub(crate) async fn embed_all_of(
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedAllResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    right(body.truncation_direction)?;
-    let truncate = app.truncates(body.truncate);
+    let truncate = app.truncates(body.truncate, body.truncation_direction);
+    let prompt = app.prompt(body.prompt_name);
     let call = app.call("embed_all", trail, body.model.as_deref(), Want::EmbedAll)?;
-    let texts = texts(body.inputs).map_err(|fault| call.failed(fault))?;
-    let characters = characters(&texts);
+    let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
     let made = call
-        .run(move |served, _| {
-            let made = match &served.task {
-                Task::Multi(multi) => multi.documents(&texts)?,
-                _ => return Err(served.unfit(Want::EmbedAll)),
-            };
-            refuse_cut(&made.truncated, truncate, served.task.loaded().plan().max_tokens, "inputs")?;
-            Ok(made)
+        .run(move |served, caller| match &served.task {
+            Task::Embed(embedder) => {
+                let embedder = embedder.on_behalf_of(caller).truncating(truncate);
+                Ok(embedder.embed_all(&embedding::inputs(&items), &prompt)?)
+            }
+            Task::Multi(multi) => {
+                embedding::unprompted(&prompt)?;
+                let multi = multi.on_behalf_of(caller).truncating(truncate);
+                Ok(multi.documents(&embedding::texts(&items, "inputs")?)?)
+            }
+            Task::M3(m3) => {
+                embedding::unprompted(&prompt)?;
+                let made = m3.on_behalf_of(caller).truncating(truncate).embed_inputs(&embedding::inputs(&items))?;
+                let texts = made.texts.into_iter().map(|t| t.multi).collect();
+                Ok(MultiEmbeddings { texts, tokens: made.tokens, truncated: made.truncated })
+            }
+            _ => Err(served.unfit(Want::EmbedAll)),
         })
         .await?;
     let all = made.texts.iter().map(|text| text.rows().map(<[f32]>::to_vec).collect()).collect();
@@ -104,29 +118,22 @@ pub(crate) async fn embed_sparse_of(
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedSparseResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
-    right(body.truncation_direction)?;
-    if body.prompt_name.is_some() {
-        return Err(Fault::invalid("models that weigh their vocabulary have no prompts").at("prompt_name"));
-    }
-    let truncate = app.truncates(body.truncate);
+    let truncate = app.truncates(body.truncate, body.truncation_direction);
+    embedding::unprompted(&body.prompt_name.map_or(Prompt::Default, Prompt::Named))?;
     let call = app.call("embed_sparse", trail, body.model.as_deref(), Want::Sparse)?;
-    let texts = texts(body.inputs).map_err(|fault| call.failed(fault))?;
-    let characters = characters(&texts);
-    let (vectors, tokens) = call
-        .run(move |served, _| {
-            let (vectors, tokens, cut) = match &served.task {
-                Task::Sparse(sparse) => {
-                    let made = sparse.embed(&texts)?;
-                    (made.vectors, made.tokens, made.truncated)
-                }
-                Task::M3(m3) => {
-                    let made = m3.embed(&texts)?;
-                    (made.texts.into_iter().map(|t| t.sparse).collect(), made.tokens, made.truncated)
-                }
-                _ => return Err(served.unfit(Want::Sparse)),
-            };
-            refuse_cut(&cut, truncate, served.task.loaded().plan().max_tokens, "inputs")?;
-            Ok((vectors, tokens))
+    let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
+    let (vectors, tokens): (Vec<SparseVector>, Vec<usize>) = call
+        .run(move |served, caller| match &served.task {
+            Task::Sparse(sparse) => {
+                let sparse = sparse.on_behalf_of(caller).truncating(truncate);
+                let made = sparse.embed_inputs(&embedding::inputs(&items))?;
+                Ok((made.vectors, made.tokens))
+            }
+            Task::M3(m3) => {
+                let made = m3.on_behalf_of(caller).truncating(truncate).embed_inputs(&embedding::inputs(&items))?;
+                Ok((made.texts.into_iter().map(|t| t.sparse).collect(), made.tokens))
+            }
+            _ => Err(served.unfit(Want::Sparse)),
         })
         .await?;
     let value = |(id, weight): (&u32, &f32)| SparseValue { index: *id, value: *weight };
@@ -151,8 +158,13 @@ pub(crate) async fn similarity_of(
 ) -> Result<Answer<SimilarityResponse>, Fault> {
     app.check_batch(body.inputs.sentences.len(), "sentences")?;
     let parameters = body.parameters.unwrap_or_default();
-    right(parameters.truncation_direction)?;
-    let how = app.how(parameters.truncate, parameters.prompt_name);
+    let how = How {
+        truncate: app.truncates(parameters.truncate, parameters.truncation_direction),
+        prompt: app.prompt(parameters.prompt_name),
+        normalize: true,
+        dimensions: None,
+        param: "inputs",
+    };
     let call = app.call("similarity", trail, body.model.as_deref(), Want::Embed)?;
     let all = std::iter::once(body.inputs.source_sentence).chain(body.inputs.sentences);
     let items: Vec<Item> = all.map(Item::Text).collect();
@@ -183,25 +195,10 @@ fn dot(a: &[f32], b: &[f32]) -> f32 {
     a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32
 }
 
-pub(super) fn characters(texts: &[String]) -> usize {
-    texts.iter().map(|t| t.chars().count()).sum()
-}
-
-/// Texts alone.
-pub(super) fn texts(inputs: Inputs) -> Result<Vec<String>, Fault> {
-    let text = |item| match item {
-        Item::Text(text) => Ok(text),
-        Item::Ids(_) | Item::Image(_) => Err(Fault::invalid("only texts are read here").at("inputs")),
-    };
-    inputs.items.into_iter().map(text).collect()
-}
-
-/// The engine cuts at the end of a text.
-pub(super) fn right(direction: TruncationDirection) -> Result<(), Fault> {
-    match direction {
-        TruncationDirection::Right => Ok(()),
-        TruncationDirection::Left => {
-            Err(Fault::invalid("texts are cut at their end here; send `right`").at("truncation_direction"))
-        }
+/// Texts and tokens, and how many characters they have.
+fn read(inputs: Inputs) -> Result<(Vec<Item>, usize), Fault> {
+    match inputs.items.iter().any(|item| matches!(item, Item::Image(_))) {
+        true => Err(Fault::invalid("only texts and token ids are read here").at("inputs")),
+        false => Ok((embedding::characters(&inputs.items), inputs.items)).map(|(n, items)| (items, n)),
     }
 }

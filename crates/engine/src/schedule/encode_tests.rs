@@ -1,0 +1,210 @@
+use super::*;
+use std::collections::BTreeSet;
+
+fn queue(tokens: usize, sequences: usize) -> Queue {
+    Queue::new(Budget { tokens, sequences })
+}
+
+fn ready(_: u64) -> Standing {
+    Standing::Ready
+}
+
+/// All batches there will be, if nobody else comes.
+fn drain(queue: &mut Queue) -> Vec<Vec<(u64, usize)>> {
+    std::iter::repeat_with(|| queue.next(ready).batch).take_while(|batch| !batch.is_empty()).collect()
+}
+
+/// The numbers of request 0's texts, batch by batch.
+fn alone(lengths: &[usize], tokens: usize, sequences: usize) -> Vec<Vec<usize>> {
+    let mut queue = queue(tokens, sequences);
+    queue.push(0, lengths);
+    drain(&mut queue).into_iter().map(|batch| batch.into_iter().map(|(_, text)| text).collect()).collect()
+}
+
+#[test]
+fn every_text_is_in_one_batch_and_no_batch_is_over_budget() {
+    let lengths: Vec<usize> = (0..1000).map(|i| (i * 7919) % 97 + 1).collect();
+    let batches = alone(&lengths, 100, usize::MAX);
+    let mut seen: Vec<usize> = batches.iter().flatten().copied().collect();
+    seen.sort_unstable();
+    assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+    assert!(batches.iter().all(|b| b.iter().map(|i| lengths[*i]).sum::<usize>() <= 100));
+    let total: usize = lengths.iter().sum();
+    assert!(batches.len() < total / 100 * 2, "{} batches for {total} tokens", batches.len());
+    let longest: Vec<usize> = batches.iter().map(|b| lengths[b[0]]).collect();
+    assert!(longest.is_sorted_by(|a, b| a >= b), "alike lengths together, long ones first");
+}
+
+#[test]
+fn a_text_over_budget_goes_alone_and_nothing_gives_nothing() {
+    assert_eq!(alone(&[5, 500, 5], 100, 9), [vec![1], vec![0, 2]]);
+    assert_eq!(alone(&[5, 5, 5], 100, 2), [vec![0, 1], vec![2]]);
+    assert!(alone(&[], 100, 9).is_empty());
+    let mut queue = queue(100, 9);
+    assert_eq!(queue.next(ready), Next::default());
+    queue.push(0, &[]);
+    assert_eq!((queue.requests(), queue.next(ready)), (0, Next::default()), "nothing to do is nothing to wait for");
+}
+
+#[test]
+fn a_short_text_behind_ten_thousand_is_in_the_next_batch() {
+    let mut queue = queue(1000, usize::MAX);
+    queue.push(0, &vec![50; 10_000]);
+    for _ in 0..100 {
+        assert_eq!(queue.next(ready).batch.len(), 20);
+    }
+    queue.push(1, &[7]);
+    let batch = queue.next(ready).batch;
+    assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen of the others have room beside it");
+    // Of equals the first comes first, and both are served.
+    queue.push(2, &[50]);
+    assert!(queue.next(ready).batch.contains(&(2, 0)));
+}
+
+#[test]
+fn ten_thousand_go_on_however_many_short_ones_come() {
+    let mut queue = queue(1000, usize::MAX);
+    queue.push(0, &vec![50; 10_000]);
+    let mut big = 0;
+    for turn in 0..100u64 {
+        // Each batch could be filled by those who come while the last one ran.
+        (0..100).for_each(|i| queue.push(1 + turn * 100 + i, &[10]));
+        let batch = queue.next(ready).batch;
+        big += batch.iter().filter(|(id, _)| *id == 0).count();
+    }
+    // A hundred and one share a thousand tokens a turn; the one among them whose texts are longer has no less than its share.
+    assert!(big * 50 >= 100 * 1000 / 101 - 50, "{big} texts of 50 tokens");
+}
+
+#[test]
+fn what_fits_goes_beside_what_does_not_and_the_latter_goes_first_in_the_next() {
+    let mut queue = queue(100, 9);
+    queue.push(0, &[80]);
+    queue.push(1, &[70]);
+    queue.push(2, &[90]);
+    queue.push(3, &[30]);
+    assert_eq!(queue.next(ready).batch, [(3, 0), (1, 0)]);
+    assert_eq!(queue.next(ready).batch, [(0, 0)]);
+    assert_eq!(queue.next(ready).batch, [(2, 0)]);
+    // Here it matters: the second batch has room beside the 80 that the 70 does not fit.
+    queue.push(4, &[60, 55]);
+    queue.push(5, &[70, 35]);
+    assert_eq!(queue.next(ready).batch, [(4, 0)]);
+    assert_eq!(queue.next(ready).batch, [(5, 0)]);
+    assert_eq!(queue.next(ready).batch, [(5, 1), (4, 1)]);
+    assert_eq!((queue.requests(), queue.tokens()), (0, 0));
+}
+
+#[test]
+fn who_is_over_is_shed_before_anything_runs_and_who_is_busy_is_passed_over() {
+    let mut queue = queue(100, 9);
+    (0..4).for_each(|id| queue.push(id, &[40, 10]));
+    let standing = |id| [Standing::Over, Standing::Busy, Standing::Ready, Standing::Over][id as usize];
+    let next = queue.next(standing);
+    assert_eq!(next, Next { batch: vec![(2, 0), (2, 1)], shed: vec![0, 3] });
+    assert_eq!((queue.requests(), queue.tokens()), (1, 50));
+    assert_eq!(queue.next(|_| Standing::Busy), Next::default());
+    queue.push(9, &[40]);
+    assert_eq!(queue.next(ready).batch, [(1, 0), (9, 0), (1, 1)]);
+    queue.push(10, &[40]);
+    queue.remove(10);
+    assert_eq!((queue.next(ready), queue.tokens()), (Next::default(), 0));
+}
+
+#[test]
+fn who_was_busy_saves_nothing_up() {
+    let mut queue = queue(100, 100);
+    queue.push(0, &[10; 1000]);
+    queue.push(1, &[10; 1000]);
+    for _ in 0..50 {
+        let batch = queue.next(|id| if id == 0 { Standing::Busy } else { Standing::Ready }).batch;
+        assert_eq!(batch.iter().filter(|(id, _)| *id == 1).count(), 10);
+    }
+    let batch = queue.next(ready).batch;
+    assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
+}
+
+/// A linear congruential generator's better half.
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) as usize % n
+    }
+}
+
+#[test]
+fn random_crowds_are_served_once_each_within_budgets_or_shed() {
+    for seed in 0..200 {
+        let mut dice = Dice(seed);
+        let (tokens, most) = (dice.below(400) + 1, dice.below(12) + 1);
+        let mut queue = queue(tokens, most);
+        let (mut lengths, mut open, mut over) = (Vec::<Vec<usize>>::new(), BTreeSet::new(), BTreeSet::new());
+        for turn in 0.. {
+            for _ in 0..(if turn < 40 { dice.below(4) } else { 0 }) {
+                let n = if dice.below(5) == 0 { dice.below(200) } else { dice.below(3) };
+                let of: Vec<usize> = (0..n).map(|_| dice.below(120) + 1).collect();
+                let id = lengths.len() as u64;
+                queue.push(id, &of);
+                open.extend((0..of.len()).map(|i| (id, i)));
+                lengths.push(of);
+            }
+            if dice.below(6) == 0 && !lengths.is_empty() {
+                over.insert(dice.below(lengths.len()) as u64);
+            }
+            let busy = dice.below(lengths.len() + 1) as u64;
+            let waiting = open.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>();
+            let Next { batch, shed } = queue.next(|id| match () {
+                () if over.contains(&id) => Standing::Over,
+                () if id == busy => Standing::Busy,
+                () => Standing::Ready,
+            });
+            assert_eq!(BTreeSet::from_iter(shed), waiting.intersection(&over).copied().collect(), "run {seed}");
+            open.retain(|(id, _)| !over.contains(id));
+            let sum: usize = batch.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
+            assert!(batch.len() <= most && (sum <= tokens || batch.len() == 1), "run {seed}: {sum} of {tokens}");
+            assert!(!batch.is_empty() || open.iter().all(|(id, _)| *id == busy), "run {seed}: the device stands idle");
+            for work in &batch {
+                assert!(work.0 != busy && open.remove(work), "run {seed}: {work:?} was not waiting");
+            }
+            let left: usize = open.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
+            assert_eq!(queue.tokens(), left, "run {seed}");
+            if turn > 40 && open.is_empty() {
+                break;
+            }
+            assert!(turn < 20_000, "run {seed} does not end");
+        }
+        assert!(queue.order.len() <= lengths.len(), "run {seed}");
+    }
+}
+
+#[test]
+fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
+    for seed in 0..100 {
+        let mut dice = Dice(seed);
+        let longest = dice.below(200) + 1;
+        let mut queue = queue(longest + dice.below(2000), usize::MAX);
+        let n = dice.below(6) + 2;
+        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| dice.below(longest) + 1).collect()).collect();
+        let mut since = vec![0; n];
+        let mut served = vec![0usize; n];
+        for id in 0..n {
+            // They come one after another; what counts is served from when the last has come.
+            queue.push(id as u64, &lengths[id]);
+            for _ in 0..dice.below(3) {
+                queue.next(ready).batch.iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
+            }
+        }
+        for _ in 0..200 {
+            for (id, i) in queue.next(ready).batch {
+                served[id as usize] += lengths[id as usize][i];
+            }
+            if queue.requests() < n {
+                break;
+            }
+            let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+            assert!(most - least <= 4 * longest, "run {seed}: {served:?} after {since:?}, texts of up to {longest}");
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! What a server asks of an encoder besides its answer: tokens for texts, cuts, lengths, who waits, and that all may ask at once.
+
+use sconce_engine::ops::{DType, Device};
+use sconce_engine::source::Options;
+use sconce_engine::{
+    Caller, Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions,
+    Reranker, Sparse, Tagger, TextOrTokens, Truncate,
+};
+use sconce_testkit::{golden, materialize};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+fn options() -> LoadOptions {
+    let cache = std::env::temp_dir();
+    LoadOptions {
+        device: DeviceChoice::Only(Device::Cpu),
+        dtype: DType::F32,
+        ..LoadOptions::new(Options::new(cache.clone(), cache))
+    }
+}
+
+fn embedder(dir: &Path) -> Embedder {
+    Embedder::load(&dir.to_str().unwrap().parse().unwrap(), &options(), &()).unwrap()
+}
+
+const TEXTS: [&str; 3] = ["A man is eating food.", "", "The girl is carrying a baby, and the baby is asleep."];
+
+fn ids(embedder: &Embedder, text: &str) -> Vec<u32> {
+    embedder.tokenize(text, true).unwrap().iter().map(|token| token.id).collect()
+}
+
+#[test]
+fn tokens_stand_for_their_text_and_are_placed_in_it() {
+    let model = embedder(&golden("st-legacy"));
+    let want = model.embed(&TEXTS, &Prompt::Text(String::new())).unwrap();
+    let given: Vec<Vec<u32>> = TEXTS.iter().map(|text| ids(&model, text)).collect();
+    let inputs: Vec<_> = given.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
+    let got = model.embed_with(&inputs, &EmbedOptions::default()).unwrap();
+    assert_eq!((&got.values, &got.tokens), (&want.values, &want.tokens));
+    // Both kinds side by side.
+    let mixed = [TextOrTokens::Text(TEXTS[0]), inputs[2]];
+    let none = EmbedOptions { prompt: Prompt::Default, ..EmbedOptions::default() };
+    assert_eq!(model.embed_with(&mixed, &none).unwrap().row(1), want.row(2));
+    let prompted = EmbedOptions { prompt: Prompt::Text("query: ".into()), ..EmbedOptions::default() };
+    assert!(model.embed_with(&inputs, &prompted).unwrap_err().to_string().contains("prompt"));
+    let empty = model.embed_with(&[TextOrTokens::Tokens(&[])], &none).unwrap_err().to_string();
+    assert!(empty.contains("text 1: it has no tokens"), "{empty}");
+    let beyond = model.embed_with(&[TextOrTokens::Tokens(&[9_999_999])], &none).unwrap_err().to_string();
+    assert!(beyond.contains("9999999"), "{beyond}");
+    // Characters, not bytes; special ones have no place.
+    let text = "Grüße, a man";
+    let tokens = model.tokenize(text, true).unwrap();
+    assert!(tokens[0].special && tokens[0].place.is_none(), "{:?}", tokens[0]);
+    let chars: Vec<char> = text.chars().collect();
+    for token in tokens.iter().filter(|token| !token.special) {
+        let (start, end) = token.place.unwrap();
+        assert_eq!(token.text, chars[start..end].iter().collect::<String>());
+    }
+    assert!(model.tokenize(text, false).unwrap().iter().all(|token| !token.special));
+    let long = "man ".repeat(5000);
+    assert!(model.tokenize(&long, true).unwrap().len() > 5000, "uncut");
+    let words = ids(&model, "a man");
+    assert_eq!(model.detokenize(&words, true).unwrap(), "a man");
+    assert_ne!(model.detokenize(&words, false).unwrap(), "a man");
+    assert!(model.detokenize(&[9_999_999], true).is_err());
+}
+
+#[test]
+fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
+    let model = embedder(&golden("st-legacy"));
+    let most = model.plan().max_tokens;
+    let (head, tail) = ("man ".repeat(most), "food ".repeat(most));
+    let long = format!("{head}{tail}");
+    let right = model.embed(&[&long], &Prompt::Default).unwrap();
+    let left = model.truncating(Truncate::Left).embed(&[&long], &Prompt::Default).unwrap();
+    assert_eq!((&right.truncated, &left.truncated), (&vec![0], &vec![0]));
+    assert_eq!((right.tokens[0], left.tokens[0]), (most, most));
+    assert_eq!(right.values, model.embed(&[&head], &Prompt::Default).unwrap().values);
+    assert_eq!(left.values, model.embed(&[&tail], &Prompt::Default).unwrap().values);
+    assert_ne!(left.values, right.values);
+    let refused = model.truncating(Truncate::Never).embed(&["a man", &long], &Prompt::Default).unwrap_err().to_string();
+    let all = ids(&model, &long).len();
+    assert!(refused.contains("text 2") && refused.contains(&format!("{all} tokens")), "{refused}");
+    assert!(refused.contains(&most.to_string()), "{refused}");
+    assert!(model.truncating(Truncate::Never).embed(&["a man"], &Prompt::Default).is_ok());
+    // Of tokens the same.
+    let given: Vec<u32> = (0..most as u32 * 2).map(|i| i % 20 + 5).collect();
+    let of = |truncate, ids: &[u32]| {
+        let inputs = [TextOrTokens::Tokens(ids)];
+        model.truncating(truncate).embed_with(&inputs, &EmbedOptions::default()).map(|e| e.values)
+    };
+    assert_eq!(of(Truncate::Right, &given).unwrap(), of(Truncate::Never, &given[..most]).unwrap());
+    assert_eq!(of(Truncate::Left, &given).unwrap(), of(Truncate::Never, &given[most..]).unwrap());
+    assert!(of(Truncate::Never, &given).unwrap_err().to_string().contains(&format!("{} tokens", most * 2)));
+    // Every task has it.
+    let path = materialize("task-rerank");
+    let reranker = Reranker::load(&path.path().to_str().unwrap().parse().unwrap(), &options(), &()).unwrap();
+    let never = reranker.truncating(Truncate::Never).rerank("a", &["b", &long], RankOptions::default());
+    assert!(matches!(never, Err(Error::Text { text: 1, .. })), "{never:?}");
+    assert_eq!(reranker.rerank("a", &["b", &long], RankOptions::default()).unwrap().truncated, [1]);
+}
+
+#[test]
+fn vectors_come_as_long_and_as_wide_as_they_are_wanted() {
+    let length = |row: &[f32]| row.iter().map(|v| v * v).sum::<f32>().sqrt();
+    // One that brings its vectors to length one, and one that does not.
+    for name in ["st-legacy", "st-max"] {
+        let model = embedder(&golden(name));
+        let inputs = TEXTS.map(TextOrTokens::Text);
+        let with = |normalize, dimensions| {
+            let options = EmbedOptions { normalize, dimensions, ..EmbedOptions::default() };
+            model.embed_with(&inputs, &options)
+        };
+        let plain = with(None, None).unwrap();
+        let is_normal = (length(plain.row(0)) - 1.0).abs() < 1e-4;
+        let (one, raw) = (with(Some(true), None).unwrap(), with(Some(false), None).unwrap());
+        for i in 0..inputs.len() {
+            assert!((length(one.row(i)) - 1.0).abs() < 1e-5, "{name}");
+            let scale = length(raw.row(i));
+            assert!(one.row(i).iter().zip(raw.row(i)).all(|(a, b)| (a * scale - b).abs() < 1e-4), "{name}");
+        }
+        assert_eq!(&plain.values, if is_normal { &one.values } else { &raw.values }, "{name}");
+        let few = with(None, Some(4)).unwrap();
+        assert_eq!(few.values, plain.clone().cut(4).unwrap().values, "{name}: as the command line cuts");
+        assert_eq!(with(Some(false), Some(4)).unwrap().row(1), &raw.row(1)[..4], "{name}");
+        assert!(with(None, Some(0)).is_err() && with(None, Some(plain.dimension + 1)).is_err());
+    }
+}
+
+#[test]
+fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
+    // Pooled by the largest, without anything behind it.
+    let model = embedder(&golden("st-max"));
+    let inputs = TEXTS.map(TextOrTokens::Text);
+    let raw = EmbedOptions { normalize: Some(false), ..EmbedOptions::default() };
+    let (all, pooled) = (model.embed_all(&inputs, &Prompt::Default).unwrap(), model.embed_with(&inputs, &raw).unwrap());
+    assert_eq!(all.tokens, pooled.tokens);
+    for (i, text) in all.texts.iter().enumerate() {
+        assert_eq!(text.rows().count(), all.tokens[i]);
+        let largest = (0..text.dimension).map(|k| text.rows().map(|row| row[k]).fold(f32::NEG_INFINITY, f32::max));
+        assert_eq!(largest.collect::<Vec<_>>(), pooled.row(i), "{}", TEXTS[i]);
+    }
+}
+
+#[test]
+fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
+    let model = embedder(&golden("st-legacy"));
+    let texts: Vec<String> = (0..120)
+        .map(|i| format!("{} {}", "the man is eating food".repeat(i % 7), ["a", "baby", "girl"][i % 3]))
+        .collect();
+    let want = model.embed(&texts, &Prompt::Default).unwrap();
+    let caller = Caller::new(Some(Instant::now() + Duration::from_secs(600)));
+    std::thread::scope(|scope| {
+        for part in 0..12 {
+            let (model, texts, want) = (model.on_behalf_of(&caller), &texts, &want);
+            scope.spawn(move || {
+                for i in (part..texts.len()).step_by(12) {
+                    let several = part == 3;
+                    let own = if several { &texts[..] } else { &texts[i..=i] };
+                    let got = model.embed(own, &Prompt::Default).unwrap();
+                    let at = if several { i } else { 0 };
+                    assert_eq!(got.row(at), want.row(i), "text {i} in company");
+                }
+            });
+        }
+    });
+    let times = caller.times();
+    assert!(times.tokenization > Duration::ZERO && times.inference > Duration::ZERO, "{times:?}");
+    assert_eq!((model.waiting().requests, model.waiting().tokens), (0, 0));
+    assert!(model.waiting().batch_sequences > 0 && model.waiting().batch_tokens > 0);
+    caller.cancel();
+    let told = model.on_behalf_of(&caller).embed(&texts, &Prompt::Default);
+    assert!(matches!(told, Err(Error::Cancelled)), "{told:?}");
+    let late = model.on_behalf_of(&Caller::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
+    assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
+    assert!(model.embed(&texts, &Prompt::Default).is_ok(), "others are not");
+    // The model ends with its last handle, whichever that is.
+    let last = model.on_behalf_of(&Caller::default());
+    drop(model);
+    assert_eq!(last.embed(&texts[..3], &Prompt::Default).unwrap().values, want.values[..3 * want.dimension]);
+}
+
+#[test]
+fn every_encoder_works_for_somebody() {
+    let gone = Caller::default();
+    gone.cancel();
+    let load = |name: &str| {
+        let dir = materialize(name);
+        (dir.path().to_str().unwrap().parse().unwrap(), dir)
+    };
+    let (reference, _dir) = load("task-classify");
+    let classifier = Classifier::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    assert!(matches!(classifier.classify(&["a".into()], false), Err(Error::Cancelled)));
+    let (reference, _dir) = load("task-rerank");
+    let reranker = Reranker::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    assert!(matches!(reranker.rerank("a", &["b"], RankOptions::default()), Err(Error::Cancelled)));
+    let (reference, _dir) = load("task-tag");
+    let tagger = Tagger::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    let tagged = tagger.tag(&["a"], sconce_engine::Strategy::Simple, 0.0);
+    assert!(matches!(tagged, Err(Error::Cancelled)));
+    let (reference, _dir) = load("task-sparse");
+    let sparse = Sparse::load(&reference, &options(), &()).unwrap();
+    assert!(matches!(sparse.on_behalf_of(&gone).embed(&["a"]), Err(Error::Cancelled)));
+    let tokens: Vec<u32> = sparse.tokenize("a", true).unwrap().iter().map(|t| t.id).collect();
+    let given = sparse.embed_inputs(&[TextOrTokens::Tokens(&tokens)]).unwrap();
+    assert_eq!(given.vectors, sparse.embed(&["a"]).unwrap().vectors);
+}

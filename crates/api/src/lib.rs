@@ -5,4 +5,7 @@ pub mod cohere;
 pub mod input;
 pub mod openai;
 pub mod pipeline;
+pub mod pool;
 pub mod tei;
+pub mod time;
+pub mod worker;

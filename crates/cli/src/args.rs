@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::ops::{DType, Isa, Keep, Quant, Rung};
+use sconce_engine::ops::{CacheFormat, DType, Isa, Keep, Quant, Rung};
 use sconce_engine::source::{Progress, Reference};
 use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
 use std::str::FromStr;
@@ -47,10 +47,10 @@ pub(crate) struct Room {
     /// The longest sequence, prompt and answer together; by default what a language model was made for, up to 8192.
     #[arg(long, value_name = "TOKENS")]
     pub(crate) context: Option<usize>,
-    /// The format of the keys and values that a language model keeps of its tokens: f32, bf16 or f16. By default f16 where
-    /// the weights are less than f32.
+    /// The format of the keys and values that a language model keeps of its tokens: f32, bf16, f16 or q8_0, which takes half of
+    /// f16. By default f16 where the weights are less than f32.
     #[arg(long, value_name = "DTYPE")]
-    pub(crate) kv_dtype: Option<DType>,
+    pub(crate) kv_dtype: Option<CacheFormat>,
 }
 
 /// What weights are kept in.
@@ -156,7 +156,7 @@ impl LanguageModel {
 
 impl Room {
     pub(crate) fn options(&self, parallel: usize) -> LlmOptions {
-        LlmOptions { context: self.context, cache_tokens: None, cache_dtype: self.kv_dtype, sequences: parallel }
+        LlmOptions { context: self.context, cache_tokens: None, cache_format: self.kv_dtype, sequences: parallel }
     }
 }
 

@@ -13,6 +13,8 @@ pub(crate) fn start(json: bool, quiet: bool) -> Result<(), Failure> {
     };
     let colours = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
     let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(colours);
+    // A line that cannot be written, on a full disk say, is lost: complaining of it in the same place would be a panic.
+    let log = log.log_internal_errors(false);
     let begun = if json { log.json().flatten_event(true).try_init() } else { log.try_init() };
     begun.map_err(|e| format!("the log cannot be begun: {e}").into())
 }

@@ -34,7 +34,8 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-engine", vec!["sconce-ops", "sconce-models"]),
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine"]),
-        ("sconce-cli", vec!["sconce-engine", "sconce-server"]),
+        ("sconce-pool", vec!["sconce-api"]),
+        ("sconce-cli", vec!["sconce-api", "sconce-engine", "sconce-pool", "sconce-server"]),
         ("sconce-testkit", vec![]),
     ])
 }
@@ -46,6 +47,36 @@ fn rooms_use_only_the_rooms_that_the_plan_allows() {
         let allowed = plan.get(name(&package)).unwrap_or_else(|| panic!("{} is not in the plan", name(&package)));
         for used in dependencies(&package).into_iter().filter(|d| d.starts_with("sconce-")) {
             assert!(allowed.contains(&used), "{} must not use {used}", name(&package));
+        }
+    }
+}
+
+/// A manager must outlive whatever a driver or a kernel does to a process, so nothing of the engine is in it, by whatever way.
+#[test]
+fn nothing_of_the_engine_is_in_the_pool() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
+    for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap")] {
+        let out = Command::new(env!("CARGO"))
+            .args([
+                "tree",
+                "--offline",
+                "-p",
+                package,
+                "--features",
+                features,
+                "-e",
+                "normal,build",
+                "--prefix",
+                "none",
+            ])
+            .current_dir(root)
+            .output()
+            .expect("cargo runs");
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+        let tree = String::from_utf8(out.stdout).expect("text");
+        assert!(tree.contains("serde"), "{tree}");
+        for beneath in ["sconce-engine", "sconce-models", "sconce-ops", "sconce-server", "candle-core", "tokenizers"] {
+            assert!(!tree.lines().any(|l| l.starts_with(beneath)), "{package} has {beneath} in it");
         }
     }
 }

@@ -264,6 +264,10 @@ fn a_plan_tells_what_the_cache_takes() {
     assert_eq!(plan(&["--context", "64"])["cache_bytes"], 64 * 64 * 256);
     assert_eq!(plan(&["--kv-dtype", "f16"])["cache_bytes"], 64 * 128 * 128);
     assert_eq!(plan(&["--task", "embed"])["cache_bytes"], 0);
+    let e = err(&["plan", path, "-d", "cpu", "--kv-dtype", "q8_0"], b"");
+    assert!(e.contains("blocks of 32, which heads of 8 are not") && e.contains("--kv-dtype f16"), "{e}");
+    let o = sconce(&["plan", path, "--kv-dtype", "q4_0"], b"");
+    assert!(String::from_utf8_lossy(&o.stderr).contains("one of f32, bf16, f16 and q8_0"), "{o:?}");
     let shown = out(&["plan", path, "-d", "cpu"], b"");
     assert!(shown.contains("cache       2.00 MiB (8192 tokens at 256 B)"), "{shown}");
 }

@@ -2,11 +2,11 @@
 
 use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{
-    self, About, Activity, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish, Worker,
-    root_of,
+    self, About, Activity, Echo, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish,
+    Worker, root_of,
 };
 use crate::line::Waiting;
-use crate::load::Model;
+use crate::load::{Model, tidy};
 use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::sample::Params;
@@ -16,7 +16,7 @@ use crate::text::lm::Words;
 use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
 use crate::text::{TextToken, text_of, text_tokens};
 use crate::{Caller, Error, Generation, LoadOptions, Result};
-use sconce_ops::{Counted, DType, Device, Ladder};
+use sconce_ops::{CacheFormat, Counted, Device, Ladder};
 use serde_json::{Map, Value};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock, Weak};
@@ -30,14 +30,14 @@ pub struct LlmOptions {
     /// as far as a quarter of the free memory has room for them.
     pub cache_tokens: Option<usize>,
     /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
-    pub cache_dtype: Option<DType>,
+    pub cache_format: Option<CacheFormat>,
     /// The most sequences that run at once.
     pub sequences: usize,
 }
 
 impl Default for LlmOptions {
     fn default() -> LlmOptions {
-        LlmOptions { context: None, cache_tokens: None, cache_dtype: None, sequences: 64 }
+        LlmOptions { context: None, cache_tokens: None, cache_format: None, sequences: 64 }
     }
 }
 
@@ -55,7 +55,7 @@ pub struct ChatOptions {
 /// Requests of any number of threads run together: each step of the model computes the next token of every answer, and a part of
 /// the prompts that are waiting.
 pub struct Llm {
-    words: Words,
+    words: Box<Words>,
     /// For answers that must have a form; made when the first is asked for, as it takes seconds for a large vocabulary.
     vocab: OnceLock<Result<Vocab, FormatError>>,
     planned: LmPlan,
@@ -105,7 +105,9 @@ impl Llm {
         let planned = planned(device, files, options, llm)?;
         planned.plan.check(info.free_bytes)?;
         let root = root_of(files);
-        let words = Words::open(&root, &Model::open(&root)?)?;
+        let words = Box::new(Words::open(&root, &Model::open(&root)?)?);
+        // Before weights come: what is left of reading would lie beside them.
+        tidy();
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
         let (bytes, vocab) = (OnceLock::new(), OnceLock::new());
@@ -219,15 +221,12 @@ impl Llm {
         }
         let room = context - tokens.len();
         let most = request.max_tokens.unwrap_or_else(|| self.words.most.map_or(room, |most| most.min(room)));
-        if most == 0 || most > room {
+        // Nothing new, where the prompt itself is what is asked about.
+        let least = usize::from(!request.echo);
+        if most < least || most > room {
             let what =
-                format!("{most} new tokens behind {} of the prompt: there is room for 1 to {room}", tokens.len());
+                format!("{most} new tokens behind {} of the prompt: there is room for {least} to {room}", tokens.len());
             return Err(Error::Input(what));
-        }
-        if request.echo && params.logprobs.is_some() {
-            let what =
-                "how likely the prompt's own tokens were is not worked out; ask for echo or for logprobs, not both";
-            return Err(Error::Input(what.into()));
         }
         let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
         if request.ignore_end && request.format.is_some() {
@@ -245,10 +244,12 @@ impl Llm {
         // A form is one of bytes: a space that it begins with must not go because it stands first.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
         let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
+        let scored = request.echo && params.logprobs.is_some();
         let echo = request.echo.then(|| match &request.start {
             Start::Text(text) | Start::Rendered(text) => text.clone(),
             Start::Tokens(_) => read,
         });
+        let echo = echo.map(|text| Echo { text, scored });
         let ends = Ends {
             tokens: if request.ignore_end { Arc::default() } else { self.words.ends.clone() },
             stop: request.stop.clone().into(),
@@ -256,13 +257,13 @@ impl Llm {
         };
         let listener = Arc::new(Listener::new(caller.clone(), self.planned.plan.device, answers, echo, sink));
         let heard = Arc::downgrade(&listener);
-        self.worker.submit(Job { tokens, params: Arc::new(params), ends, detok, stops, forms, listener })?;
+        self.worker.submit(Job { tokens, params: Arc::new(params), ends, detok, stops, forms, scored, listener })?;
         Ok((Started { prompt_tokens, answers }, heard))
     }
 
     /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
     fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
-        let Words { parsed, ends, .. } = &self.words;
+        let Words { parsed, ends, .. } = &*self.words;
         let vocab = self.vocab.get_or_init(|| Vocab::of(parsed, self.planned.plan.vocabulary, ends));
         let vocab = vocab.as_ref().map_err(Clone::clone)?;
         let first = Constraint::new(format.clone(), vocab)?;
@@ -289,8 +290,8 @@ fn planned(device: Device, files: &Files, options: &LoadOptions, llm: &LlmOption
 
 /// The same, to the plan.
 pub(crate) fn wish(llm: &LlmOptions) -> Wish {
-    let LlmOptions { context, cache_tokens, cache_dtype, sequences } = *llm;
-    Wish { context, cache_tokens, cache_dtype, sequences: sequences.max(1) }
+    let LlmOptions { context, cache_tokens, cache_format, sequences } = *llm;
+    Wish { context, cache_tokens, cache_format, sequences: sequences.max(1) }
 }
 
 impl Loaded for Llm {

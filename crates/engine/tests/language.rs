@@ -86,9 +86,7 @@ fn what_a_request_lacks_is_said_at_once() {
     let refused = |request: Request| llm.stream(&request).err().map_or_else(String::new, |e| e.to_string());
     assert!(refused(Request { stop: vec!["a".into(), String::new()], ..request.clone() }).contains("empty"));
     assert!(refused(Request { stop: vec!["a".repeat(70_000)], ..request.clone() }).contains("65536 bytes"));
-    let params = Params { logprobs: Some(1), ..request.params.clone().expect("params") };
-    let both = Request { echo: true, params: Some(params), ..request.clone() };
-    assert!(refused(both).contains("echo or for logprobs"));
+    assert!(refused(Request { max_tokens: Some(0), ..request.clone() }).contains("room for 1 to"));
     assert_eq!(refused(request), "");
 }
 
@@ -118,6 +116,46 @@ fn time_runs_from_the_request_and_an_echo_is_no_answer() {
     let ended = Request { ignore_end: false, ..Request { echo: true, ..forced(Start::Text("the cat".into()), 2, 4) } };
     let generation = llm.stream(&ended).expect("a stream").wait().expect("an answer");
     assert_eq!((generation.answers[0].text.as_str(), generation.first), ("the cat", None));
+}
+
+/// Asked about a text, the model says of each token what it said when it wrote it: whatever is in the cache, in pieces of few rows,
+/// among others, and for every answer.
+#[test]
+fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
+    let dir = folder();
+    let few = LlmOptions { sequences: 4, ..LlmOptions::default() };
+    let llm = load(dir.path(), &few).expect("a model");
+    let start = llm.encode(&Start::Text("the cat".into())).expect("tokens");
+    let params = Params { temperature: 1.0, seed: 5, logprobs: Some(3), ..Params::default() };
+    let write = Request {
+        start: Start::Tokens(start.clone()),
+        params: Some(params.clone()),
+        max_tokens: Some(60),
+        ignore_end: true,
+        ..Request::default()
+    };
+    let written = answer(&llm, &write).picks;
+    assert_eq!(written.len(), 60);
+    let all: Vec<u32> = start.iter().copied().chain(written.iter().map(|pick| pick.id)).collect();
+    let ask = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..write.clone() };
+    let twice = Request { params: Some(Params { n: 2, ..params }), max_tokens: Some(2), ..ask.clone() };
+    for (request, new) in [(&ask, 0), (&twice, 2)] {
+        let mut generations = llm.generate(&[write.clone(), request.clone(), write.clone()]);
+        let asked = generations.remove(1).expect("an answer");
+        for answer in &asked.answers {
+            let ids: Vec<u32> = answer.picks.iter().map(|pick| pick.id).collect();
+            assert_eq!((&ids[..all.len()], ids.len()), (&all[..], all.len() + new));
+            assert_eq!(answer.picks[0].logprobs, None, "nothing comes before the first");
+            assert!(answer.text.starts_with("the cat"), "{}", answer.text);
+            for (pick, was) in answer.picks[start.len()..].iter().zip(&written) {
+                let (now, was) = (pick.logprobs.as_ref().expect("logprobs"), was.logprobs.as_ref().expect("logprobs"));
+                // f32 in another order of summing.
+                assert!((now.chosen - was.chosen).abs() < 1e-4, "{now:?} {was:?}");
+                assert_eq!(now.top.len(), 3);
+                assert!(now.top.iter().zip(&was.top).all(|(a, b)| (a.1 - b.1).abs() < 1e-4), "{now:?} {was:?}");
+            }
+        }
+    }
 }
 
 /// Sixteen answers at once have sixteen rows of logits, on their way and again where they are chosen from.

@@ -23,7 +23,7 @@ fn embedder(dir: &Path) -> Embedder {
     Embedder::load(&dir.to_str().unwrap().parse().unwrap(), &options(), &()).unwrap()
 }
 
-const TEXTS: [&str; 3] = ["A man is eating food.", "", "The girl is carrying a baby, and the baby is asleep."];
+const TEXTS: [&str; 3] = ["A man is eating food.", "", "A girl."];
 
 fn ids(embedder: &Embedder, text: &str) -> Vec<u32> {
     embedder.tokenize(text, true).unwrap().iter().map(|token| token.id).collect()

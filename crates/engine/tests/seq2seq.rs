@@ -45,7 +45,7 @@ impl Model {
     }
 
     fn cache(&self, pages: usize) -> Cache {
-        Cache::new(self.whole.cache(), pages * PAGE, DType::F32, &self.place).expect("a cache")
+        Cache::new(self.whole.cache(), pages * PAGE, DType::F32.into(), &self.place).expect("a cache")
     }
 
     fn packed(&self, sequences: &[&[u32]]) -> Batch {
@@ -201,7 +201,7 @@ fn load(dir: &Path, room: Seq2SeqRoom, rung: Option<Rung>) -> Seq2Seq {
 }
 
 fn room() -> Seq2SeqRoom {
-    Seq2SeqRoom { input: Some(48), output: 40, sequences: 12, cache_dtype: None }
+    Seq2SeqRoom { input: Some(48), output: 40, sequences: 12, cache_format: None }
 }
 
 fn inputs(name: &str) -> Vec<Vec<u32>> {

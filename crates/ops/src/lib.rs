@@ -81,5 +81,5 @@ pub use rms_norm::RmsNorm;
 pub use rotary::Rotary;
 pub use softmax::softmax;
 pub use splade::{Splade, splade};
-pub use store::{Cache, CacheShape};
+pub use store::{Cache, CacheFormat, CacheShape, Vectors};
 pub use unfold::unfold;

@@ -32,7 +32,7 @@ impl Tensor {
             DType::F32 => host(values.to_vec(), dims),
             DType::BF16 => host(values.iter().map(|v| bf16::from_f32(*v)).collect(), dims),
             DType::F16 => host(values.iter().map(|v| f16::from_f32(*v)).collect(), dims),
-            DType::U32 => Err(Error::call("upload", "floats cannot become u32")),
+            DType::U32 | DType::U8 => Err(Error::call("upload", format!("floats cannot become {dtype}"))),
         })
     }
 

@@ -2,6 +2,7 @@
 
 use crate::call::Call;
 use crate::config::Config;
+use crate::dialect::worker::Member;
 use crate::error::{Fault, FaultKind};
 use crate::house::House;
 use crate::metrics::Metrics;
@@ -24,13 +25,17 @@ pub struct App {
     pub stop: Stop,
     /// When it began.
     pub begun: Instant,
+    /// What a worker has besides.
+    pub(crate) member: Option<Arc<Member>>,
     gate: Arc<Semaphore>,
 }
 
 impl App {
     pub(crate) fn new(config: Config, house: Arc<House>, stop: Stop) -> Arc<App> {
         let gate = Arc::new(Semaphore::new(config.max_concurrent.clamp(1, Semaphore::MAX_PERMITS)));
-        Arc::new(App { config, house, metrics: Metrics::new(), stop, begun: Instant::now(), gate })
+        let metrics = Metrics::new();
+        let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
+        Arc::new(App { config, house, metrics, stop, begun: Instant::now(), member, gate })
     }
 
     /// Begins work for a request: a model that can do what is wanted, held until the call is over, and one of the permits.

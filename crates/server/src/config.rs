@@ -1,5 +1,6 @@
 //! What can be set about a server. Every flag of `sconce serve` ends here; nothing in this crate reads the environment.
 
+use crate::dialect::worker::Membership;
 use sconce_engine::Prompt;
 use std::fmt;
 use std::path::PathBuf;
@@ -74,6 +75,8 @@ pub struct Config {
     pub memory_budget: Option<u64>,
     /// How long requests that are running may go on after a drain began.
     pub drain_timeout: Duration,
+    /// Makes it a pool's member.
+    pub worker: Option<Membership>,
 }
 
 impl Default for Config {
@@ -93,6 +96,7 @@ impl Default for Config {
             idle_timeout: None,
             memory_budget: None,
             drain_timeout: Duration::from_secs(600),
+            worker: None,
         }
     }
 }

@@ -37,6 +37,13 @@ pub(crate) fn wanted(items: &[Item]) -> Want {
 
 /// A vector an item, in their order.
 pub(crate) fn embed(served: &Served, caller: &Caller, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
+    read(served, caller, items, how).map_err(|fault| match fault.kind {
+        FaultKind::TooLong | FaultKind::Tokenizer => fault.at(how.param),
+        _ => fault,
+    })
+}
+
+fn read(served: &Served, caller: &Caller, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
     let plan = served.task.loaded().plan();
     if let Some(n) = how.dimensions.filter(|n| !(1..=plan.dimension).contains(n)) {
         let what = format!("`dimensions` is {n}, and the vectors of `{}` have {}", served.id, plan.dimension);

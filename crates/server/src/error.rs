@@ -258,7 +258,10 @@ impl Fault {
 
     fn worker_code(&self) -> &'static str {
         use FaultKind as K;
-        self.code.unwrap_or(match self.kind {
+        let said = self.code.filter(|code| code.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
+        said.unwrap_or(match self.kind {
+            // One word for both would not tell a client whether to send a key or another one.
+            K::Unauthorized if self.code == Some("missing_api_key") => "MISSING_API_KEY",
             K::Unauthorized => "INVALID_API_KEY",
             K::Memory => "INSUFFICIENT_VRAM",
             K::Overloaded | K::Loading | K::Unhealthy => "WORKER_UNHEALTHY",

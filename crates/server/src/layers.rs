@@ -31,7 +31,10 @@ pub(crate) async fn around(mut request: Request, next: Next) -> Response {
     });
     gone.answered = true;
     if let Some(fault) = response.extensions_mut().remove::<Fault>() {
-        response = fault.worded(trail.dialect().unwrap_or_else(|| Dialect::of(&path)));
+        let worded = fault.worded(trail.dialect().unwrap_or_else(|| Dialect::of(&path)));
+        // Which pages may read it was said on the way out.
+        let head = std::mem::replace(&mut response, worded).into_parts().0.headers;
+        response.headers_mut().extend(head);
         if response.status().is_server_error() && fault.kind != FaultKind::Loading {
             tracing::warn!(id = shown(&trail.id), path, "{fault}");
         }

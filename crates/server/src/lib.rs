@@ -33,6 +33,7 @@ pub use app::App;
 pub use asked::Asked;
 pub use call::{Call, Usage};
 pub use config::{Config, Listen, Secret};
+pub use dialect::worker::Membership;
 pub use error::{Dialect, Fault, FaultKind};
 pub use house::{Gauge, House, Lease, ModelSpec, Room, Shown, Standing};
 pub use listen::{Bound, Error, Server};

@@ -108,6 +108,8 @@ impl Server {
         tracing::info!("listening at {bound}");
         let hopeless = Arc::new(Mutex::new(None));
         let watching = tokio::spawn(watch(app.clone(), hopeless.clone()));
+        let reporting =
+            app.member.clone().map(|m| tokio::spawn(dialect::worker::report(app.clone(), m, bound.clone())));
         let (graceful, stop) = (GracefulShutdown::new(), app.stop.clone());
         let connections = Arc::new(Semaphore::new(app.config.max_connections.clamp(1, Semaphore::MAX_PERMITS)));
         loop {
@@ -140,6 +142,7 @@ impl Server {
         }
         drop(listener);
         watching.abort();
+        reporting.inspect(|task| task.abort());
         if let Bound::Unix(path) = &bound {
             let _ = std::fs::remove_file(path);
         }

@@ -54,7 +54,7 @@ pub enum Task {
     /// Texts and images in one space.
     Clip(Clip),
     /// A language model.
-    Generate(Llm),
+    Generate(Box<Llm>),
     /// Another text for a text.
     Seq2Seq(Seq2Seq),
 }
@@ -78,7 +78,7 @@ impl Task {
                 Kind::Multi => Task::Multi(Multi::load(reference, options, progress)?),
                 Kind::M3 => Task::M3(M3::load(reference, options, progress)?),
                 Kind::Clip => Task::Clip(Clip::load(reference, options, progress)?),
-                Kind::Generate => Task::Generate(Llm::load(reference, options, llm, progress)?),
+                Kind::Generate => Task::Generate(Box::new(Llm::load(reference, options, llm, progress)?)),
                 Kind::Seq2Seq => Task::Seq2Seq(Seq2Seq::load(reference, options, &Seq2SeqRoom::default(), progress)?),
             },
         })
@@ -95,7 +95,7 @@ impl Task {
             Task::Multi(m) => m,
             Task::M3(m) => m,
             Task::Clip(m) => m,
-            Task::Generate(m) => m,
+            Task::Generate(m) => &**m,
             Task::Seq2Seq(m) => m,
         }
     }

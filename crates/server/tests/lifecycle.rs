@@ -29,14 +29,19 @@ fn busy(server: &Running, texts: usize) -> std::net::TcpStream {
 
 #[test]
 fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
-    // Of real width, so that it takes a moment to be planned and loaded.
-    let (mut slow, slow_dir) = golden("bert-base");
-    slow.role = Some("embed".parse().unwrap());
-    let server = start(vec![slow], vec![slow_dir], config());
+    // From a hub that takes the call and says nothing.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let mut options = common::options(dir.path());
+    options.source.offline = false;
+    options.source.endpoint = format!("http://{}", silent.local_addr().unwrap());
+    let mut slow = ModelSpec::new("some/model", options);
+    slow.id = "slow".into();
+    let server = start(vec![slow], vec![dir], config());
     let early = server.post("/embed", &json!({"inputs": "a"}));
     assert_eq!((early.status, early.header("retry-after")), (503, Some("2")), "{early:?}");
     let told = early.json();
-    assert_eq!((&told["error_type"], &told["model"]), (&json!("Unhealthy"), &json!("bert-base")));
+    assert_eq!((&told["error_type"], &told["model"]), (&json!("Unhealthy"), &json!("slow")));
     assert!(told["stage"].is_string() && told.get("percent").is_some(), "{told}");
     let health = server.get("/health");
     assert_eq!((health.status, health.json()["stage"].is_string()), (503, true));

@@ -3,6 +3,7 @@
 mod common;
 
 use common::{config, numbers, serve};
+use sconce_server::Config;
 use sconce_testkit::{golden, json};
 use serde_json::json;
 
@@ -37,7 +38,7 @@ fn the_root_does_whatever_the_first_model_does() {
 
 #[test]
 fn tokens_get_the_references_labels() {
-    let server = serve(&["task-tag"], config());
+    let server = serve(&["task-tag"], Config { auto_truncate: true, ..config() });
     let cases = json(&golden("task-tag").join("golden.json"));
     let mut entities = 0;
     for case in cases["cases"].as_array().unwrap() {

@@ -73,7 +73,7 @@ fn errors_have_teis_shape_and_status() {
     check(&json!({"inputs": "a", "model": "other"}), 404, "NotFound", "st-prompts");
     // Longer than the model can take: refused, unless cutting was asked for.
     let long = "the cat sat on the mat ".repeat(100);
-    check(&json!({"inputs": ["a", long]}), 422, "Validation", "truncate");
+    check(&json!({"inputs": ["a", long]}), 422, "Validation", "let it be cut");
     assert_eq!(server.post("/embed", &json!({"inputs": long, "truncate": true})).status, 200);
     // And this model does other things not at all.
     for (path, body) in [
@@ -91,7 +91,8 @@ fn predict_gives_the_references_labels() {
     let server = serve(&["task-classify"], cutting());
     let cases = cases("task-classify");
     let cases = cases["cases"].as_array().unwrap();
-    let inputs: Vec<[&Value; 1]> = cases.iter().map(|c| [&c["text"]]).collect();
+    let texts = |c: &Value| [&c["text"], &c["text_pair"]].into_iter().filter(|t| t.is_string()).cloned().collect();
+    let inputs: Vec<Value> = cases.iter().map(texts).collect();
     let all = server.post("/predict", &json!({"inputs": inputs})).ok();
     for (got, case) in all.as_array().unwrap().iter().zip(cases) {
         let got = got.as_array().unwrap();
@@ -210,17 +211,17 @@ fn info_tells_what_is_served_and_what_really_ran() {
 
 #[test]
 fn token_ids_are_read_as_the_texts_they_stand_for() {
-    let server = serve(&["st-prompts", "task-sparse"], cutting());
-    let cases = cases("st-prompts");
-    let case = cases.as_array().unwrap().iter().find(|c| c["prompt_name"] == "document").unwrap_or(&cases[0]);
-    let want = server.post("/embed", &json!({"inputs": case["text"], "prompt_name": case["prompt_name"]})).ok();
-    let got = server.post("/embed", &json!({"inputs": case["ids"]})).ok();
-    assert!(worst(&numbers(&got[0]), &numbers(&want[0])) < 1e-5, "{case}");
-    let mixed = server.post("/embed", &json!({"inputs": [case["ids"], case["ids"]]})).ok();
+    let server = serve(&["st-legacy"], cutting());
+    let tokens = server.post("/tokenize", &json!({"inputs": "a man"})).ok();
+    let ids: Value = tokens[0].as_array().unwrap().iter().map(|t| t["id"].clone()).collect();
+    let want = server.post("/embed", &json!({"inputs": "a man"})).ok();
+    let got = server.post("/embed", &json!({"inputs": ids})).ok();
+    assert!(worst(&numbers(&got[0]), &numbers(&want[0])) < 1e-5, "{ids}");
+    let mixed = server.post("/embed", &json!({"inputs": [ids, ids]})).ok();
     assert_eq!((mixed.as_array().unwrap().len(), &mixed[1]), (2, &got[0]));
-    let openai = server.post("/v1/embeddings", &json!({"input": case["ids"], "model": "st-prompts"})).ok();
+    let openai = server.post("/v1/embeddings", &json!({"input": ids, "model": "st-legacy"})).ok();
     assert_eq!(openai["data"][0]["embedding"], got[0]);
-    assert_eq!(openai["usage"]["prompt_tokens"], case["ids"].as_array().unwrap().len());
+    assert_eq!(openai["usage"]["prompt_tokens"], ids.as_array().unwrap().len());
     // A word that the model does not have fails alone, and says so.
     let beyond = server.post("/embed", &json!({"inputs": [1_000_000]}));
     assert_eq!(beyond.status, 422, "{beyond:?}");
@@ -229,7 +230,7 @@ fn token_ids_are_read_as_the_texts_they_stand_for() {
 
 #[test]
 fn texts_that_are_too_long_lose_the_end_that_was_asked_for() {
-    let server = serve(&["st-prompts"], config());
+    let server = serve(&["st-legacy"], config());
     let (head, tail) = ("hello ".repeat(200), "cat ".repeat(200));
     let vector = |text: &str, direction: &str| {
         let body = json!({"inputs": text, "truncate": true, "truncation_direction": direction});

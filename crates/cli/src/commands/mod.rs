@@ -10,11 +10,13 @@ pub(crate) mod embed;
 pub(crate) mod generate;
 pub(crate) mod manual;
 pub(crate) mod plan;
+pub(crate) mod pool;
 pub(crate) mod pull;
 pub(crate) mod rerank;
 pub(crate) mod serve;
 pub(crate) mod similarity;
 pub(crate) mod tag;
+pub(crate) mod worker;
 
 use sconce_engine::Loaded;
 use sconce_engine::ops::Rung;

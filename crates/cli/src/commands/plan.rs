@@ -124,7 +124,7 @@ impl Model<'_> {
         let plan = match self.kind {
             Kind::Generate => Llm::plan_on(device, self.files, self.options, &self.llm)?,
             Kind::Seq2Seq => {
-                let room = Seq2SeqRoom { cache_dtype: self.llm.cache_dtype, ..Seq2SeqRoom::default() };
+                let room = Seq2SeqRoom { cache_format: self.llm.cache_format, ..Seq2SeqRoom::default() };
                 Seq2Seq::plan_on(device, self.files, self.options, &room)?
             }
             kind => plan(self.files.root(), kind, device, self.options)?,

@@ -1,6 +1,6 @@
 //! Whom the events of a request go to, and on whose behalf it runs.
 
-use super::Event;
+use super::{Event, Pick};
 use crate::{Caller, Error, Result};
 use sconce_ops::Device;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,14 +27,21 @@ struct Open {
     answers: usize,
     left: usize,
     /// What every answer begins with.
-    echo: Option<String>,
+    echo: Option<Echo>,
     asked: Instant,
     begun: Option<Instant>,
 }
 
+/// The prompt, where answers begin with it.
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// Whether it waits until it is known how likely its tokens were.
+    pub(crate) scored: bool,
+}
+
 impl Listener {
     /// Who listens to `answers` answers, which begin with `echo`.
-    pub(crate) fn new(caller: Caller, device: Device, answers: usize, echo: Option<String>, sink: Sink) -> Listener {
+    pub(crate) fn new(caller: Caller, device: Device, answers: usize, echo: Option<Echo>, sink: Sink) -> Listener {
         let open = Open { sink, answers, left: answers, echo, asked: Instant::now(), begun: None };
         Listener { caller, device, open: Mutex::new(Some(open)) }
     }
@@ -45,12 +52,17 @@ impl Listener {
         let Some(open) = guard.as_mut().filter(|open| open.begun.is_none()) else { return false };
         open.begun = Some(Instant::now());
         self.caller.waited(open.asked.elapsed());
-        let (echo, answers) = (open.echo.take(), open.answers);
+        let echo = open.echo.take_if(|echo| !echo.scored);
         tell(&mut guard, Ok(Event::Begun { cached_tokens }));
-        for (answer, text) in echo.iter().flat_map(|echo| (0..answers).map(move |answer| (answer, echo.clone()))) {
-            tell(&mut guard, Ok(Event::Text { answer, text, picks: Vec::new() }));
-        }
+        show(&mut guard, echo, &[]);
         true
+    }
+
+    /// It is known how likely the tokens of the prompt were.
+    pub(crate) fn scored(&self, picks: Vec<Pick>) {
+        let mut guard = self.lock();
+        let echo = guard.as_mut().and_then(|open| open.echo.take());
+        show(&mut guard, echo, &picks);
     }
 
     pub(crate) fn tell(&self, event: Result<Event>) {
@@ -98,6 +110,14 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.tell(Err(Error::Stopped { device: self.device, why: "the answer was forgotten".into() }));
+    }
+}
+
+/// The beginning of every answer.
+fn show(open: &mut Option<Open>, echo: Option<Echo>, picks: &[Pick]) {
+    let answers = open.as_ref().map_or(0, |open| open.answers);
+    for (answer, echo) in echo.iter().flat_map(|echo| (0..answers).map(move |answer| (answer, echo))) {
+        tell(open, Ok(Event::Text { answer, text: echo.text.clone(), picks: picks.to_vec() }));
     }
 }
 

@@ -3,10 +3,12 @@
 use super::worker::Job;
 use super::{Event, Finish, Listener, Pick};
 use crate::constrain::{Constraint, Mask};
-use crate::sample::{Choice, Sampler, Text};
+use crate::sample::{Choice, Failure, Sampler, Text, logprobs_of};
 use crate::text::stream::{Detok, Step, Stops};
 use crate::{Error, Result};
+use rayon::prelude::*;
 use std::collections::BTreeSet;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -35,6 +37,10 @@ pub(crate) struct Live {
     picked: usize,
     /// Chosen, and not yet shown.
     picks: Vec<Pick>,
+    /// The tokens of the prompt and how likely they were, as far as that is known; if it is asked for.
+    scores: Option<Vec<Pick>>,
+    /// The likeliest others that are told with each of them.
+    top: u32,
     listener: Arc<Listener>,
 }
 
@@ -57,12 +63,43 @@ impl Live {
             prompt: job.tokens.len(),
             picked: 0,
             picks: Vec::new(),
+            // Nothing comes before the first.
+            scores: job.scored.then(|| job.tokens.iter().take(1).map(|id| Pick { id: *id, logprobs: None }).collect()),
+            top: job.params.logprobs.unwrap_or(0),
             listener: job.listener.clone(),
+        }
+    }
+
+    /// Notes how likely tokens of the prompt were: `rows` are the logits behind those at `positions`. Some may have come before,
+    /// if the cache had to be computed again. Once all are known they are told, for all answers.
+    pub(crate) fn score(&mut self, rows: &[&mut [f32]], positions: Range<usize>, tokens: &[u32]) {
+        let Some(scores) = &mut self.scores else { return };
+        let known = scores.len();
+        let new: Result<Vec<Pick>, Failure> = rows
+            .par_iter()
+            .zip(positions)
+            .filter(|(_, position)| (known..self.prompt).contains(&(position + 1)))
+            .map(|(row, position)| {
+                let id = tokens[position + 1];
+                let logprobs = Some(logprobs_of(row, id, self.top)?);
+                Ok(Pick { id, logprobs })
+            })
+            .collect();
+        match new {
+            Ok(new) => scores.extend(new),
+            Err(failure) => return self.tell(Err(failure.into())),
+        }
+        if scores.len() == self.prompt {
+            self.listener.scored(self.scores.take().unwrap_or_default());
         }
     }
 
     /// Chooses the next token behind `tokens` and tells what it makes.
     pub(crate) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
+        // The prompt was all that was asked for.
+        if self.ends.most == 0 {
+            return self.end(Finish::Length);
+        }
         let choice = match self.choose(logits, Text { tokens, prompt: self.prompt }) {
             Ok(choice) => choice,
             Err(e) => {

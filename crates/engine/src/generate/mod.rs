@@ -8,7 +8,7 @@ mod stream;
 mod worker;
 
 pub use activity::Activity;
-pub(crate) use listener::{Listener, Sink};
+pub(crate) use listener::{Echo, Listener, Sink};
 pub(crate) use live::{Ends, Live, Turn};
 pub(crate) use model::{LmPlan, PAGE, Wish, is_f32, plan, root_of};
 pub(crate) use stream::About;
@@ -30,7 +30,8 @@ pub struct Request {
     pub max_tokens: Option<usize>,
     /// Texts that end an answer. They are never shown, and no part of them.
     pub stop: Vec<String>,
-    /// Whether the answer begins with the prompt.
+    /// Whether the answer begins with the prompt; where logprobs are asked for, with those of its tokens too. Of the first there
+    /// are none: nothing comes before it. Then `max_tokens` may be 0, to ask about the prompt alone.
     pub echo: bool,
     /// Whether an answer goes on behind the model's own end.
     pub ignore_end: bool,

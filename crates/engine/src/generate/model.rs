@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::schedule::Step;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
-use sconce_ops::{Cache, CacheShape, DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use sconce_ops::{Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ pub(crate) struct LmPlan {
     /// What matrices are kept in.
     pub(crate) keep: Keep,
     /// What keys and values are kept in.
-    pub(crate) cache_dtype: DType,
+    pub(crate) cache_format: CacheFormat,
     /// Pages of the cache.
     pub(crate) pages: usize,
     /// The longest sequence.
@@ -37,7 +37,7 @@ pub(crate) struct LmPlan {
 pub(crate) struct Wish {
     pub(crate) context: Option<usize>,
     pub(crate) cache_tokens: Option<usize>,
-    pub(crate) cache_dtype: Option<DType>,
+    pub(crate) cache_format: Option<CacheFormat>,
     pub(crate) sequences: usize,
 }
 
@@ -75,15 +75,16 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     }
     let step_tokens =
         options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
-    let (loaded, mut steps) = ladder.trace(|| LmModel::load(root, options, (keep, context), &place));
+    let (loaded, mut steps) = ladder.trace(|| LmModel::load(&model, options, (keep, context), &place));
     let (loaded, unread) = loaded?;
     let weights = ladder.ledger.live();
     ladder.ledger.reset_peak();
     let (shape, limits) = (loaded.shape()?, loaded.encoder.limits());
     // Half precision halves what every token reads, and loses less than any block format of weights does.
-    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
-    let cache_dtype = wish.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
-    let row = shape.bytes(cache_dtype) as u64;
+    let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
+    let usual = CacheFormat::Float(if device.is_gpu() { options.dtype } else { usual });
+    let cache_format = wish.cache_format.unwrap_or(usual);
+    let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match wish.cache_tokens {
         Some(n) if n < context => {
             let what = format!("a cache of {n} tokens does not hold one sequence of {context}");
@@ -99,7 +100,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     let table: std::sync::Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
     let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
     let rehearse = |pieces: &[Piece]| -> Result<()> {
-        let cache = Cache::new(shape, pages * PAGE, cache_dtype, &place)?;
+        let cache = Cache::new(shape, pages * PAGE, cache_format, &place)?;
         loaded.run(pieces, &cache, &place)?;
         Ok(())
     };
@@ -131,7 +132,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         root: root.to_path_buf(),
         unread,
     };
-    Ok(LmPlan { plan, keep, cache_dtype, pages, context, step_tokens, sequences: wish.sequences })
+    Ok(LmPlan { plan, keep, cache_format, pages, context, step_tokens, sequences: wish.sequences })
 }
 
 /// The longest sequence that the model was made for.
@@ -150,18 +151,18 @@ pub(crate) struct LmModel {
 }
 
 impl LmModel {
-    /// From the files in `root`, with the names of weights that were not read.
+    /// From its files, with the names of weights that were not read.
     pub(crate) fn load(
-        root: &Path,
+        model: &Model,
         options: &LoadOptions,
         (keep, context): (Keep, usize),
         place: &Place,
     ) -> Result<(LmModel, Vec<String>)> {
-        let mut model = Model::open(root)?;
-        model.config[CONTEXT] = context.into();
-        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
-        let encoder = encoder(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
-        let head = lm_head(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+        let mut config = model.config.clone();
+        config[CONTEXT] = context.into();
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
+        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
@@ -198,7 +199,7 @@ impl LmModel {
                 ids: all[p.range.clone()].to_vec(),
                 start: p.range.start,
                 table: blocks.table(p.sequence).into(),
-                wanted: usize::from(p.sample),
+                wanted: p.rows(),
             })
         };
         let mut pieces = step.pieces.iter().map(piece).collect::<Result<Vec<_>>>()?;
@@ -212,8 +213,8 @@ impl LmModel {
     }
 
     /// Runs a sequence of its own through a cache of its own, and sees that numbers come out.
-    pub(crate) fn prove(&self, cache_dtype: DType, place: &Place) -> Result<()> {
-        let cache = Cache::new(self.shape()?, PAGE, cache_dtype, place)?;
+    pub(crate) fn prove(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
+        let cache = Cache::new(self.shape()?, PAGE, cache_format, place)?;
         let limits = self.encoder.limits();
         let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let (first, rest) = ids.split_at(ids.len() / 2);
@@ -234,8 +235,7 @@ impl LmModel {
 }
 
 /// Whether the first matrix of the files is in f32.
-pub(crate) fn is_f32(root: &Path) -> Result<bool> {
-    let model = Model::open(root)?;
+pub(crate) fn is_f32(model: &Model) -> Result<bool> {
     let names = model.store.names();
     for name in names.iter().filter(|name| name.ends_with("weight") && name.contains(".0.")) {
         // Norms are kept in f32 beside weights of any format.

@@ -6,9 +6,10 @@ use super::model::{LmModel, LmPlan, PAGE};
 use super::{Activity, Listener};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
+use crate::load::Model;
 use crate::run::{Owner, words};
 use crate::sample::Params;
-use crate::schedule::{self, Budget, Next, Sampled, Scheduler, Step};
+use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
 use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
@@ -31,6 +32,8 @@ pub(crate) struct Job {
     pub(crate) stops: Stops,
     /// The form of each answer, if they must have one.
     pub(crate) forms: Vec<Constraint>,
+    /// Whether it is told how likely the tokens of the prompt were.
+    pub(crate) scored: bool,
     pub(crate) listener: Arc<Listener>,
 }
 
@@ -95,14 +98,14 @@ struct Running {
 impl Running {
     fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>, board: Arc<Board>) -> Result<Running> {
         let place = Place::open(planned.plan.device)?;
-        let root = &planned.plan.root;
-        let (model, _) = LmModel::load(root, options, (planned.keep, planned.context), &place)?;
+        let model = Model::open(&planned.plan.root)?;
+        let (model, _) = LmModel::load(&model, options, (planned.keep, planned.context), &place)?;
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();
-            model.prove(planned.cache_dtype, &place)?;
+            model.prove(planned.cache_format, &place)?;
         }
-        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_dtype, &place)?;
+        let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_format, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());
@@ -130,10 +133,11 @@ impl Running {
         let n = job.params.n.max(1) as usize;
         let mut forms = std::mem::take(&mut job.forms).into_iter();
         let lives: Vec<Live> = (0..n).map(|answer| Live::new(answer, &job, forms.next())).collect();
-        let Job { tokens, ends, listener, .. } = job;
+        let Job { tokens, ends, listener, scored, .. } = job;
         let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
         self.next += n as u64;
-        let request = schedule::Request { sequence: ids[0], limit: tokens.len() + ends.most, tokens, n };
+        let limit = tokens.len() + ends.most.max(1);
+        let request = schedule::Request { sequence: ids[0], tokens, limit, n, scored };
         if let Err(refused) = self.scheduler.submit(request, &self.blocks) {
             return listener.tell(Err(Error::Input(refused.to_string())));
         }
@@ -169,18 +173,25 @@ impl Running {
             }
         }
         let (mut logits, wanted) = self.logits(&step);
-        let width = logits.len() / wanted.len().max(1);
-        // Everyone's next token, on all threads: an answer needs nothing but its own row.
-        let mut turns: Vec<(SeqId, Option<Live>, Forks)> = Vec::new();
-        for id in wanted {
-            turns.push((id, self.live.remove(&id), self.forks.remove(&id).unwrap_or_default()));
-        }
+        let width = (logits.len() / wanted.iter().map(Piece::rows).sum::<usize>().max(1)).max(1);
         let (head, scheduler) = (&self.model.head, &self.scheduler);
+        logits.par_chunks_mut(width).for_each(|row| head.capped(row));
+        let mut turns: Vec<(SeqId, &mut [f32], Option<Live>, Forks)> = Vec::new();
+        let mut rest = logits.chunks_mut(width);
+        for piece in wanted {
+            let id = piece.sequence;
+            let mut rows: Vec<&mut [f32]> = rest.by_ref().take(piece.rows()).collect();
+            if let Some(live) = self.live.get_mut(&id).filter(|_| piece.scored) {
+                live.score(&rows, piece.range, scheduler.tokens(id).unwrap_or_default());
+            }
+            if let Some(row) = rows.pop().filter(|_| piece.sample) {
+                turns.push((id, row, self.live.remove(&id), self.forks.remove(&id).unwrap_or_default()));
+            }
+        }
+        // Everyone's next token, on all threads: an answer needs nothing but its own row.
         let chosen: Vec<_> = turns
             .into_par_iter()
-            .zip(logits.par_chunks_mut(width.max(1)))
-            .filter_map(|((id, live, forks), row)| {
-                head.capped(row);
+            .filter_map(|(id, row, live, forks)| {
                 let tokens = scheduler.tokens(id).unwrap_or_default();
                 let forks: Vec<_> = forks
                     .into_iter()
@@ -202,9 +213,9 @@ impl Running {
         self.scheduler.commit(&mut self.blocks, sampled);
     }
 
-    /// Logits of a step, and whose they are. What fails together is tried one by one, and fails those alone that fail again.
-    fn logits(&mut self, step: &Step) -> (Vec<f32>, Vec<SeqId>) {
-        let wanted = |step: &Step| step.pieces.iter().filter(|p| p.sample).map(|p| p.sequence).collect::<Vec<_>>();
+    /// Logits of a step, and the pieces that they are of. What fails together is tried one by one, and fails those alone that fail again.
+    fn logits(&mut self, step: &Step) -> (Vec<f32>, Vec<Piece>) {
+        let wanted = |step: &Step| step.pieces.iter().filter(|p| p.rows() > 0).cloned().collect::<Vec<_>>();
         if step.pieces.len() > 1
             && let Ok(logits) = self.run(step)
         {

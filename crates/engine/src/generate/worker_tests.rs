@@ -20,6 +20,7 @@ fn job(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> Asked {
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         forms: Vec::new(),
+        scored: false,
         listener: Arc::new(Listener::new(Caller::default(), Device::Cpu, 1, None, sink)),
     };
     (job, inbox)
@@ -40,7 +41,7 @@ fn what_fails_in_a_step_fails_alone() {
     let dir = materialize("task-embed-llama");
     let tokenizer = Tokenizer::from_file(dir.path().join("tokenizer.json")).expect("words");
     let options = LoadOptions::new(Options::from_env().expect("caches"));
-    let wish = Wish { context: None, cache_tokens: None, cache_dtype: None, sequences: 8 };
+    let wish = Wish { context: None, cache_tokens: None, cache_format: None, sequences: 8 };
     let planned = plan(dir.path(), Device::Cpu, &options, wish).expect("a plan");
     let worker = Worker::start(&planned, &options, Arc::default()).expect("a model");
     // The second has a token that the model does not: nobody who asks by the front door can.

@@ -143,13 +143,29 @@ impl Store for Checkpoint {
     }
 }
 
+/// Pages that a system maps around one that is read, in bytes: a neighbour's, which was let go of before.
+const AROUND: usize = 64 << 10;
+
 /// Lets the system drop pages of a mapped file that will hardly be read again; what is kept of them lies elsewhere.
 pub(super) fn let_go(map: &Mmap, bytes: &Range<usize>) {
+    let (start, end) = (bytes.start.saturating_sub(AROUND), bytes.end.saturating_add(AROUND).min(map.len()));
     #[cfg(unix)]
     // SAFETY: the map is of a file and only read: pages that are dropped come back from the file.
-    let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, bytes.start, bytes.len()) };
+    let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
     #[cfg(not(unix))]
-    let _ = (map, bytes);
+    let _ = (start, end);
+}
+
+/// Gives the system back what the allocator holds of memory that was freed. Reading a vocabulary leaves more of it behind than it
+/// keeps, in pieces too small for any weight.
+pub(crate) fn tidy() {
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    {
+        unsafe extern "C" {
+            safe fn malloc_trim(pad: usize) -> i32;
+        }
+        malloc_trim(0);
+    }
 }
 
 /// Another format as f32. Whole numbers up to 2²⁴ stay exact.

@@ -6,6 +6,7 @@ mod model;
 mod torch;
 
 pub use checkpoint::Checkpoint;
+pub(crate) use checkpoint::tidy;
 pub(crate) use model::{Model, is_gguf};
 
 use crate::{Error, Result};

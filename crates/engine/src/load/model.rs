@@ -6,11 +6,13 @@ use super::{Checkpoint, json};
 use crate::{Error, Result};
 use sconce_ops::{DType, Quant, Raw, Store, Stored};
 use serde_json::Value;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// A model's files, opened.
 pub(crate) struct Model {
+    /// The folder or file.
+    pub(crate) root: PathBuf,
     /// What `config.json` says, or would say.
     pub(crate) config: Value,
     /// Its weights.
@@ -35,7 +37,7 @@ impl Model {
     pub(crate) fn open(root: &Path) -> Result<Model> {
         if is_gguf(root) {
             let gguf = Arc::new(Gguf::open(&[root.to_path_buf()])?);
-            return Ok(Model { config: gguf.config()?, store: gguf.clone(), gguf: Some(gguf) });
+            return Ok(Model { root: root.into(), config: gguf.config()?, store: gguf.clone(), gguf: Some(gguf) });
         }
         let path = root.join("config.json");
         // Static models keep nothing but a table and a tokenizer.
@@ -44,7 +46,7 @@ impl Model {
         if !Value::is_object(&config) {
             return Err(Error::file(&path, "not an object, as the configuration of a model is; fetch it again"));
         }
-        Ok(Model { config, store: Arc::new(Checkpoint::open(root)?), gguf: None })
+        Ok(Model { root: root.into(), config, store: Arc::new(Checkpoint::open(root)?), gguf: None })
     }
 }
 

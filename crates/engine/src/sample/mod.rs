@@ -84,6 +84,15 @@ pub(crate) struct Choice {
     pub logprobs: Option<Logprobs>,
 }
 
+/// How likely a token was, and the `top` likeliest others, by the logits of what stands before it.
+pub(crate) fn logprobs_of(logits: &[f32], token: u32, top: u32) -> Result<Logprobs, Failure> {
+    if let Some(token) = maths::not_finite(logits) {
+        return Err(Failure::NotFinite { token: token as u32, logit: logits[token] });
+    }
+    let logit = *logits.get(token as usize).ok_or(Failure::Empty)?;
+    Ok(logprobs::Raw::of(logits, top).with(logit))
+}
+
 /// A sequence so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Text<'a> {

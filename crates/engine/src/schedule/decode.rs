@@ -24,12 +24,25 @@ struct Sequence {
     limit: usize,
     /// Sequences that it will be.
     seats: usize,
+    /// The logits of every token are wanted, until all of them were seen.
+    scored: bool,
     cancelled: bool,
 }
 
 impl Sequence {
     fn unseen(&self) -> usize {
         self.tokens.len() - self.seen
+    }
+
+    /// Rows of logits that come of so many tokens of a prompt.
+    fn rows(&self, tokens: usize) -> usize {
+        if self.scored { tokens } else { 1 }
+    }
+
+    /// The most tokens of a prompt that may be computed with so many left, and so many rows of logits.
+    fn most(&self, tokens: usize, rows: usize) -> usize {
+        let most = if self.scored { tokens.min(rows) } else { tokens };
+        most.min(self.unseen())
     }
 }
 
@@ -49,7 +62,7 @@ pub(crate) struct Scheduler {
 impl Scheduler {
     /// Puts a prompt at the end of the queue.
     pub(crate) fn submit(&mut self, request: Request, blocks: &Blocks) -> Result<(), Refused> {
-        let Request { sequence, tokens, limit, n } = request;
+        let Request { sequence, tokens, limit, n, scored } = request;
         if tokens.is_empty() {
             return Err(Refused::Empty);
         }
@@ -65,7 +78,8 @@ impl Scheduler {
         if self.sequences.contains_key(&sequence) {
             return Err(Refused::Duplicate(sequence));
         }
-        self.sequences.insert(sequence, Sequence { tokens, seen: 0, limit, seats: n.max(1), cancelled: false });
+        let seats = n.max(1);
+        self.sequences.insert(sequence, Sequence { tokens, seen: 0, limit, seats, scored, cancelled: false });
         self.waiting.push_back(sequence);
         Ok(())
     }
@@ -138,6 +152,7 @@ impl Scheduler {
                 continue;
             }
             s.seats = 1;
+            s.scored = false;
             let answer = sampled.remove(&id).unwrap_or(Sampled { sequence: id, next: Next::Stop, forks: Vec::new() });
             for (child, next) in answer.forks.into_iter().rev() {
                 self.fork(blocks, id, child);
@@ -234,7 +249,8 @@ impl Scheduler {
             if !self.running.is_empty() && seats + s.seats > sequences {
                 return;
             }
-            let seen = blocks.allocate(id, &s.tokens);
+            // What is in the cache has no logits any more.
+            let seen = blocks.allocate(id, if s.scored { &[] } else { &s.tokens });
             let need = blocks.need(id, s.tokens.len() - seen);
             if promised + need + self.running.len() > blocks.free_blocks() {
                 blocks.free(id);
@@ -258,28 +274,34 @@ impl Scheduler {
             if tokens > 0 {
                 self.plan(blocks, *id, tokens, step);
                 left.tokens -= tokens;
-                left.sequences -= 1;
+                left.sequences -= self.sequences[id].rows(tokens);
             }
         }
     }
 
     /// How many tokens each of `all`, oldest first, may have.
     fn grants(&self, all: &[SeqId], left: Budget) -> Vec<usize> {
-        let unseen = |i: &usize| self.sequences[&all[*i]].unseen();
+        let of = |i: usize| &self.sequences[&all[i]];
         let mut grants = vec![0; all.len()];
-        let mut tokens = left.tokens;
-        if all.is_empty() || left.sequences == 0 {
+        let Budget { mut tokens, sequences: mut rows } = left;
+        if all.is_empty() || rows == 0 {
             return grants;
         }
-        grants[0] = tokens.div_ceil(2).min(unseen(&0));
+        let oldest = of(0);
+        grants[0] = oldest.most(tokens.div_ceil(2), rows.div_ceil(2));
         tokens -= grants[0];
+        rows -= oldest.rows(grants[0]);
         let mut others: Vec<usize> = (1..all.len()).collect();
-        others.sort_by_key(unseen);
-        for i in others.into_iter().take(left.sequences - 1) {
-            grants[i] = tokens.min(unseen(&i));
+        others.sort_by_key(|i| of(*i).unseen());
+        for i in others {
+            if rows == 0 {
+                break;
+            }
+            grants[i] = of(i).most(tokens, rows);
             tokens -= grants[i];
+            rows -= of(i).rows(grants[i]);
         }
-        grants[0] += tokens.min(unseen(&0) - grants[0]);
+        grants[0] += oldest.most(tokens, rows).min(oldest.unseen() - grants[0]);
         grants
     }
 
@@ -293,7 +315,7 @@ impl Scheduler {
         let s = &self.sequences[&id];
         let range = s.seen..s.seen + tokens;
         step.copies.extend(copy);
-        step.pieces.push(Piece { sequence: id, sample: range.end == s.tokens.len(), range });
+        step.pieces.push(Piece { sequence: id, sample: range.end == s.tokens.len(), scored: s.scored, range });
     }
 
     /// The newest gives its blocks back and waits at the head of the queue.

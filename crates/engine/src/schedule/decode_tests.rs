@@ -6,7 +6,7 @@ const B: SeqId = SeqId(2);
 const C: SeqId = SeqId(3);
 
 fn request(sequence: SeqId, tokens: &[u32], limit: usize) -> Request {
-    Request { sequence, tokens: tokens.to_vec(), limit, n: 1 }
+    Request { sequence, tokens: tokens.to_vec(), limit, n: 1, scored: false }
 }
 
 fn all(step: &Step, token: u32) -> Vec<Sampled> {
@@ -239,6 +239,8 @@ struct World {
     /// In the order they came.
     age: Vec<SeqId>,
     cancelled: HashSet<SeqId>,
+    /// Whose prompts are still to be scored.
+    unscored: HashSet<SeqId>,
     names: u64,
     preemptions: usize,
     hits: u64,
@@ -264,6 +266,7 @@ impl World {
             expected: HashMap::new(),
             age: Vec::new(),
             cancelled: HashSet::new(),
+            unscored: HashSet::new(),
             names: 0,
             preemptions: 0,
             hits: 0,
@@ -285,9 +288,13 @@ impl World {
         let tokens: Vec<u32> = (0..long).map(|_| if constant { 1 } else { self.dice.below(2) as u32 }).collect();
         let n = if self.dice.one_in(4) { 1 + self.dice.below(4) } else { 1 };
         let sequence = self.name();
-        let request = Request { sequence, tokens: tokens.clone(), limit, n };
+        let scored = self.dice.one_in(3);
+        let request = Request { sequence, tokens: tokens.clone(), limit, n, scored };
         match self.scheduler.submit(request, &self.blocks) {
             Ok(()) => {
+                if scored {
+                    self.unscored.insert(sequence);
+                }
                 let forks = (1..n).map(|_| self.name()).collect();
                 self.living.insert(sequence, (tokens, 0, limit, forks));
                 self.age.push(sequence);
@@ -332,6 +339,7 @@ impl World {
             }
         }
         assert!(step.pieces.len() <= self.budget.sequences);
+        assert!(step.pieces.iter().map(Piece::rows).sum::<usize>() <= self.budget.sequences);
         assert!(step.pieces.iter().map(|p| p.range.len()).sum::<usize>() <= self.budget.tokens);
         let once: HashSet<SeqId> = step.pieces.iter().map(|p| p.sequence).collect();
         assert_eq!(once.len(), step.pieces.len());
@@ -360,6 +368,9 @@ impl World {
             assert!(fresh || piece.range.start == *seen, "{piece:?} after {seen}");
             assert!(!piece.range.is_empty());
             assert_eq!(piece.sample, piece.range.end == tokens.len());
+            // All of a prompt that is to be scored is computed, whatever of it is in the cache.
+            assert_eq!(piece.scored, self.unscored.contains(&piece.sequence));
+            assert!(!piece.scored || piece.range.start == *seen);
             assert_eq!(self.scheduler.tokens(piece.sequence), Some(tokens.as_slice()));
             let slots: Vec<u32> = self.blocks.slots(piece.sequence, 0..piece.range.end).collect();
             for p in piece.range.clone() {
@@ -402,6 +413,7 @@ impl World {
             }
         }
         for answer in sampled {
+            self.unscored.remove(&answer.sequence);
             let Some((tokens, seen, limit, _)) = self.living.get(&answer.sequence).cloned() else { continue };
             let cancelled = self.cancelled.contains(&answer.sequence);
             let mut at = self.age.iter().position(|id| *id == answer.sequence).unwrap();

@@ -15,6 +15,8 @@ pub(crate) struct Request {
     pub(crate) limit: usize,
     /// How many answers it will have, see [`Sampled::forks`].
     pub(crate) n: usize,
+    /// Whether the logits behind every token of the prompt are wanted, not only the last one's.
+    pub(crate) scored: bool,
 }
 
 /// The most that a step may hold.
@@ -22,7 +24,7 @@ pub(crate) struct Request {
 pub(crate) struct Budget {
     /// Tokens that the model sees.
     pub(crate) tokens: usize,
-    /// Sequences that they are of.
+    /// Sequences that they are of; and no more rows of logits come out of it.
     pub(crate) sequences: usize,
 }
 
@@ -44,8 +46,17 @@ pub(crate) struct Piece {
     pub(crate) sequence: SeqId,
     /// Their positions. All before them are in the cache.
     pub(crate) range: Range<usize>,
-    /// Whether the last one's logits are wanted.
+    /// Whether the last one's logits are wanted, to go on from.
     pub(crate) sample: bool,
+    /// Whether all logits are.
+    pub(crate) scored: bool,
+}
+
+impl Piece {
+    /// Rows of logits that are wanted, the last so many.
+    pub(crate) fn rows(&self) -> usize {
+        if self.scored { self.range.len() } else { usize::from(self.sample) }
+    }
 }
 
 /// What came of a piece whose logits were wanted.

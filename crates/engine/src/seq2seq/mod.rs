@@ -8,7 +8,7 @@ mod worker;
 
 use crate::generate::{self, About, Ends, Finish, Listener, Stream, root_of};
 use crate::line::Waiting;
-use crate::load::Model;
+use crate::load::{Model, tidy};
 use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::run::Owner;
@@ -89,6 +89,8 @@ impl Seq2Seq {
         let words = Words::open(&root, &model)?;
         let advice = Advice::read(&root, &model.config, &words.params, layout.plan.vocabulary)?;
         advice.notes.iter().for_each(|note| progress.note(note));
+        // Before weights come: what is left of reading would lie beside them.
+        tidy();
         let ladder = Ladder::new(options.policy.clone());
         let (jobs, inbox) = channel();
         let (planned, start) = (layout.clone(), advice.start);
@@ -244,6 +246,7 @@ impl Seq2Seq {
             detok: Detok::new(self.words.parsed.clone(), true),
             stops: Stops::default(),
             forms: Vec::new(),
+            scored: false,
             listener,
         });
         let about = About { device, answers, prompt_tokens, truncated };

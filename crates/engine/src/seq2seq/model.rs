@@ -7,7 +7,7 @@ use crate::pipeline::phantoms;
 use crate::plan::Plan;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
-use sconce_ops::{Cache, DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use sconce_ops::{Cache, CacheFormat, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ pub(super) struct Layout {
     /// What matrices are kept in.
     pub(super) keep: Keep,
     /// What keys and values are kept in.
-    pub(super) cache_dtype: DType,
+    pub(super) cache_format: CacheFormat,
     /// The longest input and the longest answer, in tokens.
     pub(super) input: usize,
     pub(super) output: usize,
@@ -48,8 +48,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         DType::F32 => Keep::File,
         _ => Keep::Activations,
     });
-    let config = Model::open(root)?.config;
-    let trained = config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
+    let model = Model::open(root)?;
+    let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = room.input.unwrap_or(trained.min(LONGEST as u64) as usize);
     let Seq2SeqRoom { output, sequences, .. } = *room;
     let fits = |n: usize| (1..=LONGEST).contains(&n);
@@ -58,7 +58,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
             format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
         return Err(Error::Input(what));
     }
-    let (loaded, mut steps) = ladder.trace(|| Whole::load(root, options, keep, &place));
+    let (loaded, mut steps) = ladder.trace(|| Whole::load(&model, options, keep, &place));
     let (loaded, unread) = loaded?;
     let strange = unread.iter().find(|name| name.starts_with("decoder."));
     if let Some(name) = strange {
@@ -67,12 +67,13 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
     }
     let weights = ladder.ledger.live();
     ladder.ledger.reset_peak();
-    let usual = if keep == Keep::Activations || is_f32(root)? { options.dtype } else { DType::F16 };
-    let cache_dtype = room.cache_dtype.unwrap_or(if device.is_gpu() { options.dtype } else { usual });
+    let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
+    let usual = CacheFormat::Float(if device.is_gpu() { options.dtype } else { usual });
+    let cache_format = room.cache_format.unwrap_or(usual);
     let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
     let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
     let rehearse = || -> Result<()> {
-        let [was_read, was_written] = [read, written].map(|pages| loaded.cache(pages, cache_dtype, &place));
+        let [was_read, was_written] = [read, written].map(|pages| loaded.cache(pages, cache_format, &place));
         let (was_read, was_written) = (was_read?, was_written?);
         let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
         let inputs: Vec<_> = phantoms(batch_tokens, input, usize::MAX)
@@ -92,7 +93,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
     let (rehearsed, run) = ladder.trace(rehearse);
     rehearsed?;
     steps.extend(run);
-    let cache = (loaded.0.cache().bytes(cache_dtype) as u64).saturating_mul(((read + written) * PAGE) as u64);
+    let cache = (loaded.0.cache().bytes(cache_format) as u64).saturating_mul(((read + written) * PAGE) as u64);
     let plan = Plan {
         device,
         dtype: options.dtype,
@@ -109,7 +110,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         root: root.to_path_buf(),
         unread,
     };
-    Ok(Layout { plan, keep, cache_dtype, input, output, sequences, read, written })
+    Ok(Layout { plan, keep, cache_format, input, output, sequences, read, written })
 }
 
 /// Copies whole pages `(from, to)`.
@@ -126,16 +127,20 @@ pub(super) fn copy(pages: &[(u32, u32)], cache: &Cache, place: &Place) -> Result
 pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
 
 impl Whole {
-    /// From the files in `root`, with the names of weights that were not read.
-    pub(super) fn load(root: &Path, options: &LoadOptions, keep: Keep, place: &Place) -> Result<(Whole, Vec<String>)> {
-        let model = Model::open(root)?;
-        let weights = Weights::new(model.store, options.dtype, place.clone()).keeping(keep);
-        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(root))?;
+    /// From its files, with the names of weights that were not read.
+    pub(super) fn load(
+        model: &Model,
+        options: &LoadOptions,
+        keep: Keep,
+        place: &Place,
+    ) -> Result<(Whole, Vec<String>)> {
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((Whole(whole), weights.unused()))
     }
 
-    pub(super) fn cache(&self, pages: usize, dtype: DType, place: &Place) -> Result<Cache> {
-        Ok(Cache::new(self.0.cache(), pages * PAGE, dtype, place)?)
+    pub(super) fn cache(&self, pages: usize, format: CacheFormat, place: &Place) -> Result<Cache> {
+        Ok(Cache::new(self.0.cache(), pages * PAGE, format, place)?)
     }
 
     /// Reads inputs into their pages.
@@ -164,8 +169,8 @@ impl Whole {
     }
 
     /// Reads and writes something in caches of its own, and sees that numbers come out.
-    pub(super) fn prove(&self, cache_dtype: DType, place: &Place) -> Result<()> {
-        let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_dtype, place));
+    pub(super) fn prove(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
+        let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
         let (read, written) = (read?, written?);
         let table: Arc<[u32]> = [0].into();
         let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();

@@ -2,7 +2,7 @@
 
 use crate::generate::Finish;
 use crate::sample::{EarlyStopping, Params};
-use sconce_ops::DType;
+use sconce_ops::CacheFormat;
 
 /// How much room such a model is to have.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +14,12 @@ pub struct Seq2SeqRoom {
     /// The most answers that are written at once; every beam counts as one.
     pub sequences: usize,
     /// The format of what is kept of tokens; `None`: f16 beside weights that are not f32.
-    pub cache_dtype: Option<DType>,
+    pub cache_format: Option<CacheFormat>,
 }
 
 impl Default for Seq2SeqRoom {
     fn default() -> Seq2SeqRoom {
-        Seq2SeqRoom { input: None, output: 256, sequences: 16, cache_dtype: None }
+        Seq2SeqRoom { input: None, output: 256, sequences: 16, cache_format: None }
     }
 }
 

@@ -8,6 +8,7 @@ use super::model::{Layout, Whole, copy};
 use super::task::{Job, Row, Task};
 use crate::generate::PAGE;
 use crate::kv::{Blocks, SeqId};
+use crate::load::Model;
 use crate::run::words;
 use crate::sample::Continued;
 use crate::{Error, LoadOptions, Result};
@@ -40,15 +41,15 @@ pub(super) struct Running {
 impl Running {
     pub(super) fn load(layout: &Layout, options: &LoadOptions, start: u32, inbox: Receiver<Job>) -> Result<Running> {
         let place = Place::open(layout.plan.device)?;
-        let (model, _) = Whole::load(&layout.plan.root, options, layout.keep, &place)?;
+        let (model, _) = Whole::load(&Model::open(&layout.plan.root)?, options, layout.keep, &place)?;
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(options.policy.clone()).enter();
-            model.prove(layout.cache_dtype, &place)?;
+            model.prove(layout.cache_format, &place)?;
         }
         let kept = |pages: usize| -> Result<(Cache, Blocks)> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
-            Ok((model.cache(pages, layout.cache_dtype, &place)?, blocks))
+            Ok((model.cache(pages, layout.cache_format, &place)?, blocks))
         };
         let (read, written) = (kept(layout.read)?, kept(layout.written)?);
         let (batch_tokens, sequences) = (layout.plan.batch_tokens, layout.sequences);

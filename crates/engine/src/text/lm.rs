@@ -12,8 +12,8 @@ use crate::{Error, Result};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::Arc;
-use tokenizers::Tokenizer;
+use std::sync::{Arc, OnceLock};
+use tokenizers::{Encoding, Tokenizer};
 
 /// Tokens by which families end a turn. Files made from older checkpoints name only the one that ends a text.
 const END_OF_TURN: [&str; 10] = [
@@ -33,8 +33,10 @@ const END_OF_TURN: [&str; 10] = [
 pub(crate) struct Words {
     /// In which control tokens are what they look like. It decodes, too.
     pub(crate) parsed: Arc<Tokenizer>,
-    /// In which they are text.
-    plain: Arc<Tokenizer>,
+    /// In which they are text. Made when the first text comes that holds one: it takes as much memory as the other.
+    plain: OnceLock<Tokenizer>,
+    /// The file that they are from, if they are not from a folder.
+    gguf: Option<Arc<Gguf>>,
     /// Why not, where they are broken: who only wants a text continued need not know.
     templates: Result<ChatTemplates, TemplateError>,
     /// By which an answer ends.
@@ -55,11 +57,10 @@ impl Words {
         }
     }
 
-    pub(crate) fn of_gguf(root: &Path, gguf: &Gguf) -> Result<Words> {
+    pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<Words> {
         let held = gguf.vocabulary()?;
         let vocabulary = metadata::held(gguf)?;
-        let build = |specials| metadata::tokenizer(&vocabulary, specials).map_err(|what| Error::file(root, what));
-        let parsed = build(Specials::Parsed)?;
+        let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
         let named = [held.eos, held.eot, held.eom].into_iter().flatten();
         let ends = named.chain(turn_ends(&parsed)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
@@ -68,17 +69,23 @@ impl Words {
         let default = default.map(template).transpose();
         let templates =
             default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
-        let plain = Arc::new(build(Specials::Text)?);
-        let (params, ends) = (greedy(), Arc::new(ends));
-        Ok(Words { parsed: Arc::new(parsed), plain, templates, ends, params, most: None, notes: Vec::new() })
+        gguf.let_go();
+        Ok(Words {
+            parsed: Arc::new(parsed),
+            plain: OnceLock::new(),
+            gguf: Some(gguf.clone()),
+            templates,
+            ends: Arc::new(ends),
+            params: greedy(),
+            most: None,
+            notes: Vec::new(),
+        })
     }
 
     fn of_folder(root: &Path, config: &Value) -> Result<Words> {
         let mut parsed = open(root).map_err(|fault| Error::file(&fault.path, fault.what))?;
         parsed.with_padding(None);
         sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
-        let mut plain = parsed.clone();
-        plain.set_encode_special_tokens(true);
         let words: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
         let told: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
         let file = root.join("chat_template.jinja");
@@ -101,7 +108,8 @@ impl Words {
         notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
         Ok(Words {
             parsed: Arc::new(parsed),
-            plain: Arc::new(plain),
+            plain: OnceLock::new(),
+            gguf: None,
             templates,
             ends: Arc::new(ends),
             params,
@@ -112,7 +120,35 @@ impl Words {
 
     /// Tokens of what somebody wrote, with those that begin every text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        ids(&self.plain, text, true)
+        let encoding = encoding(&self.parsed, text, true)?;
+        let added = self.parsed.get_added_vocabulary().get_added_tokens_decoder();
+        // Those that every text gets are marked.
+        let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
+        // Where nothing of a text has become one, it makes no difference what one would be.
+        if own.into_iter().any(|(id, _)| added.contains_key(id)) {
+            ids(self.plain()?, text, true)
+        } else {
+            Ok(encoding.get_ids().to_vec())
+        }
+    }
+
+    fn plain(&self) -> Result<&Tokenizer> {
+        if let Some(made) = self.plain.get() {
+            return Ok(made);
+        }
+        let plain = match &self.gguf {
+            Some(gguf) => {
+                let made = metadata::tokenizer(&metadata::held(gguf)?, Specials::Text);
+                gguf.let_go();
+                made.map_err(|what| Error::file(gguf.path(), what))?
+            }
+            None => {
+                let mut plain = Tokenizer::clone(&self.parsed);
+                plain.set_encode_special_tokens(true);
+                plain
+            }
+        };
+        Ok(self.plain.get_or_init(|| plain))
     }
 
     /// Tokens of a text whose control tokens are what they look like, cut at `most`, and whether it was. What ends every text
@@ -144,9 +180,12 @@ impl Words {
 }
 
 fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
-    let encoding = sound(|| tokenizer.encode(text, special))
-        .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))?;
-    Ok(encoding.get_ids().to_vec())
+    Ok(encoding(tokenizer, text, special)?.get_ids().to_vec())
+}
+
+fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding> {
+    sound(|| tokenizer.encode(text, special))
+        .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))
 }
 
 /// The ids of tokens by which turns end, whatever the files say of them. What only is spelt like one is a word.
@@ -186,5 +225,15 @@ mod tests {
         let words = Words::of_folder(dir.path(), &json!({})).unwrap();
         // What is spelt like one and was not added is a word like another.
         assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
+    }
+
+    #[test]
+    fn a_control_token_that_somebody_wrote_is_text() {
+        let dir = folder(&[("<s>", true)], &json!({}));
+        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        assert_eq!((words.encode("a a").unwrap(), words.plain.get().is_none()), (vec![1, 1], true));
+        assert_eq!(words.encode_rendered("a<s>").unwrap(), [1, 3]);
+        let text = words.encode("a<s>").unwrap();
+        assert!(!text.contains(&3) && text[0] == 1, "{text:?}");
     }
 }

@@ -1,9 +1,10 @@
 //! Cases over the pages of a cache: prefill in chunks, decoding and both in one batch; heads that share keys; windows, caps and
-//! biases; a cache in another dtype than the queries. Pages lie in no order, and hold what belongs to nobody in between.
+//! biases; a cache in another format than the queries. Pages lie in no order, and hold what belongs to nobody in between.
 
 use super::reference::{self, Problem};
 use super::{Attention, Bias, Keys, Pages, Sees, attention};
 use crate::case::{Case, Input, Tolerance};
+use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Result, Segments};
 use std::sync::Arc;
 
@@ -44,9 +45,20 @@ pub(super) fn cases() -> Vec<Case> {
         shape(&[(1, 37), (7, 40)], 8, 1, 8, Kind::Alibi),
         shape(&[(1, 600)], 14, 2, 128, Kind::Causal),
     ];
-    let kept = |dtype| [Some((dtype, dtype)), (dtype == DType::F32).then_some((dtype, DType::F16))];
-    let pairs = DType::FLOATS.into_iter().flat_map(kept).flatten();
-    pairs.flat_map(|pair| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, pair, *s))).collect()
+    let kept =
+        |dtype: DType| [Some((dtype, dtype.into())), (dtype == DType::F32).then_some((dtype, DType::F16.into()))];
+    let floats = DType::FLOATS.into_iter().flat_map(kept).flatten();
+    let floats = floats.flat_map(|pair| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, pair, *s)));
+    // Blocks of 32 only.
+    let shapes = [
+        shapes[0],
+        shapes[1],
+        shapes[7],
+        shape(&[(1, 33), (5, 40), (2, 17)], 4, 4, 96, Kind::Capped),
+        shape(&[(1, 21), (6, 40)], 2, 2, 32, Kind::Cross),
+    ];
+    let case = |dtype| (0..).zip(shapes).map(move |(i, s)| one(i + 10, (dtype, CacheFormat::Q8), s));
+    floats.chain(DType::FLOATS.into_iter().flat_map(case)).collect()
 }
 
 #[derive(Clone)]
@@ -127,7 +139,24 @@ fn past_bucket(away: i64) -> usize {
     step as usize
 }
 
-fn one(seed: u64, (dtype, kept): (DType, DType), shape: Shape) -> Case {
+/// What a cache in `format` may hold, which it then holds exactly.
+fn held(seed: u64, dims: &[usize], format: CacheFormat) -> Input {
+    let dtype = match format {
+        CacheFormat::Float(dtype) => dtype,
+        CacheFormat::Q8 => DType::F32,
+    };
+    let mut input = Input::normal(seed, dims, dtype, (0.0, 1.0));
+    if format == CacheFormat::Q8 {
+        // Codes to 127, of which the first of a block is the largest, and a scale with few bits.
+        let code =
+            |i: usize, v: f32| if i.is_multiple_of(32) { 127.0 } else { (v * 40.0).round().clamp(-127.0, 127.0) };
+        let scale = |i: usize| (1 + i / 32 % 7) as f32 / 256.0;
+        input.values = input.values.iter().enumerate().map(|(i, v)| code(i, *v) * scale(i)).collect();
+    }
+    input
+}
+
+fn one(seed: u64, (dtype, kept): (DType, CacheFormat), shape: Shape) -> Case {
     let Shape { lengths, heads, shared, size, kind } = shape;
     let pages: usize = lengths.iter().map(|(_, keys)| keys.div_ceil(PAGE)).sum();
     // Every third page belongs to nobody, and sequences take theirs from the last to the first.
@@ -138,7 +167,7 @@ fn one(seed: u64, (dtype, kept): (DType, DType), shape: Shape) -> Case {
     let inputs = Inputs {
         shape,
         q: Input::normal(seed + 1300, &[queries, heads, size], dtype, (0.0, 1.0)),
-        kept: [1320, 1340].map(|s| Input::normal(seed + s, &[rows, shared, size], kept, (0.0, 1.0))),
+        kept: [1320, 1340].map(|s| held(seed + s, &[rows, shared, size], kept)),
         tables,
         table: Input::normal(seed + 1360, &[32 * heads], DType::F32, (0.5, 0.3)).values,
     };
@@ -154,7 +183,8 @@ fn one(seed: u64, (dtype, kept): (DType, DType), shape: Shape) -> Case {
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 16.0 * scores + walk },
         flops: lengths.iter().map(|(q, k)| 4 * (q * k * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
-            let (q, k, v) = (inputs.q.on(place)?, inputs.kept[0].on(place)?, inputs.kept[1].on(place)?);
+            let on = |t: &Input| Vectors::from_f32(&t.values, &t.dims, kept, place);
+            let (q, k, v) = (inputs.q.on(place)?, on(&inputs.kept[0])?, on(&inputs.kept[1])?);
             let how = inputs.how()?;
             Ok(Box::new(move || attention(&q, &k, &v, &how)))
         }),

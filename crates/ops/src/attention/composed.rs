@@ -2,6 +2,7 @@
 
 use super::{AttentionOp, Bias, Disentangled, Sees};
 use crate::Result;
+use crate::store::{BLOCK, Vectors};
 use candle_core::{D, DType, Tensor};
 use std::ops::Range;
 
@@ -13,14 +14,14 @@ pub(super) const QUERIES: usize = 512;
 
 pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     // [tokens, heads, size]
-    let (q, k, v) = (op.q.candle()?, op.k.candle()?, op.v.candle()?);
+    let q = op.q.candle()?;
     let mut parts = Vec::with_capacity(op.how.queries.count());
     for (sequence, queries) in op.how.queries.iter().enumerate() {
         let reached = op.how.sees.reached(queries.len(), op.how.keys.len(sequence));
         let place = op.how.sees.first(queries.len(), op.how.keys.len(sequence)) - reached.start;
         let keys = op.how.keys.runs(sequence, reached);
         let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
-        let (k, v) = (looked_up(k, &keys, q.dim(0)?)?, looked_up(v, &keys, q.dim(0)?)?);
+        let (k, v) = (looked_up(&op.k, &keys, q.dim(0)?)?, looked_up(&op.v, &keys, q.dim(0)?)?);
         let keys = k.dim(1)?;
         for first in (0..queries.len()).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(queries.len());
@@ -136,21 +137,39 @@ fn heads_first(t: &Tensor) -> Result<Tensor> {
 }
 
 /// Rows `runs` of `[rows, shared, size]` as `[heads, keys, size]`, each head as often as others share it.
-fn looked_up(t: &Tensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
-    let (_, shared, size) = t.dims3()?;
-    let rows = match runs {
-        [run] => t.narrow(0, run.start, run.len())?,
-        _ => {
-            let rows: Vec<u32> = runs.iter().flat_map(|run| run.clone().map(|row| row as u32)).collect();
-            t.index_select(&Tensor::new(rows, t.device())?, 0)?
+fn looked_up(t: &Vectors, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
+    let rows = |t: &crate::Tensor| -> Result<Tensor> {
+        let t = t.candle()?;
+        match runs {
+            [run] => Ok(t.narrow(0, run.start, run.len())?),
+            _ => {
+                let rows: Vec<u32> = runs.iter().flat_map(|run| run.clone().map(|row| row as u32)).collect();
+                Ok(t.index_select(&Tensor::new(rows, t.device())?, 0)?)
+            }
         }
     };
-    let t = heads_first(&rows)?;
+    let t = match t {
+        Vectors::Float(floats) => rows(floats)?,
+        Vectors::Q8 { codes, scales } => numbers(&rows(codes)?, &rows(scales)?)?,
+    };
+    let (_, shared, size) = t.dims3()?;
+    let t = heads_first(&t)?;
     if shared == heads {
         return Ok(t);
     }
     let keys = t.dim(1)?;
     Ok(t.unsqueeze(1)?.expand((shared, heads / shared, keys, size))?.contiguous()?.reshape((heads, keys, size))?)
+}
+
+/// What codes `[rows, shared, size]` stand for by their scales.
+fn numbers(codes: &Tensor, scales: &Tensor) -> Result<Tensor> {
+    let (rows, shared, size) = codes.dims3()?;
+    let codes = codes.to_dtype(DType::F32)?;
+    // The upper half of the bytes are the numbers below zero.
+    let codes = (&codes - (codes.ge(128f32)?.to_dtype(DType::F32)? * 256.0)?)?;
+    let codes = codes.reshape((rows, shared, size / BLOCK, BLOCK))?;
+    let scales = scales.to_dtype(DType::F32)?.unsqueeze(D::Minus1)?;
+    Ok(codes.broadcast_mul(&scales)?.reshape((rows, shared, size))?)
 }
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {

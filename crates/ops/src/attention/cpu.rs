@@ -4,9 +4,10 @@
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::few::{self, FEW};
+use super::lines::{Heads, Lines, Run, Source, widen, with_runs};
 use super::{Attention, AttentionOp, Bias, Sees};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Sink, copy_widened, multiply, packed_len};
+use crate::cpu::gemm::{PANEL, Panels, Sink, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::softmax::exp_row;
@@ -82,7 +83,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         (0..sequences).map(|i| how.sees.reached(how.queries.range(i).len(), how.keys.len(i))).collect();
     let runs: Vec<Vec<Range<usize>>> =
         reached.iter().enumerate().map(|(i, keys)| how.keys.runs(i, keys.clone())).collect();
-    let (k, v) = (Reading::of(&op.k)?, Reading::of(&op.v)?);
+    let (k, v) = (Source::of(&op.k)?, Source::of(&op.v)?);
     let lines = |task: &Share| -> [Lines<'_>; 2] {
         let (sequence, head) = match task {
             Share::Head { sequence, head } => (*sequence, *head),
@@ -102,7 +103,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let pk = pk.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
         let pq = pq.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
         // Only disentangled positions meet the keys once more.
-        let meeting = if pq.is_some() { Some(Heads::<T>::of(&k, size)?) } else { None };
+        let meeting = if pq.is_some() { Some(Heads::<T>::of(k.floats()?, size)?) } else { None };
         let mut y = vec![T::default(); op.q.dims().iter().product()];
         let out = Output::over(&mut y);
         shares(how, heads, group).into_par_iter().try_for_each(|share| {
@@ -179,68 +180,25 @@ fn shares(how: &Attention, heads: usize, group: usize) -> Vec<Share> {
     (0..sequences).flat_map(of).collect()
 }
 
-/// `[tokens, heads, size]` with elements of a head next to each other.
-#[derive(Clone, Copy)]
-pub(super) struct Heads<'a, T> {
-    data: &'a [T],
-    token: usize,
-    head: usize,
-    size: usize,
-}
-
-impl<'a, T: Elem> Heads<'a, T> {
-    pub(super) fn of(reading: &'a Reading<'_>, size: usize) -> Result<Self> {
-        match *reading.strides() {
-            [token, head, 1] => Ok(Heads { data: reading.onwards()?, token, head, size }),
-            // An axis of length one may carry any stride.
-            [token, head, _] if size == 1 => Ok(Heads { data: reading.onwards()?, token, head, size }),
-            ref other => Err(Error::call("attention", format!("heads with strides {other:?}"))),
-        }
-    }
-
-    pub(super) fn rows(&self, head: usize, segment: Range<usize>) -> Rows<'a, T> {
-        let data = &self.data[segment.start * self.token + head * self.head..];
-        Rows { data, rows: segment.len(), cols: self.size, stride: self.token }
-    }
-}
-
-/// One head of a sequence's keys or values, wherever its rows are.
-pub(super) struct Lines<'a> {
-    pub(super) from: &'a Reading<'a>,
-    pub(super) head: usize,
-    pub(super) size: usize,
-    pub(super) runs: &'a [Range<usize>],
-}
-
-impl Lines<'_> {
-    pub(super) fn of<T: Elem>(&self) -> Result<Vec<Rows<'_, T>>> {
-        let heads = Heads::<T>::of(self.from, self.size)?;
-        Ok(self.runs.iter().map(|run| heads.rows(self.head, run.clone())).collect())
-    }
-}
-
 /// Keys as columns, and values as they are cut into panels of columns; both in f32, whatever they are kept in.
-fn pack(isa: Isa, [k, v]: &[Lines<'_>; 2], scratch: &mut Scratch) -> Result<()> {
-    with_elem!("attention", k.from.dtype()?, C => {
-        isa.run(Pack { k: &k.of::<C>()?, v: &v.of::<C>()?, scratch });
-        Ok(())
-    })
+fn pack(isa: Isa, lines: &[Lines<'_>; 2], scratch: &mut Scratch) -> Result<()> {
+    with_runs!([k, v] = lines => isa.run(Pack { k, v, scratch }))
 }
 
-struct Pack<'a, C> {
-    k: &'a [Rows<'a, C>],
-    v: &'a [Rows<'a, C>],
+struct Pack<'a, R> {
+    k: &'a [R],
+    v: &'a [R],
     scratch: &'a mut Scratch,
 }
 
-impl<C: Elem> Kernel for Pack<'_, C> {
+impl<R: Run> Kernel for Pack<'_, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let Scratch { keys, values, row, .. } = self.scratch;
-        pack_keys::<S, C>(self.k, keys, row);
-        pack_values::<S, C>(self.v, values, row);
+        pack_keys::<S, _>(self.k, keys, row);
+        pack_values::<S, _>(self.v, values, row);
     }
 }
 
@@ -281,14 +239,14 @@ impl<T: Elem> Kernel for Task<'_, T> {
         let positions = self.position_keys.or(self.position_queries).map_or(0, |rows| rows.rows);
         let across = positions.next_multiple_of(PANEL);
         if let (Some(rows), Some(k)) = (self.position_queries, self.k) {
-            pack_keys::<S, T>(&[rows], position_queries, row);
+            pack_keys::<S, _>(&[rows], position_queries, row);
             met_by_keys.resize(length * across, 0.0);
             let table = Panels::of(&*position_queries, size, positions);
             let mut sink = Scores { scores: met_by_keys, first: 0, column: 0, stride: across };
             multiply::<S, T, f32>(k, table, 0..length, 0..across / PANEL, wide, &mut sink);
         }
         if let Some(rows) = self.position_keys {
-            pack_keys::<S, T>(&[rows], position_keys, row);
+            pack_keys::<S, _>(&[rows], position_keys, row);
             met_by_queries.resize(QUERIES * across, 0.0);
         }
         let mut sums = [0f32; QUERIES];
@@ -403,13 +361,13 @@ impl<T: Elem> Sink for Values<'_, T> {
 
 /// Keys as columns: `[ceil(keys / PANEL)][size][PANEL]`.
 #[inline(always)]
-fn pack_keys<S: Lanes, T: Elem>(runs: &[Rows<'_, T>], out: &mut Vec<f32>, row: &mut Vec<f32>) {
-    let (keys, size) = (runs.iter().map(|k| k.rows).sum(), runs.first().map_or(0, |k| k.cols));
+fn pack_keys<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+    let (keys, size) = (runs.iter().map(|k| k.len()).sum(), runs.first().map_or(0, |k| k.size()));
     out.clear();
     out.resize(packed_len(size, keys), 0.0);
     row.resize(size, 0.0);
-    for (j, k) in runs.iter().flat_map(Rows::iter).enumerate() {
-        copy_widened::<S, T>(k, &mut row[..size]);
+    for (j, k) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
+        widen::<S>(k, &mut row[..size]);
         let panel = &mut out[j / PANEL * size * PANEL..];
         row[..size].iter().enumerate().for_each(|(i, v)| panel[i * PANEL + j % PANEL] = *v);
     }
@@ -417,13 +375,13 @@ fn pack_keys<S: Lanes, T: Elem>(runs: &[Rows<'_, T>], out: &mut Vec<f32>, row: &
 
 /// Values as they are, cut into panels of columns: `[ceil(size / PANEL)][keys][PANEL]`.
 #[inline(always)]
-fn pack_values<S: Lanes, T: Elem>(runs: &[Rows<'_, T>], out: &mut Vec<f32>, row: &mut Vec<f32>) {
-    let (keys, size) = (runs.iter().map(|v| v.rows).sum::<usize>(), runs.first().map_or(0, |v| v.cols));
+fn pack_values<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+    let (keys, size) = (runs.iter().map(|v| v.len()).sum::<usize>(), runs.first().map_or(0, |v| v.size()));
     out.clear();
     out.resize(packed_len(keys, size), 0.0);
     row.resize(size, 0.0);
-    for (j, v) in runs.iter().flat_map(Rows::iter).enumerate() {
-        copy_widened::<S, T>(v, &mut row[..size]);
+    for (j, v) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
+        widen::<S>(v, &mut row[..size]);
         for (p, part) in row[..size].chunks(PANEL).enumerate() {
             out[(p * keys + j) * PANEL..][..part.len()].copy_from_slice(part);
         }

@@ -3,10 +3,11 @@
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::Attention;
-use super::cpu::{Heads, Lines, Scratch, weigh};
+use super::cpu::{Scratch, weigh};
+use super::lines::{Heads, Line, Lines, Run, with_runs};
 use crate::Result;
-use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::rows::{Output, Rows};
+use crate::cpu::elem::{Elem, get, put, vectors};
+use crate::cpu::rows::Output;
 use crate::cpu::{Isa, Kernel, Lanes};
 use std::ops::Range;
 
@@ -56,11 +57,7 @@ pub(super) fn run<T: Elem>(isa: Isa, few: &Few<'_, T>, scratch: &mut Scratch) ->
     scratch.scores.resize(rows * few.keys, 0.0);
     scratch.values.clear();
     scratch.values.resize(rows * size, 0.0);
-    with_elem!("attention", few.lines[0].from.dtype()?, C => {
-        let (k, v) = (few.lines[0].of::<C>()?, few.lines[1].of::<C>()?);
-        isa.run(Task { few, k: &k, v: &v, scratch });
-        Ok(())
-    })?;
+    with_runs!([k, v] = &few.lines => isa.run(Task { few, k, v, scratch }))?;
     for (r, y) in scratch.values.chunks_exact(size).enumerate() {
         let (head, query) = (few.heads.start + r / few.queries.len(), few.queries.start + r % few.queries.len());
         // SAFETY: a row of y that belongs to this task's heads and queries alone.
@@ -70,14 +67,14 @@ pub(super) fn run<T: Elem>(isa: Isa, few: &Few<'_, T>, scratch: &mut Scratch) ->
     Ok(())
 }
 
-struct Task<'a, 'b, T, C> {
+struct Task<'a, 'b, T, R> {
     few: &'a Few<'b, T>,
-    k: &'a [Rows<'a, C>],
-    v: &'a [Rows<'a, C>],
+    k: &'a [R],
+    v: &'a [R],
     scratch: &'a mut Scratch,
 }
 
-impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
+impl<T: Elem, R: Run> Kernel for Task<'_, '_, T, R> {
     type Output = ();
 
     #[inline(always)]
@@ -87,15 +84,15 @@ impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
         let size = self.few.lines[0].size;
         let rows = queries.len() / size;
         // [rows, keys]
-        for (j, k) in self.k.iter().flat_map(Rows::iter).enumerate() {
+        for (j, k) in self.k.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
             let mut r = 0;
             while r < rows {
                 let (q, out) = (&queries[r * size..], &mut scores[r * keys + j..]);
                 r += match rows - r {
-                    ROWS.. => dots::<S, C, ROWS>(q, k, out, keys),
-                    3 => dots::<S, C, 3>(q, k, out, keys),
-                    2 => dots::<S, C, 2>(q, k, out, keys),
-                    _ => dots::<S, C, 1>(q, k, out, keys),
+                    ROWS.. => dots::<S, ROWS>(q, k, out, keys),
+                    3 => dots::<S, 3>(q, k, out, keys),
+                    2 => dots::<S, 2>(q, k, out, keys),
+                    _ => dots::<S, 1>(q, k, out, keys),
                 };
             }
         }
@@ -118,10 +115,10 @@ impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
         while r < rows {
             let (p, y) = (&scores[r * keys..], &mut values[r * size..]);
             r += match rows - r {
-                ROWS.. => mix::<S, C, ROWS>(p, keys, self.v, y),
-                3 => mix::<S, C, 3>(p, keys, self.v, y),
-                2 => mix::<S, C, 2>(p, keys, self.v, y),
-                _ => mix::<S, C, 1>(p, keys, self.v, y),
+                ROWS.. => mix::<S, ROWS>(p, keys, self.v, y),
+                3 => mix::<S, 3>(p, keys, self.v, y),
+                2 => mix::<S, 2>(p, keys, self.v, y),
+                _ => mix::<S, 1>(p, keys, self.v, y),
             };
         }
     }
@@ -129,13 +126,13 @@ impl<T: Elem, C: Elem> Kernel for Task<'_, '_, T, C> {
 
 /// `R` rows of `q` times `k`, to `out` at every `stride`. Returns `R`.
 #[inline(always)]
-fn dots<S: Lanes, C: Elem, const R: usize>(q: &[f32], k: &[C], out: &mut [f32], stride: usize) -> usize {
-    let size = k.len();
+fn dots<S: Lanes, const R: usize>(q: &[f32], k: impl Line, out: &mut [f32], stride: usize) -> usize {
+    let size = k.size();
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
         let mut sums = [S::splat(0.0); R];
         vectors!(S, size, |i, lanes| {
-            let k = get::<S, C>(k, i, lanes, 0.0);
+            let k = k.at::<S>(i, lanes);
             for (r, sum) in sums.iter_mut().enumerate() {
                 *sum = S::fma(get::<S, f32>(&q[r * size..], i, lanes, 0.0), k, *sum);
             }
@@ -149,15 +146,15 @@ fn dots<S: Lanes, C: Elem, const R: usize>(q: &[f32], k: &[C], out: &mut [f32], 
 
 /// `R` rows of `y` are the values, each by its share in a row of `p`. Returns `R`.
 #[inline(always)]
-fn mix<S: Lanes, C: Elem, const R: usize>(p: &[f32], keys: usize, values: &[Rows<'_, C>], y: &mut [f32]) -> usize {
-    let size = values.first().map_or(0, |run| run.cols);
+fn mix<S: Lanes, const R: usize>(p: &[f32], keys: usize, values: &[impl Run], y: &mut [f32]) -> usize {
+    let size = values.first().map_or(0, |run| run.size());
     let mut i = 0;
     while i < size {
         let whole = size - i >= AT_ONCE * S::WIDTH;
         if whole {
-            columns::<S, C, R, AT_ONCE>(p, keys, values, y, i);
+            columns::<S, R, AT_ONCE>(p, keys, values, y, i);
         } else {
-            columns::<S, C, R, 1>(p, keys, values, y, i);
+            columns::<S, R, 1>(p, keys, values, y, i);
         }
         i += if whole { AT_ONCE * S::WIDTH } else { S::WIDTH };
     }
@@ -166,10 +163,10 @@ fn mix<S: Lanes, C: Elem, const R: usize>(p: &[f32], keys: usize, values: &[Rows
 
 /// The columns of `N` vectors from `i` on: their sums stay in registers while the values go by.
 #[inline(always)]
-fn columns<S: Lanes, C: Elem, const R: usize, const N: usize>(
+fn columns<S: Lanes, const R: usize, const N: usize>(
     p: &[f32],
     keys: usize,
-    values: &[Rows<'_, C>],
+    values: &[impl Run],
     y: &mut [f32],
     i: usize,
 ) {
@@ -178,11 +175,11 @@ fn columns<S: Lanes, C: Elem, const R: usize, const N: usize>(
         let mut sums = [[S::splat(0.0); N]; R];
         let (mut j, mut size) = (0, 0);
         for run in values {
-            size = run.cols;
-            for v in run.iter() {
+            size = run.size();
+            for v in (0..run.len()).map(|i| run.line(i)) {
                 let mut at = [S::splat(0.0); N];
                 for (n, at) in at.iter_mut().enumerate() {
-                    *at = get::<S, C>(v, i + n * S::WIDTH, S::WIDTH.min(size - i), 0.0);
+                    *at = v.at::<S>(i + n * S::WIDTH, S::WIDTH.min(size - i));
                 }
                 for (r, sums) in sums.iter_mut().enumerate() {
                     let p = S::splat(p[r * keys + j]);

@@ -11,6 +11,7 @@ mod composed;
 mod cpu;
 mod few;
 mod keys;
+mod lines;
 mod reference;
 
 pub use bias::{Bias, Disentangled, Sees};
@@ -19,6 +20,7 @@ pub use keys::{Keys, Pages};
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
+use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Segments, Tensor};
 
 /// What the scores are like; q, k and v come beside it.
@@ -47,15 +49,16 @@ impl Attention {
 }
 
 /// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
-pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<Tensor> {
+pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: &Attention) -> Result<Tensor> {
+    let (k, v) = (k.into(), v.into());
     let fits = match (q.dims(), k.dims()) {
         ([queries, heads, size], [keys, shared, of]) => {
             *shared > 0
                 && heads % shared == 0
                 && size == of
                 && v.dims() == k.dims()
-                && v.dtype() == k.dtype()
-                && (k.dtype() == q.dtype() || matches!(how.keys, Keys::Paged(_)))
+                && v.format() == k.format()
+                && (k.format() == CacheFormat::Float(q.dtype()) || matches!(how.keys, Keys::Paged(_)))
                 && *queries == how.queries.tokens()
                 && how.keys.within(*keys)
                 && how.queries.count() == how.keys.count()
@@ -70,7 +73,7 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<
             q.dtype(),
             k.dims(),
             v.dims(),
-            k.dtype(),
+            k.format(),
             how.queries.tokens(),
             how.queries.count(),
             how.keys.count()
@@ -88,13 +91,13 @@ pub fn attention(q: &Tensor, k: &Tensor, v: &Tensor, how: &Attention) -> Result<
         return Err(Error::call("attention", format!("scores capped at {:?}", how.cap)));
     }
     how.bias.check(q)?;
-    ladder::run(AttentionOp { q: q.clone(), k: k.clone(), v: v.clone(), how: how.clone() })
+    ladder::run(AttentionOp { q: q.clone(), k, v, how: how.clone() })
 }
 
 pub(crate) struct AttentionOp {
     q: Tensor,
-    k: Tensor,
-    v: Tensor,
+    k: Vectors,
+    v: Vectors,
     how: Attention,
 }
 
@@ -112,7 +115,10 @@ impl Op for AttentionOp {
     fn detail(&self) -> String {
         let (heads, shared) = (self.q.dims()[1], self.k.dims()[1]);
         let over = if heads == shared { String::new() } else { format!(" over {shared}") };
-        let keys = if matches!(self.how.keys, Keys::Paged(_)) { "paged" } else { "packed" };
+        let keys = match self.how.keys {
+            Keys::Paged(_) => format!("paged in {}", self.k.format()),
+            Keys::Packed(_) => "packed".into(),
+        };
         let cap = self.how.cap.map_or_else(String::new, |cap| format!(", capped at {cap}"));
         format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.how.sees, self.how.bias)
     }
@@ -129,7 +135,12 @@ impl Op for AttentionOp {
                 let plain = matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None));
                 let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.how.cap.is_some());
                 // Rows of a cache are looked up first, and repeated for the heads that share them.
-                let looked_up = if matches!(self.how.keys, Keys::Paged(_)) { 6 } else { 2 };
+                // In blocks there are three stages of their codes besides.
+                let looked_up = match (&self.how.keys, self.k.format()) {
+                    (Keys::Packed(_), _) => 2,
+                    (Keys::Paged(_), CacheFormat::Float(_)) => 6,
+                    (Keys::Paged(_), CacheFormat::Q8) => 9,
+                };
                 let terms = match &self.how.bias {
                     Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
                     _ => 0,
@@ -158,6 +169,6 @@ impl Op for AttentionOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
-        Ok(AttentionOp { q: to(&self.q)?, k: to(&self.k)?, v: to(&self.v)?, how })
+        Ok(AttentionOp { q: to(&self.q)?, k: self.k.map(to)?, v: self.v.map(to)?, how })
     }
 }

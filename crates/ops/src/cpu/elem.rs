@@ -135,7 +135,9 @@ macro_rules! with_elem {
                 type $t = half::f16;
                 $body
             }
-            $crate::DType::U32 => Err($crate::Error::call($op, "needs floats, not u32")),
+            other @ ($crate::DType::U32 | $crate::DType::U8) => {
+                Err($crate::Error::call($op, format!("needs floats, not {other}")))
+            }
         }
     };
 }

@@ -34,6 +34,7 @@ impl<'a> Reading<'a> {
             CpuStorage::BF16(_) => Ok(crate::DType::BF16),
             CpuStorage::F16(_) => Ok(crate::DType::F16),
             CpuStorage::U32(_) => Ok(crate::DType::U32),
+            CpuStorage::U8(_) => Ok(crate::DType::U8),
             _ => Err(Error::call("cpu kernel", "elements of no format of ours")),
         }
     }
@@ -114,7 +115,7 @@ impl<'a, T: Elem> Lines<'a, T> {
     }
 }
 
-impl<'a, T: Elem> Rows<'a, T> {
+impl<'a, T: Copy> Rows<'a, T> {
     pub(crate) fn iter(&self) -> impl Iterator<Item = &'a [T]> + use<'a, T> {
         let rows = *self;
         (0..rows.rows).map(move |i| rows.row(i))

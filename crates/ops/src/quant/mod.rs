@@ -23,7 +23,7 @@ pub(crate) use activations::Activations;
 pub use dequantize::dequantize;
 pub(crate) use packed::{Packed, STRETCH};
 pub(crate) use product::{Split, multiply};
-pub(crate) use quantize::quantize;
+pub(crate) use quantize::{q8_0_apart, quantize};
 
 use crate::{Error, Result};
 use std::fmt;

@@ -22,7 +22,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 
 /// Bytes of a matrix that are packed before what they were is let go of.
-pub(crate) const STRETCH: usize = 16 << 20;
+pub(crate) const STRETCH: usize = 4 << 20;
 
 /// The most elements of a block.
 const MAX_BLOCK: usize = 256;

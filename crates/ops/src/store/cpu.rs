@@ -1,74 +1,112 @@
 //! Row by row into the cache's own memory.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
-use super::StoreOp;
-use crate::cpu::elem::{Elem, get, put, vectors};
+use super::vectors::BLOCK;
+use super::{StoreOp, Vectors, within};
+use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::Reading;
 use crate::cpu::{Isa, Kernel, Lanes};
+use crate::quant::q8_0_apart;
 use crate::{Error, Result};
-use candle_core::{CpuStorage, InplaceOp2, Layout};
+use candle_core::{CpuStorage, InplaceOp1, Layout};
+use half::{bf16, f16};
 
 pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let cache = op.cache.candle()?;
     let rows = Reading::of(&op.rows)?;
     let rows = rows.slice::<u32>()?;
-    let (held, width) = (op.cache.dims()[0], op.cache.dims()[1] * op.cache.dims()[2]);
-    if let Some(row) = rows.iter().find(|row| **row as usize >= held) {
-        return Err(Error::call("store", format!("row {row} of a cache of {held}")));
-    }
-    cache.inplace_op2(op.x.candle()?, &Write { isa, rows, width, size: op.cache.dims()[2] })?;
-    Ok(cache.clone())
+    within(rows, op.cache.elements())?;
+    with_elem!("store", op.x.dtype(), T => {
+        let x = Reading::of(&op.x)?;
+        let x = Heads::<T>::of(&x, op.x.dims())?;
+        match &op.cache {
+            Vectors::Float(cache) => {
+                with_elem!("store", cache.dtype(), C => write(cache, rows, &|i, out: &mut [C]| {
+                    out.chunks_exact_mut(x.size).enumerate().for_each(|(h, out)| isa.run(Row { x: x.of_token(i, h), out }));
+                }))
+            }
+            Vectors::Q8 { codes, scales } => {
+                let mut d = vec![f16::ZERO; rows.len() * x.heads * x.size / BLOCK];
+                let mut codes_of = vec![0; rows.len() * x.heads * x.size];
+                let out = codes_of.chunks_exact_mut(x.size).zip(d.chunks_exact_mut(x.size / BLOCK));
+                for (i, (codes, scales)) in out.enumerate() {
+                    isa.run(Blocks { x: x.of_token(i / x.heads, i % x.heads), codes, scales });
+                }
+                write(scales, rows, &|i, out: &mut [f16]| out.copy_from_slice(&d[i * out.len()..][..out.len()]))?;
+                write(codes, rows, &|i, out: &mut [u8]| out.copy_from_slice(&codes_of[i * out.len()..][..out.len()]))
+            }
+        }
+    })
 }
 
-struct Write<'a> {
-    isa: Isa,
-    rows: &'a [u32],
-    /// Elements of a row, and of one of its heads.
-    width: usize,
+/// `[tokens, heads, size]` with elements of a head next to each other.
+struct Heads<'a, T> {
+    data: &'a [T],
+    token: usize,
+    head: usize,
+    heads: usize,
     size: usize,
 }
 
-impl InplaceOp2 for Write<'_> {
+impl<'a, T: Elem> Heads<'a, T> {
+    fn of(reading: &'a Reading<'_>, dims: &[usize]) -> Result<Self> {
+        match (dims, reading.strides()) {
+            // An axis of length one may carry any stride.
+            ([_, heads, size], [token, head, last]) if *last == 1 || *size == 1 => {
+                Ok(Heads { data: reading.onwards()?, token: *token, head: *head, heads: *heads, size: *size })
+            }
+            (_, other) => Err(Error::call("store", format!("rows with strides {other:?}"))),
+        }
+    }
+
+    fn of_token(&self, token: usize, head: usize) -> &'a [T] {
+        &self.data[token * self.token + head * self.head..][..self.size]
+    }
+}
+
+/// Fills the rows of `cache` that `rows` names, each by its place there.
+fn write<C: Held>(cache: &crate::Tensor, rows: &[u32], fill: &dyn Fn(usize, &mut [C])) -> Result<candle_core::Tensor> {
+    let width = cache.dims()[1..].iter().product();
+    let cache = cache.candle()?;
+    cache.inplace_op1(&Write { rows, width, fill })?;
+    Ok(cache.clone())
+}
+
+/// What a cache holds on the CPU.
+trait Held: Sized {
+    /// All of it, if it is of this type.
+    fn of(storage: &mut CpuStorage) -> Option<&mut [Self]>;
+}
+
+macro_rules! held {
+    ($($type:ty, $variant:ident);*) => {
+        $(impl Held for $type {
+            fn of(storage: &mut CpuStorage) -> Option<&mut [Self]> {
+                if let CpuStorage::$variant(held) = storage { Some(held) } else { None }
+            }
+        })*
+    };
+}
+held!(f32, F32; bf16, BF16; f16, F16; u8, U8);
+
+struct Write<'a, C> {
+    rows: &'a [u32],
+    /// Elements of a row.
+    width: usize,
+    fill: &'a dyn Fn(usize, &mut [C]),
+}
+
+impl<C: Held> InplaceOp1 for Write<'_, C> {
     fn name(&self) -> &'static str {
         "store"
     }
 
-    fn cpu_fwd(&self, cache: &mut CpuStorage, to: &Layout, x: &CpuStorage, from: &Layout) -> candle_core::Result<()> {
-        match x {
-            CpuStorage::F32(x) => self.write_from(cache, to, x, from),
-            CpuStorage::BF16(x) => self.write_from(cache, to, x, from),
-            CpuStorage::F16(x) => self.write_from(cache, to, x, from),
-            _ => candle_core::bail!("store: needs floats"),
-        }
-    }
-}
-
-impl Write<'_> {
-    fn write_from<T: Elem>(
-        &self,
-        cache: &mut CpuStorage,
-        to: &Layout,
-        x: &[T],
-        from: &Layout,
-    ) -> candle_core::Result<()> {
-        match cache {
-            CpuStorage::F32(cache) => self.copy(cache, to, x, from),
-            CpuStorage::BF16(cache) => self.copy(cache, to, x, from),
-            CpuStorage::F16(cache) => self.copy(cache, to, x, from),
-            _ => candle_core::bail!("store: a cache of floats"),
-        }
-    }
-
-    fn copy<T: Elem, C: Elem>(&self, cache: &mut [C], to: &Layout, x: &[T], from: &Layout) -> candle_core::Result<()> {
-        let ([token, head, 1], true) = (from.stride(), to.is_contiguous()) else {
-            candle_core::bail!("store: rows with strides {:?} into {:?}", from.stride(), to.stride());
+    fn cpu_fwd(&self, cache: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        let Some((start, _)) = layout.contiguous_offsets() else {
+            candle_core::bail!("store: into strides {:?}", layout.stride());
         };
+        let Some(cache) = C::of(cache) else { candle_core::bail!("store: a cache of other elements") };
         for (i, row) in self.rows.iter().enumerate() {
-            let out = &mut cache[to.start_offset() + *row as usize * self.width..][..self.width];
-            for (h, out) in out.chunks_exact_mut(self.size).enumerate() {
-                let x = &x[from.start_offset() + i * token + h * head..][..self.size];
-                self.isa.run(Row { x, out });
-            }
+            (self.fill)(i, &mut cache[start + *row as usize * self.width..][..self.width]);
         }
         Ok(())
     }
@@ -87,5 +125,34 @@ impl<T: Elem, C: Elem> Kernel for Row<'_, T, C> {
         vectors!(S, self.x.len(), |i, lanes| {
             put::<S, C>(self.out, i, lanes, get::<S, T>(self.x, i, lanes, 0.0));
         });
+    }
+}
+
+/// A head of a token as blocks.
+struct Blocks<'a, T> {
+    x: &'a [T],
+    codes: &'a mut [u8],
+    scales: &'a mut [f16],
+}
+
+impl<T: Elem> Kernel for Blocks<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let blocks = self.x.as_chunks::<BLOCK>().0.iter().zip(self.codes.chunks_exact_mut(BLOCK));
+        for ((x, codes), scale) in blocks.zip(self.scales) {
+            let mut wide = [0f32; BLOCK];
+            let mut sound = true;
+            for (wide, x) in wide.iter_mut().zip(x) {
+                *wide = x.wide();
+                sound &= wide.is_finite();
+            }
+            *scale = q8_0_apart(&wide, codes);
+            // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
+            if !sound {
+                *scale = f16::NAN;
+            }
+        }
     }
 }

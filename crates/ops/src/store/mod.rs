@@ -1,23 +1,27 @@
-//! cache[rowᵢ] = xᵢ        rounded to the cache's dtype
+//! cache[rowᵢ] = xᵢ        rounded to the cache's format
 //!
 //! The keys and values of tokens that were seen, kept in rows of tensors that are made once. Which row belongs to whom is decided
 //! elsewhere; here they are written, copied and lent out.
 
 mod cases;
 mod composed;
+mod copy;
 mod cpu;
+mod vectors;
 
 pub(crate) use cases::cases;
+pub(crate) use vectors::BLOCK;
+pub use vectors::{CacheFormat, Vectors};
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Error, Place, Result, Tensor};
+use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::sync::Arc;
 
 /// Keys and values of every layer, `[rows, heads, size]` each.
 #[derive(Clone, Debug)]
 pub struct Cache {
-    layers: Arc<[[Tensor; 2]]>,
+    layers: Arc<[[Vectors; 2]]>,
     rows: usize,
 }
 
@@ -33,21 +37,16 @@ pub struct CacheShape {
 }
 
 impl CacheShape {
-    /// Bytes a token in `dtype`, of all layers.
-    pub fn bytes(&self, dtype: DType) -> usize {
-        [2, self.layers, self.heads, self.size].into_iter().fold(dtype.size(), usize::saturating_mul)
+    /// Bytes a token in `format`, of all layers.
+    pub fn bytes(&self, format: CacheFormat) -> usize {
+        [2, self.layers, self.heads].into_iter().fold(format.bytes(self.size), usize::saturating_mul)
     }
 }
 
 impl Cache {
     /// Room for `rows` tokens, all zeros.
-    pub fn new(shape: CacheShape, rows: usize, dtype: DType, place: &Place) -> Result<Cache> {
-        let dims = [rows, shape.heads, shape.size];
-        let zeros = || {
-            Tensor::upload(&dims, dtype, place, || {
-                Ok(candle_core::Tensor::zeros(&dims, dtype.candle(), &candle_core::Device::Cpu)?)
-            })
-        };
+    pub fn new(shape: CacheShape, rows: usize, format: CacheFormat, place: &Place) -> Result<Cache> {
+        let zeros = || Vectors::zeros([rows, shape.heads, shape.size], format, place);
         let layers = (0..shape.layers).map(|_| Ok([zeros()?, zeros()?])).collect::<Result<Vec<_>>>()?;
         Ok(Cache { layers: layers.into(), rows })
     }
@@ -58,7 +57,7 @@ impl Cache {
     }
 
     /// Writes `k` and `v` `[tokens, heads, size]` of `layer` to `rows`, and lends all of the layer's.
-    pub fn write(&self, layer: usize, k: &Tensor, v: &Tensor, rows: &Tensor) -> Result<(Tensor, Tensor)> {
+    pub fn write(&self, layer: usize, k: &Tensor, v: &Tensor, rows: &Tensor) -> Result<(Vectors, Vectors)> {
         let [keys, values] = self.layer(layer)?;
         for (cache, x) in [(keys, k), (values, v)] {
             store(cache, x, rows)?;
@@ -67,7 +66,7 @@ impl Cache {
     }
 
     /// A layer's keys and values as they are.
-    pub fn layer(&self, layer: usize) -> Result<&[Tensor; 2]> {
+    pub fn layer(&self, layer: usize) -> Result<&[Vectors; 2]> {
         let kept = self.layers.len();
         self.layers.get(layer).ok_or_else(|| Error::call("store", format!("layer {layer} of a cache of {kept}")))
     }
@@ -75,21 +74,14 @@ impl Cache {
     /// Copies rows `from` to rows `to`, of every layer: a page that two sequences share and one goes on to write.
     pub fn copy(&self, from: &Tensor, to: &Tensor) -> Result<()> {
         for cache in self.layers.iter().flatten() {
-            let rows = crate::embed(&[(&flat(cache)?, from)])?;
-            store(cache, &rows.reshape(&[&from.dims()[..1], &cache.dims()[1..]].concat())?, to)?;
+            copy::ops(cache, from, to)?.try_for_each(ladder::run_in_place)?;
         }
         Ok(())
     }
 }
 
-/// `[rows, heads · size]`.
-fn flat(cache: &Tensor) -> Result<Tensor> {
-    let [rows, heads, size] = *cache.dims() else { return Err(Error::call("store", "a cache has three axes")) };
-    cache.reshape(&[rows, heads * size])
-}
-
 /// Writes row i of `x` to row `rows[i]` of `cache`. A row beyond the cache is an error on the CPU and must not be sent to a GPU.
-fn store(cache: &Tensor, x: &Tensor, rows: &Tensor) -> Result<()> {
+fn store(cache: &Vectors, x: &Tensor, rows: &Tensor) -> Result<()> {
     let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
     if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
         let what = format!("{:?} to rows {:?} of a cache {:?}", x.dims(), rows.dims(), cache.dims());
@@ -100,7 +92,7 @@ fn store(cache: &Tensor, x: &Tensor, rows: &Tensor) -> Result<()> {
 
 pub(crate) struct StoreOp {
     x: Tensor,
-    cache: Tensor,
+    cache: Vectors,
     rows: Tensor,
 }
 
@@ -112,17 +104,27 @@ impl Op for StoreOp {
     }
 
     fn out(&self) -> (Vec<usize>, DType) {
-        (self.cache.dims().to_vec(), self.cache.dtype())
+        (self.cache.dims().to_vec(), self.cache.elements().dtype())
     }
 
     fn detail(&self) -> String {
-        format!("{} heads of {}, in {}", self.x.dims()[1], self.x.dims()[2], self.cache.dtype())
+        format!("{} heads of {}, in {}", self.x.dims()[1], self.x.dims()[2], self.cache.format())
+    }
+
+    fn composable(&self, device: Device) -> Can {
+        composed::scatters(self.cache.elements().dtype(), device)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: the rows in the cache's dtype, and a row number an element.
         let n = self.x.dims().iter().product::<usize>();
-        if rung == Rung::Composed { n * (2 * self.cache.dtype().size() + 4) } else { 0 }
+        match (rung, self.cache.format()) {
+            // The rows in the cache's dtype, and a row number an element.
+            (Rung::Composed, CacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
+            // Four stages in f32, and the same.
+            (Rung::Composed, CacheFormat::Q8) => n * (4 * 4 + 2 + 4),
+            (_, CacheFormat::Q8) => n + n / BLOCK * DType::F16.size(),
+            _ => 0,
+        }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
@@ -134,11 +136,24 @@ impl Op for StoreOp {
     }
 
     fn movable(&self) -> Can {
-        Can::no("a copy of the cache would be written, and the cache not")
+        unmovable()
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(StoreOp { x: to(&self.x)?, cache: to(&self.cache)?, rows: to(&self.rows)? })
+        Ok(StoreOp { x: to(&self.x)?, cache: self.cache.map(to)?, rows: to(&self.rows)? })
+    }
+}
+
+fn unmovable() -> Can {
+    Can::no("a copy of the cache would be written, and the cache not")
+}
+
+/// Sees that every one of `rows` is one of the cache's.
+fn within(rows: &[u32], cache: &Tensor) -> Result<()> {
+    let held = cache.dims()[0];
+    match rows.iter().find(|row| **row as usize >= held) {
+        Some(row) => Err(Error::call("store", format!("row {row} of a cache of {held}"))),
+        None => Ok(()),
     }
 }
 
@@ -146,18 +161,64 @@ impl Op for StoreOp {
 mod tests {
     use super::*;
 
+    fn rows(rows: &[u32]) -> Tensor {
+        Tensor::from_u32(rows, &Place::cpu()).unwrap()
+    }
+
     #[test]
     fn pages_are_copied_in_every_layer_and_rows_beyond_the_cache_refused() {
         let place = Place::cpu();
-        let cache = Cache::new(CacheShape { layers: 2, heads: 1, size: 2 }, 4, DType::F16, &place).unwrap();
-        let x = |v: f32| Tensor::from_f32(&[v, v + 1.0], &[1, 1, 2], DType::F32, &place).unwrap();
-        let rows = |rows: &[u32]| Tensor::from_u32(rows, &place).unwrap();
-        for layer in 0..2 {
-            cache.write(layer, &x(layer as f32), &x(10.0), &rows(&[3])).unwrap();
+        for (format, rung) in CacheFormat::ALL.into_iter().flat_map(|f| [(f, Rung::Fused), (f, Rung::Composed)]) {
+            let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
+            let cache = Cache::new(CacheShape { layers: 2, heads: 1, size: 32 }, 4, format, &place).unwrap();
+            // Whole numbers of which the largest is 127 are kept as they are in every format.
+            let x = |v: f32| {
+                let values: Vec<f32> = (0..32).map(|i| if i == 0 { 127.0 } else { v - i as f32 }).collect();
+                (Tensor::from_f32(&values, &[1, 1, 32], DType::F32, &place).unwrap(), values)
+            };
+            for layer in 0..2 {
+                cache.write(layer, &x(layer as f32).0, &x(10.0).0, &rows(&[3])).unwrap();
+            }
+            cache.copy(&rows(&[3]), &rows(&[1])).unwrap();
+            for (layer, side, v) in [(1, 0, 1.0), (0, 1, 10.0)] {
+                let held = cache.layer(layer).unwrap()[side].to_f32().unwrap();
+                let empty = vec![0.0; 32];
+                assert_eq!(held, [empty.clone(), x(v).1, empty, x(v).1].concat(), "{format}, {rung}");
+            }
+            assert!(cache.layer(2).is_err());
+            if rung == Rung::Fused {
+                assert!(cache.write(0, &x(1.0).0, &x(1.0).0, &rows(&[4])).is_err());
+                assert!(cache.copy(&rows(&[4]), &rows(&[1])).is_err() && cache.copy(&rows(&[1]), &rows(&[4])).is_err());
+            }
+            assert!(cache.copy(&rows(&[1, 2]), &rows(&[1])).is_err());
         }
-        cache.copy(&rows(&[3]), &rows(&[1])).unwrap();
-        assert_eq!(cache.layer(1).unwrap()[0].to_f32().unwrap(), [0., 0., 1., 2., 0., 0., 1., 2.]);
-        assert_eq!(cache.layer(0).unwrap()[1].to_f32().unwrap(), [0., 0., 10., 11., 0., 0., 10., 11.]);
-        assert!(cache.write(0, &x(1.0), &x(1.0), &rows(&[4])).is_err() && cache.layer(2).is_err());
+    }
+
+    /// A model that is broken must not be taken for a sound one because its cache has no way to say so.
+    #[test]
+    fn what_is_no_number_stays_none_in_blocks() {
+        let place = Place::cpu();
+        for (rung, broken) in [Rung::Fused, Rung::Composed].into_iter().zip([f32::NAN, f32::INFINITY]) {
+            let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
+            let cache = Cache::new(CacheShape { layers: 1, heads: 1, size: 64 }, 1, CacheFormat::Q8, &place).unwrap();
+            let mut values = vec![1.0; 64];
+            values[40] = broken;
+            let x = Tensor::from_f32(&values, &[1, 1, 64], DType::F32, &place).unwrap();
+            let held = cache.write(0, &x, &x, &rows(&[0])).unwrap().0.to_f32().unwrap();
+            assert!(held[..32].iter().all(|v| (v - 1.0).abs() < 1e-3), "{rung}: {held:?}");
+            assert!(held[32..].iter().all(|v| v.is_nan()), "{rung}: {held:?}");
+        }
+    }
+
+    #[test]
+    fn a_cache_takes_the_bytes_that_were_counted() {
+        for format in CacheFormat::ALL {
+            let ladder = ladder::Ladder::new(ladder::Policy::default());
+            let _here = ladder.clone().enter();
+            let shape = CacheShape { layers: 3, heads: 2, size: 96 };
+            let _cache = Cache::new(shape, 5, format, &Place::cpu()).unwrap();
+            assert_eq!(ladder.ledger.live(), (5 * shape.bytes(format)) as u64, "{format}");
+        }
+        assert_eq!(CacheShape { layers: 3, heads: 2, size: 96 }.bytes(CacheFormat::Q8), 2 * 3 * 2 * 3 * 34);
     }
 }

@@ -4,7 +4,7 @@ use crate::app::App;
 use crate::error::Fault;
 use axum::extract::State;
 use axum::http::header::CONTENT_TYPE;
-use axum::response::IntoResponse;
+use axum::response::{IntoResponse, Response};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -15,8 +15,11 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 
 /// Whether every model is there.
 #[utoipa::path(get, path = "/health", responses((status = 200, description = "Every model is there")))]
-async fn health(State(app): State<Arc<App>>) -> Result<(), Fault> {
-    app.house.ready()
+async fn health(State(app): State<Arc<App>>) -> Result<Response, Fault> {
+    match &app.member {
+        Some(member) => Ok(member.health(&app)),
+        None => app.house.ready().map(IntoResponse::into_response),
+    }
 }
 
 /// The same.
@@ -28,5 +31,8 @@ async fn ping(State(app): State<Arc<App>>) -> Result<(), Fault> {
 /// What is counted, for Prometheus.
 #[utoipa::path(get, path = "/metrics", responses((status = 200, description = "Counters", body = String)))]
 async fn metrics(State(app): State<Arc<App>>) -> impl IntoResponse {
+    if let Some(member) = &app.member {
+        member.refresh(&app);
+    }
     ([(CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], app.metrics.text(&app))
 }

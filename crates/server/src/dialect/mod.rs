@@ -6,6 +6,7 @@ pub mod common;
 pub mod openai;
 pub mod pipeline;
 pub mod tei;
+pub mod worker;
 
 use crate::app::App;
 use crate::{layers, openapi};
@@ -16,6 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Every dialect on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
+    let worker = if app.member.is_some() { worker::routes() } else { OpenApiRouter::new() };
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
         .merge(admin::routes(app))
@@ -23,6 +25,7 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         .merge(openai::routes())
         .merge(pipeline::routes())
         .merge(tei::routes())
+        .merge(worker)
         .split_for_parts();
     let router: Router<Arc<App>> = routes.merge(openapi::routes(&openapi::finished(document)));
     let router = router

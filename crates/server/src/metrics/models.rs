@@ -56,8 +56,20 @@ pub(super) fn text(app: &App) -> String {
             text.line(&labels, calls);
         }
     }
+    encoders(&mut text, &loaded);
     language(&mut text, &loaded);
     text.text
+}
+
+/// What waits for all encoders together, under the names of text-embeddings-inference.
+fn encoders(text: &mut Text, loaded: &[&Shown]) {
+    let waiting = || loaded.iter().filter_map(|m| m.served.as_ref()).map(|s| s.task.loaded().waiting());
+    text.family("te_queue_size", "gauge", "Requests that are not all run");
+    text.line(&[], waiting().map(|w| w.requests).sum::<usize>());
+    text.family("te_batch_next_size", "gauge", "Texts of the last batch, of the model that had the most");
+    text.line(&[], waiting().map(|w| w.batch_sequences).max().unwrap_or(0));
+    text.family("te_batch_next_tokens", "gauge", "Their tokens");
+    text.line(&[], waiting().map(|w| w.batch_tokens).max().unwrap_or(0));
 }
 
 /// Of language models, under vLLM's names.

@@ -144,7 +144,7 @@ pub(crate) fn request(method: &str, path: &str, head: &[(&str, &str)], body: &st
     let head: String = head.iter().map(|(n, v)| format!("{n}: {v}\r\n")).collect();
     let length = body.len();
     format!(
-        "{method} {path} HTTP/1.1\r\nhost: test\r\nconnection: close\r\ncontent-length: {length}\r\n{head}\r\n{body}"
+        "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\ncontent-length: {length}\r\n{head}\r\n{body}"
     )
 }
 

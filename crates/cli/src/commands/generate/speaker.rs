@@ -16,7 +16,7 @@ use sconce_engine::{
 const PARALLEL: usize = 64;
 
 pub(super) enum Speaker {
-    Language(Llm),
+    Language(Box<Llm>),
     Seq2Seq(Seq2Seq),
 }
 
@@ -53,7 +53,7 @@ impl Speaker {
             not_beams(flags.wanted)?;
             let parallel = flags.parallel.unwrap_or(PARALLEL).min(answers.unwrap_or(usize::MAX));
             let room = flags.model.room.options(parallel);
-            return Ok(Speaker::Language(Llm::load_from(&files, &options, &room, report)?));
+            return Ok(Speaker::Language(Box::new(Llm::load_from(&files, &options, &room, report)?)));
         }
         understood(&flags.sampling, flags.wanted)?;
         if flags.model.room.context.is_some() {
@@ -67,7 +67,7 @@ impl Speaker {
             // Beams are followed together, however few answers are worked on; and the model's makers may advise some.
             sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.wanted.beams.unwrap_or(1) as usize),
             output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
-            cache_dtype: flags.model.room.kv_dtype,
+            cache_format: flags.model.room.kv_dtype,
             ..usual
         };
         Ok(Speaker::Seq2Seq(Seq2Seq::load_from(&files, &options, &room, report)?))
@@ -75,7 +75,7 @@ impl Speaker {
 
     pub(super) fn loaded(&self) -> &dyn Loaded {
         match self {
-            Speaker::Language(llm) => llm,
+            Speaker::Language(llm) => &**llm,
             Speaker::Seq2Seq(model) => model,
         }
     }

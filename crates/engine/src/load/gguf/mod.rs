@@ -124,7 +124,6 @@ impl Gguf {
     }
 
     /// The file, or the first part.
-    #[cfg(test)]
     pub(crate) fn path(&self) -> &Path {
         &self.files[0].0
     }
@@ -155,6 +154,11 @@ impl Gguf {
     pub(super) fn mapped(&self, name: &str) -> Option<(&Mmap, std::ops::Range<usize>)> {
         let source = self.index.named.get(name)?;
         Some((&self.files[source.part].1, source.bytes()))
+    }
+
+    /// Lets the system drop what was read of the files.
+    pub(crate) fn let_go(&self) {
+        self.files.iter().for_each(|(_, map)| super::checkpoint::let_go(map, &(0..map.len())));
     }
 
     /// Every name. A tensor that transformers' model has no name for keeps that of the file.

@@ -29,6 +29,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store_bf16(p: *mut bf16, v: Self::V);
     unsafe fn load_f16(p: *const f16) -> Self::V;
     unsafe fn store_f16(p: *mut f16, v: Self::V);
+    unsafe fn load_i8(p: *const i8) -> Self::V;
+    unsafe fn splat_f16(x: f16) -> Self::V;
 
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
@@ -96,6 +98,14 @@ impl Lanes for Scalar {
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
         (0..N).for_each(|i| unsafe { *p.add(i) = f16::from_f32(v[i]) });
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        Self::each(|i| unsafe { f32::from(*p.add(i)) })
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> Self::V {
+        [x.to_f32(); N]
     }
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {

@@ -54,6 +54,17 @@ impl Lanes for Neon {
         lanes.iter().enumerate().for_each(|(i, x)| unsafe { *p.add(i) = f16::from_f32(*x) });
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        unsafe {
+            let four = vcreate_s8(u64::from(p.cast::<u32>().read_unaligned()));
+            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
+        }
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> Self::V {
+        unsafe { vdupq_n_f32(x.to_f32()) }
+    }
+    #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         unsafe { vaddq_f32(a, b) }
     }

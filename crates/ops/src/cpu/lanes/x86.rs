@@ -58,6 +58,14 @@ impl Lanes for Avx2 {
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
     }
     #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> Self::V {
+        unsafe { _mm256_cvtph_ps(_mm_set1_epi16(x.to_bits() as i16)) }
+    }
+    #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
         unsafe { _mm256_add_ps(a, b) }
     }
@@ -175,6 +183,14 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn load_i8(p: *const i8) -> Self::V {
+        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn splat_f16(x: f16) -> Self::V {
+        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(x.to_bits() as i16)) }
     }
     #[inline(always)]
     unsafe fn add(a: Self::V, b: Self::V) -> Self::V {

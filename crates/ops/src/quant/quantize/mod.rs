@@ -5,6 +5,8 @@ mod fit;
 mod k;
 mod small;
 
+pub(crate) use small::q8_0_apart;
+
 use super::Quant;
 use crate::cpu::{Isa, Kernel, Lanes};
 use crate::{Error, Result};

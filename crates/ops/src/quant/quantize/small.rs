@@ -24,16 +24,23 @@ fn round_away(x: f32) -> f32 {
 
 #[inline(always)]
 pub(super) fn q8_0(x: &[f32; 32], block: &mut [u8]) {
+    let d = q8_0_apart(x, &mut block[2..]);
+    block[..2].copy_from_slice(&d.to_le_bytes());
+}
+
+/// The codes of a block to `codes`, and its scale.
+#[inline(always)]
+pub(crate) fn q8_0_apart(x: &[f32; 32], codes: &mut [u8]) -> f16 {
     let mut largest = 0f32;
     for x in x {
         largest = largest.max(x.abs());
     }
     let d = largest / 127.0;
     let inverse = inverse(d);
-    put_half(block, 0, d);
-    for (out, x) in block[2..].iter_mut().zip(x) {
+    for (out, x) in codes.iter_mut().zip(x) {
         *out = round_away(x * inverse) as i8 as u8;
     }
+    f16::from_f32(d)
 }
 
 /// Q4_0 and Q5_0: the element of largest size, with its sign, becomes the lowest code.

@@ -17,6 +17,7 @@ use sconce_api::tei::{
 use sconce_engine::{MultiEmbeddings, Prompt, SparseVector};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -178,17 +179,12 @@ pub(crate) async fn similarity_of(
 
 /// Whether a body compares a text with others.
 pub(crate) fn is_similarity(bytes: &[u8]) -> bool {
+    // A map, not a structure, which serde would read from a list as well.
     #[derive(Deserialize)]
     struct Body {
-        #[serde(rename = "inputs")]
-        _inputs: Inside,
+        inputs: HashMap<String, IgnoredAny>,
     }
-    #[derive(Deserialize)]
-    struct Inside {
-        #[serde(rename = "source_sentence")]
-        _source: IgnoredAny,
-    }
-    serde_json::from_slice::<Body>(bytes).is_ok()
+    serde_json::from_slice::<Body>(bytes).is_ok_and(|body| body.inputs.contains_key("source_sentence"))
 }
 
 fn dot(a: &[f32], b: &[f32]) -> f32 {

@@ -113,7 +113,7 @@ fn a_template_for_tools_is_used_for_chats_with_tools() {
     use crate::text::chat::{Message, Options};
     let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ bos_token }}tools");
     let writer = writer.str("tokenizer.chat_template.rag", "{{ another }}");
-    let gguf = open(&writer).unwrap();
+    let gguf = std::sync::Arc::new(open(&writer).unwrap());
     let words = crate::text::lm::Words::of_gguf(gguf.path(), &gguf).unwrap();
     let said = [Message::new("user", "x")];
     let text = |tools| words.template(tools).unwrap().render(&said, &Options::default()).unwrap();

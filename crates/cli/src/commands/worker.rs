@@ -1,0 +1,101 @@
+//! `sconce worker`: one model, for a pool.
+
+use crate::args::{How, Room};
+use crate::report::Report;
+use crate::{Failure, logs};
+use clap::Args;
+use sconce_api::worker::{Launch, PORT_TAKEN};
+use sconce_engine::LlmOptions;
+use sconce_server::{Config, Error, Listen, Membership, ModelSpec, Secret, Server, Stop};
+use std::io::ErrorKind;
+use std::process::ExitCode;
+
+/// Serve one model as a member of a pool, which starts it, watches it and sends it requests.
+///
+/// It answers /execute, /cancel and their kin beside everything that `sconce serve` answers. When its port is bound and the
+/// model has passed its self-check it says so to --callback-url, and that it is still there every 30 seconds. If the port is
+/// taken it exits with 98.
+#[derive(Args)]
+#[command(after_help = "Examples:\n  \
+    sconce worker --worker-id w-1 --model smollm --port 9301 --callback-url http://localhost:9999/dry-run\n  \
+    curl -N localhost:9301/execute -H 'content-type: application/json' \\\n    \
+    -d '{\"job_id\": \"j-1\", \"prompt\": \"The capital of France is\", \"max_tokens\": 16}'")]
+pub(crate) struct Worker {
+    #[command(flatten)]
+    launch: Launch,
+    /// A key that requests must show, and that is shown with callbacks. Better given by the environment, where a list of
+    /// processes does not show it.
+    #[arg(long, value_name = "KEY", env = Launch::KEY, hide_env_values = true)]
+    api_key: Option<String>,
+    /// Write the log as JSON.
+    #[arg(long, env = "JSON_OUTPUT")]
+    json_output: bool,
+}
+
+impl Worker {
+    pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
+        logs::start(self.json_output, report.is_quiet())?;
+        let url = &self.launch.callback_url;
+        if !url.starts_with("http://") {
+            return Err(format!("--callback-url {url}: it must begin with http://, and be on this host").into());
+        }
+        let (config, spec) = (self.config()?, self.spec()?);
+        let threads = config.max_concurrent.clamp(1, 4_096) + 16;
+        let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_all().build()?;
+        let served =
+            runtime.block_on(async { Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await });
+        match served {
+            Ok(()) => Ok(ExitCode::SUCCESS),
+            Err(e @ Error::Listen { .. }) if is_taken(&e) => {
+                report.error(&e.to_string());
+                Ok(ExitCode::from(PORT_TAKEN as u8))
+            }
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    fn config(&self) -> Result<Config, Failure> {
+        let key = self.api_key.as_deref().map(|key| Secret::new(key).ok_or("an empty --api-key would let nobody in"));
+        let mut config = Config {
+            listen: Listen::Tcp { host: self.launch.hostname.clone(), port: self.launch.port },
+            api_keys: key.transpose()?.into_iter().collect(),
+            worker: Some(Membership::new(self.launch.clone(), self.api_key.clone())),
+            ..Config::default()
+        };
+        if let Some(most) = self.launch.tuning.max_concurrent_requests {
+            config.max_concurrent = usize::try_from(most)?.max(1);
+        }
+        Ok(config)
+    }
+
+    fn spec(&self) -> Result<ModelSpec, Failure> {
+        let (launch, tuning) = (&self.launch, &self.launch.tuning);
+        let how = How {
+            device: launch.device().parse()?,
+            fallback: false,
+            dtype: tuning.dtype.as_deref().map(str::parse).transpose()?,
+            batch_tokens: tuning.batch_tokens.map(usize::try_from).transpose()?,
+            allow_host: tuning.allow_host,
+            rung: None,
+            isa: None,
+            offline: tuning.offline,
+        };
+        let room = Room {
+            context: tuning.context.map(usize::try_from).transpose()?,
+            kv_dtype: tuning.kv_dtype.as_deref().map(str::parse).transpose()?,
+        };
+        let mut spec = ModelSpec::new(&launch.model, how.language_options()?);
+        // A reference is one, whatever it looks like: names come with --served-model-name.
+        spec.reference.clone_from(&launch.model);
+        if let Some((first, more)) = launch.names.split_first() {
+            spec.aliases.push(std::mem::replace(&mut spec.id, first.clone()));
+            spec.aliases.extend_from_slice(more);
+        }
+        spec.llm = room.options(LlmOptions::default().sequences);
+        Ok(spec)
+    }
+}
+
+fn is_taken(e: &Error) -> bool {
+    matches!(e, Error::Listen { why, .. } if why.kind() == ErrorKind::AddrInUse)
+}

@@ -1,0 +1,337 @@
+//! A crowd at the door of `sconce serve`: many requests of all kinds at once, clients that leave in the middle, for a while.
+//!
+//! Nothing may be lost: every request that was taken is answered once, with what it would be answered alone. Nothing may be kept:
+//! memory is flat in the second half, and in the end no connection, request or page of the cache is anybody's. And whoever asks
+//! for its health is answered at once, however busy it is.
+//!
+//! The long run is `cargo test --release -p sconce-cli --test load -- --ignored --nocapture`.
+
+use serde_json::{Value, json};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+/// No answer takes longer, however long the queue.
+const PATIENCE: Duration = Duration::from_secs(150);
+
+struct Server {
+    child: Child,
+    address: String,
+}
+
+impl Server {
+    fn start() -> Server {
+        let args = ["serve", "-m", "minilm", "-m", "smollm", "--context", "512", "--port", "0"];
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
+            .args(args)
+            .env("RUST_LOG", "info")
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("a server");
+        let mut log = BufReader::new(child.stderr.take().expect("its log"));
+        let mut line = String::new();
+        let address = loop {
+            line.clear();
+            assert!(log.read_line(&mut line).expect("its log") > 0, "it ended before it listened");
+            if let Some(at) = line.find("127.0.0.1:") {
+                let rest = &line[at..];
+                break rest[..rest.find(|c: char| c != '.' && c != ':' && !c.is_ascii_digit()).unwrap_or(rest.len())]
+                    .to_string();
+            }
+        };
+        // A pipe that nobody reads would fill up and stop it.
+        std::thread::spawn(move || std::io::copy(&mut log, &mut std::io::sink()));
+        let server = Server { child, address };
+        let begun = Instant::now();
+        while server.get("/health").0 != 200 {
+            assert!(begun.elapsed() < Duration::from_secs(300), "it does not get ready");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        server
+    }
+
+    fn get(&self, path: &str) -> (u16, String) {
+        let mut stream = std::net::TcpStream::connect(&self.address).expect("a connection");
+        write!(stream, "GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").expect("a request");
+        let mut all = Vec::new();
+        stream.read_to_end(&mut all).expect("an answer");
+        let reply = Reply::of(&all).expect("an answer");
+        (reply.status, reply.body)
+    }
+
+    /// A number of /proc/PID/status, in KiB or as it is.
+    fn status(&self, key: &str) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).expect("its status");
+        let line = text.lines().find(|line| line.starts_with(key)).expect("a line");
+        line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number")
+    }
+
+    /// The sum of what a metric says.
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.get("/metrics").1;
+        let of = |line: &&str| line.starts_with(name) && line[name.len()..].starts_with(['{', ' ']);
+        text.lines().filter(of).filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+struct Reply {
+    status: u16,
+    head: String,
+    body: String,
+}
+
+impl Reply {
+    fn of(all: &[u8]) -> Option<Reply> {
+        let split = all.windows(4).position(|w| w == b"\r\n\r\n")?;
+        let head = String::from_utf8_lossy(&all[..split]).to_ascii_lowercase();
+        let status = head.split(' ').nth(1)?.parse().ok()?;
+        let mut body = &all[split + 4..];
+        let mut whole = Vec::new();
+        if head.contains("transfer-encoding: chunked") {
+            loop {
+                let line = body.windows(2).position(|w| w == b"\r\n")?;
+                let size = usize::from_str_radix(std::str::from_utf8(&body[..line]).ok()?, 16).ok()?;
+                whole.extend_from_slice(body.get(line + 2..line + 2 + size)?);
+                body = body.get(line + 4 + size..)?;
+                if size == 0 {
+                    break;
+                }
+            }
+        } else {
+            let length = head.lines().find_map(|l| l.strip_prefix("content-length: "))?.trim().parse::<usize>().ok()?;
+            whole.extend_from_slice(body.get(..length)?);
+        }
+        Some(Reply { status, head, body: String::from_utf8(whole).ok()? })
+    }
+}
+
+/// Something to ask, and what must come.
+#[derive(Clone)]
+struct Question {
+    path: &'static str,
+    body: Value,
+    read: fn(&str) -> Value,
+}
+
+impl Question {
+    fn all() -> Vec<Question> {
+        let mut all = Vec::new();
+        let numbers = |body: &str| serde_json::from_str::<Value>(body).expect("JSON");
+        let vectors = |body: &str| {
+            let all: Value = serde_json::from_str(body).expect("JSON");
+            all["data"].as_array().expect("vectors").iter().map(|one| one["embedding"].clone()).collect()
+        };
+        let said =
+            |body: &str| serde_json::from_str::<Value>(body).expect("JSON")["choices"][0]["message"]["content"].clone();
+        let streamed = |body: &str| {
+            assert!(body.trim_end().ends_with("data: [DONE]"), "a stream without its end: {body}");
+            let of = |line: &str| {
+                Some(
+                    serde_json::from_str::<Value>(line.strip_prefix("data: ")?).ok()?["choices"][0]["delta"]["content"]
+                        .as_str()?
+                        .to_string(),
+                )
+            };
+            Value::String(body.lines().filter_map(of).collect())
+        };
+        for i in 0..12 {
+            let words = ["river", "engine", "violin", "harbour", "winter", "bread"];
+            let text = |n: usize| format!("number {n} of the {}s by the {}", words[n % 6], words[(n / 6 + i) % 6]);
+            all.push(Question { path: "/embed", body: json!({"inputs": text(i)}), read: numbers });
+            let texts: Vec<String> = (0..3 * i + 1).map(text).collect();
+            all.push(Question {
+                path: "/v1/embeddings",
+                body: json!({"model": "minilm", "input": texts}),
+                read: vectors,
+            });
+            all.push(Question { path: "/tokenize", body: json!({"inputs": text(i)}), read: numbers });
+            let chat = |stream: bool| json!({"model": "smollm", "messages": [{"role": "user", "content": text(i)}], "max_tokens": 4 + i, "temperature": 0.7, "seed": i, "stream": stream});
+            all.push(Question { path: "/v1/chat/completions", body: chat(false), read: said });
+            all.push(Question { path: "/v1/chat/completions", body: chat(true), read: streamed });
+        }
+        all
+    }
+
+    fn bytes(&self) -> Vec<u8> {
+        let body = self.body.to_string();
+        let head = format!(
+            "POST {} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
+            self.path,
+            body.len()
+        );
+        [head.into_bytes(), body.into_bytes()].concat()
+    }
+
+    async fn ask(&self, address: &str) -> Result<Reply, String> {
+        let asked = async {
+            let mut stream = TcpStream::connect(address).await?;
+            stream.write_all(&self.bytes()).await?;
+            let mut all = Vec::new();
+            stream.read_to_end(&mut all).await?;
+            Ok::<_, std::io::Error>(all)
+        };
+        let all = tokio::time::timeout(PATIENCE, asked).await.map_err(|_| "no answer".to_string())?;
+        let all = all.map_err(|e| e.to_string())?;
+        Reply::of(&all).ok_or_else(|| format!("a torn answer: {}", String::from_utf8_lossy(&all)))
+    }
+
+    /// Asks, and leaves after a while.
+    async fn leave(&self, address: &str, after: Duration) {
+        if let Ok(mut stream) = TcpStream::connect(address).await {
+            let _ = stream.write_all(&self.bytes()).await;
+            tokio::time::sleep(after).await;
+        }
+    }
+}
+
+/// Numbers to the rounding of another batch, texts to the letter.
+fn alike(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Array(a), Value::Array(b)) => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| alike(a, b)),
+        (Value::Number(a), Value::Number(b)) => (a.as_f64().unwrap_or(0.0) - b.as_f64().unwrap_or(1.0)).abs() < 1e-5,
+        (a, b) => a == b,
+    }
+}
+
+#[derive(Default)]
+struct Seen {
+    outcomes: BTreeMap<String, u64>,
+    wrong: Vec<String>,
+}
+
+fn crowd(clients: usize, time: Duration) {
+    let server = Server::start();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let questions = Rc::new(Question::all());
+    let alone = |q: &Question| {
+        let reply = runtime.block_on(q.ask(&server.address)).expect("an answer");
+        assert_eq!(reply.status, 200, "{}: {}", q.path, reply.body);
+        (q.read)(&reply.body)
+    };
+    let expected: Rc<Vec<Value>> = Rc::new(questions.iter().map(alone).collect());
+
+    let over = Arc::new(AtomicBool::new(false));
+    let waits = Arc::new(Mutex::new(Vec::new()));
+    let prober = {
+        let (over, waits, address) = (over.clone(), waits.clone(), server.address.clone());
+        std::thread::spawn(move || {
+            let mut stream = std::net::TcpStream::connect(address).expect("a connection");
+            stream.set_nodelay(true).expect("no delay");
+            let mut answer = [0; 4096];
+            while !over.load(Ordering::Relaxed) {
+                let begun = Instant::now();
+                stream.write_all(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n").expect("a request");
+                let n = stream.read(&mut answer).expect("an answer");
+                assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
+                waits.lock().expect("waits").push(begun.elapsed());
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        })
+    };
+
+    let seen = Rc::new(RefCell::new(Seen::default()));
+    let mut memory = Vec::new();
+    let begun = Instant::now();
+    let local = tokio::task::LocalSet::new();
+    for client in 0..clients {
+        let (questions, expected, seen) = (questions.clone(), expected.clone(), seen.clone());
+        let address = server.address.clone();
+        local.spawn_local(async move {
+            let mut dice = client as u64 * 0x9e37_79b9 + 1;
+            let mut roll = move |n: u64| {
+                dice = dice.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                (dice >> 33) % n
+            };
+            while begun.elapsed() < time {
+                let i = roll(questions.len() as u64) as usize;
+                let q = &questions[i];
+                if roll(4) == 0 {
+                    q.leave(&address, Duration::from_millis(roll(400))).await;
+                    *seen.borrow_mut().outcomes.entry("left".into()).or_default() += 1;
+                    continue;
+                }
+                let outcome = match q.ask(&address).await {
+                    Err(why) => Err(format!("{}: {why}", q.path)),
+                    Ok(r) if r.status == 429 || r.status == 503 => {
+                        let told = r.head.contains("retry-after: ");
+                        tokio::time::sleep(Duration::from_millis(300 + roll(900))).await;
+                        if told { Ok("turned away, told when to come again") } else { Err("turned away".into()) }
+                    }
+                    Ok(r) if r.status != 200 => Err(format!("{}: {} {}", q.path, r.status, r.body)),
+                    Ok(r) if !alike(&(q.read)(&r.body), &expected[i]) => {
+                        Err(format!("{} {}: {} in company, {} alone", q.path, q.body, r.body, expected[i]))
+                    }
+                    Ok(_) => Ok("answered"),
+                };
+                let mut seen = seen.borrow_mut();
+                match outcome {
+                    Ok(what) => *seen.outcomes.entry(what.into()).or_default() += 1,
+                    Err(why) => seen.wrong.push(why),
+                }
+            }
+        });
+    }
+    runtime.block_on(local.run_until(async {
+        while begun.elapsed() < time {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            memory.push(server.status("VmRSS"));
+        }
+    }));
+    runtime.block_on(local);
+    over.store(true, Ordering::Relaxed);
+    prober.join().expect("every /health was answered");
+
+    let mut waits = waits.lock().expect("waits").clone();
+    waits.sort_unstable();
+    let p99 = waits[waits.len() * 99 / 100];
+    let half = &memory[memory.len() / 2..];
+    let (least, most) = (half.iter().min().expect("memory"), half.iter().max().expect("memory"));
+    let Seen { outcomes, wrong } = seen.take();
+    println!(
+        "{outcomes:?}; /health p50 {:?}, p99 {p99:?}, worst {:?} of {}",
+        waits[waits.len() / 2],
+        waits[waits.len() - 1],
+        waits.len()
+    );
+    println!("memory in the second half {least} to {most} KiB; after {:?}", begun.elapsed());
+    assert!(wrong.is_empty(), "{} went wrong, such as {}", wrong.len(), wrong[0]);
+    assert!(outcomes["answered"] > 0 && outcomes["left"] > 0);
+    assert!(p99 < Duration::from_millis(10), "/health took {p99:?}");
+    // At first caches fill.
+    assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
+    // What those who left asked for is dropped soon, and nothing of it stays.
+    let begun = Instant::now();
+    let busy = ["te_queue_size", "vllm:num_requests_running", "vllm:num_requests_waiting", "vllm:kv_cache_usage_perc"];
+    while busy.iter().any(|name| server.metric(name) > 0.0) {
+        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", busy.map(|name| (name, server.metric(name))));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    std::thread::sleep(Duration::from_millis(500));
+    let open = std::fs::read_dir(format!("/proc/{}/fd", server.child.id())).expect("its files").count();
+    assert!(open < 64, "{open} files are open");
+}
+
+#[test]
+fn a_crowd_is_served_and_leaves_nothing() {
+    crowd(200, Duration::from_secs(6));
+}
+
+#[test]
+#[ignore = "two minutes; run it by name"]
+fn a_thousand_for_two_minutes() {
+    crowd(1000, Duration::from_secs(120));
+}

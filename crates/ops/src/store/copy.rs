@@ -1,0 +1,113 @@
+//! cache[toᵢ] = cache[fromᵢ]        bit by bit, one after another
+
+use super::{Vectors, within};
+use crate::cpu::Isa;
+use crate::cpu::rows::Reading;
+use crate::ladder::{Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Tensor};
+use candle_core::{CpuStorage, InplaceOp1, Layout};
+
+/// One tensor of a cache, whose rows are copied within it.
+pub(super) struct CopyOp {
+    pub(super) cache: Tensor,
+    pub(super) from: Tensor,
+    pub(super) to: Tensor,
+}
+
+impl Op for CopyOp {
+    const NAME: &'static str = "store";
+
+    fn x(&self) -> &Tensor {
+        &self.cache
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (self.cache.dims().to_vec(), self.cache.dtype())
+    }
+
+    fn detail(&self) -> String {
+        format!("{} rows of {:?}, copied", self.from.dims()[0], &self.cache.dims()[1..])
+    }
+
+    fn composable(&self, device: Device) -> Can {
+        super::composed::scatters(self.cache.dtype(), device)
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        // Composed: the rows, and a row number an element.
+        let n = self.from.dims()[0] * self.cache.dims()[1..].iter().product::<usize>();
+        if rung == Rung::Composed { n * (self.cache.dtype().size() + 4) } else { 0 }
+    }
+
+    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
+        let (from, to) = (Reading::of(&self.from)?, Reading::of(&self.to)?);
+        let (from, to) = (from.slice::<u32>()?, to.slice::<u32>()?);
+        within(from, &self.cache)?;
+        within(to, &self.cache)?;
+        let width = self.cache.dims()[1..].iter().product();
+        let cache = self.cache.candle()?;
+        cache.inplace_op1(&Copy { from, to, width })?;
+        Ok(cache.clone())
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        let cache = self.cache.candle()?;
+        let rows = cache.index_select(self.from.candle()?, 0)?;
+        super::composed::scatter(cache, &rows, self.to.candle()?)
+    }
+
+    fn movable(&self) -> Can {
+        super::unmovable()
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(CopyOp { cache: to(&self.cache)?, from: to(&self.from)?, to: to(&self.to)? })
+    }
+}
+
+/// The calls that copy rows of `cache`.
+pub(super) fn ops<'a>(
+    cache: &'a Vectors,
+    from: &'a Tensor,
+    to: &'a Tensor,
+) -> Result<impl Iterator<Item = CopyOp> + 'a> {
+    if from.dims().len() != 1 || from.dims() != to.dims() || [from, to].iter().any(|rows| rows.dtype() != DType::U32) {
+        return Err(Error::call("store", format!("rows {:?} copied to {:?}", from.dims(), to.dims())));
+    }
+    Ok(cache.tensors().map(|cache| CopyOp { cache: cache.clone(), from: from.clone(), to: to.clone() }))
+}
+
+struct Copy<'a> {
+    from: &'a [u32],
+    to: &'a [u32],
+    width: usize,
+}
+
+impl Copy<'_> {
+    fn within<T: std::marker::Copy>(&self, cache: &mut [T]) {
+        for (from, to) in self.from.iter().zip(self.to) {
+            let from = *from as usize * self.width;
+            cache.copy_within(from..from + self.width, *to as usize * self.width);
+        }
+    }
+}
+
+impl InplaceOp1 for Copy<'_> {
+    fn name(&self) -> &'static str {
+        "store"
+    }
+
+    fn cpu_fwd(&self, cache: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
+        if !layout.is_contiguous() || layout.start_offset() != 0 {
+            candle_core::bail!("store: copies within a view");
+        }
+        match cache {
+            CpuStorage::F32(cache) => self.within(cache),
+            CpuStorage::BF16(cache) => self.within(cache),
+            CpuStorage::F16(cache) => self.within(cache),
+            CpuStorage::U8(cache) => self.within(cache),
+            _ => candle_core::bail!("store: a cache of floats or blocks"),
+        }
+        Ok(())
+    }
+}

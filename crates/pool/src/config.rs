@@ -1,0 +1,299 @@
+//! What a manager is told: its flags and the `pool.toml`.
+
+use crate::core::{Origin, Record, Spec, Timings};
+use sconce_api::pool::PORT;
+use sconce_api::worker::Tuning;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// A `pool.toml`, or one that says nothing.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PoolFile {
+    /// Where to listen; 127.0.0.1 unless told otherwise.
+    pub hostname: Option<String>,
+    /// The port; 9200 unless told otherwise.
+    pub port: Option<u16>,
+    /// The directory of the manager's own files.
+    pub state: Option<PathBuf>,
+    /// Ports of workers, `9300-9399`; any that are free unless told otherwise.
+    pub worker_ports: Option<String>,
+    /// Seconds from the start of a worker until it must be ready.
+    pub start_timeout: Option<u64>,
+    /// The most bytes of a request's body.
+    pub payload_limit: Option<usize>,
+    /// The command for a kind of device (`cpu`, `cuda`, `metal`); this one unless told otherwise.
+    #[serde(default)]
+    pub binaries: BTreeMap<String, PathBuf>,
+    /// What is to run.
+    #[serde(default, rename = "model")]
+    pub models: Vec<Declared>,
+}
+
+/// A model that is to run.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Declared {
+    /// Where it comes from.
+    pub model: String,
+    /// What requests call it; its reference unless told otherwise.
+    pub name: Option<String>,
+    /// `auto`, a kind (`cuda`), or a device (`cuda:0`).
+    #[serde(default = "auto")]
+    pub device: String,
+    /// How many workers.
+    #[serde(default = "one")]
+    pub replicas: usize,
+    /// How it is kept and run.
+    #[serde(default)]
+    pub flags: Tuning,
+}
+
+fn auto() -> String {
+    "auto".into()
+}
+
+fn one() -> usize {
+    1
+}
+
+/// What is wrong with what a manager was told.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("{}: {why}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why not.
+        why: std::io::Error,
+    },
+    /// The file says something that is not known.
+    #[error("{}: {what}", path.display())]
+    Wrong {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        what: String,
+    },
+}
+
+impl PoolFile {
+    /// Reads one. Paths of commands with a slash, and that of the state, are seen from the file.
+    pub fn read(path: &Path) -> Result<PoolFile, ConfigError> {
+        let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
+        let wrong = |what: String| ConfigError::Wrong { path: path.to_path_buf(), what };
+        let mut file: PoolFile = toml::from_str(&text).map_err(|e| wrong(e.to_string()))?;
+        let here = path.parent().unwrap_or(Path::new("."));
+        for binary in file.binaries.values_mut().filter(|b| b.components().count() > 1) {
+            *binary = here.join(&*binary);
+        }
+        file.state = file.state.map(|state| here.join(state));
+        if let Some(kind) = file.binaries.keys().find(|k| !["cpu", "cuda", "metal"].contains(&k.as_str())) {
+            return Err(wrong(format!("[binaries] names `{kind}`; the kinds of devices are cpu, cuda and metal")));
+        }
+        let mut seen: BTreeMap<&str, &str> = BTreeMap::new();
+        for m in &file.models {
+            let name = m.name.as_deref().unwrap_or(&m.model);
+            match seen.insert(name, &m.model) {
+                Some(other) if other != m.model => {
+                    return Err(wrong(format!("two models are called `{name}`: {other} and {}", m.model)));
+                }
+                _ => {}
+            }
+        }
+        file.ports().map_err(wrong)?;
+        Ok(file)
+    }
+
+    /// The ports that workers may have.
+    pub fn ports(&self) -> Result<Option<RangeInclusive<u16>>, String> {
+        let Some(text) = &self.worker_ports else { return Ok(None) };
+        let parsed = text.split_once('-').and_then(|(a, b)| Some((a.trim().parse().ok()?, b.trim().parse().ok()?)));
+        match parsed {
+            Some((first, last)) if first > 0 && first <= last => Ok(Some(first..=last)),
+            _ => Err(format!("worker_ports is `{text}`; two ports are wanted, as in `9300-9399`")),
+        }
+    }
+
+    /// Every worker that it declares.
+    pub fn specs(&self) -> Vec<Spec> {
+        let one = |m: &Declared| Spec {
+            name: m.name.clone().unwrap_or_else(|| m.model.clone()),
+            model: m.model.clone(),
+            device: m.device.clone(),
+            tuning: m.flags.clone(),
+            origin: Origin::Declared,
+        };
+        self.models.iter().flat_map(|m| std::iter::repeat_n(one(m), m.replicas)).collect()
+    }
+}
+
+/// All that a manager is told.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Where to listen.
+    pub hostname: String,
+    /// The port; 0 takes any that is free.
+    pub port: u16,
+    /// The directory of the manager's own files.
+    pub state: PathBuf,
+    /// Clients must know it, if there is one.
+    pub api_key: Option<String>,
+    /// Ports of workers.
+    pub ports: Option<RangeInclusive<u16>>,
+    /// The command for a kind of device.
+    pub binaries: BTreeMap<String, PathBuf>,
+    /// The command for the others.
+    pub binary: PathBuf,
+    /// The most bytes of a request's body.
+    pub payload_limit: usize,
+    /// What is to run.
+    pub specs: Vec<Spec>,
+    /// How long things may take.
+    pub timings: Timings,
+    /// How long a worker may take to answer a probe.
+    pub probe_timeout: Duration,
+    /// Whether workers go on when the manager is told to end.
+    pub keep_workers: bool,
+}
+
+impl Config {
+    /// What a file says, with `binary` as the command and `state` as the directory where it does not say.
+    pub fn new(file: PoolFile, binary: PathBuf, state: impl FnOnce(u16) -> PathBuf) -> Result<Config, String> {
+        let port = file.port.unwrap_or(PORT);
+        let mut timings = Timings::default();
+        if let Some(seconds) = file.start_timeout {
+            timings.start = Duration::from_secs(seconds);
+        }
+        Ok(Config {
+            hostname: file.hostname.clone().unwrap_or_else(|| "127.0.0.1".into()),
+            port,
+            state: file.state.clone().unwrap_or_else(|| state(port)),
+            api_key: None,
+            ports: file.ports()?,
+            binaries: file.binaries.clone(),
+            binary,
+            payload_limit: file.payload_limit.unwrap_or(2_000_000),
+            specs: file.specs(),
+            timings,
+            probe_timeout: Duration::from_secs(5),
+            keep_workers: false,
+        })
+    }
+
+    /// The command for a kind of device.
+    pub fn binary(&self, kind: &str) -> &Path {
+        self.binaries.get(kind).unwrap_or(&self.binary)
+    }
+}
+
+/// What to do with what an earlier manager left, and what is missing.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reconciled {
+    /// Go on with these.
+    pub(crate) keep: Vec<Record>,
+    /// These are not wanted any more.
+    pub(crate) stop: Vec<Record>,
+    /// These are missing.
+    pub(crate) start: Vec<Spec>,
+}
+
+/// Workers that were asked for stay; of those that were declared, as many as still are.
+pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
+    let mut missing = specs.to_vec();
+    let (mut keep, mut stop) = (Vec::new(), Vec::new());
+    for record in records {
+        match missing.iter().position(|s| *s == record.spec) {
+            _ if record.spec.origin == Origin::Asked => keep.push(record),
+            Some(at) => {
+                missing.remove(at);
+                keep.push(record);
+            }
+            None => stop.push(record),
+        }
+    }
+    Reconciled { keep, stop, start: missing }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::core::Leaving;
+
+    fn file(text: &str) -> Result<PoolFile, String> {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("pool.toml");
+        std::fs::write(&path, text).unwrap();
+        PoolFile::read(&path).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn a_file_declares_models_and_replicas() {
+        let text = r#"
+            port = 9300
+            start_timeout = 120
+            worker_ports = "9301-9310"
+            [binaries]
+            cuda = "sconce-cuda"
+            [[model]]
+            model = "smollm"
+            name = "chat"
+            device = "cuda"
+            replicas = 2
+            flags = { context = 4096, dtype = "q8_0" }
+            [[model]]
+            model = "minilm"
+        "#;
+        let config = Config::new(file(text).unwrap(), "sconce".into(), |_| "state".into()).unwrap();
+        assert_eq!((config.port, config.timings.start.as_secs(), config.ports.clone()), (9300, 120, Some(9301..=9310)));
+        assert_eq!(config.binary("cuda"), Path::new("sconce-cuda"));
+        assert_eq!(config.binary("cpu"), Path::new("sconce"));
+        let names: Vec<&str> = config.specs.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["chat", "chat", "minilm"]);
+        assert_eq!(config.specs[0].tuning.context, Some(4096));
+        assert_eq!((config.specs[2].device.as_str(), config.specs[2].origin), ("auto", Origin::Declared));
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused_by_name() {
+        assert!(file("prot = 1").unwrap_err().contains("prot"));
+        assert!(file("[[model]]\nmodel = 'a'\nreplica = 2").unwrap_err().contains("replica"));
+        assert!(file("[[model]]\nmodel = 'a'\nflags = { contxt = 2 }").unwrap_err().contains("contxt"));
+        assert!(file("[binaries]\nrocm = 'x'").unwrap_err().contains("rocm"));
+        assert!(file("worker_ports = '10-9'").unwrap_err().contains("10-9"));
+        let twice = "[[model]]\nmodel = 'a'\nname = 'x'\n[[model]]\nmodel = 'b'\nname = 'x'";
+        assert!(file(twice).unwrap_err().contains("called `x`"));
+    }
+
+    #[test]
+    fn what_was_declared_stays_as_far_as_it_still_is() {
+        let spec = |name: &str, origin| Spec {
+            name: name.into(),
+            model: name.into(),
+            device: "auto".into(),
+            tuning: Tuning::default(),
+            origin,
+        };
+        let record = |id: &str, spec: &Spec| Record {
+            id: id.into(),
+            spec: spec.clone(),
+            device: None,
+            planned: None,
+            process: None,
+            port: 0,
+            been_ready: false,
+            leaving: Leaving::No,
+            restarts: 0,
+        };
+        let (a, b, c) = (spec("a", Origin::Declared), spec("b", Origin::Declared), spec("c", Origin::Asked));
+        let left = vec![record("a1", &a), record("a2", &a), record("b1", &b), record("c1", &c)];
+        let done = reconcile(&[a.clone(), spec("d", Origin::Declared)], left.clone());
+        assert_eq!(done.keep, [left[0].clone(), left[3].clone()]);
+        assert_eq!(done.stop, [left[1].clone(), left[2].clone()]);
+        assert_eq!(done.start, [spec("d", Origin::Declared)]);
+    }
+}

@@ -1,0 +1,191 @@
+//! The manager's own paths.
+
+use super::metrics;
+use super::proxy::read;
+use super::words::{Dialect, answer, answer_with};
+use crate::client;
+use crate::core::{Origin, Outcome, Spec};
+use crate::manager::Manager;
+use axum::Json;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use futures_util::future::join_all;
+use sconce_api::pool::{self as api, Code, Failure};
+use sconce_api::worker::Callback;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// For a worker's page.
+const PAGE: Duration = Duration::from_secs(2);
+
+async fn body<T: DeserializeOwned>(pool: &Manager, body: Body) -> Result<T, Box<Response>> {
+    let failed =
+        |status, what: String| Box::new(answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status));
+    let bytes = read(pool, body).await.map_err(|(status, what)| failed(status, what))?;
+    serde_json::from_slice(&bytes)
+        .map_err(|e| failed(StatusCode::BAD_REQUEST, format!("the body is not what this path takes: {e}")))
+}
+
+pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::Everything> {
+    let everything = pool.core().everything(pool.now());
+    Json(api::Everything { disk_error: pool.keeper.trouble(), ..everything })
+}
+
+/// Starts a worker, and waits until it is ready or will not be.
+pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) -> Response {
+    let start: api::Start = match body(&pool, request.into_body()).await {
+        Ok(start) => start,
+        Err(response) => return *response,
+    };
+    let spec = Spec {
+        name: start.name.unwrap_or_else(|| start.model_ref.clone()),
+        model: start.model_ref,
+        device: start.device,
+        tuning: start.flags,
+        origin: Origin::Asked,
+    };
+    let mut changes = pool.changes();
+    let id = pool.start(spec);
+    loop {
+        let outcome = pool.core().outcome(&id);
+        match outcome {
+            Outcome::Ready(started) => return Json(*started).into_response(),
+            Outcome::Failed(why) => return answer(&why, Dialect::Pool),
+            Outcome::Pending => {}
+        }
+        if changes.changed().await.is_err() {
+            let failure = Failure::new(Code::WorkerStartFailed, "the manager is ending");
+            return answer(&failure, Dialect::Pool);
+        }
+    }
+}
+
+/// Stops a worker. It is told at once how it stands; `/v2/state` tells when it is gone.
+pub(crate) async fn stop(State(pool): State<Arc<Manager>>, request: Request) -> Response {
+    let api::Stop { worker_id } = match body(&pool, request.into_body()).await {
+        Ok(stop) => stop,
+        Err(response) => return *response,
+    };
+    let stopped = pool.decide(|core, now| match core.stop(&worker_id, now) {
+        Ok(actions) => (Ok(()), actions),
+        Err(why) => (Err(why), Vec::new()),
+    });
+    standing(&pool, worker_id, stopped)
+}
+
+pub(crate) async fn drain(State(pool): State<Arc<Manager>>, Path(id): Path<String>) -> Response {
+    let drained = pool.decide(|core, _| match core.drain(&id) {
+        Ok(actions) => (Ok(()), actions),
+        Err(why) => (Err(why), Vec::new()),
+    });
+    standing(&pool, id, drained)
+}
+
+fn standing(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>>) -> Response {
+    if let Err(why) = done {
+        return answer(&why, Dialect::Pool);
+    }
+    let worker = pool.core().worker(&worker_id, pool.now());
+    // Gone already: it had no process to wait for.
+    let (state, active) = worker.map_or((api::State::Draining, 0), |w| (w.state, w.active));
+    (StatusCode::ACCEPTED, Json(api::Stopping { worker_id, state, active })).into_response()
+}
+
+/// A worker says that it is ready, or that it is still there.
+pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) -> Response {
+    let (id, port) = match body(&pool, request.into_body()).await {
+        Ok(Callback::Called(called)) => {
+            let port = called.uri.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok());
+            (called.worker_id, port.unwrap_or(0))
+        }
+        Ok(Callback::Heartbeat(beat)) => (beat.worker.id, beat.worker.port),
+        Err(response) => return *response,
+    };
+    // A name alone does not make a worker: it must be where we told it to be. It may say so before we know it ourselves.
+    for _ in 0..50 {
+        let known = pool.core().worker(&id, pool.now());
+        match known {
+            Some(worker) if worker.pid.is_none() => tokio::time::sleep(Duration::from_millis(20)).await,
+            _ => break,
+        }
+    }
+    if pool.core().worker(&id, pool.now()).is_some() && !pool.core().listens(&id, port) {
+        let what = format!("the worker {id} was not given port {port}");
+        return answer(&Failure::new(Code::InvalidRequest, what), Dialect::Pool);
+    }
+    let called = pool.decide(|core, now| match core.called(&id, now) {
+        Ok(actions) => (Ok(!actions.is_empty()), actions),
+        Err(why) => (Err(why), Vec::new()),
+    });
+    match called {
+        Ok(news) => {
+            if news {
+                tracing::info!(worker = id, "ready");
+            }
+            Json(json!({"acknowledged": true})).into_response()
+        }
+        Err(why) => answer(&why, Dialect::Pool),
+    }
+}
+
+pub(crate) async fn capabilities(State(pool): State<Arc<Manager>>) -> Json<api::Capabilities> {
+    let one = |d: &crate::core::Device| api::Capable {
+        id: d.device.clone(),
+        name: d.description.clone(),
+        device_type: d.kind().into(),
+        vram_gb: (d.total_bytes as f64 / 1_073_741_824.0 * 100.0).round() / 100.0,
+        compute_capability: d.description.split_once("compute capability ").map(|(_, c)| c.trim().to_string()),
+    };
+    Json(api::Capabilities { devices: pool.core().found().iter().map(one).collect() })
+}
+
+/// Well if somebody can be asked.
+pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
+    let states = pool.core().states();
+    let able = states[&api::State::Ready] + states[&api::State::Busy];
+    let workers: serde_json::Map<String, Value> = states.iter().map(|(s, n)| (s.name().into(), json!(n))).collect();
+    let (status, word) =
+        if able > 0 { (StatusCode::OK, "healthy") } else { (StatusCode::SERVICE_UNAVAILABLE, "unhealthy") };
+    (status, Json(json!({"status": word, "workers": workers}))).into_response()
+}
+
+/// Pages of all workers that answer, side by side.
+async fn pages(pool: &Manager, path: &str, workers: Vec<(String, String, u16)>) -> Vec<(String, axum::body::Bytes)> {
+    let pages = workers.into_iter().map(|(id, _, port)| async move {
+        let page = client::get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE).await;
+        page.inspect_err(|why| tracing::debug!(worker = id, path, "{why}")).ok().map(|text| (id, text))
+    });
+    join_all(pages).await.into_iter().flatten().collect()
+}
+
+pub(crate) async fn metrics(State(pool): State<Arc<Manager>>) -> Response {
+    let (own, serving) = {
+        let core = pool.core();
+        let retries = pool.counts.retries.load(Ordering::Relaxed);
+        (metrics::own(&core, retries, pool.keeper.trouble().is_none()), core.serving())
+    };
+    let pages = pages(&pool, "/metrics", serving).await;
+    let texts: Vec<(String, String)> =
+        pages.into_iter().map(|(id, page)| (id, String::from_utf8_lossy(&page).into_owned())).collect();
+    ([(header::CONTENT_TYPE, "text/plain; version=0.0.4")], metrics::merged(&own, &texts)).into_response()
+}
+
+/// The models of all workers, each once.
+pub(crate) async fn models(State(pool): State<Arc<Manager>>) -> Json<Value> {
+    let mut serving = pool.core().serving();
+    serving.sort_by(|a, b| a.1.cmp(&b.1));
+    serving.dedup_by(|a, b| a.1 == b.1);
+    let mut data: Vec<Value> = Vec::new();
+    for (_, page) in pages(&pool, "/v1/models", serving).await {
+        let Ok(Value::Object(mut list)) = serde_json::from_slice(&page) else { continue };
+        if let Some(Value::Array(models)) = list.remove("data") {
+            data.extend(models);
+        }
+    }
+    Json(json!({"object": "list", "data": data}))
+}

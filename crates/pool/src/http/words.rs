@@ -1,0 +1,141 @@
+//! What goes wrong between a client and a worker, in the words of the dialect that the client speaks.
+
+use axum::Json;
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use sconce_api::openai::error::{ErrorBody, ErrorResponse};
+use sconce_api::pool::{Code, Failure};
+use sconce_api::{tei, worker};
+use serde_json::{Value, json};
+
+/// Whose shapes an answer has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    Tei,
+    OpenAi,
+    Cohere,
+    Worker,
+    Pool,
+}
+
+impl Dialect {
+    /// The one that a path belongs to.
+    pub(crate) fn of(path: &str) -> Dialect {
+        match path {
+            "/execute" | "/cancel" => Dialect::Worker,
+            "/v1/rerank" | "/v2/rerank" => Dialect::Cohere,
+            "/v1/capabilities" => Dialect::Pool,
+            p if p.starts_with("/v2/") => Dialect::Pool,
+            p if p.starts_with("/v1/") => Dialect::OpenAi,
+            _ => Dialect::Tei,
+        }
+    }
+
+    /// The body of an error.
+    pub(crate) fn body(self, failure: &Failure) -> Value {
+        let message = failure.message.clone();
+        match self {
+            Dialect::Pool => json!(failure),
+            Dialect::Cohere => json!({"message": message}),
+            Dialect::Tei => json!(tei::ErrorResponse { error: message, error_type: tei_type(failure.error_code) }),
+            Dialect::Worker => {
+                json!(worker::Failure {
+                    retriable: failure.retriable,
+                    ..worker::Failure::new(worker_code(failure.error_code), message)
+                })
+            }
+            Dialect::OpenAi => {
+                let (kind, code) = openai(failure.error_code);
+                let param = (failure.error_code == Code::ModelNotFound).then(|| "model".to_string());
+                json!(ErrorResponse {
+                    error: ErrorBody { message, kind: kind.into(), param, code: code.map(Into::into) }
+                })
+            }
+        }
+    }
+
+    /// What ends a stream that broke.
+    pub(crate) fn last_words(self, failure: &Failure) -> String {
+        match self {
+            Dialect::Worker => {
+                let mut event = self.body(failure);
+                event["type"] = "error".into();
+                format!("data: {event}\n\ndata: [DONE]\n\n")
+            }
+            _ => format!("data: {}\n\n", self.body(failure)),
+        }
+    }
+}
+
+fn tei_type(code: Code) -> tei::ErrorType {
+    match code {
+        Code::InvalidRequest => tei::ErrorType::Validation,
+        Code::Unauthorized => tei::ErrorType::Unauthorized,
+        Code::ModelNotFound | Code::WorkerNotFound => tei::ErrorType::NotFound,
+        Code::WorkerUnavailable | Code::InsufficientVram | Code::GpuUnavailable => tei::ErrorType::Unhealthy,
+        Code::WorkerFailed | Code::WorkerStartFailed | Code::WorkerStartTimeout => tei::ErrorType::Backend,
+    }
+}
+
+fn worker_code(code: Code) -> worker::Code {
+    match code {
+        Code::InvalidRequest | Code::ModelNotFound | Code::WorkerNotFound => worker::Code::InvalidRequest,
+        Code::Unauthorized => worker::Code::InvalidApiKey,
+        Code::InsufficientVram | Code::GpuUnavailable => worker::Code::InsufficientVram,
+        _ => worker::Code::WorkerUnhealthy,
+    }
+}
+
+fn openai(code: Code) -> (&'static str, Option<&'static str>) {
+    match code {
+        Code::Unauthorized => ("authentication_error", Some("invalid_api_key")),
+        Code::ModelNotFound => ("not_found_error", Some("model_not_found")),
+        Code::WorkerNotFound => ("not_found_error", None),
+        Code::InvalidRequest => ("invalid_request_error", None),
+        Code::WorkerUnavailable => ("service_unavailable_error", Some("model_loading")),
+        _ => ("server_error", None),
+    }
+}
+
+/// A failure as an answer.
+pub(crate) fn answer(failure: &Failure, dialect: Dialect) -> Response {
+    answer_with(failure, dialect, status_of(failure.error_code))
+}
+
+/// The same with a status of its own.
+pub(crate) fn answer_with(failure: &Failure, dialect: Dialect, status: StatusCode) -> Response {
+    let mut response = (status, Json(dialect.body(failure))).into_response();
+    if status == StatusCode::SERVICE_UNAVAILABLE || status == StatusCode::TOO_MANY_REQUESTS {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("2"));
+    }
+    if status == StatusCode::UNAUTHORIZED {
+        response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    response
+}
+
+fn status_of(code: Code) -> StatusCode {
+    StatusCode::from_u16(code.status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_dialect_has_its_own_words() {
+        let failure = Failure::new(Code::WorkerFailed, "it broke off");
+        assert_eq!(Dialect::of("/embed").body(&failure), json!({"error": "it broke off", "error_type": "Backend"}));
+        let openai = Dialect::of("/v1/chat/completions").body(&failure);
+        assert_eq!(
+            (&openai["error"]["message"], &openai["error"]["type"]),
+            (&json!("it broke off"), &json!("server_error"))
+        );
+        assert_eq!(Dialect::of("/v2/rerank").body(&failure), json!({"message": "it broke off"}));
+        assert_eq!(Dialect::of("/v2/state").body(&failure)["error_code"], "WORKER_FAILED");
+        let want = json!({"code": "WORKER_UNHEALTHY", "message": "it broke off", "retriable": true});
+        assert_eq!(Dialect::of("/execute").body(&failure), want);
+        let last = Dialect::Worker.last_words(&failure);
+        assert!(last.contains("\"type\":\"error\"") && last.ends_with("data: [DONE]\n\n"), "{last}");
+    }
+}

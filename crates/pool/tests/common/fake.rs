@@ -1,0 +1,197 @@
+//! The command, made of nothing. What it does depends on the name of the model:
+//! `slow` says a word every 30 ms, `crash` ends before it is ready, `mute` never says that it is, `port` finds its port taken twice,
+//! `huge` does not fit, `missing` is not there.
+
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header;
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use futures_util::StreamExt;
+use http_body_util::Full;
+use serde_json::{Value, json};
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+struct Fake {
+    id: String,
+    model: String,
+    key: String,
+    /// Streams that were dropped before their end.
+    dropped: AtomicU64,
+    cancelled: Mutex<HashSet<String>>,
+}
+
+/// What the wrapper runs.
+pub(crate) fn main() {
+    let Ok(text) = std::env::var("FAKE_ARGS") else { return };
+    let args: Vec<&str> = text.lines().collect();
+    let flag = |name: &str| args.iter().find_map(|a| a.strip_prefix(&format!("--{name}="))).map(String::from);
+    match args[0] {
+        "devices" => {
+            let gib = 1u64 << 30;
+            let cpu = json!({"device": "cpu", "description": "a fake", "free_bytes": 8 * gib, "total_bytes": 8 * gib, "best": true});
+            say(&json!({"devices": [cpu], "auto": "cpu"}));
+        }
+        "plan" => {
+            let model = args[args.len() - 1];
+            if model == "missing" {
+                eprintln!("error: there is no model missing");
+                std::process::exit(1);
+            }
+            let bytes = if model == "huge" { 100u64 << 30 } else { 1 << 20 };
+            say(&json!({"task": "generate", "weights_bytes": bytes, "cache_bytes": 0, "workspace_bytes": 0,
+                "runs": true, "verdict": "it will run"}));
+        }
+        "worker" => {
+            let (id, model) = (flag("worker-id").unwrap(), flag("model").unwrap());
+            match model.as_str() {
+                "crash" => {
+                    eprintln!("error: a made-up reason");
+                    std::process::exit(3);
+                }
+                "port" => {
+                    let mark = PathBuf::from(std::env::var("FAKE_DIR").unwrap()).join("tries");
+                    let tries = std::fs::read_to_string(&mark).unwrap_or_default();
+                    std::fs::write(&mark, format!("{tries}x")).unwrap();
+                    if tries.len() < 2 {
+                        std::process::exit(98);
+                    }
+                }
+                _ => {}
+            }
+            let port: u16 = flag("port").unwrap().parse().unwrap();
+            let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+            runtime.block_on(serve(id, model, port, flag("callback-url").unwrap()));
+        }
+        other => panic!("unknown command {other}"),
+    }
+}
+
+/// Where the wrapper put what the manager reads: the harness has the usual place for itself.
+fn say(value: &Value) {
+    use std::io::Write;
+    let mut out = std::fs::OpenOptions::new().write(true).open("/dev/fd/3").unwrap();
+    writeln!(out, "{value}").unwrap();
+    std::process::exit(0);
+}
+
+async fn serve(id: String, model: String, port: u16, callback: String) {
+    let key = std::env::var("SCONCE_API_KEY").unwrap();
+    let mute = model == "mute";
+    let fake = Arc::new(Fake {
+        id: id.clone(),
+        model: model.clone(),
+        key: key.clone(),
+        dropped: AtomicU64::new(0),
+        cancelled: Mutex::default(),
+    });
+    let router = Router::new()
+        .route("/health", get(health))
+        .route("/execute", post(execute))
+        .route("/cancel", post(cancel))
+        .route("/metrics", get(metrics))
+        .route("/v1/models", get(models))
+        .route("/v1/chat/completions", post(chat))
+        .with_state(fake);
+    let listener = match tokio::net::TcpListener::bind(("127.0.0.1", port)).await {
+        Ok(listener) => listener,
+        Err(_) => std::process::exit(98),
+    };
+    tokio::spawn(async move {
+        if mute {
+            return;
+        }
+        let body = json!({"worker_id": id, "vram_bytes": 1, "uri": format!("http://127.0.0.1:{port}"), "model_ref": model,
+            "capabilities": ["cpu"]});
+        let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
+        loop {
+            let request = axum::http::Request::post(&callback)
+                .header(header::AUTHORIZATION, format!("Bearer {key}"))
+                .body(Full::new(Bytes::from(body.to_string())))
+                .unwrap();
+            if client.request(request).await.is_ok_and(|r| r.status().is_success()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    });
+    axum::serve(listener, router).await.unwrap();
+}
+
+async fn health(State(fake): State<Arc<Fake>>) -> Json<Value> {
+    Json(json!({"status": "healthy", "worker_id": fake.id, "model": fake.model, "resident": true, "quant_kind": "f32",
+        "vram_bytes_used": 1, "tokenizer_kind": "none", "vocab_size": 1, "context_length": 1, "uptime_seconds": 1,
+        "device": "cpu", "backend": "cpu"}))
+}
+
+async fn models(State(fake): State<Arc<Fake>>) -> Json<Value> {
+    Json(json!({"object": "list", "data": [{"id": fake.model, "object": "model"}]}))
+}
+
+async fn metrics(State(fake): State<Arc<Fake>>) -> String {
+    format!(
+        "# HELP fake_dropped D\n# TYPE fake_dropped counter\nfake_dropped {}\n",
+        fake.dropped.load(Ordering::Relaxed)
+    )
+}
+
+async fn chat(State(fake): State<Arc<Fake>>, headers: axum::http::HeaderMap, Json(body): Json<Value>) -> Response {
+    if headers.get(header::AUTHORIZATION).is_none_or(|v| v != &format!("Bearer {}", fake.key)) {
+        return axum::http::StatusCode::UNAUTHORIZED.into_response();
+    }
+    Json(json!({"worker": fake.id, "model": body["model"]})).into_response()
+}
+
+async fn cancel(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> axum::http::StatusCode {
+    fake.cancelled.lock().unwrap().insert(body["job_id"].as_str().unwrap().into());
+    axum::http::StatusCode::ACCEPTED
+}
+
+/// Counts a stream that nobody waits for.
+struct Watch(Arc<Fake>, bool);
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        if !self.1 {
+            self.0.dropped.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}
+
+async fn execute(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> Response {
+    let words = if fake.model == "slow" { 200 } else { 3 };
+    let job = body["job_id"].as_str().unwrap_or_default().to_string();
+    let watch = Watch(fake.clone(), false);
+    let events = futures_util::stream::unfold((0u64, watch), move |(i, mut watch): (u64, Watch)| {
+        let (fake, job) = (fake.clone(), job.clone());
+        async move {
+            if i > words + 1 {
+                return None;
+            }
+            tokio::time::sleep(Duration::from_millis(if i == 0 { 0 } else { 30 })).await;
+            let cancelled = fake.cancelled.lock().unwrap().contains(&job);
+            let (event, next) = match i {
+                _ if cancelled => (end("CANCELLED"), words + 1),
+                0 => (json!({"type": "started", "job_id": job, "model": fake.model, "started_at": "now"}), 0),
+                n if n <= words => (json!({"type": "token", "t": "word ", "i": n - 1}), n),
+                _ => (end("MAX_TOKENS"), i),
+            };
+            let done = if event["type"] == "end" { "data: [DONE]\n\n" } else { "" };
+            if !done.is_empty() {
+                watch.1 = true;
+            }
+            Some((Ok::<_, std::convert::Infallible>(format!("data: {event}\n\n{done}")), (next + 1, watch)))
+        }
+    });
+    let body = Body::from_stream(events.boxed());
+    ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+fn end(reason: &str) -> Value {
+    json!({"type": "end", "tokens_out": 1, "decode_time_ms": 1, "stop_reason": reason})
+}

@@ -1,0 +1,338 @@
+//! What goes wrong on a host, and what the rest of the house does meanwhile. Workers are processes, but made of nothing.
+#![cfg(unix)]
+
+mod common;
+
+use axum::http::{Method, StatusCode};
+use common::{House, KEY, Running, Stream, ask, lives, signal};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+/// Not a test: what the wrapper of the command runs.
+#[test]
+#[ignore = "the fake worker"]
+fn fake() {
+    common::fake::main();
+}
+
+fn named(all: &[Value], id: &str) -> Value {
+    all.iter().find(|w| w["id"] == id).unwrap_or_else(|| panic!("no {id}")).clone()
+}
+
+#[test]
+fn workers_start_serve_and_stop() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nname = 'chat'\nreplicas = 2");
+    let workers = pool.ready(2);
+    assert!(workers.iter().all(|w| w["model"] == "chat" && w["device"] == "cpu" && w["task"] == "generate"));
+    // Alike beginnings go to the same worker; others take turns.
+    let who = |text: &str| pool.chat("chat", text).1["worker"].as_str().unwrap().to_string();
+    let first = who("one");
+    assert!((0..5).all(|_| who("one") == first));
+    assert_ne!(who("another"), first);
+    // By the reference too; and what is not there is said so in the dialect's words.
+    assert_eq!(pool.chat("ok", "one").0, StatusCode::OK);
+    let (status, body) = pool.chat("gpt", "one");
+    assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
+    assert_eq!(pool.get("/v1/models")["data"].as_array().unwrap().len(), 1);
+    assert_eq!(pool.get("/v1/capabilities")["devices"][0]["vram_gb"], 8.0);
+    let metrics = pool.get("/metrics");
+    let text = metrics.as_str().unwrap();
+    assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
+    assert!(text.contains(&format!("fake_dropped{{worker=\"{first}\"}} 0")), "{text}");
+    // Drained, it gets no more.
+    let (status, _) = pool.post(&format!("/v2/workers/{first}/drain"), json!({}));
+    assert_eq!(status, StatusCode::ACCEPTED);
+    assert_ne!(who("one"), first);
+    let pid = pool.worker(&first).unwrap()["pid"].as_u64().unwrap();
+    let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
+    assert_eq!(status, StatusCode::ACCEPTED);
+    pool.wait("it to be gone", |p| p.worker(&first).is_none().then_some(()));
+    assert!(!lives(pid));
+    let (status, body) = pool.post("/v2/workers/stop", json!({"worker_id": first}));
+    assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")));
+    // Another, asked for.
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "device": "cpu", "name": "chat"}));
+    assert_eq!((status, &body["state"]), (StatusCode::OK, &json!("ready")), "{body}");
+}
+
+#[test]
+fn a_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'slow'\nreplicas = 2");
+    pool.ready(2);
+    let mut first = pool.execute("slow", "a");
+    let mut second = pool.execute("slow", "b");
+    first.until("\"i\":3");
+    second.until("\"i\":3");
+    assert_ne!(first.worker(), second.worker(), "the idler one");
+    let victim = first.worker();
+    signal(&pool.worker(&victim).unwrap(), "KILL");
+    let text = first.rest();
+    let events: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
+    let [.., error, done] = &events[..] else { panic!("{text}") };
+    let error: Value = serde_json::from_str(error).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert_eq!(
+        (&error["type"], &error["code"], &error["retriable"]),
+        (&json!("error"), &json!("WORKER_UNHEALTHY"), &json!(true))
+    );
+    assert_eq!(*done, "[DONE]");
+    assert!(events.iter().all(|e| *e == "[DONE]" || serde_json::from_str::<Value>(e).is_ok()), "no half of an event");
+    // The other goes on to its end, and the first comes back.
+    let text = second.rest();
+    assert!(text.contains("MAX_TOKENS") && text.contains("\"i\":199"), "{text}");
+    let back = pool.wait("it to come back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
+    assert_eq!(back["restarts"], 1);
+    assert!(back["why"].as_str().unwrap().contains("signal 9"), "{back}");
+}
+
+#[test]
+fn a_worker_that_hangs_is_found_out_and_its_requests_go_elsewhere() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    pool.ready(2);
+    let hung = pool.chat("ok", "a beginning").1["worker"].as_str().unwrap().to_string();
+    let before = pool.worker(&hung).unwrap();
+    signal(&before, "STOP");
+    // It would go to the one that hangs, whose port still takes connections; nothing of an answer came, so another has it.
+    let (status, body) = pool.chat("ok", "a beginning");
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_ne!(body["worker"], json!(hung));
+    let after =
+        pool.wait("it to be replaced", |p| p.worker(&hung).filter(|w| w["state"] == "ready" && w["restarts"] == 1));
+    assert_ne!(after["pid"], before["pid"]);
+    assert!(after["why"].as_str().unwrap().contains("missed 3 probes"), "{after}");
+    assert!(!lives(before["pid"].as_u64().unwrap()));
+}
+
+#[test]
+fn what_cannot_be_started_is_told_and_the_others_serve() {
+    let house = House::new();
+    let mut config = house.config("[[model]]\nmodel = 'ok'\n[[model]]\nmodel = 'crash'");
+    config.timings.start = Duration::from_secs(3);
+    let pool = Running::new(config);
+    pool.ready(1);
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+    let crashed = pool.wait("it to have failed", |p| {
+        p.workers().into_iter().find(|w| w["model"] == "crash" && w["state"] == "failed")
+    });
+    assert_eq!(crashed["exit_code"], 3);
+    assert!(crashed["why"].as_str().unwrap().contains("a made-up reason"), "{crashed}");
+    let (status, body) = pool.chat("crash", "hi");
+    assert_eq!(status, StatusCode::SERVICE_UNAVAILABLE, "{body}");
+    let refused = |start: Value| {
+        let (status, body) = pool.post("/v2/workers/start", start);
+        (status.as_u16(), body["error_code"].as_str().unwrap_or_default().to_string(), body)
+    };
+    for (start, want, code) in [
+        (json!({"model_ref": "crash"}), 500, "WORKER_START_FAILED"),
+        (json!({"model_ref": "mute"}), 504, "WORKER_START_TIMEOUT"),
+        (json!({"model_ref": "huge"}), 503, "INSUFFICIENT_VRAM"),
+        (json!({"model_ref": "missing"}), 404, "MODEL_NOT_FOUND"),
+        (json!({"model_ref": "ok", "device": "cuda:0"}), 409, "GPU_UNAVAILABLE"),
+        (json!({"modelref": "ok"}), 400, "INVALID_REQUEST"),
+    ] {
+        let (status, told, body) = refused(start);
+        assert_eq!((status, told.as_str()), (want, code), "{body}");
+        assert!(body["retriable"].is_boolean() && body["details"].is_object(), "{body}");
+    }
+    assert!(pool.workers().iter().all(|w| w["model"] != "mute"), "it was killed and is no more");
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+}
+
+#[test]
+fn a_taken_port_is_another_port() {
+    let house = House::new();
+    let pool = house.run("");
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "port"}));
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(std::fs::read_to_string(house.path("tries")).unwrap(), "xxx");
+    drop(pool);
+    // Of two ports one is somebody else's.
+    let house = House::new();
+    let (mine, theirs) = loop {
+        let mine = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = mine.local_addr().unwrap().port();
+        if port < u16::MAX && TcpListener::bind(("127.0.0.1", port + 1)).is_ok() {
+            break (mine, port + 1);
+        }
+    };
+    let port = mine.local_addr().unwrap().port();
+    let pool = house.run(&format!("worker_ports = '{port}-{theirs}'\n[[model]]\nmodel = 'ok'"));
+    assert_eq!(pool.ready(1)[0]["uri"], format!("http://127.0.0.1:{theirs}"));
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok"}));
+    assert_eq!((status, &body["error_code"]), (StatusCode::INTERNAL_SERVER_ERROR, &json!("WORKER_START_FAILED")));
+    assert!(body["message"].as_str().unwrap().contains("worker_ports"), "{body}");
+}
+
+#[test]
+fn a_disk_that_refuses_is_told_of_and_serving_goes_on() {
+    let house = House::new();
+    std::fs::create_dir_all(house.path("state/state.json.new")).unwrap();
+    let pool = house.run("[[model]]\nmodel = 'ok'");
+    pool.ready(1);
+    let state = pool.get("/v2/state");
+    assert!(state["disk_error"].as_str().unwrap().contains("state.json"), "{state}");
+    assert!(pool.get("/metrics").as_str().unwrap().contains("pool_mgr_state_saved 0"));
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+    assert_eq!(pool.post("/v2/workers/start", json!({"model_ref": "ok"})).0, StatusCode::OK);
+    std::fs::remove_dir(house.path("state/state.json.new")).unwrap();
+    pool.wait("the disk to be well", |p| p.get("/v2/state")["disk_error"].is_null().then_some(()));
+    let kept = std::fs::read_to_string(house.path("state/state.json")).unwrap();
+    assert_eq!(serde_json::from_str::<Value>(&kept).unwrap()["workers"].as_array().unwrap().len(), 2);
+}
+
+#[test]
+fn a_manager_that_comes_back_under_load_has_all_its_workers() {
+    let house = House::new();
+    let toml = "[[model]]\nmodel = 'ok'\nreplicas = 2";
+    let pool = house.run(toml);
+    pool.ready(2);
+    let (status, started) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "name": "asked"}));
+    assert_eq!(status, StatusCode::OK);
+    let pids = |all: &[Value]| -> Vec<(String, u64)> {
+        all.iter().map(|w| (w["id"].as_str().unwrap().into(), w["pid"].as_u64().unwrap_or(0))).collect()
+    };
+    let before = pids(&pool.workers());
+    let address = pool.address;
+    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let load: Vec<_> = (0..4)
+        .map(|n| {
+            std::thread::spawn(move || {
+                let body = json!({"model": "ok", "messages": [{"role": "user", "content": format!("{n}")}]});
+                let (mut well, mut wrong) = (0, Vec::new());
+                for _ in 0..400 {
+                    match ask(address, Method::POST, "/v1/chat/completions", Some(body.clone())) {
+                        Ok((StatusCode::OK, _)) => well += 1,
+                        Ok((StatusCode::SERVICE_UNAVAILABLE, _)) | Err(_) => {}
+                        Ok(other) => wrong.push(other),
+                    }
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                (well, wrong)
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(300));
+    let config = pool.crash();
+    assert!(before.iter().all(|(_, pid)| lives(*pid)), "they outlive it");
+    std::thread::sleep(Duration::from_millis(200));
+    let pool = Running::new(config);
+    let all = pool.ready(3);
+    assert_eq!(pids(&all), before, "the same processes");
+    assert!(all.iter().all(|w| w["restarts"] == 0));
+    assert_eq!(named(&all, started["worker_id"].as_str().unwrap())["model"], "asked");
+    drop((end, ended));
+    for thread in load {
+        let (well, wrong) = thread.join().unwrap();
+        assert!(wrong.is_empty(), "{wrong:?}");
+        assert!(well > 50, "{well}");
+    }
+    // And one that died while nobody watched is started again.
+    let victim = all[0]["id"].as_str().unwrap().to_string();
+    let config = pool.crash();
+    signal(&all[0], "KILL");
+    let pool = Running::new(config);
+    let back = pool.wait("it to be back", |p| p.worker(&victim).filter(|w| w["state"] == "ready"));
+    assert_ne!(back["pid"], all[0]["pid"]);
+    // An adopted one that dies is noticed too.
+    let other = pool.workers().into_iter().find(|w| w["id"] != victim).unwrap();
+    signal(&other, "KILL");
+    let id = other["id"].as_str().unwrap();
+    pool.wait("the other to be back", |p| p.worker(id).filter(|w| w["state"] == "ready" && w["pid"] != other["pid"]));
+}
+
+#[test]
+fn what_is_not_declared_any_more_is_stopped() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    pool.ready(2);
+    let pids: Vec<u64> = pool.workers().iter().map(|w| w["pid"].as_u64().unwrap()).collect();
+    pool.crash();
+    let pool = house.run("[[model]]\nmodel = 'ok'");
+    pool.wait("one to be left", |p| (p.workers().len() == 1).then_some(()));
+    assert_eq!(pids.iter().filter(|pid| lives(**pid)).count(), 1);
+}
+
+#[test]
+fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'slow'");
+    pool.ready(1);
+    let mut gone = pool.execute("slow", "a");
+    gone.until("\"i\":1");
+    assert_eq!(pool.workers()[0]["active"], 1);
+    assert_eq!(pool.workers()[0]["state"], "busy");
+    drop(gone);
+    pool.wait("the worker to know", |p| p.get("/metrics").as_str().unwrap().contains("} 1\n").then_some(()));
+    let dropped =
+        pool.get("/metrics").as_str().unwrap().lines().any(|l| l.starts_with("fake_dropped{") && l.ends_with(" 1"));
+    assert!(dropped);
+    pool.wait("it to be ready", |p| (p.workers()[0]["active"] == 0).then_some(()));
+    // One byte at a time, and others in between.
+    let mut slow = pool.execute("slow", "b");
+    let mut byte = [0];
+    for _ in 0..20 {
+        slow.socket.read_exact(&mut byte).unwrap();
+        std::thread::sleep(Duration::from_millis(10));
+        assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
+    }
+    // Cancelled by its name, through the manager.
+    let (status, _) = pool.post("/cancel", json!({"job_id": "b"}));
+    assert_eq!(status, StatusCode::ACCEPTED);
+    let text = slow.rest();
+    assert!(text.contains("CANCELLED") && !text.contains("\"i\":199"), "{text}");
+    assert_eq!(pool.post("/cancel", json!({"job_id": "nobody's"})).0, StatusCode::ACCEPTED);
+}
+
+#[test]
+fn odd_requests_are_refused_and_nothing_else_happens() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'");
+    pool.ready(1);
+    for garbage in [
+        &b"\0\xff\xfe garbage\r\n\r\n"[..],
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"POST /execute HTTP/1.1\r\ncontent-length: x\r\n\r\n",
+    ] {
+        let mut socket = TcpStream::connect(pool.address).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        socket.write_all(garbage).unwrap();
+        let mut answer = Vec::new();
+        let _ = socket.read_to_end(&mut answer);
+        let text = String::from_utf8_lossy(&answer);
+        assert!(text.is_empty() || text.starts_with("HTTP/1.1 4"), "{text}");
+    }
+    // Too large, by its own account and by what comes.
+    let big = json!({"model": "ok", "messages": [{"role": "user", "content": "x".repeat(3_000_000)}]});
+    let told = Stream::open(pool.address, "/v1/chat/completions", &big).rest();
+    assert!(told.starts_with("HTTP/1.1 413"), "{}", &told[..told.len().min(200)]);
+    // Deep, it is nothing to the manager, and the worker's to refuse.
+    let mut socket = TcpStream::connect(pool.address).unwrap();
+    let deep = "[".repeat(500_000);
+    let head = format!(
+        "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        deep.len()
+    );
+    socket.write_all((head + &deep).as_bytes()).unwrap();
+    let mut answer = String::new();
+    let _ = socket.read_to_string(&mut answer);
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    // Without the key; with a worker's callback that is none.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let stranger = sconce_pool::Asker { url: format!("http://{}", pool.address), key: None };
+    let status = |path: &str| runtime.block_on(stranger.ask(Method::GET, path, None)).unwrap().0;
+    assert_eq!(
+        (status("/v2/state"), status("/v1/models"), status("/health")),
+        (StatusCode::UNAUTHORIZED, StatusCode::UNAUTHORIZED, StatusCode::OK)
+    );
+    let called =
+        json!({"worker_id": "ok-1", "vram_bytes": 1, "uri": "http://evil:1", "model_ref": "ok", "capabilities": []});
+    let (status, _) = pool.post("/v2/internal/workers/ready", called);
+    assert_eq!(status, StatusCode::UNAUTHORIZED, "the clients' key is not the workers'");
+    assert_eq!(pool.ask(Method::DELETE, "/v2/state", None).0, StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(pool.ask(Method::GET, "/nothing", None).0, StatusCode::NOT_FOUND);
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+}

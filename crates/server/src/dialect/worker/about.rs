@@ -1,0 +1,165 @@
+//! What a worker says of itself: `/health`, and its part of `/metrics`.
+
+use super::{Member, standing};
+use crate::app::App;
+use crate::error::FaultKind;
+use crate::served::Served;
+use axum::Json;
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
+use sconce_api::worker::{Capabilities, Health};
+use sconce_engine::source::Files;
+use serde::Deserialize;
+use std::fs::File;
+use std::io::BufReader;
+use std::time::Duration;
+
+/// What does not change once the model is there.
+pub(super) struct About {
+    quant_kind: String,
+    vram_bytes: u64,
+    tokenizer_kind: String,
+    vocab_size: u64,
+    context_length: u64,
+    pub(super) device: String,
+}
+
+/// Bytes that a model takes, as planned and promised.
+pub(super) fn bytes(served: &Served) -> u64 {
+    let plan = served.task.loaded().plan();
+    plan.weights + plan.cache + plan.workspace
+}
+
+impl Member {
+    /// Looks at the model once; it may have to read a file.
+    pub(super) fn look(&self, served: &Served) -> &About {
+        self.about.get_or_init(|| {
+            let (plan, files) = (served.task.loaded().plan(), served.task.loaded().files());
+            About {
+                quant_kind: self.membership.launch.tuning.dtype.clone().unwrap_or_else(|| plan.dtype.to_string()),
+                vram_bytes: bytes(served),
+                tokenizer_kind: tokenizer_kind(files),
+                vocab_size: plan.vocabulary as u64,
+                context_length: plan.max_tokens as u64,
+                device: plan.device.to_string(),
+            }
+        })
+    }
+
+    /// `GET /health`: what is known already, so that it never waits for the model.
+    pub(crate) fn health(&self, app: &App) -> Response {
+        let (launch, stand) = (&self.membership.launch, standing(app));
+        let about = self.about.get();
+        let device = about.map_or_else(|| launch.device(), |a| a.device.clone());
+        let Capabilities { device, backend, .. } = Capabilities::of(&device);
+        let (status, code) = match stand.state.as_str() {
+            "ready" if about.is_some() => ("healthy", StatusCode::OK),
+            "draining" => ("draining", StatusCode::OK),
+            "loading" | "ready" => ("loading", StatusCode::SERVICE_UNAVAILABLE),
+            _ => ("unhealthy", StatusCode::SERVICE_UNAVAILABLE),
+        };
+        let health = Health {
+            status: status.into(),
+            worker_id: launch.worker_id.clone(),
+            model: launch.model.clone(),
+            resident: stand.model_loaded,
+            quant_kind: about.map(|a| a.quant_kind.clone()).unwrap_or_default(),
+            vram_bytes_used: about.map_or(0, |a| a.vram_bytes),
+            tokenizer_kind: about.map(|a| a.tokenizer_kind.clone()).unwrap_or_default(),
+            vocab_size: about.map_or(0, |a| a.vocab_size),
+            context_length: about.map_or(0, |a| a.context_length),
+            uptime_seconds: app.begun.elapsed().as_secs(),
+            device,
+            backend,
+        };
+        (code, Json(health)).into_response()
+    }
+
+    /// Brings up to date what only changes when somebody looks.
+    pub(crate) fn refresh(&self, app: &App) {
+        self.counted.uptime.set(i64::try_from(app.begun.elapsed().as_secs()).unwrap_or(i64::MAX));
+        let bytes = self.about.get().map_or(0, |a| a.vram_bytes);
+        self.counted.vram.set(i64::try_from(bytes).unwrap_or(i64::MAX));
+    }
+
+    /// Bytes that the model takes.
+    pub(super) fn vram_bytes(&self) -> u64 {
+        self.about.get().map_or(0, |a| a.vram_bytes)
+    }
+}
+
+/// `BPE`, `Unigram`, `WordPiece`, … as its file says; in a GGUF it is inside.
+fn tokenizer_kind(files: &Files) -> String {
+    #[derive(Deserialize)]
+    struct Tokenizer {
+        model: Model,
+    }
+    #[derive(Deserialize)]
+    struct Model {
+        #[serde(rename = "type")]
+        kind: Option<String>,
+    }
+    if files.gguf.is_some() {
+        return "gguf".into();
+    }
+    let read = File::open(files.dir.join("tokenizer.json")).ok();
+    let tokenizer: Option<Tokenizer> = read.and_then(|f| serde_json::from_reader(BufReader::new(f)).ok());
+    tokenizer.and_then(|t| t.model.kind).unwrap_or_else(|| "unknown".into())
+}
+
+/// A worker's own counters.
+pub(super) struct Counted {
+    vram: IntGauge,
+    uptime: IntGauge,
+    requests: IntCounterVec,
+    tokens: IntCounter,
+    duration: Histogram,
+}
+
+/// A millisecond to two minutes.
+const MILLISECONDS: [f64; 14] = [1.0, 5.0, 10.0, 25.0, 50.0, 100.0, 250.0, 500.0, 1e3, 2.5e3, 5e3, 10e3, 30e3, 120e3];
+
+impl Counted {
+    pub(super) fn new(registry: &Registry) -> Counted {
+        // Names are ours and written once each, so that neither making nor registering one can fail.
+        macro_rules! add {
+            ($made:expr) => {{
+                let made = $made.expect("a metric's name is sound");
+                registry.register(Box::new(made.clone())).expect("a metric's name is its own");
+                made
+            }};
+        }
+        let duration = HistogramOpts::new("worker_inference_duration_ms", "From a job to its end, in milliseconds");
+        let outcomes = Opts::new("worker_requests_total", "Jobs by how they ended");
+        Counted {
+            vram: add!(IntGauge::new("worker_vram_bytes", "Bytes that the model takes")),
+            uptime: add!(IntGauge::new("worker_uptime_seconds", "Since the worker began")),
+            requests: add!(IntCounterVec::new(outcomes, &["outcome"])),
+            tokens: add!(IntCounter::new("worker_tokens_generated_total", "New tokens")),
+            duration: add!(Histogram::with_opts(duration.buckets(MILLISECONDS.to_vec()))),
+        }
+    }
+
+    pub(super) fn outcome(&self, outcome: &str) {
+        self.requests.with_label_values(&[outcome]).inc();
+    }
+
+    /// A job that did not begin.
+    pub(super) fn refused(&self, kind: FaultKind) {
+        self.outcome(match kind {
+            FaultKind::Overloaded | FaultKind::Loading | FaultKind::Unhealthy | FaultKind::Memory => "rejected",
+            FaultKind::Cancelled => "cancelled",
+            FaultKind::Backend | FaultKind::Internal | FaultKind::Late => "error",
+            _ => "invalid",
+        });
+    }
+
+    pub(super) fn tokens(&self, n: usize) {
+        self.tokens.inc_by(n as u64);
+    }
+
+    pub(super) fn took(&self, time: Duration) {
+        self.duration.observe(time.as_secs_f64() * 1e3);
+    }
+}

@@ -1,0 +1,160 @@
+//! Telling whoever started the worker that it is ready, and from then on that it is still there.
+
+use super::{Member, standing};
+use crate::app::App;
+use crate::listen::Bound;
+use axum::body::Bytes;
+use axum::http::{Request, StatusCode, header};
+use http_body_util::{BodyExt, Full, Limited};
+use hyper_util::client::legacy::Client;
+use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::rt::TokioExecutor;
+use sconce_api::time::rfc3339;
+use sconce_api::worker::{Alive, Called, Capabilities, Heartbeat};
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+/// The first wait after a callback that did not arrive; twice as long after each further one.
+const FIRST: Duration = Duration::from_millis(250);
+/// At most.
+const MOST: Duration = Duration::from_secs(15);
+/// For an answer.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// Heartbeats that a manager may disown before the worker believes that it is nobody's, and ends.
+const DISOWNED: u32 = 3;
+
+/// What came of a callback.
+enum Heard {
+    Yes,
+    /// There is a manager, and it does not know us.
+    Disowned,
+    No(String),
+}
+
+/// Runs as long as the worker does.
+pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
+    let mut changes = app.house.changes();
+    app.house.settled().await;
+    // Ready, or failed: then there is nothing to tell, and the process ends.
+    let served = loop {
+        match app.house.list().into_iter().next().map(|shown| shown.served) {
+            Some(Some(served)) => break served,
+            Some(None) if app.house.ready().is_ok() => {}
+            _ => return,
+        }
+        if changes.changed().await.is_err() {
+            return;
+        }
+    };
+    let looked = {
+        let (member, served) = (member.clone(), served.clone());
+        tokio::task::spawn_blocking(move || member.look(&served).device.clone()).await
+    };
+    drop(served);
+    let Ok(device) = looked else { return };
+    let launch = &member.membership.launch;
+    if launch.is_dry_run() {
+        tracing::info!("ready; a dry run, nobody is told");
+        return;
+    }
+    let port = match bound {
+        Bound::Tcp(address) => address.port(),
+        Bound::Unix(_) => 0,
+    };
+    let home = Home { url: launch.callback_url.clone(), key: member.membership.key.clone(), client: client() };
+    let called = Called {
+        worker_id: launch.worker_id.clone(),
+        vram_bytes: member.vram_bytes(),
+        uri: bound.to_string(),
+        model_ref: launch.model.clone(),
+        capabilities: Capabilities::of(&device).capabilities,
+    };
+    let mut wait = FIRST;
+    loop {
+        match home.tell(&called).await {
+            Heard::Yes => break tracing::info!("ready; {} was told", home.url),
+            Heard::Disowned => tracing::warn!("{} does not know this worker; trying again in {wait:?}", home.url),
+            Heard::No(why) => tracing::warn!("{} was not told: {why}; trying again in {wait:?}", home.url),
+        }
+        tokio::time::sleep(wait).await;
+        wait = (wait * 2).min(MOST);
+    }
+    let mut disowned = 0;
+    loop {
+        tokio::time::sleep(member.membership.beat).await;
+        let state = standing(&app).state;
+        let status = if state == "ready" && member.jobs.len() > 0 { "busy".to_string() } else { state };
+        let worker = Alive {
+            id: launch.worker_id.clone(),
+            model_id: launch.model.clone(),
+            device: device.clone(),
+            port,
+            status,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        match home.tell(&Heartbeat { worker, timestamp: rfc3339(SystemTime::now()) }).await {
+            Heard::Yes => disowned = 0,
+            // A manager that is down may come back and wants us then.
+            Heard::No(why) => tracing::warn!("a heartbeat did not arrive: {why}"),
+            Heard::Disowned => {
+                disowned += 1;
+                tracing::warn!("{} does not know this worker ({disowned} of {DISOWNED})", home.url);
+                if disowned >= DISOWNED {
+                    tracing::error!("nobody's worker: ending");
+                    return app.stop.drain();
+                }
+            }
+        }
+    }
+}
+
+/// Whoever started us.
+struct Home {
+    url: String,
+    key: Option<String>,
+    client: Client<HttpConnector, Full<Bytes>>,
+}
+
+fn client() -> Client<HttpConnector, Full<Bytes>> {
+    let mut connector = HttpConnector::new();
+    connector.set_connect_timeout(Some(Duration::from_secs(2)));
+    Client::builder(TokioExecutor::new()).build(connector)
+}
+
+impl Home {
+    async fn tell(&self, body: &impl Serialize) -> Heard {
+        let said = tokio::time::timeout(PATIENCE, self.send(body)).await;
+        match said {
+            Err(_) => Heard::No(format!("no answer within {PATIENCE:?}")),
+            Ok(Err(why)) => Heard::No(why),
+            Ok(Ok((status, _))) if status.is_success() => Heard::Yes,
+            Ok(Ok((StatusCode::NOT_FOUND, text))) if text.contains("WORKER_NOT_FOUND") => Heard::Disowned,
+            Ok(Ok((status, text))) => Heard::No(format!("it answered {status}: {text}")),
+        }
+    }
+
+    async fn send(&self, body: &impl Serialize) -> Result<(StatusCode, String), String> {
+        let bytes = serde_json::to_vec(body).map_err(|e| e.to_string())?;
+        let mut request = Request::post(&self.url).header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(Bytes::from(bytes))).map_err(|e| e.to_string())?;
+        let response = self.client.request(request).await.map_err(|e| worded(&e))?;
+        let status = response.status();
+        let body = Limited::new(response.into_body(), 4096).collect().await;
+        Ok((status, body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default()))
+    }
+}
+
+/// An error with what is behind it.
+fn worded(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(e) = source {
+        text = format!("{text}: {e}");
+        source = e.source();
+    }
+    text
+}

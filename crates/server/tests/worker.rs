@@ -1,0 +1,334 @@
+//! A pool's member: jobs, their ends, and whoever started it.
+
+mod common;
+
+use common::{Running, config, options, parse, request, start, until};
+use sconce_api::worker::Launch;
+use sconce_server::{Config, Membership, ModelSpec, Secret};
+use sconce_testkit::materialize;
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// A Llama without what makes it an embedder, and with room for long answers.
+fn model() -> (ModelSpec, tempfile::TempDir) {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).unwrap();
+    }
+    let path = dir.path().join("config.json");
+    let mut settings: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+    settings["max_position_embeddings"] = json!(4096);
+    std::fs::write(&path, settings.to_string()).unwrap();
+    let mut spec = ModelSpec::new(dir.path().to_str().unwrap(), options(dir.path()));
+    spec.id = "llama".into();
+    (spec, dir)
+}
+
+fn launch(callback: &str) -> Launch {
+    Launch {
+        worker_id: "w-1".into(),
+        model: "the-llama".into(),
+        hostname: "127.0.0.1".into(),
+        callback_url: callback.into(),
+        device: Some("cpu".into()),
+        ..Launch::default()
+    }
+}
+
+fn worker(callback: &str, change: impl FnOnce(&mut Config)) -> Running {
+    let (spec, dir) = model();
+    let membership =
+        Membership { beat: Duration::from_millis(50), ..Membership::new(launch(callback), Some("k".into())) };
+    let mut config = Config { worker: Some(membership), ..config() };
+    change(&mut config);
+    start(vec![spec], vec![dir], config)
+}
+
+fn ready(callback: &str) -> Running {
+    let running = worker(callback, |_| {});
+    until("it is healthy", || running.get("/health").status == 200);
+    running
+}
+
+fn dry() -> Running {
+    ready("http://localhost:9999/dry")
+}
+
+fn events(body: &str) -> Vec<Value> {
+    let lines: Vec<&str> = body.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
+    let (last, events) = lines.split_last().expect("events");
+    assert_eq!(*last, "[DONE]", "{body}");
+    events.iter().map(|e| serde_json::from_str(e).unwrap()).collect()
+}
+
+fn execute(running: &Running, body: Value) -> Vec<Value> {
+    let reply = running.post("/execute", &body);
+    assert_eq!(reply.status, 200, "{reply:?}");
+    assert!(reply.header("content-type").unwrap().starts_with("text/event-stream"));
+    events(&reply.body)
+}
+
+fn text(events: &[Value]) -> String {
+    events.iter().filter(|e| e["type"] == "token").map(|e| e["t"].as_str().unwrap()).collect()
+}
+
+/// A stream of its own, of which something was read.
+fn begun(running: &Running, body: &Value) -> TcpStream {
+    let mut socket = running.connect();
+    let head = [("content-type", "application/json")];
+    socket.write_all(request("POST", "/execute", &head, &body.to_string()).as_bytes()).unwrap();
+    let (mut seen, mut buffer) = (String::new(), [0; 512]);
+    while !seen.contains("\"type\":\"token\"") {
+        let n = socket.read(&mut buffer).unwrap();
+        assert!(n > 0, "{seen}");
+        seen.push_str(&String::from_utf8_lossy(&buffer[..n]));
+    }
+    assert!(!seen.contains("\"type\":\"end\""), "too quick for a test: {seen}");
+    socket
+}
+
+fn metric(running: &Running, line: &str) -> bool {
+    running.get("/metrics").body.lines().any(|l| l == line)
+}
+
+#[test]
+fn a_job_is_a_stream_of_events_with_one_end() {
+    let running = dry();
+    let job = json!({"job_id": "j", "prompt": "the cat sat", "max_tokens": 12, "temperature": 0, "odd": 1});
+    let reply = running.post("/execute", &job);
+    assert_eq!(reply.header("x-sconce-ignored"), Some("odd"));
+    let all = events(&reply.body);
+    let first = &all[0];
+    assert_eq!((&first["type"], &first["job_id"], &first["model"]), (&json!("started"), &json!("j"), &json!("llama")));
+    assert!(first["started_at"].as_str().unwrap().ends_with('Z'));
+    let tokens: Vec<&Value> = all.iter().filter(|e| e["type"] == "token").collect();
+    assert!(tokens.iter().enumerate().all(|(i, t)| t["i"] == i), "{tokens:?}");
+    let [.., metrics, end] = &all[..] else { panic!("{all:?}") };
+    assert!(metrics["type"] == "metrics" && metrics["tokens_per_sec"].as_f64().unwrap() > 0.0, "{metrics}");
+    assert!(metrics["vram_bytes"].as_u64().unwrap() > 0);
+    assert_eq!(
+        (&end["type"], &end["stop_reason"], &end["tokens_out"]),
+        (&json!("end"), &json!("MAX_TOKENS"), &json!(12))
+    );
+    assert!(end["decode_time_ms"].is_u64() && end.get("stop_sequence_matched").is_none());
+    // The same again, and ended by a part of itself.
+    let whole = text(&all);
+    assert_eq!(text(&execute(&running, job.clone())), whole);
+    let stop: String = whole.trim_start().chars().skip(3).take(3).collect();
+    let mut stopped = job.clone();
+    stopped["stop"] = json!([stop]);
+    let all = execute(&running, stopped);
+    let end = all.last().unwrap();
+    assert_eq!((&end["stop_reason"], &end["stop_sequence_matched"]), (&json!("STOP_SEQUENCE"), &json!(stop)));
+    assert!(!text(&all).contains(&stop) && whole.starts_with(&text(&all)));
+    // The same seed, the same answer.
+    let seeded = json!({"job_id": "s", "prompt": "a", "max_tokens": 20, "temperature": 1.5, "seed": 7, "top_k": 50});
+    assert_eq!(text(&execute(&running, seeded.clone())), text(&execute(&running, seeded)));
+    assert!(metric(&running, "worker_requests_total{outcome=\"success\"} 5"));
+    assert!(running.get("/metrics").body.contains("worker_tokens_generated_total "));
+    assert!(running.get("/metrics").body.contains("worker_inference_duration_ms_count 5"));
+}
+
+#[test]
+fn what_is_wrong_with_a_job_is_told_at_once_by_field() {
+    let running = dry();
+    let reply = running
+        .post("/execute", &json!({"job_id": "j", "prompt": "", "max_tokens": 9999, "stop": ["a", "b", "c", "d", "e"]}));
+    let body = reply.json();
+    assert_eq!((reply.status, &body["code"], &body["retriable"]), (400, &json!("INVALID_REQUEST"), &json!(false)));
+    let fields: Vec<&str> = body["errors"].as_array().unwrap().iter().map(|e| e["field"].as_str().unwrap()).collect();
+    assert_eq!(fields, ["prompt", "max_tokens", "stop"]);
+    assert_eq!(body["errors"][1]["value"], 9999);
+    // More than there is room for is the engine's to refuse, and still before the stream begins.
+    let long = running.post("/execute", &json!({"job_id": "j", "prompt": "the cat ".repeat(4000), "max_tokens": 2}));
+    assert_eq!((long.status, &long.json()["code"]), (400, &json!("INVALID_REQUEST")), "{long:?}");
+    assert!(metric(&running, "worker_requests_total{outcome=\"invalid\"} 2"));
+}
+
+#[test]
+fn a_cancelled_job_ends_within_a_tenth_of_a_second_and_cancelling_is_idempotent() {
+    let running = dry();
+    let mut quickest = Duration::MAX;
+    for try_ in 0..3 {
+        let name = format!("long-{try_}");
+        let long = json!({"job_id": name, "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
+        let mut socket = begun(&running, &long);
+        let since = Instant::now();
+        let reply = running.post("/cancel", &json!({"job_id": name}));
+        assert_eq!((reply.status, &reply.json()["status"]), (202, &json!("cancelling")));
+        let mut rest = String::new();
+        let _ = socket.read_to_string(&mut rest);
+        quickest = quickest.min(since.elapsed());
+        assert!(rest.contains("\"stop_reason\":\"CANCELLED\"") && rest.contains("[DONE]"), "{rest}");
+        assert!(!rest.contains("MAX_TOKENS"));
+    }
+    assert!(quickest < Duration::from_millis(100), "{quickest:?}");
+    assert_eq!(running.post("/cancel", &json!({"job_id": "long-0"})).status, 202);
+    assert_eq!(running.post("/cancel", &json!({"job_id": "nobody's"})).status, 202);
+    assert!(metric(&running, "worker_requests_total{outcome=\"cancelled\"} 3"));
+}
+
+#[test]
+fn a_client_that_goes_cancels_its_job() {
+    let running = dry();
+    let long = json!({"job_id": "gone", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
+    drop(begun(&running, &long));
+    until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
+    let models = running.app.house.list();
+    let sconce_server::Task::Generate(llm) = &models[0].served.as_ref().unwrap().task else { panic!() };
+    until("the model is idle", || llm.activity().running == 0);
+}
+
+#[test]
+fn it_says_what_it_is() {
+    let running = worker("http://localhost:9999/dry", |_| {});
+    // Be it loading still or there already, these answer.
+    let early = running.get("/health");
+    assert!([200, 503].contains(&early.status) && early.json()["worker_id"] == "w-1", "{early:?}");
+    let progress = running.get("/v1/loading/progress");
+    let stages = events(&progress.body);
+    assert_eq!(stages.last().unwrap()["stage"], "ready", "{progress:?}");
+    assert!(stages.last().unwrap()["vram_mb"].is_u64());
+    until("it is healthy", || running.get("/health").status == 200);
+    let health = running.get("/health").ok();
+    for (key, want) in [
+        ("status", json!("healthy")),
+        ("model", json!("the-llama")),
+        ("resident", json!(true)),
+        ("quant_kind", json!("f32")),
+        ("context_length", json!(4096)),
+        ("device", json!("cpu")),
+        ("backend", json!("cpu")),
+    ] {
+        assert_eq!(health[key], want, "{key}: {health}");
+    }
+    for key in ["vram_bytes_used", "vocab_size"] {
+        assert!(health[key].as_u64().unwrap() > 0, "{key}: {health}");
+    }
+    assert!(
+        ["BPE", "WordPiece", "Unigram", "WordLevel"].contains(&health["tokenizer_kind"].as_str().unwrap()),
+        "{health}"
+    );
+    assert_eq!(running.get("/v1/ready").ok(), json!({"ready": true, "state": "ready", "model_loaded": true}));
+    let want = json!({"capabilities": ["cpu"], "device": "cpu", "backend": "cpu"});
+    assert_eq!(running.get("/v1/capabilities").ok(), want);
+    let quickest = (0..5).map(|_| {
+        let since = Instant::now();
+        running.get("/health");
+        since.elapsed()
+    });
+    assert!(quickest.min().unwrap() < Duration::from_millis(10));
+    assert!(running.get("/metrics").body.lines().any(|l| l.starts_with("worker_vram_bytes ") && !l.ends_with(" 0")));
+}
+
+/// A manager of the simplest kind: it refuses twice, then takes everything.
+fn manager(refuse: usize) -> (String, Arc<Mutex<Vec<(String, Value)>>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/ready", listener.local_addr().unwrap());
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let kept = heard.clone();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let kept = kept.clone();
+            std::thread::spawn(move || {
+                let (mut seen, mut buffer) = (Vec::new(), [0; 4096]);
+                loop {
+                    let Ok(n @ 1..) = stream.read(&mut buffer) else { return };
+                    seen.extend_from_slice(&buffer[..n]);
+                    let text = String::from_utf8_lossy(&seen).into_owned();
+                    let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
+                    let Ok(value) = serde_json::from_str(body) else { continue };
+                    let mut all = kept.lock().unwrap();
+                    let status = if all.len() < refuse { "503 No" } else { "200 OK" };
+                    all.push((head.to_lowercase(), value));
+                    drop(all);
+                    seen.clear();
+                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}").unwrap();
+                }
+            });
+        }
+    });
+    (url, heard)
+}
+
+#[test]
+fn whoever_started_it_is_told_until_they_hear_and_then_again_and_again() {
+    let (url, heard) = manager(2);
+    let running = ready(&url);
+    until("heartbeats", || heard.lock().unwrap().len() > 5);
+    let all = heard.lock().unwrap().clone();
+    for (head, called) in &all[..3] {
+        assert!(head.contains("authorization: bearer k"), "{head}");
+        assert_eq!((&called["worker_id"], &called["model_ref"]), (&json!("w-1"), &json!("the-llama")));
+        assert_eq!(called["uri"], format!("http://{}", running.address()));
+        assert_eq!(called["capabilities"], json!(["cpu"]));
+        assert!(called["vram_bytes"].as_u64().unwrap() > 0);
+    }
+    let (_, beat) = &all[4];
+    let worker = &beat["worker"];
+    assert_eq!(
+        (&worker["id"], &worker["port"], &worker["status"]),
+        (&json!("w-1"), &json!(running.address().port()), &json!("ready"))
+    );
+    assert!(beat["timestamp"].as_str().unwrap().ends_with('Z') && worker["version"].is_string());
+}
+
+#[test]
+fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
+    // Nobody listens there any more.
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let running = ready(&format!("http://127.0.0.1:{port}/ready"));
+    assert_eq!(
+        execute(&running, json!({"job_id": "j", "prompt": "a", "max_tokens": 2})).last().unwrap()["type"],
+        "end"
+    );
+    let (url, heard) = manager(0);
+    let dry = ready(&format!("{url}?localhost:9999"));
+    std::thread::sleep(Duration::from_millis(300));
+    assert!(heard.lock().unwrap().is_empty());
+    drop(dry);
+}
+
+#[test]
+fn a_key_is_asked_for_in_the_workers_words() {
+    let running = worker("http://localhost:9999/dry", |config| config.api_keys = vec![Secret::new("k").unwrap()]);
+    until("it is healthy", || running.get("/health").status == 200);
+    let job = json!({"job_id": "j", "prompt": "a", "max_tokens": 2}).to_string();
+    let send = |head: &[(&str, &str)]| running.send("POST", "/execute", head, &job);
+    let none = send(&[("content-type", "application/json")]);
+    assert_eq!((none.status, &none.json()["code"]), (401, &json!("MISSING_API_KEY")), "{none:?}");
+    let wrong = send(&[("content-type", "application/json"), ("authorization", "Bearer x")]);
+    assert_eq!((wrong.status, &wrong.json()["code"]), (401, &json!("INVALID_API_KEY")));
+    assert_eq!(send(&[("content-type", "application/json"), ("authorization", "Bearer k")]).status, 200);
+}
+
+#[test]
+fn told_to_shut_down_it_finishes_what_runs() {
+    let mut running = dry();
+    let long = json!({"job_id": "last", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
+    let mut socket = begun(&running, &long);
+    assert_eq!(running.send("POST", "/shutdown", &[], "").status, 202);
+    let mut rest = Vec::new();
+    let _ = socket.read_to_end(&mut rest);
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(
+        rest.contains("\"type\":\"end\"") && rest.contains("MAX_TOKENS"),
+        "{}",
+        &rest[rest.len().saturating_sub(300)..]
+    );
+    until("it has ended", || running.has_ended());
+    running.join();
+}
+
+#[test]
+fn other_servers_are_no_workers() {
+    let (spec, dir) = model();
+    let running = start(vec![spec], vec![dir], config());
+    running.wait_ready();
+    assert_eq!(running.post("/execute", &json!({"job_id": "j", "prompt": "a"})).status, 404);
+    let _ = parse(b"HTTP/1.1 200 OK\r\n\r\n");
+}

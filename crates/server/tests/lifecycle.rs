@@ -155,7 +155,7 @@ fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
     // A page whose own name points to this machine.
     let mut stream = open.connect();
     let rebound = request("POST", "/v1/models/unload", &JSON, "{\"model\": \"st-prompts\"}")
-        .replace("host: test", "host: evil.example");
+        .replace("host: localhost", "host: evil.example");
     stream.write_all(rebound.as_bytes()).unwrap();
     assert_eq!(reply(&mut stream).status, 403);
     assert_eq!(open.post("/embed", &json!({"inputs": "a"})).status, 200);

@@ -225,7 +225,10 @@ fn it_says_what_it_is() {
 }
 
 /// A manager of the simplest kind: it refuses twice, then takes everything.
-fn manager(refuse: usize) -> (String, Arc<Mutex<Vec<(String, Value)>>>) {
+/// What came to a manager: path and body.
+type Heard = Arc<Mutex<Vec<(String, Value)>>>;
+
+fn manager(refuse: usize) -> (String, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
     let heard = Arc::new(Mutex::new(Vec::new()));

@@ -31,22 +31,22 @@ impl Demand<'_> {
     /// In llguidance's dialect of Lark. `control` gives the id of a mark that is a control token of the model, and no text.
     pub(crate) fn grammar(&self, control: &dyn Fn(&str) -> Option<u32>) -> Result<String, String> {
         let mark = |text: &str| control(text).map_or_else(|| literal(text), |id| format!("<[{id}]>"));
-        let several = |first: &str, next: &str| match self.parallel {
-            true => format!("{first} ({next}){{0,{}}}", MOST_CALLS - 1),
-            false => first.to_owned(),
+        // More calls, each behind a mark. A range that ends at 0 is not known to llguidance.
+        let more = |between: &str, call: &str| match self.parallel {
+            true => format!(" ({} {call}){{0,{}}}", literal(between), MOST_CALLS - 1),
+            false => String::new(),
         };
         let (open, close) = (mark(self.style.open()), self.style.close().map(mark));
         let calls = match (self.style, close) {
             (Style::Tagged | Style::Told, Some(close)) => {
                 let call = format!("{open} {} call {} {close}", literal("\n"), literal("\n"));
-                several(&call, &format!("{} {call}", literal("\n")))
+                format!("{call}{}", more("\n", &call))
             }
             // The mark is for code; a plain call has none.
-            (Style::Llama, _) => several("call", &format!("{} call", literal("; "))),
+            (Style::Llama, _) => format!("call{}", more("; ", "call")),
             _ => {
                 let open = if control(self.style.open()).is_some() { open } else { literal("") };
-                let calls = several("call", &format!("{} call", literal(", ")));
-                format!("{open} {} {calls} {}", literal("["), literal("]"))
+                format!("{open} {} call{} {}", literal("["), more(", ", "call"), literal("]"))
             }
         };
         let mut text = String::new();
@@ -137,7 +137,7 @@ mod tests {
         assert!(tagged.contains("call: call0 | call1\n") && tagged.contains("{0,7}"), "{tagged}");
         let control = of(Style::Tagged, false, &|mark| (mark == "<tool_call>").then_some(7));
         assert!(control.contains(r#"calls: <[7]> "\n" call "\n" "</tool_call>""#), "{control}");
-        assert!(!control.contains("{0"), "{control}");
+        assert!(!control.contains("{0,"), "{control}");
         let llama = of(Style::Llama, true, &|_| Some(9));
         assert!(llama.contains("calls: call (\"; \" call)") && llama.contains("\\\"parameters\\\": "), "{llama}");
         let mistral = of(Style::Mistral, true, &|_| Some(5));

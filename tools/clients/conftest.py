@@ -7,7 +7,6 @@ import numpy as np
 import openai
 import pytest
 
-os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.pop("OPENAI_API_KEY", None)
 
 URL = os.environ["SCONCE_URL"]

@@ -148,7 +148,10 @@ fn whatever_is_drawn_a_demanded_call_is_sound() {
     let named = json!({"model": "tagged", "tools": tools, "parallel_tool_calls": false, "max_tokens": 900,
         "tool_choice": {"type": "function", "function": {"name": "g"}}});
     let answer = server.post("/v1/chat/completions", &chat(named)).ok();
-    assert_eq!(pairs(answer["choices"][0]["message"]["tool_calls"].as_array().unwrap()), [("g".into(), "{}".into())]);
+    let calls = pairs(answer["choices"][0]["message"]["tool_calls"].as_array().unwrap());
+    // Noise likes blanks, and they may stand between the braces.
+    let arguments: Value = serde_json::from_str(&calls[0].1).unwrap();
+    assert_eq!((calls.len(), calls[0].0.as_str(), arguments), (1, "g", json!({})));
     // Either calls or JSON of a form.
     let either = json!({"model": "tagged", "tools": tools, "max_tokens": 900, "response_format": {"type": "json_schema",
         "json_schema": {"name": "n", "schema": {"enum": ["yes", "no"]}}}});

@@ -46,8 +46,7 @@ def start():
         # llama.cpp shares its context out among its slots.
         room = int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else int(FLAGS.get("parallel", 1)))
         command += ["--context", str(room)]
-    if "cors-origins" in FLAGS:
-        command += ["--cors-allow-origin", FLAGS["cors-origins"]]
+    command += ["--cors-allow-origin", FLAGS.get("cors-origins", "*")]
     env = {**os.environ, "SCONCE_API_KEY": FLAGS["api-key"]} if "api-key" in FLAGS else os.environ
     return subprocess.Popen(command, env=env), port
 
@@ -89,6 +88,13 @@ def completion(body):
     return asked
 
 
+def likely(logprobs):
+    """Lists side by side → a list of objects. We tell no ids of tokens."""
+    word = lambda token, logprob: {"token": token, "logprob": logprob, "bytes": list(token.encode())}
+    each = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"])
+    return [{**word(token, logprob), "top_logprobs": [word(*one) for one in top.items()]} for token, logprob, top in each]
+
+
 def content(choice, usage, model):
     """An answer of /v1/completions as /completion has it."""
     usage = usage or {}
@@ -101,8 +107,9 @@ def content(choice, usage, model):
         "stop_type": {"length": "limit", "stop": "eos", None: "none"}[choice["finish_reason"]],
         "model": model,
         "truncated": False,
+        "has_new_line": "\n" in choice["text"],
         "timings": {"prompt_n": usage.get("prompt_tokens", 0) - cached, "cache_n": cached, "predicted_n": usage.get("completion_tokens")},
-        **({"completion_probabilities": probabilities} if probabilities else {}),
+        **({"completion_probabilities": likely(probabilities)} if probabilities else {}),
     }
 
 
@@ -149,6 +156,9 @@ class Shim(BaseHTTPRequestHandler):
                 inner.close()
             return
         answer = reply.read()
+        if reply.status != 200 and kind.startswith("application/json") and "message" in json.loads(answer):
+            # Cohere's shape of an error, as llama.cpp has it.
+            answer = json.dumps({"error": json.loads(answer)}).encode()
         if reply.status == 200 and kind.startswith("application/json"):
             answer = json.dumps(words(json.loads(answer))).encode()
         self.send_header("content-length", str(len(answer)))
@@ -192,7 +202,8 @@ class Shim(BaseHTTPRequestHandler):
         elif path in ("/embeddings", "/embedding"):
             self.pass_on("POST", "/v1/embeddings", {**body, "model": ALIAS})
         elif path in ("/rerank", "/reranking"):
-            self.pass_on("POST", "/rerank", {**body, "model": ALIAS})
+            # What is longer than the tiny model takes is cut.
+            self.pass_on("POST", "/rerank", {**body, "model": ALIAS, **({"truncate": True} if "texts" in body else {})})
         elif path == "/tokenize":
             asked = {"inputs": body["content"], "add_special_tokens": body.get("add_special", False), "model": ALIAS}
 

@@ -1,0 +1,44 @@
+"""Writes the tiny reranker of crates/testkit/goldens/task-rerank as a model's folder: reranker.py FOLDER.
+
+Its weights are a formula (tools/goldens/formula.py says which); here without numpy, since this runs before anything is installed.
+"""
+
+import json
+import math
+import shutil
+import struct
+import sys
+from pathlib import Path
+
+GOLDEN = Path(__file__).resolve().parents[2] / "crates/testkit/goldens/task-rerank"
+WORD = (1 << 64) - 1
+
+
+def values(seed, name, count, scale, shift):
+    state = 0xCBF29CE484222325
+    for byte in name.encode():
+        state = (state ^ byte) * 0x0100000001B3 & WORD
+    state ^= seed
+    for i in range(1, count + 1):
+        z = state + i * 0x9E3779B97F4A7C15 & WORD
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 & WORD
+        z = (z ^ z >> 27) * 0x94D049BB133111EB & WORD
+        yield shift + scale * (((z ^ z >> 31) >> 40) / (1 << 23) - 1)
+
+
+def main(folder):
+    folder.mkdir(parents=True)
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(GOLDEN / name, folder)
+    spec = json.loads((GOLDEN / "tensors.json").read_text())
+    head, data = {}, b""
+    for name, tensor in spec["tensors"].items():
+        count = math.prod(tensor["shape"])
+        begin = len(data)
+        data += struct.pack(f"<{count}f", *values(spec["seed"], name, count, tensor["scale"], tensor["shift"]))
+        head[name] = {"dtype": "F32", "shape": tensor["shape"], "data_offsets": [begin, len(data)]}
+    text = json.dumps(head).encode()
+    (folder / "model.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+main(Path(sys.argv[1]))

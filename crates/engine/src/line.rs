@@ -34,9 +34,9 @@ pub(crate) enum Want {
 /// What waits for a model, and what it ran last.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Waiting {
-    /// Requests that are not all run.
+    /// Requests of which something waits.
     pub requests: usize,
-    /// Tokens of theirs that are not run.
+    /// Tokens that wait.
     pub tokens: usize,
     /// Sequences of the last batch.
     pub batch_sequences: usize,

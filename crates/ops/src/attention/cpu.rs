@@ -7,7 +7,7 @@ use super::few::{self, FEW};
 use super::lines::{Heads, Lines, Run, Source, widen, with_runs};
 use super::{Attention, AttentionOp, Bias, Sees};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Sink, multiply, packed_len};
+use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::softmax::exp_row;
@@ -49,7 +49,7 @@ pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
-    wide: Vec<f32>,
+    room: Room,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
     position_queries: Vec<f32>,
@@ -232,7 +232,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let (length, size) = (self.keys, self.q.cols);
-        let Scratch { keys, values, scores, wide, row, position_keys, position_queries, met_by_queries, met_by_keys } =
+        let Scratch { keys, values, scores, room, row, position_keys, position_queries, met_by_queries, met_by_keys } =
             self.scratch;
         let keys = Panels::of(&*keys, size, length);
         let values = Panels::of(&*values, length, size);
@@ -243,7 +243,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
             met_by_keys.resize(length * across, 0.0);
             let table = Panels::of(&*position_queries, size, positions);
             let mut sink = Scores { scores: met_by_keys, first: 0, column: 0, stride: across };
-            multiply::<S, T, f32>(k, table, 0..length, 0..across / PANEL, wide, &mut sink);
+            multiply::<S, T, f32>(k, table, 0..length, 0..across / PANEL, room, &mut sink);
         }
         if let Some(rows) = self.position_keys {
             pack_keys::<S, _>(&[rows], position_keys, row);
@@ -261,11 +261,11 @@ impl<T: Elem> Kernel for Task<'_, T> {
             scores.resize(QUERIES * stride, 0.0);
             // [queries, keys]
             let mut sink = Scores { scores, first, column: base, stride };
-            multiply::<S, T, f32>(self.q, keys, block.clone(), panels, wide, &mut sink);
+            multiply::<S, T, f32>(self.q, keys, block.clone(), panels, room, &mut sink);
             if self.position_keys.is_some() {
                 let table = Panels::of(&*position_keys, size, positions);
                 let mut sink = Scores { scores: met_by_queries, first, column: 0, stride: across };
-                multiply::<S, T, f32>(self.q, table, block.clone(), 0..across / PANEL, wide, &mut sink);
+                multiply::<S, T, f32>(self.q, table, block.clone(), 0..across / PANEL, room, &mut sink);
             }
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 let query = first + r;
@@ -294,7 +294,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
             let p = Rows { data: &*scores, rows: block.len(), cols: depth.len(), stride };
             let first = self.first + first * self.stride;
             let mut sink = Values { sums: &sums, first, stride: self.stride, size, out: self.out };
-            multiply::<S, f32, f32>(p, values.part(depth), 0..block.len(), 0..size.div_ceil(PANEL), row, &mut sink);
+            multiply::<S, f32, f32>(p, values.part(depth), 0..block.len(), 0..size.div_ceil(PANEL), room, &mut sink);
         }
     }
 }
@@ -364,7 +364,7 @@ impl<T: Elem> Sink for Values<'_, T> {
 fn pack_keys<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
     let (keys, size) = (runs.iter().map(|k| k.len()).sum(), runs.first().map_or(0, |k| k.size()));
     out.clear();
-    out.resize(packed_len(size, keys), 0.0);
+    out.resize(packed_len::<f32>(size, keys), 0.0);
     row.resize(size, 0.0);
     for (j, k) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
         widen::<S>(k, &mut row[..size]);
@@ -378,7 +378,7 @@ fn pack_keys<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32
 fn pack_values<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
     let (keys, size) = (runs.iter().map(|v| v.len()).sum::<usize>(), runs.first().map_or(0, |v| v.size()));
     out.clear();
-    out.resize(packed_len(keys, size), 0.0);
+    out.resize(packed_len::<f32>(keys, size), 0.0);
     row.resize(size, 0.0);
     for (j, v) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
         widen::<S>(v, &mut row[..size]);

@@ -1,17 +1,20 @@
 //! A[m,k] · B with B packed into panels: the product under `linear` and under `attention`.
 //!
 //! B is kept as panels of [`PANEL`] columns, each panel k rows of consecutive columns: `[n/32][k][32]`, the last panel filled
-//! up with zeros. A tile of rows × one panel stays in registers over the whole of k, so B is read with full vectors and A by
-//! broadcast, straight from where it is. The panel's width is the same for every instruction set (2 AVX-512, 4 AVX2 or
-//! 8 NEON vectors), so that a packed weight does not depend on the path that will read it.
+//! up with zeros. In bf16 a panel holds pairs of rows, `[k/2][32][2]`, because dot products and tiles take pairs, and because
+//! two halves of 32 bits are widened by a shift and a mask; k is filled up to whole tiles with zeros. A tile of rows × one panel stays in registers over the whole of k, so B is read with full vectors and A by
+//! broadcast, straight from where it is. The layout is the same for every instruction set (2 AVX-512, 4 AVX2 or
+//! 8 NEON vectors are a panel's width), so that a packed weight does not depend on the path that will read it.
 #![allow(
     unsafe_code,
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
 )]
 
-use super::Lanes;
 use super::elem::{Elem, MAX_WIDTH};
 use super::rows::Rows;
+use super::{Isa, Lanes};
+use crate::DType;
+use half::bf16;
 use std::ops::Range;
 
 /// Columns of a panel.
@@ -34,31 +37,75 @@ pub(crate) struct Panels<'a, T> {
     pub(crate) height: usize,
 }
 
-impl<'a, T> Panels<'a, T> {
+impl<'a, T: Elem> Panels<'a, T> {
     /// All of what is packed.
     pub(crate) fn of(data: &'a [T], k: usize, n: usize) -> Self {
-        Panels { data, k, n, height: k }
+        Panels { data, k, n, height: height::<T>(k) }
     }
 
+    /// One of them.
+    pub(super) fn panel(&self, i: usize) -> &'a [T] {
+        &self.data[i * self.height * PANEL..][..height::<T>(self.k) * PANEL]
+    }
+
+    /// Whether all panels are there.
+    fn is_whole(&self) -> bool {
+        let before = (self.n.div_ceil(PANEL).max(1) - 1) * self.height;
+        self.data.len() >= (before + height::<T>(self.k)) * PANEL
+    }
+}
+
+impl Panels<'_, f32> {
     /// Rows `rows` of every panel.
     pub(crate) fn part(self, rows: Range<usize>) -> Self {
         Panels { data: &self.data[rows.start * PANEL..], k: rows.len(), ..self }
     }
+}
 
-    /// Elements that a reader of the last panel reaches.
-    fn reach(&self) -> usize {
-        ((self.n.div_ceil(PANEL).max(1) - 1) * self.height + self.k) * PANEL
-    }
+/// Depth of a tile of bf16.
+pub(super) const TILE_DEPTH: usize = 32;
+
+/// Rows of a panel: `k`, filled up where the format has them in pairs.
+fn height<T: Elem>(k: usize) -> usize {
+    if T::TYPE == DType::BF16 { k.next_multiple_of(TILE_DEPTH) } else { k }
 }
 
 /// Elements that `n` columns of depth `k` take when packed.
-pub(crate) fn packed_len(k: usize, n: usize) -> usize {
-    n.div_ceil(PANEL) * k * PANEL
+pub(crate) fn packed_len<T: Elem>(k: usize, n: usize) -> usize {
+    n.div_ceil(PANEL) * panel_len::<T>(k)
+}
+
+/// Elements of one panel.
+pub(crate) fn panel_len<T: Elem>(k: usize) -> usize {
+    height::<T>(k) * PANEL
+}
+
+/// Where row `row` of column `column` stands in its panel.
+#[inline(always)]
+pub(crate) fn place<T: Elem>(row: usize, column: usize) -> usize {
+    if T::TYPE == DType::BF16 { (row / 2 * PANEL + column) * 2 + row % 2 } else { row * PANEL + column }
+}
+
+/// What products keep from call to call, and the path that they take.
+pub(crate) struct Room {
+    pub(crate) isa: Isa,
+    /// Rows of A in f32, unless they are.
+    wide: Vec<f32>,
+    /// Rows of A in bf16, where those given do not end with a pair or a tile.
+    pub(super) padded: Vec<bf16>,
+    /// Sums of tiles.
+    pub(super) sums: Vec<f32>,
+}
+
+impl Default for Room {
+    fn default() -> Self {
+        Room { isa: Isa::Scalar, wide: Vec::new(), padded: Vec::new(), sums: Vec::new() }
+    }
 }
 
 /// What one register tile reads and writes.
-pub(crate) struct Product<'a, B> {
-    a: *const f32,
+pub(crate) struct Product<'a, A, B> {
+    a: *const A,
     a_stride: usize,
     b: &'a [B],
     k: usize,
@@ -68,20 +115,26 @@ pub(crate) struct Product<'a, B> {
 /// A `ROWS` × [`PANEL`] tile, `VECS` vectors of columns at a time, with the sums in registers. Returns `ROWS`.
 ///
 /// # Safety
-/// `a` reaches `ROWS` rows of `k` at `a_stride`, `b` holds `k · PANEL`, `tile` takes `ROWS · PANEL`; the contract of `Lanes`.
+/// `a` reaches `ROWS` rows of `k` at `a_stride`, `b` is a panel of depth `k`, `tile` takes `ROWS · PANEL`; the contract of `Lanes`.
 #[inline(always)]
-pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usize>(p: &Product<'_, B>) -> usize {
+pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usize>(p: &Product<'_, f32, B>) -> usize {
     let strip = VECS * S::WIDTH;
     let mut col = 0;
     while col < PANEL {
         // SAFETY: all offsets are below the bounds the caller vouched for.
         unsafe {
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
-            let mut b = p.b.as_ptr().add(col);
+            let mut b = p.b.as_ptr().add(place::<B>(0, col));
             for k in 0..p.k {
                 let mut columns = [S::splat(0.0); VECS];
                 for (v, column) in columns.iter_mut().enumerate() {
-                    *column = B::load::<S>(b.add(v * S::WIDTH));
+                    *column = if B::TYPE != DType::BF16 {
+                        B::load::<S>(b.add(v * S::WIDTH))
+                    } else if k % 2 == 0 {
+                        S::load_even(b.add(2 * v * S::WIDTH).cast())
+                    } else {
+                        S::load_odd(b.add(2 * v * S::WIDTH).cast())
+                    };
                 }
                 for (r, sums) in acc.iter_mut().enumerate() {
                     let a = S::splat(*p.a.add(r * p.a_stride + k));
@@ -89,7 +142,11 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
                         *sum = S::fma(a, column, *sum);
                     }
                 }
-                b = b.add(PANEL);
+                b = b.add(match (B::TYPE, k % 2) {
+                    (DType::BF16, 0) => 0,
+                    (DType::BF16, _) => 2 * PANEL,
+                    _ => PANEL,
+                });
             }
             for (r, sums) in acc.iter().enumerate() {
                 for (v, sum) in sums.iter().enumerate() {
@@ -102,6 +159,37 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
     ROWS
 }
 
+/// [`micro`] by dot products of pairs.
+///
+/// # Safety
+/// As there, with an even `k`.
+#[inline(always)]
+pub(crate) unsafe fn dot_micro<S: Lanes, const ROWS: usize, const VECS: usize>(p: &Product<'_, bf16, bf16>) -> usize {
+    let mut col = 0;
+    while col < PANEL {
+        // SAFETY: all offsets are below the bounds the caller vouched for.
+        unsafe {
+            let mut acc = [[S::splat(0.0); VECS]; ROWS];
+            let mut b = p.b.as_ptr().add(2 * col);
+            for pair in 0..p.k / 2 {
+                for (r, sums) in acc.iter_mut().enumerate() {
+                    for (v, sum) in sums.iter_mut().enumerate() {
+                        *sum = S::dot(*sum, p.a.add(r * p.a_stride + 2 * pair), b.add(2 * v * S::WIDTH));
+                    }
+                }
+                b = b.add(2 * PANEL);
+            }
+            for (r, sums) in acc.iter().enumerate() {
+                for (v, sum) in sums.iter().enumerate() {
+                    S::store(p.tile.add(r * PANEL + col + v * S::WIDTH), *sum);
+                }
+            }
+        }
+        col += VECS * S::WIDTH;
+    }
+    ROWS
+}
+
 /// Takes finished sums. A trait and not a closure, for the reason that [`super::elem::vectors`] gives.
 pub(crate) trait Sink {
     /// One row of a tile: [`PANEL`] sums from `column` on, of which those beyond B's last column mean nothing.
@@ -109,14 +197,14 @@ pub(crate) trait Sink {
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]);
 }
 
-/// Multiplies `rows` of A with `panels` of B. `wide` is room for the rows in f32, used unless A is f32 already.
+/// Multiplies `rows` of A with `panels` of B.
 #[inline(always)]
 pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     a: Rows<'_, A>,
     b: Panels<'_, B>,
     rows: Range<usize>,
     panels: Range<usize>,
-    wide: &mut Vec<f32>,
+    room: &mut Room,
     sink: &mut impl Sink,
 ) {
     let (rows, panels) = (rows.start..rows.end.min(a.rows), panels.start..panels.end.min(b.n.div_ceil(PANEL)));
@@ -128,35 +216,71 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
         }
         return;
     }
-    assert!(a.cols == b.k && b.data.len() >= b.reach(), "operands do not fit");
-    let (base, a_stride) = if A::TYPE == crate::DType::F32 {
-        (a.data[rows.start * a.stride..].as_ptr().cast::<f32>(), a.stride)
-    } else {
-        widen::<S, A>(a, rows.clone(), wide);
-        (wide.as_ptr(), b.k)
-    };
+    assert!(a.cols == b.k && b.is_whole(), "operands do not fit");
     assert!(a.data.len() >= (rows.end - 1) * a.stride + a.cols);
-    let mut tile = [[0f32; PANEL]; MAX_TILE];
-    for panel in panels {
-        let b = &b.data[panel * b.height * PANEL..][..b.k * PANEL];
-        let mut row = rows.start;
-        while row < rows.end {
-            let p = Product {
-                // SAFETY: row - rows.start rows of a_stride elements lie between `base` and this row, checked above.
-                a: unsafe { base.add((row - rows.start) * a_stride) },
-                a_stride,
-                b,
-                k: a.cols,
-                tile: tile.as_mut_ptr().cast(),
-            };
-            // SAFETY: the tile has room for the largest tile's rows; at most `rows.end - row` rows of A are read.
-            let done = unsafe { S::tile(rows.end - row, &p) };
-            for (r, sums) in tile[..done].iter().enumerate() {
-                sink.take::<S>(row + r, panel * PANEL, sums);
+    // The panels, with tiles of rows that `$tile` makes of the rows at `$a`. A macro for the reason that `vectors` gives.
+    macro_rules! by_tiles {
+        ($a:expr, $a_stride:expr, $k:expr, $b:expr, $tile:path) => {{
+            let (base, a_stride, mut tile) = ($a, $a_stride, [[0f32; PANEL]; MAX_TILE]);
+            for panel in panels {
+                let mut row = rows.start;
+                while row < rows.end {
+                    let p = Product {
+                        // SAFETY: row - rows.start rows of a_stride elements lie between `base` and this row.
+                        a: unsafe { base.add((row - rows.start) * a_stride) },
+                        a_stride,
+                        b: $b.panel(panel),
+                        k: $k,
+                        tile: tile.as_mut_ptr().cast(),
+                    };
+                    // SAFETY: the tile has room for the largest tile's rows; at most `rows.end - row` rows of A are read.
+                    let done = unsafe { $tile(rows.end - row, &p) };
+                    for (r, sums) in tile[..done].iter().enumerate() {
+                        sink.take::<S>(row + r, panel * PANEL, sums);
+                    }
+                    row += done;
+                }
             }
-            row += done;
-        }
+        }};
     }
+    if S::DOTS
+        && let (Some(data), Some(pairs)) = (as_bf16(a.data), as_bf16(b.data))
+    {
+        let b = Panels { data: pairs, k: b.k, n: b.n, height: b.height };
+        let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
+        #[cfg(target_arch = "x86_64")]
+        if room.isa == Isa::Amx {
+            return super::amx::multiply::<S>(a, b, rows, panels, room, sink);
+        }
+        let a = whole(a, &rows, 2, &mut room.padded);
+        return by_tiles!(a.data.as_ptr(), a.stride, a.cols, b, S::dot_tile);
+    }
+    if A::TYPE == DType::F32 {
+        let base = a.data[rows.start * a.stride..].as_ptr().cast::<f32>();
+        return by_tiles!(base, a.stride, b.k, b, S::tile);
+    }
+    widen::<S, A>(a, rows.clone(), &mut room.wide);
+    by_tiles!(room.wide.as_ptr(), b.k, b.k, b, S::tile)
+}
+
+/// The slice as what it is, if that is bf16.
+fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
+    // SAFETY: only bf16 has this type's name.
+    (T::TYPE == DType::BF16).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
+}
+
+/// `rows` of A, those that are no whole number of steps long copied and filled up with zeros.
+pub(super) fn whole<'a>(a: Rows<'a, bf16>, rows: &Range<usize>, step: usize, padded: &'a mut Vec<bf16>) -> Rows<'a, bf16> {
+    if a.cols.is_multiple_of(step) {
+        return Rows { data: &a.data[rows.start * a.stride..], rows: rows.len(), ..a };
+    }
+    let cols = a.cols.next_multiple_of(step);
+    padded.clear();
+    padded.resize(rows.len() * cols, bf16::ZERO);
+    for (row, out) in rows.clone().zip(padded.chunks_exact_mut(cols)) {
+        out[..a.cols].copy_from_slice(a.row(row));
+    }
+    Rows { data: padded, rows: rows.len(), cols, stride: cols }
 }
 
 /// Rows of A in f32, one after another.

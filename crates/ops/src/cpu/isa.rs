@@ -13,7 +13,7 @@ use super::{ints::neon::NeonDot, lanes::neon::Neon};
 #[cfg(target_arch = "x86_64")]
 use super::{
     ints::x86::{Avx2Vnni, Avx512Vnni},
-    lanes::x86::{Avx2, Avx512},
+    lanes::x86::{Avx2, Avx512, Avx512Bf16},
 };
 
 /// An instruction set that the CPU kernels are compiled for.
@@ -33,6 +33,10 @@ pub enum Isa {
     Avx512,
     /// AVX-512 with dot products of bytes.
     Avx512Vnni,
+    /// The same with dot products of bf16.
+    Avx512Bf16,
+    /// The same with tiles: matrix products of bf16 and of bytes.
+    Amx,
 }
 
 /// Work that is written once over [`Lanes`] and compiled for each instruction set.
@@ -52,8 +56,17 @@ pub(crate) trait IntKernel {
 }
 
 impl Isa {
-    const ALL: [Isa; 7] =
-        [Isa::Scalar, Isa::Neon, Isa::NeonDot, Isa::Avx2, Isa::Avx2Vnni, Isa::Avx512, Isa::Avx512Vnni];
+    const ALL: [Isa; 9] = [
+        Isa::Scalar,
+        Isa::Neon,
+        Isa::NeonDot,
+        Isa::Avx2,
+        Isa::Avx2Vnni,
+        Isa::Avx512,
+        Isa::Avx512Vnni,
+        Isa::Avx512Bf16,
+        Isa::Amx,
+    ];
 
     /// Whether this processor has it.
     pub fn available(self) -> bool {
@@ -80,8 +93,12 @@ impl Isa {
             }
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Vnni => Isa::Avx512.available() && is_x86_feature_detected!("avx512vnni"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 => Isa::Avx512Vnni.available() && is_x86_feature_detected!("avx512bf16"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Isa::Avx512Bf16.available() && super::amx::available(),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni => false,
+            Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => false,
         }
     }
 
@@ -111,6 +128,9 @@ impl Isa {
         match self {
             // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
             #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512_bf16(kernel) },
+            // SAFETY: as above.
+            #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512(kernel) },
             // SAFETY: as above.
             #[cfg(target_arch = "x86_64")]
@@ -127,7 +147,7 @@ impl Isa {
         match self {
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512Vnni => unsafe { avx512_vnni_ints(kernel) },
+            Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512_vnni_ints(kernel) },
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => unsafe { avx512_ints(kernel) },
@@ -151,6 +171,12 @@ impl Isa {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
+}
+
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+unsafe fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+    kernel.run::<Avx512Bf16>()
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -199,6 +225,8 @@ impl fmt::Display for Isa {
             Isa::Avx2Vnni => "avx2vnni",
             Isa::Avx512 => "avx512",
             Isa::Avx512Vnni => "avx512vnni",
+            Isa::Avx512Bf16 => "avx512bf16",
+            Isa::Amx => "amx",
         })
     }
 }

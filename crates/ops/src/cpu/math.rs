@@ -66,7 +66,7 @@ pub(crate) unsafe fn erf<S: Lanes>(x: S::V) -> S::V {
             ],
         );
         let q = poly::<S, 5>(x2, [-1.426_473_9e-2, -7.373_329e-3, -1.682_827e-3, -2.133_740_6e-4, -1.456_607_2e-5]);
-        S::div(S::mul(x, p), q)
+        S::quotient(S::mul(x, p), q)
     }
 }
 
@@ -89,7 +89,7 @@ pub(crate) unsafe fn tanh<S: Lanes>(x: S::V) -> S::V {
             ],
         );
         let q = poly::<S, 4>(x2, [4.893_525e-3, 2.268_434_6e-3, 1.185_347_1e-4, 1.198_258_4e-6]);
-        S::div(S::mul(x, p), q)
+        S::quotient(S::mul(x, p), q)
     }
 }
 

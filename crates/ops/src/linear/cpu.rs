@@ -4,7 +4,7 @@
 use super::LinearOp;
 use super::weight::{Data, Part, Weight};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::quant::{self, Activations, Packed, Quant, Split};
@@ -17,8 +17,8 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 thread_local! {
-    /// Rows of x in f32, kept from call to call by each worker.
-    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Kept from call to call by each worker.
+    static ROOM: RefCell<Room> = RefCell::default();
 }
 
 pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
@@ -164,10 +164,11 @@ impl Cut {
         let (block, column) = (task / self.columns, task % self.columns);
         let rows = block * BLOCK..(block + 1) * BLOCK;
         let columns = column * self.per_task..(column + 1) * self.per_task;
-        WIDE.with_borrow_mut(|wide| {
+        ROOM.with_borrow_mut(|room| {
+            room.isa = isa;
             if dtype == T::TYPE {
                 let b = Panels::of(panels.slice::<T>()?, x.cols, n);
-                isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                isa.run(Task { x, b, rows, panels: columns, room, epilogue });
                 return Ok(());
             }
             // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
@@ -178,11 +179,11 @@ impl Cut {
             match dtype {
                 DType::BF16 => {
                     let b = Panels::of(panels.slice::<bf16>()?, x.cols, n);
-                    isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                    isa.run(Task { x, b, rows, panels: columns, room, epilogue });
                 }
                 _ => {
                     let b = Panels::of(panels.slice::<f16>()?, x.cols, n);
-                    isa.run(Task { x, b, rows, panels: columns, wide, epilogue });
+                    isa.run(Task { x, b, rows, panels: columns, room, epilogue });
                 }
             }
             Ok(())
@@ -195,7 +196,7 @@ struct Task<'a, A, B, T> {
     b: Panels<'a, B>,
     rows: Range<usize>,
     panels: Range<usize>,
-    wide: &'a mut Vec<f32>,
+    room: &'a mut Room,
     epilogue: Epilogue<'a, T>,
 }
 
@@ -204,8 +205,8 @@ impl<A: Elem, B: Elem, T: Elem> Kernel for Task<'_, A, B, T> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let Task { x, b, rows, panels, wide, mut epilogue } = self;
-        multiply::<S, A, B>(x, b, rows, panels, wide, &mut epilogue);
+        let Task { x, b, rows, panels, room, mut epilogue } = self;
+        multiply::<S, A, B>(x, b, rows, panels, room, &mut epilogue);
     }
 }
 

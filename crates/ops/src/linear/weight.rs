@@ -4,7 +4,7 @@
 //! or blocks of few bits. What has one format is one part.
 
 use crate::cpu::elem::{Elem, with_elem};
-use crate::cpu::gemm::{PANEL, packed_len};
+use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
 use crate::ladder;
 use crate::ledger::Lease;
@@ -187,7 +187,7 @@ fn float<T: Elem>(
             host(all, &dims)
         })?));
     }
-    let dims = [packed_len(k, n)];
+    let dims = [packed_len::<T>(k, n)];
     Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || host(panels::<T>(n, k, read, let_go), &dims))?))
 }
 
@@ -203,21 +203,22 @@ fn blocks<'a>(
     Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
 }
 
-/// `[ceil(rows / PANEL)][k][PANEL]`, zeros behind the last row.
+/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row.
 fn panels<T: Elem>(rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) -> Vec<T> {
-    let mut out = vec![T::default(); packed_len(k, rows)];
+    let mut out = vec![T::default(); packed_len::<T>(k, rows)];
     if k == 0 {
         return out;
     }
-    let stretch = (STRETCH / (k * PANEL * size_of::<T>())).max(1);
-    for (i, out) in out.chunks_mut(stretch * k * PANEL).enumerate() {
-        out.par_chunks_mut(k * PANEL).enumerate().for_each_init(
+    let len = panel_len::<T>(k);
+    let stretch = (STRETCH / (len * size_of::<T>())).max(1);
+    for (i, out) in out.chunks_mut(stretch * len).enumerate() {
+        out.par_chunks_mut(len).enumerate().for_each_init(
             || vec![T::default(); k],
             |row, (panel, out)| {
                 let first = (i * stretch + panel) * PANEL;
                 for c in 0..PANEL.min(rows - first) {
                     read(first + c, row);
-                    row.iter().enumerate().for_each(|(i, v)| out[i * PANEL + c] = *v);
+                    row.iter().enumerate().for_each(|(i, v)| out[place::<T>(i, c)] = *v);
                 }
             },
         );
@@ -315,8 +316,8 @@ impl Weight {
         {
             return Ok(self);
         }
-        let dims = [packed_len(self.k, self.n)];
         let data = with_elem!("linear", self.dtype(), T => {
+            let dims = [packed_len::<T>(self.k, self.n)];
             let read = |row: usize, out: &mut [T]| {
                 let mut wide = vec![0f32; self.k];
                 // The row is there and on the CPU: it was when the call was made.
@@ -345,8 +346,8 @@ impl Part {
             Data::Blocks(_, None, _) => return Err(Error::Phantom),
             Data::Panels(t) => with_elem!("linear", t.dtype(), T => {
                 let reading = Reading::of(t)?;
-                let panel = &reading.slice::<T>()?[i / PANEL * k * PANEL..];
-                out.iter_mut().enumerate().for_each(|(j, v)| *v = panel[j * PANEL + i % PANEL].wide());
+                let panel = &reading.slice::<T>()?[i / PANEL * panel_len::<T>(k)..];
+                out.iter_mut().enumerate().for_each(|(j, v)| *v = panel[place::<T>(j, i % PANEL)].wide());
                 Ok(())
             })?,
             Data::Rows(t) => with_elem!("linear", t.dtype(), T => {

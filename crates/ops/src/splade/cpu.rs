@@ -5,7 +5,7 @@
 use super::{Splade, SpladeOp};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Sink, multiply};
+use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use crate::tensor::host;
@@ -17,8 +17,8 @@ use std::ops::Range;
 const PANELS: usize = 8;
 
 thread_local! {
-    /// Rows of x in f32, kept from call to call by each worker.
-    static WIDE: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Kept from call to call by each worker.
+    static ROOM: RefCell<Room> = RefCell::default();
 }
 
 pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
@@ -39,9 +39,10 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
         // Sequences of one run follow each other, so that its panels stay in a cache.
         (0..runs * sequences).into_par_iter().for_each(|task| {
             let (run, sequence) = (task / sequences, task % sequences);
-            WIDE.with_borrow_mut(|wide| {
+            ROOM.with_borrow_mut(|room| {
+                room.isa = isa;
                 let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
-                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, wide, sink });
+                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
             });
         });
         if !op.how.sum {
@@ -57,7 +58,7 @@ struct Task<'a, T> {
     b: Panels<'a, T>,
     rows: Range<usize>,
     panels: Range<usize>,
-    wide: &'a mut Vec<f32>,
+    room: &'a mut Room,
     sink: Columns<'a, T>,
 }
 
@@ -66,11 +67,11 @@ impl<T: Elem> Kernel for Task<'_, T> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let Task { x, b, rows, panels, wide, mut sink } = self;
+        let Task { x, b, rows, panels, room, mut sink } = self;
         let mut first = rows.start;
         while first < rows.end {
             let block = first..(first + BLOCK).min(rows.end);
-            multiply::<S, T, T>(x, b, block, panels.clone(), wide, &mut sink);
+            multiply::<S, T, T>(x, b, block, panels.clone(), room, &mut sink);
             first += BLOCK;
         }
     }

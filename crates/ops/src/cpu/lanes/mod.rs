@@ -7,6 +7,8 @@ pub(crate) mod neon;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86;
 
+#[cfg(target_arch = "x86_64")]
+use super::gemm::dot_micro;
 use super::gemm::{Product, micro};
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
@@ -29,6 +31,10 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store_bf16(p: *mut bf16, v: Self::V);
     unsafe fn load_f16(p: *const f16) -> Self::V;
     unsafe fn store_f16(p: *mut f16, v: Self::V);
+    /// The first of each of `WIDTH` pairs.
+    unsafe fn load_even(p: *const bf16) -> Self::V;
+    /// The second of each of `WIDTH` pairs.
+    unsafe fn load_odd(p: *const bf16) -> Self::V;
     unsafe fn load_i8(p: *const i8) -> Self::V;
     unsafe fn splat_f16(x: f16) -> Self::V;
 
@@ -36,6 +42,12 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
+    /// a / b within an ulp, for a `b` that is neither tiny nor huge: where a division takes long, by an estimate and Newton's
+    /// step.
+    #[inline(always)]
+    unsafe fn quotient(a: Self::V, b: Self::V) -> Self::V {
+        unsafe { Self::div(a, b) }
+    }
     /// The smaller; `b` if either is NaN (on NEON, NaN).
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V;
     /// The larger; `b` if either is NaN (on NEON, NaN).
@@ -51,7 +63,20 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// One tile of a matrix product in registers (see [`micro`]), for as many of `rows` rows as it returns: at most as many
     /// as there are registers for sums.
-    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize;
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize;
+
+    /// Whether there is a dot product of pairs of bf16, and so [`Lanes::dot_tile`].
+    const DOTS: bool = false;
+    /// `sums` and, lane by lane, the product of a pair of `WIDTH` at `b` with the pair at `a`.
+    #[inline(always)]
+    unsafe fn dot(_sums: Self::V, _a: *const bf16, _b: *const bf16) -> Self::V {
+        unreachable!("asked of lanes without dot products")
+    }
+    /// [`Lanes::tile`] by dot products of pairs.
+    #[inline(always)]
+    unsafe fn dot_tile(_rows: usize, _p: &Product<'_, bf16, bf16>) -> usize {
+        unreachable!("asked of lanes without dot products")
+    }
 }
 
 /// Plain Rust over eight lanes, which the compiler turns into whatever its baseline has.
@@ -98,6 +123,14 @@ impl Lanes for Scalar {
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
         (0..N).for_each(|i| unsafe { *p.add(i) = f16::from_f32(v[i]) });
+    }
+    #[inline(always)]
+    unsafe fn load_even(p: *const bf16) -> Self::V {
+        Self::each(|i| unsafe { (*p.add(2 * i)).to_f32() })
+    }
+    #[inline(always)]
+    unsafe fn load_odd(p: *const bf16) -> Self::V {
+        Self::each(|i| unsafe { (*p.add(2 * i + 1)).to_f32() })
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::V {
@@ -156,7 +189,7 @@ impl Lanes for Scalar {
     }
 
     #[inline(always)]
-    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize {
         unsafe {
             match rows {
                 2.. => micro::<Self, B, 2, 1>(p),

@@ -41,6 +41,18 @@ impl Lanes for Neon {
             vst1_u16(p.cast(), vshrn_n_u32::<16>(kept));
         }
     }
+    // A pair is the two halves of 32 bits, the first the lower.
+    #[inline(always)]
+    unsafe fn load_even(p: *const bf16) -> Self::V {
+        unsafe { vreinterpretq_f32_u32(vshlq_n_u32::<16>(vreinterpretq_u32_u16(vld1q_u16(p.cast())))) }
+    }
+    #[inline(always)]
+    unsafe fn load_odd(p: *const bf16) -> Self::V {
+        unsafe {
+            let pairs = vreinterpretq_u32_u16(vld1q_u16(p.cast()));
+            vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff_0000)))
+        }
+    }
     // `half` converts with the fcvt instructions where it finds them; the f16 vector intrinsics are not stable in Rust.
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::V {
@@ -111,7 +123,7 @@ impl Lanes for Neon {
 
     // 6 rows × 4 vectors = 24 of the 32 registers.
     #[inline(always)]
-    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize {
         unsafe {
             match rows {
                 6.. => micro::<Self, B, 6, 4>(p),

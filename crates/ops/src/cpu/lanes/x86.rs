@@ -1,6 +1,6 @@
 //! AVX2 (with FMA and F16C) and AVX-512.
 
-use super::{Lanes, Product, micro};
+use super::{Lanes, Product, dot_micro, micro};
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
 use std::arch::x86_64::*;
@@ -56,6 +56,18 @@ impl Lanes for Avx2 {
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
         unsafe { _mm_storeu_si128(p.cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v)) }
+    }
+    // A pair is the two halves of 32 bits, the first the lower.
+    #[inline(always)]
+    unsafe fn load_even(p: *const bf16) -> Self::V {
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_loadu_si256(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_odd(p: *const bf16) -> Self::V {
+        unsafe {
+            let pairs = _mm256_loadu_si256(p.cast());
+            _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000u32 as i32)))
+        }
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::V {
@@ -123,7 +135,7 @@ impl Lanes for Avx2 {
 
     // 6 rows × 2 vectors = 12 of the 16 registers; two hold B, one A.
     #[inline(always)]
-    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize {
         unsafe {
             match rows {
                 6.. => micro::<Self, B, 6, 2>(p),
@@ -141,7 +153,15 @@ impl Lanes for Avx2 {
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
-impl Lanes for Avx512 {
+/// The same with instructions for bf16.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Bf16;
+
+/// All that both have alike, and `$own`.
+macro_rules! sixteen { ($name:ident, $($own:item)*) => {
+impl Lanes for $name {
+    $($own)*
+
     const WIDTH: usize = 16;
     type V = __m512;
 
@@ -165,24 +185,23 @@ impl Lanes for Avx512 {
         }
     }
     #[inline(always)]
-    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
-        unsafe {
-            let bits = _mm512_castps_si512(v);
-            // As in AVX2: nearest, ties to even, NaN kept.
-            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
-            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
-            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
-            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
-            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)));
-        }
-    }
-    #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::V {
         unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
         unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
+    }
+    #[inline(always)]
+    unsafe fn load_even(p: *const bf16) -> Self::V {
+        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(p.cast()))) }
+    }
+    #[inline(always)]
+    unsafe fn load_odd(p: *const bf16) -> Self::V {
+        unsafe {
+            let pairs = _mm512_loadu_si512(p.cast());
+            _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000u32 as i32)))
+        }
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::V {
@@ -207,6 +226,15 @@ impl Lanes for Avx512 {
     #[inline(always)]
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
         unsafe { _mm512_div_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn quotient(a: Self::V, b: Self::V) -> Self::V {
+        unsafe {
+            let guess = _mm512_rcp14_ps(b);
+            let inverse = _mm512_fmadd_ps(guess, _mm512_fnmadd_ps(b, guess, _mm512_set1_ps(1.0)), guess);
+            let q = _mm512_mul_ps(a, inverse);
+            _mm512_fmadd_ps(inverse, _mm512_fnmadd_ps(b, q, a), q)
+        }
     }
     #[inline(always)]
     unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
@@ -242,7 +270,7 @@ impl Lanes for Avx512 {
 
     // 12 rows × 2 vectors = 24 of the 32 registers.
     #[inline(always)]
-    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, B>) -> usize {
+    unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize {
         unsafe {
             match rows {
                 12.. => micro::<Self, B, 12, 2>(p),
@@ -251,6 +279,54 @@ impl Lanes for Avx512 {
                 4.. => micro::<Self, B, 4, 2>(p),
                 2.. => micro::<Self, B, 2, 2>(p),
                 _ => micro::<Self, B, 1, 2>(p),
+            }
+        }
+    }
+}
+}}
+
+sixteen! { Avx512,
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        unsafe {
+            let bits = _mm512_castps_si512(v);
+            // As in AVX2: nearest, ties to even, NaN kept.
+            let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+            let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
+            let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
+            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)));
+        }
+    }
+}
+
+sixteen! { Avx512Bf16,
+    #[inline(always)]
+    unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
+        // Nearest, ties to even; NaN kept; what is too small for a normal number becomes zero.
+        unsafe { _mm256_storeu_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v))) }
+    }
+
+    const DOTS: bool = true;
+    #[inline(always)]
+    unsafe fn dot(sums: Self::V, a: *const bf16, b: *const bf16) -> Self::V {
+        unsafe {
+            // The same 512 bits under the name that the instruction's intrinsic wants.
+            let pairs = |v: __m512i| std::mem::transmute::<__m512i, __m512bh>(v);
+            let (a, b) = (_mm512_set1_epi32(a.cast::<i32>().read_unaligned()), _mm512_loadu_si512(b.cast()));
+            _mm512_dpbf16_ps(sums, pairs(a), pairs(b))
+        }
+    }
+    #[inline(always)]
+    unsafe fn dot_tile(rows: usize, p: &Product<'_, bf16, bf16>) -> usize {
+        unsafe {
+            match rows {
+                12.. => dot_micro::<Self, 12, 2>(p),
+                8.. => dot_micro::<Self, 8, 2>(p),
+                6.. => dot_micro::<Self, 6, 2>(p),
+                4.. => dot_micro::<Self, 4, 2>(p),
+                2.. => dot_micro::<Self, 2, 2>(p),
+                _ => dot_micro::<Self, 1, 2>(p),
             }
         }
     }

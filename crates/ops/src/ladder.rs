@@ -96,7 +96,7 @@ pub(crate) trait Op: Sized {
     fn scratch(&self, _: Rung) -> usize {
         0
     }
-    /// Our CPU kernel.
+    /// Our CPU kernel. Its result is a buffer of its own, never a view: it is used again when the result is gone.
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor>;
     /// Our CUDA kernel.
     fn cuda(&self) -> Result<candle_core::Tensor> {
@@ -300,7 +300,8 @@ impl Ladder {
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
     Ok(match perform(&op)? {
-        Some(result) => Tensor::real(result, dtype, device),
+        Some((result, Rung::Fused)) if device == Device::Cpu => Tensor::made(result, dtype),
+        Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
     })
 }
@@ -310,8 +311,8 @@ pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// The result, or nothing on phantoms, whose step is told instead.
-fn perform<O: Op>(op: &O) -> Result<Option<candle_core::Tensor>> {
+/// The result and its rung, or nothing on phantoms, whose step is told instead.
+fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
@@ -351,7 +352,14 @@ fn perform<O: Op>(op: &O) -> Result<Option<candle_core::Tensor>> {
     match result {
         Ok(t) if t.dims() == dims && t.dtype() == out.candle() => {
             ladder.count(Counted { op: O::NAME, device, dtype, rung });
-            Ok(Some(t))
+            if rung != Rung::Fused {
+                // Candle's ops may give back a view of what they were given.
+                op.map(&|t| {
+                    t.share();
+                    Ok(t.clone())
+                })?;
+            }
+            Ok(Some((t, rung)))
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());

@@ -1,13 +1,16 @@
 //! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
 
+use crate::spare::Spare;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// Bytes held now and at the worst moment. One per ladder; real and phantom tensors are booked alike.
 #[derive(Debug, Default)]
 pub struct Ledger {
     live: AtomicU64,
     peak: AtomicU64,
+    /// Buffers of tensors that were alive.
+    pub(crate) spare: Spare,
 }
 
 impl Ledger {
@@ -30,7 +33,17 @@ impl Ledger {
         let bytes = bytes as u64;
         let live = self.live.fetch_add(bytes, Relaxed).saturating_add(bytes);
         self.peak.fetch_max(live, Relaxed);
-        Arc::new(Lease { bytes, ledger: self.clone() })
+        Arc::new(Lease { bytes, ledger: self.clone(), buffer: None, is_shared: AtomicBool::new(false) })
+    }
+
+    /// The same for a result whose buffer is spare once its last view is gone.
+    pub(crate) fn lend(self: &Arc<Self>, bytes: usize, buffer: candle_core::Tensor) -> Arc<Lease> {
+        let mut lease = self.lease(bytes);
+        // Nobody else has it yet.
+        if let Some(lease) = Arc::get_mut(&mut lease) {
+            lease.buffer = Some(buffer);
+        }
+        lease
     }
 }
 
@@ -39,10 +52,22 @@ impl Ledger {
 pub(crate) struct Lease {
     bytes: u64,
     ledger: Arc<Ledger>,
+    buffer: Option<candle_core::Tensor>,
+    is_shared: AtomicBool,
+}
+
+impl Lease {
+    /// The buffer may have a reader that holds no lease of it, and is not to be used again.
+    pub(crate) fn share(&self) {
+        self.is_shared.store(true, Relaxed);
+    }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
+        if let Some(buffer) = self.buffer.take().filter(|_| !self.is_shared.load(Relaxed)) {
+            self.ledger.spare.reclaim(&buffer);
+        }
         self.ledger.live.fetch_sub(self.bytes, Relaxed);
     }
 }

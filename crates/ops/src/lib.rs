@@ -16,6 +16,7 @@ mod ledger;
 mod place;
 mod quant;
 mod segments;
+mod spare;
 mod tensor;
 mod weights;
 

@@ -3,6 +3,7 @@
 //! It offers views and nothing that computes. Whatever computes is an op and goes through the ladder, so nothing can run
 //! uncounted, and a model cannot ask which device it is on.
 
+use crate::cpu::elem::Elem;
 use crate::ledger::Lease;
 use crate::place::Kind;
 use crate::{DType, Device, Error, Place, Result, ladder};
@@ -16,6 +17,7 @@ pub struct Tensor {
     repr: Repr,
     dtype: DType,
     device: Device,
+    /// Last, so that it goes last: its end makes the buffer another tensor's.
     lease: Arc<Lease>,
 }
 
@@ -61,6 +63,18 @@ impl Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lease(candle.elem_count() * dtype.size());
         Tensor { repr: Repr::Real(candle), dtype, device, lease }
+    }
+
+    /// Books what a kernel on the CPU has made, whose buffer nothing else reads: it is used again when the tensor is gone.
+    pub(crate) fn made(candle: Candle, dtype: DType) -> Tensor {
+        debug_assert_eq!(candle.dtype(), dtype.candle());
+        let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
+        Tensor { repr: Repr::Real(candle), dtype, device: Device::Cpu, lease }
+    }
+
+    /// Another tensor may read the same buffer from now on, without a lease of it.
+    pub(crate) fn share(&self) {
+        self.lease.share();
     }
 
     /// Books a tensor that is only a shape.
@@ -160,6 +174,11 @@ impl Tensor {
     fn view(&self, repr: Repr) -> Tensor {
         Tensor { repr, dtype: self.dtype, device: self.device, lease: self.lease.clone() }
     }
+}
+
+/// `len` elements to be written over, all of them: what stands there is left from before.
+pub(crate) fn room<T: Elem>(len: usize) -> Vec<T> {
+    ladder::current().ledger.spare.take(len)
 }
 
 /// A contiguous host tensor that takes over `values`.

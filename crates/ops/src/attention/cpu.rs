@@ -5,15 +5,17 @@
 
 use super::few::{self, FEW};
 use super::lines::{Heads, Lines, Run, Source, widen, with_runs};
+use super::tiles::{self, Pairs};
 use super::{Attention, AttentionOp, Bias, Sees};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply, packed_len};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::softmax::exp_row;
-use crate::tensor::host;
-use crate::{Error, Result};
-use rayon::prelude::*;
+use crate::store::CacheFormat;
+use crate::tensor::{host, room};
+use crate::{DType, Error, Result};
+use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
 
@@ -49,7 +51,8 @@ pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
-    room: Room,
+    pub(super) pairs: Pairs,
+    pub(super) room: Room,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
     position_queries: Vec<f32>,
@@ -92,8 +95,8 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         [&k, &v].map(|from| Lines { from, head: head / group, size, runs: &runs[sequence] })
     };
     with_elem!("attention", op.q.dtype(), T => {
-        let q = Reading::of(&op.q)?;
-        let q = Heads::<T>::of(&q, size)?;
+        let reading = Reading::of(&op.q)?;
+        let q = Heads::<T>::of(&reading, size)?;
         let tables = match &how.bias {
             Bias::Disentangled(d) => [&d.keys, &d.queries],
             _ => [&None, &None],
@@ -104,12 +107,20 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let pq = pq.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
         // Only disentangled positions meet the keys once more.
         let meeting = if pq.is_some() { Some(Heads::<T>::of(k.floats()?, size)?) } else { None };
-        let mut y = vec![T::default(); op.q.dims().iter().product()];
+        let mut y = room::<T>(op.q.dims().iter().product());
         let out = Output::over(&mut y);
-        shares(how, heads, group).into_par_iter().try_for_each(|share| {
-            let lines = lines(&share);
+        // Keys and values as they are; disentangled positions meet them in f32.
+        let in_tiles = isa == Isa::Amx
+            && T::TYPE == DType::BF16
+            && op.k.format() == CacheFormat::Float(DType::BF16)
+            && !matches!(how.bias, Bias::Disentangled(_));
+        let shares = shares(how, heads, group);
+        team::try_each(shares.len(), |task| {
+            let share = &shares[task];
+            let lines = lines(share);
             SCRATCH.with_borrow_mut(|scratch| match share {
                 Share::Few { sequence, heads: own } => {
+                    let (sequence, own) = (*sequence, own.clone());
                     let queries = how.queries.range(sequence);
                     few::run(isa, &few::Few {
                         q,
@@ -127,7 +138,18 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                     }, scratch)
                 }
                 Share::Head { sequence, head } => {
+                    let (sequence, head) = (*sequence, *head);
                     let (queries, keys) = (how.queries.range(sequence), reached[sequence].len());
+                    scratch.room.isa = isa;
+                    let (place, first) = (first(sequence) - reached[sequence].start, (queries.start * heads + head) * size);
+                    // Distance 0 stands at `places − 1` in the head's row.
+                    let bias = by_distance.as_ref().map(|b| &b[head * distances..][..distances]);
+                    let origin = places - 1;
+                    if let Some(out) = in_tiles.then(|| out.as_bf16()).flatten() {
+                        let q = Heads::<bf16>::of(&reading, size)?.rows(head, queries);
+                        let stride = heads * size;
+                        return tiles::run(isa, &lines, tiles::Head { q, keys, how, place, bias, origin, first, stride, out }, scratch);
+                    }
                     pack(isa, &lines, scratch)?;
                     // The rows of the tables that distances in this sequence reach, and the one for each distance i − j.
                     let index: Vec<usize> = match &how.bias {
@@ -142,14 +164,13 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                         k: meeting.map(|k| k.rows(head, runs[sequence][0].clone())),
                         keys,
                         how,
-                        place: first(sequence) - reached[sequence].start,
-                        // Distance 0 stands at `places − 1` in the head's row.
-                        bias: by_distance.as_ref().map(|b| &b[head * distances..][..distances]),
-                        origin: places - 1,
+                        place,
+                        bias,
+                        origin,
                         position_keys: pk.map(|t| t.rows(head, rows.clone())),
                         position_queries: pq.map(|t| t.rows(head, rows.clone())),
                         index: &index,
-                        first: (queries.start * heads + head) * size,
+                        first,
                         stride: heads * size,
                         out: &out,
                         scratch,
@@ -232,8 +253,18 @@ impl<T: Elem> Kernel for Task<'_, T> {
     #[inline(always)]
     fn run<S: Lanes>(self) {
         let (length, size) = (self.keys, self.q.cols);
-        let Scratch { keys, values, scores, room, row, position_keys, position_queries, met_by_queries, met_by_keys } =
-            self.scratch;
+        let Scratch {
+            keys,
+            values,
+            scores,
+            room,
+            row,
+            position_keys,
+            position_queries,
+            met_by_queries,
+            met_by_keys,
+            ..
+        } = self.scratch;
         let keys = Panels::of(&*keys, size, length);
         let values = Panels::of(&*values, length, size);
         let positions = self.position_keys.or(self.position_queries).map_or(0, |rows| rows.rows);
@@ -315,13 +346,13 @@ pub(super) fn weigh<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<
 }
 
 /// Products of a block of queries, kept for the softmax.
-struct Scores<'a> {
-    scores: &'a mut [f32],
+pub(super) struct Scores<'a> {
+    pub(super) scores: &'a mut [f32],
     /// The block's first query.
-    first: usize,
+    pub(super) first: usize,
     /// The first column that is kept.
-    column: usize,
-    stride: usize,
+    pub(super) column: usize,
+    pub(super) stride: usize,
 }
 
 impl Sink for Scores<'_> {
@@ -333,13 +364,13 @@ impl Sink for Scores<'_> {
 }
 
 /// Weighted values, divided by the softmax's sum only here: once an element instead of once a score.
-struct Values<'a, T> {
-    sums: &'a [f32],
+pub(super) struct Values<'a, T> {
+    pub(super) sums: &'a [f32],
     /// Element of y where this head of the block's first query begins.
-    first: usize,
-    stride: usize,
-    size: usize,
-    out: &'a Output<T>,
+    pub(super) first: usize,
+    pub(super) stride: usize,
+    pub(super) size: usize,
+    pub(super) out: &'a Output<T>,
 }
 
 impl<T: Elem> Sink for Values<'_, T> {

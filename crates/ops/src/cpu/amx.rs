@@ -3,7 +3,10 @@
 //! Four tiles of sums, two of A and two of B: a block of 32 rows by a panel reads as many tiles as it multiplies, which is what
 //! the load ports can feed. A is read where it is, B from its panel in pairs. While one block is multiplied, the sums of the one
 //! before go to the sink: its activation costs as much as the products, and another part of the core does it.
-#![allow(unsafe_code, reason = "tile instructions, which Rust has no stable intrinsics for, and the pointers they take")]
+#![allow(
+    unsafe_code,
+    reason = "tile instructions, which Rust has no stable intrinsics for, and the pointers they take"
+)]
 
 use super::Lanes;
 use super::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, whole};
@@ -18,8 +21,8 @@ use std::sync::OnceLock;
 const ROWS: usize = 32;
 const SUMS: usize = ROWS * PANEL;
 
-/// Steps whose part of a panel is kept in the first-level cache (32 KiB of its 48), while blocks of rows pass by.
-const STEPS: usize = 16;
+/// Steps whose part of a panel is kept in the first-level cache (24 KiB of its 48), while blocks of rows pass by.
+const STEPS: usize = 12;
 
 /// Whether the processor has tiles and the kernel lets us use them. It is asked once: the permission is the process's.
 pub(super) fn available() -> bool {
@@ -72,12 +75,15 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// The tiles of this thread, for blocks of `rows` rows; given back when dropped.
+/// The tiles of this thread, for blocks of so many rows; given back when dropped.
 struct Tiles(usize);
 
 impl Tiles {
-    /// Sums in tiles 0 to 3, A in 4 and 5, B in 6 and 7.
-    fn of(rows: usize) -> Tiles {
+    /// Makes them fit blocks of `rows` rows: sums in tiles 0 to 3, A in 4 and 5, B in 6 and 7.
+    fn fit(&mut self, rows: usize) {
+        if self.0 == rows {
+            return;
+        }
         debug_assert!((1..=ROWS).contains(&rows) && available());
         let (upper, lower) = (rows.min(16) as u8, rows.saturating_sub(16).max(1) as u8);
         let mut config = Config { palette: 1, start: 0, reserved: [0; 14], bytes: [0; 16], rows: [0; 16] };
@@ -85,7 +91,7 @@ impl Tiles {
         config.rows[..8].copy_from_slice(&[upper, upper, lower, lower, upper, lower, 16, 16]);
         // SAFETY: the configuration is whole and valid; `available` found the instruction.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, preserves_flags, readonly)) };
-        Tiles(rows)
+        self.0 = rows;
     }
 }
 
@@ -135,7 +141,7 @@ pub(super) fn multiply<S: Lanes>(
     let chunk = if blocks == 1 { steps } else { steps.div_ceil(steps.div_ceil(STEPS)) };
     let slots = if chunk == steps { 2 } else { blocks };
     sums.resize(sums.len().max(slots * SUMS), 0.0);
-    let mut tiles = Tiles::of(a.rows.min(ROWS));
+    let mut tiles = Tiles(0);
     let mut pending = Pending { slot: 0, row: 0, column: 0, rows: 0..0 };
     let mut turn = 0;
     for panel in panels {
@@ -144,9 +150,7 @@ pub(super) fn multiply<S: Lanes>(
             let depth = first..(first + chunk).min(steps);
             for block in 0..blocks {
                 let own = (a.rows - block * ROWS).min(ROWS);
-                if tiles.0 != own {
-                    tiles = Tiles::of(own);
-                }
+                tiles.fit(own);
                 turn += 1;
                 let slot = if chunk == steps { turn % 2 } else { block };
                 let step = Step {
@@ -166,7 +170,11 @@ pub(super) fn multiply<S: Lanes>(
                     }
                     let each = pending.rows.len().div_ceil(depth.len());
                     for i in 0..depth.len() {
-                        if own > 16 { step.both(i) } else { step.upper(i) }
+                        if own > 16 {
+                            step.both(i)
+                        } else {
+                            step.upper(i)
+                        }
                         pending.hand_over::<S>(each, sums, sink);
                     }
                     store(at, own > 16);
@@ -251,7 +259,13 @@ impl Step {
 unsafe fn zero() {
     // SAFETY: the caller's.
     unsafe {
-        asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, preserves_flags, nomem));
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            options(nostack, preserves_flags, nomem)
+        );
     }
 }
 

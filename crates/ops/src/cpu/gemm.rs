@@ -43,6 +43,12 @@ impl<'a, T: Elem> Panels<'a, T> {
         Panels { data, k, n, height: height::<T>(k) }
     }
 
+    /// Rows `rows` of every panel; in bf16 whole tiles of them.
+    pub(crate) fn part(self, rows: Range<usize>) -> Self {
+        debug_assert!(height::<T>(rows.start) == rows.start && height::<T>(rows.len()) == rows.len());
+        Panels { data: &self.data[rows.start * PANEL..], k: rows.len(), ..self }
+    }
+
     /// One of them.
     pub(super) fn panel(&self, i: usize) -> &'a [T] {
         &self.data[i * self.height * PANEL..][..height::<T>(self.k) * PANEL]
@@ -55,15 +61,8 @@ impl<'a, T: Elem> Panels<'a, T> {
     }
 }
 
-impl Panels<'_, f32> {
-    /// Rows `rows` of every panel.
-    pub(crate) fn part(self, rows: Range<usize>) -> Self {
-        Panels { data: &self.data[rows.start * PANEL..], k: rows.len(), ..self }
-    }
-}
-
 /// Depth of a tile of bf16.
-pub(super) const TILE_DEPTH: usize = 32;
+pub(crate) const TILE_DEPTH: usize = 32;
 
 /// Rows of a panel: `k`, filled up where the format has them in pairs.
 fn height<T: Elem>(k: usize) -> usize {
@@ -270,7 +269,12 @@ fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
 }
 
 /// `rows` of A, those that are no whole number of steps long copied and filled up with zeros.
-pub(super) fn whole<'a>(a: Rows<'a, bf16>, rows: &Range<usize>, step: usize, padded: &'a mut Vec<bf16>) -> Rows<'a, bf16> {
+pub(super) fn whole<'a>(
+    a: Rows<'a, bf16>,
+    rows: &Range<usize>,
+    step: usize,
+    padded: &'a mut Vec<bf16>,
+) -> Rows<'a, bf16> {
     if a.cols.is_multiple_of(step) {
         return Rows { data: &a.data[rows.start * a.stride..], rows: rows.len(), ..a };
     }

@@ -9,6 +9,7 @@ mod isa;
 mod lanes;
 pub(crate) mod math;
 pub(crate) mod rows;
+pub(crate) mod team;
 
 pub use isa::Isa;
 pub(crate) use isa::{IntKernel, Kernel};

@@ -2,9 +2,11 @@
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one result")]
 
 use super::elem::Elem;
+use super::team;
+use crate::tensor::room;
 use crate::{Error, Result, Tensor};
 use candle_core::{CpuStorage, Layout, Storage, StorageRef};
-use rayon::prelude::*;
+use std::cell::RefCell;
 
 /// Keeps a tensor's storage readable.
 pub(crate) struct Reading<'a> {
@@ -140,6 +142,15 @@ impl<T> Output<T> {
         Output { values: values.as_mut_ptr(), len: values.len() }
     }
 
+    /// The same as what it is, if that is bf16.
+    pub(crate) fn as_bf16(&self) -> Option<&Output<half::bf16>>
+    where
+        T: Elem,
+    {
+        // SAFETY: only bf16 has this type's name, so both types are one.
+        (T::TYPE == crate::DType::BF16).then(|| unsafe { &*std::ptr::from_ref(self).cast() })
+    }
+
     /// `len` elements from `at` on.
     ///
     /// # Safety
@@ -153,22 +164,34 @@ impl<T> Output<T> {
     }
 }
 
-/// Makes a `rows` × `cols` result by filling its rows in parallel. `scratch` f32s are lent to each call.
+/// Makes a `rows` × `cols` result by filling its rows in parallel; what stands in them before means nothing. `scratch` f32s are
+/// lent to each call.
 pub(crate) fn fill_rows<T: Elem>(
     rows: usize,
     cols: usize,
     scratch: usize,
     fill: impl Fn(usize, &mut [T], &mut [f32]) + Sync,
 ) -> Vec<T> {
-    let mut out = vec![T::default(); rows * cols];
+    let mut out = room::<T>(rows * cols);
     if cols == 0 {
         return out;
     }
-    // Enough work per task to pay for handing it over: a few thousand elements.
-    let chunk = (4096 / cols).max(1);
-    out.par_chunks_mut(chunk * cols).enumerate().for_each_init(
-        || vec![0f32; scratch],
-        |scratch, (i, out)| out.chunks_mut(cols).enumerate().for_each(|(j, row)| fill(i * chunk + j, row, scratch)),
-    );
+    // Enough work per task to pay for handing it over: a few thousand elements, and no more tasks than keep threads even.
+    let chunk = (4096 / cols).max(rows.div_ceil(8 * rayon::current_num_threads())).max(1);
+    let result = Output::over(&mut out);
+    team::each(rows.div_ceil(chunk), |task| {
+        SCRATCH.with_borrow_mut(|room| {
+            room.resize(room.len().max(scratch), 0.0);
+            for row in task * chunk..rows.min((task + 1) * chunk) {
+                // SAFETY: the row lies in the result, and belongs to this task.
+                fill(row, unsafe { result.part(row * cols, cols) }, &mut room[..scratch]);
+            }
+        });
+    });
     out
+}
+
+thread_local! {
+    /// Kept from call to call by each worker.
+    static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }

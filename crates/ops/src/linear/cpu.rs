@@ -6,12 +6,11 @@ use super::weight::{Data, Part, Weight};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
-use crate::tensor::host;
+use crate::tensor::{host, room};
 use crate::{Activation, DType, Error, Result};
 use half::{bf16, f16};
-use rayon::prelude::*;
 use std::borrow::Cow;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -48,7 +47,7 @@ pub(crate) struct Then<'a, T> {
 
 /// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
 pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Vec<T>> {
-    let mut y = vec![T::default(); x.rows * weight.n];
+    let mut y = room::<T>(x.rows * weight.n);
     let out = Output::over(&mut y);
     let mut quantised: Vec<(Quant, Activations)> = Vec::new();
     for part in &*weight.parts {
@@ -69,7 +68,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
-                let cut = Cut::of(x.rows, part.n);
+                let cut = Cut::of(x.rows, part.n, isa == Isa::Amx && t.dtype() == T::TYPE);
                 Run { tasks: cut.blocks * cut.columns, how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
             }
             _ => return Err(Error::Phantom),
@@ -78,7 +77,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
         first += part.n;
         runs.push(run);
     }
-    (0..tasks).into_par_iter().try_for_each(|mut task| {
+    team::try_each(tasks, |mut task| {
         let Some(run) = runs.iter().find(|run| {
             let own = task < run.tasks;
             task -= if own { 0 } else { run.tasks };
@@ -136,20 +135,25 @@ enum How<'a> {
     Panels(&'a Reading<'a>, DType, Cut),
 }
 
-/// The output in tasks of at most BLOCK rows, and of fewer columns when rows alone would leave threads idle.
+/// Rows of a task in tiles: they stay in the second-level cache while the panels pass by.
+const TILES: usize = 192;
+
+/// The output in tasks of so many rows, and of fewer columns when rows alone would leave threads idle.
 struct Cut {
+    block: usize,
     blocks: usize,
     columns: usize,
     per_task: usize,
 }
 
 impl Cut {
-    fn of(rows: usize, n: usize) -> Cut {
+    fn of(rows: usize, n: usize, in_tiles: bool) -> Cut {
         let panels = n.div_ceil(PANEL);
-        let blocks = rows.div_ceil(BLOCK).max(1);
+        let block = if in_tiles { TILES } else { BLOCK };
+        let blocks = rows.div_ceil(block).max(1);
         let wanted = 3 * rayon::current_num_threads();
         let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
-        Cut { blocks, columns, per_task: panels.div_ceil(columns).max(1) }
+        Cut { block, blocks, columns, per_task: panels.div_ceil(columns).max(1) }
     }
 
     fn run<T: Elem>(
@@ -162,7 +166,7 @@ impl Cut {
         epilogue: Epilogue<'_, T>,
     ) -> Result<()> {
         let (block, column) = (task / self.columns, task % self.columns);
-        let rows = block * BLOCK..(block + 1) * BLOCK;
+        let rows = block * self.block..(block + 1) * self.block;
         let columns = column * self.per_task..(column + 1) * self.per_task;
         ROOM.with_borrow_mut(|room| {
             room.isa = isa;
@@ -240,26 +244,52 @@ struct Epilogue<'a, T> {
     out: &'a Output<T>,
 }
 
+impl<T: Elem> Epilogue<'_, T> {
+    /// The columns from `i` on of a row of y, `lanes` of them.
+    ///
+    /// # Safety
+    /// The contract of Lanes.
+    #[inline(always)]
+    unsafe fn finish<S: Lanes>(
+        &self,
+        at: (usize, usize),
+        sums: &[f32; PANEL],
+        y: &mut [T],
+        (i, lanes): (usize, usize),
+    ) {
+        let (row, column) = at;
+        // SAFETY: the caller's.
+        unsafe {
+            let mut v = get::<S, f32>(sums, i, lanes, 0.0);
+            if let Some(bias) = self.then.bias {
+                v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
+            }
+            v = math::activate::<S>(self.then.activation, v);
+            if let Some(residual) = self.then.residual {
+                v = S::add(v, get::<S, T>(residual, row * self.n + column + i, lanes, 0.0));
+            }
+            put::<S, T>(y, i, lanes, v);
+        }
+    }
+}
+
 impl<T: Elem> Sink for Epilogue<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let columns = PANEL.min(self.width - column);
-        let column = self.first + column;
-        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task.
-        let y = unsafe { self.out.part(row * self.n + column, columns) };
-        vectors!(S, columns, |i, lanes| {
-            let mut v = get::<S, f32>(sums, i, lanes, 0.0);
-            // SAFETY: the contract of Lanes, kept by Isa::run.
-            unsafe {
-                if let Some(bias) = self.then.bias {
-                    v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
+        let at = (row, self.first + column);
+        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task. The contract of
+        // Lanes is kept by Isa::run.
+        unsafe {
+            let y = self.out.part(row * self.n + at.1, columns);
+            if columns == PANEL {
+                // Whole vectors, and the compiler knows it: without this it makes room for parts of them everywhere.
+                for i in (0..PANEL).step_by(S::WIDTH) {
+                    self.finish::<S>(at, sums, y, (i, S::WIDTH));
                 }
-                v = math::activate::<S>(self.then.activation, v);
-                if let Some(residual) = self.then.residual {
-                    v = S::add(v, get::<S, T>(residual, row * self.n + column + i, lanes, 0.0));
-                }
-                put::<S, T>(y, i, lanes, v);
+            } else {
+                vectors!(S, columns, |i, lanes| { self.finish::<S>(at, sums, y, (i, lanes)) });
             }
-        });
+        }
     }
 }

@@ -44,29 +44,46 @@ impl<T: Elem> Kernel for Row<'_, T> {
 pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32 {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
-        let scale = S::splat(scale);
-        let mut largest = S::splat(f32::NEG_INFINITY);
-        vectors!(S, scores.len(), |i, lanes| {
-            // The lanes beyond the row repeat a score of it, which cannot become the largest by itself.
-            let mut v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), scale);
-            if let Some(bias) = bias {
-                v = S::add(v, get::<S, f32>(bias, i, lanes, bias[i]));
+        let largest = match bias {
+            // With nothing to add, the largest stays the largest when all are scaled, which then is a step of the next pass.
+            None if scale > 0.0 => {
+                let mut largest = S::splat(f32::NEG_INFINITY);
+                vectors!(S, scores.len(), |i, lanes| {
+                    // The lanes beyond the row repeat a score of it, which cannot become the largest by itself.
+                    largest = S::max(largest, get::<S, f32>(scores, i, lanes, scores[i]));
+                });
+                S::largest(largest) * scale
             }
-            put::<S, f32>(scores, i, lanes, v);
-            largest = S::max(largest, v);
-        });
-        let largest = S::splat(S::largest(largest));
-        let (mut sum, mut rest) = (S::splat(0.0), 0.0);
-        vectors!(S, scores.len(), |i, lanes| {
-            let e = math::exp::<S>(S::sub(get::<S, f32>(scores, i, lanes, 0.0), largest));
-            put::<S, f32>(scores, i, lanes, e);
+            _ => {
+                let mut largest = S::splat(f32::NEG_INFINITY);
+                vectors!(S, scores.len(), |i, lanes| {
+                    let mut v = S::mul(get::<S, f32>(scores, i, lanes, scores[i]), S::splat(scale));
+                    if let Some(bias) = bias {
+                        v = S::add(v, get::<S, f32>(bias, i, lanes, bias[i]));
+                    }
+                    put::<S, f32>(scores, i, lanes, v);
+                    largest = S::max(largest, v);
+                });
+                S::largest(largest)
+            }
+        };
+        let scale = S::splat(if bias.is_none() && scale > 0.0 { scale } else { 1.0 });
+        let below = S::splat(-largest);
+        let mut sum = S::splat(0.0);
+        let whole = scores.len() / S::WIDTH * S::WIDTH;
+        for i in (0..whole).step_by(S::WIDTH) {
+            let e = math::exp::<S>(S::fma(get::<S, f32>(scores, i, S::WIDTH, 0.0), scale, below));
+            put::<S, f32>(scores, i, S::WIDTH, e);
+            sum = S::add(sum, e);
+        }
+        let mut rest = 0.0;
+        if whole < scores.len() {
+            let lanes = scores.len() - whole;
+            let e = math::exp::<S>(S::fma(get::<S, f32>(scores, whole, lanes, 0.0), scale, below));
+            put::<S, f32>(scores, whole, lanes, e);
             // The lanes beyond the row belong to no score and are left out of the sum.
-            if lanes == S::WIDTH {
-                sum = S::add(sum, e);
-            } else {
-                rest = scores[i..i + lanes].iter().sum();
-            }
-        });
+            rest = scores[whole..].iter().sum();
+        }
         S::sum(sum) + rest
     }
 }

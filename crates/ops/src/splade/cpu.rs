@@ -7,7 +7,7 @@ use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::tensor::host;
 use rayon::prelude::*;
 use std::cell::RefCell;
@@ -37,7 +37,7 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
         let out = Output::over(&mut y);
         let runs = n.div_ceil(PANELS * PANEL);
         // Sequences of one run follow each other, so that its panels stay in a cache.
-        (0..runs * sequences).into_par_iter().for_each(|task| {
+        team::each(runs * sequences, |task| {
             let (run, sequence) = (task / sequences, task % sequences);
             ROOM.with_borrow_mut(|room| {
                 room.isa = isa;

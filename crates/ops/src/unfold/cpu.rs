@@ -16,6 +16,7 @@ pub(super) fn run(op: &UnfoldOp, _: Isa) -> Result<candle_core::Tensor> {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
         let y = fill_rows::<T>(x.rows, dims[1], 0, |t, out, _| {
+            out.fill(T::default());
             for j in 0..op.width {
                 let Some(from) = (t + j).checked_sub(op.width / 2).filter(|from| owner[t].contains(from)) else { continue };
                 x.row(from).iter().zip(out[j..].iter_mut().step_by(op.width)).for_each(|(v, y)| *y = *v);

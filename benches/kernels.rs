@@ -1,0 +1,126 @@
+//! Our products and attention against what this machine can do at most: `cargo bench -p sconce-ops --bench kernels [filter]`.
+//!
+//! The ceilings are measured first, by loops that do nothing else: multiply-adds in registers, tile products in tile registers,
+//! reads of more memory than any cache holds. Each line then is one op on one path: the shortest of many runs, since whatever
+//! makes a run longer is not the kernel's, with its share of the ceiling that binds the shape.
+#![allow(unsafe_code, reason = "the ceilings are loops of single instructions")]
+
+mod peak;
+
+use sconce_ops::{
+    Activation, Attention, DType, Isa, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored, Tensor,
+    Weights, attention,
+};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// MiniLM's four products, and two of a larger encoder: k, n, the activation.
+const SHAPES: [(usize, usize, Activation); 6] = [
+    (384, 1152, Activation::None),
+    (384, 384, Activation::None),
+    (384, 1536, Activation::Gelu),
+    (1536, 384, Activation::None),
+    (768, 3072, Activation::Gelu),
+    (3072, 768, Activation::None),
+];
+
+fn main() -> Result<()> {
+    let filter = std::env::args().skip(1).find(|a| !a.starts_with('-')).unwrap_or_default();
+    let threads = rayon::current_num_threads();
+    let peaks = peak::measure();
+    println!("{threads} threads: {peaks}");
+    println!("{:44} {:>10} {:>9} {:>8} {:>6}", "op", "time", "GFLOP/s", "GB/s", "share");
+    for m in [1, 16, 128, 1024, 4096] {
+        for (k, n, activation) in SHAPES {
+            for (isa, dtype) in paths() {
+                let name = format!("linear {m}x{k}x{n} {activation} {dtype} {isa}");
+                if !name.contains(&filter) {
+                    continue;
+                }
+                let time = under(isa, || {
+                    let layer = Linear::load(&random(dtype, k, n), k, n, true)?.with(activation);
+                    let x = values(m * k, 1.0, dtype, &[m, k])?;
+                    shortest(|| layer.forward(&x))
+                })?;
+                let (flops, bytes) = (2 * m * k * n, (m * k + k * n + m * n) * dtype.size());
+                peaks.tell(&name, time, (flops, bytes), (isa, dtype));
+            }
+        }
+    }
+    for (count, length) in [(1, 16), (1, 128), (32, 128), (8, 512)] {
+        for (isa, dtype) in paths() {
+            let (heads, size) = (12, 32);
+            let name = format!("attention {count}x{length} {heads}x{size} {dtype} {isa}");
+            if !name.contains(&filter) {
+                continue;
+            }
+            let time = under(isa, || {
+                let segments = Segments::new(&vec![length; count])?;
+                let how = Attention::over(&segments, 1.0 / (size as f32).sqrt());
+                let tokens = count * length;
+                let qkv = values(tokens * 3 * heads * size, 1.0, dtype, &[tokens, 3, heads, size])?;
+                let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
+                shortest(|| attention(&q, &k, &v, &how))
+            })?;
+            let flops = 4 * count * length * length * heads * size;
+            peaks.tell(&name, time, (flops, 4 * count * length * heads * size * dtype.size()), (isa, dtype));
+        }
+    }
+    Ok(())
+}
+
+/// Every instruction set that does something of its own in a dtype.
+fn paths() -> Vec<(Isa, DType)> {
+    let own = |isa: &Isa| !matches!(isa, Isa::Scalar | Isa::Avx2Vnni | Isa::Avx512Vnni | Isa::NeonDot);
+    let wide = |isa: &Isa| own(isa) && !matches!(isa, Isa::Avx512Bf16 | Isa::Amx);
+    let f32s = Isa::all().filter(wide).map(|isa| (isa, DType::F32));
+    f32s.chain(Isa::all().filter(own).map(|isa| (isa, DType::BF16))).collect()
+}
+
+fn under<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
+    let _here = Ladder::new(Policy { isa: Some(isa), ..Policy::default() }).enter();
+    f()
+}
+
+/// The shortest of the runs that a third of a second has room for.
+fn shortest(run: impl Fn() -> Result<Tensor>) -> Result<Duration> {
+    let (start, mut best, mut runs) = (Instant::now(), Duration::MAX, 0);
+    while runs < 3 || start.elapsed() < Duration::from_millis(300) {
+        let one = Instant::now();
+        std::hint::black_box(run()?);
+        best = best.min(one.elapsed());
+        runs += 1;
+    }
+    Ok(best)
+}
+
+fn values(n: usize, scale: f32, dtype: DType, dims: &[usize]) -> Result<Tensor> {
+    Tensor::from_f32(&noise(n, scale), dims, dtype, &Place::cpu())
+}
+
+fn noise(n: usize, scale: f32) -> Vec<f32> {
+    let mut state = 1u32;
+    let mut next = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        ((state >> 8) as f32 / (1 << 23) as f32 - 1.0) * scale
+    };
+    (0..n).map(|_| next()).collect()
+}
+
+struct Random(usize, usize);
+
+impl Store for Random {
+    fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
+        let dims = if name == "bias" { vec![self.1] } else { vec![self.1, self.0] };
+        let scale = 1.0 / (self.0 as f32).sqrt();
+        let bytes: Vec<u8> = noise(dims.iter().product(), scale).iter().flat_map(|v| v.to_le_bytes()).collect();
+        Ok(Some(Raw { stored: Stored::Float(DType::F32), dims, bytes: bytes.into() }))
+    }
+    fn names(&self) -> Vec<String> {
+        vec!["weight".into(), "bias".into()]
+    }
+}
+
+fn random(dtype: DType, k: usize, n: usize) -> Weights {
+    Weights::new(Arc::new(Random(k, n)), dtype, Place::cpu())
+}

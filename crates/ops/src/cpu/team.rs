@@ -1,0 +1,201 @@
+//! The threads that run an op's tasks together.
+//!
+//! One team a process, of the calling thread and workers that wait for it. They look for the next op for a few microseconds before
+//! they sleep, because in a forward pass it comes at once, and waking a thread takes longer than many an op of a short text. Whoever
+//! finds the team taken, by another model or by a task's own call, runs its tasks alone: two callers never make more threads busy
+//! than there are.
+#![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
+
+use crate::Result;
+use std::any::Any;
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release, SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+use std::sync::{Mutex, OnceLock, PoisonError};
+use std::thread::{self, Thread};
+
+/// Looks for work before a worker sleeps: some tens of microseconds.
+const LOOKS: usize = 1000;
+
+/// In [`Team::gate`]: workers may come in. Below it stands how many are.
+const OPEN: usize = 1 << (usize::BITS - 1);
+
+type Task<'a> = dyn Fn(usize) + Sync + 'a;
+
+struct Team {
+    /// Held by who hands out tasks.
+    owner: Mutex<()>,
+    /// Counts what was handed out.
+    turn: AtomicUsize,
+    gate: AtomicUsize,
+    /// The tasks, of the owner's lifetime, and how many.
+    job: UnsafeCell<Option<(*const Task<'static>, usize)>>,
+    /// The first that nobody has taken.
+    next: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    workers: OnceLock<Vec<Worker>>,
+}
+
+struct Worker {
+    thread: Thread,
+    sleeps: &'static AtomicBool,
+}
+
+// SAFETY: `job` is written by the owner while the gate is closed and empty, and read by those who came in through it.
+unsafe impl Sync for Team {}
+// SAFETY: the pointer is to a closure that is Sync.
+unsafe impl Send for Team {}
+
+/// As many threads as the pool has that loads and packs models.
+fn team() -> &'static Team {
+    static TEAM: OnceLock<&'static Team> = OnceLock::new();
+    TEAM.get_or_init(|| {
+        let team: &'static Team = Box::leak(Box::new(Team {
+            owner: Mutex::new(()),
+            turn: AtomicUsize::new(0),
+            gate: AtomicUsize::new(0),
+            job: UnsafeCell::new(None),
+            next: AtomicUsize::new(0),
+            panic: Mutex::new(None),
+            workers: OnceLock::new(),
+        }));
+        let hire = |i: usize| {
+            let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
+            let name = format!("sconce-cpu-{i}");
+            // Where the system gives no more threads, those that are there do the work.
+            let started = thread::Builder::new().name(name).spawn(move || team.serve(sleeps)).ok()?;
+            Some(Worker { thread: started.thread().clone(), sleeps })
+        };
+        let workers = (1..rayon::current_num_threads()).filter_map(hire).collect();
+        let _ = team.workers.set(workers);
+        team
+    })
+}
+
+/// Runs tasks 0 to `tasks` − 1, on the team where it is free. Panics if one of them did, after all have ended.
+pub(crate) fn each(tasks: usize, run: impl Fn(usize) + Sync) {
+    let team = team();
+    let workers = team.workers.get().map_or(&[][..], |w| w);
+    let owner = if tasks > 1 && !workers.is_empty() { team.owner.try_lock().ok() } else { None };
+    let Some(_owner) = owner else { return (0..tasks).for_each(run) };
+    let task: &Task<'_> = &run;
+    // SAFETY: the lifetime is forgotten only until this function has seen all workers leave, which it waits for even where a
+    // task panics. The gate is closed and empty, so nobody reads the job.
+    unsafe { *team.job.get() = Some((std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), tasks)) };
+    team.next.store(0, Relaxed);
+    team.gate.store(OPEN, Release);
+    team.turn.fetch_add(1, SeqCst);
+    workers.iter().filter(|w| w.sleeps.load(SeqCst)).for_each(|w| w.thread.unpark());
+    let own = catch_unwind(AssertUnwindSafe(|| team.work(task, tasks)));
+    team.gate.fetch_and(!OPEN, AcqRel);
+    let mut looks = 0;
+    while team.gate.load(Acquire) != 0 {
+        looks += 1;
+        // A worker that was switched off the processor may need ours.
+        if looks < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
+    }
+    let theirs = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(panic) = own.err().or(theirs) {
+        drop(_owner);
+        resume_unwind(panic);
+    }
+}
+
+/// The same for tasks that may fail; the first failure found is the answer.
+pub(crate) fn try_each(tasks: usize, run: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
+    let failed = Mutex::new(None);
+    each(tasks, |task| {
+        if let Err(e) = run(task) {
+            failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(e);
+        }
+    });
+    failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
+}
+
+impl Team {
+    fn work(&self, run: &Task<'_>, tasks: usize) {
+        loop {
+            let task = self.next.fetch_add(1, Relaxed);
+            if task >= tasks {
+                return;
+            }
+            run(task);
+        }
+    }
+
+    /// A worker's life.
+    fn serve(&self, sleeps: &AtomicBool) {
+        let mut seen = 0;
+        loop {
+            let mut looks = 0;
+            while self.turn.load(Acquire) == seen {
+                looks += 1;
+                if looks < LOOKS {
+                    std::hint::spin_loop();
+                    continue;
+                }
+                // Told before the last look, as the owner looks after it has told of its turn: one of the two sees the other.
+                sleeps.store(true, SeqCst);
+                if self.turn.load(SeqCst) == seen {
+                    thread::park();
+                }
+                sleeps.store(false, SeqCst);
+            }
+            seen = self.turn.load(Acquire);
+            let enter = |gate: usize| (gate & OPEN != 0).then_some(gate + 1);
+            if self.gate.fetch_update(AcqRel, Relaxed, enter).is_err() {
+                continue;
+            }
+            // SAFETY: the gate was open, so the job stands until the worker has left.
+            if let Some((run, tasks)) = unsafe { *self.job.get() } {
+                // SAFETY: as above; the owner waits.
+                let done = catch_unwind(AssertUnwindSafe(|| self.work(unsafe { &*run }, tasks)));
+                if let Err(panic) = done {
+                    self.panic.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(panic);
+                }
+            }
+            self.gate.fetch_sub(1, AcqRel);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn every_task_runs_once_whoever_calls() {
+        thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for tasks in [0, 1, 2, 3, 17, 1000] {
+                        for _ in 0..200 {
+                            let (sum, count) = (AtomicU64::new(0), AtomicU64::new(0));
+                            each(tasks, |i| {
+                                // A call from within a task is run by it alone.
+                                each(2, |j| {
+                                    sum.fetch_add((i + j) as u64, Relaxed);
+                                });
+                                count.fetch_add(1, Relaxed);
+                            });
+                            let n = tasks as u64;
+                            assert_eq!((count.into_inner(), sum.into_inner()), (n, n * n.saturating_sub(1) + n));
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_team_goes_on() {
+        for bad in [0, 63] {
+            let failed = catch_unwind(|| each(64, |i| assert!(i != bad, "boom")));
+            assert!(failed.is_err());
+        }
+        assert!(try_each(64, |i| if i == 5 { Err(crate::Error::Phantom) } else { Ok(()) }).is_err());
+        assert!(try_each(64, |_| Ok(())).is_ok());
+    }
+}

@@ -4,11 +4,12 @@
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::few::{self, FEW};
-use super::lines::{Heads, Lines, Run, Source, widen, with_runs};
+use super::lines::{Heads, Lines, Source};
+use super::pack::{pack, pack_keys};
 use super::tiles::{self, Pairs};
 use super::{Attention, AttentionOp, Bias, Sees};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply, packed_len};
+use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::softmax::exp_row;
@@ -201,28 +202,6 @@ fn shares(how: &Attention, heads: usize, group: usize) -> Vec<Share> {
     (0..sequences).flat_map(of).collect()
 }
 
-/// Keys as columns, and values as they are cut into panels of columns; both in f32, whatever they are kept in.
-fn pack(isa: Isa, lines: &[Lines<'_>; 2], scratch: &mut Scratch) -> Result<()> {
-    with_runs!([k, v] = lines => isa.run(Pack { k, v, scratch }))
-}
-
-struct Pack<'a, R> {
-    k: &'a [R],
-    v: &'a [R],
-    scratch: &'a mut Scratch,
-}
-
-impl<R: Run> Kernel for Pack<'_, R> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self) {
-        let Scratch { keys, values, row, .. } = self.scratch;
-        pack_keys::<S, _>(self.k, keys, row);
-        pack_values::<S, _>(self.v, values, row);
-    }
-}
-
 struct Task<'a, T> {
     q: Rows<'a, T>,
     /// For disentangled positions only.
@@ -387,34 +366,5 @@ impl<T: Elem> Sink for Values<'_, T> {
             // SAFETY: the contract of Lanes, kept by Isa::run.
             put::<S, T>(y, i, lanes, unsafe { S::div(v, S::splat(sum)) });
         });
-    }
-}
-
-/// Keys as columns: `[ceil(keys / PANEL)][size][PANEL]`.
-#[inline(always)]
-fn pack_keys<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
-    let (keys, size) = (runs.iter().map(|k| k.len()).sum(), runs.first().map_or(0, |k| k.size()));
-    out.clear();
-    out.resize(packed_len::<f32>(size, keys), 0.0);
-    row.resize(size, 0.0);
-    for (j, k) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
-        widen::<S>(k, &mut row[..size]);
-        let panel = &mut out[j / PANEL * size * PANEL..];
-        row[..size].iter().enumerate().for_each(|(i, v)| panel[i * PANEL + j % PANEL] = *v);
-    }
-}
-
-/// Values as they are, cut into panels of columns: `[ceil(size / PANEL)][keys][PANEL]`.
-#[inline(always)]
-fn pack_values<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
-    let (keys, size) = (runs.iter().map(|v| v.len()).sum::<usize>(), runs.first().map_or(0, |v| v.size()));
-    out.clear();
-    out.resize(packed_len::<f32>(keys, size), 0.0);
-    row.resize(size, 0.0);
-    for (j, v) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
-        widen::<S>(v, &mut row[..size]);
-        for (p, part) in row[..size].chunks(PANEL).enumerate() {
-            out[(p * keys + j) * PANEL..][..part.len()].copy_from_slice(part);
-        }
     }
 }

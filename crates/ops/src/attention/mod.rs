@@ -13,6 +13,7 @@ mod cpu;
 mod few;
 mod keys;
 mod lines;
+mod pack;
 mod reference;
 mod tiles;
 

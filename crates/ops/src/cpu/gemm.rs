@@ -64,6 +64,9 @@ impl<'a, T: Elem> Panels<'a, T> {
 /// Depth of a tile of bf16.
 pub(crate) const TILE_DEPTH: usize = 32;
 
+/// Bytes of a line of the cache.
+pub(crate) const LINE: usize = 64;
+
 /// Rows of a panel: `k`, filled up where the format has them in pairs.
 fn height<T: Elem>(k: usize) -> usize {
     if T::TYPE == DType::BF16 { k.next_multiple_of(TILE_DEPTH) } else { k }
@@ -268,23 +271,31 @@ fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
     (T::TYPE == DType::BF16).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
 }
 
-/// `rows` of A, those that are no whole number of steps long copied and filled up with zeros.
+/// `rows` of A as they are, or copied: where they are no whole number of steps long (zeros follow), and for tiles where a row of one
+/// would lie across two lines of the cache, since all of them read twice cost more than the copy.
 pub(super) fn whole<'a>(
     a: Rows<'a, bf16>,
     rows: &Range<usize>,
     step: usize,
     padded: &'a mut Vec<bf16>,
 ) -> Rows<'a, bf16> {
-    if a.cols.is_multiple_of(step) {
-        return Rows { data: &a.data[rows.start * a.stride..], rows: rows.len(), ..a };
+    let data = &a.data[rows.start * a.stride..];
+    let is_aligned = data.as_ptr().align_offset(LINE) == 0 && a.stride.is_multiple_of(TILE_DEPTH);
+    if a.cols.is_multiple_of(step) && (step < TILE_DEPTH || is_aligned) {
+        return Rows { data, rows: rows.len(), ..a };
     }
     let cols = a.cols.next_multiple_of(step);
-    padded.clear();
-    padded.resize(rows.len() * cols, bf16::ZERO);
-    for (row, out) in rows.clone().zip(padded.chunks_exact_mut(cols)) {
+    // A line more from row to row spreads the rows of a tile over more sets of the cache.
+    let stride = cols + step;
+    let len = rows.len() * stride;
+    padded.resize(padded.len().max(len + LINE), bf16::ZERO);
+    let first = padded.as_ptr().align_offset(LINE);
+    let room = &mut padded[first..first + len];
+    for (row, out) in rows.clone().zip(room.chunks_exact_mut(stride)) {
         out[..a.cols].copy_from_slice(a.row(row));
+        out[a.cols..].fill(bf16::ZERO);
     }
-    Rows { data: padded, rows: rows.len(), cols, stride: cols }
+    Rows { data: room, rows: rows.len(), cols, stride }
 }
 
 /// Rows of A in f32, one after another.

@@ -4,7 +4,7 @@
 //! or blocks of few bits. What has one format is one part.
 
 use crate::cpu::elem::{Elem, with_elem};
-use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
+use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
 use crate::ladder;
 use crate::ledger::Lease;
@@ -188,7 +188,7 @@ fn float<T: Elem>(
         })?));
     }
     let dims = [packed_len::<T>(k, n)];
-    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || host(panels::<T>(n, k, read, let_go), &dims))?))
+    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || panels::<T>(n, k, read, let_go))?))
 }
 
 fn blocks<'a>(
@@ -203,12 +203,24 @@ fn blocks<'a>(
     Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
 }
 
-/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row.
-fn panels<T: Elem>(rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) -> Vec<T> {
-    let mut out = vec![T::default(); packed_len::<T>(k, rows)];
-    if k == 0 {
-        return out;
+/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row. It begins with a line of the
+/// cache, which an allocation does not: tiles that lie across two lines are read at half the speed.
+fn panels<T: Elem>(
+    rows: usize,
+    k: usize,
+    read: &(dyn Fn(usize, &mut [T]) + Sync),
+    let_go: &dyn Fn(),
+) -> Result<candle_core::Tensor> {
+    let (whole, spare) = (packed_len::<T>(k, rows), LINE / size_of::<T>());
+    let mut all = vec![T::default(); whole + spare];
+    let first = all.as_ptr().align_offset(LINE).min(spare);
+    if k > 0 {
+        fill(&mut all[first..][..whole], rows, k, read, let_go);
     }
+    Ok(host(all, &[whole + spare])?.narrow(0, first, whole)?)
+}
+
+fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) {
     let len = panel_len::<T>(k);
     let stretch = (STRETCH / (len * size_of::<T>())).max(1);
     for (i, out) in out.chunks_mut(stretch * len).enumerate() {
@@ -224,7 +236,6 @@ fn panels<T: Elem>(rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync
         );
         let_go();
     }
-    out
 }
 
 impl Weight {
@@ -325,7 +336,7 @@ impl Weight {
                     out.iter_mut().zip(&wide).for_each(|(o, v)| *o = T::narrow(*v));
                 }
             };
-            Tensor::upload(&dims, T::TYPE, &Place::cpu(), || host(panels::<T>(self.n, self.k, &read, &|| ()), &dims))
+            Tensor::upload(&dims, T::TYPE, &Place::cpu(), || panels::<T>(self.n, self.k, &read, &|| ()))
         })?;
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }

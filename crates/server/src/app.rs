@@ -43,7 +43,7 @@ impl App {
     pub fn call(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Trail,
+        trail: &Arc<Trail>,
         model: Option<&str>,
         want: Want,
     ) -> Result<Call, Fault> {
@@ -53,7 +53,7 @@ impl App {
     fn begin(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Trail,
+        trail: &Arc<Trail>,
         model: Option<&str>,
         want: Want,
     ) -> Result<Call, Fault> {
@@ -67,7 +67,7 @@ impl App {
             let what = format!("{most} requests are being worked on, and that is the most; come again in a moment");
             Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
         })?;
-        Ok(Call::new(self, method, trail.begun, lease, permit))
+        Ok(Call::new(self, method, trail.clone(), lease, permit))
     }
 
     /// Permits that nobody holds.

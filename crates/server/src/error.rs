@@ -291,8 +291,7 @@ impl fmt::Display for Fault {
 impl From<EngineError> for Fault {
     fn from(e: EngineError) -> Fault {
         let kind = match &e {
-            // The engine has one error for a text that it cannot read; that it is too long is worth a kind of its own here.
-            EngineError::Text { why, .. } if why.contains("and the model takes") => FaultKind::TooLong,
+            EngineError::TooLong { .. } => FaultKind::TooLong,
             EngineError::Text { .. } => FaultKind::Tokenizer,
             EngineError::Input(_) | EngineError::Image { .. } | EngineError::Template(_) | EngineError::Format(_) => {
                 FaultKind::Invalid

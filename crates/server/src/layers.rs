@@ -3,7 +3,7 @@
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
 use crate::trail::Trail;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
@@ -20,9 +20,13 @@ const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 const OPEN: [&str; 3] = ["/health", "/ping", "/v1/ready"];
 
 /// The outermost: every request gets an id, an answer in the words of its dialect, and a line in the log.
-pub(crate) async fn around(mut request: Request, next: Next) -> Response {
+pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let trail = Trail::new(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    if let Some(traces) = &app.config.traces {
+        trail.trace(traces.begin(&method, &path, request.headers()));
+    }
     request.extensions_mut().insert(trail.clone());
     let mut gone = Gone { trail: &trail, method: &method, path: &path, answered: false };
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
@@ -47,6 +51,7 @@ pub(crate) async fn around(mut request: Request, next: Next) -> Response {
     let ms = trail.begun.elapsed().as_secs_f64() * 1e3;
     let (status, model) = (response.status().as_u16(), trail.model().unwrap_or_default());
     let id = shown(&trail.id);
+    trail.traced(|span| span.answered(&method, route.as_ref().map(MatchedPath::as_str), status, id));
     // Those who ask every few seconds whether we are well would fill the log.
     match path.as_str() {
         "/health" | "/ping" | "/metrics" => {

@@ -26,6 +26,7 @@ mod openapi;
 mod patient;
 mod served;
 mod stop;
+mod traces;
 mod trail;
 
 pub use answer::{Answer, Compute};
@@ -41,6 +42,7 @@ pub use metrics::{Finished, Language, Metrics};
 pub use sconce_engine::{Caller, Times};
 pub use served::{Role, Served, Task, Want};
 pub use stop::Stop;
+pub use traces::Traces;
 pub use trail::{Trail, fresh_id};
 
 /// Listens, loads `models`, and answers until `stop` says so.

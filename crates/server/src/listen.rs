@@ -153,6 +153,10 @@ impl Server {
                 tracing::warn!("ended with requests unanswered after {:?} of draining", app.config.drain_timeout);
             }
         }
+        if let Some(traces) = app.config.traces.clone() {
+            // It waits for the collector, on a thread that may.
+            let _ = tokio::task::spawn_blocking(move || traces.end()).await;
+        }
         match hopeless.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(why) => Err(Error::Models(why)),
             None => Ok(()),

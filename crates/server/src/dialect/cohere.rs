@@ -56,7 +56,7 @@ pub(crate) fn is_meant(bytes: &[u8]) -> bool {
 
 pub(crate) async fn rerank(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: RerankRequest,
     version: &str,
 ) -> Result<Answer<RerankResponse>, Fault> {

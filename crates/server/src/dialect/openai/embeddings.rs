@@ -41,7 +41,7 @@ async fn images(
     made(&app, &trail, body).await
 }
 
-async fn made(app: &Arc<App>, trail: &Trail, body: EmbeddingRequest) -> Result<Answer<EmbeddingResponse>, Fault> {
+async fn made(app: &Arc<App>, trail: &Arc<Trail>, body: EmbeddingRequest) -> Result<Answer<EmbeddingResponse>, Fault> {
     let items = body.input.items;
     app.check_batch(items.len(), "input")?;
     let how = How {

@@ -42,7 +42,7 @@ async fn embed(
 
 pub(crate) async fn embed_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedRequest,
 ) -> Result<Answer<EmbedResponse>, Fault> {
     let items = body.inputs.items;
@@ -71,7 +71,7 @@ async fn embed_all(
 
 pub(crate) async fn embed_all_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedAllResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
@@ -115,7 +115,7 @@ async fn embed_sparse(
 
 pub(crate) async fn embed_sparse_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedSparseResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
@@ -154,7 +154,7 @@ async fn similarity(
 
 pub(crate) async fn similarity_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: SimilarityRequest,
 ) -> Result<Answer<SimilarityResponse>, Fault> {
     app.check_batch(body.inputs.sentences.len(), "sentences")?;

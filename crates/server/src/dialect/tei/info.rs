@@ -2,7 +2,7 @@
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::house::{Shown, Standing};
+use crate::house::Shown;
 use crate::served::Task;
 use axum::Json;
 use axum::extract::State;
@@ -73,17 +73,11 @@ fn kind(task: &Task) -> Value {
 }
 
 fn about(shown: &Shown) -> ModelInfo {
-    let state = match &shown.standing {
-        Standing::Loading(_) => "loading",
-        Standing::Ready => "ready",
-        Standing::Failed(_) => "failed",
-        Standing::Resting => "resting",
-    };
     let loaded = shown.served.as_ref().map(|s| s.task.loaded());
     let plan = loaded.map(|m| m.plan());
     ModelInfo {
         id: shown.spec.id.clone(),
-        state: state.into(),
+        state: shown.standing.word().into(),
         task: shown.served.as_ref().map(|s| s.role.to_string()),
         device: plan.map(|p| p.device.to_string()),
         dtype: plan.map(|p| p.dtype.to_string()),

@@ -146,7 +146,8 @@ impl Fault {
         use FaultKind as K;
         let tei = dialect == Dialect::Tei;
         // The contract has a status for each of its codes, and HTTP for what it does not know of.
-        if dialect == Dialect::Worker && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::Slow)
+        if dialect == Dialect::Worker
+            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::Slow | K::Forbidden)
         {
             return StatusCode::from_u16(self.worker_code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         }

@@ -7,6 +7,7 @@ use crate::served::Task;
 use axum::Json;
 use axum::extract::State;
 use sconce_api::tei::{Info, ModelInfo, OpCount};
+use sconce_engine::ops::Pooling;
 use sconce_engine::source::Origin;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -68,7 +69,24 @@ fn kind(task: &Task) -> Value {
         Task::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
         Task::Generate(_) | Task::Seq2Seq(_) => json!({"generator": {}}),
         Task::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
-        Task::Embed(_) | Task::Multi(_) | Task::M3(_) | Task::Clip(_) => json!({"embedding": {}}),
+        Task::Embed(embedder) => {
+            let words: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
+            json!({"embedding": {"pooling": words.join("+")}})
+        }
+        Task::M3(_) => json!({"embedding": {"pooling": "cls"}}),
+        Task::Multi(_) | Task::Clip(_) => json!({"embedding": {}}),
+    }
+}
+
+/// TEI's word where it has one.
+fn pooling(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Cls => "cls",
+        Pooling::Mean => "mean",
+        Pooling::Max => "max",
+        Pooling::MeanSqrtLen => "mean_sqrt_len",
+        Pooling::WeightedMean => "weighted_mean",
+        Pooling::LastToken => "last_token",
     }
 }
 

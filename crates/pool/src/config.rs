@@ -273,6 +273,26 @@ mod tests {
     }
 
     #[test]
+    fn models_beside_the_file_are_seen_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("org/here")).unwrap();
+        let path = dir.path().join("pool.toml");
+        let models =
+            ["org/here", "./not/yet", "org/elsewhere", "smollm"].map(|m| format!("[[model]]\nmodel = '{m}'\n"));
+        std::fs::write(&path, models.concat()).unwrap();
+        let specs = PoolFile::read(&path).unwrap().specs();
+        let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let want = [at("org/here"), at("./not/yet"), "org/elsewhere".into(), "smollm".into()];
+        assert_eq!(
+            specs.iter().map(|s| Path::new(&s.model)).collect::<Vec<_>>(),
+            want.iter().map(Path::new).collect::<Vec<_>>()
+        );
+        assert!(specs.iter().all(|s| Path::new(&s.model).is_absolute() || !s.model.contains("./")));
+        let names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests call them as the file does");
+    }
+
+    #[test]
     fn what_is_not_known_is_refused_by_name() {
         assert!(file("prot = 1").unwrap_err().contains("prot"));
         assert!(file("[[model]]\nmodel = 'a'\nreplica = 2").unwrap_err().contains("replica"));

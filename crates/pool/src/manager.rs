@@ -404,6 +404,28 @@ mod tests {
         actions.into_iter().filter(|a| *a == Action::Save).collect()
     }
 
+    #[tokio::test]
+    async fn what_is_started_while_all_are_stopped_is_stopped_too() {
+        let (_dir, manager) = manager("127.0.0.1:1");
+        let start = |id: &str| manager.decide(|core, _| ((), less_plan(core.start(id.into(), spec()))));
+        start("m-1");
+        let device =
+            Device { device: "cpu".into(), description: String::new(), free_bytes: 9, total_bytes: 9, best: true };
+        let outcome = Ok((Planned { bytes: 1, task: "embed".into() }, vec![device]));
+        // Its process is on the way, so that it is waited for.
+        manager.decide(|core, now| ((), less_plan(core.handle("m-1", 1, Event::Planned { outcome }, now))));
+        let stopping = tokio::spawn({
+            let manager = manager.clone();
+            async move { manager.stop_all().await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!stopping.is_finished());
+        start("m-2");
+        manager.tell("m-1", 1, Event::Exited { code: Some(0), how: "well".into() });
+        tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("both to be gone").unwrap();
+        assert!(manager.core().is_empty());
+    }
+
     #[test]
     fn a_range_of_all_ports_is_no_trouble() {
         let (_dir, manager) = manager("127.0.0.1:1");

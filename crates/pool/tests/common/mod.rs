@@ -1,4 +1,5 @@
 //! A manager with workers that are made of nothing: the test program itself, called as the manager calls the real command.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod fake;
 

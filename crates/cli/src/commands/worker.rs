@@ -70,6 +70,9 @@ impl Worker {
         if let Some(most) = self.launch.tuning.max_concurrent_requests {
             config.max_concurrent = usize::try_from(most)?.max(1);
         }
+        if let Some(bytes) = self.launch.payload_limit {
+            config.payload_limit = usize::try_from(bytes)?;
+        }
         Ok(config)
     }
 

@@ -331,7 +331,7 @@ mod tests {
         assert_eq!(done.start, [spec("d", Origin::Declared)]);
         // One whose end was cut short does not stand for what is declared, nor for what was asked for.
         let leaving = |r: &Record| Record { leaving: Leaving::Stop, ..r.clone() };
-        let done = reconcile(&[a.clone()], vec![leaving(&left[0]), leaving(&left[3])]);
+        let done = reconcile(std::slice::from_ref(&a), vec![leaving(&left[0]), leaving(&left[3])]);
         assert_eq!((done.keep, done.start), (vec![], vec![a.clone()]));
         assert_eq!(done.stop, [leaving(&left[0]), leaving(&left[3])]);
         // One that takes no more requests stays as it was left.

@@ -50,7 +50,7 @@ impl Manager {
                 let nobody = Nobody { pool: &self, process };
                 self.tell(&id, attempt, Event::Spawned { process, port });
                 let ended = until_ended(&mut child, told).await;
-                nobody.is_over();
+                drop(nobody);
                 let (code, how) = match ended {
                     Ok(status) => (status.code(), process::how(status, &log)),
                     Err(e) => (None, format!("nobody knows how: {e}")),
@@ -128,10 +128,6 @@ async fn until_ended(
 struct Nobody<'a> {
     pool: &'a Manager,
     process: Process,
-}
-
-impl Nobody<'_> {
-    fn is_over(self) {}
 }
 
 impl Drop for Nobody<'_> {

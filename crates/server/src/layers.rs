@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
@@ -39,6 +39,10 @@ pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, ne
         // Which pages may read it was said on the way out.
         let head = std::mem::replace(&mut response, worded).into_parts().0.headers;
         response.headers_mut().extend(head);
+        // What was refused before anybody was asked to work on it is a request all the same.
+        if let (Some(route), false) = (&route, trail.is_counted()) {
+            app.metrics.refused(route.as_str().trim_start_matches('/'), &fault);
+        }
         if response.status().is_server_error() && fault.kind != FaultKind::Loading {
             tracing::warn!(id = shown(&trail.id), path, "{fault}");
         }
@@ -109,7 +113,9 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
         true => AllowOrigin::any(),
         false => AllowOrigin::list(origins.iter().filter_map(|o| HeaderValue::from_str(o).ok())),
     };
-    CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers(Any).expose_headers(Any)
+    // `*` would not do for headers: browsers do not take `Authorization` to be among them.
+    let headers = AllowHeaders::mirror_request();
+    CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers(headers).expose_headers(Any)
 }
 
 /// For paths that are not there.

@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 
 #[derive(utoipa::OpenApi)]
@@ -54,6 +54,9 @@ pub(crate) fn finished(mut document: OpenApi) -> OpenApi {
         let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
         components.security_schemes.insert("key".into(), bearer);
     }
+    // Asked for only where the server was given one.
+    document.security =
+        Some(vec![SecurityRequirement::default(), SecurityRequirement::new::<_, [&str; 0], _>("key", [])]);
     document
 }
 

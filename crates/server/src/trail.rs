@@ -30,6 +30,7 @@ struct Told {
     dialect: Option<Dialect>,
     model: Option<String>,
     span: Option<Traced>,
+    counted: bool,
 }
 
 impl Trail {
@@ -61,7 +62,16 @@ impl Trail {
 
     /// The request is for this model.
     pub fn asks(&self, model: &str) {
-        self.told().model = Some(model.to_owned());
+        self.told().model = Some(model.chars().take(LONGEST_ID).collect());
+    }
+
+    /// The request is counted.
+    pub(crate) fn count(&self) {
+        self.told().counted = true;
+    }
+
+    pub(crate) fn is_counted(&self) -> bool {
+        self.told().counted
     }
 
     /// Ends with this trail.

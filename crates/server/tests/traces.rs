@@ -55,7 +55,7 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
     };
     let server = serve(&["st-prompts"], Config { traces: Some(traces), ..config() });
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let head = [("traceparent", parent), ("x-request-id", "mine")];
+    let head = [("content-type", "application/json"), ("traceparent", parent), ("x-request-id", "mine")];
     server.send("POST", "/embed", &head, &json!({"inputs": "some text"}).to_string()).ok();
     assert_eq!(server.send("POST", "/nowhere/7", &[], "{}").status, 404);
     // What has not been sent is sent when it ends.
@@ -93,6 +93,6 @@ fn a_collector_that_is_not_there_costs_nothing_but_its_spans() {
     };
     let server = serve(&["st-prompts"], Config { traces: Some(traces), ..config() });
     for _ in 0..3 {
-        server.send("POST", "/embed", &[], &json!({"inputs": "some text"}).to_string()).ok();
+        server.post("/embed", &json!({"inputs": "some text"})).ok();
     }
 }

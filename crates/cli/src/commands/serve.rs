@@ -187,9 +187,9 @@ impl Http {
         })
     }
 
-    /// Where it runs: threads for as many requests as may be with the models, which block while they wait for them.
-    pub(crate) fn runtime(&self) -> std::io::Result<tokio::runtime::Runtime> {
-        runtime::serving(self.max_concurrent_requests.clamp(1, 4_096) + 16)
+    /// Threads for as many requests as may be with the models, which block while they wait for them.
+    fn threads(&self) -> usize {
+        self.max_concurrent_requests.clamp(1, 4_096) + 16
     }
 }
 
@@ -198,10 +198,10 @@ impl Serve {
         logs::start(self.http.json_output, report.is_quiet())?;
         let mut config = self.http.config()?;
         let models = self.specs()?;
-        self.http.runtime()?.block_on(async {
+        runtime::serve(self.http.threads(), async {
             config.traces = self.http.spans.traces()?;
             Ok::<_, Failure>(Server::bind(config, models, Stop::on_signals()).await?.run().await?)
-        })?;
+        })??;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -43,13 +43,12 @@ impl Worker {
             return Err(format!("--callback-url {url}: it must begin with http://, and be on this host").into());
         }
         let (mut config, spec) = (self.config()?, self.spec()?);
-        let runtime = runtime::serving(config.max_concurrent.clamp(1, 4_096) + 16)?;
-        config.traces = {
-            let _within = runtime.enter();
-            self.spans.traces()?
-        };
-        let served =
-            runtime.block_on(async { Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await });
+        let threads = config.max_concurrent.clamp(1, 4_096) + 16;
+        let spans = &self.spans;
+        let served = runtime::serve(threads, async move {
+            config.traces = spans.traces().map_err(|e| Error::Config(e.to_string()))?;
+            Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await
+        })?;
         match served {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(e @ Error::Listen { .. }) if is_taken(&e) => {

@@ -10,7 +10,7 @@ use crate::house::{ModelSpec, Standing};
 use crate::listen::Peer;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::HOST;
+use axum::http::header::{HOST, ORIGIN};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
@@ -25,14 +25,21 @@ pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
 }
 
 /// Lets those in who may.
-async fn guard(State(app): State<Arc<App>>, peer: Option<Extension<Peer>>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
     // With a key, the layer around everything has asked for it.
     if app.config.api_keys.is_empty() {
         let head = request.headers();
         let host = head.get(HOST).and_then(|h| h.to_str().ok()).or(request.uri().authority().map(|a| a.as_str()));
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
+        // A page that somebody on this machine looks at is not somebody on this machine.
+        let direct = direct && !head.contains_key(ORIGIN);
         if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_this_machine)) {
-            let what = "without an API key (--api-key) models are loaded and unloaded from this machine alone";
+            let what = "without an API key (--api-key) this is for programs on this machine alone";
             return Fault::new(FaultKind::Forbidden, what).into_response();
         }
     }
@@ -73,6 +80,11 @@ async fn load(
                 // Nothing of it stays: who asked has been told.
                 let _ = app.house.unload(&id);
                 return Err(Fault::invalid(format!("`{id}` could not be loaded: {why}")).at("model"));
+            }
+            Some(Standing::Troubled(why)) => {
+                let _ = app.house.unload(&id);
+                let what = format!("`{id}` could not be loaded: {why}");
+                return Err(Fault::new(FaultKind::Memory, what).at("model"));
             }
             Some(Standing::Ready | Standing::Resting) => {
                 return Ok((StatusCode::OK, Json(ModelState { model: id, state: "ready".into(), progress: None })));

@@ -17,7 +17,7 @@ use utoipa_axum::router::OpenApiRouter;
 
 /// Every dialect on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    let worker = if app.member.is_some() { worker::routes() } else { OpenApiRouter::new() };
+    let worker = if app.member.is_some() { worker::routes(app) } else { OpenApiRouter::new() };
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
         .merge(admin::routes(app))

@@ -85,7 +85,8 @@ async fn labels(
             let function = how.function_to_apply;
             let labelling = tei::Labelling { raw: function.is_some(), truncate };
             let said = tei::classify(&served.task, caller, &body.inputs.items, labelling)?;
-            let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters: 0 };
+            let characters = body.inputs.items.iter().map(tei::length).sum();
+            let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters };
             let one = |mut said: Vec<Prediction>| {
                 if let Some(function) = function {
                     apply(function, &mut said);

@@ -90,12 +90,11 @@ impl Serve {
             return Err("an empty --api-key would let everybody in; give one, or none".into());
         }
         (config.api_key, config.keep_workers) = (self.api_key, self.keep_workers);
-        let runtime = runtime::serving(64)?;
-        runtime.block_on(async {
+        runtime::serve(64, async {
             let pool = Manager::bind(config).await?;
             let stop = sconce_server::Stop::on_signals();
             pool.run(stop.drained(), stop.forced()).await
-        })?;
+        })??;
         Ok(ExitCode::SUCCESS)
     }
 }

@@ -46,6 +46,7 @@ async fn made(app: &Arc<App>, trail: &Arc<Trail>, body: EmbeddingRequest) -> Res
     app.check_batch(items.len(), "input")?;
     let how = How {
         truncate: app.truncates(body.truncate, TruncationDirection::Right),
+        prompted: body.prompt_name.is_some(),
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,

@@ -45,7 +45,7 @@ async fn predict(
     Ok(call.answer(told, usage))
 }
 
-fn length(given: &Given) -> usize {
+pub(crate) fn length(given: &Given) -> usize {
     given.text.chars().count() + given.pair.as_ref().map_or(0, |p| p.chars().count())
 }
 

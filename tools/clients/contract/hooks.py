@@ -64,6 +64,7 @@ def before_load_schema(context, raw_schema):
         if name.endswith("Request"):
             narrow(schema, name)
     talk(schemas, answers)
+    raw_schema["paths"]["/v1/models/{id}"]["get"]["parameters"][0]["schema"] = {"enum": [*MODELS, "nobody"]}
     for _, operation in operations(raw_schema):
         for status in [s for s in operation["responses"] if s == "500" or not s.isdigit()]:
             del operation["responses"][status]

@@ -2,7 +2,8 @@
 """Stands where llama.cpp's tests expect `llama-server`: takes its flags, starts `sconce serve`, and speaks llama.cpp's own paths.
 
 It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked against Sconce, but for when the
-server began, which `/metrics` tells in a header of llama.cpp's alone. Models that the tests would fetch from a hub are ours instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
+server began, which `/metrics` tells in a header of llama.cpp's alone. Models that the tests would fetch from a hub are ours
+instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
 """
 
 import http.client

@@ -136,12 +136,8 @@ impl Keeper {
         }
     }
 
-    #[cfg(test)]
-    pub(crate) fn pending(&self) -> Option<State> {
-        self.next().clone()
-    }
-
-    fn next(&self) -> MutexGuard<'_, Option<State>> {
+    /// What is to be written next.
+    pub(crate) fn next(&self) -> MutexGuard<'_, Option<State>> {
         self.next.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

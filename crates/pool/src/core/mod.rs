@@ -15,6 +15,7 @@ mod news;
 mod place;
 mod route;
 mod status;
+mod watch;
 mod worker;
 
 #[cfg(test)]
@@ -189,8 +190,7 @@ impl Core {
 
     /// What is due of one worker.
     fn due(&mut self, id: &str, now: Time) -> Vec<Action> {
-        let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
-        let attempt = worker.attempt;
+        let Some(worker) = self.workers.get(id) else { return Vec::new() };
         match &worker.phase {
             Phase::Starting { until } if *until <= now => {
                 let seconds = self.timings.start.as_secs();
@@ -198,12 +198,7 @@ impl Core {
                 self.kill(id, Failure::new(Code::WorkerStartTimeout, why), now)
             }
             Phase::Ready { .. } | Phase::Draining { .. } => {
-                let mut actions = Vec::new();
-                let watched = &mut worker.watched;
-                if watched.next <= now && !watched.asked {
-                    (watched.next, watched.asked) = (now + self.timings.probe, true);
-                    actions.push(Action::Probe { id: id.into(), attempt, port: worker.record.port });
-                }
+                let mut actions = self.probe(id, now);
                 actions.extend(self.settle(id, now));
                 actions
             }
@@ -245,16 +240,6 @@ impl Core {
     /// The device that a worker would be put on now.
     pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
         place::choose(devices, wanted, |d| self.held(d))
-    }
-
-    /// A request to it failed: how it is, is asked at once.
-    pub fn doubt(&mut self, id: &str, now: Time) -> Vec<Action> {
-        if let Some(Worker { phase: Phase::Ready { .. } | Phase::Draining { .. }, watched, .. }) =
-            self.workers.get_mut(id)
-        {
-            watched.next = now;
-        }
-        self.due(id, now)
     }
 
     /// The bytes that a device's workers have been promised.
@@ -327,29 +312,6 @@ impl Core {
             }
             Phase::Planning | Phase::Failed { .. } => Vec::new(),
         }
-    }
-
-    fn probed(&mut self, id: &str, answer: Answer, now: Time) -> Vec<Action> {
-        let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
-        let (Phase::Ready { .. } | Phase::Draining { .. }) = worker.phase else { return Vec::new() };
-        let watched = &mut worker.watched;
-        watched.asked = false;
-        match answer {
-            Answer::Well => (watched.misses, watched.missed) = (0, None),
-            // Every request that fails has it asked again. Misses closer together than an answer may take are one.
-            Answer::Missed(why)
-                if watched.missed.is_none_or(|last| now.saturating_sub(last) >= self.timings.answer) =>
-            {
-                watched.misses += 1;
-                watched.missed = Some(now);
-                if watched.misses >= self.timings.misses {
-                    let why = format!("it missed {} probes in a row: {why}", watched.misses);
-                    return self.kill(id, Failure::new(Code::WorkerFailed, why), now);
-                }
-            }
-            Answer::Missed(_) | Answer::Unasked => {}
-        }
-        Vec::new()
     }
 
     /// Asks a drained worker to end, if nothing keeps it.

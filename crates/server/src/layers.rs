@@ -5,7 +5,7 @@ use crate::error::{Dialect, Fault, FaultKind};
 use crate::trail::Trail;
 use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
@@ -13,6 +13,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
+/// How llama.cpp's and Azure's clients show a key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 
@@ -94,17 +96,24 @@ pub(crate) async fn key(State(app): State<Arc<App>>, request: Request, next: Nex
     if keys.is_empty() || OPEN.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let shown = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let shown = shown.and_then(|v| v.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    match shown.map(|(_, key)| key.trim()) {
-        // Every key is compared, so that the time does not tell which was close.
-        Some(shown) if keys.iter().fold(false, |found, key| found | key.is(shown)) => next.run(request).await,
-        Some(_) => Fault::new(FaultKind::Unauthorized, "the API key is not one of this server's").into_response(),
+    // Every key is compared, so that the time does not tell which was close.
+    let known = shown_key(request.headers()).map(|shown| keys.iter().fold(false, |found, key| found | key.is(shown)));
+    match known {
+        Some(true) => next.run(request).await,
+        Some(false) => Fault::new(FaultKind::Unauthorized, "the API key is not one of this server's").into_response(),
         None => {
             let what = "an API key is needed: `Authorization: Bearer KEY`";
             Fault::new(FaultKind::Unauthorized, what).code("missing_api_key").into_response()
         }
     }
+}
+
+/// The key that a request shows.
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    let head = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
+    let bearer = head(AUTHORIZATION).and_then(|v| v.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);
+    bearer.or_else(|| head(API_KEY)).map(str::trim)
 }
 
 /// Which pages may read answers.

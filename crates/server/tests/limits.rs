@@ -29,6 +29,9 @@ fn a_key_is_asked_for_and_compared() {
     for key in ["Bearer first", "bearer second"] {
         assert_eq!(send("/embed", Some(key)).status, 200, "{key}");
     }
+    let plain =
+        |key: &str| server.send("POST", "/embed", &[("content-type", "application/json"), ("x-api-key", key)], &body);
+    assert_eq!((plain("second").status, plain("wrong").status), (200, 401));
     let openai = send("/v1/embeddings", Some("Bearer wrong")).json();
     assert_eq!(
         (&openai["error"]["type"], &openai["error"]["code"]),

@@ -15,6 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
+use sconce_engine::source::Reference;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -106,7 +107,13 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     if let Some(name) = &body.name {
         spec.id = name.clone();
     }
+    for (given, field) in [(&spec.reference, "model"), (&spec.id, "name")] {
+        if given.trim().is_empty() {
+            return Err(Fault::invalid(format!("`{field}` is empty")).at(field));
+        }
+    }
     let refused = |field: &'static str| move |e: &dyn std::fmt::Display| Fault::invalid(e.to_string()).at(field);
+    spec.reference.parse::<Reference>().map_err(|e| refused("model")(&e))?;
     if let Some(task) = &body.task {
         spec.role = Some(task.parse().map_err(|e| refused("task")(&e))?);
     }

@@ -231,7 +231,9 @@ fn find(entries: &[Entry], name: Option<&str>, want: Want) -> Option<usize> {
     }
     let fits = |e: &Entry| matches!(&e.state, State::Ready(served) if want.fits(&served.task));
     // What is not loaded might fit; to wait for it, or to learn why it is not there, is more use than to be told that nothing fits.
-    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !matches!(e.state, State::Ready(_));
+    // But for one that somebody had loaded at run time and that could not be: they were told.
+    let gone = |e: &Entry| matches!(e.state, State::Ready(_)) || (matches!(e.state, State::Failed { .. }) && !e.first);
+    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !gone(e);
     entries.iter().position(fits).or_else(|| entries.iter().position(might))
 }
 

@@ -20,7 +20,6 @@ use sconce_api::openai::chat::{
     TokenLogprob, TopLogprob,
 };
 use sconce_api::openai::common::{FinishReason, Usage};
-use sconce_api::openai::error::ErrorResponse;
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
 use sconce_engine::{Finish, Loaded, Request, Start};
 use std::collections::VecDeque;
@@ -35,9 +34,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Answers a conversation, at once or piece by piece.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses(
     (status = 200, description = "The answers; a stream of chunks if `stream` is true", content(
-        (ChatCompletion = "application/json"), (ChatChunk = "text/event-stream"))),
-    (status = "4XX", description = "What is wrong with the request", body = ErrorResponse),
-    (status = "5XX", description = "What is wrong here", body = ErrorResponse)))]
+        (ChatCompletion = "application/json"), (ChatChunk = "text/event-stream")))))]
 async fn chat_completions(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<ChatRequest>,

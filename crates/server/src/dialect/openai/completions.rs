@@ -15,7 +15,6 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::completions::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt};
-use sconce_api::openai::error::ErrorResponse;
 use sconce_engine::{Finish, Format, Loaded, Request, Start};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -32,9 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Goes on from texts, at once or piece by piece; a model that rewrites texts (T5) rewrites them.
 #[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses(
     (status = 200, description = "The answers; a stream of them in pieces if `stream` is true", content(
-        (Completion = "application/json"), (Completion = "text/event-stream"))),
-    (status = "4XX", description = "What is wrong with the request", body = ErrorResponse),
-    (status = "5XX", description = "What is wrong here", body = ErrorResponse)))]
+        (Completion = "application/json"), (Completion = "text/event-stream")))))]
 async fn completions(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<CompletionRequest>,

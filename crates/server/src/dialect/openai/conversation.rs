@@ -51,6 +51,10 @@ impl<'a> Choice<'a> {
         let mut names = BTreeSet::new();
         for (i, Tool { function, .. }) in tools.iter().enumerate() {
             let sound = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            if function.parameters.as_ref().is_some_and(|schema| !schema.is_object()) {
+                let what = format!("the `parameters` of `{}` are no JSON schema: an object is one", function.name);
+                return Err(Fault::invalid(what).at(&format!("tools[{i}].function.parameters")));
+            }
             let name = function.name.as_str();
             if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(sound) {
                 let what = format!("a function's name is 1 to {LONGEST_NAME} of a-z, A-Z, 0-9, _, - and .");
@@ -208,6 +212,10 @@ mod tests {
             (with(json!({"type": "function", "function": {"name": "h"}})), "tool_choice"),
             (chat(json!({"tool_choice": "required"})), "tool_choice"),
             (chat(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]})), "tools[0].function.name"),
+            (
+                chat(json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": [1]}}]})),
+                "tools[0].function.parameters",
+            ),
             (
                 chat(
                     json!({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}]}),

@@ -165,7 +165,7 @@ impl Knobs<'_> {
     fn form(&self) -> Result<Option<Form>, Fault> {
         let format = match self.response_format {
             None | Some(ResponseFormat::Text) => None,
-            Some(ResponseFormat::JsonObject) => Some(Form::Json(any_object())),
+            Some(ResponseFormat::JsonObject { schema }) => Some(Form::Json(schema.clone().unwrap_or_else(any_object))),
             Some(ResponseFormat::JsonSchema { json_schema }) => {
                 Some(Form::Json(json_schema.schema.clone().unwrap_or_else(any_object)))
             }
@@ -343,6 +343,8 @@ mod tests {
             Some(Form::Json(json!({"type": "object"})))
         );
         let schema = json!({"type": "integer"});
+        let told = json!({"response_format": {"type": "json_object", "schema": schema}});
+        assert_eq!(form(told), Some(Form::Json(schema.clone())));
         let named = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
         assert_eq!(form(named), Some(Form::Json(schema.clone())));
         assert_eq!(form(json!({"structured_outputs": {"json": schema.to_string()}})), Some(Form::Json(schema)));

@@ -160,12 +160,27 @@ fn plain(messages: &[Map<String, Value>], developers: bool) -> Result<Vec<Map<St
         return Err(Fault::invalid("`messages` is empty; a chat needs at least one").at("messages"));
     }
     let each = messages.iter().enumerate().map(|(i, message)| {
+        let wrong = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
+        for field in ["name", "tool_call_id"] {
+            if message.get(field).is_some_and(|value| !value.is_string() && !value.is_null()) {
+                return Err(wrong(field, format!("the `{field}` of a message is a text")));
+            }
+        }
+        if message.get("content").is_some_and(|said| !said.is_string() && !said.is_null() && !said.is_array()) {
+            return Err(wrong("content", "what a message says is a text, or a list of parts".into()));
+        }
+        let calls = message.get("tool_calls").filter(|calls| !calls.is_null());
+        // Arguments in a text, as at OpenAI, or as they are: templates read both.
+        let is_call = |call: &Value| call["id"].is_string() && call["function"]["name"].is_string();
+        if calls.is_some_and(|calls| !calls.as_array().is_some_and(|all| all.iter().all(is_call))) {
+            return Err(wrong("tool_calls", "a message tells of calls each with an `id` and a `function`".into()));
+        }
         let mut message = message.clone();
         if !developers && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
-            let text = joined(parts).map_err(|what| Fault::invalid(what).at(&format!("messages[{i}].content")))?;
+            let text = joined(parts).map_err(|what| wrong("content", what))?;
             message.insert("content".into(), text.into());
         }
         Ok(message)

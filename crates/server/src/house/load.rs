@@ -103,6 +103,7 @@ impl House {
         entry.state = State::Loading(gauge.clone());
         let (house, spec, told) = (self.clone(), entry.spec.clone(), gauge.clone());
         let body = move || {
+            step_back();
             let begun = Instant::now();
             let made = catch_unwind(AssertUnwindSafe(|| house.make(&spec, &told)));
             let made =
@@ -231,6 +232,15 @@ impl House {
         };
         self.changed();
         served.map(|served| served.room.watched())
+    }
+}
+
+/// Lets threads that answer go before this one and those that it starts, which are a model's own: on a machine that is all busy
+/// computing, whoever asks for our health, or sends a request, would wait until a matrix product has used up its slice.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::process::nice(5) {
+        tracing::debug!("a model's threads keep their priority: {e}");
     }
 }
 

@@ -39,6 +39,7 @@ pub struct EmbedRequest {
     #[serde(default = "yes")]
     pub normalize: bool,
     /// Only so many numbers of each vector.
+    #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
 }
 

@@ -9,6 +9,7 @@ mod logs;
 mod memory;
 mod output;
 mod report;
+mod runtime;
 mod sampling;
 mod sink;
 mod told;

@@ -114,7 +114,9 @@ pub(crate) fn words(window: &[Text]) -> Vec<&str> {
 /// An error of one text names where that text came from.
 fn placed(e: Failure, window: &[Text]) -> Failure {
     match e.downcast::<Error>().map(|e| *e) {
-        Ok(Error::Text { text, why }) if text < window.len() => format!("{}: {why}", window[text].origin).into(),
+        Ok(Error::Text { text, why } | Error::TooLong { text, why }) if text < window.len() => {
+            format!("{}: {why}", window[text].origin).into()
+        }
         Ok(e) => e.into(),
         Err(e) => e,
     }

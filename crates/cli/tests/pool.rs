@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// A Llama without what makes it an embedder.
@@ -22,6 +24,7 @@ struct Manager {
     child: Child,
     home: tempfile::TempDir,
     port: u16,
+    models: Models,
 }
 
 fn command(home: &Path, args: &[&str]) -> Command {
@@ -31,20 +34,105 @@ fn command(home: &Path, args: &[&str]) -> Command {
     command
 }
 
-fn serve(home: &Path, port: u16) -> Child {
-    let (toml, port) = (home.join("pool.toml"), port.to_string());
-    let log = std::fs::OpenOptions::new().create(true).append(true).open(home.join("manager.log")).unwrap();
-    let mut command = command(home, &["pool", "serve", "--config", toml.to_str().unwrap(), "--port", &port]);
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap()
+/// Where models come from.
+#[derive(Clone, Copy)]
+enum Models {
+    /// A directory of the test; nothing of this machine's settings leaks in.
+    Own,
+    /// By a short name, from the cache of whoever runs the tests, or from where it says.
+    Known,
+}
+
+/// A manager that listens, and where. Port 0 takes any that is free; one that it had before, it waits for.
+fn serve(home: &Path, port: u16, models: Models) -> (Child, u16) {
+    let (toml, state, log) = (home.join("pool.toml"), home.join("state"), home.join("manager.log"));
+    let text = port.to_string();
+    let args =
+        ["pool", "serve", "--config", toml.to_str().unwrap(), "--port", &text, "--state", state.to_str().unwrap()];
+    let until = Instant::now() + Duration::from_secs(60);
+    loop {
+        let mut command = match models {
+            Models::Own => command(home, &args),
+            Models::Known => {
+                let mut command = Command::new(env!("CARGO_BIN_EXE_sconce"));
+                command.args(args);
+                command
+            }
+        };
+        command.env("RUST_LOG", "info").env_remove("SCONCE_POOL_KEY");
+        let file = std::fs::File::create(&log).unwrap();
+        let mut child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).spawn().unwrap();
+        loop {
+            let said = std::fs::read_to_string(&log).unwrap_or_default();
+            let at = said.split_once("listening at http://127.0.0.1:").map(|(_, rest)| rest);
+            let digits = at.map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
+            // A line may be there in part.
+            if let Some(port) = digits.filter(|d| at.is_some_and(|rest| rest.len() > d.len())) {
+                return (child, port.parse().unwrap());
+            }
+            assert!(Instant::now() < until, "{said}");
+            if child.try_wait().unwrap().is_some() {
+                assert!(said.contains("cannot listen"), "{said}");
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        std::thread::sleep(Duration::from_millis(200));
+    }
 }
 
 impl Manager {
     fn new(model: &Path) -> Manager {
+        Manager::with(&format!("model = '{}'\nreplicas = 2\n", model.display()), Models::Own)
+    }
+
+    /// With what the file says of one model, `chat`.
+    fn with(model: &str, models: Models) -> Manager {
         let home = tempfile::tempdir().unwrap();
-        let toml = format!("[[model]]\nmodel = '{}'\nname = 'chat'\ndevice = 'cpu'\nreplicas = 2\n", model.display());
-        std::fs::write(home.path().join("pool.toml"), toml).unwrap();
-        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-        Manager { child: serve(home.path(), port), home, port }
+        std::fs::write(home.path().join("pool.toml"), format!("[[model]]\nname = 'chat'\ndevice = 'cpu'\n{model}"))
+            .unwrap();
+        let (child, port) = serve(home.path(), 0, models);
+        Manager { child, home, port, models }
+    }
+
+    /// Kills it and starts another in its place.
+    fn replace(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        (self.child, self.port) = serve(self.home.path(), self.port, self.models);
+    }
+
+    /// Tells it to end, and waits for that.
+    fn end(&mut self) -> ExitStatus {
+        self.signal(u64::from(self.child.id()), "-TERM");
+        let until = Instant::now() + Duration::from_secs(90);
+        loop {
+            if let Some(status) = self.child.try_wait().unwrap() {
+                return status;
+            }
+            assert!(Instant::now() < until, "it does not end");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    /// Waits until something is so of a worker.
+    #[track_caller]
+    fn until(&self, id: &str, what: impl Fn(&Value) -> bool) -> Value {
+        let until = Instant::now() + Duration::from_secs(90);
+        loop {
+            let all = self.workers();
+            if let Some(worker) = all.iter().find(|w| w["id"] == id).filter(|w| what(w)) {
+                return worker.clone();
+            }
+            assert!(Instant::now() < until, "{all:?}");
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn socket(&self) -> TcpStream {
+        let socket = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
+        socket
     }
 
     fn sconce(&self, args: &[&str]) -> (bool, String, String) {
@@ -74,7 +162,7 @@ impl Manager {
     }
 
     fn execute(&self, body: &Value) -> String {
-        execute(TcpStream::connect(("127.0.0.1", self.port)).unwrap(), body)
+        execute(self.socket(), body)
     }
 
     fn signal(&self, pid: u64, signal: &str) {
@@ -95,12 +183,57 @@ impl Drop for Manager {
 }
 
 fn execute(mut socket: TcpStream, body: &Value) -> String {
-    let body = body.to_string();
-    let head = "POST /execute HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n";
-    write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+    post(&mut socket, "/execute", body);
     let mut answer = String::new();
     socket.read_to_string(&mut answer).unwrap();
     answer
+}
+
+fn post(socket: &mut TcpStream, path: &str, body: &Value) {
+    let body = body.to_string();
+    let head = format!("POST {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\ncontent-type: application/json\r\n");
+    write!(socket, "{head}content-length: {}\r\n\r\n{body}", body.len()).unwrap();
+}
+
+/// A stream of a chat, read as far as it was wanted.
+struct Chat {
+    socket: TcpStream,
+    seen: String,
+}
+
+impl Chat {
+    fn begin(manager: &Manager, text: &str, tokens: u64) -> Chat {
+        let mut socket = manager.socket();
+        let messages = json!([{"role": "user", "content": text}]);
+        // However it might end: it goes on for so many tokens.
+        let body = json!({"model": "chat", "messages": messages, "max_tokens": tokens, "temperature": 0, "stream": true,
+            "ignore_eos": true});
+        post(&mut socket, "/v1/chat/completions", &body);
+        Chat { socket, seen: String::new() }
+    }
+
+    /// Reads until there were so many events.
+    #[track_caller]
+    fn events(&mut self, n: usize) {
+        let mut buffer = [0; 4096];
+        while self.seen.matches("data: ").count() < n {
+            let read = self.socket.read(&mut buffer).unwrap();
+            assert!(read > 0, "it ended: {}", self.seen);
+            self.seen.push_str(&String::from_utf8_lossy(&buffer[..read]));
+        }
+    }
+
+    fn worker(&self) -> String {
+        let line = self.seen.lines().find_map(|l| l.strip_prefix("x-sconce-worker: ")).expect("a worker's name");
+        line.trim().to_string()
+    }
+
+    /// All of it, once it has ended.
+    fn rest(mut self) -> String {
+        let mut rest = Vec::new();
+        let _ = self.socket.read_to_end(&mut rest);
+        self.seen + &String::from_utf8_lossy(&rest)
+    }
 }
 
 fn lives(pid: u64) -> bool {
@@ -124,10 +257,8 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
     );
     let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
     // The manager is killed; its workers do not notice, and the next one has them.
-    manager.child.kill().unwrap();
-    manager.child.wait().unwrap();
+    manager.replace();
     assert!(pids(&before).into_iter().all(lives));
-    manager.child = serve(manager.home.path(), manager.port);
     let after = manager.ready(2);
     assert_eq!(pids(&after), pids(&before));
     assert!(manager.execute(&job).contains("MAX_TOKENS"));
@@ -153,9 +284,104 @@ fn real_workers_serve_outlive_their_manager_and_end_with_the_next() {
     assert!(!well && err.contains("GPU_UNAVAILABLE"), "{err}");
     // Told to end, it ends its workers first.
     let last = pids(&manager.ready(2));
-    manager.signal(u64::from(manager.child.id()), "-TERM");
-    assert!(manager.child.wait().unwrap().success());
+    assert!(manager.end().success());
     assert!(!last.into_iter().any(lives));
+}
+
+/// SmolLM2, twice: slow enough for something to happen in the middle of an answer.
+fn smollm() -> Manager {
+    Manager::with("model = 'smollm'\nreplicas = 2\nflags = { context = 512 }\n", Models::Known)
+}
+
+#[test]
+fn a_real_worker_killed_in_the_middle_of_a_stream_ends_it_cleanly_and_comes_back() {
+    let manager = smollm();
+    manager.ready(2);
+    let (mut first, mut second) =
+        (Chat::begin(&manager, "Count to a thousand.", 300), Chat::begin(&manager, "Tell me a tale.", 60));
+    first.events(4);
+    second.events(4);
+    let (victim, other) = (first.worker(), second.worker());
+    assert_ne!(victim, other, "the idler one");
+    let before = manager.until(&victim, |_| true);
+    manager.signal(before["pid"].as_u64().unwrap(), "-9");
+    // Whole events to the last, and the last says what happened.
+    let text = first.rest();
+    let events: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("data: ")).collect();
+    let last: Value = serde_json::from_str(events.last().unwrap()).unwrap_or_else(|e| panic!("{e}: {text}"));
+    assert!(last["error"]["message"].as_str().is_some_and(|m| m.contains(&victim)), "{last}");
+    assert!(events.iter().all(|e| serde_json::from_str::<Value>(e).is_ok()), "no half of an event: {text}");
+    // The other goes on to its end.
+    let text = second.rest();
+    assert!(text.contains("\"finish_reason\":\"") && text.contains("data: [DONE]"), "{text}");
+    let after = manager.until(&victim, |w| w["state"] == "ready" && w["pid"] != before["pid"]);
+    assert_eq!(after["restarts"], 1);
+    assert_eq!(manager.until(&other, |_| true)["restarts"], 0);
+}
+
+#[test]
+fn a_real_worker_that_is_stopped_is_replaced_and_its_request_answered_by_the_other() {
+    let manager = smollm();
+    let all = manager.ready(2);
+    let frozen = all[0].clone();
+    manager.signal(frozen["pid"].as_u64().unwrap(), "-STOP");
+    // Some go to the one that hangs. Nothing of their answers came, so that the other has them when it is found out.
+    let asked: Vec<_> = (0..4).map(|n| Chat::begin(&manager, &format!("Number {n}."), 4)).collect();
+    for chat in asked {
+        let text = chat.rest();
+        assert!(text.starts_with("HTTP/1.1 200") && text.contains("data: [DONE]"), "{text}");
+    }
+    let id = frozen["id"].as_str().unwrap();
+    let after = manager.until(id, |w| w["state"] == "ready" && w["pid"] != frozen["pid"]);
+    assert!(after["why"].as_str().unwrap().contains("probes"), "{after}");
+    assert!(!lives(frozen["pid"].as_u64().unwrap()));
+}
+
+#[test]
+fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_is_not_there() {
+    let model = model();
+    let mut manager = Manager::new(model.path());
+    let before = manager.ready(2);
+    let (port, over) = (manager.port, Arc::new(AtomicBool::new(false)));
+    let load: Vec<_> = (0..4)
+        .map(|n| {
+            let over = over.clone();
+            std::thread::spawn(move || {
+                let mut all = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let job = json!({"model": "chat", "job_id": format!("j-{n}-{}", all.len()), "prompt": "the cat sat",
+                        "max_tokens": 4, "temperature": 0});
+                    let began = Instant::now();
+                    let answer = TcpStream::connect(("127.0.0.1", port)).ok().map(|mut socket| {
+                        let mut text = Vec::new();
+                        post(&mut socket, "/execute", &job);
+                        let _ = socket.read_to_end(&mut text);
+                        String::from_utf8_lossy(&text).into_owned()
+                    });
+                    let well = answer.as_ref().is_some_and(|text| text.contains("\"type\":\"end\""));
+                    all.push((began, Instant::now(), well, answer));
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+                all
+            })
+        })
+        .collect();
+    std::thread::sleep(Duration::from_millis(500));
+    let killed = Instant::now();
+    manager.replace();
+    let after = manager.ready(2);
+    let back = Instant::now();
+    let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
+    assert_eq!(pids(&after), pids(&before), "the same processes");
+    std::thread::sleep(Duration::from_secs(1));
+    over.store(true, Ordering::Relaxed);
+    for thread in load {
+        let all = thread.join().unwrap();
+        let wrong: Vec<_> =
+            all.iter().filter(|(began, ended, well, _)| !well && (*ended < killed || *began > back)).collect();
+        assert!(wrong.is_empty(), "while there was a manager: {wrong:?}");
+        assert!(all.iter().any(|(began, ..)| *began > back) && all.iter().any(|(_, ended, ..)| *ended < killed));
+    }
 }
 
 #[test]
@@ -176,31 +402,28 @@ fn a_worker_whose_port_is_taken_says_so_by_its_exit_code() {
 #[test]
 fn a_full_disk_under_its_log_is_nothing_to_a_worker() {
     let (model, home) = (model(), tempfile::tempdir().unwrap());
-    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let (path, text) = (model.path().to_str().unwrap(), port.to_string());
-    let args = [
-        "worker",
-        "--worker-id",
-        "w",
-        "--model",
-        path,
-        "-d",
-        "cpu",
-        "--port",
-        &text,
-        "--callback-url",
-        "http://localhost:9999/",
-    ];
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    let mut child = command(home.path(), &args).stdin(Stdio::null()).stderr(full).spawn().unwrap();
+    let path = model.path().to_str().unwrap();
+    let start = || {
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let text = port.to_string();
+        let args = ["worker", "--worker-id", "w", "--model", path, "-d", "cpu", "--port", &text];
+        let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+        let mut command = command(home.path(), &[&args[..], &["--callback-url", "http://localhost:9999/"]].concat());
+        (command.stdin(Stdio::null()).stderr(full).spawn().unwrap(), port)
+    };
+    let (mut child, mut port) = start();
     let until = Instant::now() + Duration::from_secs(60);
     let job = json!({"job_id": "j", "prompt": "the cat", "max_tokens": 4});
     let answer = loop {
+        // Somebody may have taken the port before it did.
+        if child.try_wait().unwrap().is_some_and(|status| status.code() == Some(98)) {
+            (child, port) = start();
+        }
         let said = TcpStream::connect(("127.0.0.1", port)).map(|socket| execute(socket, &job)).unwrap_or_default();
         if said.contains("[DONE]") {
             break said;
         }
-        assert!(Instant::now() < until && child.try_wait().unwrap().is_none(), "{said}");
+        assert!(Instant::now() < until && child.try_wait().unwrap().is_none_or(|s| s.code() == Some(98)), "{said}");
         std::thread::sleep(Duration::from_millis(50));
     };
     assert!(answer.contains("MAX_TOKENS"), "{answer}");

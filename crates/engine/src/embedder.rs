@@ -136,6 +136,11 @@ impl Embedder {
         Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
+    /// How the tokens of a text become one vector; several are put side by side.
+    pub fn poolings(&self) -> &[Pooling] {
+        &self.session.recipe.poolings
+    }
+
     /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
     pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<MultiEmbeddings> {
         let Lot { works, tokens, truncated } = self.read(inputs, prompt)?;

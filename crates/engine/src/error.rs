@@ -64,6 +64,14 @@ pub enum Error {
         /// Why it has none.
         why: String,
     },
+    /// One of the texts is longer than the model can take.
+    #[error("text {}: {why}", text + 1)]
+    TooLong {
+        /// Which, counted from 0.
+        text: usize,
+        /// How much longer.
+        why: String,
+    },
     /// One of the images has no vector.
     #[error("image {}: {why}", image + 1)]
     Image {

@@ -96,7 +96,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
     let path = materialize("task-rerank");
     let reranker = Reranker::load(&path.path().to_str().unwrap().parse().unwrap(), &options(), &()).unwrap();
     let never = reranker.truncating(Truncate::Never).rerank("a", &["b", &long], RankOptions::default());
-    assert!(matches!(never, Err(Error::Text { text: 1, .. })), "{never:?}");
+    assert!(matches!(never, Err(Error::TooLong { text: 1, .. })), "{never:?}");
     assert_eq!(reranker.rerank("a", &["b", &long], RankOptions::default()).unwrap().truncated, [1]);
 }
 

@@ -20,17 +20,23 @@ struct Listed {
     devices: Vec<Device>,
 }
 
-/// The devices of this host: of each kind, what the command for that kind says.
+/// The devices of this host: of each kind, what the command for that kind says. A command that does not work costs its own kind,
+/// not the others.
 pub(crate) async fn devices(config: &Config) -> Result<Vec<Device>, Box<Failure>> {
     let mut all: Vec<Device> = Vec::new();
+    let mut complaints: Vec<String> = Vec::new();
     let binaries: BTreeSet<&Path> =
         config.binaries.values().map(AsRef::as_ref).chain([config.binary.as_path()]).collect();
     for binary in binaries {
-        let (text, why) = run(binary, &["devices".into(), "--json".into()], DEVICES).await.map_err(unavailable)?;
-        let listed: Listed = serde_json::from_str(&text)
-            .map_err(|e| unavailable(format!("`{} devices --json` said no devices: {e}; {why}", binary.display())))?;
-        all.extend(listed.devices.into_iter().filter(|d| config.binary(d.kind()) == binary));
+        match listed(binary).await {
+            Ok(listed) => all.extend(listed.into_iter().filter(|d| config.binary(d.kind()) == binary)),
+            Err(why) => complaints.push(why),
+        }
     }
+    if all.is_empty() && !complaints.is_empty() {
+        return Err(Box::new(Failure::new(Code::GpuUnavailable, complaints.join("; "))));
+    }
+    complaints.iter().for_each(|why| tracing::warn!("{why}; its devices are left out"));
     // What each command thinks best, it thinks of those that it was built for. Any GPU is better than none.
     if all.iter().any(|d| d.kind() != "cpu" && d.best) {
         all.iter_mut().filter(|d| d.kind() == "cpu").for_each(|d| d.best = false);
@@ -38,8 +44,11 @@ pub(crate) async fn devices(config: &Config) -> Result<Vec<Device>, Box<Failure>
     Ok(all)
 }
 
-fn unavailable(why: String) -> Box<Failure> {
-    Box::new(Failure::new(Code::GpuUnavailable, why))
+async fn listed(binary: &Path) -> Result<Vec<Device>, String> {
+    let (text, why) = run(binary, &["devices".into(), "--json".into()], DEVICES, false).await?;
+    let listed: Listed = serde_json::from_str(&text)
+        .map_err(|e| format!("`{} devices --json` said no devices: {e}; {why}", binary.display()))?;
+    Ok(listed.devices)
 }
 
 #[derive(Deserialize)]
@@ -59,8 +68,15 @@ pub(crate) async fn plan(config: &Config, spec: &Spec, device: &Device) -> Resul
     arguments.extend(["--".to_string(), spec.model.clone()]);
     let binary = config.binary(device.kind());
     let fail = |code, why: String| Box::new(Failure::new(code, why));
-    let (text, why) = run(binary, &arguments, PLAN).await.map_err(|e| fail(Code::WorkerStartFailed, e))?;
-    let told: Told = serde_json::from_str(&text).map_err(|_| fail(Code::ModelNotFound, why))?;
+    let offline = spec.tuning.offline;
+    let (text, why) = run(binary, &arguments, PLAN, offline).await.map_err(|e| fail(Code::WorkerStartFailed, e))?;
+    let Ok(told) = serde_json::from_str::<Told>(&text) else {
+        // A plan that failed does not say at what. Whether the model's files are to be had, `sconce pull` tells by itself.
+        let pull = ["pull".to_string(), "--json".into(), "--".into(), spec.model.clone()];
+        let pulled = run(binary, &pull, PLAN, offline).await.map(|(text, _)| text).unwrap_or_default();
+        let is_there = serde_json::from_str::<serde_json::Value>(&pulled).is_ok();
+        return Err(fail(if is_there { Code::WorkerStartFailed } else { Code::ModelNotFound }, why));
+    };
     let bytes = told.weights_bytes.saturating_add(told.cache_bytes).saturating_add(told.workspace_bytes);
     match told.runs {
         true => Ok(Planned { bytes, task: told.task }),
@@ -71,8 +87,11 @@ pub(crate) async fn plan(config: &Config, spec: &Spec, device: &Device) -> Resul
 }
 
 /// What a command prints, and what it complains of.
-async fn run(binary: &Path, arguments: &[String], within: Duration) -> Result<(String, String), String> {
+async fn run(binary: &Path, arguments: &[String], within: Duration, offline: bool) -> Result<(String, String), String> {
     let mut command = Command::new(binary);
+    if offline {
+        command.env("HF_HUB_OFFLINE", "1");
+    }
     command.args(arguments).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
     let shown = binary.display();
     let output = tokio::time::timeout(within, command.output())

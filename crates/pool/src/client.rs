@@ -25,20 +25,60 @@ pub(crate) fn client() -> Client {
         .build(connector)
 }
 
+/// Why nothing came back.
+#[derive(Debug)]
+pub(crate) struct Lost {
+    pub(crate) why: String,
+    /// Whether it is for want of something of ours, and so says nothing of who was asked.
+    pub(crate) ours: bool,
+}
+
+impl Lost {
+    fn of(e: &(dyn std::error::Error + 'static)) -> Lost {
+        Lost { why: said(e), ours: is_ours(e) }
+    }
+
+    fn theirs(why: String) -> Lost {
+        Lost { why, ours: false }
+    }
+}
+
+/// Whether an error comes of too many open files, or of no port left to ask from.
+fn is_ours(e: &(dyn std::error::Error + 'static)) -> bool {
+    let mut at = Some(e);
+    while let Some(e) = at {
+        if let Some(e) = e.downcast_ref::<std::io::Error>() {
+            let out = e.kind() == std::io::ErrorKind::AddrNotAvailable;
+            #[cfg(unix)]
+            let out = out || {
+                use rustix::io::Errno;
+                let none_left = [Errno::MFILE, Errno::NFILE, Errno::NOBUFS, Errno::NOMEM, Errno::ADDRNOTAVAIL];
+                e.raw_os_error().is_some_and(|code| none_left.iter().any(|n| n.raw_os_error() == code))
+            };
+            if out {
+                return true;
+            }
+        }
+        at = e.source();
+    }
+    false
+}
+
 /// The text of a page.
-pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration) -> Result<Bytes, String> {
+pub(crate) async fn get(client: &Client, url: &str, key: &str, within: Duration) -> Result<Bytes, Lost> {
     let request = Request::get(url).header(header::AUTHORIZATION, format!("Bearer {key}")).body(Full::default());
-    let request = request.map_err(|e| e.to_string())?;
+    let request = request.map_err(|e| Lost::theirs(e.to_string()))?;
     let answer = async {
-        let response = client.request(request).await.map_err(|e| said(&e))?;
+        let response = client.request(request).await.map_err(|e| Lost::of(&e))?;
         let status = response.status();
-        let body = Limited::new(response.into_body(), LARGEST).collect().await.map_err(|e| e.to_string())?.to_bytes();
-        match status.is_success() {
-            true => Ok(body),
-            false => Err(format!("it answered {status}")),
+        let body = Limited::new(response.into_body(), LARGEST).collect().await;
+        match (status.is_success(), body) {
+            (true, Ok(body)) => Ok(body.to_bytes()),
+            (true, Err(e)) => Err(Lost::theirs(e.to_string())),
+            (false, _) => Err(Lost::theirs(format!("it answered {status}"))),
         }
     };
-    tokio::time::timeout(within, answer).await.map_err(|_| format!("no answer within {within:?}"))?
+    tokio::time::timeout(within, answer).await.map_err(|_| Lost::theirs(format!("no answer within {within:?}")))?
 }
 
 /// An error with what is behind it.
@@ -82,5 +122,33 @@ impl Asker {
         let bytes = body.to_bytes();
         let text = || Value::String(String::from_utf8_lossy(&bytes).into_owned());
         Ok((status, serde_json::from_slice(&bytes).unwrap_or_else(|_| text())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    /// As the client wraps it.
+    #[derive(Debug, thiserror::Error)]
+    #[error("it failed")]
+    struct Wrapped(#[source] io::Error);
+
+    #[test]
+    #[cfg(unix)]
+    fn want_of_our_own_is_told_from_theirs() {
+        use rustix::io::Errno;
+        for (errno, ours) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::ADDRNOTAVAIL, true),
+            (Errno::CONNREFUSED, false),
+            (Errno::CONNRESET, false),
+        ] {
+            let lost = Lost::of(&Wrapped(io::Error::from_raw_os_error(errno.raw_os_error())));
+            assert_eq!(lost.ours, ours, "{errno:?}");
+            assert!(lost.why.starts_with("it failed: "), "{}", lost.why);
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! What a manager is told: its flags and the `pool.toml`.
 
-use crate::core::{Origin, Record, Spec, Timings};
+use crate::core::{Leaving, Origin, Record, Spec, Timings};
 use sconce_api::pool::PORT;
 use sconce_api::worker::Tuning;
 use serde::Deserialize;
@@ -82,7 +82,7 @@ pub enum ConfigError {
 }
 
 impl PoolFile {
-    /// Reads one. Paths of commands with a slash, and that of the state, are seen from the file.
+    /// Reads one. Paths of commands with a slash, of models and of the state are seen from the file.
     pub fn read(path: &Path) -> Result<PoolFile, ConfigError> {
         let text = std::fs::read_to_string(path).map_err(|why| ConfigError::Read { path: path.to_path_buf(), why })?;
         let wrong = |what: String| ConfigError::Wrong { path: path.to_path_buf(), what };
@@ -92,6 +92,16 @@ impl PoolFile {
             *binary = here.join(&*binary);
         }
         file.state = file.state.map(|state| here.join(state));
+        for m in &mut file.models {
+            // As the engine has it: what exists is meant, even where it looks like a hub id.
+            let beside = here.join(&m.model);
+            if m.model.starts_with('.') || beside.exists() {
+                let beside = std::path::absolute(&beside).unwrap_or(beside);
+                // The manager may be started elsewhere next time, so the path is whole; requests go on calling it as the file does.
+                let written = std::mem::replace(&mut m.model, beside.to_string_lossy().into_owned());
+                m.name.get_or_insert(written);
+            }
+        }
         if let Some(kind) = file.binaries.keys().find(|k| !["cpu", "cuda", "metal"].contains(&k.as_str())) {
             return Err(wrong(format!("[binaries] names `{kind}`; the kinds of devices are cpu, cuda and metal")));
         }
@@ -155,8 +165,10 @@ pub struct Config {
     pub specs: Vec<Spec>,
     /// How long things may take.
     pub timings: Timings,
-    /// How long a worker may take to answer a probe.
-    pub probe_timeout: Duration,
+    /// The most connections at once; more wait to be accepted.
+    pub max_connections: usize,
+    /// How long a client may be silent, or leave unread what there is, before it is given up.
+    pub patience: Duration,
     /// Whether workers go on when the manager is told to end.
     pub keep_workers: bool,
 }
@@ -180,7 +192,8 @@ impl Config {
             payload_limit: file.payload_limit.unwrap_or(2_000_000),
             specs: file.specs(),
             timings,
-            probe_timeout: Duration::from_secs(5),
+            max_connections: 4_096,
+            patience: Duration::from_secs(60),
             keep_workers: false,
         })
     }
@@ -208,6 +221,8 @@ pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
     let (mut keep, mut stop) = (Vec::new(), Vec::new());
     for record in records {
         match missing.iter().position(|s| *s == record.spec) {
+            // Its end was begun and cut short. It goes on ending, and is none of those that are wanted.
+            _ if record.leaving == Leaving::Stop => stop.push(record),
             _ if record.spec.origin == Origin::Asked => keep.push(record),
             Some(at) => {
                 missing.remove(at);
@@ -222,7 +237,6 @@ pub(crate) fn reconcile(specs: &[Spec], records: Vec<Record>) -> Reconciled {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::core::Leaving;
 
     fn file(text: &str) -> Result<PoolFile, String> {
         let dir = tempfile::tempdir().unwrap();
@@ -256,6 +270,26 @@ mod tests {
         assert_eq!(names, ["chat", "chat", "minilm"]);
         assert_eq!(config.specs[0].tuning.context, Some(4096));
         assert_eq!((config.specs[2].device.as_str(), config.specs[2].origin), ("auto", Origin::Declared));
+    }
+
+    #[test]
+    fn models_beside_the_file_are_seen_from_it() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("org/here")).unwrap();
+        let path = dir.path().join("pool.toml");
+        let models =
+            ["org/here", "./not/yet", "org/elsewhere", "smollm"].map(|m| format!("[[model]]\nmodel = '{m}'\n"));
+        std::fs::write(&path, models.concat()).unwrap();
+        let specs = PoolFile::read(&path).unwrap().specs();
+        let at = |name: &str| dir.path().join(name).to_string_lossy().into_owned();
+        let want = [at("org/here"), at("./not/yet"), "org/elsewhere".into(), "smollm".into()];
+        assert_eq!(
+            specs.iter().map(|s| Path::new(&s.model)).collect::<Vec<_>>(),
+            want.iter().map(Path::new).collect::<Vec<_>>()
+        );
+        assert!(specs.iter().all(|s| Path::new(&s.model).is_absolute() || !s.model.contains("./")));
+        let names: Vec<&str> = specs.iter().map(|s| s.name.as_str()).collect();
+        assert_eq!(names, ["org/here", "./not/yet", "org/elsewhere", "smollm"], "requests call them as the file does");
     }
 
     #[test]
@@ -295,5 +329,13 @@ mod tests {
         assert_eq!(done.keep, [left[0].clone(), left[3].clone()]);
         assert_eq!(done.stop, [left[1].clone(), left[2].clone()]);
         assert_eq!(done.start, [spec("d", Origin::Declared)]);
+        // One whose end was cut short does not stand for what is declared, nor for what was asked for.
+        let leaving = |r: &Record| Record { leaving: Leaving::Stop, ..r.clone() };
+        let done = reconcile(std::slice::from_ref(&a), vec![leaving(&left[0]), leaving(&left[3])]);
+        assert_eq!((done.keep, done.start), (vec![], vec![a.clone()]));
+        assert_eq!(done.stop, [leaving(&left[0]), leaving(&left[3])]);
+        // One that takes no more requests stays as it was left.
+        let drained = Record { leaving: Leaving::Drain, ..left[0].clone() };
+        assert_eq!(reconcile(&[a], vec![drained.clone()]).keep, [drained]);
     }
 }

@@ -6,11 +6,12 @@ use serde::{Deserialize, Serialize};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
+use tokio::time::Instant;
 
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 /// Until a disk that refused is tried again.
 const RETRY: Duration = Duration::from_secs(5);
 
@@ -93,7 +94,7 @@ impl Keeper {
 
     /// Keeps this, soon; what is newer goes before what is older.
     pub(crate) fn save(&self, state: State) {
-        *self.next.lock().unwrap_or_else(PoisonError::into_inner) = Some(state);
+        *self.next() = Some(state);
         self.wake.notify_one();
     }
 
@@ -102,43 +103,30 @@ impl Keeper {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// Keeps this before anything else happens. Whether the disk has it, `trouble` tells.
+    pub(crate) async fn save_now(&self, state: State) {
+        if !self.put(&state).await {
+            self.save(state);
+        }
+    }
+
     /// Writes what is to be kept, as it comes, until `end`; then what is left.
     pub(crate) async fn run(self: Arc<Self>, mut end: oneshot::Receiver<()>) {
+        // Of a disk that refused: when it is tried again.
+        let mut again: Option<Instant> = None;
         loop {
             let last = tokio::select! {
                 () = self.wake.notified() => false,
+                () = tokio::time::sleep_until(again.unwrap_or_else(Instant::now)), if again.is_some() => false,
                 _ = &mut end => true,
             };
+            again = None;
             loop {
-                let Some(state) = self.next.lock().unwrap_or_else(PoisonError::into_inner).take() else { break };
-                let (path, kept) = (self.path.clone(), state.clone());
-                let written = tokio::task::spawn_blocking(move || write(&path, &kept)).await;
-                let trouble = match written {
-                    Ok(Ok(())) => None,
-                    Ok(Err(e)) => Some(format!(
-                        "{} cannot be written: {e}; a manager started anew may not find all workers until there is room",
-                        self.path.display()
-                    )),
-                    Err(e) => Some(format!("{} was not written: {e}", self.path.display())),
-                };
-                let mut was = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
-                match (&*was, &trouble) {
-                    (_, Some(what)) => tracing::error!("{what}"),
-                    (Some(_), None) => tracing::info!("{} is written again", self.path.display()),
-                    (None, None) => {}
-                }
-                let failed = trouble.is_some();
-                *was = trouble;
-                drop(was);
-                if failed && !last {
-                    let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
-                    next.get_or_insert(state);
-                    drop(next);
-                    let again = self.clone();
-                    tokio::spawn(async move {
-                        tokio::time::sleep(RETRY).await;
-                        again.wake.notify_one();
-                    });
+                let Some(state) = self.next().take() else { break };
+                if !self.put(&state).await {
+                    // Unless there is something newer by now.
+                    self.next().get_or_insert(state);
+                    again = Some(Instant::now() + RETRY);
                     break;
                 }
             }
@@ -146,6 +134,33 @@ impl Keeper {
                 return;
             }
         }
+    }
+
+    /// What is to be written next.
+    pub(crate) fn next(&self) -> MutexGuard<'_, Option<State>> {
+        self.next.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes it; whether that went well.
+    async fn put(&self, state: &State) -> bool {
+        let (path, kept) = (self.path.clone(), state.clone());
+        let shown = self.path.display();
+        let trouble = match tokio::task::spawn_blocking(move || write(&path, &kept)).await {
+            Ok(Ok(())) => None,
+            Ok(Err(e)) => Some(format!(
+                "{shown} cannot be written: {e}; a manager started anew may not find all workers until there is room"
+            )),
+            Err(e) => Some(format!("{shown} was not written: {e}")),
+        };
+        let mut was = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        match (&*was, &trouble) {
+            (was, Some(what)) if was.as_ref() != Some(what) => tracing::error!("{what}"),
+            (Some(_), None) => tracing::info!("{shown} is written again"),
+            _ => {}
+        }
+        let well = trouble.is_none();
+        *was = trouble;
+        well
     }
 }
 
@@ -226,6 +241,37 @@ mod tests {
         drop(end);
         task.await.unwrap();
         assert_eq!((keeper.trouble(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "newer"));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[tokio::test]
+    async fn a_disk_that_fills_up_while_it_is_written_leaves_the_old_file_and_is_tried_again_by_itself() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("state.json");
+        write(&path, &State::new("old".into(), Vec::new())).unwrap();
+        // Half of what an earlier manager was about to write.
+        let fresh = dir.path().join("state.json.new");
+        fs::write(&fresh, "{\"version\": 2, \"tok").unwrap();
+        let (keeper, before) = Keeper::open(dir.path()).unwrap();
+        assert_eq!(before.token, "old");
+        // It can be opened, and there is no room for a single byte.
+        fs::remove_file(&fresh).unwrap();
+        std::os::unix::fs::symlink("/dev/full", &fresh).unwrap();
+        keeper.save_now(State::new("new".into(), Vec::new())).await;
+        assert!(keeper.trouble().unwrap().contains("os error 28"), "{:?}", keeper.trouble());
+        assert_eq!(read(&fs::read(&path).unwrap()).unwrap().token, "old");
+        // One chain of tries, however often somebody saves meanwhile.
+        let (end, ended) = oneshot::channel();
+        let task = tokio::spawn(keeper.clone().run(ended));
+        for n in 0..5 {
+            keeper.save(State::new(format!("new {n}"), Vec::new()));
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        fs::remove_file(&fresh).unwrap();
+        tokio::time::sleep(RETRY + Duration::from_secs(2)).await;
+        assert_eq!((keeper.trouble(), read(&fs::read(&path).unwrap()).unwrap().token.as_str()), (None, "new 4"));
+        drop(end);
+        task.await.unwrap();
     }
 
     #[test]

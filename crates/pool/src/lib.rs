@@ -9,9 +9,11 @@ mod config;
 pub mod core;
 mod disk;
 mod http;
+mod logs;
 mod manager;
 mod process;
 mod serve;
+mod start;
 
 /// How something is asked for.
 pub use axum::http::Method;

@@ -1,27 +1,29 @@
 //! The shell around the core: it does what the core wants done, and tells it what came of it.
 
 use crate::ask;
-use crate::client::{self, Client};
+use crate::client::{self, Client, Lost};
 use crate::config::{Config, reconcile};
-use crate::core::{Action, Core, Event, Found, Leaving, Process, Record, Spec, Time, kind};
+use crate::core::{Action, Answer, Core, Device, Event, Found, Leaving, Planned, Record, Spec, Time};
 use crate::disk::{Keeper, State};
 use crate::http::RouteCounts;
+use crate::logs;
 use crate::process::{self, Tell};
 use futures_util::future::join_all;
-use sconce_api::pool::{Failure, READY_PATH};
-use sconce_api::worker::{Health, Launch};
-use std::collections::HashMap;
-use std::net::{Ipv4Addr, TcpListener};
+use sconce_api::pool::{Code, Failure, READY_PATH};
+use sconce_api::worker::Health;
+use std::collections::{BTreeSet, HashMap};
+use std::future::Future;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU16, Ordering};
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
-use tokio::sync::watch;
+use std::time::{Duration, Instant, SystemTime};
+use tokio::sync::{mpsc, watch};
 
 /// Between two looks at the clock.
 const TICK: Duration = Duration::from_millis(100);
-/// Between two looks at a process that is not our child.
-const WATCH: Duration = Duration::from_millis(500);
+/// Between two looks at the devices and the logs.
+const LOOK: Duration = Duration::from_secs(60);
 
 /// A manager at work.
 pub(crate) struct Manager {
@@ -30,8 +32,8 @@ pub(crate) struct Manager {
     pub(crate) keeper: Arc<Keeper>,
     /// What workers must be shown, and show.
     pub(crate) token: String,
-    /// Where we listen.
-    pub(crate) port: u16,
+    /// Where workers say that they are ready.
+    pub(crate) callback: String,
     core: Mutex<Core>,
     begun: Instant,
     changed: watch::Sender<u64>,
@@ -39,17 +41,32 @@ pub(crate) struct Manager {
     jobs: Mutex<HashMap<String, Vec<String>>>,
     /// What routing counts.
     pub(crate) counts: RouteCounts,
-    next_port: AtomicU16,
+    pub(crate) next_port: AtomicU32,
+    /// Processes that are our children and have not been waited for, by their numbers, and how each is told to end.
+    children: Mutex<HashMap<u32, mpsc::UnboundedSender<Tell>>>,
 }
 
 impl Manager {
     /// With what is known of the past; nothing happens yet.
-    pub(crate) fn new(config: Config, keeper: Arc<Keeper>, token: String, port: u16) -> Arc<Manager> {
-        let core = Mutex::new(Core::new(config.timings, Vec::new()));
-        let next_port = AtomicU16::new(0);
-        let (client, changed, begun) = (client::client(), watch::Sender::new(0), Instant::now());
-        let (jobs, counts) = (Mutex::default(), RouteCounts::default());
-        Arc::new(Manager { config, client, keeper, token, port, core, begun, changed, jobs, counts, next_port })
+    pub(crate) fn new(config: Config, keeper: Arc<Keeper>, token: String, address: SocketAddr) -> Arc<Manager> {
+        Arc::new(Manager {
+            core: Mutex::new(Core::new(config.timings, Vec::new())),
+            config,
+            client: client::client(),
+            keeper,
+            token,
+            callback: format!("http://{}{READY_PATH}", reachable(address)),
+            begun: Instant::now(),
+            changed: watch::Sender::new(0),
+            jobs: Mutex::default(),
+            counts: RouteCounts::default(),
+            next_port: AtomicU32::new(0),
+            children: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn children(&self) -> MutexGuard<'_, HashMap<u32, mpsc::UnboundedSender<Tell>>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn jobs(&self) -> MutexGuard<'_, HashMap<String, Vec<String>>> {
@@ -96,7 +113,18 @@ impl Manager {
 
     /// Lets the core decide, and does what it wants.
     pub(crate) fn decide<T>(self: &Arc<Self>, f: impl FnOnce(&mut Core, Time) -> (T, Vec<Action>)) -> T {
-        let (value, actions) = f(&mut self.core(), self.now());
+        let (value, actions) = {
+            let mut core = self.core();
+            let (value, mut actions) = f(&mut core, self.now());
+            let before = actions.len();
+            actions.retain(|action| *action != Action::Save);
+            if actions.len() < before {
+                // Handed over before anybody else can change it: an older state must not come after a newer one.
+                self.keeper.save(State::new(self.token.clone(), core.records()));
+                self.changed.send_modify(|n| *n += 1);
+            }
+            (value, actions)
+        };
         if !actions.is_empty() {
             self.changed.send_modify(|n| *n += 1);
         }
@@ -104,7 +132,7 @@ impl Manager {
         value
     }
 
-    fn tell(self: &Arc<Self>, id: &str, attempt: u64, event: Event) {
+    pub(crate) fn tell(self: &Arc<Self>, id: &str, attempt: u64, event: Event) {
         self.decide(|core, now| ((), core.handle(id, attempt, event, now)));
         self.changed.send_modify(|n| *n += 1);
     }
@@ -117,12 +145,19 @@ impl Manager {
 
     /// Goes on with what an earlier manager left, and starts what is missing.
     pub(crate) async fn begin(self: &Arc<Self>, left: Vec<Record>) {
-        let plan = reconcile(&self.config.specs, left);
-        let unwanted = plan.stop.into_iter().map(|record| Record { leaving: Leaving::Stop, ..record });
-        let records: Vec<Record> = plan.keep.into_iter().chain(unwanted).collect();
         // All at once: one that is silent must not hold up the others.
-        let found = join_all(records.iter().map(|record| self.find(record))).await;
-        for (record, found) in records.into_iter().zip(found) {
+        let found = join_all(left.iter().map(|record| self.find(record))).await;
+        let found: HashMap<String, Found> = left.iter().map(|record| record.id.clone()).zip(found).collect();
+        let is_gone = |record: &Record| found.get(&record.id) == Some(&Found::Gone);
+        let left = left.into_iter().map(|record| match record.leaving {
+            // What took no more requests and is gone by now is no more; what is declared is to be there again.
+            Leaving::Drain if is_gone(&record) => Record { leaving: Leaving::Stop, ..record },
+            _ => record,
+        });
+        let plan = reconcile(&self.config.specs, left.collect());
+        let unwanted = plan.stop.into_iter().map(|record| Record { leaving: Leaving::Stop, ..record });
+        for record in plan.keep.into_iter().chain(unwanted) {
+            let found = found.get(&record.id).copied().unwrap_or(Found::Gone);
             tracing::info!(worker = record.id, pid = record.process.map(|p| p.pid), "found {found:?}");
             let (id, process) = (record.id.clone(), record.process);
             self.decide(|core, now| ((), core.adopt(record, found, now)));
@@ -143,18 +178,35 @@ impl Manager {
         match self.health(record.port, Duration::from_secs(2)).await {
             Ok(health) if health.worker_id == record.id && health.resident => Found::Serving,
             Ok(health) if health.worker_id != record.id => {
-                let (pid, other) = (process.pid, health.worker_id);
-                tracing::warn!("process {pid} should be {} and says it is {other}", record.id);
-                Found::Gone
+                // The process is ours, by its number and its birth, and somebody else has its port: it is no use to anybody, and
+                // holds memory. Nothing more is heard of it than its end.
+                let (id, pid, other) = (&record.id, process.pid, health.worker_id);
+                tracing::warn!(worker = id, pid, "ended: {other} answers at its port {}", record.port);
+                process::tell(process, Tell::Kill);
+                Found::Silent
             }
             Ok(_) | Err(_) => Found::Silent,
         }
     }
 
-    async fn health(&self, port: u16, within: Duration) -> Result<Health, String> {
+    async fn health(&self, port: u16, within: Duration) -> Result<Health, Lost> {
         let url = format!("http://127.0.0.1:{port}/health");
         let body = client::get(&self.client, &url, &self.token, within).await?;
-        serde_json::from_slice(&body).map_err(|e| format!("its health is none: {e}"))
+        serde_json::from_slice(&body).map_err(|e| Lost { why: format!("its health is none: {e}"), ours: false })
+    }
+
+    async fn probe(&self, id: &str, port: u16) -> Answer {
+        let missed = match self.health(port, self.config.timings.answer).await {
+            Ok(health) if health.worker_id == id => return Answer::Well,
+            Ok(health) => format!("somebody else answers there: {}", health.worker_id),
+            Err(lost) if lost.ours => {
+                tracing::warn!(worker = id, "could not be probed: {}", lost.why);
+                return Answer::Unasked;
+            }
+            Err(lost) => lost.why,
+        };
+        tracing::warn!(worker = id, "missed a probe: {missed}");
+        Answer::Missed(missed)
     }
 
     /// Lets time go by.
@@ -167,15 +219,33 @@ impl Manager {
         }
     }
 
+    /// Looks at the devices and the logs, now and from time to time.
+    pub(crate) async fn look(self: Arc<Self>) {
+        loop {
+            match ask::devices(&self.config).await {
+                Ok(devices) => self.decide(|core, _| (core.saw(devices), Vec::new())),
+                Err(why) => tracing::warn!("{}", why.message),
+            }
+            let (dir, ids) = (self.logs(), BTreeSet::from_iter(self.core().ids()));
+            let tidied = tokio::task::spawn_blocking(move || logs::tidy(&dir, &ids, SystemTime::now())).await;
+            if let Err(e) = tidied {
+                tracing::warn!("the logs were not looked at: {e}");
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
     /// Stops all workers, and waits until they are gone.
     pub(crate) async fn stop_all(self: &Arc<Self>) {
-        let ids = self.core().ids();
-        for id in ids {
-            // One that is not there any more is as good as stopped.
-            self.decide(|core, now| ((), core.stop(&id, now).unwrap_or_default()));
-        }
         let mut changes = self.changes();
+        let mut told: BTreeSet<String> = BTreeSet::new();
         loop {
+            // Again and again: somebody may still be having one started.
+            let ids = self.core().ids();
+            for id in ids.into_iter().filter(|id| told.insert(id.clone())) {
+                // One that is not there any more is as good as stopped.
+                self.decide(|core, now| ((), core.stop(&id, now).unwrap_or_default()));
+            }
             let is_empty = self.core().is_empty();
             if is_empty || changes.changed().await.is_err() {
                 return;
@@ -186,120 +256,68 @@ impl Manager {
     fn act(self: &Arc<Self>, action: Action) {
         let pool = self.clone();
         match action {
-            Action::Plan { id, attempt, spec } => drop(tokio::spawn(async move {
-                let outcome = pool.plan(&spec).await;
-                if let Err(why) = &outcome {
-                    tracing::warn!(worker = id, "{}", why.message);
-                }
-                pool.tell(&id, attempt, Event::Planned { outcome });
-            })),
-            Action::Spawn { id, attempt, spec, device } => drop(tokio::spawn(async move {
-                pool.spawn(id, attempt, spec, device).await;
-            })),
-            Action::Probe { id, attempt, port } => drop(tokio::spawn(async move {
-                let health = pool.health(port, pool.config.probe_timeout).await;
-                let answer = health.and_then(|h| match h.worker_id == id {
-                    true => Ok(()),
-                    false => Err(format!("somebody else answers there: {}", h.worker_id)),
+            Action::Plan { id, attempt, spec } => {
+                let lost =
+                    Box::new(Failure::new(Code::WorkerStartFailed, "planning it failed by a bug of ours; see the log"));
+                self.task((id.clone(), attempt), Event::Planned { outcome: Err(lost) }, async move {
+                    let outcome = pool.plan(&spec).await;
+                    if let Err(why) = &outcome {
+                        tracing::warn!(worker = id, "{}", why.message);
+                    }
+                    pool.tell(&id, attempt, Event::Planned { outcome });
                 });
-                if let Err(why) = &answer {
-                    tracing::warn!(worker = id, "missed a probe: {why}");
-                }
-                pool.tell(&id, attempt, Event::Probed(answer));
-            })),
-            Action::Terminate(process) => process::tell(process, Tell::Terminate),
-            Action::Kill(process) => process::tell(process, Tell::Kill),
-            Action::Save => {
-                let records = self.core().records();
-                self.keeper.save(State::new(self.token.clone(), records));
             }
+            Action::Spawn { id, attempt, spec, device } => {
+                let how = "nobody knows how, by a bug of ours; see the log".to_string();
+                let lost = Event::Exited { code: None, how };
+                self.task((id.clone(), attempt), lost, pool.spawn(id, attempt, spec, device));
+            }
+            Action::Probe { id, attempt, port } => {
+                self.task((id.clone(), attempt), Event::Probed(Answer::Unasked), async move {
+                    let answer = pool.probe(&id, port).await;
+                    pool.tell(&id, attempt, Event::Probed(answer));
+                });
+            }
+            Action::Terminate(process) => self.signal(process, Tell::Terminate),
+            Action::Kill(process) => self.signal(process, Tell::Kill),
+            // Done when it was decided.
+            Action::Save => {}
         }
     }
 
-    async fn plan(&self, spec: &Spec) -> Result<(crate::core::Planned, Vec<crate::core::Device>), Box<Failure>> {
-        let devices = ask::devices(&self.config).await?;
-        let device = self.core().place(&spec.device, &devices)?;
-        let planned = ask::plan(&self.config, spec, &device).await?;
-        Ok((planned, devices))
-    }
-
-    async fn spawn(self: Arc<Self>, id: String, attempt: u64, spec: Spec, device: String) {
-        let port = match self.free_port() {
-            Ok(port) => port,
-            Err(why) => return self.tell(&id, attempt, Event::NotSpawned(why)),
-        };
-        let launch = Launch {
-            worker_id: id.clone(),
-            model: spec.model.clone(),
-            hostname: "127.0.0.1".into(),
-            port,
-            callback_url: format!("http://127.0.0.1:{}{READY_PATH}", self.port),
-            device: Some(device.clone()),
-            names: vec![spec.name.clone()],
-            tuning: spec.tuning.clone(),
-            ..Launch::default()
-        };
-        let mut arguments = vec!["worker".to_string()];
-        arguments.extend(launch.arguments());
-        let (binary, log) = (self.config.binary(kind(&device)), self.log(&id));
-        match process::spawn(binary, &arguments, (Launch::KEY, &self.token), &log) {
-            Err(e) => {
-                let why = format!("{}: {e}", binary.display());
-                tracing::error!(worker = id, "{why}");
-                self.tell(&id, attempt, Event::NotSpawned(why));
-            }
-            Ok((mut child, process)) => {
-                tracing::info!(worker = id, pid = process.pid, port, device, model = spec.model, "started");
-                self.tell(&id, attempt, Event::Spawned { process, port });
-                let (code, how) = match child.wait().await {
-                    Ok(status) => (status.code(), process::how(status, &log)),
-                    Err(e) => (None, format!("nobody knows how: {e}")),
-                };
-                tracing::info!(worker = id, pid = process.pid, "ended: {how}");
-                self.tell(&id, attempt, Event::Exited { code, how });
-            }
-        }
-    }
-
-    /// Tells the end of a process that is not our child.
-    fn watch(self: &Arc<Self>, id: String, attempt: u64, process: Process) {
-        let pool = self.clone();
+    /// Does something that a worker waits for. If it panics the worker hears `lost` instead, rather than wait for ever.
+    fn task(self: &Arc<Self>, of: (String, u64), lost: Event, work: impl Future<Output = ()> + Send + 'static) {
+        let (pool, (id, attempt)) = (self.clone(), of);
         tokio::spawn(async move {
-            while process::runs(process) {
-                tokio::time::sleep(WATCH).await;
+            if tokio::spawn(work).await.is_err_and(|e| e.is_panic()) {
+                tracing::error!(worker = id, "a bug: what was done for it panicked");
+                pool.tell(&id, attempt, lost);
             }
-            tracing::info!(worker = id, pid = process.pid, "ended");
-            let how = "nobody knows how: an earlier manager started it".to_string();
-            pool.tell(&id, attempt, Event::Exited { code: None, how });
         });
     }
 
-    /// Where what a worker says is written.
-    fn log(&self, id: &str) -> PathBuf {
-        self.config.state.join("logs").join(format!("{id}.log"))
+    async fn plan(&self, spec: &Spec) -> Result<(Planned, Vec<Device>), Box<Failure>> {
+        let devices = ask::devices(&self.config).await?;
+        let device = self.core().place(&spec.device, &devices)?;
+        let planned = ask::plan(&self.config, spec, &device).await?;
+        // A plan may take long, a model may have to be fetched first: what was free before it may not be.
+        Ok((planned, ask::devices(&self.config).await?))
     }
 
-    /// A port that nobody listens at now. Somebody may before our worker does; then it says so, and gets another.
-    fn free_port(&self) -> Result<u16, String> {
-        let is_free = |port: u16| TcpListener::bind((Ipv4Addr::LOCALHOST, port));
-        let Some(range) = &self.config.ports else {
-            let bound = is_free(0).and_then(|l| l.local_addr());
-            return bound.map(|a| a.port()).map_err(|e| format!("there is no port for it: {e}"));
-        };
-        // One after the other, so that a port that was taken is not the next to be tried.
-        let length = range.end() - range.start() + 1;
-        let from = self.next_port.load(Ordering::Relaxed);
-        for step in 0..length {
-            let offset = (from % length + step) % length;
-            let port = range.start() + offset;
-            if is_free(port).is_ok() {
-                self.next_port.store(offset + 1, Ordering::Relaxed);
-                return Ok(port);
-            }
-        }
-        let (first, last) = (range.start(), range.end());
-        Err(format!("all ports from {first} to {last} are taken; give more with worker_ports"))
+    /// Where what workers say is written.
+    pub(crate) fn logs(&self) -> PathBuf {
+        self.config.state.join("logs")
     }
+}
+
+/// Where workers of this host reach us.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    let ip = match address.ip() {
+        IpAddr::V4(ip) if ip.is_unspecified() => Ipv4Addr::LOCALHOST.into(),
+        IpAddr::V6(ip) if ip.is_unspecified() => Ipv6Addr::LOCALHOST.into(),
+        ip => ip,
+    };
+    SocketAddr::new(ip, address.port())
 }
 
 /// A name as part of another: letters, digits and dashes.
@@ -321,6 +339,101 @@ pub(crate) fn random(bytes: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::PoolFile;
+    use crate::core::Origin;
+
+    fn manager(address: &str) -> (tempfile::TempDir, Arc<Manager>) {
+        let dir = tempfile::tempdir().unwrap();
+        let (keeper, _) = Keeper::open(dir.path()).unwrap();
+        let config = Config::new(PoolFile::default(), "sconce".into(), |_| dir.path().into()).unwrap();
+        let manager = Manager::new(config, keeper, "token".into(), address.parse().unwrap());
+        (dir, manager)
+    }
+
+    fn spec() -> Spec {
+        let tuning = sconce_api::worker::Tuning::default();
+        Spec { name: "m".into(), model: "m".into(), device: "cpu".into(), tuning, origin: Origin::Declared }
+    }
+
+    #[test]
+    fn workers_call_back_where_we_listen() {
+        for (bound, callback) in [
+            ("127.0.0.1:9200", "http://127.0.0.1:9200"),
+            ("0.0.0.0:9200", "http://127.0.0.1:9200"),
+            ("192.0.2.7:9200", "http://192.0.2.7:9200"),
+            ("[::]:9200", "http://[::1]:9200"),
+            ("[::1]:9200", "http://[::1]:9200"),
+        ] {
+            assert_eq!(manager(bound).1.callback, format!("{callback}{READY_PATH}"), "{bound}");
+        }
+    }
+
+    #[test]
+    fn what_is_kept_is_never_older_than_what_was_decided_last() {
+        let (_dir, manager) = manager("127.0.0.1:1");
+        // Whoever decides has to wait here to hand over what is to be kept …
+        let next = manager.keeper.next();
+        std::thread::scope(|threads| {
+            threads.spawn(|| manager.decide(|core, _| ((), less_plan(core.start("m-1".into(), spec())))));
+            let until = Instant::now() + Duration::from_secs(10);
+            while manager.core.try_lock().is_ok() && Instant::now() < until {
+                std::thread::sleep(Duration::from_millis(5));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+            // … and nobody else decides anything before that is done.
+            assert!(manager.core.try_lock().is_err());
+            drop(next);
+        });
+        assert_eq!(manager.keeper.next().take().unwrap().workers.len(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_panic_in_what_a_worker_waits_for_is_told_to_it() {
+        let (_dir, manager) = manager("127.0.0.1:1");
+        manager.decide(|core, _| ((), less_plan(core.start("m-1".into(), spec()))));
+        let why = Box::new(Failure::new(Code::WorkerStartFailed, "a bug"));
+        let mut changes = manager.changes();
+        manager.task(("m-1".into(), 1), Event::Planned { outcome: Err(why) }, async { panic!("on purpose") });
+        changes.changed().await.unwrap();
+        let state = manager.core().worker("m-1", manager.now()).unwrap();
+        assert_eq!((state.state.name(), state.why.as_deref()), ("failed", Some("a bug")));
+    }
+
+    fn less_plan(actions: Vec<Action>) -> Vec<Action> {
+        actions.into_iter().filter(|a| *a == Action::Save).collect()
+    }
+
+    #[tokio::test]
+    async fn what_is_started_while_all_are_stopped_is_stopped_too() {
+        let (_dir, manager) = manager("127.0.0.1:1");
+        let start = |id: &str| manager.decide(|core, _| ((), less_plan(core.start(id.into(), spec()))));
+        start("m-1");
+        let device =
+            Device { device: "cpu".into(), description: String::new(), free_bytes: 9, total_bytes: 9, best: true };
+        let outcome = Ok((Planned { bytes: 1, task: "embed".into() }, vec![device]));
+        // Its process is on the way, so that it is waited for.
+        manager.decide(|core, now| ((), less_plan(core.handle("m-1", 1, Event::Planned { outcome }, now))));
+        let stopping = tokio::spawn({
+            let manager = manager.clone();
+            async move { manager.stop_all().await }
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        assert!(!stopping.is_finished());
+        start("m-2");
+        manager.tell("m-1", 1, Event::Exited { code: Some(0), how: "well".into() });
+        tokio::time::timeout(Duration::from_secs(10), stopping).await.expect("both to be gone").unwrap();
+        assert!(manager.core().is_empty());
+    }
+
+    #[test]
+    fn a_range_of_all_ports_is_no_trouble() {
+        let (_dir, manager) = manager("127.0.0.1:1");
+        let mut manager = Arc::into_inner(manager).unwrap();
+        manager.config.ports = Some(1024..=65535);
+        manager.next_port = AtomicU32::new(64_000);
+        let port = manager.free_port().unwrap();
+        assert!(port >= 1024);
+    }
 
     #[test]
     fn names_are_fit_for_files_and_processes() {

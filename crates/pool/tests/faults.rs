@@ -4,11 +4,13 @@
 mod common;
 
 use axum::http::{Method, StatusCode};
-use common::{House, KEY, Running, Stream, ask, lives, signal};
+use common::{House, KEY, Running, Stream, ask, lives, raw, signal};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 /// Not a test: what the wrapper of the command runs.
 #[test]
@@ -38,6 +40,7 @@ fn workers_start_serve_and_stop() {
     assert_eq!((status, &body["error"]["code"]), (StatusCode::NOT_FOUND, &json!("model_not_found")));
     assert_eq!(pool.get("/v1/models")["data"].as_array().unwrap().len(), 1);
     assert_eq!(pool.get("/v1/capabilities")["devices"][0]["vram_gb"], 8.0);
+    assert_eq!(pool.get("/docs"), json!("<p>how to ask</p>"), "any worker can tell");
     let metrics = pool.get("/metrics");
     let text = metrics.as_str().unwrap();
     assert!(text.contains("pool_mgr_workers_total{status=\"ready\"} 2"), "{text}");
@@ -131,6 +134,7 @@ fn what_cannot_be_started_is_told_and_the_others_serve() {
         (json!({"model_ref": "mute"}), 504, "WORKER_START_TIMEOUT"),
         (json!({"model_ref": "huge"}), 503, "INSUFFICIENT_VRAM"),
         (json!({"model_ref": "missing"}), 404, "MODEL_NOT_FOUND"),
+        (json!({"model_ref": "odd"}), 500, "WORKER_START_FAILED"),
         (json!({"model_ref": "ok", "device": "cuda:0"}), 409, "GPU_UNAVAILABLE"),
         (json!({"modelref": "ok"}), 400, "INVALID_REQUEST"),
     ] {
@@ -196,39 +200,49 @@ fn a_manager_that_comes_back_under_load_has_all_its_workers() {
         all.iter().map(|w| (w["id"].as_str().unwrap().into(), w["pid"].as_u64().unwrap_or(0))).collect()
     };
     let before = pids(&pool.workers());
-    let address = pool.address;
-    let (end, ended) = std::sync::mpsc::channel::<()>();
+    let (address, over) = (pool.address, Arc::new(AtomicBool::new(false)));
+    // Each request: when it began, when it ended, and whether well.
     let load: Vec<_> = (0..4)
         .map(|n| {
+            let over = over.clone();
             std::thread::spawn(move || {
                 let body = json!({"model": "ok", "messages": [{"role": "user", "content": format!("{n}")}]});
-                let (mut well, mut wrong) = (0, Vec::new());
-                for _ in 0..400 {
-                    match ask(address, Method::POST, "/v1/chat/completions", Some(body.clone())) {
-                        Ok((StatusCode::OK, _)) => well += 1,
-                        Ok((StatusCode::SERVICE_UNAVAILABLE, _)) | Err(_) => {}
-                        Ok(other) => wrong.push(other),
-                    }
+                let mut all = Vec::new();
+                while !over.load(Ordering::Relaxed) {
+                    let began = Instant::now();
+                    let answer = ask(address, Method::POST, "/v1/chat/completions", Some(body.clone()));
+                    let well = matches!(&answer, Ok((StatusCode::OK, _)));
+                    all.push((began, Instant::now(), well, if well { String::new() } else { format!("{answer:?}") }));
                     std::thread::sleep(Duration::from_millis(5));
                 }
-                (well, wrong)
+                all
             })
         })
         .collect();
     std::thread::sleep(Duration::from_millis(300));
+    let crashed = Instant::now();
     let config = pool.crash();
     assert!(before.iter().all(|(_, pid)| lives(*pid)), "they outlive it");
     std::thread::sleep(Duration::from_millis(200));
     let pool = Running::new(config);
     let all = pool.ready(3);
+    let back = Instant::now();
     assert_eq!(pids(&all), before, "the same processes");
     assert!(all.iter().all(|w| w["restarts"] == 0));
     assert_eq!(named(&all, started["worker_id"].as_str().unwrap())["model"], "asked");
-    drop((end, ended));
+    std::thread::sleep(Duration::from_millis(500));
+    over.store(true, Ordering::Relaxed);
     for thread in load {
-        let (well, wrong) = thread.join().unwrap();
-        assert!(wrong.is_empty(), "{wrong:?}");
-        assert!(well > 50, "{well}");
+        let all = thread.join().unwrap();
+        let wrong: Vec<_> =
+            all.iter().filter(|(began, ended, well, _)| !well && (*ended < crashed || *began > back)).collect();
+        assert!(wrong.is_empty(), "while there was a manager: {wrong:?}");
+        let after = all.iter().filter(|(began, ..)| *began > back).count();
+        assert!(
+            after > 5 && all.iter().filter(|(_, ended, ..)| *ended < crashed).count() > 5,
+            "{after} of {}",
+            all.len()
+        );
     }
     // And one that died while nobody watched is started again.
     let victim = all[0]["id"].as_str().unwrap().to_string();
@@ -266,10 +280,11 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
     assert_eq!(pool.workers()[0]["active"], 1);
     assert_eq!(pool.workers()[0]["state"], "busy");
     drop(gone);
-    pool.wait("the worker to know", |p| p.get("/metrics").as_str().unwrap().contains("} 1\n").then_some(()));
-    let dropped =
-        pool.get("/metrics").as_str().unwrap().lines().any(|l| l.starts_with("fake_dropped{") && l.ends_with(" 1"));
-    assert!(dropped);
+    pool.wait("the worker to know", |p| {
+        let page = p.get("/metrics");
+        let mut lines = page.as_str().unwrap().lines();
+        lines.any(|l| l.starts_with("fake_dropped{") && l.ends_with(" 1")).then_some(())
+    });
     pool.wait("it to be ready", |p| (p.workers()[0]["active"] == 0).then_some(()));
     // One byte at a time, and others in between.
     let mut slow = pool.execute("slow", "b");
@@ -279,9 +294,11 @@ fn a_client_that_goes_takes_its_request_along_and_a_slow_one_holds_up_nobody() {
         std::thread::sleep(Duration::from_millis(10));
         assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
     }
-    // Cancelled by its name, through the manager.
-    let (status, _) = pool.post("/cancel", json!({"job_id": "b"}));
-    assert_eq!(status, StatusCode::ACCEPTED);
+    // Cancelled by its name, through the manager, whatever the client says of what it sends.
+    let body = json!({"job_id": "b"}).to_string();
+    let head = format!("POST /cancel HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\nconnection: close\r\n");
+    let told = raw(pool.address, &format!("{head}content-length: {}\r\n\r\n{body}", body.len()));
+    assert!(told.starts_with("HTTP/1.1 202"), "{told}");
     let text = slow.rest();
     assert!(text.contains("CANCELLED") && !text.contains("\"i\":199"), "{text}");
     assert_eq!(pool.post("/cancel", json!({"job_id": "nobody's"})).0, StatusCode::ACCEPTED);

@@ -13,6 +13,15 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 
+/// So many bodies of the largest size are read at once; smaller ones, as many as they are smaller.
+const BODIES: usize = 64;
+/// The most KiB of bodies at once, as a semaphore counts them.
+const MOST_BODIES: usize = u32::MAX as usize / 2;
+
+fn permits(config: &Config) -> usize {
+    config.max_concurrent.clamp(1, Semaphore::MAX_PERMITS)
+}
+
 /// A server's state: `State<Arc<App>>` of every handler.
 pub struct App {
     /// What was set.
@@ -28,14 +37,17 @@ pub struct App {
     /// What a worker has besides.
     pub(crate) member: Option<Arc<Member>>,
     gate: Arc<Semaphore>,
+    /// Bytes of bodies that are being read, in KiB.
+    pub(crate) bodies: Semaphore,
 }
 
 impl App {
     pub(crate) fn new(config: Config, house: Arc<House>, stop: Stop) -> Arc<App> {
-        let gate = Arc::new(Semaphore::new(config.max_concurrent.clamp(1, Semaphore::MAX_PERMITS)));
+        let gate = Arc::new(Semaphore::new(permits(&config)));
+        let bodies = Semaphore::new((config.payload_limit / 1024).saturating_mul(BODIES).clamp(1, MOST_BODIES));
         let metrics = Metrics::new();
         let member = config.worker.clone().map(|w| Arc::new(Member::new(w, metrics.registry())));
-        Arc::new(App { config, house, metrics, stop, begun: Instant::now(), member, gate })
+        Arc::new(App { config, house, metrics, stop, begun: Instant::now(), member, gate, bodies })
     }
 
     /// Begins work for a request: a model that can do what is wanted, held until the call is over, and one of the permits.
@@ -43,22 +55,29 @@ impl App {
     pub fn call(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Trail,
+        trail: &Arc<Trail>,
         model: Option<&str>,
         want: Want,
     ) -> Result<Call, Fault> {
+        trail.count();
         self.begin(method, trail, model, want).inspect_err(|fault| self.metrics.refused(method, fault))
     }
 
     fn begin(
         self: &Arc<Self>,
         method: &'static str,
-        trail: &Trail,
+        trail: &Arc<Trail>,
         model: Option<&str>,
         want: Want,
     ) -> Result<Call, Fault> {
         if let Some(model) = model {
             trail.asks(model);
+        }
+        if self.stop.is_draining() {
+            return Err(Fault::new(
+                FaultKind::Unhealthy,
+                "this server is finishing what it has, and takes nothing new",
+            ));
         }
         let lease = self.house.lease(model, want)?;
         trail.asks(&lease.served().id);
@@ -67,7 +86,12 @@ impl App {
             let what = format!("{most} requests are being worked on, and that is the most; come again in a moment");
             Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
         })?;
-        Ok(Call::new(self, method, trail.begun, lease, permit))
+        Ok(Call::new(self, method, trail.clone(), lease, permit))
+    }
+
+    /// All permits that there are.
+    pub(crate) fn permits(&self) -> usize {
+        permits(&self.config)
     }
 
     /// Permits that nobody holds.

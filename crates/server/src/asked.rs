@@ -6,10 +6,12 @@ use crate::trail::Trail;
 use axum::body::{Body, HttpBody};
 use axum::extract::{FromRequest, Request};
 use axum::http::header::CONTENT_TYPE;
-use http_body_util::{BodyExt, LengthLimitError, Limited};
+use http_body_util::BodyExt;
 use serde::de::DeserializeOwned;
 use serde_path_to_error::{Deserializer as PathDeserializer, Track};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::sync::SemaphorePermit;
 
 /// A body that was read and understood.
 pub struct Asked<T> {
@@ -42,23 +44,39 @@ pub(crate) async fn body(request: Request, app: &App) -> Result<(Vec<u8>, Arc<Tr
         let what = format!("the body is larger than {limit} bytes; send less at once, or raise --payload-limit");
         Fault::new(FaultKind::TooLarge, what)
     };
-    let body: Body = request.into_body();
+    let mut body: Body = request.into_body();
     // Said beforehand, it need not be read to be refused.
     if body.size_hint().lower() > limit as u64 {
         return Err(too_large());
     }
-    let read = Limited::new(body, limit).collect();
-    let read = match app.config.request_timeout {
-        None => read.await,
-        Some(patience) => tokio::time::timeout(patience, read).await.map_err(|_| {
-            Fault::new(FaultKind::Slow, format!("the body did not come within {} s", patience.as_secs_f64()))
-        })?,
-    };
-    match read {
-        Ok(collected) => Ok((collected.to_bytes().into(), trail)),
-        Err(e) if e.downcast_ref::<LengthLimitError>().is_some() => Err(too_large()),
-        Err(e) => Err(Fault::invalid(format!("the body could not be read: {e}"))),
+    let patience = app.config.request_timeout.map(|most| trail.begun + most);
+    let (mut bytes, mut room) = (Vec::new(), None::<SemaphorePermit<'_>>);
+    loop {
+        let silence = Instant::now() + app.config.silence;
+        let until = patience.map_or(silence, |patience| patience.min(silence));
+        let frame = tokio::time::timeout_at(until.into(), body.frame()).await;
+        let slow = |_| Fault::new(FaultKind::Slow, "the body did not come in time; send it faster, or less at once");
+        let frame = match frame.map_err(slow)? {
+            None => break,
+            Some(frame) => frame.map_err(|e| Fault::invalid(format!("the body could not be read: {e}")))?,
+        };
+        let Some(data) = frame.data_ref() else { continue };
+        if bytes.len() + data.len() > limit {
+            return Err(too_large());
+        }
+        // In whole KiB of the body so far, or small frames would cost more than they hold.
+        let (had, has) = (bytes.len().div_ceil(1024), (bytes.len() + data.len()).div_ceil(1024));
+        let more = app.bodies.try_acquire_many(u32::try_from(has - had).unwrap_or(u32::MAX)).map_err(|_| {
+            let what = "too many large requests are being read at once; come again in a moment";
+            Fault::new(FaultKind::Overloaded, what).retry_after(Duration::from_secs(1))
+        })?;
+        match &mut room {
+            Some(room) => room.merge(more),
+            none => *none = Some(more),
+        }
+        bytes.extend_from_slice(data);
     }
+    Ok((bytes, trail))
 }
 
 /// JSON as a `T`. Fields that `T` does not have are noted in the trail.

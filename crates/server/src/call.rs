@@ -10,9 +10,10 @@ use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::house::Lease;
 use crate::served::Served;
+use crate::trail::Trail;
 use sconce_engine::Caller;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
 
 /// What a request was about, in numbers.
@@ -33,7 +34,7 @@ pub struct Call {
 struct Inner {
     app: Arc<App>,
     method: &'static str,
-    begun: Instant,
+    trail: Arc<Trail>,
     caller: Caller,
     outcome: Mutex<Outcome>,
     lease: Lease,
@@ -51,15 +52,15 @@ impl Call {
     pub(crate) fn new(
         app: &Arc<App>,
         method: &'static str,
-        begun: Instant,
+        trail: Arc<Trail>,
         lease: Lease,
         permit: OwnedSemaphorePermit,
     ) -> Call {
-        let deadline = app.config.request_timeout.map(|timeout| begun + timeout);
+        let deadline = app.config.request_timeout.map(|timeout| trail.begun + timeout);
         let outcome = Mutex::new(Outcome::Open);
         app.metrics.begin(method);
         let caller = Caller::new(deadline);
-        let inner = Inner { app: app.clone(), method, begun, caller, outcome, lease, _permit: permit };
+        let inner = Inner { app: app.clone(), method, trail, caller, outcome, lease, _permit: permit };
         Call { inner: Arc::new(inner), deadline }
     }
 
@@ -130,7 +131,7 @@ impl Call {
     /// Records that it went well, and tells what it cost.
     pub fn answer<T>(&self, body: T, usage: Usage) -> Answer<T> {
         self.done(usage);
-        let (total, times) = (self.inner.begun.elapsed(), self.inner.caller.times());
+        let (total, times) = (self.inner.trail.begun.elapsed(), self.inner.caller.times());
         Answer { body, compute: Compute { usage, total, times } }
     }
 }
@@ -145,10 +146,15 @@ impl Drop for Inner {
     /// Once, whatever happened.
     fn drop(&mut self) {
         let outcome = std::mem::replace(self.outcome.get_mut().unwrap_or_else(PoisonError::into_inner), Outcome::Open);
-        let took: Duration = self.begun.elapsed();
+        let (took, times) = (self.trail.begun.elapsed(), self.caller.times());
+        let usage = match outcome {
+            Outcome::Done(usage) => Some(usage),
+            _ => None,
+        };
+        self.trail.traced(|span| span.worked(&self.lease.served().id, usage, times));
         let metrics = &self.app.metrics;
         match outcome {
-            Outcome::Done(usage) => metrics.done(self.method, usage, took, self.caller.times()),
+            Outcome::Done(usage) => metrics.done(self.method, usage, took, times),
             Outcome::Failed(kind) => metrics.failed(self.method, kind),
             Outcome::Open => metrics.failed(self.method, FaultKind::Cancelled),
         }
@@ -162,9 +168,9 @@ mod tests {
     use crate::house::{House, ModelSpec};
     use crate::served::Want;
     use crate::stop::Stop;
-    use crate::trail::Trail;
     use axum::http::HeaderMap;
     use sconce_engine::{LoadOptions, source};
+    use std::time::Duration;
 
     async fn app(config: Config) -> (Arc<App>, tempfile::TempDir) {
         let dir = sconce_testkit::materialize("st-prompts");

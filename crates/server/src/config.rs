@@ -1,6 +1,7 @@
 //! What can be set about a server. Every flag of `sconce serve` ends here; nothing in this crate reads the environment.
 
 use crate::dialect::worker::Membership;
+use crate::traces::Traces;
 use sconce_engine::Prompt;
 use std::fmt;
 use std::path::PathBuf;
@@ -75,6 +76,8 @@ pub struct Config {
     pub memory_budget: Option<u64>,
     /// How long requests that are running may go on after a drain began.
     pub drain_timeout: Duration,
+    /// Where spans of requests go.
+    pub traces: Option<Traces>,
     /// Makes it a pool's member.
     pub worker: Option<Membership>,
 }
@@ -96,6 +99,7 @@ impl Default for Config {
             idle_timeout: None,
             memory_budget: None,
             drain_timeout: Duration::from_secs(600),
+            traces: None,
             worker: None,
         }
     }

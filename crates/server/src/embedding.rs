@@ -16,6 +16,8 @@ pub(crate) struct How {
     pub(crate) truncate: Truncate,
     /// What stands before each text.
     pub(crate) prompt: Prompt,
+    /// Whether the request itself named it.
+    pub(crate) prompted: bool,
     /// Bring vectors to length one.
     pub(crate) normalize: bool,
     /// Only so many numbers of each.
@@ -58,13 +60,13 @@ fn read(served: &Served, caller: &Caller, items: Vec<Item>, how: &How) -> Result
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
         Task::M3(m3) if images.is_empty() => {
-            unprompted(&how.prompt)?;
+            unprompted(how.prompted)?;
             always_normal(how)?;
             let m3 = m3.on_behalf_of(caller).truncating(how.truncate);
             (dense(m3.embed_inputs(&inputs(&items))?), Embeddings::default())
         }
         Task::Clip(clip) => {
-            unprompted(&how.prompt)?;
+            unprompted(how.prompted)?;
             always_normal(how)?;
             let clip = clip.on_behalf_of(caller).truncating(how.truncate);
             let read = match texts(&items, how.param)? {
@@ -128,11 +130,11 @@ fn always_normal(how: &How) -> Result<(), Fault> {
     }
 }
 
-/// Refuses a prompt for a model that has none.
-pub(crate) fn unprompted(prompt: &Prompt) -> Result<(), Fault> {
-    match prompt {
-        Prompt::Default => Ok(()),
-        Prompt::Named(_) | Prompt::Text(_) => Err(Fault::invalid("this model has no prompts").at("prompt_name")),
+/// Refuses a prompt for a model that has none; the server's own is for models that have.
+pub(crate) fn unprompted(prompted: bool) -> Result<(), Fault> {
+    match prompted {
+        false => Ok(()),
+        true => Err(Fault::invalid("this model has no prompts").at("prompt_name")),
     }
 }
 
@@ -169,6 +171,9 @@ fn see(clip: &Clip, caller: &Caller, images: &[&str], param: &str) -> Result<Emb
         let bytes = bytes(given).map_err(|why| Fault::invalid(format!("image {}: {why}", i + 1)).at(param))?;
         let one = {
             let _alone = DARKROOM.lock().unwrap_or_else(PoisonError::into_inner);
+            if caller.is_cancelled() {
+                continue;
+            }
             let image = Image::decode(&bytes).map_err(|e| Fault::from(e).at(param))?;
             clip.images(&[image])?
         };
@@ -220,6 +225,7 @@ mod tests {
         let how = |normalize, dimensions| How {
             truncate: Truncate::Never,
             prompt: Prompt::Default,
+            prompted: false,
             normalize,
             dimensions,
             param: "input",

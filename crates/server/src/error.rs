@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use sconce_api::worker::Code;
 use sconce_api::{openai, tei};
 use sconce_engine::Error as EngineError;
 use serde_json::{Value, json};
@@ -71,6 +72,8 @@ pub enum FaultKind {
     Overloaded,
     /// The model is being loaded.
     Loading,
+    /// The model could not be loaded.
+    LoadFailed,
     /// The model or server cannot serve.
     Unhealthy,
     /// It would not fit.
@@ -86,6 +89,9 @@ pub enum FaultKind {
     /// Nobody waits any more.
     Cancelled,
 }
+
+/// When to come again where nobody knows better.
+const RETRY: Duration = Duration::from_secs(2);
 
 /// Why a request has no other answer.
 #[derive(Clone, Debug)]
@@ -139,6 +145,12 @@ impl Fault {
     pub fn status(&self, dialect: Dialect) -> StatusCode {
         use FaultKind as K;
         let tei = dialect == Dialect::Tei;
+        // The contract has a status for each of its codes, and HTTP for what it does not know of.
+        if dialect == Dialect::Worker
+            && !matches!(self.kind, K::NoRoute | K::Method | K::Media | K::TooLarge | K::Slow | K::Forbidden)
+        {
+            return StatusCode::from_u16(self.worker_code().status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        }
         match self.kind {
             K::Invalid | K::Tokenizer | K::TooLong | K::Unfit if tei => StatusCode::UNPROCESSABLE_ENTITY,
             K::TooMany if tei => StatusCode::PAYLOAD_TOO_LARGE,
@@ -152,7 +164,7 @@ impl Fault {
             K::Forbidden => StatusCode::FORBIDDEN,
             K::Conflict => StatusCode::CONFLICT,
             K::Overloaded => StatusCode::TOO_MANY_REQUESTS,
-            K::Loading | K::Unhealthy | K::Memory => StatusCode::SERVICE_UNAVAILABLE,
+            K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => StatusCode::SERVICE_UNAVAILABLE,
             K::Backend | K::Internal => StatusCode::INTERNAL_SERVER_ERROR,
             K::Late => StatusCode::GATEWAY_TIMEOUT,
             K::Slow => StatusCode::REQUEST_TIMEOUT,
@@ -189,7 +201,8 @@ impl Fault {
     /// As the dialect words it.
     pub fn worded(&self, dialect: Dialect) -> Response {
         let mut response = (self.status(dialect), Json(self.body(dialect))).into_response();
-        if let Some(after) = self.retry_after {
+        let come_again = matches!(response.status(), StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
+        if let Some(after) = self.retry_after.or(come_again.then_some(RETRY)) {
             let seconds = after.as_secs_f64().ceil().max(1.0) as u64;
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
         }
@@ -213,7 +226,7 @@ impl Fault {
             K::Empty => T::Empty,
             K::Tokenizer => T::Tokenizer,
             K::Overloaded => T::Overloaded,
-            K::Loading | K::Unhealthy | K::Memory => T::Unhealthy,
+            K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => T::Unhealthy,
             K::Unauthorized | K::Forbidden => T::Unauthorized,
             K::NoRoute | K::NoModel => T::NotFound,
             K::Backend | K::Internal | K::Late | K::Cancelled => T::Backend,
@@ -236,7 +249,7 @@ impl Fault {
             K::Forbidden => "permission_error",
             K::NoModel | K::NoRoute => "not_found_error",
             K::Overloaded => "rate_limit_error",
-            K::Loading | K::Unhealthy | K::Memory => "service_unavailable_error",
+            K::Loading | K::LoadFailed | K::Unhealthy | K::Memory => "service_unavailable_error",
             K::Backend | K::Internal | K::Late | K::Cancelled => "server_error",
             _ => "invalid_request_error",
         }
@@ -250,26 +263,28 @@ impl Fault {
             K::TooLong => Some("context_length_exceeded"),
             K::Overloaded => Some("rate_limit_exceeded"),
             K::Loading => Some("model_loading"),
+            K::LoadFailed => Some("model_load_failed"),
             K::Memory => Some("insufficient_memory"),
             K::Late => Some("timeout"),
             _ => None,
         })
     }
 
-    fn worker_code(&self) -> &'static str {
+    /// A worker's code for it.
+    pub(crate) fn worker_code(&self) -> Code {
         use FaultKind as K;
-        let said = self.code.filter(|code| code.chars().all(|c| c.is_ascii_uppercase() || c == '_'));
-        said.unwrap_or(match self.kind {
+        match self.kind {
             // One word for both would not tell a client whether to send a key or another one.
-            K::Unauthorized if self.code == Some("missing_api_key") => "MISSING_API_KEY",
-            K::Unauthorized => "INVALID_API_KEY",
-            K::Memory => "INSUFFICIENT_VRAM",
-            K::Overloaded | K::Loading | K::Unhealthy => "WORKER_UNHEALTHY",
-            K::Late => "INFERENCE_TIMEOUT",
-            K::Cancelled => "CANCELLED",
-            K::Backend | K::Internal => "INTERNAL",
-            _ => "INVALID_REQUEST",
-        })
+            K::Unauthorized if self.code == Some("missing_api_key") => Code::MissingApiKey,
+            K::Unauthorized => Code::InvalidApiKey,
+            K::Memory => Code::InsufficientVram,
+            K::LoadFailed => Code::ModelLoadFailed,
+            K::Overloaded | K::Loading | K::Unhealthy => Code::WorkerUnhealthy,
+            K::Late => Code::InferenceTimeout,
+            K::Cancelled => Code::Cancelled,
+            K::Backend | K::Internal => Code::Internal,
+            _ => Code::InvalidRequest,
+        }
     }
 }
 
@@ -291,8 +306,7 @@ impl fmt::Display for Fault {
 impl From<EngineError> for Fault {
     fn from(e: EngineError) -> Fault {
         let kind = match &e {
-            // The engine has one error for a text that it cannot read; that it is too long is worth a kind of its own here.
-            EngineError::Text { why, .. } if why.contains("and the model takes") => FaultKind::TooLong,
+            EngineError::TooLong { .. } => FaultKind::TooLong,
             EngineError::Text { .. } => FaultKind::Tokenizer,
             EngineError::Input(_) | EngineError::Image { .. } | EngineError::Template(_) | EngineError::Format(_) => {
                 FaultKind::Invalid

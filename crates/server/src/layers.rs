@@ -3,16 +3,18 @@
 use crate::app::App;
 use crate::error::{Dialect, Fault, FaultKind};
 use crate::trail::Trail;
-use axum::extract::{Request, State};
+use axum::extract::{MatchedPath, Request, State};
 use axum::http::header::AUTHORIZATION;
-use axum::http::{HeaderName, HeaderValue, Method};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use futures_util::FutureExt;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
-use tower_http::cors::{AllowOrigin, Any, CorsLayer};
+use tower_http::cors::{AllowHeaders, AllowOrigin, Any, CorsLayer};
 
+/// How llama.cpp's and Azure's clients show a key.
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 
@@ -20,9 +22,13 @@ const IGNORED: HeaderName = HeaderName::from_static("x-sconce-ignored");
 const OPEN: [&str; 3] = ["/health", "/ping", "/v1/ready"];
 
 /// The outermost: every request gets an id, an answer in the words of its dialect, and a line in the log.
-pub(crate) async fn around(mut request: Request, next: Next) -> Response {
+pub(crate) async fn around(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     let trail = Trail::new(request.headers());
     let (method, path) = (request.method().clone(), request.uri().path().to_owned());
+    let route = request.extensions().get::<MatchedPath>().cloned();
+    if let Some(traces) = &app.config.traces {
+        trail.trace(traces.begin(&method, &path, request.headers()));
+    }
     request.extensions_mut().insert(trail.clone());
     let mut gone = Gone { trail: &trail, method: &method, path: &path, answered: false };
     let answered = AssertUnwindSafe(next.run(request)).catch_unwind().await;
@@ -35,6 +41,10 @@ pub(crate) async fn around(mut request: Request, next: Next) -> Response {
         // Which pages may read it was said on the way out.
         let head = std::mem::replace(&mut response, worded).into_parts().0.headers;
         response.headers_mut().extend(head);
+        // What was refused before anybody was asked to work on it is a request all the same.
+        if let (Some(route), false) = (&route, trail.is_counted()) {
+            app.metrics.refused(route.as_str().trim_start_matches('/'), &fault);
+        }
         if response.status().is_server_error() && fault.kind != FaultKind::Loading {
             tracing::warn!(id = shown(&trail.id), path, "{fault}");
         }
@@ -47,6 +57,7 @@ pub(crate) async fn around(mut request: Request, next: Next) -> Response {
     let ms = trail.begun.elapsed().as_secs_f64() * 1e3;
     let (status, model) = (response.status().as_u16(), trail.model().unwrap_or_default());
     let id = shown(&trail.id);
+    trail.traced(|span| span.answered(&method, route.as_ref().map(MatchedPath::as_str), status, id));
     // Those who ask every few seconds whether we are well would fill the log.
     match path.as_str() {
         "/health" | "/ping" | "/metrics" => {
@@ -85,17 +96,24 @@ pub(crate) async fn key(State(app): State<Arc<App>>, request: Request, next: Nex
     if keys.is_empty() || OPEN.contains(&request.uri().path()) {
         return next.run(request).await;
     }
-    let shown = request.headers().get(AUTHORIZATION).and_then(|v| v.to_str().ok());
-    let shown = shown.and_then(|v| v.split_once(' ')).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-    match shown.map(|(_, key)| key.trim()) {
-        // Every key is compared, so that the time does not tell which was close.
-        Some(shown) if keys.iter().fold(false, |found, key| found | key.is(shown)) => next.run(request).await,
-        Some(_) => Fault::new(FaultKind::Unauthorized, "the API key is not one of this server's").into_response(),
+    // Every key is compared, so that the time does not tell which was close.
+    let known = shown_key(request.headers()).map(|shown| keys.iter().fold(false, |found, key| found | key.is(shown)));
+    match known {
+        Some(true) => next.run(request).await,
+        Some(false) => Fault::new(FaultKind::Unauthorized, "the API key is not one of this server's").into_response(),
         None => {
             let what = "an API key is needed: `Authorization: Bearer KEY`";
             Fault::new(FaultKind::Unauthorized, what).code("missing_api_key").into_response()
         }
     }
+}
+
+/// The key that a request shows.
+fn shown_key(headers: &HeaderMap) -> Option<&str> {
+    let head = |name: HeaderName| headers.get(name).and_then(|v| v.to_str().ok());
+    let bearer = head(AUTHORIZATION).and_then(|v| v.split_once(' '));
+    let bearer = bearer.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer")).map(|(_, key)| key);
+    bearer.or_else(|| head(API_KEY)).map(str::trim)
 }
 
 /// Which pages may read answers.
@@ -104,7 +122,9 @@ pub(crate) fn cors(origins: &[String]) -> CorsLayer {
         true => AllowOrigin::any(),
         false => AllowOrigin::list(origins.iter().filter_map(|o| HeaderValue::from_str(o).ok())),
     };
-    CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers(Any).expose_headers(Any)
+    // `*` would not do for headers: browsers do not take `Authorization` to be among them.
+    let headers = AllowHeaders::mirror_request();
+    CorsLayer::new().allow_origin(origin).allow_methods(Any).allow_headers(headers).expose_headers(Any)
 }
 
 /// For paths that are not there.

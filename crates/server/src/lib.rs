@@ -25,7 +25,9 @@ mod metrics;
 mod openapi;
 mod patient;
 mod served;
+mod sse;
 mod stop;
+mod traces;
 mod trail;
 
 pub use answer::{Answer, Compute};
@@ -35,12 +37,13 @@ pub use call::{Call, Usage};
 pub use config::{Config, Listen, Secret};
 pub use dialect::worker::Membership;
 pub use error::{Dialect, Fault, FaultKind};
-pub use house::{Gauge, House, Lease, ModelSpec, Room, Shown, Standing};
+pub use house::{Gauge, Guest, House, Lease, ModelSpec, Room, Shown, Standing};
 pub use listen::{Bound, Error, Server};
 pub use metrics::{Finished, Language, Metrics};
 pub use sconce_engine::{Caller, Times};
 pub use served::{Role, Served, Task, Want};
 pub use stop::Stop;
+pub use traces::Traces;
 pub use trail::{Trail, fresh_id};
 
 /// Listens, loads `models`, and answers until `stop` says so.

@@ -116,11 +116,11 @@ impl Server {
             // Taken before accepting: who comes beyond the most waits in the system's queue.
             let place = tokio::select! {
                 place = connections.clone().acquire_owned() => place,
-                () = stop.drained() => break,
+                () = closing(&app) => break,
             };
             let accepted = tokio::select! {
                 accepted = accept(&listener) => accepted,
-                () = stop.drained() => break,
+                () = closing(&app) => break,
             };
             match accepted {
                 Ok(stream) => {
@@ -146,17 +146,45 @@ impl Server {
         if let Bound::Unix(path) = &bound {
             let _ = std::fs::remove_file(path);
         }
-        tokio::select! {
-            () = graceful.shutdown() => tracing::info!("drained"),
-            () = stop.forced() => tracing::warn!("ended with requests unanswered"),
-            () = tokio::time::sleep(app.config.drain_timeout) => {
-                tracing::warn!("ended with requests unanswered after {:?} of draining", app.config.drain_timeout);
+        let drained = tokio::select! {
+            () = graceful.shutdown() => true,
+            () = stop.forced() => false,
+            () = tokio::time::sleep(app.config.drain_timeout) => false,
+        };
+        if drained {
+            tracing::info!("drained");
+            if let Some(traces) = app.config.traces.clone() {
+                // It waits for the collector, on a thread that may.
+                let _ = tokio::task::spawn_blocking(move || traces.end()).await;
             }
+        } else {
+            tracing::warn!("ended with requests unanswered");
+            // Models end with their last owner, who waits for them; one that hangs must not keep us.
+            std::mem::forget(app.clone());
         }
         match hopeless.lock().unwrap_or_else(PoisonError::into_inner).take() {
             Some(why) => Err(Error::Models(why)),
             None => Ok(()),
         }
+    }
+}
+
+/// Waits until nobody new is let in: when told to drain; a worker goes on listening until its jobs are done, for a pool asks it how
+/// it is, and may cancel them.
+async fn closing(app: &App) {
+    app.stop.drained().await;
+    if app.member.is_none() {
+        return;
+    }
+    let idle = async {
+        while app.free_permits() < app.permits() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::select! {
+        () = idle => {}
+        () = app.stop.forced() => {}
+        () = tokio::time::sleep(app.config.drain_timeout) => {}
     }
 }
 

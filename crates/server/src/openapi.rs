@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 use utoipa::OpenApi as _;
 use utoipa::openapi::path::{Operation, PathItem};
-use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityRequirement, SecurityScheme};
 use utoipa::openapi::{ContentBuilder, OpenApi, Ref, ResponseBuilder};
 
 #[derive(utoipa::OpenApi)]
@@ -54,6 +54,9 @@ pub(crate) fn finished(mut document: OpenApi) -> OpenApi {
         let bearer = SecurityScheme::Http(HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build());
         components.security_schemes.insert("key".into(), bearer);
     }
+    // Asked for only where the server was given one.
+    document.security =
+        Some(vec![SecurityRequirement::default(), SecurityRequirement::new::<_, [&str; 0], _>("key", [])]);
     document
 }
 
@@ -109,7 +112,8 @@ fn fails(operation: &mut Operation, dialect: Dialect, reads_body: bool, guarded:
 
 /// The routes that show `document`.
 pub(crate) fn routes<S: Clone + Send + Sync + 'static>(document: &OpenApi) -> Router<S> {
-    let json: Arc<str> = document.to_json().unwrap_or_default().into();
+    // What is written in several forms is read as the first that fits, and may fit several: an empty list is a list of anything.
+    let json: Arc<str> = document.to_json().unwrap_or_default().replace("\"oneOf\"", "\"anyOf\"").into();
     let page: Arc<str> = page(document).into();
     let shown = move || {
         let json = json.clone();

@@ -132,7 +132,7 @@ impl Want {
             Want::See => matches!(task, Task::Clip(_)),
             Want::EmbedAll => matches!(task, Task::Embed(_) | Task::Multi(_) | Task::M3(_)),
             Want::Sparse => matches!(task, Task::Sparse(_) | Task::M3(_)),
-            Want::Classify => matches!(task, Task::Classify(_) | Task::Rerank(_)),
+            Want::Classify => matches!(task, Task::Classify(_)),
             Want::Rerank => matches!(task, Task::Rerank(_)),
             Want::Tag => matches!(task, Task::Tag(_)),
             Want::Generate => matches!(task, Task::Generate(_) | Task::Seq2Seq(_)),

@@ -1,6 +1,7 @@
 //! What is known of a request besides what its handler reads: its id, and what the answer's head and the log are to tell.
 
 use crate::error::Dialect;
+use crate::traces::Traced;
 use axum::http::{HeaderMap, HeaderValue};
 use std::collections::BTreeSet;
 use std::hash::{BuildHasher, RandomState};
@@ -28,6 +29,8 @@ struct Told {
     ignored: BTreeSet<String>,
     dialect: Option<Dialect>,
     model: Option<String>,
+    span: Option<Traced>,
+    counted: bool,
 }
 
 impl Trail {
@@ -59,7 +62,28 @@ impl Trail {
 
     /// The request is for this model.
     pub fn asks(&self, model: &str) {
-        self.told().model = Some(model.to_owned());
+        self.told().model = Some(model.chars().take(LONGEST_ID).collect());
+    }
+
+    /// The request is counted.
+    pub(crate) fn count(&self) {
+        self.told().counted = true;
+    }
+
+    pub(crate) fn is_counted(&self) -> bool {
+        self.told().counted
+    }
+
+    /// Ends with this trail.
+    pub(crate) fn trace(&self, span: Traced) {
+        self.told().span = Some(span);
+    }
+
+    /// Tells its span, if it has one.
+    pub(crate) fn traced(&self, tell: impl FnOnce(&mut Traced)) {
+        if let Some(span) = &mut self.told().span {
+            tell(span);
+        }
     }
 
     pub(crate) fn dialect(&self) -> Option<Dialect> {

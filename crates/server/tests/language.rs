@@ -217,6 +217,48 @@ fn completions_of_prompts_in_every_form() {
 }
 
 #[test]
+fn a_prompt_that_is_echoed_is_told_with_its_likelihood_and_is_no_part_of_the_answer() {
+    let server = serve(vec![llama("m", PLAIN)], config());
+    let ask = |more: Value| with(json!({"prompt": [5, 6, 7], "max_tokens": 4, "echo": true, "logprobs": 2}), more);
+    let both = server.post("/v1/completions", &ask(json!({"n": 2, "seed": 1, "ignore_eos": true}))).ok();
+    assert_eq!(
+        (&both["usage"]["prompt_tokens"], &both["usage"]["completion_tokens"]),
+        (&json!(3), &json!(8)),
+        "{both}"
+    );
+    for choice in both["choices"].as_array().unwrap() {
+        let logprobs = &choice["logprobs"];
+        let of = |name: &str| logprobs[name].as_array().unwrap().clone();
+        assert_eq!([of("tokens").len(), of("token_logprobs").len(), of("top_logprobs").len()], [7; 3], "{logprobs}");
+        // Nothing says how likely the first was; it has its place all the same.
+        assert!(of("token_logprobs")[0].is_null() && of("top_logprobs")[0].is_null(), "{logprobs}");
+        assert!(of("token_logprobs")[1..].iter().all(|p| p.as_f64().unwrap() <= 0.0));
+        let tokens = of("tokens");
+        let lengths = tokens.iter().map(|t| t.as_str().unwrap().chars().count());
+        let offsets: Vec<usize> = lengths.scan(0, |at, length| Some(std::mem::replace(at, *at + length))).collect();
+        assert_eq!(of("text_offset"), json!(offsets).as_array().unwrap().clone());
+    }
+    // A text can be asked about without going on from it.
+    let scored = server.post("/v1/completions", &ask(json!({"max_tokens": 0}))).ok();
+    assert_eq!(scored["choices"][0]["logprobs"]["tokens"].as_array().unwrap().len(), 3, "{scored}");
+    assert_eq!(scored["usage"]["completion_tokens"], 0);
+    assert_eq!(
+        fault(&server.post("/v1/completions", &ask(json!({"max_tokens": 0, "echo": false}))), 400)["param"],
+        "max_tokens"
+    );
+}
+
+#[test]
+fn more_answers_than_a_request_may_have_are_refused() {
+    let server = serve(vec![llama("m", PLAIN)], config());
+    let ask = |more: Value| with(json!({"prompt": ["the", "cat"], "max_tokens": 1}), more);
+    assert_eq!(fault(&server.post("/v1/completions", &ask(json!({"n": 65}))), 400)["param"], "n");
+    let formed = json!({"n": 20, "structured_outputs": {"regex": "a+"}});
+    assert_eq!(fault(&server.post("/v1/completions", &ask(formed)), 400)["param"], "n");
+    server.post("/v1/completions", &ask(json!({"n": 3}))).ok();
+}
+
+#[test]
 fn a_model_that_rewrites() {
     let server = serve(vec![t5()], config());
     let ask = |more: Value| with(json!({"prompt": "w5 w6", "max_tokens": 6}), more);
@@ -348,5 +390,5 @@ fn answers_are_counted() {
     assert!(value("vllm:request_success_total{finished_reason=\"length\",model_name=\"m\"}") >= 2.0);
     assert_eq!(value("vllm:e2e_request_latency_seconds_count{model_name=\"m\"}"), 3.0);
     assert!(value("vllm:inter_token_latency_seconds_count{model_name=\"m\"}") >= 10.0);
-    assert_eq!(value("te_request_success{method=\"chat\"}"), 1.0);
+    assert_eq!(value("te_request_success{method=\"v1/chat/completions\"}"), 1.0);
 }

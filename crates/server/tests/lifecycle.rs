@@ -70,6 +70,7 @@ fn a_model_that_cannot_be_loaded_leaves_the_others_alone() {
     let failed = server.post("/embed", &json!({"inputs": "a", "model": "bad"}));
     assert_eq!(failed.status, 503);
     assert!(failed.json()["error"].as_str().unwrap().contains("no such directory"), "{failed:?}");
+    assert!(failed.header("retry-after").is_some(), "every 503 says when to come again");
     assert_eq!(server.get("/health").status, 503, "one that it began with is not there");
 }
 
@@ -149,7 +150,7 @@ fn models_come_and_go_at_run_time() {
 fn loading_is_for_who_has_the_key_or_is_on_this_machine() {
     let open = serve(&["st-prompts"], config());
     let body = json!({"model": "/nowhere"}).to_string();
-    for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4")] {
+    for head in [("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("origin", "http://localhost")] {
         assert_eq!(open.send("POST", "/v1/models/load", &[JSON[0], head], &body).status, 403, "{head:?}");
     }
     // A page whose own name points to this machine.
@@ -188,35 +189,85 @@ fn a_model_that_nobody_uses_rests_until_the_next_request() {
     until("it is back", || server.post("/embed", &json!({"inputs": "a"})).status == 200);
 }
 
+/// So many models of one size, each with its name, and that size.
+fn alike(names: &[&str]) -> (Vec<ModelSpec>, Vec<tempfile::TempDir>, u64) {
+    let size = serve(&["st-prompts"], config()).app.house.planned_bytes();
+    assert!(size > 0);
+    let (specs, dirs): (Vec<_>, Vec<_>) = names.iter().map(|_| golden("st-prompts")).unzip();
+    let named = specs.into_iter().zip(names).map(|(spec, name)| ModelSpec { id: (*name).into(), ..spec });
+    (named.collect(), dirs, size)
+}
+
+fn standing(server: &Running, name: &str) -> Option<Standing> {
+    server.app.house.list().into_iter().find(|m| m.spec.id == name).map(|m| m.standing)
+}
+
 #[test]
 fn where_room_is_short_the_one_unused_the_longest_goes_and_never_one_in_use() {
-    let one = serve(&["st-prompts"], config()).app.house.planned_bytes();
-    let other = serve(&["task-classify"], config()).app.house.planned_bytes();
-    let third = serve(&["task-sparse"], config()).app.house.planned_bytes();
-    assert!(one > 0 && other > 0 && third > 0);
-    let server = serve(&["st-prompts", "task-classify"], Config { memory_budget: Some(one + other), ..roomy() });
-    // The first is used last, and still in use when the third comes: the second goes, though it would not be enough by itself.
-    server.post("/predict", &json!({"inputs": "a"})).ok();
-    let mut running = busy(&server, 20_000);
-    let (spec, _dir) = golden("task-sparse");
-    let standing = |name: &str| server.app.house.list().into_iter().find(|m| m.spec.id == name).map(|m| m.standing);
-    let loaded = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "third", "wait": true}));
-    assert_eq!(standing("st-prompts"), Some(Standing::Ready), "it is in use");
-    if third <= other {
-        assert_eq!(loaded.status, 200, "{loaded:?}");
-        assert_eq!(standing("task-classify"), Some(Standing::Resting));
-    } else {
-        assert!(loaded.json()["error"]["message"].as_str().unwrap().contains("--memory-budget"), "{loaded:?}");
-    }
+    let (mut specs, mut dirs, size) = alike(&["first", "second", "third"]);
+    let (third, _dir) = (specs.pop().unwrap(), dirs.pop().unwrap());
+    let server = start(specs, dirs, Config { memory_budget: Some(2 * size), ..roomy() });
+    until("both are there", || server.app.house.list().iter().all(|m| m.standing == Standing::Ready));
+    // The first is used longer ago, but in use when the third comes: the second goes.
+    let mut running = server.connect();
+    let long = much(20_000).replacen('{', "{\"model\": \"first\", ", 1);
+    running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
+    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    server.post("/embed", &json!({"inputs": "a", "model": "second"})).ok();
+    let load = json!({"model": third.reference, "name": "third", "wait": true});
+    assert_eq!(server.post("/v1/models/load", &load).ok()["state"], "ready");
+    assert_eq!(standing(&server, "first"), Some(Standing::Ready), "it is in use");
+    assert_eq!(standing(&server, "second"), Some(Standing::Resting));
     assert_eq!(reply(&mut running).status, 200);
-    // More than the budget altogether is refused with numbers, and evicts nobody.
-    let small = serve(&["st-prompts"], Config { memory_budget: Some(one), ..config() });
-    let refused = small.post("/v1/models/load", &json!({"model": spec.reference, "name": "third", "wait": true}));
-    let message = refused.json()["error"]["message"].as_str().unwrap_or_default().to_owned();
-    if third > one {
-        assert!(refused.status == 400 && message.contains("MiB"), "{refused:?}");
-        assert_eq!(small.post("/embed", &json!({"inputs": "a"})).status, 200);
+}
+
+#[test]
+fn what_has_no_room_now_comes_when_there_is_room() {
+    let (specs, dirs, size) = alike(&["a", "b"]);
+    let server = start(specs, dirs, Config { memory_budget: Some(size), ..roomy() });
+    let settled = |name| !matches!(standing(&server, name), Some(Standing::Loading(_)));
+    until("both have settled", || settled("a") && settled("b"));
+    assert_eq!(server.get("/health").status, 200, "either can be asked");
+    let ask = |name: &str| server.post("/embed", &json!({"inputs": "x", "model": name}));
+    for name in ["a", "b", "a"] {
+        until("it comes, and the other goes", || ask(name).status == 200);
     }
+    let mut running = server.connect();
+    let long = much(20_000).replacen('{', "{\"model\": \"a\", ", 1);
+    running.write_all(request("POST", "/embed", &JSON, &long).as_bytes()).unwrap();
+    until("it is being worked on", || server.app.house.list()[0].leases == 1);
+    let mut said = ask("b");
+    until("it is told why not", || {
+        said = ask("b");
+        said.body.contains("--memory-budget")
+    });
+    assert_eq!((said.status, said.header("retry-after")), (503, Some("2")), "{said:?}");
+    assert_eq!(reply(&mut running).status, 200);
+    until("it comes after all", || ask("b").status == 200);
+}
+
+#[test]
+fn what_never_has_room_is_refused_with_numbers_and_evicts_nobody() {
+    let mut sizes: Vec<(u64, &str)> = ["st-prompts", "task-classify", "task-sparse"]
+        .map(|name| (serve(&[name], config()).app.house.planned_bytes(), name))
+        .to_vec();
+    sizes.sort_unstable();
+    let ((least, small), (most, large)) = (sizes[0], sizes[2]);
+    assert!(least < most, "{sizes:?}");
+    let server = serve(&[small], Config { memory_budget: Some(least), ..config() });
+    let (spec, _dir) = golden(large);
+    let refused = server.post("/v1/models/load", &json!({"model": spec.reference, "name": "large", "wait": true}));
+    assert!(refused.status == 400 && refused.body.contains("MiB"), "{refused:?}");
+    assert_eq!(standing(&server, small), Some(Standing::Ready));
+}
+
+#[test]
+fn a_classifier_is_found_behind_a_reranker() {
+    let server = serve(&["task-rerank", "task-classify"], config());
+    server.post("/predict", &json!({"inputs": "a"})).ok();
+    server.post("/v1/classify", &json!({"input": "a"})).ok();
+    let unfit = server.post("/predict", &json!({"inputs": "a", "model": "task-rerank"}));
+    assert_eq!(unfit.status, 422, "{unfit:?}");
 }
 
 #[test]
@@ -252,13 +303,15 @@ fn metrics_count_requests_models_and_what_really_ran() {
     server.post("/embed", &json!({"inputs": "a"})).ok();
     server.post("/embed", &json!({"inputs": "a", "dimensions": 999}));
     server.post("/embed", &json!({"inputs": "a", "model": "none"}));
+    server.post("/embed", &json!({"inputs": []}));
     let reply = server.get("/metrics");
     assert!(reply.header("content-type").unwrap().starts_with("text/plain; version=0.0.4"));
     for line in [
-        "te_request_count{method=\"embed\"} 3",
+        "te_request_count{method=\"embed\"} 4",
         "te_request_success{method=\"embed\"} 1",
         "te_request_failure{err=\"validation\",method=\"embed\"} 1",
         "te_request_failure{err=\"notfound\",method=\"embed\"} 1",
+        "te_request_failure{err=\"empty\",method=\"embed\"} 1",
         "te_request_duration_count 1",
         "te_request_input_length_sum 5",
         "sconce_requests_running{method=\"embed\"} 0",

@@ -29,6 +29,9 @@ fn a_key_is_asked_for_and_compared() {
     for key in ["Bearer first", "bearer second"] {
         assert_eq!(send("/embed", Some(key)).status, 200, "{key}");
     }
+    let plain =
+        |key: &str| server.send("POST", "/embed", &[("content-type", "application/json"), ("x-api-key", key)], &body);
+    assert_eq!((plain("second").status, plain("wrong").status), (200, 401));
     let openai = send("/v1/embeddings", Some("Bearer wrong")).json();
     assert_eq!(
         (&openai["error"]["type"], &openai["error"]["code"]),
@@ -91,6 +94,13 @@ fn strange_requests_get_the_answer_that_fits() {
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
+/// KiB of this process that are in memory.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).unwrap_or_default()
+}
+
 #[test]
 fn a_hundred_megabytes_are_refused_without_being_kept() {
     let server = serve(&["st-prompts"], config());
@@ -111,6 +121,22 @@ fn a_hundred_megabytes_are_refused_without_being_kept() {
     if stream.read_exact(&mut begun).is_ok() {
         assert_eq!(&begun, b"HTTP/1.1 413");
     }
+    // In pieces, nobody knows beforehand; it is read as far as is allowed. The whole fits no reader's memory then.
+    let before = resident();
+    let mut stream = server.connect();
+    let head =
+        "POST /embed HTTP/1.1\r\nhost: t\r\ncontent-type: application/json\r\ntransfer-encoding: chunked\r\n\r\n";
+    stream.write_all(head.as_bytes()).unwrap();
+    let mut sent = 0;
+    for _ in 0..100 {
+        let piece = [format!("{:x}\r\n", chunk.len()).as_bytes(), &chunk, b"\r\n"].concat();
+        if stream.write_all(&piece).is_err() {
+            break;
+        }
+        sent += chunk.len();
+    }
+    assert!(sent < 50 << 20, "it took {sent} bytes");
+    assert!(resident() < before + (40 << 10), "{} KiB more", resident() - before);
     assert_eq!(server.post("/embed", &json!({"inputs": "a"})).status, 200);
 }
 
@@ -179,6 +205,10 @@ fn pages_of_other_origins_may_read_only_where_allowed() {
     assert_eq!((told.status, told.header("access-control-allow-origin")), (200, Some("https://a.example")));
     let other = [("origin", "https://b.example"), ("access-control-request-method", "POST")];
     assert_eq!(open.send("OPTIONS", "/embed", &other, "").header("access-control-allow-origin"), None);
+    // `*` would not let a page send its key.
+    let with_key = [preflight[0], preflight[1], ("access-control-request-headers", "authorization,content-type")];
+    let told = open.send("OPTIONS", "/embed", &with_key, "");
+    assert_eq!(told.header("access-control-allow-headers"), Some("authorization,content-type"));
     // And must be able to read why it was refused.
     let refused = open.send("POST", "/embed", &[("origin", "https://a.example")], "{}");
     assert_eq!((refused.status, refused.header("access-control-allow-origin")), (401, Some("https://a.example")));

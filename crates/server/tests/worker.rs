@@ -224,11 +224,15 @@ fn it_says_what_it_is() {
     assert!(running.get("/metrics").body.lines().any(|l| l.starts_with("worker_vram_bytes ") && !l.ends_with(" 0")));
 }
 
-/// A manager of the simplest kind: it refuses twice, then takes everything.
 /// What came to a manager: path and body.
 type Heard = Arc<Mutex<Vec<(String, Value)>>>;
 
 fn manager(refuse: usize) -> (String, Heard) {
+    refusing(refuse, "503 No", "{}")
+}
+
+/// One that refuses so often in these words.
+fn refusing(refuse: usize, status: &'static str, said: &'static str) -> (String, Heard) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/ready", listener.local_addr().unwrap());
     let heard = Arc::new(Mutex::new(Vec::new()));
@@ -246,11 +250,11 @@ fn manager(refuse: usize) -> (String, Heard) {
                     let Some((head, body)) = text.split_once("\r\n\r\n") else { continue };
                     let Ok(value) = serde_json::from_str(body) else { continue };
                     let mut all = kept.lock().unwrap();
-                    let status = if all.len() < refuse { "503 No" } else { "200 OK" };
+                    let (status, said) = if all.len() < refuse { (status, said) } else { ("200 OK", "{}") };
                     all.push((head.to_lowercase(), value));
                     drop(all);
                     seen.clear();
-                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: 2\r\n\r\n{{}}").unwrap();
+                    write!(stream, "HTTP/1.1 {status}\r\ncontent-length: {}\r\n\r\n{said}", said.len()).unwrap();
                 }
             });
         }
@@ -297,6 +301,15 @@ fn a_refused_callback_does_not_keep_it_from_serving_and_a_dry_run_sends_none() {
 }
 
 #[test]
+fn nobodys_worker_ends() {
+    let (url, heard) = refusing(usize::MAX, "404 Not Found", r#"{"error_code": "WORKER_NOT_FOUND"}"#);
+    let mut running = worker(&url, |_| {});
+    until("it has ended", || running.has_ended());
+    running.join();
+    assert_eq!(heard.lock().unwrap().len(), 3);
+}
+
+#[test]
 fn a_key_is_asked_for_in_the_workers_words() {
     let running = worker("http://localhost:9999/dry", |config| config.api_keys = vec![Secret::new("k").unwrap()]);
     until("it is healthy", || running.get("/health").status == 200);
@@ -314,7 +327,20 @@ fn told_to_shut_down_it_finishes_what_runs() {
     let mut running = dry();
     let long = json!({"job_id": "last", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
     let mut socket = begun(&running, &long);
+    let other = json!({"job_id": "other", "prompt": "the cat", "max_tokens": 2048, "temperature": 0});
+    let mut ended = begun(&running, &other);
+    // A page that somebody on this machine looks at may not end it.
+    assert_eq!(running.send("POST", "/shutdown", &[("origin", "http://evil.example")], "").status, 403);
     assert_eq!(running.send("POST", "/shutdown", &[], "").status, 202);
+    // As long as it works it can be asked how it is, and told to end a job; it takes no new ones.
+    assert_eq!(running.get("/health").json()["status"], "draining");
+    assert_eq!(running.get("/v1/ready").json()["state"], "draining");
+    let refused = running.post("/execute", &json!({"job_id": "new", "prompt": "a"}));
+    assert_eq!((refused.status, &refused.json()["code"]), (503, &json!("WORKER_UNHEALTHY")), "{refused:?}");
+    assert_eq!(running.post("/cancel", &json!({"job_id": "other"})).status, 202);
+    let mut end = String::new();
+    let _ = ended.read_to_string(&mut end);
+    assert!(end.contains("CANCELLED"), "{end}");
     let mut rest = Vec::new();
     let _ = socket.read_to_end(&mut rest);
     let rest = String::from_utf8_lossy(&rest);

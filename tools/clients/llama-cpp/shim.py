@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Stands where llama.cpp's tests expect `llama-server`: takes its flags, starts `sconce serve`, and speaks llama.cpp's own paths.
 
-It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked against Sconce. Models that the
-tests would fetch from a hub are ours instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
+It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked against Sconce, but for when the
+server began, which `/metrics` tells in a header of llama.cpp's alone. Models that the tests would fetch from a hub are ours
+instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
 """
 
 import http.client
@@ -13,6 +14,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 BINARY = os.environ["SCONCE_BINARY"]
@@ -52,6 +54,7 @@ def start():
 
 
 SERVER, INNER = start()
+BEGUN = int(time.time())
 
 
 def common(body):
@@ -63,6 +66,11 @@ def common(body):
     body.setdefault("seed", int(FLAGS.get("seed", 0)))
     if isinstance(body.get("logit_bias"), list):
         body["logit_bias"] = {str(token): bias for token, bias in body["logit_bias"]}
+    if "grammar" in body:
+        body["structured_outputs"] = {"grammar": body.pop("grammar")}
+    form = body.get("response_format")
+    if isinstance(form, dict) and form.get("type") == "json_object" and "schema" in form:
+        body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": form["schema"]}}
     if "json_schema" in body:
         body["response_format"] = {"type": "json_schema", "json_schema": {"name": "x", "schema": body.pop("json_schema")}}
     most = int(FLAGS.get("n-predict", -1))
@@ -79,13 +87,24 @@ def completion(body):
     """/completion → /v1/completions."""
     asked = common(body)
     asked["logprobs"] = asked.pop("n_probs", None)
-    prompt = asked.get("prompt")
-    if isinstance(prompt, dict) and set(prompt) == {"prompt_string"}:
-        asked["prompt"] = prompt["prompt_string"]
+    asked["prompt"] = texts(asked.get("prompt"))
     asked.setdefault("max_tokens", 128)
     if asked.get("stream"):
         asked["stream_options"] = {"include_usage": True}
     return asked
+
+
+def texts(given):
+    """A text as llama.cpp also writes it, or a list of such."""
+    if isinstance(given, list):
+        return [texts(each) for each in given]
+    if isinstance(given, dict) and set(given) == {"prompt_string"}:
+        return given["prompt_string"]
+    if isinstance(given, dict) and isinstance(given.get("content"), list):
+        parts = given["content"]
+        if all(isinstance(part, dict) and part.get("type") == "text" for part in parts):
+            return "".join(part["text"] for part in parts)
+    return given
 
 
 def likely(logprobs):
@@ -113,6 +132,36 @@ def content(choice, usage, model):
     }
 
 
+def begins(answer):
+    """The first piece of a chat: llama.cpp's has no content, where OpenAI's has an empty one."""
+    for choice in answer.get("choices", []):
+        if "role" in choice.get("delta", {}) and choice["delta"].get("content") == "":
+            choice["delta"]["content"] = None
+    return answer
+
+
+# llama.cpp's names of what vLLM's tell.
+METRICS = {
+    "vllm:prompt_tokens_total": "llamacpp:prompt_tokens_total",
+    "vllm:generation_tokens_total": "llamacpp:tokens_predicted_total",
+    "vllm:num_requests_running": "llamacpp:requests_processing",
+    "vllm:num_requests_waiting": "llamacpp:requests_deferred",
+}
+
+
+def renamed(metrics):
+    """Theirs, of the one model, behind ours."""
+    lines = []
+    for line in metrics.splitlines():
+        words = line.split(" ")
+        name = words[2] if line.startswith("#") else words[0].partition("{")[0]
+        if name in METRICS and line.startswith("#"):
+            lines.append(line.replace(name, METRICS[name], 1))
+        elif name in METRICS:
+            lines.append(f"{METRICS[name]} {words[-1]}")
+    return metrics + "\n".join(lines) + "\n"
+
+
 class Shim(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
@@ -136,7 +185,8 @@ class Shim(BaseHTTPRequestHandler):
         self.send_response(reply.status)
         for name, value in reply.getheaders():
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                self.send_header(name, value)
+                # As llama.cpp writes them; its tests tell capitals apart.
+                self.send_header(name.title(), value)
         if streams:
             self.send_header("connection", "close")
             self.end_headers()
@@ -156,6 +206,9 @@ class Shim(BaseHTTPRequestHandler):
                 inner.close()
             return
         answer = reply.read()
+        if path == "/metrics" and reply.status == 200:
+            self.send_header("Process-Start-Time-Unix", str(BEGUN))
+            answer = renamed(answer.decode()).encode()
         if reply.status != 200 and kind.startswith("application/json") and "message" in json.loads(answer):
             # Cohere's shape of an error, as llama.cpp has it.
             answer = json.dumps({"error": json.loads(answer)}).encode()
@@ -198,12 +251,20 @@ class Shim(BaseHTTPRequestHandler):
             self.pass_on("POST", "/v1/completions", asked, worded)
         elif path in ("/chat/completions", "/completions"):
             named = body.get("model")
-            self.pass_on("POST", "/v1" + path, common(body), lambda answer: {**answer, "model": named or answer["model"]})
-        elif path in ("/embeddings", "/embedding"):
-            self.pass_on("POST", "/v1/embeddings", {**body, "model": ALIAS})
+            self.pass_on("POST", "/v1" + path, common(body), lambda answer: begins({**answer, "model": named or answer["model"]}))
+        elif self.path in ("/embeddings", "/embedding"):
+            asked = texts(body.get("input", body.get("content")))
+            listed = lambda vectors: [{"index": i, "embedding": each} for i, each in enumerate(vectors)]
+            if FLAGS.get("pooling") == "none":
+                self.pass_on("POST", "/embed_all", {"inputs": asked, "model": ALIAS}, listed)
+            else:
+                self.pass_on("POST", "/embed", {"inputs": asked, "model": ALIAS}, lambda answer: listed([v] for v in answer))
+        elif path == "/embeddings":
+            self.pass_on("POST", "/v1/embeddings", {**body, "input": texts(body.get("input")), "model": ALIAS})
         elif path in ("/rerank", "/reranking"):
             # What is longer than the tiny model takes is cut.
-            self.pass_on("POST", "/rerank", {**body, "model": ALIAS, **({"truncate": True} if "texts" in body else {})})
+            own = {"truncate": True} if "texts" in body else {}
+            self.pass_on("POST", "/v1/rerank" if "documents" in body else "/rerank", {**body, "model": ALIAS, **own})
         elif path == "/tokenize":
             asked = {"inputs": body["content"], "add_special_tokens": body.get("add_special", False), "model": ALIAS}
 

@@ -39,8 +39,13 @@ pub struct StreamOptions {
 pub enum ResponseFormat {
     /// Any text.
     Text,
-    /// Any JSON object.
-    JsonObject,
+    /// A JSON object.
+    JsonObject {
+        /// One that satisfies this schema, as llama.cpp has it; any where there is none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[schema(value_type = Option<Object>)]
+        schema: Option<Value>,
+    },
     /// JSON that satisfies a schema.
     JsonSchema {
         /// The schema and its name.

@@ -26,6 +26,7 @@ pub struct EmbeddingRequest {
     /// How vectors are written.
     pub encoding_format: Option<EncodingFormat>,
     /// Only so many numbers of each vector.
+    #[schema(minimum = 1)]
     pub dimensions: Option<usize>,
     /// Whom the request is for. It is taken and not used.
     pub user: Option<String>,

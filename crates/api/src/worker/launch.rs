@@ -40,6 +40,10 @@ pub struct Launch {
     #[cfg_attr(feature = "clap", arg(long = "served-model-name", value_name = "NAME"))]
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub names: Vec<String>,
+    /// The most bytes of a request's body.
+    #[cfg_attr(feature = "clap", arg(long, value_name = "BYTES"))]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub payload_limit: Option<u64>,
     #[cfg_attr(feature = "clap", command(flatten))]
     #[serde(default)]
     #[allow(missing_docs, reason = "clap would print it")]
@@ -102,8 +106,19 @@ impl Launch {
 
     /// What comes behind `sconce worker`. Each flag and its value are one argument, so that a value may look like a flag.
     pub fn arguments(&self) -> Vec<String> {
-        let Launch { worker_id, model, hostname, port, callback_url, device, cuda_device, metal_device, names, tuning } =
-            self;
+        let Launch {
+            worker_id,
+            model,
+            hostname,
+            port,
+            callback_url,
+            device,
+            cuda_device,
+            metal_device,
+            names,
+            payload_limit,
+            tuning,
+        } = self;
         let mut all = vec![
             format!("--worker-id={worker_id}"),
             format!("--model={model}"),
@@ -116,6 +131,7 @@ impl Launch {
         give("cuda-device", cuda_device.map(|n| n.to_string()));
         give("metal-device", metal_device.map(|n| n.to_string()));
         names.iter().for_each(|name| give("served-model-name", Some(name.clone())));
+        give("payload-limit", payload_limit.map(|n| n.to_string()));
         all.extend(tuning.arguments());
         if let Some(n) = tuning.max_concurrent_requests {
             all.push(format!("--max-concurrent-requests={n}"));
@@ -175,6 +191,7 @@ mod tests {
         round(&Launch { device: Some("cuda:1".into()), ..plain() });
         round(&Launch { cuda_device: Some(1), ..plain() });
         round(&Launch { metal_device: Some(0), ..plain() });
+        round(&Launch { payload_limit: Some(100_000_000), ..plain() });
         let tuning = Tuning {
             dtype: Some("q8_0".into()),
             context: Some(4096),

@@ -122,7 +122,9 @@ impl Clip {
 
     fn placed(&self, e: Error) -> Failure {
         match e {
-            Error::Text { text, why } => format!("--text {:?}: {why}", self.text.get(text)).into(),
+            Error::Text { text, why } | Error::TooLong { text, why } => {
+                format!("--text {:?}: {why}", self.text.get(text)).into()
+            }
             e => e.into(),
         }
     }

@@ -2,10 +2,10 @@
 
 use crate::args::{How, Room};
 use crate::report::Report;
-use crate::{Failure, logs};
+use crate::{Failure, logs, runtime};
 use clap::Args;
 use sconce_engine::{LlmOptions, Prompt};
-use sconce_server::{Config, Listen, ModelSpec, Role, Secret, Server, Stop};
+use sconce_server::{Config, Listen, ModelSpec, Role, Secret, Server, Stop, Traces};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -99,9 +99,30 @@ pub(crate) struct Http {
     /// goes, never one that is being used.
     #[arg(long, value_name = "BYTES", env = "SCONCE_MEMORY_BUDGET")]
     memory_budget: Option<Bytes>,
+    #[command(flatten)]
+    spans: Spans,
     /// Write the log as JSON.
     #[arg(long, env = "JSON_OUTPUT")]
     pub(crate) json_output: bool,
+}
+
+/// Where spans of requests go.
+#[derive(Args, Clone)]
+pub(crate) struct Spans {
+    /// Send a span of every request to this OpenTelemetry collector (OTLP over gRPC), such as http://localhost:4317.
+    #[arg(long, value_name = "URL", env = "OTLP_ENDPOINT")]
+    otlp_endpoint: Option<String>,
+    /// The name that spans carry.
+    #[arg(long, value_name = "NAME", env = "OTLP_SERVICE_NAME", default_value = "sconce.serve")]
+    otlp_service_name: String,
+}
+
+impl Spans {
+    /// To be called within a runtime.
+    pub(crate) fn traces(&self) -> Result<Option<Traces>, Failure> {
+        let to = |endpoint: &String| Traces::to(endpoint, &self.otlp_service_name);
+        self.otlp_endpoint.as_ref().map(to).transpose().map_err(|e| format!("--otlp-endpoint {e}").into())
+    }
 }
 
 /// A number of bytes: 2000000, 2MB, 8GiB.
@@ -166,22 +187,21 @@ impl Http {
         })
     }
 
-    /// Where it runs: threads for as many requests as may be with the models, which block while they wait for them.
-    pub(crate) fn runtime(&self) -> std::io::Result<tokio::runtime::Runtime> {
-        let threads = self.max_concurrent_requests.clamp(1, 4_096) + 16;
-        tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_all().build()
+    /// Threads for as many requests as may be with the models, which block while they wait for them.
+    fn threads(&self) -> usize {
+        self.max_concurrent_requests.clamp(1, 4_096) + 16
     }
 }
 
 impl Serve {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         logs::start(self.http.json_output, report.is_quiet())?;
-        let config = self.http.config()?;
+        let mut config = self.http.config()?;
         let models = self.specs()?;
-        self.http.runtime()?.block_on(async {
-            let server = Server::bind(config, models, Stop::on_signals()).await?;
-            server.run().await
-        })?;
+        runtime::serve(self.http.threads(), async {
+            config.traces = self.http.spans.traces()?;
+            Ok::<_, Failure>(Server::bind(config, models, Stop::on_signals()).await?.run().await?)
+        })??;
         Ok(ExitCode::SUCCESS)
     }
 

@@ -1,8 +1,9 @@
 //! `sconce worker`: one model, for a pool.
 
+use super::serve::Spans;
 use crate::args::{How, Room};
 use crate::report::Report;
-use crate::{Failure, logs};
+use crate::{Failure, logs, runtime};
 use clap::Args;
 use sconce_api::worker::{Launch, PORT_TAKEN};
 use sconce_engine::LlmOptions;
@@ -27,6 +28,8 @@ pub(crate) struct Worker {
     /// processes does not show it.
     #[arg(long, value_name = "KEY", env = Launch::KEY, hide_env_values = true)]
     api_key: Option<String>,
+    #[command(flatten)]
+    spans: Spans,
     /// Write the log as JSON.
     #[arg(long, env = "JSON_OUTPUT")]
     json_output: bool,
@@ -39,11 +42,13 @@ impl Worker {
         if !url.starts_with("http://") {
             return Err(format!("--callback-url {url}: it must begin with http://, and be on this host").into());
         }
-        let (config, spec) = (self.config()?, self.spec()?);
+        let (mut config, spec) = (self.config()?, self.spec()?);
         let threads = config.max_concurrent.clamp(1, 4_096) + 16;
-        let runtime = tokio::runtime::Builder::new_multi_thread().max_blocking_threads(threads).enable_all().build()?;
-        let served =
-            runtime.block_on(async { Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await });
+        let spans = &self.spans;
+        let served = runtime::serve(threads, async move {
+            config.traces = spans.traces().map_err(|e| Error::Config(e.to_string()))?;
+            Server::bind(config, vec![spec], Stop::on_signals()).await?.run().await
+        })?;
         match served {
             Ok(()) => Ok(ExitCode::SUCCESS),
             Err(e @ Error::Listen { .. }) if is_taken(&e) => {
@@ -64,6 +69,9 @@ impl Worker {
         };
         if let Some(most) = self.launch.tuning.max_concurrent_requests {
             config.max_concurrent = usize::try_from(most)?.max(1);
+        }
+        if let Some(bytes) = self.launch.payload_limit {
+            config.payload_limit = usize::try_from(bytes)?;
         }
         Ok(config)
     }

@@ -133,7 +133,9 @@ impl<'a> Reader<'a> {
     /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
     pub(crate) fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
         let cutter = Reader { truncate: Truncate::Right, ..*self }.cutter(self.tokenizer.max_tokens)?;
-        let encoded = cutter.text(prompt, "").map_err(|e| Error::Input(format!("the prompt: {e}")))?;
+        let encoded = cutter.text(prompt, "").map_err(|unread| match unread {
+            Unread::TooLong(why) | Unread::Other(why) => Error::Input(format!("the prompt: {why}")),
+        })?;
         Ok(encoded.sequence.ids.len() - usize::from(encoded.ends_special))
     }
 
@@ -146,12 +148,30 @@ impl<'a> Reader<'a> {
 }
 
 /// `f` of all, on all threads; which one an error is about is told.
-fn each<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, String> + Sync) -> Result<Vec<U>> {
-    all.par_iter().enumerate().map(|(i, one)| f(one).map_err(|why| Error::Text { text: i, why })).collect()
+fn each<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, Unread> + Sync) -> Result<Vec<U>> {
+    let at = |text: usize| {
+        move |unread| match unread {
+            Unread::TooLong(why) => Error::TooLong { text, why },
+            Unread::Other(why) => Error::Text { text, why },
+        }
+    };
+    all.par_iter().enumerate().map(|(i, one)| f(one).map_err(at(i))).collect()
+}
+
+/// Why a text has no tokens.
+enum Unread {
+    TooLong(String),
+    Other(String),
+}
+
+impl From<String> for Unread {
+    fn from(why: String) -> Unread {
+        Unread::Other(why)
+    }
 }
 
 impl Cutter<'_> {
-    fn text(&self, text: &str, prompt: &str) -> Result<Encoded, String> {
+    fn text(&self, text: &str, prompt: &str) -> Result<Encoded, Unread> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
         let Reader { tokenizer, truncate } = self.reader;
         // What is out of reach is not looked at.
@@ -173,10 +193,10 @@ impl Cutter<'_> {
         Ok(encoded)
     }
 
-    fn tokens(&self, ids: &[u32]) -> Result<Encoded, String> {
+    fn tokens(&self, ids: &[u32]) -> Result<Encoded, Unread> {
         let (is_longer, over) = (ids.len() > self.most, ids.len().saturating_sub(self.most));
         let ids = match self.reader.truncate {
-            _ if ids.is_empty() => return Err("it has no tokens, so it has no vector".into()),
+            _ if ids.is_empty() => return Err("it has no tokens, so it has no vector".to_string().into()),
             Truncate::Never if is_longer => return Err(self.too_long(&ids.len().to_string())),
             Truncate::Left => &ids[over..],
             Truncate::Right | Truncate::Never => &ids[..ids.len() - over],
@@ -191,7 +211,7 @@ impl Cutter<'_> {
         input: impl Fn() -> EncodeInput<'s>,
         bytes: usize,
         is_shorter: bool,
-    ) -> Result<(Encoded, tokenizers::Encoding), String> {
+    ) -> Result<(Encoded, tokenizers::Encoding), Unread> {
         let failed = |e: String| format!("the tokenizer failed on its {bytes} bytes: {e}");
         let encoding = match self.places {
             true => sound(|| self.inner.encode_char_offsets(input(), self.special)),
@@ -209,19 +229,23 @@ impl Cutter<'_> {
         Ok((encoded, encoding))
     }
 
-    fn too_long(&self, tokens: &str) -> String {
-        format!("it comes to {tokens} tokens, and the model takes {}: shorten it, or let it be cut", self.most)
+    fn too_long(&self, tokens: &str) -> Unread {
+        let most = self.most;
+        Unread::TooLong(format!(
+            "it comes to {tokens} tokens, and the model takes {most}: shorten it, or let it be cut"
+        ))
     }
 
-    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, String> {
+    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, Unread> {
         if encoding.is_empty() && self.reader.tokenizer.table.is_none() {
-            return Err("this tokenizer makes no token of it, so it has no vector".into());
+            return Err("this tokenizer makes no token of it, so it has no vector".to_string().into());
         }
         let (ids, types) = (encoding.get_ids(), encoding.get_type_ids());
         let over = ids.len().saturating_sub(self.most);
         // A template that adds more special tokens than there is room for is not cut by the library.
         if over > 0 && self.special {
-            return Err(format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.most));
+            let what = format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.most);
+            return Err(Unread::TooLong(what));
         }
         let kept = match self.reader.truncate {
             Truncate::Left => over..ids.len(),

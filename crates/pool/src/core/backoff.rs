@@ -43,6 +43,8 @@ pub(super) struct Backoff {
     row: u32,
     /// The last few.
     when: VecDeque<Time>,
+    /// Whether the breaker was open before this try: its failure, however long it took, opens it again.
+    is_open: bool,
 }
 
 /// When it is tried again.
@@ -62,7 +64,8 @@ impl Backoff {
         }
         let recent = self.when.iter().filter(|t| now.saturating_sub(**t) <= patience.within).count();
         self.row = self.row.saturating_add(1);
-        if recent >= patience.failures.max(1) {
+        self.is_open |= recent >= patience.failures.max(1);
+        if self.is_open {
             return Again { at: now + patience.open, is_open: true };
         }
         // 2^31 seconds are more than any `most`, and 2^32 would not fit.
@@ -107,8 +110,19 @@ mod tests {
         }
         assert_eq!(backoff.failed(at(4), &patience), Again { at: at(304), is_open: true });
         assert_eq!(backoff.failed(at(304), &patience), Again { at: at(604), is_open: true });
-        // Failures long past do not count.
-        assert!(!backoff.failed(at(2000), &patience).is_open);
+        // A try that took long to fail has failed no less, though the failures before it are long past.
+        assert_eq!(backoff.failed(at(2000), &patience), Again { at: at(2300), is_open: true });
+        backoff.ran(at(2300), at(2500), &patience);
+        assert!(!backoff.failed(at(2500), &patience).is_open, "it ran well in between");
+    }
+
+    #[test]
+    fn failures_long_past_do_not_count() {
+        let patience = Patience::default();
+        let mut backoff = Backoff::default();
+        for t in 0..20 {
+            assert!(!backoff.failed(at(t * 200), &patience).is_open, "failure {t}");
+        }
     }
 
     #[test]

@@ -15,18 +15,19 @@ mod news;
 mod place;
 mod route;
 mod status;
+mod watch;
 mod worker;
 
 #[cfg(test)]
 mod tests;
 
 pub use backoff::Patience;
-pub use news::{Action, Event, Found, Timings};
+pub use news::{Action, Answer, Event, Found, Timings};
 
 pub use place::{Device, kind};
 pub use route::{Ask, NoRoute, Target};
 pub use status::{Counts, Outcome};
-pub use worker::{Leaving, Origin, Planned, Process, Record, Spec};
+pub use worker::{Birth, Leaving, Origin, Planned, Process, Record, Spec};
 
 use place::Held;
 use route::Affinity;
@@ -34,7 +35,7 @@ use sconce_api::pool::{Code, Ended, Failure};
 use sconce_api::worker::PORT_TAKEN;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
-use worker::{Phase, Worker};
+use worker::{Phase, Watched, Worker};
 
 /// Since the manager began.
 pub type Time = Duration;
@@ -85,15 +86,17 @@ impl Core {
     /// A worker that an earlier manager started.
     pub fn adopt(&mut self, record: Record, found: Found, now: Time) -> Vec<Action> {
         let (id, leaving) = (record.id.clone(), record.leaving);
-        let first = now + self.timings.probe;
         let phase = match found {
-            Found::Serving => Phase::Ready { since: now, probe: first, misses: 0, asked: false },
+            Found::Serving => Phase::Ready { since: now },
             Found::Silent => Phase::Starting { until: now + self.timings.start },
             Found::Gone => Phase::Failed { again: now, is_open: false },
         };
         let mut worker = Worker::new(record, phase);
         match found {
-            Found::Serving => worker.record.been_ready = true,
+            Found::Serving => {
+                worker.record.been_ready = true;
+                worker.watched = Watched { next: now + self.timings.probe, ..Watched::default() };
+            }
             Found::Silent => {}
             Found::Gone => {
                 worker.record.process = None;
@@ -168,8 +171,8 @@ impl Core {
     pub fn called(&mut self, id: &str, now: Time) -> Result<Vec<Action>, Box<Failure>> {
         let worker = self.workers.get_mut(id).ok_or_else(|| unknown(id))?;
         let Phase::Starting { .. } = worker.phase else { return Ok(Vec::new()) };
-        let probe = now + self.timings.probe;
-        worker.phase = Phase::Ready { since: now, probe, misses: 0, asked: false };
+        worker.phase = Phase::Ready { since: now };
+        worker.watched = Watched { next: now + self.timings.probe, ..Watched::default() };
         worker.record.been_ready = true;
         worker.ports = 0;
         self.counts.started += 1;
@@ -187,19 +190,18 @@ impl Core {
 
     /// What is due of one worker.
     fn due(&mut self, id: &str, now: Time) -> Vec<Action> {
-        let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
-        let attempt = worker.attempt;
-        match &mut worker.phase {
+        let Some(worker) = self.workers.get(id) else { return Vec::new() };
+        match &worker.phase {
             Phase::Starting { until } if *until <= now => {
                 let seconds = self.timings.start.as_secs();
                 let why = format!("it was not ready within {seconds} s; give it longer with start_timeout");
                 self.kill(id, Failure::new(Code::WorkerStartTimeout, why), now)
             }
-            Phase::Ready { probe, asked, .. } if *probe <= now && !*asked => {
-                (*probe, *asked) = (now + self.timings.probe, true);
-                vec![Action::Probe { id: id.into(), attempt, port: worker.record.port }]
+            Phase::Ready { .. } | Phase::Draining { .. } => {
+                let mut actions = self.probe(id, now);
+                actions.extend(self.settle(id, now));
+                actions
             }
-            Phase::Draining { end: Some(_) } => self.settle(id, now),
             Phase::Stopping { kill } if *kill <= now => {
                 let seconds = self.timings.term.as_secs();
                 let why = format!("it did not end within {seconds} s of being asked to");
@@ -230,17 +232,14 @@ impl Core {
         }
     }
 
+    /// The devices were looked at.
+    pub fn saw(&mut self, devices: Vec<Device>) {
+        self.devices = devices;
+    }
+
     /// The device that a worker would be put on now.
     pub fn place(&self, wanted: &str, devices: &[Device]) -> Result<Device, Box<Failure>> {
         place::choose(devices, wanted, |d| self.held(d))
-    }
-
-    /// A request to it failed: how it is, is asked at once.
-    pub fn doubt(&mut self, id: &str, now: Time) -> Vec<Action> {
-        if let Some(Worker { phase: Phase::Ready { probe, .. }, .. }) = self.workers.get_mut(id) {
-            *probe = now;
-        }
-        self.due(id, now)
     }
 
     /// The bytes that a device's workers have been promised.
@@ -295,7 +294,12 @@ impl Core {
                 worker.backoff.ran(since, now, &timings.patience);
                 self.fail(id, Failure::new(Code::WorkerFailed, format!("it ended: {how}")), now)
             }
-            Phase::Draining { .. } | Phase::Stopping { .. } => {
+            Phase::Draining { .. } => {
+                self.counts.stopped("failed");
+                self.remove(id, &format!("it ended before it was asked to: {how}"), code);
+                vec![Action::Save]
+            }
+            Phase::Stopping { .. } => {
                 self.counts.stopped("requested");
                 self.remove(id, &format!("it was stopped: {how}"), code);
                 vec![Action::Save]
@@ -308,23 +312,6 @@ impl Core {
             }
             Phase::Planning | Phase::Failed { .. } => Vec::new(),
         }
-    }
-
-    fn probed(&mut self, id: &str, answer: Result<(), String>, now: Time) -> Vec<Action> {
-        let Some(worker) = self.workers.get_mut(id) else { return Vec::new() };
-        let Phase::Ready { misses, asked, .. } = &mut worker.phase else { return Vec::new() };
-        *asked = false;
-        match answer {
-            Ok(()) => *misses = 0,
-            Err(why) => {
-                *misses += 1;
-                if *misses >= self.timings.misses {
-                    let why = format!("it missed {misses} probes in a row: {why}");
-                    return self.kill(id, Failure::new(Code::WorkerFailed, why), now);
-                }
-            }
-        }
-        Vec::new()
     }
 
     /// Asks a drained worker to end, if nothing keeps it.

@@ -13,6 +13,8 @@ pub struct Timings {
     pub start: Duration,
     /// Between two probes.
     pub probe: Duration,
+    /// For the answer to one.
+    pub answer: Duration,
     /// So many missed in a row mean failed.
     pub misses: u32,
     /// For requests to end before a worker is asked to.
@@ -28,6 +30,7 @@ impl Default for Timings {
         Timings {
             start: Duration::from_secs(60),
             probe: Duration::from_secs(10),
+            answer: Duration::from_secs(5),
             misses: 3,
             drain: Duration::from_secs(30),
             term: Duration::from_secs(30),
@@ -61,7 +64,18 @@ pub enum Event {
         how: String,
     },
     /// It answered a probe, or did not.
-    Probed(Result<(), String>),
+    Probed(Answer),
+}
+
+/// What came of a probe.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Answer {
+    /// It is well.
+    Well,
+    /// It did not answer, or not as itself.
+    Missed(String),
+    /// It could not be asked, for want of something of ours: that says nothing of it.
+    Unasked,
 }
 
 /// What is to be done. `attempt` comes back with the news.

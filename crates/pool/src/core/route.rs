@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 /// Tokens that may wait at a worker beyond those at the idlest before a known beginning is not worth it any more.
 const SLACK: u64 = 4_096;
 /// Beginnings that are remembered, of all models together.
-const KNOWN: usize = 4_096;
+const KNOWN: usize = 32_768;
 
 /// Names that stand for any model where none is called so: huggingface_hub sends the first where it was given no name.
 const ANY: [&str; 3] = ["dummy", "tgi", ""];
@@ -21,8 +21,8 @@ pub struct Ask<'a> {
     pub model: Option<&'a str>,
     /// What the model must do, where it names none; empty means anything.
     pub tasks: &'a [&'a str],
-    /// A digest of the beginning of its prompt, where that is worth something.
-    pub prefix: Option<u64>,
+    /// Digests of the beginnings of its prompt, each longer than the one before.
+    pub prefixes: &'a [u64],
     /// Its tokens, as far as one can tell.
     pub tokens: u64,
     /// Workers that it came back from.
@@ -114,15 +114,14 @@ impl Core {
             let why = states.into_iter().collect::<Vec<_>>().join(", ");
             return Err(NoRoute::NotReady { model: name, why });
         };
-        let known = ask.prefix.and_then(|p| self.affinity.get(p)).filter(|known| {
+        // The longest that is known saves most.
+        let known = ask.prefixes.iter().rev().filter_map(|p| self.affinity.get(*p)).find(|known| {
             let worker = self.workers.get(*known);
             let able = worker.is_some_and(serves) && !ask.tried.iter().any(|t| t == known);
             able && worker.is_some_and(|w| w.tokens <= idlest.tokens + SLACK)
         });
         let id = known.unwrap_or(id).to_string();
-        if let Some(prefix) = ask.prefix {
-            self.affinity.set(prefix, &id);
-        }
+        ask.prefixes.iter().for_each(|prefix| self.affinity.set(*prefix, &id));
         self.turn += 1;
         let Some(worker) = self.workers.get_mut(&id) else { unreachable!("it was found above") };
         worker.active += 1;

@@ -29,7 +29,7 @@ fn plan(gib: u64) -> Event {
 }
 
 fn process(pid: u32) -> Process {
-    Process { pid, born: 1 }
+    Process { pid, born: Some(Birth { boot: (1, 2), ticks: 3 }) }
 }
 
 fn exit(code: i32) -> Event {
@@ -225,7 +225,7 @@ fn three_misses_in_a_row_mean_failed() {
     let mut h = House::new();
     let process = h.ready("m-1", Origin::Declared, 0);
     let probe = |h: &mut House, now| matches!(&h.tick(now)[..], [Action::Probe { .. }]);
-    let miss = || Event::Probed(Err("no answer".into()));
+    let miss = || Event::Probed(Answer::Missed("no answer".into()));
     assert!(!probe(&mut h, 9));
     assert!(probe(&mut h, 10));
     assert!(!probe(&mut h, 20), "not while one is under way");
@@ -233,7 +233,7 @@ fn three_misses_in_a_row_mean_failed() {
     assert!(probe(&mut h, 21));
     h.tell("m-1", miss(), 22);
     assert!(probe(&mut h, 31));
-    h.tell("m-1", Event::Probed(Ok(())), 31);
+    h.tell("m-1", Event::Probed(Answer::Well), 31);
     for now in [41, 51] {
         assert!(probe(&mut h, now));
         assert!(h.tell("m-1", miss(), now).is_empty());
@@ -270,7 +270,7 @@ fn a_stop_does_not_wait_for_ever_and_an_idle_worker_goes_at_once() {
     let process = h.ready("m-1", Origin::Asked, 0);
     h.core.begin(&ask("m", 10)).unwrap();
     h.core.stop("m-1", at(1)).unwrap();
-    assert!(h.tick(30).is_empty());
+    assert!(matches!(&h.tick(30)[..], [Action::Probe { .. }]), "it is watched to the end");
     assert_eq!(h.tick(31), [Action::Terminate(process)]);
     let idle = h.ready("n-1", Origin::Asked, 40);
     assert_eq!(less(h.core.stop("n-1", at(40)).unwrap()), [Action::Terminate(idle)]);
@@ -301,8 +301,51 @@ fn drained_workers_stay_and_take_nothing() {
     h.core.drain("m-1").unwrap();
     assert_eq!(h.state("m-1"), Some(State::Draining));
     assert!(h.core.begin(&ask("m", 1)).is_err());
-    assert!(h.tick(1000).is_empty());
+    assert!(matches!(&h.tick(1000)[..], [Action::Probe { .. }]), "it is still watched");
     assert_eq!(less(h.core.stop("m-1", at(1001)).unwrap()), [Action::Terminate(process)]);
+}
+
+#[test]
+fn a_drained_worker_that_hangs_or_crashes_is_found_out() {
+    let mut h = House::new();
+    let process = h.ready("m-1", Origin::Declared, 0);
+    h.core.begin(&ask("m", 10)).unwrap();
+    h.core.drain("m-1").unwrap();
+    for now in [10, 20, 30] {
+        assert!(matches!(&h.tick(now)[..], [Action::Probe { .. }]));
+        let actions = h.tell("m-1", Event::Probed(Answer::Missed("no answer".into())), now);
+        assert_eq!(actions, if now == 30 { vec![Action::Kill(process)] } else { vec![] });
+    }
+    h.tell("m-1", Event::Exited { code: None, how: "signal 9".into() }, 31);
+    assert_eq!((h.state("m-1"), h.core.counts().stopped["killed"]), (None, 1));
+    h.ready("n-1", Origin::Declared, 40);
+    h.core.drain("n-1").unwrap();
+    h.tell("n-1", exit(139), 41);
+    assert_eq!((h.state("n-1"), h.core.counts().stopped["failed"]), (None, 1), "nobody asked it to end");
+    assert!(!h.core.counts().stopped.contains_key("requested"));
+}
+
+#[test]
+fn many_doubts_at_once_are_one_miss_and_our_own_want_is_none() {
+    let mut h = House::new();
+    let process = h.ready("m-1", Origin::Declared, 0);
+    let miss = || Event::Probed(Answer::Missed("refused".into()));
+    // A hundred requests fail within a second, and each has it looked at.
+    for n in 0..100 {
+        let now = Duration::from_millis(5_000 + 10 * n);
+        assert!(matches!(&h.core.doubt("m-1", now)[..], [Action::Probe { .. }]));
+        assert_eq!(less(h.core.handle("m-1", h.attempt("m-1"), miss(), now)), []);
+    }
+    // For as long as we cannot even ask, nothing is known.
+    for now in 20..120 {
+        h.core.doubt("m-1", at(now));
+        assert_eq!(h.tell("m-1", Event::Probed(Answer::Unasked), now), []);
+    }
+    assert_eq!(h.state("m-1"), Some(State::Ready));
+    // In earnest: three, each as long after the other as an answer may take.
+    assert_eq!(h.tell("m-1", miss(), 200), []);
+    assert_eq!(h.tell("m-1", miss(), 204), [], "too soon to count");
+    assert_eq!(h.tell("m-1", miss(), 205), [Action::Kill(process)]);
 }
 
 #[test]
@@ -378,26 +421,45 @@ fn a_known_beginning_goes_where_it_was_until_too_much_waits_there() {
     let mut h = House::new();
     h.ready("m-1", Origin::Declared, 0);
     h.ready("m-2", Origin::Declared, 0);
-    let like = |prefix, tokens| Ask { model: Some("m"), prefix: Some(prefix), tokens, ..Ask::default() };
-    let home = h.core.begin(&like(7, 100)).unwrap().id;
+    let like = |tokens| Ask { model: Some("m"), prefixes: &[7], tokens, ..Ask::default() };
+    let home = h.core.begin(&like(100)).unwrap().id;
     for _ in 0..10 {
-        assert_eq!(h.core.begin(&like(7, 100)).unwrap().id, home);
+        assert_eq!(h.core.begin(&like(100)).unwrap().id, home);
     }
-    h.core.begin(&like(7, 5000)).unwrap();
-    assert_ne!(h.core.begin(&like(7, 100)).unwrap().id, home, "too much waits there");
+    h.core.begin(&like(5000)).unwrap();
+    assert_ne!(h.core.begin(&like(100)).unwrap().id, home, "too much waits there");
     // Back from it, a request goes elsewhere.
     let tried = [home.clone()];
-    let ask = Ask { tried: &tried, ..like(7, 1) };
+    let ask = Ask { tried: &tried, ..like(1) };
     assert_ne!(h.core.begin(&ask).unwrap().id, home);
+}
+
+#[test]
+fn the_longest_known_beginning_decides() {
+    let mut h = House::new();
+    h.ready("m-1", Origin::Declared, 0);
+    h.ready("m-2", Origin::Declared, 0);
+    let mut go = |prefixes: &[u64], tokens| {
+        h.core.begin(&Ask { model: Some("m"), prefixes, tokens, ..Ask::default() }).unwrap().id
+    };
+    let first = go(&[1], 100);
+    let second = go(&[2, 3], 10);
+    assert_ne!(first, second);
+    // A turn later, though there is more to do at the first; and the turn after that, which knows it all.
+    assert_eq!(go(&[1, 11], 10), first);
+    assert_eq!(go(&[1, 11, 12], 10), first);
+    // Of two beginnings that are known the longer one saves more.
+    assert_eq!(go(&[1, 3], 10), second);
+    assert_eq!(go(&[4], 10), second, "nothing is known of it: the idlest");
 }
 
 #[test]
 fn beginnings_are_bounded_and_forgotten_with_their_worker() {
     let mut affinity = Affinity::default();
-    (0..10_000).for_each(|prefix| affinity.set(prefix, if prefix % 2 == 0 { "a" } else { "b" }));
-    assert_eq!(affinity.len(), (4_096, 4_096));
+    (0..50_000).for_each(|prefix| affinity.set(prefix, if prefix % 2 == 0 { "a" } else { "b" }));
+    assert_eq!(affinity.len(), (32_768, 32_768));
     affinity.forget("a");
-    assert_eq!(affinity.len(), (2_048, 2_048));
+    assert_eq!(affinity.len(), (16_384, 16_384));
 }
 
 #[test]
@@ -445,7 +507,7 @@ fn any_order_of_events_leaves_a_sound_house() {
                 }
                 3 => drop(h.core.called(&id, at(now))),
                 4 => drop(h.tell(&id, exit(random(2) as i32), now)),
-                5 => drop(h.tell(&id, Event::Probed(Err("x".into())), now)),
+                5 => drop(h.tell(&id, Event::Probed(Answer::Missed("x".into())), now)),
                 6 => drop(h.core.begin(&ask("m", random(500)))),
                 7 => drop(h.core.end(&id, random(500), at(now))),
                 8 => drop(h.core.drain(&id)),

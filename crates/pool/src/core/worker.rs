@@ -36,8 +36,17 @@ pub enum Origin {
 pub struct Process {
     /// Its number.
     pub pid: u32,
-    /// When it began, in whatever the system counts.
-    pub born: u64,
+    /// When it began. Where that is not known, it is not known again either.
+    pub born: Option<Birth>,
+}
+
+/// When a process began, exactly: two of the same number never have the same.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Birth {
+    /// Which start of the machine `ticks` is counted from; zeros where the system tells the time itself.
+    pub boot: (u64, u64),
+    /// In whatever the system counts.
+    pub ticks: u64,
 }
 
 /// What a model takes, as `sconce plan --json` tells it.
@@ -100,7 +109,7 @@ pub(super) enum Phase {
     /// It was told to run, and must call back in time.
     Starting { until: Time },
     /// It serves.
-    Ready { since: Time, probe: Time, misses: u32, asked: bool },
+    Ready { since: Time },
     /// It takes no more requests. With a time, it is to end when it has none left, and then at the latest.
     Draining { end: Option<Time> },
     /// It was asked to end, and is killed at `kill`.
@@ -109,6 +118,19 @@ pub(super) enum Phase {
     Killing { then: Box<Failure> },
     /// It does not run.
     Failed { again: Time, is_open: bool },
+}
+
+/// What is known of a worker from its probes, while it listens.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Watched {
+    /// When it is asked next.
+    pub(super) next: Time,
+    /// Whether an answer is waited for.
+    pub(super) asked: bool,
+    /// Answers that did not come, in a row.
+    pub(super) misses: u32,
+    /// When the last of them did not.
+    pub(super) missed: Option<Time>,
 }
 
 /// A worker.
@@ -121,6 +143,8 @@ pub(super) struct Worker {
     /// How often in a row its port was taken.
     pub(super) ports: u32,
     pub(super) backoff: Backoff,
+    /// What its probes told.
+    pub(super) watched: Watched,
     /// Requests under way.
     pub(super) active: u64,
     /// Tokens of theirs.
@@ -139,6 +163,7 @@ impl Worker {
             attempt: 1,
             ports: 0,
             backoff: Backoff::default(),
+            watched: Watched::default(),
             active: 0,
             tokens: 0,
             last: 0,

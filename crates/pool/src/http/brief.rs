@@ -5,8 +5,11 @@ use serde::Deserialize;
 use serde_json::Value;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-/// What of a prompt's beginning is looked at, in bytes: enough to tell system prompts apart, and no work for long ones.
+/// What of a prompt's or a message's beginning is looked at, in bytes: enough to tell them apart, and no work for long ones. What is
+/// shared by many conversations and shorter than this is not worth going to the same worker for.
 const BEGINNING: usize = 1_024;
+/// Messages of a conversation that are looked at.
+const MESSAGES: usize = 32;
 /// Tokens of an answer where nobody says.
 const ANSWER: u64 = 256;
 /// Bytes of a token, about.
@@ -18,7 +21,8 @@ pub(crate) struct Brief {
     pub(crate) model: Option<String>,
     /// What the model must do, where none is named.
     pub(crate) tasks: &'static [&'static str],
-    pub(crate) prefix: Option<u64>,
+    /// Digests of the beginnings of the prompt, each longer than the one before.
+    pub(crate) prefixes: Vec<u64>,
     pub(crate) tokens: u64,
     /// Of `/execute`.
     pub(crate) job: Option<String>,
@@ -69,33 +73,41 @@ impl Brief {
         Brief {
             model: seen.model.as_str().map(String::from),
             tasks,
-            prefix: speaks.then(|| beginning(&seen)).flatten(),
+            prefixes: if speaks { beginnings(&seen) } else { Vec::new() },
             tokens: if speaks { size + most } else { size },
             job: (path == "/execute").then(|| seen.job_id.as_str().map(String::from)).flatten(),
         }
     }
 }
 
-/// A digest of the model and the first part of the prompt.
-fn beginning(seen: &Seen) -> Option<u64> {
-    let mut left = BEGINNING;
+/// Digests of the model and the first part of the prompt; of a conversation one for each message, so that its next turn, which begins
+/// with all that was said before, is known again.
+fn beginnings(seen: &Seen) -> Vec<u64> {
     let mut digest = DefaultHasher::new();
     seen.model.as_str().hash(&mut digest);
-    let texts: Vec<&str> = match (&seen.prompt, &seen.messages) {
-        (Value::String(text), _) => vec![text],
-        (Value::Array(all), _) => all.first().and_then(Value::as_str).into_iter().collect(),
-        (_, Value::Array(messages)) => messages.iter().filter_map(|m| m.get("content")).filter_map(text).collect(),
-        _ => return None,
+    let first = |text: &str| text.len().min(BEGINNING);
+    let prompt = match &seen.prompt {
+        Value::Array(all) => all.first().and_then(Value::as_str),
+        prompt => prompt.as_str(),
     };
-    for text in &texts {
-        let part = &text.as_bytes()[..text.len().min(left)];
-        part.hash(&mut digest);
-        left -= part.len();
-        if left == 0 {
-            break;
+    if let Some(prompt) = prompt {
+        prompt.as_bytes()[..first(prompt)].hash(&mut digest);
+        return vec![digest.finish()];
+    }
+    let Value::Array(messages) = &seen.messages else { return Vec::new() };
+    let (mut all, mut is_common, mut length) = (Vec::new(), true, 0);
+    for message in messages.iter().take(MESSAGES) {
+        let role = message.get("role").and_then(Value::as_str);
+        let Some(said) = message.get("content").and_then(text) else { continue };
+        (role, said.len(), &said.as_bytes()[..first(said)]).hash(&mut digest);
+        length += said.len();
+        is_common &= matches!(role, Some("system" | "developer"));
+        // How an assistant is to behave is the same for everybody. Short as it is, all would go to one worker.
+        if !is_common || length >= BEGINNING {
+            all.push(digest.finish());
         }
     }
-    (!texts.is_empty()).then(|| digest.finish())
+    all
 }
 
 /// The text of a message, or the first of its parts.
@@ -133,10 +145,10 @@ mod tests {
     #[test]
     fn a_request_says_its_model_and_its_size() {
         let b = brief("/v1/embeddings", json!({"model": "e", "input": "x".repeat(400)}));
-        assert_eq!((b.model.as_deref(), b.prefix, b.job), (Some("e"), None, None));
+        assert_eq!((b.model.as_deref(), b.prefixes, b.job), (Some("e"), vec![], None));
         assert!((100..=120).contains(&b.tokens), "{}", b.tokens);
         let b = brief("/execute", json!({"job_id": "j", "prompt": "p", "max_tokens": 1000}));
-        assert!(b.job.as_deref() == Some("j") && b.tokens > 1000 && b.prefix.is_some());
+        assert!(b.job.as_deref() == Some("j") && b.tokens > 1000 && b.prefixes.len() == 1);
         let b = brief("/v1/completions", json!({"prompt": "p", "max_tokens": u64::MAX, "n": u64::MAX}));
         assert!(b.tokens < 1 << 28, "{}", b.tokens);
         assert_eq!(brief("/embed", json!({"inputs": "x"})).tasks, ["embed", "m3", "clip"]);
@@ -147,16 +159,40 @@ mod tests {
     }
 
     #[test]
+    fn a_conversation_begins_with_what_was_said_before() {
+        let turns = ["hi", "hello", "how are you", "well"];
+        let first = chat(&turns[..1]).prefixes;
+        let later = chat(&turns).prefixes;
+        assert_eq!((first.len(), later.len()), (1, 4));
+        assert_eq!(first[0], later[0]);
+        assert_eq!(chat(&turns[..3]).prefixes, later[..3]);
+        assert_ne!(chat(&["hi", "hello", "who are you"]).prefixes[2], later[2]);
+        assert_ne!(chat(&["hihello"]).prefixes[0], later[1], "who said what counts");
+        assert_eq!(chat(&["x"; 100]).prefixes.len(), MESSAGES);
+        // Long ones are told apart by their length too.
+        let long = "x".repeat(BEGINNING);
+        assert_ne!(chat(&[&long]).prefixes, chat(&[&(long.clone() + "y")]).prefixes);
+    }
+
+    #[test]
     fn alike_beginnings_are_alike() {
+        let asked = |system: &str, user: &str| {
+            let messages = json!([{"role": "system", "content": system}, {"role": "user", "content": user}]);
+            brief("/v1/chat/completions", json!({"messages": messages})).prefixes
+        };
         let system = "You are a lamp. ".repeat(100);
-        assert_eq!(chat(&[&system, "one"]).prefix, chat(&[&system, "two"]).prefix);
-        assert_ne!(chat(&["short", "one"]).prefix, chat(&["short", "two"]).prefix);
-        assert_eq!(chat(&["short"]).prefix, chat(&["short"]).prefix);
+        let (one, two) = (asked(&system, "one"), asked(&system, "two"));
+        assert!(one.len() == 2 && one[0] == two[0] && one[1] != two[1]);
+        let (one, two) = (asked("You are a lamp.", "one"), asked("You are a lamp.", "two"));
+        assert!(one.len() == 1 && one != two, "what everybody says is too short to be worth it");
+        let prompt = |text: &str| brief("/v1/completions", json!({"prompt": text})).prefixes;
+        assert_eq!(prompt(&(system.clone() + "one")), prompt(&(system.clone() + "two")));
+        assert_ne!(prompt("one"), prompt("two"));
         let parts = json!({"messages": [{"content": [{"type": "image_url"}, {"type": "text", "text": "Hi"}]}]});
-        assert!(brief("/v1/chat/completions", parts).prefix.is_some());
-        assert_eq!(brief("/v1/chat/completions", json!({"messages": "no"})).prefix, None);
+        assert_eq!(brief("/v1/chat/completions", parts).prefixes.len(), 1);
+        assert!(brief("/v1/chat/completions", json!({"messages": "no"})).prefixes.is_empty());
         // Cut in the middle of a character.
-        assert!(chat(&[&"é".repeat(700)]).prefix.is_some());
+        assert_eq!(chat(&[&"é".repeat(700)]).prefixes.len(), 1);
     }
 
     #[test]

@@ -7,7 +7,6 @@ use crate::client;
 use crate::core::{Origin, Outcome, Spec};
 use crate::manager::Manager;
 use axum::Json;
-use axum::body::Body;
 use axum::extract::{Path, Request, State};
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
@@ -23,10 +22,16 @@ use std::time::Duration;
 /// For a worker's page.
 const PAGE: Duration = Duration::from_secs(2);
 
-async fn body<T: DeserializeOwned>(pool: &Manager, body: Body) -> Result<T, Box<Response>> {
+async fn body<T: DeserializeOwned>(pool: &Manager, request: Request) -> Result<T, Box<Response>> {
     let failed =
         |status, what: String| Box::new(answer_with(&Failure::new(Code::InvalidRequest, what), Dialect::Pool, status));
-    let bytes = read(pool, body).await.map_err(|(status, what)| failed(status, what))?;
+    // A page may send any other kind to anybody without asking.
+    let kind = request.headers().get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or_default();
+    if !kind.split(';').next().is_some_and(|kind| kind.trim().eq_ignore_ascii_case("application/json")) {
+        let what = "the body must be JSON, and say so: `Content-Type: application/json`".to_string();
+        return Err(failed(StatusCode::UNSUPPORTED_MEDIA_TYPE, what));
+    }
+    let bytes = read(pool, request.into_body()).await.map_err(|(status, what)| failed(status, what))?;
     serde_json::from_slice(&bytes)
         .map_err(|e| failed(StatusCode::BAD_REQUEST, format!("the body is not what this path takes: {e}")))
 }
@@ -38,7 +43,7 @@ pub(crate) async fn state(State(pool): State<Arc<Manager>>) -> Json<api::Everyth
 
 /// Starts a worker, and waits until it is ready or will not be.
 pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) -> Response {
-    let start: api::Start = match body(&pool, request.into_body()).await {
+    let start: api::Start = match body(&pool, request).await {
         Ok(start) => start,
         Err(response) => return *response,
     };
@@ -67,7 +72,7 @@ pub(crate) async fn start(State(pool): State<Arc<Manager>>, request: Request) ->
 
 /// Stops a worker. It is told at once how it stands; `/v2/state` tells when it is gone.
 pub(crate) async fn stop(State(pool): State<Arc<Manager>>, request: Request) -> Response {
-    let api::Stop { worker_id } = match body(&pool, request.into_body()).await {
+    let api::Stop { worker_id } = match body(&pool, request).await {
         Ok(stop) => stop,
         Err(response) => return *response,
     };
@@ -98,7 +103,7 @@ fn standing(pool: &Manager, worker_id: String, done: Result<(), Box<Failure>>) -
 
 /// A worker says that it is ready, or that it is still there.
 pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) -> Response {
-    let (id, port) = match body(&pool, request.into_body()).await {
+    let (id, port) = match body(&pool, request).await {
         Ok(Callback::Called(called)) => {
             let port = called.uri.rsplit(':').next().and_then(|p| p.trim_end_matches('/').parse().ok());
             (called.worker_id, port.unwrap_or(0))
@@ -115,8 +120,9 @@ pub(crate) async fn ready(State(pool): State<Arc<Manager>>, request: Request) ->
         }
     }
     if pool.core().worker(&id, pool.now()).is_some() && !pool.core().listens(&id, port) {
-        let what = format!("the worker {id} was not given port {port}");
-        return answer(&Failure::new(Code::InvalidRequest, what), Dialect::Pool);
+        // An earlier process of that name, that an earlier manager did not live to write down. Told that nobody knows it, it ends.
+        let what = format!("the worker {id} was not given port {port}: whoever listens there is not it");
+        return answer(&Failure::new(Code::WorkerNotFound, what), Dialect::Pool);
     }
     let called = pool.decide(|core, now| match core.called(&id, now) {
         Ok(actions) => (Ok(!actions.is_empty()), actions),
@@ -158,7 +164,7 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
 async fn pages(pool: &Manager, path: &str, workers: Vec<(String, String, u16)>) -> Vec<(String, axum::body::Bytes)> {
     let pages = workers.into_iter().map(|(id, _, port)| async move {
         let page = client::get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE).await;
-        page.inspect_err(|why| tracing::debug!(worker = id, path, "{why}")).ok().map(|text| (id, text))
+        page.inspect_err(|lost| tracing::debug!(worker = id, path, "{}", lost.why)).ok().map(|text| (id, text))
     });
     join_all(pages).await.into_iter().flatten().collect()
 }
@@ -188,4 +194,18 @@ pub(crate) async fn models(State(pool): State<Arc<Manager>>) -> Json<Value> {
         }
     }
     Json(json!({"object": "list", "data": data}))
+}
+
+/// What can be asked of a model, as any of the workers tells it: they all take the same.
+pub(crate) async fn docs(State(pool): State<Arc<Manager>>, request: Request) -> Response {
+    let path = request.uri().path();
+    let kind = if path.ends_with(".json") { "application/json" } else { "text/html; charset=utf-8" };
+    let serving = pool.core().serving();
+    for worker in serving {
+        if let Some((_, page)) = pages(&pool, path, vec![worker]).await.pop() {
+            return ([(header::CONTENT_TYPE, kind)], page).into_response();
+        }
+    }
+    let what = "no worker is there to tell; come again in a moment";
+    answer(&Failure::new(Code::WorkerUnavailable, what), Dialect::of(path))
 }

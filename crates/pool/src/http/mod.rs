@@ -3,11 +3,13 @@
 mod brief;
 mod manage;
 mod metrics;
+mod peer;
 mod proxy;
 mod relay;
 mod words;
 
 pub(crate) use metrics::RouteCounts;
+pub(crate) use peer::Peer;
 
 use crate::manager::Manager;
 use axum::Router;
@@ -33,6 +35,8 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
         .route("/health", get(manage::health))
         .route("/ping", get(manage::health))
         .route("/metrics", get(manage::metrics))
+        .route("/docs", get(manage::docs))
+        .route("/api-doc/openapi.json", get(manage::docs))
         .route("/cancel", post(proxy::cancel))
         .route("/execute", post(proxy::pass))
         .route("/v2/rerank", post(proxy::pass))
@@ -43,6 +47,9 @@ pub(crate) fn router(pool: &Arc<Manager>) -> Router {
 }
 
 /// Asks for a key: workers for theirs, everybody else for the manager's, if it has one. Whoever asks whether we are well needs none.
+///
+/// Whoever may start a worker may read any directory as a model and fill the memory. So where there is no key, workers are started,
+/// stopped and looked at from this machine alone, and not by what a proxy or a web page sends from it.
 async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let shown = request.headers().get(header::AUTHORIZATION).and_then(|v| v.to_str().ok());
@@ -55,6 +62,14 @@ async fn key(State(pool): State<Arc<Manager>>, request: Request, next: Next) -> 
         Some(key) => is(key),
         None => true,
     };
+    let manages = path.starts_with("/v2/") && path != READY_PATH && path != "/v2/rerank";
+    if open && manages && pool.config.api_key.is_none() {
+        let peer = request.extensions().get::<Peer>();
+        if !peer.is_some_and(|peer| peer.is_this_machine(request.uri(), request.headers())) {
+            let what = "without an API key (--api-key) workers are managed from this machine alone";
+            return answer_with(&Failure::new(Code::Unauthorized, what), Dialect::of(path), StatusCode::FORBIDDEN);
+        }
+    }
     if open {
         return next.run(request).await;
     }

@@ -1,6 +1,7 @@
 //! An answer on its way from a worker to a client: as it comes, nothing kept back but the part of a stream's event that is not whole
 //! yet. If the worker breaks off, the client of a stream hears so in an event; the client of anything else sees it cut.
 
+use super::Peer;
 use super::words::Dialect;
 use crate::manager::Manager;
 use axum::BoxError;
@@ -15,8 +16,6 @@ use tokio::task::AbortHandle;
 
 /// The longest part of an event that is kept back.
 const LONGEST: usize = 256 << 10;
-/// How long a client may leave unread what there is.
-const PATIENCE: Duration = Duration::from_secs(120);
 
 /// A request that a worker has; dropped, it has it no more.
 pub(crate) struct Held {
@@ -25,6 +24,8 @@ pub(crate) struct Held {
     pub(crate) tokens: u64,
     /// The job of an `/execute`.
     pub(crate) job: Option<String>,
+    /// Whose connection waits for this answer alone.
+    pub(crate) peer: Option<Peer>,
 }
 
 impl Drop for Held {
@@ -61,9 +62,10 @@ struct Events {
 impl Relay {
     pub(crate) fn new(inner: Incoming, held: Held, events: Option<Dialect>) -> Relay {
         let events = events.map(|dialect| Events { dialect, part: Vec::new() });
+        let patience = held.pool.config.patience;
         let inside = Inside { inner: Some(inner), held: Some(held), events, idle: None, given_up: false };
         let inside = Arc::new(Mutex::new(inside));
-        let watch = tokio::spawn(watch(inside.clone())).abort_handle();
+        let watch = tokio::spawn(watch(inside.clone(), patience)).abort_handle();
         Relay { inside, watch }
     }
 
@@ -81,14 +83,16 @@ impl Drop for Relay {
 }
 
 /// Gives up on a client that does not read: its connection is stuck, so that nobody else would let go of the worker.
-async fn watch(inside: Arc<Mutex<Inside>>) {
+async fn watch(inside: Arc<Mutex<Inside>>, patience: Duration) {
     loop {
-        tokio::time::sleep(PATIENCE / 2).await;
+        tokio::time::sleep(patience / 2).await;
         let mut inside = inside.lock().unwrap_or_else(PoisonError::into_inner);
-        if inside.is_stuck(Instant::now()) {
-            tracing::warn!("a client has not read for {} s; its request is given up", PATIENCE.as_secs());
+        if inside.is_stuck(Instant::now(), patience) {
+            tracing::warn!("a client has not read for {patience:?}; its request is given up");
             inside.given_up = true;
-            inside.close();
+            if let Some(peer) = inside.close().and_then(|mut held| held.peer.take()) {
+                peer.hang_up();
+            }
         }
         if inside.inner.is_none() {
             return;
@@ -110,8 +114,8 @@ impl Events {
 }
 
 impl Inside {
-    fn is_stuck(&self, now: Instant) -> bool {
-        self.idle.is_some_and(|since| now.saturating_duration_since(since) >= PATIENCE)
+    fn is_stuck(&self, now: Instant, patience: Duration) -> bool {
+        self.idle.is_some_and(|since| now.saturating_duration_since(since) >= patience)
     }
 
     /// It is over. Dropping the body hangs up on the worker, if it is not done.
@@ -212,11 +216,11 @@ mod tests {
 
     #[test]
     fn who_does_not_come_for_more_is_given_up() {
-        let now = Instant::now();
+        let (now, patience) = (Instant::now(), Duration::from_secs(60));
         let inside = |idle| Inside { inner: None, held: None, events: None, idle, given_up: false };
-        assert!(!inside(None).is_stuck(now + PATIENCE * 2), "the worker is waited for, not the client");
-        assert!(!inside(Some(now)).is_stuck(now + PATIENCE / 2));
-        assert!(inside(Some(now)).is_stuck(now + PATIENCE));
+        assert!(!inside(None).is_stuck(now + patience * 2, patience), "the worker is waited for, not the client");
+        assert!(!inside(Some(now)).is_stuck(now + patience / 2, patience));
+        assert!(inside(Some(now)).is_stuck(now + patience, patience));
     }
 
     #[test]

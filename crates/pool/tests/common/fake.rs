@@ -1,11 +1,15 @@
 //! The command, made of nothing. What it does depends on the name of the model:
 //! `slow` says a word every 30 ms, `crash` ends before it is ready, `mute` never says that it is, `port` finds its port taken twice,
-//! `huge` does not fit, `missing` is not there.
+//! `late` waits for a file `go`, `huge` does not fit, `eater` finds all memory taken when it was planned, `missing` is not there, `odd` is
+//! there and cannot be planned.
+//!
+//! And on what is said to it: at `poison` it dies, at `large` it answers with 64 MiB; with a file `busy-ID` it answers with the status
+//! in there.
 
 use axum::body::{Body, Bytes};
-use axum::extract::State;
-use axum::http::header;
-use axum::response::{IntoResponse, Response};
+use axum::extract::{DefaultBodyLimit, State};
+use axum::http::{StatusCode, header};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use futures_util::StreamExt;
@@ -31,22 +35,31 @@ pub(crate) fn main() {
     let Ok(text) = std::env::var("FAKE_ARGS") else { return };
     let args: Vec<&str> = text.lines().collect();
     let flag = |name: &str| args.iter().find_map(|a| a.strip_prefix(&format!("--{name}="))).map(String::from);
+    let free = file("free");
     match args[0] {
         "devices" => {
             let gib = 1u64 << 30;
-            let cpu = json!({"device": "cpu", "description": "a fake", "free_bytes": 8 * gib, "total_bytes": 8 * gib, "best": true});
+            let left: u64 = std::fs::read_to_string(&free).ok().and_then(|n| n.parse().ok()).unwrap_or(8 * gib);
+            let cpu = json!({"device": "cpu", "description": "a fake", "free_bytes": left, "total_bytes": 8 * gib, "best": true});
             say(&json!({"devices": [cpu], "auto": "cpu"}));
         }
         "plan" => {
             let model = args[args.len() - 1];
-            if model == "missing" {
-                eprintln!("error: there is no model missing");
+            if model == "missing" || model == "odd" {
+                eprintln!("error: there is no plan for {model}");
                 std::process::exit(1);
+            }
+            if model == "eater" {
+                std::fs::write(free, "1000").unwrap();
             }
             let bytes = if model == "huge" { 100u64 << 30 } else { 1 << 20 };
             say(&json!({"task": "generate", "weights_bytes": bytes, "cache_bytes": 0, "workspace_bytes": 0,
                 "runs": true, "verdict": "it will run"}));
         }
+        "pull" => match args[args.len() - 1] {
+            "missing" => std::process::exit(1),
+            _ => say(&json!({"directory": "/somewhere"})),
+        },
         "worker" => {
             let (id, model) = (flag("worker-id").unwrap(), flag("model").unwrap());
             match model.as_str() {
@@ -55,7 +68,7 @@ pub(crate) fn main() {
                     std::process::exit(3);
                 }
                 "port" => {
-                    let mark = PathBuf::from(std::env::var("FAKE_DIR").unwrap()).join("tries");
+                    let mark = file("tries");
                     let tries = std::fs::read_to_string(&mark).unwrap_or_default();
                     std::fs::write(&mark, format!("{tries}x")).unwrap();
                     if tries.len() < 2 {
@@ -66,10 +79,16 @@ pub(crate) fn main() {
             }
             let port: u16 = flag("port").unwrap().parse().unwrap();
             let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-            runtime.block_on(serve(id, model, port, flag("callback-url").unwrap()));
+            let limit: usize = flag("payload-limit").map_or(2_000_000, |n| n.parse().unwrap());
+            runtime.block_on(serve((id, model, port), flag("callback-url").unwrap(), limit));
         }
         other => panic!("unknown command {other}"),
     }
+}
+
+/// A file by which a test and its fakes talk.
+fn file(name: &str) -> PathBuf {
+    PathBuf::from(std::env::var("FAKE_DIR").unwrap()).join(name)
 }
 
 /// Where the wrapper put what the manager reads: the harness has the usual place for itself.
@@ -80,7 +99,7 @@ fn say(value: &Value) {
     std::process::exit(0);
 }
 
-async fn serve(id: String, model: String, port: u16, callback: String) {
+async fn serve((id, model, port): (String, String, u16), callback: String, limit: usize) {
     let key = std::env::var("SCONCE_API_KEY").unwrap();
     let mute = model == "mute";
     let fake = Arc::new(Fake {
@@ -96,7 +115,9 @@ async fn serve(id: String, model: String, port: u16, callback: String) {
         .route("/cancel", post(cancel))
         .route("/metrics", get(metrics))
         .route("/v1/models", get(models))
+        .route("/docs", get(async || Html("<p>how to ask</p>")))
         .route("/v1/chat/completions", post(chat))
+        .layer(DefaultBodyLimit::max(limit))
         .with_state(fake);
     let listener = match tokio::net::TcpListener::bind(("127.0.0.1", port)).await {
         Ok(listener) => listener,
@@ -106,12 +127,16 @@ async fn serve(id: String, model: String, port: u16, callback: String) {
         if mute {
             return;
         }
+        while model == "late" && !file("go").exists() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
         let body = json!({"worker_id": id, "vram_bytes": 1, "uri": format!("http://127.0.0.1:{port}"), "model_ref": model,
             "capabilities": ["cpu"]});
         let client = hyper_util::client::legacy::Client::builder(hyper_util::rt::TokioExecutor::new()).build_http();
         loop {
             let request = axum::http::Request::post(&callback)
                 .header(header::AUTHORIZATION, format!("Bearer {key}"))
+                .header(header::CONTENT_TYPE, "application/json")
                 .body(Full::new(Bytes::from(body.to_string())))
                 .unwrap();
             if client.request(request).await.is_ok_and(|r| r.status().is_success()) {
@@ -124,9 +149,12 @@ async fn serve(id: String, model: String, port: u16, callback: String) {
 }
 
 async fn health(State(fake): State<Arc<Fake>>) -> Json<Value> {
-    Json(json!({"status": "healthy", "worker_id": fake.id, "model": fake.model, "resident": true, "quant_kind": "f32",
+    let resident = fake.model != "late" || file("go").exists();
+    Json(
+        json!({"status": "healthy", "worker_id": fake.id, "model": fake.model, "resident": resident, "quant_kind": "f32",
         "vram_bytes_used": 1, "tokenizer_kind": "none", "vocab_size": 1, "context_length": 1, "uptime_seconds": 1,
-        "device": "cpu", "backend": "cpu"}))
+        "device": "cpu", "backend": "cpu"}),
+    )
 }
 
 async fn models(State(fake): State<Arc<Fake>>) -> Json<Value> {
@@ -142,14 +170,22 @@ async fn metrics(State(fake): State<Arc<Fake>>) -> String {
 
 async fn chat(State(fake): State<Arc<Fake>>, headers: axum::http::HeaderMap, Json(body): Json<Value>) -> Response {
     if headers.get(header::AUTHORIZATION).is_none_or(|v| v != &format!("Bearer {}", fake.key)) {
-        return axum::http::StatusCode::UNAUTHORIZED.into_response();
+        return StatusCode::UNAUTHORIZED.into_response();
+    }
+    if let Ok(status) = std::fs::read_to_string(file(&format!("busy-{}", fake.id))) {
+        return (StatusCode::from_bytes(status.as_bytes()).unwrap(), "busy").into_response();
+    }
+    match body["messages"][0]["content"].as_str() {
+        Some("poison") => std::process::exit(139),
+        Some("large") => return vec![b'x'; 64 << 20].into_response(),
+        _ => {}
     }
     Json(json!({"worker": fake.id, "model": body["model"]})).into_response()
 }
 
-async fn cancel(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> axum::http::StatusCode {
+async fn cancel(State(fake): State<Arc<Fake>>, Json(body): Json<Value>) -> StatusCode {
     fake.cancelled.lock().unwrap().insert(body["job_id"].as_str().unwrap().into());
-    axum::http::StatusCode::ACCEPTED
+    StatusCode::ACCEPTED
 }
 
 /// Counts a stream that nobody waits for.

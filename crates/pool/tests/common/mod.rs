@@ -1,4 +1,5 @@
 //! A manager with workers that are made of nothing: the test program itself, called as the manager calls the real command.
+#![allow(dead_code, reason = "each test program uses its own part")]
 
 pub(crate) mod fake;
 
@@ -22,7 +23,8 @@ fn ms(n: u64) -> Duration {
 /// Fast enough for a test, slow enough for a busy machine.
 pub(crate) fn timings() -> Timings {
     let patience = Patience { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Patience::default() };
-    Timings { start: ms(20_000), probe: ms(300), misses: 3, drain: ms(3000), term: ms(3000), patience }
+    let (start, drain, term) = (ms(20_000), ms(3000), ms(3000));
+    Timings { start, probe: ms(300), answer: ms(300), misses: 3, drain, term, patience }
 }
 
 /// A directory with the command in it.
@@ -56,7 +58,7 @@ impl House {
         std::fs::write(&path, toml).unwrap();
         let file = PoolFile::read(&path).unwrap();
         let mut config = Config::new(file, self.path("sconce"), |_| self.path("state")).unwrap();
-        (config.timings, config.probe_timeout) = (timings(), ms(300));
+        config.timings = timings();
         config.port = 0;
         config.api_key = Some(KEY.into());
         config
@@ -101,6 +103,37 @@ impl Running {
         config.port = self.address.port();
         self.runtime.take().unwrap().shutdown_timeout(Duration::from_secs(5));
         config
+    }
+
+    /// As if it were told to end.
+    pub(crate) fn end(mut self) -> Config {
+        let mut config = self.config.clone();
+        config.port = self.address.port();
+        self.finish();
+        config
+    }
+
+    fn finish(&mut self) {
+        if let (Some(runtime), Some(stop)) = (self.runtime.take(), self.stop.take()) {
+            let _ = stop.send(());
+            let ended = self.done.recv_timeout(Duration::from_secs(40));
+            runtime.shutdown_timeout(Duration::from_secs(5));
+            if !std::thread::panicking() {
+                assert!(ended.is_ok(), "the manager did not end");
+            }
+        }
+    }
+
+    /// A number of `/metrics`.
+    pub(crate) fn number(&self, name: &str) -> u64 {
+        let text = self.get("/metrics");
+        let line = text.as_str().unwrap().lines().find_map(|l| l.strip_prefix(name)?.trim().parse().ok());
+        line.unwrap_or_else(|| panic!("no {name} in {text}"))
+    }
+
+    /// What is on disk.
+    pub(crate) fn kept(&self) -> Value {
+        serde_json::from_slice(&std::fs::read(self.config.state.join("state.json")).unwrap()).unwrap()
     }
 
     pub(crate) fn ask(&self, method: Method, path: &str, body: Option<Value>) -> (StatusCode, Value) {
@@ -168,15 +201,18 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        if let (Some(runtime), Some(stop)) = (self.runtime.take(), self.stop.take()) {
-            let _ = stop.send(());
-            let ended = self.done.recv_timeout(Duration::from_secs(40));
-            runtime.shutdown_timeout(Duration::from_secs(5));
-            if !std::thread::panicking() {
-                assert!(ended.is_ok(), "the manager did not end");
-            }
-        }
+        self.finish();
     }
+}
+
+/// Sends a request as it is, and gives what comes back.
+pub(crate) fn raw(address: SocketAddr, request: &str) -> String {
+    let mut socket = TcpStream::connect(address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    socket.write_all(request.as_bytes()).unwrap();
+    let mut answer = Vec::new();
+    let _ = socket.read_to_end(&mut answer);
+    String::from_utf8_lossy(&answer).into_owned()
 }
 
 pub(crate) fn ask(

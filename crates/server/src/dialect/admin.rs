@@ -10,11 +10,12 @@ use crate::house::{ModelSpec, Standing};
 use crate::listen::Peer;
 use axum::extract::{Request, State};
 use axum::http::StatusCode;
-use axum::http::header::HOST;
+use axum::http::header::{HOST, ORIGIN};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
+use sconce_engine::source::Reference;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -25,14 +26,21 @@ pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
 }
 
 /// Lets those in who may.
-async fn guard(State(app): State<Arc<App>>, peer: Option<Extension<Peer>>, request: Request, next: Next) -> Response {
+pub(super) async fn guard(
+    State(app): State<Arc<App>>,
+    peer: Option<Extension<Peer>>,
+    request: Request,
+    next: Next,
+) -> Response {
     // With a key, the layer around everything has asked for it.
     if app.config.api_keys.is_empty() {
         let head = request.headers();
         let host = head.get(HOST).and_then(|h| h.to_str().ok()).or(request.uri().authority().map(|a| a.as_str()));
         let direct = !head.contains_key("forwarded") && !head.contains_key("x-forwarded-for");
+        // A page that somebody on this machine looks at is not somebody on this machine.
+        let direct = direct && !head.contains_key(ORIGIN);
         if !(peer.is_some_and(|p| p.local) && direct && host.is_none_or(is_this_machine)) {
-            let what = "without an API key (--api-key) models are loaded and unloaded from this machine alone";
+            let what = "without an API key (--api-key) this is for programs on this machine alone";
             return Fault::new(FaultKind::Forbidden, what).into_response();
         }
     }
@@ -74,6 +82,11 @@ async fn load(
                 let _ = app.house.unload(&id);
                 return Err(Fault::invalid(format!("`{id}` could not be loaded: {why}")).at("model"));
             }
+            Some(Standing::Troubled(why)) => {
+                let _ = app.house.unload(&id);
+                let what = format!("`{id}` could not be loaded: {why}");
+                return Err(Fault::new(FaultKind::Memory, what).at("model"));
+            }
             Some(Standing::Ready | Standing::Resting) => {
                 return Ok((StatusCode::OK, Json(ModelState { model: id, state: "ready".into(), progress: None })));
             }
@@ -94,7 +107,13 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     if let Some(name) = &body.name {
         spec.id = name.clone();
     }
+    for (given, field) in [(&spec.reference, "model"), (&spec.id, "name")] {
+        if given.trim().is_empty() {
+            return Err(Fault::invalid(format!("`{field}` is empty")).at(field));
+        }
+    }
     let refused = |field: &'static str| move |e: &dyn std::fmt::Display| Fault::invalid(e.to_string()).at(field);
+    spec.reference.parse::<Reference>().map_err(|e| refused("model")(&e))?;
     if let Some(task) = &body.task {
         spec.role = Some(task.parse().map_err(|e| refused("task")(&e))?);
     }

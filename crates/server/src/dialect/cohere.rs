@@ -13,8 +13,8 @@ use sconce_api::cohere::{
     Usage as Told,
 };
 use sconce_engine::{Loaded, RankOptions, Reranker, Truncate};
-use serde::Deserialize;
 use serde::de::IgnoredAny;
+use std::collections::HashMap;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -46,17 +46,13 @@ async fn v2(
 
 /// Whether a body for `/rerank` is of this dialect: it has `documents`, and no `texts`.
 pub(crate) fn is_meant(bytes: &[u8]) -> bool {
-    #[derive(Deserialize)]
-    struct Keys {
-        texts: Option<IgnoredAny>,
-        documents: Option<IgnoredAny>,
-    }
-    serde_json::from_slice::<Keys>(bytes).is_ok_and(|keys| keys.documents.is_some() && keys.texts.is_none())
+    let keys = serde_json::from_slice::<HashMap<String, IgnoredAny>>(bytes);
+    keys.is_ok_and(|keys| keys.contains_key("documents") && !keys.contains_key("texts"))
 }
 
 pub(crate) async fn rerank(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: RerankRequest,
     version: &str,
 ) -> Result<Answer<RerankResponse>, Fault> {

@@ -11,13 +11,13 @@ pub mod worker;
 use crate::app::App;
 use crate::{layers, openapi};
 use axum::Router;
-use axum::middleware::{from_fn, from_fn_with_state};
+use axum::middleware::from_fn_with_state;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
 /// Every dialect on one router.
 pub(crate) fn router(app: &Arc<App>) -> Router {
-    let worker = if app.member.is_some() { worker::routes() } else { OpenApiRouter::new() };
+    let worker = if app.member.is_some() { worker::routes(app) } else { OpenApiRouter::new() };
     let (routes, document) = OpenApiRouter::with_openapi(openapi::about())
         .merge(common::routes())
         .merge(admin::routes(app))
@@ -36,5 +36,5 @@ pub(crate) fn router(app: &Arc<App>) -> Router {
         [] => router,
         origins => router.layer(layers::cors(origins)),
     };
-    router.layer(from_fn(layers::around)).with_state(app.clone())
+    router.layer(from_fn_with_state(app.clone(), layers::around)).with_state(app.clone())
 }

@@ -74,7 +74,7 @@ async fn whatever(app: &Arc<App>, request: Request) -> Result<Response, Fault> {
 /// Labels, in a list for each text even where there is one text: so the client takes them.
 async fn labels(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: TextClassificationRequest,
 ) -> Result<Answer<PredictResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
@@ -85,7 +85,8 @@ async fn labels(
             let function = how.function_to_apply;
             let labelling = tei::Labelling { raw: function.is_some(), truncate };
             let said = tei::classify(&served.task, caller, &body.inputs.items, labelling)?;
-            let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters: 0 };
+            let characters = body.inputs.items.iter().map(tei::length).sum();
+            let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters };
             let one = |mut said: Vec<Prediction>| {
                 if let Some(function) = function {
                     apply(function, &mut said);
@@ -123,7 +124,7 @@ async fn tag(
     tags(&app, &trail, body).await
 }
 
-async fn tags(app: &Arc<App>, trail: &Trail, body: TagRequest) -> Result<Answer<TagResponse>, Fault> {
+async fn tags(app: &Arc<App>, trail: &Arc<Trail>, body: TagRequest) -> Result<Answer<TagResponse>, Fault> {
     let (texts, alone) = match body.inputs {
         Texts::One(text) => (vec![text], true),
         Texts::Several(texts) => (texts, false),

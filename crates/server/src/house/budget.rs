@@ -1,7 +1,7 @@
 //! The memory of all models together.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// What is spoken for.
 #[derive(Clone, Debug, Default)]
@@ -12,6 +12,8 @@ pub(crate) struct Budget(Arc<AtomicU64>);
 pub struct Room {
     budget: Budget,
     bytes: u64,
+    /// Goes when the bytes have been given back.
+    held: Arc<()>,
 }
 
 impl Budget {
@@ -24,7 +26,7 @@ impl Budget {
     pub(crate) fn take(&self, bytes: u64, most: u64) -> Option<Room> {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= most);
         let taken = self.0.try_update(Ordering::AcqRel, Ordering::Acquire, fits);
-        taken.ok().map(|_| Room { budget: self.clone(), bytes })
+        taken.ok().map(|_| Room { budget: self.clone(), bytes, held: Arc::new(()) })
     }
 }
 
@@ -32,6 +34,11 @@ impl Room {
     /// How much it is.
     pub fn bytes(&self) -> u64 {
         self.bytes
+    }
+
+    /// Tells whether it has been given back.
+    pub(crate) fn watched(&self) -> Weak<()> {
+        Arc::downgrade(&self.held)
     }
 }
 

@@ -1,14 +1,17 @@
 //! Loading, at the start and at run time.
 
-use super::{Entry, Gauge, House, ModelSpec, State, retire};
+use super::{Entry, Gauge, Guest, House, ModelSpec, State, Trouble};
 use crate::error::{Fault, FaultKind};
 use crate::served::{Role, Served, Task};
 use sconce_engine::ops::Keep;
 use sconce_engine::source::{Progress, Reference, resolve};
-use sconce_engine::{Kind, Plan, plan};
+use sconce_engine::{Kind, Llm, Plan, plan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
+
+/// How long a model may take to go that is evicted.
+const LEAVING: Duration = Duration::from_secs(10);
 
 impl House {
     /// Begins to load a model that the server begins with.
@@ -29,7 +32,15 @@ impl House {
         }
         match entries.iter_mut().find(|e| e.spec.id == spec.id) {
             None => {
-                entries.push(Entry { spec, first, state: State::Resting, leases: 0, used: Instant::now() });
+                entries.push(Entry {
+                    spec,
+                    first,
+                    state: State::Resting,
+                    leases: 0,
+                    used: Instant::now(),
+                    was_ready: false,
+                    trouble: None,
+                });
                 let last = entries.len() - 1;
                 Ok(self.start(&mut entries[last]))
             }
@@ -57,7 +68,7 @@ impl House {
         };
         tracing::info!(model = id, "unloaded");
         self.changed();
-        served.into_iter().for_each(retire);
+        drop(served);
         Ok(id)
     }
 
@@ -73,7 +84,6 @@ impl House {
         if !gone.is_empty() {
             self.changed();
         }
-        gone.into_iter().for_each(retire);
     }
 
     /// Why nothing can be served, where every model that the server began with failed.
@@ -93,9 +103,11 @@ impl House {
         entry.state = State::Loading(gauge.clone());
         let (house, spec, told) = (self.clone(), entry.spec.clone(), gauge.clone());
         let body = move || {
+            step_back();
             let begun = Instant::now();
             let made = catch_unwind(AssertUnwindSafe(|| house.make(&spec, &told)));
-            let made = made.unwrap_or_else(|_| Err("internal error while loading, please report it".into()));
+            let made =
+                made.unwrap_or_else(|_| Err(Trouble::Other("internal error while loading, please report it".into())));
             match &made {
                 Ok(served) => {
                     let plan = served.task.loaded().plan();
@@ -103,7 +115,7 @@ impl House {
                     tracing::info!(model = spec.id, task = %served.role, device = %plan.device, dtype = %plan.dtype,
                         seconds, "ready");
                 }
-                Err(why) => tracing::error!(model = spec.id, "cannot be loaded: {why}"),
+                Err(trouble) => tracing::error!(model = spec.id, "cannot be loaded: {}", trouble.why()),
             }
             house.settle(&spec.id, &told, made);
         };
@@ -115,7 +127,7 @@ impl House {
     }
 
     /// Puts what came of loading where it belongs, unless the entry has moved on meanwhile.
-    fn settle(&self, id: &str, gauge: &Arc<Gauge>, made: Result<Served, String>) {
+    fn settle(&self, id: &str, gauge: &Arc<Gauge>, made: Result<Served, Trouble>) {
         let mut left = None;
         {
             let mut entries = self.entries();
@@ -124,21 +136,22 @@ impl House {
             match (entries.iter_mut().find(mine), made) {
                 (Some(entry), Ok(served)) => {
                     entry.used = Instant::now();
+                    entry.was_ready = true;
                     entry.state = State::Ready(Arc::new(served));
                 }
-                (Some(entry), Err(why)) => entry.state = State::Failed { why },
+                (Some(entry), Err(Trouble::Other(why))) if !entry.was_ready => entry.state = State::Failed { why },
+                // What was there before, or would be if others were not, may come yet.
+                (Some(entry), Err(trouble)) => (entry.state, entry.trouble) = (State::Resting, Some(trouble)),
                 (None, made) => left = made.ok(),
             }
         }
         self.changed();
-        if let Some(served) = left {
-            retire(Arc::new(served));
-        }
+        drop(left);
     }
 
     /// Finds, plans, makes room for, and loads a model.
-    fn make(&self, spec: &ModelSpec, gauge: &Gauge) -> Result<Served, String> {
-        let say = |e: &dyn std::fmt::Display| e.to_string();
+    fn make(&self, spec: &ModelSpec, gauge: &Gauge) -> Result<Served, Trouble> {
+        let say = |e: &dyn std::fmt::Display| Trouble::Other(e.to_string());
         gauge.stage("finding its files");
         let reference: Reference = spec.reference.parse().map_err(|e| say(&e))?;
         let files = resolve(&reference, &spec.load.source, gauge).map_err(|e| say(&e))?;
@@ -151,14 +164,18 @@ impl House {
             None => Kind::of(root).map_err(|e| say(&e))?,
         };
         if let (Some(Keep::Blocks(blocks)), false) = (spec.load.keep, matches!(kind, Kind::Generate | Kind::Seq2Seq)) {
-            return Err(format!(
+            return Err(say(&format_args!(
                 "--dtype {blocks} is for language models, and this is one for `{kind}`; take f32, bf16 or f16"
-            ));
+            )));
         }
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);
-        let device = *devices.first().ok_or("there is no device to run on")?;
+        let device = *devices.first().ok_or_else(|| say(&"there is no device to run on"))?;
         // A language model that is asked for a score has no plan by that name; its room is not counted.
-        let planned: Option<Plan> = match plan(root, kind, device, &spec.load) {
+        let planned = match kind {
+            Kind::Generate => Llm::plan_on(device, &files, &spec.load, &spec.llm),
+            kind => plan(root, kind, device, &spec.load),
+        };
+        let planned: Option<Plan> = match planned {
             Ok(plan) => Some(plan),
             Err(_) if spec.role == Some(Role::Rerank) => None,
             Err(e) => return Err(say(&e)),
@@ -176,46 +193,62 @@ impl House {
     }
 
     /// Room for `bytes` more in the budget. Models that nobody uses go, those unused the longest first.
-    fn make_room(&self, bytes: u64) -> Result<super::Room, String> {
+    fn make_room(&self, bytes: u64) -> Result<super::Room, Trouble> {
         let most = self.most_bytes.unwrap_or(u64::MAX);
+        let mib = |n: u64| n / (1 << 20);
+        if bytes > most {
+            let (bytes, most) = (mib(bytes), mib(most));
+            return Err(Trouble::Other(format!(
+                "it needs {bytes} MiB of a budget of {most} MiB; raise --memory-budget"
+            )));
+        }
         loop {
             if let Some(room) = self.budget.take(bytes, most) {
                 return Ok(room);
             }
-            if bytes > most || !self.evict_oldest() {
-                let mib = |n: u64| n / (1 << 20);
-                return Err(format!(
-                    "it needs {} MiB, {} MiB of the budget of {} MiB are taken, and no model is idle; unload one, or raise \
-                     --memory-budget",
-                    mib(bytes),
-                    mib(self.budget.taken()),
-                    mib(most)
-                ));
+            let Some(leaving) = self.evict_oldest() else {
+                let (bytes, taken, most) = (mib(bytes), mib(self.budget.taken()), mib(most));
+                return Err(Trouble::Room(format!(
+                    "it needs {bytes} MiB, {taken} MiB of the budget of {most} MiB are taken, and no model is idle; unload \
+                     one, or raise --memory-budget"
+                )));
+            };
+            // Somebody may be looking at it still. Nobody does for long.
+            let begun = Instant::now();
+            while leaving.strong_count() > 0 && begun.elapsed() < LEAVING {
+                std::thread::sleep(Duration::from_millis(2));
             }
         }
     }
 
-    /// Lets the model go that nobody uses and nobody used the longest.
-    fn evict_oldest(&self) -> bool {
+    /// Lets the model go that nobody uses and nobody used the longest. Its room is free when what is returned has no owner.
+    fn evict_oldest(&self) -> Option<Weak<()>> {
         let served = {
             let mut entries = self.entries();
             let idle = entries.iter_mut().filter(|e| e.leases == 0 && matches!(e.state, State::Ready(_)));
-            let Some(entry) = idle.min_by_key(|e| e.used) else { return false };
+            let entry = idle.min_by_key(|e| e.used)?;
             tracing::info!(model = entry.spec.id, "evicted: another model needs its room");
             entry.take()
         };
         self.changed();
-        // Here, not on another thread: its room must be free when we look again.
-        drop(served);
-        true
+        served.map(|served| served.room.watched())
+    }
+}
+
+/// Lets threads that answer go before this one and those that it starts, which are a model's own: on a machine that is all busy
+/// computing, whoever asks for our health, or sends a request, would wait until a matrix product has used up its slice.
+fn step_back() {
+    #[cfg(target_os = "linux")]
+    if let Err(e) = rustix::process::nice(5) {
+        tracing::debug!("a model's threads keep their priority: {e}");
     }
 }
 
 impl Entry {
     /// Takes the model out, if it is there.
-    fn take(&mut self) -> Option<Arc<Served>> {
+    fn take(&mut self) -> Option<Guest> {
         match std::mem::replace(&mut self.state, State::Resting) {
-            State::Ready(served) => Some(served),
+            State::Ready(served) => Some(Guest(Some(served))),
             _ => None,
         }
     }

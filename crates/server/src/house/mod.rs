@@ -46,6 +46,37 @@ struct Entry {
     state: State,
     leases: usize,
     used: Instant,
+    /// Whether it was loaded once.
+    was_ready: bool,
+    /// Why it did not come back when it was asked for last.
+    trouble: Option<Trouble>,
+}
+
+/// Why a model could not be loaded.
+#[derive(Clone, Debug)]
+enum Trouble {
+    /// There was no room; there may be when others have gone.
+    Room(String),
+    /// Something else.
+    Other(String),
+}
+
+impl Trouble {
+    fn why(&self) -> &str {
+        match self {
+            Trouble::Room(why) | Trouble::Other(why) => why,
+        }
+    }
+
+    /// What a request is told that asks for the model `id`.
+    fn fault(&self, id: &str) -> Fault {
+        let kind = match self {
+            Trouble::Room(_) => FaultKind::Memory,
+            Trouble::Other(_) => FaultKind::Unhealthy,
+        };
+        let what = format!("the model `{id}` could not be loaded: {}; it is tried again", self.why());
+        Fault::new(kind, what).retry_after(LOADING_RETRY)
+    }
 }
 
 enum State {
@@ -69,6 +100,20 @@ pub enum Standing {
     Failed(String),
     /// Not in memory; the next request brings it back.
     Resting,
+    /// It could not be brought back; the next request tries again.
+    Troubled(String),
+}
+
+impl Standing {
+    /// In one word.
+    pub(crate) fn word(&self) -> &'static str {
+        match self {
+            Standing::Loading(_) => "loading",
+            Standing::Ready => "ready",
+            Standing::Failed(_) => "failed",
+            Standing::Resting | Standing::Troubled(_) => "resting",
+        }
+    }
 }
 
 /// A model in a list.
@@ -81,7 +126,7 @@ pub struct Shown {
     /// Requests that hold it.
     pub leases: usize,
     /// The model, where it is loaded.
-    pub served: Option<Arc<Served>>,
+    pub served: Option<Guest>,
 }
 
 impl House {
@@ -127,15 +172,20 @@ impl House {
                 let served = served.clone();
                 entry.leases += 1;
                 entry.used = Instant::now();
-                Ok(Lease { house: self.clone(), served: Some(served) })
+                Ok(Lease { house: self.clone(), served: Guest(Some(served)) })
             }
             State::Ready(served) => Err(served.unfit(want)),
             State::Loading(gauge) => Err(loading(gauge)),
             State::Failed { why } => {
                 let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
-                Err(Fault::new(FaultKind::Unhealthy, what))
+                Err(Fault::new(FaultKind::LoadFailed, what))
             }
-            State::Resting => Err(loading(&self.start(entry))),
+            State::Resting => {
+                // Who asks for one that would not come is told why, while it is tried again.
+                let trouble = entry.trouble.take();
+                let gauge = self.start(entry);
+                Err(trouble.map_or_else(|| loading(&gauge), |trouble| trouble.fault(&entry.spec.id)))
+            }
         }
     }
 
@@ -151,7 +201,7 @@ impl House {
                 State::Loading(gauge) => return Err(loading(gauge)),
                 State::Failed { why } => {
                     let what = format!("the model `{}` could not be loaded: {why}", entry.spec.id);
-                    return Err(Fault::new(FaultKind::Unhealthy, what));
+                    return Err(Fault::new(FaultKind::LoadFailed, what));
                 }
                 State::Ready(_) | State::Resting => {}
             }
@@ -181,7 +231,9 @@ fn find(entries: &[Entry], name: Option<&str>, want: Want) -> Option<usize> {
     }
     let fits = |e: &Entry| matches!(&e.state, State::Ready(served) if want.fits(&served.task));
     // What is not loaded might fit; to wait for it, or to learn why it is not there, is more use than to be told that nothing fits.
-    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !matches!(e.state, State::Ready(_));
+    // But for one that somebody had loaded at run time and that could not be: they were told.
+    let gone = |e: &Entry| matches!(e.state, State::Ready(_)) || (matches!(e.state, State::Failed { .. }) && !e.first);
+    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !gone(e);
     entries.iter().position(fits).or_else(|| entries.iter().position(might))
 }
 
@@ -194,7 +246,7 @@ fn might_fit(role: Role, want: Want) -> bool {
         Want::See => matches!(role, Role::Of(Kind::Clip)),
         Want::EmbedAll => matches!(role, Role::Of(Kind::Embed | Kind::M3 | Kind::Multi)),
         Want::Sparse => matches!(role, Role::Of(Kind::Sparse | Kind::M3)),
-        Want::Classify => matches!(role, Role::Of(Kind::Classify) | Role::Rerank),
+        Want::Classify => matches!(role, Role::Of(Kind::Classify)),
         Want::Rerank => matches!(role, Role::Rerank),
         Want::Tag => matches!(role, Role::Of(Kind::Tag)),
         Want::Generate => matches!(role, Role::Of(Kind::Generate | Kind::Seq2Seq)),
@@ -213,9 +265,12 @@ impl Entry {
     fn shown(&self) -> Shown {
         let (standing, served) = match &self.state {
             State::Loading(gauge) => (Standing::Loading(gauge.told()), None),
-            State::Ready(served) => (Standing::Ready, Some(served.clone())),
+            State::Ready(served) => (Standing::Ready, Some(Guest(Some(served.clone())))),
             State::Failed { why } => (Standing::Failed(why.clone()), None),
-            State::Resting => (Standing::Resting, None),
+            State::Resting => {
+                let troubled = |trouble: &Trouble| Standing::Troubled(trouble.why().to_owned());
+                (self.trouble.as_ref().map_or(Standing::Resting, troubled), None)
+            }
         };
         Shown { spec: self.spec.clone(), standing, leases: self.leases, served }
     }
@@ -224,38 +279,52 @@ impl Entry {
 /// Somebody uses a model. Dropped, it notes the time.
 pub struct Lease {
     house: Arc<House>,
-    served: Option<Arc<Served>>,
+    served: Guest,
 }
 
 impl Lease {
     /// The model.
     pub fn served(&self) -> &Served {
-        // Only `drop` takes it.
-        self.served.as_ref().expect("a lease has its model until it is dropped")
+        &self.served
     }
 }
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        let Some(served) = self.served.take() else { return };
-        {
-            let mut entries = self.house.entries();
-            // One that was unloaded meanwhile, and is there again, is another.
-            let holds = |e: &&mut Entry| matches!(&e.state, State::Ready(there) if Arc::ptr_eq(there, &served));
-            if let Some(entry) = entries.iter_mut().find(holds) {
-                entry.leases = entry.leases.saturating_sub(1);
-                entry.used = Instant::now();
-            }
+        let mut entries = self.house.entries();
+        // One that was unloaded meanwhile, and is there again, is another.
+        let holds = |e: &&mut Entry| matches!(&e.state, State::Ready(there) if self.served.is(there));
+        if let Some(entry) = entries.iter_mut().find(holds) {
+            entry.leases = entry.leases.saturating_sub(1);
+            entry.used = Instant::now();
         }
-        retire(served);
     }
 }
 
-/// Lets go of a model. The last to do so would wait for its thread to end, and may be one who must not wait.
-fn retire(served: Arc<Served>) {
-    if let Some(last) = Arc::into_inner(served) {
-        let name = format!("retire {}", last.id);
-        // Where there is no thread to be had, waiting is the lesser evil: the closure drops it here.
-        let _ = std::thread::Builder::new().name(name).spawn(move || drop(last));
+/// A model that somebody looks at. The last to let go of a model would wait for its thread to end, and may be one who must not wait.
+#[derive(Clone)]
+pub struct Guest(Option<Arc<Served>>);
+
+impl Guest {
+    fn is(&self, other: &Arc<Served>) -> bool {
+        self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, other))
+    }
+}
+
+impl std::ops::Deref for Guest {
+    type Target = Served;
+    fn deref(&self) -> &Served {
+        // Only `drop` takes it.
+        self.0.as_ref().expect("a guest has its model until it is dropped")
+    }
+}
+
+impl Drop for Guest {
+    fn drop(&mut self) {
+        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+            let name = format!("retire {}", last.id);
+            // Where there is no thread to be had, waiting is the lesser evil: the closure drops it here.
+            let _ = std::thread::Builder::new().name(name).spawn(move || drop(last));
+        }
     }
 }

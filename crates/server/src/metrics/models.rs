@@ -1,7 +1,7 @@
 //! What the engine counts, as text for Prometheus, when somebody looks.
 
 use crate::app::App;
-use crate::house::{Shown, Standing};
+use crate::house::Shown;
 use crate::served::Task;
 use sconce_engine::Activity;
 use std::fmt::{Display, Write};
@@ -16,13 +16,7 @@ pub(super) fn text(app: &App) -> String {
     text.line(&[], app.begun.elapsed().as_secs());
     text.family("sconce_model_state", "gauge", "1 for the state that a model is in");
     for model in &all {
-        let state = match model.standing {
-            Standing::Loading(_) => "loading",
-            Standing::Ready => "ready",
-            Standing::Failed(_) => "failed",
-            Standing::Resting => "resting",
-        };
-        text.line(&[("model", &model.spec.id), ("state", state)], 1);
+        text.line(&[("model", &model.spec.id), ("state", model.standing.word())], 1);
     }
     let loaded: Vec<&Shown> = all.iter().filter(|m| m.served.is_some()).collect();
     let each = || loaded.iter().filter_map(|m| m.served.as_ref().map(|s| (m, s)));

@@ -4,7 +4,7 @@ mod status;
 
 use super::print;
 use crate::report::Report;
-use crate::{Failure, logs};
+use crate::{Failure, logs, runtime};
 use clap::{Args, Subcommand};
 use sconce_api::pool::{PORT, Start as Wanted};
 use sconce_api::worker::Tuning;
@@ -90,12 +90,11 @@ impl Serve {
             return Err("an empty --api-key would let everybody in; give one, or none".into());
         }
         (config.api_key, config.keep_workers) = (self.api_key, self.keep_workers);
-        let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-        runtime.block_on(async {
+        runtime::serve(64, async {
             let pool = Manager::bind(config).await?;
             let stop = sconce_server::Stop::on_signals();
             pool.run(stop.drained(), stop.forced()).await
-        })?;
+        })??;
         Ok(ExitCode::SUCCESS)
     }
 }

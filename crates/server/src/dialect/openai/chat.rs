@@ -4,11 +4,12 @@ use super::conversation::{self, Calls, Choice};
 use super::flow::{self, About, Flow, Likely, News, Word, Work};
 use super::tools::{Piece, Reader, Style};
 use super::wish::{Knobs, Wish};
-use super::{id, now, sse};
+use super::{id, now};
 use crate::app::App;
 use crate::asked::Asked;
 use crate::error::{Fault, FaultKind};
 use crate::served::{Task, Want};
+use crate::sse;
 use crate::trail::Trail;
 use axum::Json;
 use axum::extract::State;
@@ -19,7 +20,6 @@ use sconce_api::openai::chat::{
     TokenLogprob, TopLogprob,
 };
 use sconce_api::openai::common::{FinishReason, Usage};
-use sconce_api::openai::error::ErrorResponse;
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
 use sconce_engine::{Finish, Loaded, Request, Start};
 use std::collections::VecDeque;
@@ -34,16 +34,15 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Answers a conversation, at once or piece by piece.
 #[utoipa::path(post, path = "/v1/chat/completions", request_body = ChatRequest, responses(
     (status = 200, description = "The answers; a stream of chunks if `stream` is true", content(
-        (ChatCompletion = "application/json"), (ChatChunk = "text/event-stream"))),
-    (status = "4XX", description = "What is wrong with the request", body = ErrorResponse),
-    (status = "5XX", description = "What is wrong here", body = ErrorResponse)))]
+        (ChatCompletion = "application/json"), (ChatChunk = "text/event-stream")))))]
 async fn chat_completions(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<ChatRequest>,
 ) -> Result<Response, Fault> {
     check(&body, &trail)?;
     let wish = Knobs::from(&body).wish()?;
-    let call = app.call("chat", &trail, body.model.as_deref(), Want::Generate)?;
+    wish.check_answers(1, app.config.max_client_batch)?;
+    let call = app.call("v1/chat/completions", &trail, body.model.as_deref(), Want::Generate)?;
     let asked = wish.clone();
     let (flow, calls) = flow::begin((&app, &trail), call, move |served| {
         let Task::Generate(llm) = &served.task else {
@@ -185,7 +184,7 @@ impl Script {
     /// What `news` adds to which answer: what is new, how likely its tokens were, and why it ended.
     fn choices(&mut self, news: News) -> Result<Vec<ChatChunkChoice>, Fault> {
         let (index, deltas, reason) = match news {
-            News::Text { answer, text, tokens } => {
+            News::Text { answer, text, tokens, .. } => {
                 self.written += tokens.len();
                 let voice = &mut self.voices[answer];
                 voice.likely.extend(tokens.into_iter().flatten().map(token));
@@ -314,7 +313,8 @@ fn stream(flow: Flow, script: Script) -> Response {
 }
 
 fn token(likely: Likely) -> TokenLogprob {
-    let Likely { chosen: Word { text: token, bytes, logprob }, top } = likely;
-    let top = top.into_iter().map(|Word { text: token, bytes, logprob }| TopLogprob { token, logprob, bytes });
-    TokenLogprob { token, logprob, bytes, top_logprobs: top.collect() }
+    let Likely { chosen: Word { text: token, bytes }, logprob, top } = likely;
+    let top = top.into_iter().map(|(Word { text: token, bytes }, logprob)| TopLogprob { token, logprob, bytes });
+    // Only the first of a prompt has none, and a chat does not echo its prompt.
+    TokenLogprob { token, logprob: logprob.unwrap_or_default(), bytes, top_logprobs: top.collect() }
 }

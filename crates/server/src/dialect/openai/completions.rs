@@ -3,18 +3,18 @@
 use super::flow::{self, About, Flow, Likely, News, Work};
 use super::rewrite::Rewrite;
 use super::wish::{Knobs, Wish};
-use super::{id, now, sse};
+use super::{id, now};
 use crate::app::App;
 use crate::asked::Asked;
 use crate::error::Fault;
 use crate::served::{Served, Task, Want};
+use crate::sse;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::completions::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt};
-use sconce_api::openai::error::ErrorResponse;
 use sconce_engine::{Finish, Format, Loaded, Request, Start};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,9 +31,7 @@ pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
 /// Goes on from texts, at once or piece by piece; a model that rewrites texts (T5) rewrites them.
 #[utoipa::path(post, path = "/v1/completions", request_body = CompletionRequest, responses(
     (status = 200, description = "The answers; a stream of them in pieces if `stream` is true", content(
-        (Completion = "application/json"), (Completion = "text/event-stream"))),
-    (status = "4XX", description = "What is wrong with the request", body = ErrorResponse),
-    (status = "5XX", description = "What is wrong here", body = ErrorResponse)))]
+        (Completion = "application/json"), (Completion = "text/event-stream")))))]
 async fn completions(
     State(app): State<Arc<App>>,
     Asked { body, trail }: Asked<CompletionRequest>,
@@ -42,10 +40,11 @@ async fn completions(
     let starts = starts(&body.prompt);
     app.check_batch(starts.len(), "prompt")?;
     let wish = Knobs::from(&body).wish()?;
+    wish.check_answers(starts.len(), app.config.max_client_batch)?;
     if body.stream_options.as_ref().and_then(|o| o.include_obfuscation) == Some(true) {
         trail.ignored("stream_options.include_obfuscation");
     }
-    let call = app.call("completions", &trail, body.model.as_deref(), Want::Generate)?;
+    let call = app.call("v1/completions", &trail, body.model.as_deref(), Want::Generate)?;
     let asked = wish.clone();
     let (flow, ()) =
         flow::begin((&app, &trail), call, move |served| work(served, &body, starts, asked).map(|work| (work, ())))
@@ -130,8 +129,8 @@ impl Script {
     /// What `news` adds to which answer.
     fn choice(&mut self, news: News) -> Result<CompletionChoice, Fault> {
         match news {
-            News::Text { answer: index, text, tokens } => {
-                self.written += tokens.len();
+            News::Text { answer: index, prompt, text, tokens } => {
+                self.written += if prompt { 0 } else { tokens.len() };
                 let likely: Vec<Likely> = tokens.into_iter().flatten().collect();
                 let logprobs = (!likely.is_empty()).then(|| logprobs(likely, self.lengths[index]));
                 self.lengths[index] += text.chars().count();
@@ -168,12 +167,12 @@ impl Script {
 /// How likely tokens were that begin at a character of the answer.
 fn logprobs(likely: Vec<Likely>, mut at: usize) -> CompletionLogprobs {
     let mut all = CompletionLogprobs::default();
-    for Likely { chosen, top } in likely {
+    for Likely { chosen, logprob, top } in likely {
         all.text_offset.push(at);
         at += chosen.text.chars().count();
         all.tokens.push(chosen.text);
-        all.token_logprobs.push(Some(chosen.logprob));
-        all.top_logprobs.push(Some(top.into_iter().map(|word| (word.text, word.logprob)).collect()));
+        all.token_logprobs.push(logprob);
+        all.top_logprobs.push(logprob.map(|_| top.into_iter().map(|(word, logprob)| (word.text, logprob)).collect()));
     }
     all
 }

@@ -51,6 +51,10 @@ impl<'a> Choice<'a> {
         let mut names = BTreeSet::new();
         for (i, Tool { function, .. }) in tools.iter().enumerate() {
             let sound = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+            if function.parameters.as_ref().is_some_and(|schema| !schema.is_object()) {
+                let what = format!("the `parameters` of `{}` are no JSON schema: an object is one", function.name);
+                return Err(Fault::invalid(what).at(&format!("tools[{i}].function.parameters")));
+            }
             let name = function.name.as_str();
             if name.is_empty() || name.len() > LONGEST_NAME || !name.chars().all(sound) {
                 let what = format!("a function's name is 1 to {LONGEST_NAME} of a-z, A-Z, 0-9, _, - and .");
@@ -156,12 +160,27 @@ fn plain(messages: &[Map<String, Value>], developers: bool) -> Result<Vec<Map<St
         return Err(Fault::invalid("`messages` is empty; a chat needs at least one").at("messages"));
     }
     let each = messages.iter().enumerate().map(|(i, message)| {
+        let wrong = |field: &str, what: String| Fault::invalid(what).at(&format!("messages[{i}].{field}"));
+        for field in ["name", "tool_call_id"] {
+            if message.get(field).is_some_and(|value| !value.is_string() && !value.is_null()) {
+                return Err(wrong(field, format!("the `{field}` of a message is a text")));
+            }
+        }
+        if message.get("content").is_some_and(|said| !said.is_string() && !said.is_null() && !said.is_array()) {
+            return Err(wrong("content", "what a message says is a text, or a list of parts".into()));
+        }
+        let calls = message.get("tool_calls").filter(|calls| !calls.is_null());
+        // Arguments in a text, as at OpenAI, or as they are: templates read both.
+        let is_call = |call: &Value| call["id"].is_string() && call["function"]["name"].is_string();
+        if calls.is_some_and(|calls| !calls.as_array().is_some_and(|all| all.iter().all(is_call))) {
+            return Err(wrong("tool_calls", "a message tells of calls each with an `id` and a `function`".into()));
+        }
         let mut message = message.clone();
         if !developers && message.get("role").is_some_and(|role| role == "developer") {
             message.insert("role".into(), json!("system"));
         }
         if let Some(Value::Array(parts)) = message.get("content") {
-            let text = joined(parts).map_err(|what| Fault::invalid(what).at(&format!("messages[{i}].content")))?;
+            let text = joined(parts).map_err(|what| wrong("content", what))?;
             message.insert("content".into(), text.into());
         }
         Ok(message)
@@ -208,6 +227,10 @@ mod tests {
             (with(json!({"type": "function", "function": {"name": "h"}})), "tool_choice"),
             (chat(json!({"tool_choice": "required"})), "tool_choice"),
             (chat(json!({"tools": [{"type": "function", "function": {"name": "a b"}}]})), "tools[0].function.name"),
+            (
+                chat(json!({"tools": [{"type": "function", "function": {"name": "a", "parameters": [1]}}]})),
+                "tools[0].function.parameters",
+            ),
             (
                 chat(
                     json!({"tools": [{"type": "function", "function": {"name": "f"}}, {"type": "function", "function": {"name": "f"}}]}),

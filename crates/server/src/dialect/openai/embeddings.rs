@@ -41,11 +41,12 @@ async fn images(
     made(&app, &trail, body).await
 }
 
-async fn made(app: &Arc<App>, trail: &Trail, body: EmbeddingRequest) -> Result<Answer<EmbeddingResponse>, Fault> {
+async fn made(app: &Arc<App>, trail: &Arc<Trail>, body: EmbeddingRequest) -> Result<Answer<EmbeddingResponse>, Fault> {
     let items = body.input.items;
     app.check_batch(items.len(), "input")?;
     let how = How {
         truncate: app.truncates(body.truncate, TruncationDirection::Right),
+        prompted: body.prompt_name.is_some(),
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize.unwrap_or(true),
         dimensions: body.dimensions,

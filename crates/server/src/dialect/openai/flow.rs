@@ -1,7 +1,7 @@
 //! Answers in the making, as they come from the engine to whoever words them.
 //!
-//! The engine's thread hands every event to a sink of ours, which passes it on through a channel without end and never waits:
-//! however slowly a client reads, nobody else notices, and what may pile up is one request's own answer. The sink keeps the
+//! The engine's thread hands every event to a sink of ours, which passes it on through a channel and never waits: however slowly a
+//! client reads, nobody else notices. What may pile up is bounded: who leaves too much unread loses the rest. The sink keeps the
 //! [`Call`], so that permit and lease are held as long as the engine works and no longer. The reader's end keeps [`Leave`]: when
 //! the client goes, axum drops the answer, and the engine finds the caller gone at its next step.
 
@@ -25,6 +25,8 @@ pub(super) enum News {
     Text {
         /// Which.
         answer: usize,
+        /// Whether this is the prompt, which the answer is to begin with.
+        prompt: bool,
         /// What is new. Control tokens that the reader asked for are in it.
         text: String,
         /// The tokens behind it, and how likely each was if that was asked for.
@@ -46,16 +48,17 @@ pub(super) enum News {
 pub(super) struct Likely {
     /// The token that came.
     pub(super) chosen: Word,
+    /// Nothing says how likely the first of a prompt was.
+    pub(super) logprob: Option<f32>,
     /// The most likely ones, best first.
-    pub(super) top: Vec<Word>,
+    pub(super) top: Vec<(Word, f32)>,
 }
 
-/// A token and how likely it was.
-#[derive(Clone, Debug, PartialEq)]
+/// A token.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Word {
     pub(super) text: String,
     pub(super) bytes: Option<Vec<u8>>,
-    pub(super) logprob: f32,
 }
 
 /// What is to be written.
@@ -76,8 +79,13 @@ pub(super) struct Flow {
     news: UnboundedReceiver<News>,
     about: About,
     left: usize,
+    queued: Arc<AtomicUsize>,
     _leave: Leave,
 }
+
+/// Tokens that may wait for a client to read them: far more than one that reads at all leaves behind. With the names of the
+/// likeliest twenty beside each they come to some 40 MB.
+const MOST_QUEUED: usize = 16_384;
 
 /// What is known of them beforehand.
 #[derive(Clone, Debug)]
@@ -117,6 +125,8 @@ pub(super) struct Held {
     left: AtomicUsize,
     usage: Mutex<Usage>,
     cached: Arc<AtomicUsize>,
+    /// Tokens that nobody has read yet.
+    queued: Arc<AtomicUsize>,
     paces: Paces,
 }
 
@@ -144,7 +154,8 @@ impl Held {
     }
 
     /// Passes on what happened to an answer to the prompt whose answers begin at `first`.
-    pub(super) fn tell(&self, first: usize, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
+    /// The prompt comes first, and once, where it is echoed.
+    pub(super) fn tell(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
         let task = &self.call.served().task;
         let news = match event {
             Ok(Event::Begun { cached_tokens }) => {
@@ -153,8 +164,15 @@ impl Held {
             }
             Ok(Event::Text { answer, text, picks }) => {
                 let text = marked(task, text, &picks, marks);
-                let tokens = picks.into_iter().map(|pick| likely(task, pick)).collect();
-                News::Text { answer: first + answer, text, tokens }
+                let tokens: Vec<_> = picks.into_iter().map(|pick| likely(task, pick, prompt)).collect();
+                let queued = tokens.len() + self.queued.fetch_add(tokens.len(), Ordering::Relaxed);
+                if queued > MOST_QUEUED && !self.call.caller().is_cancelled() {
+                    self.call.caller().cancel();
+                    let what = "the answer is read too slowly, and too much of it waits";
+                    let _ = self.news.send(News::Failed(self.call.failed(Fault::new(FaultKind::Slow, what))));
+                    return;
+                }
+                News::Text { answer: first + answer, prompt, text, tokens }
             }
             Ok(Event::End { answer, finish }) => {
                 self.one_less();
@@ -179,8 +197,9 @@ pub(super) async fn begin<T: Send + 'static>(
     let (served, cached) = (call.served(), Arc::new(AtomicUsize::new(0)));
     let (model, fingerprint) = (served.id.clone(), fingerprint(served.task.loaded()));
     let paces = Paces::new(app, &model, trail.begun);
-    let (left, usage) = (AtomicUsize::new(0), Mutex::default());
-    let held = Arc::new(Held { call, news: sender, left, usage, cached: cached.clone(), paces });
+    let (left, usage, queued) = (AtomicUsize::new(0), Mutex::default(), Arc::new(AtomicUsize::new(0)));
+    let held = Held { call, news: sender, left, usage, cached: cached.clone(), queued: queued.clone(), paces };
+    let held = Arc::new(held);
     let sinks = held.clone();
     let begun = held.call.run(move |served, caller| {
         let (work, extra) = prepare(served)?;
@@ -194,7 +213,7 @@ pub(super) async fn begin<T: Send + 'static>(
     });
     let (Read { answers, tokens: prompt_tokens, .. }, extra) = begun.await?;
     let about = About { answers, prompt_tokens, model, fingerprint, cached };
-    Ok((Flow { news, about, left: answers, _leave: leave }, extra))
+    Ok((Flow { news, about, left: answers, queued, _leave: leave }, extra))
 }
 
 /// What was begun.
@@ -222,7 +241,14 @@ fn write(
     let mut first = 0;
     for request in requests {
         let (held, marks) = (held.clone(), marks.to_vec());
-        let started = llm.start(request, caller, move |event| held.tell(first, event, &marks));
+        let mut echoed = vec![!request.echo; each(request)];
+        let started = llm.start(request, caller, move |event| {
+            let prompt = match &event {
+                Ok(Event::Text { answer, .. }) => echoed.get_mut(*answer).is_some_and(|e| !std::mem::replace(e, true)),
+                _ => false,
+            };
+            held.tell(first, prompt, event, &marks);
+        });
         read.tokens += started.map_err(|e| too_long(llm, request, e))?.prompt_tokens;
         if let Start::Text(text) | Start::Rendered(text) = &request.start {
             read.characters += text.chars().count();
@@ -268,19 +294,24 @@ fn marked(task: &Task, mut text: String, picks: &[Pick], marks: &[(u32, &'static
     text
 }
 
-fn likely(task: &Task, pick: Pick) -> Option<Likely> {
-    let word = |id, logprob| match task {
+fn likely(task: &Task, pick: Pick, prompt: bool) -> Option<Likely> {
+    let word = |id| match task {
         Task::Generate(llm) => {
             let token = llm.token(id).ok();
             let (text, bytes) = token.map_or_else(Default::default, |token| (token.text, token.bytes));
-            Word { text, bytes, logprob }
+            Word { text, bytes }
         }
-        Task::Seq2Seq(model) => Word { text: model.decode(&[id]).unwrap_or_default(), bytes: None, logprob },
-        _ => Word { text: String::new(), bytes: None, logprob },
+        Task::Seq2Seq(model) => Word { text: model.decode(&[id]).unwrap_or_default(), bytes: None },
+        _ => Word::default(),
     };
-    let logprobs = pick.logprobs?;
-    let top = logprobs.top.iter().map(|(id, logprob)| word(*id, *logprob)).collect();
-    Some(Likely { chosen: word(pick.id, logprobs.chosen), top })
+    match pick.logprobs {
+        Some(logprobs) => {
+            let top = logprobs.top.iter().map(|(id, logprob)| (word(*id), *logprob)).collect();
+            Some(Likely { chosen: word(pick.id), logprob: Some(logprobs.chosen), top })
+        }
+        // The tokens of a prompt come only if their logprobs were asked for, and its first has none.
+        None => prompt.then(|| Likely { chosen: word(pick.id), logprob: None, top: Vec::new() }),
+    }
 }
 
 fn fingerprint(loaded: &dyn Loaded) -> String {
@@ -302,7 +333,9 @@ impl Flow {
         let gone = || News::Failed(Fault::new(FaultKind::Unhealthy, "the model went away in the middle of an answer"));
         let news = self.news.recv().await.unwrap_or_else(gone);
         match &news {
-            News::Text { .. } => {}
+            News::Text { tokens, .. } => {
+                self.queued.fetch_sub(tokens.len(), Ordering::Relaxed);
+            }
             News::End { .. } => self.left -= 1,
             News::Failed(_) => self.left = 0,
         }

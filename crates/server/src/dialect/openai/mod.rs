@@ -9,7 +9,6 @@ mod flow;
 pub mod models;
 mod pace;
 mod rewrite;
-mod sse;
 mod tools;
 mod wish;
 

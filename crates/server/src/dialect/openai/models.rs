@@ -32,7 +32,7 @@ async fn one(State(app): State<Arc<App>>, Path(id): Path<String>) -> Result<Json
 }
 
 fn is_there(shown: &Shown) -> bool {
-    matches!(shown.standing, Standing::Ready | Standing::Resting)
+    matches!(shown.standing, Standing::Ready | Standing::Resting | Standing::Troubled(_))
 }
 
 fn told(shown: &Shown) -> Model {

@@ -39,6 +39,7 @@ impl Paces {
     pub(super) fn see(&self, news: &News) {
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
         match news {
+            News::Text { prompt: true, .. } => {}
             News::Text { tokens, .. } if tokens.is_empty() => {}
             News::Text { answer, tokens, .. } => {
                 let Some(pace) = answers.get_mut(*answer) else { return };

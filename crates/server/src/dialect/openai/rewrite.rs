@@ -1,11 +1,11 @@
 //! Models that write another text for a text (T5), as if they went on from it.
 //!
-//! Their engine has no sinks: a thread for each prompt passes on what comes. They are small, and few ask them at once.
+//! Their engine has no sinks: a thread for each request passes on what comes. They are small, and few ask them at once.
 
 use super::flow::{Held, Read};
 use super::wish::{Knobs, Wish};
 use crate::error::{Fault, FaultKind};
-use sconce_engine::{Answers, Error, Event, Params, Search, Seq2Seq, Seq2SeqOptions, Start};
+use sconce_engine::{Answers, Error, Event, Params, Search, Seq2Seq, Seq2SeqOptions, Start, Writing};
 use std::sync::Arc;
 
 /// Texts to be rewritten.
@@ -69,41 +69,59 @@ impl Rewrite {
         let model = model.on_behalf_of(held.call().caller());
         let sampled = matches!(self.options.search.as_ref().unwrap_or(model.search()), Search::Sample(_));
         let options = Arc::new(self.options);
-        for (i, input) in self.inputs.into_iter().enumerate() {
-            let (model, options, held, first) = (model.clone(), options.clone(), held.clone(), i * each);
-            // Begun here, so that what is wrong with it is told before anything else.
-            match input {
-                Start::Text(text) if sampled => {
-                    let stream = model.stream(&text, &options)?;
-                    tokio::task::spawn_blocking(move || stream.for_each(|event| held.tell(first, event, &[])));
-                }
-                Start::Text(text) | Start::Rendered(text) => {
-                    tokio::task::spawn_blocking(move || {
-                        let answers = model.begin(&text, &options).and_then(|writing| writing.wait());
-                        whole(&held, first, answers);
-                    });
-                }
-                Start::Tokens(ids) => {
-                    tokio::task::spawn_blocking(move || {
-                        let answers = model.generate_ids(&[ids], &options);
+        let mut streams = Vec::new();
+        for input in &self.inputs {
+            streams.push(match input {
+                // Begun here, so that what is wrong with it is told before anything else.
+                Start::Text(text) if sampled => Some(model.stream(text, &options)?),
+                _ => None,
+            });
+        }
+        // One thread for all of a request: where each prompt had its own, a few requests would take all that there are.
+        let (inputs, held) = (self.inputs, held.clone());
+        tokio::task::spawn_blocking(move || {
+            let begun: Vec<_> = inputs
+                .iter()
+                .zip(streams)
+                .map(|(input, stream)| match (input, stream) {
+                    (_, Some(stream)) => Begun::Stream(stream),
+                    (Start::Text(text) | Start::Rendered(text), None) => Begun::Writing(model.begin(text, &options)),
+                    (Start::Tokens(ids), None) => Begun::Tokens(ids),
+                })
+                .collect();
+            for (i, begun) in begun.into_iter().enumerate() {
+                let first = i * each;
+                match begun {
+                    Begun::Stream(stream) => stream.for_each(|event| held.tell(first, false, event, &[])),
+                    Begun::Writing(writing) => whole(&held, first, writing.and_then(|writing| writing.wait())),
+                    Begun::Tokens(ids) => {
+                        let answers = model.generate_ids(&[ids.to_vec()], &options);
                         whole(&held, first, answers.map(|mut all| all.remove(0)));
-                    });
+                    }
                 }
             }
-        }
+        });
         Ok(read)
     }
+}
+
+/// A prompt whose answers are on their way.
+enum Begun<'a> {
+    Stream(sconce_engine::Stream),
+    Writing(Result<Writing<'a>, Error>),
+    /// When it is its turn.
+    Tokens(&'a [u32]),
 }
 
 /// Answers that are known at their end alone.
 fn whole(held: &Held, first: usize, answers: Result<Answers, Error>) {
     let answers = match answers {
         Ok(answers) => answers.answers,
-        Err(e) => return held.tell(first, Err(e), &[]),
+        Err(e) => return held.tell(first, false, Err(e), &[]),
     };
     for (answer, written) in answers.into_iter().enumerate() {
         let picks = written.ids.into_iter().map(|id| sconce_engine::Pick { id, logprobs: None }).collect();
-        held.tell(first, Ok(Event::Text { answer, text: written.text, picks }), &[]);
-        held.tell(first, Ok(Event::End { answer, finish: written.finish }), &[]);
+        held.tell(first, false, Ok(Event::Text { answer, text: written.text, picks }), &[]);
+        held.tell(first, false, Ok(Event::End { answer, finish: written.finish }), &[]);
     }
 }

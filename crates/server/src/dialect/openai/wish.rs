@@ -1,6 +1,6 @@
 //! How texts are to be written: what chats and completions ask alike, checked, as the engine takes it.
 
-use crate::error::Fault;
+use crate::error::{Fault, FaultKind};
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::common::{OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs};
 use sconce_api::openai::completions::CompletionRequest;
@@ -13,6 +13,8 @@ use std::hash::{BuildHasher, RandomState};
 const MOST_STOPS: usize = 4;
 /// As many as OpenAI names in a chat.
 const MOST_LOGPROBS: u32 = 20;
+/// Answers that must have a form, in one request.
+const MOST_FORMED: usize = 32;
 
 /// The fields that both requests have.
 #[derive(Clone, Copy, Debug, Default)]
@@ -33,13 +35,14 @@ pub(super) struct Knobs<'a> {
     stream: bool,
     stream_options: Option<&'a StreamOptions>,
     max_tokens: Option<usize>,
+    echo: bool,
     /// How many of the likeliest tokens to name, and the field that says so.
     logprobs: Option<u32>,
     logprobs_field: &'static str,
 }
 
 macro_rules! knobs {
-    ($request:ident, $max_tokens:expr, $logprobs:expr, $field:literal) => {
+    ($request:ident, $max_tokens:expr, $echo:expr, $logprobs:expr, $field:literal) => {
         Knobs {
             temperature: $request.temperature,
             top_p: $request.top_p,
@@ -57,6 +60,7 @@ macro_rules! knobs {
             stream: $request.stream.unwrap_or(false),
             stream_options: $request.stream_options.as_ref(),
             max_tokens: $max_tokens,
+            echo: $echo,
             logprobs: $logprobs,
             logprobs_field: $field,
         }
@@ -66,13 +70,13 @@ macro_rules! knobs {
 impl<'a> From<&'a ChatRequest> for Knobs<'a> {
     fn from(request: &'a ChatRequest) -> Knobs<'a> {
         let logprobs = request.logprobs.unwrap_or(false).then(|| request.top_logprobs.unwrap_or(0));
-        knobs!(request, request.max_completion_tokens.or(request.max_tokens), logprobs, "top_logprobs")
+        knobs!(request, request.max_completion_tokens.or(request.max_tokens), false, logprobs, "top_logprobs")
     }
 }
 
 impl<'a> From<&'a CompletionRequest> for Knobs<'a> {
     fn from(request: &'a CompletionRequest) -> Knobs<'a> {
-        knobs!(request, request.max_tokens, request.logprobs, "logprobs")
+        knobs!(request, request.max_tokens, request.echo.unwrap_or(false), request.logprobs, "logprobs")
     }
 }
 
@@ -90,7 +94,8 @@ impl Knobs<'_> {
         if stop.iter().any(String::is_empty) {
             return Err(Fault::invalid("`stop` has an empty text, which would end every answer").at("stop"));
         }
-        if self.max_tokens == Some(0) {
+        // With the prompt to be shown, and how likely it is, there is something to tell without writing.
+        if self.max_tokens == Some(0) && !self.echo {
             return Err(Fault::invalid("`max_tokens` is 0; at least one token is written").at("max_tokens"));
         }
         if self.logprobs.is_some_and(|n| n > MOST_LOGPROBS) {
@@ -98,7 +103,8 @@ impl Knobs<'_> {
             return Err(Fault::invalid(what).at(self.logprobs_field));
         }
         let include_usage = self.stream_options.and_then(|o| o.include_usage).unwrap_or(false);
-        Ok(Wish { stop, form: self.form()?, stream: self.stream, include_usage, max_tokens: self.max_tokens })
+        let n = self.n.unwrap_or(1) as usize;
+        Ok(Wish { stop, form: self.form()?, stream: self.stream, include_usage, max_tokens: self.max_tokens, n })
     }
 
     /// How tokens are chosen, where nothing is said as `own` has it, by a model of so many tokens.
@@ -159,7 +165,7 @@ impl Knobs<'_> {
     fn form(&self) -> Result<Option<Form>, Fault> {
         let format = match self.response_format {
             None | Some(ResponseFormat::Text) => None,
-            Some(ResponseFormat::JsonObject) => Some(Form::Json(any_object())),
+            Some(ResponseFormat::JsonObject { schema }) => Some(Form::Json(schema.clone().unwrap_or_else(any_object))),
             Some(ResponseFormat::JsonSchema { json_schema }) => {
                 Some(Form::Json(json_schema.schema.clone().unwrap_or_else(any_object)))
             }
@@ -226,6 +232,21 @@ pub(super) struct Wish {
     pub(super) include_usage: bool,
     /// The most tokens of an answer.
     pub(super) max_tokens: Option<usize>,
+    /// Answers to each prompt.
+    pub(super) n: usize,
+}
+
+impl Wish {
+    /// Refuses more answers than a request may have. Those of a form are fewer: each keeps a grammar's state.
+    pub(super) fn check_answers(&self, prompts: usize, most: usize) -> Result<(), Fault> {
+        let most = if self.form.is_some() { most.min(MOST_FORMED) } else { most };
+        let answers = prompts.saturating_mul(self.n);
+        if answers <= most {
+            return Ok(());
+        }
+        let what = format!("{prompts} prompts with {} answers each come to {answers}; {most} are the most", self.n);
+        Err(Fault::new(FaultKind::TooMany, what).at("n"))
+    }
 }
 
 #[cfg(test)]
@@ -322,6 +343,8 @@ mod tests {
             Some(Form::Json(json!({"type": "object"})))
         );
         let schema = json!({"type": "integer"});
+        let told = json!({"response_format": {"type": "json_object", "schema": schema}});
+        assert_eq!(form(told), Some(Form::Json(schema.clone())));
         let named = json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
         assert_eq!(form(named), Some(Form::Json(schema.clone())));
         assert_eq!(form(json!({"structured_outputs": {"json": schema.to_string()}})), Some(Form::Json(schema)));

@@ -2,11 +2,12 @@
 
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
-use crate::house::{Shown, Standing};
+use crate::house::Shown;
 use crate::served::Task;
 use axum::Json;
 use axum::extract::State;
 use sconce_api::tei::{Info, ModelInfo, OpCount};
+use sconce_engine::ops::Pooling;
 use sconce_engine::source::Origin;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -68,22 +69,33 @@ fn kind(task: &Task) -> Value {
         Task::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
         Task::Generate(_) | Task::Seq2Seq(_) => json!({"generator": {}}),
         Task::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
-        Task::Embed(_) | Task::Multi(_) | Task::M3(_) | Task::Clip(_) => json!({"embedding": {}}),
+        Task::Embed(embedder) => {
+            let words: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
+            json!({"embedding": {"pooling": words.join("+")}})
+        }
+        Task::M3(_) => json!({"embedding": {"pooling": "cls"}}),
+        Task::Multi(_) | Task::Clip(_) => json!({"embedding": {}}),
+    }
+}
+
+/// TEI's word where it has one.
+fn pooling(pooling: Pooling) -> &'static str {
+    match pooling {
+        Pooling::Cls => "cls",
+        Pooling::Mean => "mean",
+        Pooling::Max => "max",
+        Pooling::MeanSqrtLen => "mean_sqrt_len",
+        Pooling::WeightedMean => "weighted_mean",
+        Pooling::LastToken => "last_token",
     }
 }
 
 fn about(shown: &Shown) -> ModelInfo {
-    let state = match &shown.standing {
-        Standing::Loading(_) => "loading",
-        Standing::Ready => "ready",
-        Standing::Failed(_) => "failed",
-        Standing::Resting => "resting",
-    };
     let loaded = shown.served.as_ref().map(|s| s.task.loaded());
     let plan = loaded.map(|m| m.plan());
     ModelInfo {
         id: shown.spec.id.clone(),
-        state: state.into(),
+        state: shown.standing.word().into(),
         task: shown.served.as_ref().map(|s| s.role.to_string()),
         device: plan.map(|p| p.device.to_string()),
         dtype: plan.map(|p| p.dtype.to_string()),

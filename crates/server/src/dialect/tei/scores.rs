@@ -45,7 +45,7 @@ async fn predict(
     Ok(call.answer(told, usage))
 }
 
-fn length(given: &Given) -> usize {
+pub(crate) fn length(given: &Given) -> usize {
     given.text.chars().count() + given.pair.as_ref().map_or(0, |p| p.chars().count())
 }
 
@@ -93,7 +93,7 @@ async fn rerank_either(State(app): State<Arc<App>>, request: Request) -> Result<
 /// In TEI's shape.
 pub(crate) async fn rerank(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: RerankRequest,
 ) -> Result<Answer<RerankResponse>, Fault> {
     app.check_batch(body.texts.len(), "texts")?;

@@ -10,7 +10,7 @@ use crate::served::{Task, Want};
 use axum::extract::State;
 use sconce_api::input::Item;
 use sconce_api::tei::{DecodeRequest, DecodeResponse, Ids, Token, TokenizeRequest, TokenizeResponse};
-use sconce_engine::{Prompt, TextToken};
+use sconce_engine::TextToken;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -28,17 +28,17 @@ async fn tokenize(
 ) -> Result<Answer<TokenizeResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     let call = app.call("tokenize", &trail, body.model.as_deref(), Want::Tokens)?;
-    let (items, special, prompt) = (body.inputs.items, body.add_special_tokens, app.prompt(body.prompt_name));
+    let (items, special, prompted) = (body.inputs.items, body.add_special_tokens, body.prompt_name.is_some());
+    let prompt = app.prompt(body.prompt_name);
     if items.iter().any(|item| !matches!(item, Item::Text(_))) {
         return Err(call.failed(Fault::invalid("tokens are made of texts").at("inputs")));
     }
     let characters = embedding::characters(&items);
     let all = call
         .run(move |served, _| {
-            let words = match (&served.task, &prompt) {
-                (Task::Embed(embedder), prompt) => embedder.prompt(prompt)?.to_owned(),
-                (_, Prompt::Default) => String::new(),
-                (_, prompt) => embedding::unprompted(prompt).map(|()| String::new())?,
+            let words = match &served.task {
+                Task::Embed(embedder) => embedder.prompt(&prompt)?.to_owned(),
+                _ => embedding::unprompted(prompted).map(|()| String::new())?,
             };
             let of = |text: &str| -> Result<Vec<Token>, Fault> {
                 let joined = format!("{words}{text}");

@@ -14,7 +14,7 @@ use sconce_api::tei::{
     EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityRequest,
     SimilarityResponse, SparseValue,
 };
-use sconce_engine::{MultiEmbeddings, Prompt, SparseVector};
+use sconce_engine::{MultiEmbeddings, SparseVector};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
@@ -42,13 +42,14 @@ async fn embed(
 
 pub(crate) async fn embed_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedRequest,
 ) -> Result<Answer<EmbedResponse>, Fault> {
     let items = body.inputs.items;
     app.check_batch(items.len(), "inputs")?;
     let how = How {
         truncate: app.truncates(body.truncate, body.truncation_direction),
+        prompted: body.prompt_name.is_some(),
         prompt: app.prompt(body.prompt_name),
         normalize: body.normalize,
         dimensions: body.dimensions,
@@ -71,12 +72,12 @@ async fn embed_all(
 
 pub(crate) async fn embed_all_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedAllResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     let truncate = app.truncates(body.truncate, body.truncation_direction);
-    let prompt = app.prompt(body.prompt_name);
+    let (prompted, prompt) = (body.prompt_name.is_some(), app.prompt(body.prompt_name));
     let call = app.call("embed_all", trail, body.model.as_deref(), Want::EmbedAll)?;
     let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
     let made = call
@@ -86,12 +87,12 @@ pub(crate) async fn embed_all_of(
                 Ok(embedder.embed_all(&embedding::inputs(&items), &prompt)?)
             }
             Task::Multi(multi) => {
-                embedding::unprompted(&prompt)?;
+                embedding::unprompted(prompted)?;
                 let multi = multi.on_behalf_of(caller).truncating(truncate);
                 Ok(multi.documents(&embedding::texts(&items, "inputs")?)?)
             }
             Task::M3(m3) => {
-                embedding::unprompted(&prompt)?;
+                embedding::unprompted(prompted)?;
                 let made = m3.on_behalf_of(caller).truncating(truncate).embed_inputs(&embedding::inputs(&items))?;
                 let texts = made.texts.into_iter().map(|t| t.multi).collect();
                 Ok(MultiEmbeddings { texts, tokens: made.tokens, truncated: made.truncated })
@@ -115,12 +116,12 @@ async fn embed_sparse(
 
 pub(crate) async fn embed_sparse_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: EmbedAllRequest,
 ) -> Result<Answer<EmbedSparseResponse>, Fault> {
     app.check_batch(body.inputs.items.len(), "inputs")?;
     let truncate = app.truncates(body.truncate, body.truncation_direction);
-    embedding::unprompted(&body.prompt_name.map_or(Prompt::Default, Prompt::Named))?;
+    embedding::unprompted(body.prompt_name.is_some())?;
     let call = app.call("embed_sparse", trail, body.model.as_deref(), Want::Sparse)?;
     let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
     let (vectors, tokens): (Vec<SparseVector>, Vec<usize>) = call
@@ -154,13 +155,14 @@ async fn similarity(
 
 pub(crate) async fn similarity_of(
     app: &Arc<App>,
-    trail: &Trail,
+    trail: &Arc<Trail>,
     body: SimilarityRequest,
 ) -> Result<Answer<SimilarityResponse>, Fault> {
     app.check_batch(body.inputs.sentences.len(), "sentences")?;
     let parameters = body.parameters.unwrap_or_default();
     let how = How {
         truncate: app.truncates(parameters.truncate, parameters.truncation_direction),
+        prompted: parameters.prompt_name.is_some(),
         prompt: app.prompt(parameters.prompt_name),
         normalize: true,
         dimensions: None,

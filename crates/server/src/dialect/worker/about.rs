@@ -37,7 +37,14 @@ impl Member {
         self.about.get_or_init(|| {
             let (plan, files) = (served.task.loaded().plan(), served.task.loaded().files());
             About {
-                quant_kind: self.membership.launch.tuning.dtype.clone().unwrap_or_else(|| plan.dtype.to_string()),
+                quant_kind: self
+                    .membership
+                    .launch
+                    .tuning
+                    .dtype
+                    .clone()
+                    .or_else(|| quant(files))
+                    .unwrap_or(plan.dtype.to_string()),
                 vram_bytes: bytes(served),
                 tokenizer_kind: tokenizer_kind(files),
                 vocab_size: plan.vocabulary as u64,
@@ -87,6 +94,16 @@ impl Member {
     pub(super) fn vram_bytes(&self) -> u64 {
         self.about.get().map_or(0, |a| a.vram_bytes)
     }
+}
+
+/// What a GGUF file's name says of its weights: `Q4_K_M` of `model-Q4_K_M.gguf`.
+fn quant(files: &Files) -> Option<String> {
+    let stem = files.gguf.as_ref()?.first()?.file_stem()?.to_str()?.to_ascii_uppercase();
+    let is_format = |part: &&str| {
+        let rest = ["IQ", "BF", "Q", "F"].iter().find_map(|p| part.strip_prefix(p));
+        rest.is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()))
+    };
+    stem.rsplit(['-', '.']).find(is_format).map(str::to_owned)
 }
 
 /// `BPE`, `Unigram`, `WordPiece`, … as its file says; in a GGUF it is inside.

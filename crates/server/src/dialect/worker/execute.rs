@@ -1,13 +1,14 @@
 //! `/execute`: a text goes on, as a stream of events.
 
 use super::jobs::Job;
-use super::{Member, answer, data, finished, member};
+use super::{Member, member};
 use crate::app::App;
 use crate::asked;
 use crate::call::{Call, Usage};
 use crate::error::{Fault, FaultKind};
 use crate::metrics::Finished;
 use crate::served::{Served, Task, Want};
+use crate::sse::{answer, data, done};
 use axum::extract::{Request as HttpRequest, State};
 use axum::response::Response;
 use axum::response::sse::Event as Sent;
@@ -172,10 +173,11 @@ impl Telling {
             End::Finished(Finish::Length) => (StopReason::MaxTokens, None),
             End::Cancelled => (StopReason::Cancelled, None),
             End::Failed(fault) => {
-                let failure =
-                    Failure { retriable: fault.is_retriable(), ..Failure::new(code(fault.kind), &fault.message) };
+                // What does not fit before it begins is another thing than what runs out in the middle.
+                let code = if fault.kind == FaultKind::Memory { Code::VramOom } else { fault.worker_code() };
+                let failure = Failure { retriable: fault.is_retriable(), ..Failure::new(code, &fault.message) };
                 let _ = to.send(data(&Event::Error(failure)));
-                let _ = to.send(finished());
+                let _ = to.send(done());
                 return;
             }
             End::Gone => return,
@@ -191,7 +193,7 @@ impl Telling {
             stop_reason,
             stop_sequence_matched: matched,
         }));
-        let _ = to.send(finished());
+        let _ = to.send(done());
     }
 
     /// Once, whatever happened.
@@ -221,17 +223,6 @@ async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,
-    }
-}
-
-fn code(kind: FaultKind) -> Code {
-    match kind {
-        FaultKind::Memory => Code::VramOom,
-        FaultKind::Late => Code::InferenceTimeout,
-        FaultKind::Overloaded | FaultKind::Loading | FaultKind::Unhealthy => Code::WorkerUnhealthy,
-        FaultKind::Cancelled => Code::Cancelled,
-        FaultKind::Backend | FaultKind::Internal => Code::Internal,
-        _ => Code::InvalidRequest,
     }
 }
 

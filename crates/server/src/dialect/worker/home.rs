@@ -70,17 +70,22 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
         model_ref: launch.model.clone(),
         capabilities: Capabilities::of(&device).capabilities,
     };
-    let mut wait = FIRST;
+    let (mut wait, mut disowned) = (FIRST, 0);
     loop {
         match home.tell(&called).await {
             Heard::Yes => break tracing::info!("ready; {} was told", home.url),
-            Heard::Disowned => tracing::warn!("{} does not know this worker; trying again in {wait:?}", home.url),
+            Heard::Disowned => {
+                disowned += 1;
+                if home.is_lost(disowned) {
+                    return app.stop.drain();
+                }
+            }
             Heard::No(why) => tracing::warn!("{} was not told: {why}; trying again in {wait:?}", home.url),
         }
         tokio::time::sleep(wait).await;
         wait = (wait * 2).min(MOST);
     }
-    let mut disowned = 0;
+    disowned = 0;
     loop {
         tokio::time::sleep(member.membership.beat).await;
         let state = standing(&app).state;
@@ -99,9 +104,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
             Heard::No(why) => tracing::warn!("a heartbeat did not arrive: {why}"),
             Heard::Disowned => {
                 disowned += 1;
-                tracing::warn!("{} does not know this worker ({disowned} of {DISOWNED})", home.url);
-                if disowned >= DISOWNED {
-                    tracing::error!("nobody's worker: ending");
+                if home.is_lost(disowned) {
                     return app.stop.drain();
                 }
             }
@@ -123,6 +126,16 @@ fn client() -> Client<HttpConnector, Full<Bytes>> {
 }
 
 impl Home {
+    /// Whether it has said so often enough that it does not know us.
+    fn is_lost(&self, disowned: u32) -> bool {
+        tracing::warn!("{} does not know this worker ({disowned} of {DISOWNED})", self.url);
+        let lost = disowned >= DISOWNED;
+        if lost {
+            tracing::error!("nobody's worker: ending");
+        }
+        lost
+    }
+
     async fn tell(&self, body: &impl Serialize) -> Heard {
         let said = tokio::time::timeout(PATIENCE, self.send(body)).await;
         match said {

@@ -7,23 +7,23 @@ mod jobs;
 
 pub(crate) use home::report;
 
+use super::admin::guard;
 use crate::app::App;
 use crate::asked::Asked;
 use crate::error::Fault;
 use crate::house::Standing;
+use crate::sse;
 use about::{About, Counted};
 use axum::Json;
 use axum::extract::State;
 use axum::http::StatusCode;
-use axum::response::sse::{Event, KeepAlive, Sse};
+use axum::middleware::from_fn_with_state;
 use axum::response::{IntoResponse, Response};
-use futures_util::{Stream, StreamExt};
+use futures_util::StreamExt;
 use jobs::Jobs;
 use prometheus::Registry;
 use sconce_api::worker::{Cancel, Capabilities, Launch, Progress, Ready};
-use serde::Serialize;
 use serde_json::json;
-use std::convert::Infallible;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use utoipa_axum::router::OpenApiRouter;
@@ -31,8 +31,6 @@ use utoipa_axum::routes;
 
 /// Between two looks at how far the model is.
 const LOOK: Duration = Duration::from_millis(100);
-/// Between comments that keep a silent connection open.
-const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// What makes a server a worker.
 #[derive(Clone, Debug)]
@@ -68,11 +66,12 @@ impl Member {
 }
 
 /// Its paths. `/health` and `/metrics` are everybody's, and say more of a worker.
-pub(crate) fn routes() -> OpenApiRouter<Arc<App>> {
+pub(crate) fn routes(app: &Arc<App>) -> OpenApiRouter<Arc<App>> {
+    let guarded = OpenApiRouter::new().routes(routes!(shutdown)).layer(from_fn_with_state(app.clone(), guard));
     OpenApiRouter::new()
+        .merge(guarded)
         .routes(routes!(execute::execute))
         .routes(routes!(cancel))
-        .routes(routes!(shutdown))
         .routes(routes!(ready))
         .routes(routes!(progress))
         .routes(routes!(capabilities))
@@ -113,10 +112,8 @@ fn standing(app: &App) -> Ready {
     let first = app.house.list().into_iter().next().map(|shown| shown.standing);
     let (model_loaded, state) = match first {
         Some(Standing::Ready) if app.stop.is_draining() => (true, "draining"),
-        Some(Standing::Ready) => (true, "ready"),
-        Some(Standing::Loading(_)) => (false, "loading"),
-        Some(Standing::Failed(_)) => (false, "failed"),
-        Some(Standing::Resting) | None => (false, "resting"),
+        Some(standing) => (standing == Standing::Ready, standing.word()),
+        None => (false, "resting"),
     };
     Ready { ready: state == "ready", state: state.into(), model_loaded }
 }
@@ -132,25 +129,29 @@ async fn progress(State(app): State<Arc<App>>) -> Result<Response, Fault> {
         }
         loop {
             let now = stage(&app);
-            let is_last = matches!(now.stage.as_str(), "ready" | "failed");
+            let is_last = matches!(now.stage.as_str(), "ready" | "failed" | "unloaded");
             if last.as_ref() != Some(&now) {
-                let mut events = vec![data(&now)];
+                let mut events = vec![sse::data(&now)];
                 if is_last {
-                    events.push(finished());
+                    events.push(sse::done());
                 }
                 return Some((futures_util::stream::iter(events), (app, Some(now), is_last)));
             }
             tokio::time::sleep(LOOK).await;
         }
     });
-    Ok(answer(events.flatten()))
+    Ok(sse::answer(events.flatten()))
 }
 
 fn stage(app: &App) -> Progress {
-    let Some(shown) = app.house.list().into_iter().next() else { return Progress::default() };
+    let Some(shown) = app.house.list().into_iter().next() else {
+        return Progress { stage: "unloaded".into(), ..Progress::default() };
+    };
     match shown.standing {
         Standing::Loading(told) => Progress { stage: told.stage, percent: told.percent, ..Progress::default() },
-        Standing::Failed(why) => Progress { stage: "failed".into(), message: Some(why), ..Progress::default() },
+        Standing::Failed(why) | Standing::Troubled(why) => {
+            Progress { stage: "failed".into(), message: Some(why), ..Progress::default() }
+        }
         Standing::Ready | Standing::Resting => {
             let vram_mb = shown.served.map(|s| about::bytes(&s) / 1_000_000);
             Progress { stage: "ready".into(), vram_mb, percent: Some(100.0), ..Progress::default() }
@@ -167,21 +168,4 @@ async fn capabilities(State(app): State<Arc<App>>) -> Result<Json<Capabilities>,
     let device =
         served.map_or_else(|| member.membership.launch.device(), |s| s.task.loaded().plan().device.to_string());
     Ok(Json(Capabilities::of(&device)))
-}
-
-/// One event.
-fn data(body: &impl Serialize) -> Event {
-    // Our types are plain data: they always become JSON, and JSON is one line.
-    Event::default().data(serde_json::to_string(body).unwrap_or_default())
-}
-
-/// The last event.
-fn finished() -> Event {
-    Event::default().data("[DONE]")
-}
-
-/// An answer of these events.
-fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
-    let events = events.map(Ok::<_, Infallible>);
-    Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response()
 }

@@ -12,23 +12,23 @@ use std::time::Duration;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 /// One event.
-pub(super) fn data(body: &impl Serialize) -> Event {
+pub(crate) fn data(body: &impl Serialize) -> Event {
     // Our types are plain data: they always become JSON, and JSON is one line.
     Event::default().data(serde_json::to_string(body).unwrap_or_default())
 }
 
 /// What goes wrong after the answer's head is gone, in OpenAI's words.
-pub(super) fn failed(fault: &Fault) -> Event {
+pub(crate) fn failed(fault: &Fault) -> Event {
     data(&fault.body(Dialect::OpenAi))
 }
 
 /// The last event.
-pub(super) fn done() -> Event {
+pub(crate) fn done() -> Event {
     Event::default().data("[DONE]")
 }
 
 /// An answer of these events.
-pub(super) fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
+pub(crate) fn answer(events: impl Stream<Item = Event> + Send + 'static) -> Response {
     use futures_util::StreamExt;
     let events = events.map(Ok::<_, Infallible>);
     let mut response = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE)).into_response();

@@ -1,0 +1,67 @@
+//! Who is at the other end of a connection.
+
+use axum::http::{HeaderMap, Uri, header};
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use tokio::sync::Notify;
+
+/// The client of a connection; every request of it has one.
+#[derive(Clone, Debug)]
+pub(crate) struct Peer {
+    /// Whether it is on this machine.
+    local: bool,
+    hang_up: Arc<Notify>,
+}
+
+impl Peer {
+    pub(crate) fn new(from: SocketAddr) -> Peer {
+        Peer { local: from.ip().to_canonical().is_loopback(), hang_up: Arc::default() }
+    }
+
+    /// Ends the connection: its client does not read, and the connection waits for that alone.
+    pub(crate) fn hang_up(&self) {
+        self.hang_up.notify_one();
+    }
+
+    /// Until somebody hangs up.
+    pub(crate) async fn hung_up(&self) {
+        self.hang_up.notified().await;
+    }
+
+    /// Whether a request comes from this machine and from nobody behind it: neither through a proxy, nor from a web page, of this
+    /// machine's own name or of another that points here.
+    pub(super) fn is_this_machine(&self, uri: &Uri, headers: &HeaderMap) -> bool {
+        let host = headers.get(header::HOST).and_then(|h| h.to_str().ok()).or(uri.authority().map(|a| a.as_str()));
+        let others = [header::FORWARDED, header::HeaderName::from_static("x-forwarded-for"), header::ORIGIN];
+        self.local && host.is_none_or(is_local) && !others.iter().any(|name| headers.contains_key(name))
+    }
+}
+
+/// Whether a `Host` is a name of this machine itself.
+fn is_local(host: &str) -> bool {
+    let name = match host.strip_prefix('[') {
+        Some(rest) => rest.split(']').next().unwrap_or_default(),
+        None => host.split(':').next().unwrap_or_default(),
+    };
+    name.eq_ignore_ascii_case("localhost") || name.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn proxies_and_pages_are_not_this_machine() {
+        let is = |from: &str, headers: &[(&'static str, &'static str)]| {
+            let headers = headers.iter().map(|(n, v)| (n.parse().unwrap(), v.parse().unwrap())).collect();
+            Peer::new(from.parse().unwrap()).is_this_machine(&Uri::from_static("/v2/state"), &headers)
+        };
+        assert!(is("127.0.0.1:5", &[]) && is("[::1]:5", &[("host", "[::1]:9200")]));
+        assert!(is("[::ffff:127.0.0.1]:5", &[("host", "LocalHost:9200")]));
+        assert!(!is("192.0.2.1:5", &[("host", "localhost")]));
+        assert!(!is("127.0.0.1:5", &[("host", "evil.example:9200")]));
+        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("x-forwarded-for", "192.0.2.1")]));
+        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("forwarded", "for=192.0.2.1")]));
+        assert!(!is("127.0.0.1:5", &[("host", "localhost"), ("origin", "http://localhost:3000")]));
+    }
+}

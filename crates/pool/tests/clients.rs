@@ -1,0 +1,226 @@
+//! Requests that break workers, clients that do nothing, and who may manage.
+#![cfg(unix)]
+
+mod common;
+
+use axum::http::StatusCode;
+use common::{House, KEY, Running, lives, raw};
+use serde_json::{Value, json};
+use std::io::{Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// Not a test: what the wrapper of the command runs.
+#[test]
+#[ignore = "the fake worker"]
+fn fake() {
+    common::fake::main();
+}
+
+fn chat(text: &str) -> Value {
+    json!({"model": "ok", "messages": [{"role": "user", "content": text}]})
+}
+
+fn post(path: &str, headers: &str, body: &Value) -> String {
+    let body = body.to_string();
+    format!("POST {path} HTTP/1.1\r\n{headers}connection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len())
+}
+
+/// What comes until the other side hangs up, at most for so long.
+fn until_hung_up(socket: &mut TcpStream, most: Duration) -> Option<usize> {
+    socket.set_read_timeout(Some(Duration::from_millis(100))).unwrap();
+    let (until, mut buffer, mut all) = (Instant::now() + most, vec![0; 1 << 20], 0);
+    while Instant::now() < until {
+        match socket.read(&mut buffer) {
+            Ok(0) => return Some(all),
+            Ok(n) => all += n,
+            Err(e) if e.kind() == std::io::ErrorKind::ConnectionReset => return Some(all),
+            Err(_) => {}
+        }
+    }
+    None
+}
+
+#[test]
+fn a_request_that_kills_its_worker_does_not_kill_them_all() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 4");
+    let before: Vec<u64> = pool.ready(4).iter().map(|w| w["pid"].as_u64().unwrap()).collect();
+    let (status, body) = pool.chat("ok", "poison");
+    assert_eq!((status, &body["error"]["type"]), (StatusCode::BAD_GATEWAY, &json!("server_error")), "{body}");
+    pool.wait("two to be started again", |p| {
+        let all = p.workers();
+        let again = all.iter().filter(|w| w["restarts"] == 1 && w["state"] == "ready").count();
+        (again == 2).then_some(())
+    });
+    assert_eq!(before.iter().filter(|pid| lives(**pid)).count(), 2, "it went to one other and no further");
+    assert_eq!(pool.number("pool_mgr_request_retries_total"), 1);
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+}
+
+#[test]
+fn a_busy_worker_passes_its_requests_on_until_all_are_busy() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 3");
+    let ids: Vec<String> = pool.ready(3).iter().map(|w| w["id"].as_str().unwrap().to_string()).collect();
+    let home = pool.chat("ok", "a beginning").1["worker"].as_str().unwrap().to_string();
+    assert_eq!(pool.number("pool_mgr_request_retries_total"), 0);
+    let busy = |id: &str, status: &str| std::fs::write(house.path(&format!("busy-{id}")), status).unwrap();
+    busy(&home, "503");
+    let (status, body) = pool.chat("ok", "a beginning");
+    assert!(status == StatusCode::OK && body["worker"] != home.as_str(), "{body}");
+    assert_eq!(pool.number("pool_mgr_request_retries_total"), 1);
+    // However many are busy, the next is tried; what the last says is the answer.
+    ids.iter().for_each(|id| busy(id, "429"));
+    assert_eq!(pool.chat("ok", "a beginning").0, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(pool.number("pool_mgr_request_retries_total"), 3);
+    assert!(pool.workers().iter().all(|w| w["state"] == "ready" && w["restarts"] == 0), "busy is not broken");
+}
+
+#[test]
+fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
+    let house = House::new();
+    let mut config = house.config("[[model]]\nmodel = 'ok'");
+    config.patience = Duration::from_secs(1);
+    let pool = Running::new(config);
+    pool.ready(1);
+    let mut stuck = TcpStream::connect(pool.address).unwrap();
+    let headers = format!("host: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n");
+    stuck.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
+    pool.wait("it to be under way", |p| (p.workers()[0]["active"] == 1).then_some(()));
+    pool.wait("it to be given up", |p| (p.workers()[0]["active"] == 0).then_some(()));
+    // It reads nothing still, and finds that nobody is there to be written to.
+    let until = Instant::now() + Duration::from_secs(10);
+    while stuck.write_all(b"x").is_ok() {
+        assert!(Instant::now() < until, "the connection is still there");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    // Who reads, however slowly, has all of it.
+    let mut slow = TcpStream::connect(pool.address).unwrap();
+    slow.write_all(post("/v1/chat/completions", &headers, &chat("large")).as_bytes()).unwrap();
+    let (mut all, mut buffer) = (0, vec![0; 4 << 20]);
+    loop {
+        match slow.read(&mut buffer).unwrap() {
+            0 => break,
+            n => all += n,
+        }
+        std::thread::sleep(Duration::from_millis(30));
+    }
+    assert!(all > 64 << 20, "{all}");
+}
+
+#[test]
+fn a_client_that_says_nothing_is_hung_up_on() {
+    let house = House::new();
+    let mut config = house.config("");
+    config.patience = Duration::from_secs(1);
+    let pool = Running::new(config);
+    for said in ["", "PRI * HT", "GET /health HTTP/1.1\r\nho"] {
+        let mut silent = TcpStream::connect(pool.address).unwrap();
+        silent.write_all(said.as_bytes()).unwrap();
+        assert!(until_hung_up(&mut silent, Duration::from_secs(10)).is_some(), "{said:?}");
+    }
+    // Nor does one that is still silent hold up the end.
+    let _silent = TcpStream::connect(pool.address).unwrap();
+    let began = Instant::now();
+    pool.end();
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+}
+
+#[test]
+fn who_comes_beyond_the_most_waits() {
+    let house = House::new();
+    let mut config = house.config("");
+    config.max_connections = 1;
+    let pool = Running::new(config);
+    let first = TcpStream::connect(pool.address).unwrap();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut second = TcpStream::connect(pool.address).unwrap();
+    second.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+    second.write_all(b"GET /ping HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").unwrap();
+    let mut byte = [0];
+    assert!(second.read(&mut byte).is_err(), "it is not its turn");
+    drop(first);
+    second.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    assert_eq!(second.read(&mut byte).unwrap(), 1);
+}
+
+#[test]
+fn without_a_key_workers_are_managed_from_this_machine_alone() {
+    let house = House::new();
+    let mut config = house.config("[[model]]\nmodel = 'ok'");
+    config.api_key = None;
+    let pool = Running::new(config);
+    pool.ready(1);
+    let status = |request: &str| raw(pool.address, request).split(' ').nth(1).unwrap_or_default().to_string();
+    let state = |headers: &str| status(&format!("GET /v2/state HTTP/1.1\r\n{headers}connection: close\r\n\r\n"));
+    assert_eq!(state("host: localhost:9200\r\n"), "200");
+    for page in [
+        "host: evil.example\r\n",
+        "host: localhost\r\norigin: http://evil.example\r\n",
+        "host: localhost\r\nx-forwarded-for: 192.0.2.1\r\n",
+    ] {
+        assert_eq!(state(page), "403", "{page}");
+        let start = json!({"model_ref": "ok"});
+        let headers = format!("{page}content-type: application/json\r\n");
+        assert_eq!(status(&post("/v2/workers/start", &headers, &start)), "403", "{page}");
+        assert_eq!(status(&post("/v2/workers/x/drain", &headers, &json!({}))), "403", "{page}");
+        // Models are for everybody who comes.
+        assert_eq!(status(&post("/v1/chat/completions", &headers, &chat("hi"))), "200", "{page}");
+    }
+    for kind in ["", "content-type: text/plain\r\n", "content-type: application/x-www-form-urlencoded\r\n"] {
+        let headers = format!("host: localhost\r\n{kind}");
+        assert_eq!(status(&post("/v2/workers/start", &headers, &json!({"model_ref": "ok"}))), "415", "{kind}");
+        assert_eq!(status(&post("/v2/workers/stop", &headers, &json!({"worker_id": "x"}))), "415", "{kind}");
+    }
+    assert_eq!(pool.workers().len(), 1, "nothing was started");
+}
+
+#[test]
+fn a_larger_payload_limit_holds_at_the_workers_too() {
+    let house = House::new();
+    let pool = house.run("payload_limit = 5000000\n[[model]]\nmodel = 'ok'");
+    pool.ready(1);
+    assert_eq!(pool.chat("ok", &"x".repeat(4_000_000)).0, StatusCode::OK);
+    assert_eq!(pool.chat("ok", &"x".repeat(6_000_000)).0, StatusCode::PAYLOAD_TOO_LARGE);
+}
+
+#[test]
+fn devices_are_known_before_the_first_start_and_one_broken_command_costs_its_own() {
+    let house = House::new();
+    let pool = house.run("[binaries]\ncuda = './no-such-command'");
+    let devices = pool.wait("the devices", |p| {
+        let all = p.get("/v1/capabilities")["devices"].as_array().unwrap().clone();
+        (!all.is_empty()).then_some(all)
+    });
+    assert_eq!((devices.len(), &devices[0]["id"]), (1, &json!("cpu")));
+    assert_eq!(pool.number("pool_mgr_gpu_vram_total_bytes{device=\"cpu\"}"), 8 << 30);
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok"}));
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "ok", "device": "cuda"}));
+    assert_eq!((status, &body["error_code"]), (StatusCode::CONFLICT, &json!("GPU_UNAVAILABLE")));
+}
+
+#[test]
+fn what_is_free_is_measured_again_after_the_plan() {
+    let house = House::new();
+    let pool = house.run("");
+    let (status, body) = pool.post("/v2/workers/start", json!({"model_ref": "eater"}));
+    assert_eq!((status, &body["error_code"]), (StatusCode::SERVICE_UNAVAILABLE, &json!("INSUFFICIENT_VRAM")), "{body}");
+}
+
+#[test]
+fn a_manager_may_listen_elsewhere() {
+    for host in ["::1", "127.0.0.2", "0.0.0.0"] {
+        let house = House::new();
+        let mut config = house.config("[[model]]\nmodel = 'ok'");
+        config.hostname = host.into();
+        // Not every machine has IPv6.
+        if std::net::TcpListener::bind((host, 0)).is_err() {
+            continue;
+        }
+        let pool = Running::new(config);
+        pool.ready(1);
+        assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK, "{host}");
+    }
+}

@@ -1,0 +1,173 @@
+//! Managers that end and come back, and what they find.
+#![cfg(unix)]
+
+mod common;
+
+use axum::http::{Method, StatusCode};
+use common::{House, Running, lives, signal};
+use sconce_pool::{Asker, Config};
+use serde_json::{Value, json};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// Not a test: what the wrapper of the command runs.
+#[test]
+#[ignore = "the fake worker"]
+fn fake() {
+    common::fake::main();
+}
+
+fn pid(worker: &Value) -> u64 {
+    worker["pid"].as_u64().unwrap()
+}
+
+/// What a worker would tell.
+fn call(address: SocketAddr, token: &str, id: &str, port: u64) -> (StatusCode, Value) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let asker = Asker { url: format!("http://{address}"), key: Some(token.into()) };
+    let uri = format!("http://127.0.0.1:{port}");
+    let body = json!({"worker_id": id, "vram_bytes": 1, "uri": uri, "model_ref": "ok", "capabilities": []});
+    runtime.block_on(asker.ask(Method::POST, "/v2/internal/workers/ready", Some(body))).unwrap()
+}
+
+fn state(config: &Config) -> Value {
+    serde_json::from_slice(&std::fs::read(config.state.join("state.json")).unwrap()).unwrap()
+}
+
+/// Waits until the disk has what is true of one worker.
+fn saved(pool: &Running, what: impl Fn(&Value) -> bool) -> Value {
+    pool.wait("the state to be on disk", |p| Some(p.kept()).filter(|kept| what(&kept["workers"][0])))
+}
+
+#[test]
+fn a_stop_that_was_cut_short_does_not_cost_a_declared_model() {
+    let house = House::new();
+    let toml = "[[model]]\nmodel = 'slow'";
+    let pool = house.run(toml);
+    let before = pool.ready(1)[0].clone();
+    // It has something to do, so that it does not go at once; the manager does not live to see it go.
+    let mut busy = pool.execute("slow", "a");
+    busy.until("\"i\":1");
+    let (status, _) = pool.post("/v2/workers/stop", json!({"worker_id": before["id"]}));
+    assert_eq!(status, StatusCode::ACCEPTED);
+    saved(&pool, |w| w["leaving"] == "stop");
+    let config = pool.crash();
+    let pool = Running::new(config);
+    let after = pool.ready(1);
+    let served = after.iter().find(|w| w["state"] == "ready").unwrap();
+    assert_ne!(served["id"], before["id"], "what was to end does not stand for what is declared");
+    pool.wait("the old one to be gone", |p| p.worker(before["id"].as_str().unwrap()).is_none().then_some(()));
+    assert!(!lives(pid(&before)));
+    assert_eq!(pool.chat("slow", "hi").0, StatusCode::OK);
+}
+
+#[test]
+fn workers_may_be_kept_when_the_manager_is_told_to_end() {
+    let house = House::new();
+    let mut config = house.config("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    config.keep_workers = true;
+    let pool = Running::new(config);
+    let pids: Vec<u64> = pool.ready(2).iter().map(pid).collect();
+    let mut config = pool.end();
+    assert!(pids.iter().all(|pid| lives(*pid)));
+    config.keep_workers = false;
+    let pool = Running::new(config);
+    assert_eq!(pool.ready(2).iter().map(pid).collect::<Vec<u64>>(), pids);
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+    pool.end();
+    assert!(!pids.into_iter().any(lives), "and without being told so, they end with it");
+}
+
+#[test]
+fn a_worker_that_was_loading_when_its_manager_died_is_waited_for() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'late'");
+    let before = pool.wait("a process", |p| p.workers().first().filter(|w| w["pid"].is_u64()).cloned());
+    saved(&pool, |w| w["process"].is_object());
+    let config = pool.crash();
+    let pool = Running::new(config);
+    std::thread::sleep(Duration::from_millis(500));
+    assert_eq!((&pool.workers()[0]["state"], &pool.workers()[0]["pid"]), (&json!("starting"), &before["pid"]));
+    assert_eq!(pool.chat("late", "hi").0, StatusCode::SERVICE_UNAVAILABLE);
+    std::fs::write(house.path("go"), "").unwrap();
+    let after = pool.ready(1)[0].clone();
+    assert_eq!((pid(&after), &after["restarts"]), (pid(&before), &json!(0)));
+}
+
+#[test]
+fn callbacks_of_strangers_are_refused_so_that_they_end() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let worker = pool.ready(1)[0].clone();
+    let id = worker["id"].as_str().unwrap();
+    let port: u64 = worker["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+    let token = pool.kept()["token"].as_str().unwrap().to_string();
+    assert_eq!(call(pool.address, &token, id, port).0, StatusCode::OK);
+    for (id, port) in [(id, port + 1), ("ok-nobody", port)] {
+        let (status, body) = call(pool.address, &token, id, port);
+        assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")), "{id} {port}");
+    }
+    // Of another house.
+    assert_eq!(call(pool.address, "an old token", id, port).0, StatusCode::UNAUTHORIZED);
+    assert_eq!(pool.workers()[0]["state"], "ready", "nothing of it is held against the worker");
+}
+
+#[test]
+fn the_token_is_on_disk_before_the_first_worker_has_it() {
+    let house = House::new();
+    let pool = house.run("");
+    assert_eq!(pool.kept()["token"].as_str().unwrap().len(), 64);
+}
+
+#[test]
+fn a_state_that_is_outdated_costs_nobody_else_and_leaves_no_orphan() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'");
+    let first = pool.ready(1)[0].clone();
+    let id = first["id"].as_str().unwrap().to_string();
+    let old = saved(&pool, |w| w["been_ready"] == true);
+    // The disk refuses from now on, and the worker gets another process.
+    let way = house.path("state/state.json.new");
+    std::fs::create_dir(&way).unwrap();
+    signal(&first, "KILL");
+    let second =
+        pool.wait("another process", |p| p.worker(&id).filter(|w| w["state"] == "ready" && w["pid"] != first["pid"]));
+    let config = pool.crash();
+    std::fs::remove_dir(&way).unwrap();
+    assert_eq!(state(&config)["workers"][0]["process"], old["workers"][0]["process"], "it is outdated");
+    // What is more, the number is somebody else's by now: our own, of another birth.
+    let mut outdated = old.clone();
+    outdated["workers"][0]["process"]["pid"] = json!(std::process::id());
+    std::fs::write(config.state.join("state.json"), outdated.to_string()).unwrap();
+    let pool = Running::new(config);
+    let third = pool.ready(1)[0].clone();
+    assert!(third["id"] == id.as_str() && third["pid"] != second["pid"], "{third}");
+    // The second process is nobody's. It is told so when it calls, and ends itself; this fake has to be ended.
+    assert!(lives(pid(&second)));
+    let port: u64 = second["uri"].as_str().unwrap().rsplit(':').next().unwrap().parse().unwrap();
+    let (status, body) = call(pool.address, old["token"].as_str().unwrap(), &id, port);
+    assert_eq!((status, &body["error_code"]), (StatusCode::NOT_FOUND, &json!("WORKER_NOT_FOUND")));
+    signal(&second, "KILL");
+    assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);
+}
+
+#[test]
+fn a_process_of_ours_that_is_not_at_its_port_is_ended_and_replaced() {
+    let house = House::new();
+    let pool = house.run("[[model]]\nmodel = 'ok'\nreplicas = 2");
+    let before = pool.ready(2);
+    let mut kept = saved(&pool, |w| w["been_ready"] == true);
+    let config = pool.crash();
+    // Each at the other's.
+    let ports = [kept["workers"][1]["port"].clone(), kept["workers"][0]["port"].clone()];
+    for (n, port) in ports.into_iter().enumerate() {
+        (kept["workers"][n]["port"], kept["workers"][n]["been_ready"]) = (port, json!(true));
+    }
+    std::fs::write(config.state.join("state.json"), kept.to_string()).unwrap();
+    let pool = Running::new(config);
+    let after = pool.ready(2);
+    for (old, new) in before.iter().zip(&after) {
+        assert_eq!(old["id"], new["id"]);
+        assert!(!lives(pid(old)) && lives(pid(new)), "{old} {new}");
+    }
+}

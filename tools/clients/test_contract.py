@@ -1,0 +1,38 @@
+"""Our OpenAPI document against the server: Schemathesis makes requests from it, right and wrong ones, and judges the answers.
+
+No status that is not documented, no 5xx but 504, no answer that is not what its schema says. `contract/` has what it is told.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+URL = os.environ["SCONCE_SMALL_URL"]
+HERE = Path(__file__).parent / "contract"
+
+# Requests that models answered, at least: otherwise the answers that were judged are errors alone.
+ANSWERED = {
+    "POST /embed": 20,
+    "POST /embed_all": 20,
+    "POST /rerank": 20,
+    "POST /similarity": 20,
+    "POST /tokenize": 10,
+    "POST /decode": 20,
+    "POST /v1/embeddings": 20,
+    "POST /v1/rerank": 10,
+    "POST /v2/rerank": 10,
+    "POST /v1/completions": 50,
+    "POST /v1/chat/completions": 50,
+}
+
+
+def test_contract(tmp_path):
+    tally = tmp_path / "tally.json"
+    command = [Path(sys.executable).with_name("st"), "--config-file", "schemathesis.toml", "run", URL + "/openapi.json"]
+    ran = subprocess.run(command, cwd=HERE, env={**os.environ, "SCONCE_TALLY": str(tally)}, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    answers = json.loads(tally.read_text())
+    few = {name: answers.get(name) for name, least in ANSWERED.items() if answers.get(name, {}).get("200", 0) < least}
+    assert not few, few

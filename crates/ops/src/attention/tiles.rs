@@ -92,7 +92,7 @@ impl Kernel for Task<'_> {
                 }
             }
             // [queries, size]
-            let p = Rows { data: &**weights, rows: block.len(), cols: stride, stride };
+            let p = Rows { data: weights, rows: block.len(), cols: stride, stride };
             let at = head.first + first * head.stride;
             let mut sink = Values { sums: &sums, first: at, stride: head.stride, size, out: head.out };
             let values = values.part(base..base + stride);

@@ -42,6 +42,8 @@ pub enum Keep {
     File,
     /// These blocks; of rows that are no whole blocks, q8_0 or the dtype of the activations.
     Blocks(Quant),
+    /// Signed bytes with a scale for each output; products then take activations in 8 bits too, with a scale for each token.
+    Bytes,
 }
 
 /// A file, or several, that weights are read from.
@@ -125,6 +127,13 @@ impl Weights {
     /// The same weights in another dtype: heads stay in f32.
     pub fn in_dtype(&self, dtype: DType) -> Weights {
         Weights { dtype, ..self.clone() }
+    }
+
+    /// The same for what stands behind the layers: poolers, classifiers and tables of words are not brought to bytes, since they
+    /// are a small part of the work and all of their error is seen.
+    pub fn of_head(&self) -> Weights {
+        let keep = if self.keep == Keep::Bytes { Keep::Activations } else { self.keep };
+        Weights { keep, ..self.clone() }
     }
 
     /// The same with matrices kept in another way.

@@ -1,7 +1,8 @@
-//! Products of bf16 in tiles: sixteen rows of A by sixteen columns of B in one instruction, 32 deep.
+//! Products in tiles: sixteen rows of A by sixteen columns of B in one instruction, 64 bytes deep, which are 32 of bf16 or 64
+//! signed bytes. All but the instruction is the same for both.
 //!
 //! Four tiles of sums, two of A and two of B: a block of 32 rows by a panel reads as many tiles as it multiplies, which is what
-//! the load ports can feed. A is read where it is, B from its panel in pairs. While one block is multiplied, the sums of the one
+//! the load ports can feed. A is read where it is, B from its panel in groups of four bytes. While one block is multiplied, the sums of the one
 //! before go to the sink: its activation costs as much as the products, and another part of the core does it.
 #![allow(
     unsafe_code,
@@ -123,6 +124,31 @@ impl Pending {
     }
 }
 
+/// Bytes of a row of a tile, of A and of B; four bytes of one column of B are side by side.
+pub(super) const ROW: usize = 64;
+
+/// Bytes of a panel that a step reads.
+const STEP: usize = ROW * PANEL;
+
+/// Bytes, and how many lie between the beginnings of what is in them.
+#[derive(Clone, Copy)]
+pub(super) struct Operand<'a> {
+    pub(super) data: &'a [u8],
+    pub(super) stride: usize,
+}
+
+/// Rows of A and panels of B, and what they are called.
+pub(super) struct Task<'a> {
+    /// The rows, beginning with the first of them.
+    pub(super) a: Operand<'a>,
+    /// All panels.
+    pub(super) b: Operand<'a>,
+    /// Depth, in rows of tiles.
+    pub(super) steps: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) panels: Range<usize>,
+}
+
 /// [`super::gemm::multiply`] in tiles.
 #[inline(always)]
 pub(super) fn multiply<S: Lanes>(
@@ -135,8 +161,23 @@ pub(super) fn multiply<S: Lanes>(
 ) {
     let Room { padded, sums, .. } = room;
     let a = whole(a, &rows, TILE_DEPTH, padded);
-    assert!(a.data.len() >= (a.rows - 1) * a.stride + a.cols);
-    let (steps, blocks) = (a.cols / TILE_DEPTH, a.rows.div_ceil(ROWS));
+    let steps = a.cols / TILE_DEPTH;
+    let a = Operand { data: bytes_of(a.data), stride: a.stride * size_of::<bf16>() };
+    let b = Operand { data: bytes_of(b.data), stride: b.height * PANEL * size_of::<bf16>() };
+    products::<S, Pairs>(Task { a, b, steps, rows, panels }, sums, sink);
+}
+
+fn bytes_of(values: &[bf16]) -> &[u8] {
+    // SAFETY: bf16 are two bytes without padding.
+    unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
+}
+
+/// The products of a task. Sums of bytes go to the sink as the bits of i32.
+#[inline(always)]
+pub(super) fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
+    let Task { a, b, steps, rows, panels } = task;
+    assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
+    let blocks = rows.len().div_ceil(ROWS);
     // One block reads a panel once, wherever it is; several read the part of it that the cache keeps.
     let chunk = if blocks == 1 { steps } else { steps.div_ceil(steps.div_ceil(STEPS)) };
     let slots = if chunk == steps { 2 } else { blocks };
@@ -145,19 +186,19 @@ pub(super) fn multiply<S: Lanes>(
     let mut pending = Pending { slot: 0, row: 0, column: 0, rows: 0..0 };
     let mut turn = 0;
     for panel in panels {
-        let b = b.panel(panel);
+        let b = &b.data[panel * b.stride..][..steps * STEP];
         for first in (0..steps).step_by(chunk) {
             let depth = first..(first + chunk).min(steps);
             for block in 0..blocks {
-                let own = (a.rows - block * ROWS).min(ROWS);
+                let own = (rows.len() - block * ROWS).min(ROWS);
                 tiles.fit(own);
                 turn += 1;
                 let slot = if chunk == steps { turn % 2 } else { block };
                 let step = Step {
-                    a: a.data[block * ROWS * a.stride + first * TILE_DEPTH..].as_ptr(),
+                    a: a.data[block * ROWS * a.stride + first * ROW..].as_ptr(),
                     lower: if own > 16 { 16 * a.stride } else { 0 },
-                    stride: a.stride * size_of::<bf16>(),
-                    b: b[first * TILE_DEPTH * PANEL..].as_ptr(),
+                    stride: a.stride,
+                    b: b[first * STEP..].as_ptr(),
                 };
                 let at = sums[slot * SUMS..][..SUMS].as_mut_ptr();
                 // SAFETY: `own` rows of A, the panel's part of `depth` and a block of sums are where the pointers say, as the
@@ -171,9 +212,9 @@ pub(super) fn multiply<S: Lanes>(
                     let each = pending.rows.len().div_ceil(depth.len());
                     for i in 0..depth.len() {
                         if own > 16 {
-                            step.both(i)
+                            D::both(&step, i)
                         } else {
-                            step.upper(i)
+                            D::upper(&step, i)
                         }
                         pending.hand_over::<S>(each, sums, sink);
                     }
@@ -189,67 +230,87 @@ pub(super) fn multiply<S: Lanes>(
 }
 
 /// Where a block's steps read. Tile registers are named in the instructions: the compiler knows of none and uses none.
-struct Step {
-    a: *const bf16,
-    /// Elements from the upper sixteen rows to the lower.
+pub(super) struct Step {
+    a: *const u8,
+    /// Bytes from the upper sixteen rows to the lower.
     lower: usize,
     /// Bytes from row to row.
     stride: usize,
-    b: *const bf16,
+    b: *const u8,
 }
 
-impl Step {
+/// What the four bytes of a group are, and so which instruction multiplies them.
+pub(super) trait Dots {
     /// Sums of both halves of the rows and both halves of the panel, one step on.
     ///
     /// # Safety
     /// Step `i` must lie in A and B, and the tiles be configured for these rows.
-    #[inline(always)]
-    unsafe fn both(&self, i: usize) {
-        // SAFETY: the caller's.
-        unsafe {
-            let a = self.a.add(i * TILE_DEPTH);
-            asm!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {pairs}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                "tileloadd tmm5, [{lower} + {stride}*1]",
-                "tdpbf16ps tmm2, tmm5, tmm6",
-                "tdpbf16ps tmm3, tmm5, tmm7",
-                a = in(reg) a,
-                lower = in(reg) a.add(self.lower),
-                stride = in(reg) self.stride,
-                b = in(reg) self.b.add(i * TILE_DEPTH * PANEL),
-                pairs = in(reg) PANEL * 2 * size_of::<bf16>(),
-                options(nostack, preserves_flags, readonly)
-            );
-        }
-    }
+    unsafe fn both(step: &Step, i: usize);
 
     /// The same where there are no more than sixteen rows.
     ///
     /// # Safety
     /// As there.
-    #[inline(always)]
-    unsafe fn upper(&self, i: usize) {
-        // SAFETY: the caller's.
-        unsafe {
-            asm!(
-                "tileloadd tmm4, [{a} + {stride}*1]",
-                "tileloadd tmm6, [{b} + {pairs}*1]",
-                "tdpbf16ps tmm0, tmm4, tmm6",
-                "tileloadd tmm7, [{b} + {pairs}*1 + 64]",
-                "tdpbf16ps tmm1, tmm4, tmm7",
-                a = in(reg) self.a.add(i * TILE_DEPTH),
-                stride = in(reg) self.stride,
-                b = in(reg) self.b.add(i * TILE_DEPTH * PANEL),
-                pairs = in(reg) PANEL * 2 * size_of::<bf16>(),
-                options(nostack, preserves_flags, readonly)
-            );
-        }
-    }
+    unsafe fn upper(step: &Step, i: usize);
 }
+
+/// Two of bf16, with sums in f32.
+pub(super) struct Pairs;
+
+/// Four signed bytes, with sums in i32.
+pub(super) struct Fours;
+
+macro_rules! dots {
+    ($name:ident, $dot:literal) => {
+        impl Dots for $name {
+            #[inline(always)]
+            unsafe fn both(step: &Step, i: usize) {
+                // SAFETY: the caller's.
+                unsafe {
+                    let a = step.a.add(i * ROW);
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloadd tmm6, [{b} + {group}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm7, [{b} + {group}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm5, [{lower} + {stride}*1]",
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) a,
+                        lower = in(reg) a.add(step.lower),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b.add(i * STEP),
+                        group = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags, readonly)
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn upper(step: &Step, i: usize) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloadd tmm6, [{b} + {group}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm7, [{b} + {group}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) step.a.add(i * ROW),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b.add(i * STEP),
+                        group = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags, readonly)
+                    );
+                }
+            }
+        }
+    };
+}
+
+dots!(Pairs, "tdpbf16ps");
+dots!(Fours, "tdpbssd");
 
 /// No sums yet.
 ///

@@ -96,7 +96,7 @@ pub(crate) struct Room {
     /// Rows of A in bf16, where those given do not end with a pair or a tile.
     pub(super) padded: Vec<bf16>,
     /// Sums of tiles.
-    pub(super) sums: Vec<f32>,
+    pub(crate) sums: Vec<f32>,
 }
 
 impl Default for Room {

@@ -123,8 +123,13 @@ impl Isa {
         true
     }
 
+    /// Whether products of bf16 are faster than those of f32.
+    pub fn prefers_bf16(self) -> bool {
+        matches!(self, Isa::Avx512Bf16 | Isa::Amx) && self.pays()
+    }
+
     /// The one a policy asks for, else the fastest.
-    pub(crate) fn of(policy: &Policy) -> Result<Isa> {
+    pub fn of(policy: &Policy) -> Result<Isa> {
         match policy.isa {
             None => Ok(Isa::best()),
             Some(isa) if isa.available() => Ok(isa),

@@ -2,6 +2,7 @@
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+pub(crate) mod bytes;
 pub(crate) mod elem;
 pub(crate) mod gemm;
 pub(crate) mod ints;

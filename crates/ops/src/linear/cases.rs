@@ -1,10 +1,10 @@
-//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many; weights in blocks.
+//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many; weights in blocks and in bytes.
 
 use super::Linear;
 use super::reference::{Problem, linear};
 use crate::case::{Case, Input, Tolerance, weight_in_blocks, weights};
 use crate::quant::{dequantize, quantize};
-use crate::{Activation, DType, Quant, Tensor};
+use crate::{Activation, DType, Keep, Quant, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [
@@ -21,10 +21,19 @@ pub(crate) fn cases() -> Vec<Case> {
         (9, 64, 70, Activation::QuickGelu, true),
         (6, 40, 33, Activation::Sigmoid, false),
     ];
+    let bytes = [
+        (1, 384, 384, Activation::None, true),
+        (37, 384, 1152, Activation::Gelu, true),
+        (128, 1536, 384, Activation::None, true),
+        (200, 33, 65, Activation::Relu, false),
+        (13, 130, 31, Activation::Tanh, true),
+    ];
+    let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| in_bytes(i as u64, dtype, *s));
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     let blocks = Quant::all().filter(|quant| quant.packs() && quant.quantizes());
     let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, quant)));
-    DType::FLOATS.into_iter().flat_map(case).chain(blocks).collect()
+    let bytes = DType::FLOATS.into_iter().flat_map(in_bytes);
+    DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain(bytes).collect()
 }
 
 /// Weights in blocks, and activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not
@@ -57,6 +66,45 @@ fn in_blocks(m: usize, quant: Quant) -> Case {
         reference: Box::new(move || {
             let (bias, residual, activation) = (None, None, Activation::None);
             linear(&Problem { x: &rx.values, w: &rounded, bias, k, activation, residual })
+        }),
+    }
+}
+
+/// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
+/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer.
+fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {
+    let whole = |seed, rows: usize, step: f32| {
+        let normal = Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0));
+        let value = |(i, v): (usize, &f32)| {
+            let code = if i % k == i / k % k { 127.0 } else { v.round().clamp(-127.0, 127.0) };
+            code * step * [0.5, 1.0, 2.0][i / k % 3]
+        };
+        Input { values: normal.values.iter().enumerate().map(value).collect(), dtype, ..normal }
+    };
+    // Sums come to about one.
+    let (x, w) =
+        (whole(seed + 2000, m, 1.0 / 32.0), whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2()));
+    let b = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
+    let r = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
+    let (rx, rw, rb, rr) = (x.clone(), w.clone(), b.clone(), r.clone());
+    Case {
+        op: "linear",
+        name: format!("{m}x{k}x{n} {activation:?}{} in int8", if bias { " bias" } else { "" })
+            + if r.is_some() { " residual" } else { "" },
+        dtype,
+        // As for other products.
+        tolerance: Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
+        flops: 2 * (m * k * n) as u64,
+        prepare: Box::new(move |place| {
+            let mut entries = vec![("weight", &w)];
+            entries.extend(b.as_ref().map(|b| ("bias", b)));
+            let layer = Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, bias)?.with(activation);
+            let (x, r) = (x.on(place)?, r.as_ref().map(|r| r.on(place)).transpose()?);
+            Ok(Box::new(move || layer.run(&x, r.as_ref())))
+        }),
+        reference: Box::new(move || {
+            let (bias, residual) = (rb.as_ref().map(|b| &*b.values), rr.as_ref().map(|r| &*r.values));
+            linear(&Problem { x: &rx.values, w: &rw.values, bias, k, activation, residual })
         }),
     }
 }

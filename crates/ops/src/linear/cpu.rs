@@ -3,6 +3,7 @@
 
 use super::LinearOp;
 use super::weight::{Data, Part, Weight};
+use crate::cpu::bytes::{self, Bytes, Codes};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
@@ -18,6 +19,8 @@ use std::ops::Range;
 thread_local! {
     /// Kept from call to call by each worker.
     static ROOM: RefCell<Room> = RefCell::default();
+    /// Kept from call to call by who calls.
+    static CODES: RefCell<Codes> = RefCell::default();
 }
 
 pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
@@ -57,6 +60,11 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
             quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| wide(x.row(i)))));
         }
     }
+    // Taken, and not borrowed: a call from within a task has its own.
+    let mut codes = CODES.take();
+    if weight.parts.iter().any(|part| matches!(part.data, Data::Bytes(..))) {
+        codes.fill(isa, (x.rows, x.cols), &|i| wide(x.row(i)));
+    }
     let readings = weight.parts.iter().map(Part::reading).collect::<Result<Vec<_>>>()?;
     let mut runs = Vec::new();
     let (mut tasks, mut first) = (0, 0);
@@ -66,6 +74,10 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 let found = quantised.iter().find(|(q, _)| q == quant);
                 let (_, x) = found.ok_or_else(|| Error::call("linear", "no activations for the blocks"))?;
                 Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
+            }
+            (Data::Bytes(Some(bytes), _), _) => {
+                let cut = Cut::of(x.rows, part.n, isa == Isa::Amx);
+                Run { tasks: cut.blocks * cut.columns, how: How::Bytes(&codes, bytes, cut), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
                 let cut = Cut::of(x.rows, part.n, isa == Isa::Amx && t.dtype() == T::TYPE);
@@ -92,9 +104,17 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 isa.run(BlockTask { isa, x, packed, tile, columns, epilogue });
                 Ok(())
             }
+            How::Bytes(x, w, cut) => {
+                let (rows, panels) = cut.task(task);
+                ROOM.with_borrow_mut(|room| {
+                    isa.run_ints(bytes::Task { isa, x, w, rows, panels, sums: &mut room.sums, sink: epilogue });
+                });
+                Ok(())
+            }
             How::Panels(panels, dtype, cut) => cut.run(isa, x, (panels, *dtype), run.n, task, epilogue),
         }
     })?;
+    CODES.set(codes);
     Ok(y)
 }
 
@@ -102,7 +122,7 @@ impl Part {
     fn reading(&self) -> Result<Option<Reading<'_>>> {
         match &self.data {
             Data::Panels(t) | Data::Rows(t) => Reading::of(t).map(Some),
-            Data::Blocks(..) => Ok(None),
+            Data::Blocks(..) | Data::Bytes(..) => Ok(None),
         }
     }
 }
@@ -132,6 +152,7 @@ struct Run<'a> {
 
 enum How<'a> {
     Blocks(&'a Activations, &'a Packed),
+    Bytes(&'a Codes, &'a Bytes, Cut),
     Panels(&'a Reading<'a>, DType, Cut),
 }
 
@@ -156,6 +177,13 @@ impl Cut {
         Cut { block, blocks, columns, per_task: panels.div_ceil(columns).max(1) }
     }
 
+    /// The rows and the panels of a task; both may reach beyond what is there.
+    fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
+        let (block, column) = (task / self.columns, task % self.columns);
+        let rows = block * self.block..(block + 1) * self.block;
+        (rows, column * self.per_task..(column + 1) * self.per_task)
+    }
+
     fn run<T: Elem>(
         &self,
         isa: Isa,
@@ -165,9 +193,7 @@ impl Cut {
         task: usize,
         epilogue: Epilogue<'_, T>,
     ) -> Result<()> {
-        let (block, column) = (task / self.columns, task % self.columns);
-        let rows = block * self.block..(block + 1) * self.block;
-        let columns = column * self.per_task..(column + 1) * self.per_task;
+        let (rows, columns) = self.task(task);
         ROOM.with_borrow_mut(|room| {
             room.isa = isa;
             if dtype == T::TYPE {

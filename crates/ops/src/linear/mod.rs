@@ -254,8 +254,9 @@ impl Op for LinearOp {
             _ => 1,
         };
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
-        let result = self.x.dims().iter().product::<usize>() / self.weight.k * self.weight.n * self.x.dtype().size();
-        if rung == Rung::Composed { steps * result } else { 0 }
+        let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
+        let result = rows * self.weight.n * self.x.dtype().size();
+        if rung == Rung::Composed { steps * result } else { self.weight.scratch(rows) }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

@@ -3,6 +3,7 @@
 //! A matrix may be several files' matrices below each other, and on the CPU each keeps the format that suits it: floats in panels
 //! or blocks of few bits. What has one format is one part.
 
+use crate::cpu::bytes::{Bytes, Codes, DEEPEST};
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
@@ -42,6 +43,8 @@ pub(super) enum Data {
     Panels(Tensor),
     /// Panels of blocks: see [`crate::quant`]. Not there on phantoms; booked as long as they live.
     Blocks(Quant, Option<Arc<Packed>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
+    /// Panels of bytes: see [`crate::cpu::bytes`]. As blocks are.
+    Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
 }
 
 impl fmt::Debug for Data {
@@ -49,9 +52,13 @@ impl fmt::Debug for Data {
         match self {
             Data::Rows(t) | Data::Panels(t) => t.fmt(f),
             Data::Blocks(quant, ..) => quant.fmt(f),
+            Data::Bytes(..) => f.write_str(INT8),
         }
     }
 }
+
+/// What bytes are called.
+const INT8: &str = "int8";
 
 /// Rows of a file's matrix.
 pub(super) struct Source<'a> {
@@ -87,6 +94,7 @@ impl Source<'_> {
             (Keep::Blocks(quant), _) if quant.bytes(k).is_some() && quant.quantizes() => Kept::Blocks(quant),
             // Rows that are no whole blocks of 256 may still be of 32.
             (Keep::Blocks(_), _) if Quant::Q8_0.bytes(k).is_some() => Kept::Blocks(Quant::Q8_0),
+            (Keep::Bytes, _) if k <= DEEPEST => Kept::Bytes,
             _ => Kept::Float(w.dtype()),
         }
     }
@@ -131,6 +139,7 @@ impl Source<'_> {
 enum Kept {
     Float(DType),
     Blocks(Quant),
+    Bytes,
 }
 
 /// Matrices below each other, as `w`'s place and wish have them; those next to each other in one format become one part.
@@ -163,6 +172,14 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
                     source.blocks(row, k, quant)
                 };
                 blocks(quant, (n, k), w, &row, &let_go)?
+            }
+            Kept::Bytes => {
+                let read = |row: usize, out: &mut [f32]| {
+                    let (source, row) = find(row);
+                    source.read(row, out);
+                };
+                let packed = (!w.place().is_phantom()).then(|| Arc::new(Bytes::pack(n, k, &read, &let_go)));
+                Data::Bytes(packed, ladder::current().ledger.lease(Bytes::size_of(n, k)))
             }
         };
         parts.push(Part { data, n });
@@ -265,6 +282,7 @@ impl Weight {
             Data::Rows(t) | Data::Panels(t) if t.dtype() == self.dtype() => None,
             Data::Rows(t) | Data::Panels(t) => Some(t.dtype().to_string()),
             Data::Blocks(quant, ..) => Some(quant.to_string()),
+            Data::Bytes(..) => Some(INT8.to_string()),
         };
         let mut names: Vec<_> = self.parts.iter().filter_map(name).collect();
         names.dedup();
@@ -304,7 +322,7 @@ impl Weight {
             let data = match &part.data {
                 Data::Rows(t) => Data::Rows(to(t)?),
                 Data::Panels(t) => Data::Panels(to(t)?),
-                blocks @ Data::Blocks(..) => blocks.clone(),
+                packed @ (Data::Blocks(..) | Data::Bytes(..)) => packed.clone(),
             };
             Ok(Part { data, n: part.n })
         };
@@ -341,11 +359,17 @@ impl Weight {
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }
 
+    /// Memory that a product with `rows` rows of activations takes beside its result.
+    pub(super) fn scratch(&self, rows: usize) -> usize {
+        let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
+        if in_bytes { Codes::size_of(rows, self.k) } else { 0 }
+    }
+
     /// The tensor of a weight that is one part of floats.
     pub(crate) fn data(&self) -> Result<&Tensor> {
         match &*self.parts {
             [Part { data: Data::Rows(t) | Data::Panels(t), .. }] => Ok(t),
-            _ => Err(Error::call("linear", "a weight in several parts or in blocks")),
+            _ => Err(Error::call("linear", "a weight in several parts, in blocks or in bytes")),
         }
     }
 }
@@ -354,7 +378,8 @@ impl Part {
     fn row(&self, i: usize, k: usize, out: &mut [f32]) -> Result<()> {
         match &self.data {
             Data::Blocks(_, Some(packed), _) => packed.row(i, out),
-            Data::Blocks(_, None, _) => return Err(Error::Phantom),
+            Data::Bytes(Some(bytes), _) => bytes.column(i, out),
+            Data::Blocks(_, None, _) | Data::Bytes(None, _) => return Err(Error::Phantom),
             Data::Panels(t) => with_elem!("linear", t.dtype(), T => {
                 let reading = Reading::of(t)?;
                 let panel = &reading.slice::<T>()?[i / PANEL * panel_len::<T>(k)..];

@@ -1,0 +1,376 @@
+//! A[m,k] · B in signed bytes, with sums in i32: the product under `linear` where weights are kept in 8 bits.
+//!
+//! B has a scale for each column, which is an output of the layer, and A for each row, which is a token: both are the largest
+//! element by 127, so that zero stays zero and no code is −128, with which several instruction sets would overflow. B is kept as
+//! panels of [`PANEL`] columns with four consecutive elements of a column side by side, `[n/32][k/4][32][4]`, because the dot
+//! products of bytes of every family and tiles alike take them so; k is filled up to whole tiles with zeros. Sums of whole numbers
+//! are exact in any order, so that every instruction set gives the same.
+#![allow(
+    unsafe_code,
+    reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
+)]
+
+use super::gemm::{PANEL, Sink};
+use super::ints::{Ints, LINE};
+use super::rows::Output;
+use super::{IntKernel, Isa, Lanes, team};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::fmt;
+use std::ops::Range;
+
+/// The deepest product whose sums are sure to fit i32: 127 · 127 of each step, and 127 · 128 where bytes are raised.
+pub(crate) const DEEPEST: usize = 1 << 17;
+
+/// Elements of k that a tile takes: rows are whole numbers of them.
+const DEPTH: usize = 64;
+
+/// Elements of k that the other paths take at once: four groups of four.
+const STEP: usize = 16;
+
+/// As aligned as a row of a tile.
+#[repr(C, align(64))]
+#[derive(Clone, Copy)]
+struct Line([i8; LINE]);
+
+/// The bytes of lines.
+fn bytes_of(lines: &[Line]) -> &[i8] {
+    // SAFETY: lines are arrays of bytes without padding.
+    unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
+}
+
+fn bytes_of_mut(lines: &mut [Line]) -> &mut [i8] {
+    // SAFETY: as above.
+    unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
+}
+
+/// B, packed.
+pub(crate) struct Bytes {
+    lines: Vec<Line>,
+    /// Of each column; those that fill up the last panel have none.
+    scales: Vec<f32>,
+    k: usize,
+}
+
+impl Bytes {
+    /// Packs `n` columns of depth `k`; `read` gives one in f32. Now and then `let_go` is told that what was given has been read.
+    pub(crate) fn pack(n: usize, k: usize, read: &(dyn Fn(usize, &mut [f32]) + Sync), let_go: &dyn Fn()) -> Bytes {
+        let len = panel_len(k);
+        let mut lines = vec![Line([0; LINE]); n.div_ceil(PANEL) * len / LINE];
+        let mut scales = vec![0.0; n];
+        let stretch = (crate::quant::STRETCH / len.max(1)).max(1);
+        let panels = bytes_of_mut(&mut lines).chunks_mut((stretch * len).max(1));
+        for (i, (panels, scales)) in panels.zip(scales.chunks_mut(stretch * PANEL)).enumerate() {
+            let each = panels.par_chunks_mut(len).zip(scales.par_chunks_mut(PANEL)).enumerate();
+            each.for_each_init(
+                || (vec![0f32; k], vec![0i8; k]),
+                |(column, codes), (panel, (out, scales))| {
+                    for (c, scale) in scales.iter_mut().enumerate() {
+                        read((i * stretch + panel) * PANEL + c, column);
+                        (*scale, _) = quantize(column, codes);
+                        codes.iter().enumerate().for_each(|(row, code)| out[place(row, c)] = *code);
+                    }
+                },
+            );
+            let_go();
+        }
+        Bytes { lines, scales, k }
+    }
+
+    /// Memory that `n` columns of depth `k` take.
+    pub(crate) fn size_of(n: usize, k: usize) -> usize {
+        n.div_ceil(PANEL).saturating_mul(panel_len(k)).saturating_add(n * size_of::<f32>())
+    }
+
+    /// Column `i` in f32.
+    pub(crate) fn column(&self, i: usize, out: &mut [f32]) {
+        let panel = &bytes_of(&self.lines)[i / PANEL * panel_len(self.k)..];
+        for (row, v) in out.iter_mut().enumerate() {
+            *v = f32::from(panel[place(row, i % PANEL)]) * self.scales[i];
+        }
+    }
+}
+
+impl fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Bytes({} × {})", self.scales.len(), self.k)
+    }
+}
+
+/// Bytes of a panel.
+fn panel_len(k: usize) -> usize {
+    k.next_multiple_of(DEPTH).saturating_mul(PANEL)
+}
+
+/// Where row `row` of column `column` stands in its panel.
+fn place(row: usize, column: usize) -> usize {
+    (row / 4 * PANEL + column) * 4 + row % 4
+}
+
+/// Codes of the values, what one of them is worth, and their sum. Plain loops, which the compiler turns into vectors of the
+/// kernel's instruction set.
+#[inline(always)]
+fn quantize(x: &[f32], codes: &mut [i8]) -> (f32, i32) {
+    // Compared as integers, by which what is no number is the largest of all: then so is the scale, and the result.
+    let mut largest = 0;
+    for x in x {
+        largest = largest.max(x.to_bits() & 0x7fff_ffff);
+    }
+    let largest = f32::from_bits(largest);
+    // Below this the reciprocal would overflow, and any sum is as good without the row.
+    let inverse = if largest > 1e-35 { 127.0 / largest } else { 0.0 };
+    // Adding 1.5·2²³ rounds to the nearest whole number, ties to even, and leaves it in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let mut sum = 0;
+    for (x, code) in x.iter().zip(codes) {
+        *code = (x * inverse + ROUND).to_bits() as i8;
+        sum += i32::from(*code);
+    }
+    (largest / 127.0, sum)
+}
+
+/// A: rows in 8 bits. Kept by who multiplies from call to call.
+#[derive(Default)]
+pub(crate) struct Codes {
+    lines: Vec<Line>,
+    scales: Vec<f32>,
+    sums: Vec<i32>,
+    rows: usize,
+    k: usize,
+}
+
+/// A row of A; it may be borrowed from where it is or made for the call.
+pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
+
+/// Rows that one task quantises.
+const ROWS_A_TASK: usize = 16;
+
+impl Codes {
+    /// Bytes from row to row. A line more than they take spreads the rows of a tile over more sets of the cache.
+    fn stride(k: usize) -> usize {
+        k.next_multiple_of(DEPTH) + LINE
+    }
+
+    /// Memory that `rows` rows of `k` take.
+    pub(crate) fn size_of(rows: usize, k: usize) -> usize {
+        rows * (Codes::stride(k) + size_of::<f32>() + size_of::<i32>())
+    }
+
+    /// Becomes `rows` rows of `k`.
+    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: RowOf<'_>) {
+        let stride = Codes::stride(k);
+        (self.rows, self.k) = (rows, k);
+        let grow = |len: usize, least: usize| len.max(least);
+        self.lines.resize(grow(self.lines.len(), rows * stride / LINE), Line([0; LINE]));
+        self.scales.resize(grow(self.scales.len(), rows), 0.0);
+        self.sums.resize(grow(self.sums.len(), rows), 0);
+        let lines = Output::over(bytes_of_mut(&mut self.lines));
+        let (scales, sums) = (Output::over(&mut self.scales), Output::over(&mut self.sums));
+        team::each(rows.div_ceil(ROWS_A_TASK), |task| {
+            for row in task * ROWS_A_TASK..rows.min((task + 1) * ROWS_A_TASK) {
+                // SAFETY: the row's own bytes, scale and sum, and the row belongs to this task.
+                let (codes, scale, sum) =
+                    unsafe { (lines.part(row * stride, stride), scales.part(row, 1), sums.part(row, 1)) };
+                (scale[0], sum[0]) = isa.run_ints(Quantize { x: &x(row)[..k], codes });
+            }
+        });
+    }
+}
+
+struct Quantize<'a> {
+    x: &'a [f32],
+    codes: &'a mut [i8],
+}
+
+impl IntKernel for Quantize<'_> {
+    type Output = (f32, i32);
+
+    #[inline(always)]
+    fn run<S: Ints>(self) -> (f32, i32) {
+        let (codes, rest) = self.codes.split_at_mut(self.x.len());
+        // What another call left here.
+        rest.fill(0);
+        quantize(self.x, codes)
+    }
+}
+
+/// Rows of A by panels of B.
+pub(crate) struct Task<'a, K> {
+    pub(crate) isa: Isa,
+    pub(crate) x: &'a Codes,
+    pub(crate) w: &'a Bytes,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
+    /// For sums of tiles.
+    pub(crate) sums: &'a mut Vec<f32>,
+    pub(crate) sink: K,
+}
+
+impl<K: Sink> IntKernel for Task<'_, K> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Ints>(self) {
+        let Task { isa, x, w, rows, panels, sums, sink } = self;
+        let rows = rows.start..rows.end.min(x.rows);
+        let panels = panels.start..panels.end.min(w.scales.len().div_ceil(PANEL));
+        if rows.is_empty() || panels.is_empty() {
+            return;
+        }
+        assert!(x.k == w.k, "operands do not fit");
+        let (stride, depth) = (Codes::stride(x.k), x.k.next_multiple_of(DEPTH));
+        let (a, b) = (bytes_of(&x.lines), bytes_of(&w.lines));
+        assert!(a.len() >= rows.end * stride && b.len() >= panels.end * panel_len(w.k));
+        let mut sink = Scaled { rows: &x.scales, columns: &w.scales, sink };
+        #[cfg(target_arch = "x86_64")]
+        if isa == Isa::Amx {
+            use super::amx::{self, Fours, Operand};
+            let a = Operand { data: unsigned(&a[rows.start * stride..]), stride };
+            let b = Operand { data: unsigned(b), stride: panel_len(w.k) };
+            let task = amx::Task { a, b, steps: depth / DEPTH, rows, panels };
+            return amx::products::<S::L, Fours>(task, sums, &mut FromInts(sink));
+        }
+        let _ = (isa, sums);
+        let mut tile = [[0f32; PANEL]; MAX_TILE];
+        for panel in panels {
+            let b = b[panel * panel_len(w.k)..][..panel_len(w.k)].as_ptr();
+            let mut row = rows.start;
+            while row < rows.end {
+                let a = a[row * stride..].as_ptr();
+                let p = Product { a, stride, sums: &x.sums[row..], b, depth, tile: tile.as_mut_ptr().cast() };
+                // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is whole.
+                let done = unsafe { p.rows::<S>(rows.end - row) };
+                for (r, sums) in tile[..done].iter().enumerate() {
+                    sink.take::<S::L>(row + r, panel * PANEL, sums);
+                }
+                row += done;
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+fn unsigned(bytes: &[i8]) -> &[u8] {
+    // SAFETY: the same bytes by another name.
+    unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
+}
+
+/// The largest tile of any instruction set.
+const MAX_TILE: usize = 8;
+
+/// What one register tile reads and writes.
+struct Product<'a> {
+    a: *const i8,
+    stride: usize,
+    /// Of the codes of each row.
+    sums: &'a [i32],
+    b: *const i8,
+    depth: usize,
+    tile: *mut f32,
+}
+
+impl Product<'_> {
+    /// As many rows as a register tile takes of `left`, which is returned. Sixteen vector registers hold four rows of one vector
+    /// beside four lines of B, and the absolute values of these; 32 hold eight of two.
+    ///
+    /// # Safety
+    /// As for [`Product::micro`], with `left` rows.
+    #[inline(always)]
+    unsafe fn rows<S: Ints>(&self, left: usize) -> usize {
+        // SAFETY: the caller's.
+        unsafe {
+            match (left, S::L::WIDTH) {
+                (4.., 8) => self.micro::<S, 4, 1>(),
+                (2.., 8) => self.micro::<S, 2, 1>(),
+                (_, 8) => self.micro::<S, 1, 1>(),
+                (8.., _) => self.micro::<S, 8, 2>(),
+                (4.., _) => self.micro::<S, 4, 2>(),
+                (2.., _) => self.micro::<S, 2, 2>(),
+                _ => self.micro::<S, 1, 2>(),
+            }
+        }
+    }
+
+    /// `ROWS` × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns `ROWS`.
+    ///
+    /// # Safety
+    /// `a` reaches `ROWS` rows of `depth` at `stride`, `sums` as many; `b` is a panel of `depth`, which is a number of whole steps;
+    /// `tile` takes `ROWS · PANEL`; the contract of `Ints`.
+    #[inline(always)]
+    unsafe fn micro<S: Ints, const ROWS: usize, const VECS: usize>(&self) -> usize {
+        let width = S::L::WIDTH;
+        let mut column = 0;
+        while column < PANEL {
+            // SAFETY: all offsets are below the bounds the caller vouched for.
+            unsafe {
+                let raise = S::splat_byte(S::RAISE);
+                let mut sums = [[S::splat(0); VECS]; ROWS];
+                for (sums, of_codes) in sums.iter_mut().zip(self.sums) {
+                    *sums = [S::splat(-i32::from(S::RAISE) * of_codes); VECS];
+                }
+                for k in (0..self.depth).step_by(STEP) {
+                    let mut lines = [[raise; STEP / 4]; VECS];
+                    for (v, lines) in lines.iter_mut().enumerate() {
+                        for (group, line) in lines.iter_mut().enumerate() {
+                            let at = place(k + 4 * group, column + v * width);
+                            *line = S::bytes(self.b.add(at).cast());
+                            if S::RAISE != 0 {
+                                *line = S::xor(*line, raise);
+                            }
+                        }
+                    }
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        for (sum, lines) in sums.iter_mut().zip(&lines) {
+                            *sum = S::dot(8, *sum, lines, self.a.add(r * self.stride + k));
+                        }
+                    }
+                }
+                for (r, sums) in sums.iter().enumerate() {
+                    for (v, sum) in sums.iter().enumerate() {
+                        S::L::store(self.tile.add(r * PANEL + column + v * width), S::float(*sum));
+                    }
+                }
+            }
+            column += VECS * width;
+        }
+        ROWS
+    }
+}
+
+/// Multiplies sums by the scales of their row and column.
+struct Scaled<'a, K> {
+    rows: &'a [f32],
+    columns: &'a [f32],
+    sink: K,
+}
+
+impl<K: Sink> Sink for Scaled<'_, K> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let mut scaled = *sums;
+        let scale = self.rows[row];
+        for (sum, column) in scaled.iter_mut().zip(&self.columns[column..]) {
+            *sum *= scale * column;
+        }
+        self.sink.take::<S>(row, column, &scaled);
+    }
+}
+
+/// Sums that are i32 by their bits.
+#[cfg(target_arch = "x86_64")]
+struct FromInts<K>(K);
+
+#[cfg(target_arch = "x86_64")]
+impl<K: Sink> Sink for FromInts<K> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let mut floats = *sums;
+        for sum in &mut floats {
+            *sum = sum.to_bits() as i32 as f32;
+        }
+        self.0.take::<S>(row, column, &floats);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,97 @@
+//! Every instruction set against plain sums of whole numbers.
+
+use super::*;
+use std::sync::Mutex;
+
+/// Sums as they are handed over.
+struct Plain<'a>(&'a Mutex<Vec<f32>>, usize);
+
+impl Sink for Plain<'_> {
+    #[inline(always)]
+    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
+        let columns = PANEL.min(self.1 - column);
+        self.0.lock().unwrap()[row * self.1 + column..][..columns].copy_from_slice(&sums[..columns]);
+    }
+}
+
+/// Seeded, in −1..1, with rows of nothing but the extremes among them: what overflows does so there.
+fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
+    let mut state = seed;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 40) as f32 / (1 << 23) as f32 - 1.0
+    };
+    let mut all: Vec<f32> = (0..rows * k).map(|_| next()).collect();
+    for (row, values) in all.chunks_exact_mut(k).enumerate() {
+        match row % 4 {
+            1 => values.fill(0.75),
+            2 => values.fill(-0.75),
+            _ => {}
+        }
+    }
+    all
+}
+
+fn product(isa: Isa, (m, k, n): (usize, usize, usize), x: &[f32], w: &[f32]) -> Vec<f32> {
+    let w = Bytes::pack(n, k, &|i, out| out.copy_from_slice(&w[i * k..][..k]), &|| ());
+    let mut codes = Codes::default();
+    // Something is left over from another call.
+    codes.fill(isa, (m + 1, k + 70), &|_| Cow::Owned(vec![1.0; k + 70]));
+    codes.fill(isa, (m, k), &|i| Cow::Borrowed(&x[i * k..][..k]));
+    let out = Mutex::new(vec![f32::NAN; m * n]);
+    for (rows, panels) in [(0..m / 2, 0..1), (0..m / 2, 1..usize::MAX), (m / 2..m + 3, 0..usize::MAX)] {
+        let mut sums = Vec::new();
+        isa.run_ints(Task { isa, x: &codes, w: &w, rows, panels, sums: &mut sums, sink: Plain(&out, n) });
+    }
+    out.into_inner().unwrap()
+}
+
+#[test]
+fn every_instruction_set_gives_the_sums_of_whole_numbers() {
+    for size @ (m, k, n) in [(1, 1, 1), (2, 5, 31), (3, 70, 33), (19, 64, 32), (70, 1600, 65), (37, 130, 100)] {
+        let (x, w) = (values(1, m, k), values(2, n, k));
+        let codes = |values: &[f32]| {
+            let mut codes = vec![0i8; k];
+            let (scale, sum) = quantize(values, &mut codes);
+            assert_eq!(sum, codes.iter().map(|c| i32::from(*c)).sum::<i32>());
+            (codes, scale)
+        };
+        let (a, b): (Vec<_>, Vec<_>) = (x.chunks(k).map(codes).collect(), w.chunks(k).map(codes).collect());
+        let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>();
+        let row = |(a, s): &(Vec<i8>, f32)| b.iter().map(|(b, t)| dot(a, b) as f32 * (s * t)).collect::<Vec<_>>();
+        let want: Vec<f32> = a.iter().flat_map(row).collect();
+        for isa in Isa::all() {
+            assert_eq!(product(isa, size, &x, &w), want, "{isa} {size:?}");
+        }
+    }
+}
+
+#[test]
+fn codes_are_the_nearest_and_what_is_no_number_is_not_hidden() {
+    let x = values(3, 3, 100);
+    let mut codes = vec![0; 100];
+    let (scale, _) = quantize(&x[..100], &mut codes);
+    let off = x.iter().zip(&codes).map(|(x, c)| (x - f32::from(*c) * scale).abs()).fold(0.0, f32::max);
+    assert!(off <= 0.5001 * scale, "{off} of steps of {scale}");
+    quantize(&[-2.0, 2.0, 0.0, -0.0], &mut codes[..4]);
+    assert_eq!(codes[..4], [-127, 127, 0, 0]);
+    assert_eq!(quantize(&[0.0; 4], &mut codes[..4]), (0.0, 0));
+    for isa in Isa::all() {
+        let y = product(isa, (1, 4, 2), &[1.0, f32::NAN, 0.0, 2.0], &[0.5; 8]);
+        assert!(y.iter().all(|v| v.is_nan()), "{isa} {y:?}");
+    }
+}
+
+#[test]
+fn a_column_is_read_back_within_half_a_step() {
+    let w = values(4, 40, 70);
+    let packed = Bytes::pack(40, 70, &|i, out| out.copy_from_slice(&w[i * 70..][..70]), &|| ());
+    let mut column = vec![0.0; 70];
+    for (i, want) in w.chunks(70).enumerate() {
+        packed.column(i, &mut column);
+        let off = column.iter().zip(want).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
+        assert!(off <= 0.5001 / 127.0, "column {i} is off by {off}");
+    }
+    let size = packed.lines.len() * LINE + packed.scales.len() * size_of::<f32>();
+    assert_eq!(Bytes::size_of(40, 70), size);
+}

@@ -60,15 +60,27 @@ pub(crate) enum Format {
     Float(DType),
     /// Blocks of few bits, of language models.
     Blocks(Quant),
+    /// Bytes with a scale for each output, of encoders.
+    Int8,
+    /// The fastest that loses little, of encoders; language models then have what their files hold.
+    Auto,
 }
 
 impl FromStr for Format {
     type Err = String;
     fn from_str(s: &str) -> Result<Format, String> {
+        match s {
+            "int8" => return Ok(Format::Int8),
+            "auto" => return Ok(Format::Auto),
+            _ => {}
+        }
         let blocks = || s.parse().ok().filter(|quant: &Quant| quant.quantizes()).map(Format::Blocks);
         s.parse().map(Format::Float).ok().or_else(blocks).ok_or_else(|| {
             let names: Vec<String> = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect();
-            format!("unknown format `{s}`; one of f32, bf16 and f16, and for language models {}", names.join(", "))
+            let names = names.join(", ");
+            format!(
+                "unknown format `{s}`; one of auto, f32, bf16 and f16, for encoders int8, and for language models {names}"
+            )
         })
     }
 }
@@ -83,8 +95,9 @@ pub(crate) struct How {
     /// Where the device cannot serve, take the next best one, and say so.
     #[arg(long)]
     pub(crate) fallback: bool,
-    /// The format of weights and activations: f32 (the default), bf16 or f16. Language models keep their weights in what
-    /// their files hold unless told otherwise, also in blocks: q8_0, q6_k, q5_k, q4_k, q4_0, …
+    /// The format of weights and activations: f32 (the default), bf16 or f16; for encoders on a CPU also int8, and auto: bf16
+    /// where that is faster, else f32. Language models keep their weights in what their files hold unless told otherwise, also
+    /// in blocks: q8_0, q6_k, q5_k, q4_k, q4_0, …
     #[arg(long, value_name = "DTYPE")]
     pub(crate) dtype: Option<Format>,
     /// The most tokens in a batch; by default what suits the device.
@@ -109,7 +122,7 @@ impl How {
     pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
         match self.dtype {
             Some(Format::Blocks(blocks)) => {
-                Err(format!("--dtype {blocks} is for language models; take f32, bf16 or f16").into())
+                Err(format!("--dtype {blocks} is for language models; take auto, f32, bf16, f16 or int8").into())
             }
             _ => self.language_options(),
         }
@@ -122,7 +135,11 @@ impl How {
             None => (DType::F32, None),
             Some(Format::Float(dtype)) => (dtype, Some(Keep::Activations)),
             Some(Format::Blocks(blocks)) => (DType::F32, Some(Keep::Blocks(blocks))),
+            // Between products all is f32: it is what processors without bf16 are fast in, and those with it have `auto`.
+            Some(Format::Int8) => (DType::F32, Some(Keep::Bytes)),
+            Some(Format::Auto) => (DType::F32, None),
         };
+        options.auto = self.dtype == Some(Format::Auto);
         options.device = self.device;
         options.fallback = self.fallback;
         options.batch_tokens = self.batch_tokens;

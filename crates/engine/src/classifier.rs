@@ -204,7 +204,7 @@ impl Pipeline for Logits {
     fn load(parts: &Parts, recipe: &LogitsRecipe) -> Result<Logits> {
         let encoder = parts.encoder()?;
         // Pooled rows are f32, and so is what stands behind them.
-        let weights = parts.weights.in_dtype(DType::F32);
+        let weights = parts.weights.of_head().in_dtype(DType::F32);
         let head = match (recipe.answers, recipe.representation) {
             (Some(words), _) => answers(&parts.config, &weights, words)?,
             (None, Representation::Pooler) => head(Task::Classify, &parts.config, &weights)?,

@@ -138,7 +138,7 @@ impl Pipeline for Tokens {
         // Stanford's projection, also where PyLate's files beside it say the same in their way.
         parts.weights.skip("linear.weight");
         if recipe.stanford {
-            let w = parts.weights.sub("linear");
+            let w = parts.weights.of_head().sub("linear");
             let outputs = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
             projections.push(Linear::load(&w, dimension, outputs, false)?);
             dimension = outputs;

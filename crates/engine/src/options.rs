@@ -3,7 +3,7 @@
 use crate::source::Progress;
 use crate::verdict::{Verdict, verdict_path};
 use crate::{Error, Result, source};
-use sconce_ops::{DType, Device, DeviceInfo, Keep, Policy};
+use sconce_ops::{DType, Device, DeviceInfo, Isa, Keep, Policy};
 use std::str::FromStr;
 
 /// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
@@ -46,6 +46,15 @@ impl DeviceChoice {
     }
 }
 
+/// What an encoder's numbers are in.
+pub(crate) struct Format {
+    /// Activations, and matrices unless `keep` says otherwise.
+    pub(crate) dtype: DType,
+    pub(crate) keep: Keep,
+    /// Why, where it was chosen by `auto`.
+    pub(crate) chosen: Option<String>,
+}
+
 /// How a model is to be loaded.
 #[derive(Clone, Debug)]
 pub struct LoadOptions {
@@ -55,7 +64,10 @@ pub struct LoadOptions {
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
-    /// What language models keep their matrices in on a CPU; `None`: what their files hold.
+    /// Whether encoders take the fastest format of the device whose loss is within [`crate::Plan::bound`], and not `dtype`.
+    pub auto: bool,
+    /// What language models keep their matrices in on a CPU; `None`: what their files hold. Encoders keep theirs in bytes, if that
+    /// is asked for, or in `dtype`.
     pub keep: Option<Keep>,
     /// What the ladder may do.
     pub policy: Policy,
@@ -81,6 +93,7 @@ impl LoadOptions {
             device: DeviceChoice::Auto,
             fallback: false,
             dtype: DType::F32,
+            auto: false,
             keep: None,
             policy: Policy::default(),
             batch_tokens: None,
@@ -116,6 +129,26 @@ impl LoadOptions {
             options.policy.withdrawn.extend(judged);
         }
         options
+    }
+
+    /// What an encoder's activations and matrices are in on `device`, and why, where that was left to us.
+    pub(crate) fn format(&self, device: Device) -> Result<Format> {
+        let keep = if self.keep == Some(Keep::Bytes) && !self.auto { Keep::Bytes } else { Keep::Activations };
+        if keep == Keep::Bytes && device.is_gpu() {
+            let what = format!("--dtype int8 is for the CPU, and this is {device}; take bf16 or f16, or --device cpu");
+            return Err(Error::Input(what));
+        }
+        if !self.auto {
+            return Ok(Format { dtype: self.dtype, keep, chosen: None });
+        }
+        let (dtype, why) = match device {
+            Device::Cpu => match Isa::of(&self.policy)? {
+                isa if isa.prefers_bf16() => (DType::BF16, format!("{isa} multiplies bf16 faster than f32")),
+                isa => (DType::F32, format!("{isa} multiplies nothing that loses less faster than f32")),
+            },
+            gpu => (DType::F32, format!("nothing else was measured on {gpu}")),
+        };
+        Ok(Format { dtype, keep, chosen: Some(why) })
     }
 
     /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.

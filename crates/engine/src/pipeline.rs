@@ -1,11 +1,12 @@
 //! What runs on a device for a task, and what that takes.
 
 use crate::load::{Checkpoint, Model};
+use crate::options::Format;
 use crate::plan::Plan;
 use crate::text::Manner;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{DType, Device, Ladder, Place, Tensor, Weights};
+use sconce_ops::{DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,9 +40,9 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn open(root: &Path, dtype: DType, place: Place) -> Result<Parts> {
+    pub(crate) fn open(root: &Path, (dtype, keep): (DType, Keep), place: Place) -> Result<Parts> {
         let Model { config, store, .. } = Model::open(root)?;
-        let weights = Weights::new(store, dtype, place.clone());
+        let weights = Weights::new(store, dtype, place.clone()).keeping(keep);
         Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
     }
 
@@ -119,10 +120,11 @@ pub(crate) trait Pipeline: Sized + 'static {
 pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: &LoadOptions) -> Result<Plan> {
     let ladder = Ladder::new(options.policy.clone());
     let budget = options.batch_tokens(device)?;
+    let Format { dtype, keep, chosen } = options.format(device)?;
     let reading = P::reading(recipe);
     let place = Place::phantom(device);
     let (loaded, mut steps) = ladder.trace(|| {
-        let parts = Parts::open(&reading.root, options.dtype, place.clone())?;
+        let parts = Parts::open(&reading.root, (dtype, keep), place.clone())?;
         let pipeline = P::load(&parts, recipe).map_err(|e| e.of(&reading.root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
@@ -150,7 +152,9 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
     steps.extend_from_slice(&run[..run.len() / 2]);
     Ok(Plan {
         device,
-        dtype: options.dtype,
+        dtype,
+        keep,
+        chosen,
         steps,
         weights,
         cache: 0,

@@ -1,7 +1,7 @@
 //! What will run where, and what it will take, before a byte of weights is read.
 
 use crate::{Error, Result};
-use sconce_ops::{DType, Device, Step};
+use sconce_ops::{DType, Device, Keep, Step};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -10,8 +10,12 @@ use std::path::PathBuf;
 pub struct Plan {
     /// The device planned for.
     pub device: Device,
-    /// The format of weights and activations.
+    /// The format of activations, and of weights unless `keep` says otherwise.
     pub dtype: DType,
+    /// What matrices are kept in.
+    pub keep: Keep,
+    /// Why an encoder has this format, where it was chosen by `auto`.
+    pub chosen: Option<String>,
     /// Every op call of a forward pass.
     pub steps: Vec<Step>,
     /// Bytes of weights, as packed for the device.
@@ -39,6 +43,20 @@ pub struct Plan {
 }
 
 impl Plan {
+    /// The format by the name that is asked for it: that of activations, unless an encoder's weights are in bytes.
+    pub fn format(&self) -> String {
+        if self.keep == Keep::Bytes { "int8".into() } else { self.dtype.to_string() }
+    }
+
+    /// The least cosine between an encoder's vectors and those in f32, as tests hold MiniLM to it; `None` where nothing is lost.
+    pub fn bound(&self) -> Option<f64> {
+        match (self.keep, self.dtype) {
+            (Keep::Bytes, _) => Some(0.995),
+            (_, DType::F32) => None,
+            _ => Some(0.9998),
+        }
+    }
+
     /// The calls that no allowed rung takes.
     pub fn refusals(&self) -> Vec<String> {
         let mut seen = BTreeSet::new();

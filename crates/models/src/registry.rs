@@ -72,14 +72,14 @@ pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
 
 /// Makes the head for `task` that stands behind the encoder in the same files.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
-    (architecture(config)?.head)(task, config, weights)
+    (architecture(config)?.head)(task, config, &weights.of_head())
 }
 
 /// Makes the head of a language model that answers with one of two words: a logit of each, at a sequence's last token.
 pub fn answers(config: &Value, weights: &Weights, words: [u32; 2]) -> Result<Head> {
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match LLAMA.contains(&kind) {
-        true => llama::answers(config, weights, words),
+        true => llama::answers(config, &weights.of_head(), words),
         false => Err(Error::Config(format!("model_type `{kind}` is not asked for one of two words"))),
     }
 }

@@ -87,7 +87,7 @@ impl Text {
             heads: shape.heads()?,
             norm: shape.norm(&w.sub("final_layer_norm"))?,
             // Vectors are f32 from the pooling on.
-            head: Linear::load(&w.sub("head").in_dtype(DType::F32), hidden, dimension, true)?,
+            head: Linear::load(&w.sub("head").of_head().in_dtype(DType::F32), hidden, dimension, true)?,
             dimension,
         })
     }

@@ -53,7 +53,7 @@ fn ran(model: &dyn Loaded) -> Value {
     let count = |(c, calls): (sconce_engine::ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
     json!({
         "device": model.plan().device.to_string(),
-        "dtype": model.plan().dtype.to_string(),
+        "dtype": model.plan().format(),
         "source": model.files().origin.to_string(),
         "ops": model.counts().into_iter().map(count).collect::<Vec<_>>(),
     })
@@ -70,7 +70,7 @@ pub(crate) fn ran_line(model: &dyn Loaded) -> String {
     } else {
         parts.join(", ")
     };
-    format!("{}, {}: {total} op calls, {rungs}", model.plan().device, model.plan().dtype)
+    format!("{}, {}: {total} op calls, {rungs}", model.plan().device, model.plan().format())
 }
 
 /// Columns lined up, the first row a heading.

@@ -77,15 +77,16 @@ impl Plan {
 
     /// One line a kind of device. It is well where every kind takes every call, be it here or not.
     fn compare(&self, model: &Model) -> Result<ExitCode, Failure> {
-        let Model { kind, options, .. } = model;
+        let kind = model.kind;
         let mut rows = vec![
             ["device", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
                 .map(String::from)
                 .to_vec(),
         ];
-        let (mut all, mut is_full) = (Vec::new(), true);
+        let (mut all, mut formats, mut is_full) = (Vec::new(), Vec::new(), true);
         for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
             let (plan, verdict) = model.planned(device)?;
+            formats.push(plan.format());
             let on = |rung: Rung| plan.steps.iter().filter(|s| s.rung == Ok(rung)).count();
             let counts = Rung::ALL.map(on);
             let refused = plan.steps.len() - counts.iter().sum::<usize>();
@@ -100,10 +101,13 @@ impl Plan {
                 "refused": refused, "weights_bytes": plan.weights, "workspace_bytes": plan.workspace,
                 "runs": verdict.is_ok(), "verdict": sentence}));
         }
+        // `auto` need not choose the same everywhere.
+        formats.dedup();
+        let dtype = formats.join(", ");
         print(&if self.json {
-            json!({"task": kind.to_string(), "dtype": options.dtype.to_string(), "devices": all}).to_string()
+            json!({"task": kind.to_string(), "dtype": dtype, "devices": all}).to_string()
         } else {
-            format!("task {kind}, {}; op calls of one pass by rung:\n\n{}", options.dtype, table(&rows))
+            format!("task {kind}, {}; op calls of one pass by rung:\n\n{}", dtype, table(&rows))
         })?;
         Ok(if is_full { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -190,8 +194,12 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
         0 => String::new(),
         n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.cache_tokens, bytes(token_bytes(plan))),
     };
+    let format = match kind {
+        Kind::Generate | Kind::Seq2Seq => String::new(),
+        _ => format!("\nformat      {}", precision(plan)),
+    };
     format!(
-        "{}\n\ntask        {kind}\ndevice      {}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
+        "{}\n\ntask        {kind}\ndevice      {}{format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -202,6 +210,13 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
             Err(no) => no,
         }
     )
+}
+
+/// An encoder's format, who chose it, and what is known of its loss.
+fn precision(plan: &Planned) -> String {
+    let chosen = plan.chosen.as_ref().map_or_else(String::new, |why| format!(", chosen by auto ({why})"));
+    let bound = plan.bound().map_or_else(String::new, |least| format!("; cosine to f32 at least {least} on MiniLM"));
+    format!("{}{chosen}{bound}", plan.format())
 }
 
 /// Bytes that the cache keeps of a token.
@@ -217,7 +232,9 @@ fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Valu
     json!({
         "task": kind.to_string(),
         "device": plan.device.to_string(),
-        "dtype": plan.dtype.to_string(),
+        "dtype": plan.format(),
+        "chosen": plan.chosen,
+        "least_cosine": if matches!(kind, Kind::Generate | Kind::Seq2Seq) { None } else { plan.bound() },
         "weights_bytes": plan.weights,
         "cache_bytes": plan.cache,
         "cache_tokens": plan.cache_tokens,

@@ -63,6 +63,9 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         DType::F32 => Keep::File,
         _ => Keep::Activations,
     });
+    if keep == Keep::Bytes {
+        return Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()));
+    }
     let model = Model::open(root)?;
     let trained = trained(&model.config)?;
     let context = wish.context.unwrap_or(USUAL_CONTEXT).min(trained);
@@ -119,6 +122,8 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     let plan = Plan {
         device,
         dtype: options.dtype,
+        keep,
+        chosen: None,
         steps,
         weights,
         cache,

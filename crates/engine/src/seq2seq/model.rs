@@ -48,6 +48,9 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         DType::F32 => Keep::File,
         _ => Keep::Activations,
     });
+    if keep == Keep::Bytes {
+        return Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()));
+    }
     let model = Model::open(root)?;
     let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = room.input.unwrap_or(trained.min(LONGEST as u64) as usize);
@@ -97,6 +100,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
     let plan = Plan {
         device,
         dtype: options.dtype,
+        keep,
+        chosen: None,
         steps,
         weights,
         cache,

@@ -165,7 +165,7 @@ impl House {
         };
         if let (Some(Keep::Blocks(blocks)), false) = (spec.load.keep, matches!(kind, Kind::Generate | Kind::Seq2Seq)) {
             return Err(say(&format_args!(
-                "--dtype {blocks} is for language models, and this is one for `{kind}`; take f32, bf16 or f16"
+                "--dtype {blocks} is for language models, and this is one for `{kind}`; take auto, f32, bf16, f16 or int8"
             )));
         }
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);

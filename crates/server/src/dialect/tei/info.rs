@@ -30,7 +30,7 @@ async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
     Ok(Json(Info {
         model_id: first.spec.id.clone(),
         model_sha: first.served.as_ref().and_then(|s| commit(&s.task.loaded().files().origin)),
-        model_dtype: plan.map(|p| p.dtype.to_string()).unwrap_or_default(),
+        model_dtype: plan.map(|p| p.format()).unwrap_or_default(),
         model_type: first.served.as_ref().map_or(Value::Null, |s| kind(&s.task)),
         max_concurrent_requests: app.config.max_concurrent,
         max_input_length: plan.map_or(0, |p| p.max_tokens),
@@ -98,7 +98,7 @@ fn about(shown: &Shown) -> ModelInfo {
         state: shown.standing.word().into(),
         task: shown.served.as_ref().map(|s| s.role.to_string()),
         device: plan.map(|p| p.device.to_string()),
-        dtype: plan.map(|p| p.dtype.to_string()),
+        dtype: plan.map(|p| p.format()),
         source: loaded.map(|m| m.files().origin.to_string()),
         max_input_length: plan.map(|p| p.max_tokens),
         dimension: plan.map(|p| p.dimension),

@@ -76,7 +76,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
             }
             (Data::Bytes(Some(bytes), _), _) => {
-                let cut = Cut::of(x.rows, part.n, isa == Isa::Amx);
+                let cut = Cut::of(codes.rows(), part.n, isa == Isa::Amx);
                 Run { tasks: cut.blocks * cut.columns, how: How::Bytes(&codes, bytes, cut), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
@@ -155,6 +155,9 @@ enum How<'a> {
     Bytes(&'a Codes, &'a Bytes, Cut),
     Panels(&'a Reading<'a>, DType, Cut),
 }
+
+// A row's two parts in bytes are in one task: see `Codes::rows`.
+const _: () = assert!(TILES.is_multiple_of(2) && BLOCK.is_multiple_of(2));
 
 /// Rows of a task in tiles: they stay in the second-level cache while the panels pass by.
 const TILES: usize = 192;

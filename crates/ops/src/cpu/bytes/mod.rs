@@ -1,7 +1,7 @@
 //! A[m,k] · B in signed bytes, with sums in i32: the product under `linear` where weights are kept in 8 bits.
 //!
 //! B has a scale for each column, which is an output of the layer, and A for each row, which is a token: both are the largest
-//! element by 127, so that zero stays zero and no code is −128, with which several instruction sets would overflow. B is kept as
+//! element by 127 (see [`codes`] for rows where that is too coarse), so that zero stays zero and no code is −128, with which several instruction sets would overflow. B is kept as
 //! panels of [`PANEL`] columns with four consecutive elements of a column side by side, `[n/32][k/4][32][4]`, because the dot
 //! products of bytes of every family and tiles alike take them so; k is filled up to whole tiles with zeros. Sums of whole numbers
 //! are exact in any order, so that every instruction set gives the same.
@@ -10,12 +10,15 @@
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
 )]
 
-use super::gemm::{PANEL, Sink};
-use super::ints::{Ints, LINE};
-use super::rows::Output;
-use super::{IntKernel, Isa, Lanes, team};
+mod codes;
+
+pub(crate) use codes::Codes;
+
+use crate::cpu::gemm::{PANEL, Sink};
+use crate::cpu::ints::{Ints, LINE};
+use crate::cpu::{IntKernel, Isa, Lanes};
+use codes::{Part, Row, largest, quantize};
 use rayon::prelude::*;
-use std::borrow::Cow;
 use std::fmt;
 use std::ops::Range;
 
@@ -67,7 +70,9 @@ impl Bytes {
                 |(column, codes), (panel, (out, scales))| {
                     for (c, scale) in scales.iter_mut().enumerate() {
                         read((i * stretch + panel) * PANEL + c, column);
-                        (*scale, _) = quantize(column, codes);
+                        let largest = largest(column);
+                        quantize(column, largest, codes);
+                        *scale = largest / 127.0;
                         codes.iter().enumerate().for_each(|(row, code)| out[place(row, c)] = *code);
                     }
                 },
@@ -107,93 +112,6 @@ fn place(row: usize, column: usize) -> usize {
     (row / 4 * PANEL + column) * 4 + row % 4
 }
 
-/// Codes of the values, what one of them is worth, and their sum. Plain loops, which the compiler turns into vectors of the
-/// kernel's instruction set.
-#[inline(always)]
-fn quantize(x: &[f32], codes: &mut [i8]) -> (f32, i32) {
-    // Compared as integers, by which what is no number is the largest of all: then so is the scale, and the result.
-    let mut largest = 0;
-    for x in x {
-        largest = largest.max(x.to_bits() & 0x7fff_ffff);
-    }
-    let largest = f32::from_bits(largest);
-    // Below this the reciprocal would overflow, and any sum is as good without the row.
-    let inverse = if largest > 1e-35 { 127.0 / largest } else { 0.0 };
-    // Adding 1.5·2²³ rounds to the nearest whole number, ties to even, and leaves it in the lowest bits.
-    const ROUND: f32 = 12_582_912.0;
-    let mut sum = 0;
-    for (x, code) in x.iter().zip(codes) {
-        *code = (x * inverse + ROUND).to_bits() as i8;
-        sum += i32::from(*code);
-    }
-    (largest / 127.0, sum)
-}
-
-/// A: rows in 8 bits. Kept by who multiplies from call to call.
-#[derive(Default)]
-pub(crate) struct Codes {
-    lines: Vec<Line>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-    rows: usize,
-    k: usize,
-}
-
-/// A row of A; it may be borrowed from where it is or made for the call.
-pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
-
-/// Rows that one task quantises.
-const ROWS_A_TASK: usize = 16;
-
-impl Codes {
-    /// Bytes from row to row. A line more than they take spreads the rows of a tile over more sets of the cache.
-    fn stride(k: usize) -> usize {
-        k.next_multiple_of(DEPTH) + LINE
-    }
-
-    /// Memory that `rows` rows of `k` take.
-    pub(crate) fn size_of(rows: usize, k: usize) -> usize {
-        rows * (Codes::stride(k) + size_of::<f32>() + size_of::<i32>())
-    }
-
-    /// Becomes `rows` rows of `k`.
-    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: RowOf<'_>) {
-        let stride = Codes::stride(k);
-        (self.rows, self.k) = (rows, k);
-        let grow = |len: usize, least: usize| len.max(least);
-        self.lines.resize(grow(self.lines.len(), rows * stride / LINE), Line([0; LINE]));
-        self.scales.resize(grow(self.scales.len(), rows), 0.0);
-        self.sums.resize(grow(self.sums.len(), rows), 0);
-        let lines = Output::over(bytes_of_mut(&mut self.lines));
-        let (scales, sums) = (Output::over(&mut self.scales), Output::over(&mut self.sums));
-        team::each(rows.div_ceil(ROWS_A_TASK), |task| {
-            for row in task * ROWS_A_TASK..rows.min((task + 1) * ROWS_A_TASK) {
-                // SAFETY: the row's own bytes, scale and sum, and the row belongs to this task.
-                let (codes, scale, sum) =
-                    unsafe { (lines.part(row * stride, stride), scales.part(row, 1), sums.part(row, 1)) };
-                (scale[0], sum[0]) = isa.run_ints(Quantize { x: &x(row)[..k], codes });
-            }
-        });
-    }
-}
-
-struct Quantize<'a> {
-    x: &'a [f32],
-    codes: &'a mut [i8],
-}
-
-impl IntKernel for Quantize<'_> {
-    type Output = (f32, i32);
-
-    #[inline(always)]
-    fn run<S: Ints>(self) -> (f32, i32) {
-        let (codes, rest) = self.codes.split_at_mut(self.x.len());
-        // What another call left here.
-        rest.fill(0);
-        quantize(self.x, codes)
-    }
-}
-
 /// Rows of A by panels of B.
 pub(crate) struct Task<'a, K> {
     pub(crate) isa: Isa,
@@ -212,7 +130,7 @@ impl<K: Sink> IntKernel for Task<'_, K> {
     #[inline(always)]
     fn run<S: Ints>(self) {
         let Task { isa, x, w, rows, panels, sums, sink } = self;
-        let rows = rows.start..rows.end.min(x.rows);
+        let rows = rows.start..rows.end.min(x.rows.len());
         let panels = panels.start..panels.end.min(w.scales.len().div_ceil(PANEL));
         if rows.is_empty() || panels.is_empty() {
             return;
@@ -221,10 +139,10 @@ impl<K: Sink> IntKernel for Task<'_, K> {
         let (stride, depth) = (Codes::stride(x.k), x.k.next_multiple_of(DEPTH));
         let (a, b) = (bytes_of(&x.lines), bytes_of(&w.lines));
         assert!(a.len() >= rows.end * stride && b.len() >= panels.end * panel_len(w.k));
-        let mut sink = Scaled { rows: &x.scales, columns: &w.scales, sink };
+        let mut sink = Scaled { rows: &x.rows, columns: &w.scales, first: [0.0; PANEL], sink };
         #[cfg(target_arch = "x86_64")]
         if isa == Isa::Amx {
-            use super::amx::{self, Fours, Operand};
+            use crate::cpu::amx::{self, Fours, Operand};
             let a = Operand { data: unsigned(&a[rows.start * stride..]), stride };
             let b = Operand { data: unsigned(b), stride: panel_len(w.k) };
             let task = amx::Task { a, b, steps: depth / DEPTH, rows, panels };
@@ -237,9 +155,9 @@ impl<K: Sink> IntKernel for Task<'_, K> {
             let mut row = rows.start;
             while row < rows.end {
                 let a = a[row * stride..].as_ptr();
-                let p = Product { a, stride, sums: &x.sums[row..], b, depth, tile: tile.as_mut_ptr().cast() };
+                let p = Product { a, stride, rows: &x.rows[row..], b, depth, tile: tile.as_mut_ptr().cast() };
                 // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is whole.
-                let done = unsafe { p.rows::<S>(rows.end - row) };
+                let done = unsafe { p.some::<S>(rows.end - row) };
                 for (r, sums) in tile[..done].iter().enumerate() {
                     sink.take::<S::L>(row + r, panel * PANEL, sums);
                 }
@@ -262,8 +180,8 @@ const MAX_TILE: usize = 8;
 struct Product<'a> {
     a: *const i8,
     stride: usize,
-    /// Of the codes of each row.
-    sums: &'a [i32],
+    /// What the rows are.
+    rows: &'a [Row],
     b: *const i8,
     depth: usize,
     tile: *mut f32,
@@ -276,7 +194,7 @@ impl Product<'_> {
     /// # Safety
     /// As for [`Product::micro`], with `left` rows.
     #[inline(always)]
-    unsafe fn rows<S: Ints>(&self, left: usize) -> usize {
+    unsafe fn some<S: Ints>(&self, left: usize) -> usize {
         // SAFETY: the caller's.
         unsafe {
             match (left, S::L::WIDTH) {
@@ -294,7 +212,7 @@ impl Product<'_> {
     /// `ROWS` × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns `ROWS`.
     ///
     /// # Safety
-    /// `a` reaches `ROWS` rows of `depth` at `stride`, `sums` as many; `b` is a panel of `depth`, which is a number of whole steps;
+    /// `a` reaches `ROWS` rows of `depth` at `stride`, `rows` as many; `b` is a panel of `depth`, which is a number of whole steps;
     /// `tile` takes `ROWS · PANEL`; the contract of `Ints`.
     #[inline(always)]
     unsafe fn micro<S: Ints, const ROWS: usize, const VECS: usize>(&self) -> usize {
@@ -305,8 +223,8 @@ impl Product<'_> {
             unsafe {
                 let raise = S::splat_byte(S::RAISE);
                 let mut sums = [[S::splat(0); VECS]; ROWS];
-                for (sums, of_codes) in sums.iter_mut().zip(self.sums) {
-                    *sums = [S::splat(-i32::from(S::RAISE) * of_codes); VECS];
+                for (sums, row) in sums.iter_mut().zip(self.rows) {
+                    *sums = [S::splat(-i32::from(S::RAISE) * row.sum); VECS];
                 }
                 for k in (0..self.depth).step_by(STEP) {
                     let mut lines = [[raise; STEP / 4]; VECS];
@@ -337,10 +255,11 @@ impl Product<'_> {
     }
 }
 
-/// Multiplies sums by the scales of their row and column.
+/// Multiplies sums by the scales of their row and column, and joins a row's two parts: rows of codes come one after another.
 struct Scaled<'a, K> {
-    rows: &'a [f32],
+    rows: &'a [Row],
     columns: &'a [f32],
+    first: [f32; PANEL],
     sink: K,
 }
 
@@ -348,11 +267,18 @@ impl<K: Sink> Sink for Scaled<'_, K> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let mut scaled = *sums;
-        let scale = self.rows[row];
+        let Row { of, part, scale, .. } = self.rows[row];
         for (sum, column) in scaled.iter_mut().zip(&self.columns[column..]) {
             *sum *= scale * column;
         }
-        self.sink.take::<S>(row, column, &scaled);
+        if part == Part::First {
+            self.first = scaled;
+            return;
+        }
+        if part == Part::Rest {
+            scaled.iter_mut().zip(&self.first).for_each(|(sum, first)| *sum += first);
+        }
+        self.sink.take::<S>(of, column, &scaled);
     }
 }
 

@@ -89,9 +89,9 @@ fn every_instruction_set_gives_the_sums_of_whole_numbers() {
 #[test]
 fn what_stands_beside_a_large_element_is_not_lost() {
     let k = 384;
-    let mut x = values(5, 4, k)[3 * k..].to_vec();
+    let mut x = values(5, 1, k);
     x[17] = 100.0;
-    let mut w = values(6, 4, k)[3 * k..].to_vec();
+    let mut w = values(6, 1, k);
     // Whole steps, so that all of the error is in x; and none of the large element.
     w.iter_mut().for_each(|w| *w = (*w * 126.0).round());
     (w[17], w[18]) = (0.0, 127.0);

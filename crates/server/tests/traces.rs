@@ -53,13 +53,14 @@ fn every_request_is_a_span_and_a_child_of_the_clients() {
         let _within = runtime.enter();
         Traces::to(&format!("http://{at}"), "a name").unwrap()
     };
-    let server = serve(&["st-prompts"], Config { traces: Some(traces), ..config() });
+    let mut server = serve(&["st-prompts"], Config { traces: Some(traces), ..config() });
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
     let head = [("content-type", "application/json"), ("traceparent", parent), ("x-request-id", "mine")];
     server.send("POST", "/embed", &head, &json!({"inputs": "some text"}).to_string()).ok();
     assert_eq!(server.send("POST", "/nowhere/7", &[], "{}").status, 404);
-    // What has not been sent is sent when it ends.
-    drop(server);
+    // What has not been sent is sent when it ends in good order.
+    server.app.stop.drain();
+    server.join();
 
     let got = collector.0.lock().unwrap();
     let resource = got[0].resource_spans[0].resource.as_ref().unwrap();

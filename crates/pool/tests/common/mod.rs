@@ -24,7 +24,7 @@ fn ms(n: u64) -> Duration {
 pub(crate) fn timings() -> Timings {
     let patience = Patience { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Patience::default() };
     let (start, drain, term) = (ms(20_000), ms(3000), ms(3000));
-    Timings { start, probe: ms(300), answer: ms(300), misses: 3, drain, term, patience }
+    Timings { start, probe: ms(300), answer: ms(1000), misses: 3, drain, term, patience }
 }
 
 /// A directory with the command in it.

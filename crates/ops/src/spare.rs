@@ -2,8 +2,10 @@
 //! cost more than many an op that fills them.
 
 use crate::cpu::elem::Elem;
-use candle_core::{CpuStorage, InplaceOp1, Layout};
+use crate::cpu::gemm::LINE;
+use candle_core::{CpuStorage, InplaceOp1, Layout, WithDType};
 use half::{bf16, f16};
+use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, PoisonError};
 
 /// Results below this come and go faster than they could be looked up here.
@@ -44,9 +46,54 @@ impl Kept for f16 {
     }
 }
 
+/// Elements that become a tensor, the first of them at the beginning of a line of the cache: kernels read and write lines, and
+/// what lies across two of them costs twice.
+pub(crate) struct Fresh<T> {
+    buffer: Vec<T>,
+    first: usize,
+    len: usize,
+}
+
+impl<T> From<Vec<T>> for Fresh<T> {
+    fn from(buffer: Vec<T>) -> Fresh<T> {
+        Fresh { len: buffer.len(), first: 0, buffer }
+    }
+}
+
+impl<T> Deref for Fresh<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.buffer[self.first..][..self.len]
+    }
+}
+
+impl<T> DerefMut for Fresh<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.buffer[self.first..][..self.len]
+    }
+}
+
+impl<T: WithDType> Fresh<T> {
+    /// As a tensor that takes the buffer over.
+    pub(crate) fn tensor(self, dims: &[usize]) -> candle_core::Result<candle_core::Tensor> {
+        let Fresh { buffer, first, len } = self;
+        if buffer.len() == len {
+            return candle_core::Tensor::from_vec(buffer, dims, &candle_core::Device::Cpu);
+        }
+        let all = buffer.len();
+        candle_core::Tensor::from_vec(buffer, all, &candle_core::Device::Cpu)?.narrow(0, first, len)?.reshape(dims)
+    }
+}
+
 impl Spare {
     /// `len` elements of no meaning: the smallest spare buffer that holds them, unless it would be wasted on them.
-    pub(crate) fn take<T: Elem>(&self, len: usize) -> Vec<T> {
+    pub(crate) fn take<T: Elem>(&self, len: usize) -> Fresh<T> {
+        let buffer = self.buffer::<T>(len + LINE / size_of::<T>());
+        Fresh { first: buffer.as_ptr().align_offset(LINE), len, buffer }
+    }
+
+    fn buffer<T: Elem>(&self, len: usize) -> Vec<T> {
         if len * size_of::<T>() >= LEAST {
             let mut spare = T::of(self).lock().unwrap_or_else(PoisonError::into_inner);
             let fits = |v: &Vec<T>| v.len() >= len && v.len() / 2 <= len;

@@ -6,6 +6,7 @@
 use crate::cpu::elem::Elem;
 use crate::ledger::Lease;
 use crate::place::Kind;
+use crate::spare::Fresh;
 use crate::{DType, Device, Error, Place, Result, ladder};
 use candle_core::{Tensor as Candle, WithDType};
 use half::{bf16, f16};
@@ -32,8 +33,8 @@ impl Tensor {
     pub fn from_f32(values: &[f32], dims: &[usize], dtype: DType, place: &Place) -> Result<Tensor> {
         Self::upload(dims, dtype, place, || match dtype {
             DType::F32 => host(values.to_vec(), dims),
-            DType::BF16 => host(values.iter().map(|v| bf16::from_f32(*v)).collect(), dims),
-            DType::F16 => host(values.iter().map(|v| f16::from_f32(*v)).collect(), dims),
+            DType::BF16 => host(values.iter().map(|v| bf16::from_f32(*v)).collect::<Vec<_>>(), dims),
+            DType::F16 => host(values.iter().map(|v| f16::from_f32(*v)).collect::<Vec<_>>(), dims),
             DType::U32 | DType::U8 => Err(Error::call("upload", format!("floats cannot become {dtype}"))),
         })
     }
@@ -177,13 +178,13 @@ impl Tensor {
 }
 
 /// `len` elements to be written over, all of them: what stands there is left from before.
-pub(crate) fn room<T: Elem>(len: usize) -> Vec<T> {
+pub(crate) fn room<T: Elem>(len: usize) -> Fresh<T> {
     ladder::current().ledger.spare.take(len)
 }
 
 /// A contiguous host tensor that takes over `values`.
-pub(crate) fn host<T: WithDType>(values: Vec<T>, dims: &[usize]) -> Result<Candle> {
-    Ok(Candle::from_vec(values, dims, &candle_core::Device::Cpu)?)
+pub(crate) fn host<T: WithDType>(values: impl Into<Fresh<T>>, dims: &[usize]) -> Result<Candle> {
+    Ok(values.into().tensor(dims)?)
 }
 
 #[cfg(test)]

@@ -6,16 +6,21 @@
 use super::few::{self, FEW};
 use super::lines::{Heads, Lines, Source};
 use super::pack::{pack, pack_keys};
-use super::tiles::{self, Pairs};
+#[cfg(target_arch = "x86_64")]
+use super::tiles;
 use super::{Attention, AttentionOp, Bias, Sees};
+#[cfg(target_arch = "x86_64")]
+use crate::DType;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::softmax::exp_row;
+#[cfg(target_arch = "x86_64")]
 use crate::store::CacheFormat;
 use crate::tensor::{host, room};
-use crate::{DType, Error, Result};
+use crate::{Error, Result};
+#[cfg(target_arch = "x86_64")]
 use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -52,7 +57,8 @@ pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
-    pub(super) pairs: Pairs,
+    #[cfg(target_arch = "x86_64")]
+    pub(super) pairs: super::tiles::Pairs,
     pub(super) room: Room,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
@@ -111,6 +117,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let mut y = room::<T>(op.q.dims().iter().product());
         let out = Output::over(&mut y);
         // Keys and values as they are; disentangled positions meet them in f32.
+        #[cfg(target_arch = "x86_64")]
         let in_tiles = isa == Isa::Amx
             && T::TYPE == DType::BF16
             && op.k.format() == CacheFormat::Float(DType::BF16)
@@ -146,6 +153,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                     // Distance 0 stands at `places − 1` in the head's row.
                     let bias = by_distance.as_ref().map(|b| &b[head * distances..][..distances]);
                     let origin = places - 1;
+                    #[cfg(target_arch = "x86_64")]
                     if let Some(out) = in_tiles.then(|| out.as_bf16()).flatten() {
                         let q = Heads::<bf16>::of(&reading, size)?.rows(head, queries);
                         let stride = heads * size;
@@ -312,16 +320,30 @@ impl<T: Elem> Kernel for Task<'_, T> {
 /// Scores become the softmax's numerators; returns their sum.
 #[inline(always)]
 pub(super) fn weigh<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<&[f32]>) -> f32 {
-    let Some(cap) = how.cap else { return exp_row::<S>(scores, how.scale, bias) };
+    if how.cap.is_none() {
+        return exp_row::<S>(scores, how.scale, bias);
+    }
+    cap_and_add::<S>(scores, how, bias);
+    exp_row::<S>(scores, 1.0, None)
+}
+
+/// Scores are scaled, held below the cap where there is one, and `bias` is added.
+#[inline(always)]
+pub(super) fn cap_and_add<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<&[f32]>) {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
-        let (within, cap) = (S::splat(how.scale / cap), S::splat(cap));
+        let (within, cap) = (S::splat(how.scale / how.cap.unwrap_or(1.0)), how.cap.map(|cap| S::splat(cap)));
         vectors!(S, scores.len(), |i, lanes| {
-            let v = math::tanh::<S>(S::mul(get::<S, f32>(scores, i, lanes, 0.0), within));
-            put::<S, f32>(scores, i, lanes, S::mul(v, cap));
+            let mut v = S::mul(get::<S, f32>(scores, i, lanes, 0.0), within);
+            if let Some(cap) = cap {
+                v = S::mul(math::tanh::<S, 1>([v])[0], cap);
+            }
+            if let Some(bias) = bias {
+                v = S::add(v, get::<S, f32>(bias, i, lanes, 0.0));
+            }
+            put::<S, f32>(scores, i, lanes, v);
         });
     }
-    exp_row::<S>(scores, 1.0, bias)
 }
 
 /// Products of a block of queries, kept for the softmax.

@@ -15,6 +15,7 @@ mod keys;
 mod lines;
 mod pack;
 mod reference;
+#[cfg(target_arch = "x86_64")]
 mod tiles;
 
 pub use bias::{Bias, Disentangled, Sees};

@@ -3,24 +3,29 @@
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::Attention;
-use super::cpu::{Scores, Scratch, Values, weigh};
+use super::cpu::{Scratch, cap_and_add};
 use super::lines::Lines;
 use crate::Result;
+use crate::cpu::amx::{self, Operand, bytes_of};
 use crate::cpu::elem::{get, put};
-use crate::cpu::gemm::{PANEL, Panels, TILE_DEPTH, multiply, packed_len, panel_len, place};
+use crate::cpu::gemm::{LINE, PANEL, TILE_DEPTH, aligned, whole};
 use crate::cpu::rows::{Output, Rows};
-use crate::cpu::{Isa, Kernel, Lanes};
+use crate::cpu::{Isa, Kernel, Lanes, math};
 use half::bf16;
+use std::arch::x86_64::*;
+use std::ops::Range;
 
 /// Queries whose scores are held at once: a block of the tiles.
 const QUERIES: usize = 32;
 
-/// What is packed for the tiles, and the numerators.
+/// What is packed for the tiles, and what comes of them.
 #[derive(Default)]
 pub(super) struct Pairs {
+    queries: Vec<bf16>,
     keys: Vec<bf16>,
     values: Vec<bf16>,
     weights: Vec<bf16>,
+    sums: Vec<f32>,
 }
 
 /// One head of a sequence; the fields are those of the other kernel's task.
@@ -56,13 +61,21 @@ impl Kernel for Task<'_> {
     fn run<S: Lanes>(self) {
         let Head { q, keys: length, how, bias, .. } = self.head;
         let (head, size) = (&self.head, q.cols);
-        let Scratch { pairs: Pairs { keys, values, weights }, scores, room, .. } = self.scratch;
-        pack_keys(self.k, (length, size), keys);
-        pack_values(self.v, (length, size), values);
-        let keys = Panels::of(&*keys, size, length);
-        // The depth filled up with zeros, which the weights beyond the last key meet.
-        let values = Panels::of(&*values, length.next_multiple_of(TILE_DEPTH), size);
-        let mut sums = [0f32; QUERIES];
+        let Scratch { pairs, scores, .. } = self.scratch;
+        let (depth, width) = (length.next_multiple_of(TILE_DEPTH), size.next_multiple_of(PANEL));
+        let keys = aligned(&mut pairs.keys, depth * width);
+        let values = aligned(&mut pairs.values, depth * width);
+        // SAFETY: tiles come with AVX-512, and with BW of it.
+        unsafe {
+            pack_keys(self.k, size, keys);
+            pack_values(self.v, size, values);
+        }
+        let q = whole(q, &(0..q.rows), TILE_DEPTH, &mut pairs.queries);
+        // A line more from row to row spreads rows over more sets of the cache.
+        let (across, apart) = (depth + LINE / size_of::<f32>(), depth + TILE_DEPTH);
+        let scores = aligned(scores, QUERIES * across);
+        let weights = aligned(&mut pairs.weights, QUERIES * apart);
+        let results = aligned(&mut pairs.sums, QUERIES * width);
 
         for first in (0..q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(q.rows);
@@ -70,72 +83,199 @@ impl Kernel for Task<'_> {
             let sees = |query: usize| how.sees.range(head.place + query, length);
             let seen = sees(block.start).start..sees(block.end - 1).end;
             let panels = seen.start / PANEL..seen.end.div_ceil(PANEL);
-            let (base, stride) = (panels.start * PANEL, panels.len() * PANEL);
-            scores.resize(scores.len().max(QUERIES * stride), 0.0);
-            weights.resize(weights.len().max(QUERIES * stride), bf16::ZERO);
+            let (base, seen) = (panels.start * PANEL, panels.len() * PANEL);
             // [queries, keys]
-            let mut sink = Scores { scores, first, column: base, stride };
-            multiply::<S, bf16, bf16>(q, keys, block.clone(), panels, room, &mut sink);
+            let rows = 0..block.len();
+            let a = Operand { data: bytes_of(&q.data[first * q.stride..]), stride: 2 * q.stride };
+            let b = Operand { data: bytes_of(keys), stride: 2 * PANEL * width };
+            let product = amx::Task { a, b, steps: width / TILE_DEPTH, rows: rows.clone(), panels };
+            amx::into(product, (scores, across), base);
+            let mut sums = [0f32; QUERIES];
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
-                let query = first + r;
-                let own = sees(query);
-                let scores = &mut scores[r * stride..][..stride];
-                let (before, after) = (own.start - base, own.end - base);
-                let bias = bias.map(|b| &b[head.origin + own.start - head.place - query..][..own.len()]);
-                *sum = weigh::<S>(&mut scores[before..after], how, bias);
-                scores[..before].fill(0.0);
-                scores[after..].fill(0.0);
-                // A panel's width is whole vectors of every instruction set.
-                for i in (0..stride).step_by(S::WIDTH) {
-                    let v = get::<S, f32>(scores, i, S::WIDTH, 0.0);
-                    put::<S, bf16>(&mut weights[r * stride..][..stride], i, S::WIDTH, v);
-                }
+                let own = sees(first + r);
+                let bias = bias.map(|b| &b[head.origin + own.start - head.place - first - r..][..own.len()]);
+                let row =
+                    Row { scores: &mut scores[r * across..][..seen], own: own.start - base..own.end - base, bias };
+                *sum = row.weigh::<S>(how, &mut weights[r * apart..][..seen]);
             }
             // [queries, size]
-            let p = Rows { data: weights, rows: block.len(), cols: stride, stride };
-            let at = head.first + first * head.stride;
-            let mut sink = Values { sums: &sums, first: at, stride: head.stride, size, out: head.out };
-            let values = values.part(base..base + stride);
-            multiply::<S, bf16, bf16>(p, values, 0..block.len(), 0..size.div_ceil(PANEL), room, &mut sink);
-        }
-    }
-}
-
-/// Keys as columns: a pair of features of each key of a panel side by side.
-#[inline(always)]
-fn pack_keys(runs: &[Rows<'_, bf16>], (keys, size): (usize, usize), out: &mut Vec<bf16>) {
-    out.clear();
-    out.resize(packed_len::<bf16>(size, keys), bf16::ZERO);
-    for (j, k) in runs.iter().flat_map(Rows::iter).enumerate() {
-        let own = &mut out[j / PANEL * panel_len::<bf16>(size) + place::<bf16>(0, j % PANEL)..];
-        // Whole pairs as such: a copy of unknown length would be a call for each.
-        let (pairs, last) = k.as_chunks::<2>();
-        for (slot, pair) in own.chunks_mut(2 * PANEL).zip(pairs) {
-            (slot[0], slot[1]) = (pair[0], pair[1]);
-        }
-        if let [last] = last {
-            own[pairs.len() * 2 * PANEL] = *last;
-        }
-    }
-}
-
-/// Values as they are: each feature of two of them side by side.
-#[inline(always)]
-fn pack_values(runs: &[Rows<'_, bf16>], (keys, size): (usize, usize), out: &mut Vec<bf16>) {
-    out.clear();
-    out.resize(packed_len::<bf16>(keys, size), bf16::ZERO);
-    let mut rows = runs.iter().flat_map(Rows::iter);
-    for j in (0..keys).step_by(2) {
-        let Some(first) = rows.next() else { return };
-        let second = rows.next();
-        for (p, first) in first.chunks(PANEL).enumerate() {
-            let (out, _) = out[p * panel_len::<bf16>(keys) + j * PANEL..][..2 * PANEL].as_chunks_mut::<2>();
-            match second {
-                Some(second) => {
-                    let both = first.iter().zip(&second[p * PANEL..]);
-                    out.iter_mut().zip(both).for_each(|(pair, (a, b))| *pair = [*a, *b]);
+            let a = Operand { data: bytes_of(weights), stride: 2 * apart };
+            let b = Operand { data: bytes_of(&values[base * PANEL..]), stride: 2 * PANEL * depth };
+            let product = amx::Task { a, b, steps: seen / TILE_DEPTH, rows, panels: 0..width / PANEL };
+            amx::into(product, (results, width), 0);
+            for (r, sum) in sums[..block.len()].iter().enumerate() {
+                // A query that sees no key takes nothing from any.
+                let part = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
+                // SAFETY: the row is a token of this task's segment, and this task alone writes there.
+                let y = unsafe { head.out.part(head.first + (first + r) * head.stride, size) };
+                let results = &results[r * width..][..width];
+                let mut i = 0;
+                while i < size {
+                    let v = get::<S, f32>(results, i, S::WIDTH, 0.0);
+                    // SAFETY: the contract of Lanes, kept by Isa::run.
+                    put::<S, bf16>(y, i, S::WIDTH.min(size - i), unsafe { S::mul(v, S::splat(part)) });
+                    i += S::WIDTH;
                 }
-                None => out.iter_mut().zip(first).for_each(|(pair, a)| pair[0] = *a),
+            }
+        }
+    }
+}
+
+/// One query's scores of whole panels, of which it sees some.
+struct Row<'a> {
+    scores: &'a mut [f32],
+    own: Range<usize>,
+    /// What is added to those.
+    bias: Option<&'a [f32]>,
+}
+
+impl Row<'_> {
+    /// The softmax's numerators, rounded; returns their sum before that. What is not seen weighs nothing.
+    #[inline(always)]
+    fn weigh<S: Lanes>(self, how: &Attention, weights: &mut [bf16]) -> f32 {
+        let Row { scores, own, bias } = self;
+        assert!(scores.len() == weights.len() && scores.len().is_multiple_of(2 * S::WIDTH));
+        if own.is_empty() {
+            weights.fill(bf16::ZERO);
+            return 0.0;
+        }
+        let mut scale = how.scale;
+        if bias.is_some() || how.cap.is_some() || scale <= 0.0 {
+            cap_and_add::<S>(&mut scores[own.clone()], how, bias);
+            scale = 1.0;
+        }
+        if own.start > 0 {
+            scores[..own.start].fill(f32::NEG_INFINITY);
+        }
+        if own.end < scores.len() {
+            scores[own.end..].fill(f32::NEG_INFINITY);
+        }
+        // SAFETY: the contract of Lanes, kept by Isa::run; all offsets are below the length of both.
+        unsafe {
+            let (from, to) = (scores.as_ptr(), weights.as_mut_ptr());
+            let mut most = [S::load(from), S::load(from.add(S::WIDTH))];
+            let mut i = 2 * S::WIDTH;
+            while i < scores.len() {
+                most[0] = S::max(most[0], S::load(from.add(i)));
+                most[1] = S::max(most[1], S::load(from.add(i + S::WIDTH)));
+                i += 2 * S::WIDTH;
+            }
+            let scale = scale * std::f32::consts::LOG2_E;
+            let below = S::splat(-scale * S::largest(S::max(most[0], most[1])));
+            let scale = S::splat(scale);
+            let mut sum = S::splat(0.0);
+            let mut i = 0;
+            while i < scores.len() {
+                let at = |v: usize| i + v * S::WIDTH;
+                if at(4) <= scores.len() {
+                    let mut four = [scale; 4];
+                    for (v, x) in four.iter_mut().enumerate() {
+                        *x = S::fma(S::load(from.add(at(v))), scale, below);
+                    }
+                    let four = math::short_exp2::<S, 4>(four);
+                    for (v, e) in four.iter().enumerate() {
+                        S::store_bf16(to.add(at(v)), *e);
+                    }
+                    sum = S::add(sum, S::add(S::add(four[0], four[1]), S::add(four[2], four[3])));
+                    i += 4 * S::WIDTH;
+                } else {
+                    let two = [S::load(from.add(at(0))), S::load(from.add(at(1)))];
+                    let two = [S::fma(two[0], scale, below), S::fma(two[1], scale, below)];
+                    let two = math::short_exp2::<S, 2>(two);
+                    S::store_bf16(to.add(at(0)), two[0]);
+                    S::store_bf16(to.add(at(1)), two[1]);
+                    sum = S::add(sum, S::add(two[0], two[1]));
+                    i += 2 * S::WIDTH;
+                }
+            }
+            S::sum(sum)
+        }
+    }
+}
+
+/// Keys as columns: a pair of features of each key of a panel side by side. Sixteen keys by sixteen pairs at a time are turned in
+/// registers; what is not there is zero.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pack_keys(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
+    let width = size.next_multiple_of(PANEL);
+    let mut keys = runs.iter().flat_map(Rows::iter);
+    // The second half of a panel's keys begins sixteen pairs on in every line.
+    for half in 0..out.len() / (PANEL / 2 * width) {
+        let out = out[half / 2 * PANEL * width + half % 2 * PANEL..].as_mut_ptr();
+        let sixteen: [Option<&[bf16]>; 16] = std::array::from_fn(|_| keys.next());
+        for first in (0..size).step_by(PANEL) {
+            let features = (size - first).min(PANEL);
+            let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
+            // SAFETY: as many elements of each key are read as it has from `first` on; line j of a panel begins at 2·PANEL·j, and
+            // sixteen pairs of it are written.
+            unsafe {
+                let mut lines = [_mm512_setzero_si512(); 16];
+                for (line, key) in lines.iter_mut().zip(&sixteen) {
+                    if let Some(key) = key {
+                        *line = _mm512_maskz_loadu_epi16(there, key[first..].as_ptr().cast());
+                    }
+                }
+                for (j, line) in turn(lines).into_iter().enumerate() {
+                    _mm512_storeu_si512(out.add(2 * PANEL * (first / 2 + j)).cast(), line);
+                }
+            }
+        }
+    }
+}
+
+/// Sixteen lines of sixteen words become their columns.
+#[target_feature(enable = "avx512f")]
+fn turn(r: [__m512i; 16]) -> [__m512i; 16] {
+    let (mut a, mut b, mut c) = (r, r, r);
+    for i in (0..16).step_by(2) {
+        a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
+        a[i + 1] = _mm512_unpackhi_epi32(r[i], r[i + 1]);
+    }
+    // b[4i + j]: in each quarter, column j of that quarter's four, of lines 4i to 4i + 3.
+    for i in (0..16).step_by(4) {
+        b[i] = _mm512_unpacklo_epi64(a[i], a[i + 2]);
+        b[i + 1] = _mm512_unpackhi_epi64(a[i], a[i + 2]);
+        b[i + 2] = _mm512_unpacklo_epi64(a[i + 1], a[i + 3]);
+        b[i + 3] = _mm512_unpackhi_epi64(a[i + 1], a[i + 3]);
+    }
+    for j in 0..4 {
+        let (even, odd) = (_mm512_shuffle_i32x4::<0x88>(b[j], b[4 + j]), _mm512_shuffle_i32x4::<0xdd>(b[j], b[4 + j]));
+        let (even2, odd2) =
+            (_mm512_shuffle_i32x4::<0x88>(b[8 + j], b[12 + j]), _mm512_shuffle_i32x4::<0xdd>(b[8 + j], b[12 + j]));
+        c[j] = _mm512_shuffle_i32x4::<0x88>(even, even2);
+        c[8 + j] = _mm512_shuffle_i32x4::<0xdd>(even, even2);
+        c[4 + j] = _mm512_shuffle_i32x4::<0x88>(odd, odd2);
+        c[12 + j] = _mm512_shuffle_i32x4::<0xdd>(odd, odd2);
+    }
+    c
+}
+
+/// Values as they are: each feature of two of them side by side; what is not there is zero.
+#[target_feature(enable = "avx512f,avx512bw")]
+unsafe fn pack_values(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
+    let depth = out.len() / size.next_multiple_of(PANEL);
+    let order: [[i16; 32]; 2] = std::array::from_fn(|half| {
+        std::array::from_fn(|i| (16 * half + i / 2 + if i % 2 == 1 { 32 } else { 0 }) as i16)
+    });
+    // SAFETY: 64 bytes each.
+    let order = order.map(|o| unsafe { _mm512_loadu_si512(o.as_ptr().cast()) });
+    let mut rows = runs.iter().flat_map(Rows::iter);
+    for j in (0..depth).step_by(2) {
+        let two = [rows.next(), rows.next()];
+        for (p, first) in (0..size).step_by(PANEL).enumerate() {
+            let features = (size - first).min(PANEL);
+            let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
+            let line = &mut out[p * depth * PANEL + j * PANEL..][..2 * PANEL];
+            // SAFETY: as many elements of each value are read as it has from `first` on; the line is two vectors long.
+            unsafe {
+                let [a, b] = two.map(|row| match row {
+                    Some(row) => _mm512_maskz_loadu_epi16(there, row[first..].as_ptr().cast()),
+                    None => _mm512_setzero_si512(),
+                });
+                for (half, order) in order.iter().enumerate() {
+                    let pairs = _mm512_permutex2var_epi16(a, *order, b);
+                    _mm512_storeu_si512(line[half * PANEL..].as_mut_ptr().cast(), pairs);
+                }
             }
         }
     }

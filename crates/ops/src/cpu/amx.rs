@@ -2,15 +2,15 @@
 //! signed bytes. All but the instruction is the same for both.
 //!
 //! Four tiles of sums, two of A and two of B: a block of 32 rows by a panel reads as many tiles as it multiplies, which is what
-//! the load ports can feed. A is read where it is, B from its panel in groups of four bytes. While one block is multiplied, the sums of the one
-//! before go to the sink: its activation costs as much as the products, and another part of the core does it.
+//! the load ports can feed. A is read where it is, B from its panel in groups of four bytes. While one block is multiplied, the
+//! sums of the one before go to the sink: its activation costs as much as the products, and another part of the core does it.
 #![allow(
     unsafe_code,
     reason = "tile instructions, which Rust has no stable intrinsics for, and the pointers they take"
 )]
 
 use super::Lanes;
-use super::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, whole};
+use super::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned, whole};
 use super::rows::Rows;
 use half::bf16;
 use std::arch::asm;
@@ -21,9 +21,7 @@ use std::sync::OnceLock;
 /// Rows of a block, and sums of it: as many as a panel has columns.
 const ROWS: usize = 32;
 const SUMS: usize = ROWS * PANEL;
-
-/// Steps whose part of a panel is kept in the first-level cache (24 KiB of its 48), while blocks of rows pass by.
-const STEPS: usize = 12;
+const ACROSS: usize = PANEL * size_of::<f32>();
 
 /// Whether the processor has tiles and the kernel lets us use them. It is asked once: the permission is the process's.
 pub(super) fn available() -> bool {
@@ -105,7 +103,6 @@ impl Drop for Tiles {
 
 /// A block's sums that the sink has not taken yet.
 struct Pending {
-    slot: usize,
     row: usize,
     column: usize,
     rows: Range<usize>,
@@ -115,12 +112,13 @@ impl Pending {
     /// The next `count` of its rows go to the sink.
     #[inline(always)]
     fn hand_over<S: Lanes>(&mut self, count: usize, sums: &[f32], sink: &mut impl Sink) {
-        let end = (self.rows.start + count).min(self.rows.end);
-        for r in self.rows.start..end {
-            let (rows, _) = sums[self.slot * SUMS..][..SUMS].as_chunks::<PANEL>();
-            sink.take::<S>(self.row + r, self.column, &rows[r]);
+        let next = self.rows.start..(self.rows.start + count).min(self.rows.end);
+        if next.is_empty() {
+            return;
         }
-        self.rows.start = end;
+        let (rows, _) = sums.as_chunks::<PANEL>();
+        sink.take_rows::<S>(self.row + next.start, self.column, &rows[next.clone()]);
+        self.rows.start = next.end;
     }
 }
 
@@ -132,21 +130,21 @@ const STEP: usize = ROW * PANEL;
 
 /// Bytes, and how many lie between the beginnings of what is in them.
 #[derive(Clone, Copy)]
-pub(super) struct Operand<'a> {
-    pub(super) data: &'a [u8],
-    pub(super) stride: usize,
+pub(crate) struct Operand<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) stride: usize,
 }
 
 /// Rows of A and panels of B, and what they are called.
-pub(super) struct Task<'a> {
+pub(crate) struct Task<'a> {
     /// The rows, beginning with the first of them.
-    pub(super) a: Operand<'a>,
+    pub(crate) a: Operand<'a>,
     /// All panels.
-    pub(super) b: Operand<'a>,
+    pub(crate) b: Operand<'a>,
     /// Depth, in rows of tiles.
-    pub(super) steps: usize,
-    pub(super) rows: Range<usize>,
-    pub(super) panels: Range<usize>,
+    pub(crate) steps: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
 }
 
 /// [`super::gemm::multiply`] in tiles.
@@ -167,66 +165,100 @@ pub(super) fn multiply<S: Lanes>(
     products::<S, Pairs>(Task { a, b, steps, rows, panels }, sums, sink);
 }
 
-fn bytes_of(values: &[bf16]) -> &[u8] {
+pub(crate) fn bytes_of(values: &[bf16]) -> &[u8] {
     // SAFETY: bf16 are two bytes without padding.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
 /// The products of a task. Sums of bytes go to the sink as the bits of i32.
+///
+/// Blocks of rows outside, panels inside: a block's rows stay in the first-level cache, and the panels come from the second, one
+/// after another as they lie there, by loads that do not drive the rows out.
 #[inline(always)]
 pub(super) fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     let Task { a, b, steps, rows, panels } = task;
     assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
-    let blocks = rows.len().div_ceil(ROWS);
-    // One block reads a panel once, wherever it is; several read the part of it that the cache keeps.
-    let chunk = if blocks == 1 { steps } else { steps.div_ceil(steps.div_ceil(STEPS)) };
-    let slots = if chunk == steps { 2 } else { blocks };
-    sums.resize(sums.len().max(slots * SUMS), 0.0);
+    let sums = aligned(sums, SUMS);
+    let at = sums.as_mut_ptr();
     let mut tiles = Tiles(0);
-    let mut pending = Pending { slot: 0, row: 0, column: 0, rows: 0..0 };
-    let mut turn = 0;
-    for panel in panels {
-        let b = &b.data[panel * b.stride..][..steps * STEP];
-        for first in (0..steps).step_by(chunk) {
-            let depth = first..(first + chunk).min(steps);
-            for block in 0..blocks {
-                let own = (rows.len() - block * ROWS).min(ROWS);
-                tiles.fit(own);
-                turn += 1;
-                let slot = if chunk == steps { turn % 2 } else { block };
-                let step = Step {
-                    a: a.data[block * ROWS * a.stride + first * ROW..].as_ptr(),
-                    lower: if own > 16 { 16 * a.stride } else { 0 },
-                    stride: a.stride,
-                    b: b[first * STEP..].as_ptr(),
-                };
-                let at = sums[slot * SUMS..][..SUMS].as_mut_ptr();
-                // SAFETY: `own` rows of A, the panel's part of `depth` and a block of sums are where the pointers say, as the
-                // slices above have shown; rows of A reach to the end of the last step.
-                unsafe {
-                    if first == 0 {
-                        zero();
-                    } else {
-                        load(at, own > 16);
-                    }
-                    let each = pending.rows.len().div_ceil(depth.len());
-                    for i in 0..depth.len() {
-                        if own > 16 {
-                            D::both(&step, i)
-                        } else {
-                            D::upper(&step, i)
-                        }
-                        pending.hand_over::<S>(each, sums, sink);
-                    }
-                    store(at, own > 16);
+    for block in (0..rows.len()).step_by(ROWS) {
+        let own = (rows.len() - block).min(ROWS);
+        let both = own > 16;
+        tiles.fit(own);
+        let mut pending = Pending { row: 0, column: 0, rows: 0..0 };
+        for panel in panels.clone() {
+            let step = Step {
+                a: a.data[block * a.stride..].as_ptr(),
+                lower: if both { 16 * a.stride } else { 0 },
+                stride: a.stride,
+                b: b.data[panel * b.stride..][..steps * STEP].as_ptr(),
+                at,
+                across: ACROSS,
+            };
+            // SAFETY: `own` rows of A, a panel and a block of sums are where the pointers say, as the slices above have shown;
+            // rows of A reach to the end of the last step.
+            unsafe {
+                if both {
+                    D::first_both(&step)
+                } else {
+                    D::first_upper(&step)
                 }
-                if depth.end == steps {
-                    pending = Pending { slot, row: rows.start + block * ROWS, column: panel * PANEL, rows: 0..own };
+                let each = pending.rows.len().div_ceil((steps - 1).max(1)).next_multiple_of(4);
+                for i in 1..steps {
+                    if both {
+                        D::both(&step, i)
+                    } else {
+                        D::upper(&step, i)
+                    }
+                    pending.hand_over::<S>(each, sums, sink);
                 }
             }
+            pending.hand_over::<S>(ROWS, sums, sink);
+            pending = Pending { row: rows.start + block, column: panel * PANEL, rows: 0..own };
+        }
+        // SAFETY: as above.
+        unsafe { store(at, ACROSS, both) };
+        pending.hand_over::<S>(ROWS, sums, sink);
+    }
+}
+
+/// The products of a task of no more rows than a block, as they are: columns of B from `column` on, `across` sums from row to row.
+#[inline(always)]
+pub(crate) fn into(task: Task<'_>, (sums, across): (&mut [f32], usize), column: usize) {
+    let Task { a, b, steps, rows, panels } = task;
+    assert!((1..=ROWS).contains(&rows.len()) && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW);
+    assert!(sums.len() >= (rows.len() - 1) * across + panels.end * PANEL - column);
+    let both = rows.len() > 16;
+    let mut tiles = Tiles(0);
+    tiles.fit(rows.len());
+    let mut at = sums.as_mut_ptr();
+    for panel in panels.clone() {
+        let step = Step {
+            a: a.data.as_ptr(),
+            lower: if both { 16 * a.stride } else { 0 },
+            stride: a.stride,
+            b: b.data[panel * b.stride..][..steps * STEP].as_ptr(),
+            at,
+            across: across * size_of::<f32>(),
+        };
+        // SAFETY: rows, panels and sums are where the pointers say, as the slices and what was asserted have shown. The first
+        // panel writes zeros to where its own sums will be.
+        unsafe {
+            if both {
+                Pairs::first_both(&step)
+            } else {
+                Pairs::first_upper(&step)
+            }
+            for i in 1..steps {
+                if both { Pairs::both(&step, i) } else { Pairs::upper(&step, i) }
+            }
+            at = sums.as_mut_ptr().add(panel * PANEL - column);
         }
     }
-    pending.hand_over::<S>(ROWS, sums, sink);
+    if !panels.is_empty() {
+        // SAFETY: as above.
+        unsafe { store(at, across * size_of::<f32>(), both) };
+    }
 }
 
 /// Where a block's steps read. Tile registers are named in the instructions: the compiler knows of none and uses none.
@@ -237,10 +269,26 @@ pub(super) struct Step {
     /// Bytes from row to row.
     stride: usize,
     b: *const u8,
+    /// Where sums go, and bytes from row to row of them.
+    at: *mut f32,
+    across: usize,
 }
 
 /// What the four bytes of a group are, and so which instruction multiplies them.
 pub(super) trait Dots {
+    /// Writes the sums of the block before, whatever they are, and begins with the first step of the next: one tile after
+    /// another, so that the others are multiplied while one is written.
+    ///
+    /// # Safety
+    /// As for [`Dots::both`], and `at` takes a block.
+    unsafe fn first_both(step: &Step);
+
+    /// The same where there are no more than sixteen rows.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn first_upper(step: &Step);
+
     /// Sums of both halves of the rows and both halves of the panel, one step on.
     ///
     /// # Safety
@@ -264,15 +312,74 @@ macro_rules! dots {
     ($name:ident, $dot:literal) => {
         impl Dots for $name {
             #[inline(always)]
+            unsafe fn first_both(step: &Step) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {row}*1]",
+                        "tilestored [{at} + {across}*1], tmm0",
+                        "tilezero tmm0",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {row}*1 + 64]",
+                        "tilestored [{at} + {across}*1 + 64], tmm1",
+                        "tilezero tmm1",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm5, [{lower} + {stride}*1]",
+                        "tilestored [{below} + {across}*1], tmm2",
+                        "tilezero tmm2",
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        "tilestored [{below} + {across}*1 + 64], tmm3",
+                        "tilezero tmm3",
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) step.a,
+                        lower = in(reg) step.a.add(step.lower),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b,
+                        at = in(reg) step.at,
+                        below = in(reg) step.at.byte_add(16 * step.across),
+                        across = in(reg) step.across,
+                        row = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags)
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn first_upper(step: &Step) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {row}*1]",
+                        "tilestored [{at} + {across}*1], tmm0",
+                        "tilezero tmm0",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {row}*1 + 64]",
+                        "tilestored [{at} + {across}*1 + 64], tmm1",
+                        "tilezero tmm1",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) step.a,
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b,
+                        at = in(reg) step.at,
+                        across = in(reg) step.across,
+                        row = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags)
+                    );
+                }
+            }
+
+            #[inline(always)]
             unsafe fn both(step: &Step, i: usize) {
                 // SAFETY: the caller's.
                 unsafe {
                     let a = step.a.add(i * ROW);
                     asm!(
                         "tileloadd tmm4, [{a} + {stride}*1]",
-                        "tileloadd tmm6, [{b} + {group}*1]",
+                        "tileloaddt1 tmm6, [{b} + {group}*1]",
                         concat!($dot, " tmm0, tmm4, tmm6"),
-                        "tileloadd tmm7, [{b} + {group}*1 + 64]",
+                        "tileloaddt1 tmm7, [{b} + {group}*1 + 64]",
                         concat!($dot, " tmm1, tmm4, tmm7"),
                         "tileloadd tmm5, [{lower} + {stride}*1]",
                         concat!($dot, " tmm2, tmm5, tmm6"),
@@ -293,9 +400,9 @@ macro_rules! dots {
                 unsafe {
                     asm!(
                         "tileloadd tmm4, [{a} + {stride}*1]",
-                        "tileloadd tmm6, [{b} + {group}*1]",
+                        "tileloaddt1 tmm6, [{b} + {group}*1]",
                         concat!($dot, " tmm0, tmm4, tmm6"),
-                        "tileloadd tmm7, [{b} + {group}*1 + 64]",
+                        "tileloaddt1 tmm7, [{b} + {group}*1 + 64]",
                         concat!($dot, " tmm1, tmm4, tmm7"),
                         a = in(reg) step.a.add(i * ROW),
                         stride = in(reg) step.stride,
@@ -312,56 +419,19 @@ macro_rules! dots {
 dots!(Pairs, "tdpbf16ps");
 dots!(Fours, "tdpbssd");
 
-/// No sums yet.
+/// Writes the sums, `across` bytes from row to row; `lower`: those of the lower rows too.
 ///
 /// # Safety
-/// The tiles are configured.
+/// The tiles are configured for the rows that are there; `at` takes a block.
 #[inline(always)]
-unsafe fn zero() {
+unsafe fn store(at: *mut f32, across: usize, lower: bool) {
     // SAFETY: the caller's.
     unsafe {
-        asm!(
-            "tilezero tmm0",
-            "tilezero tmm1",
-            "tilezero tmm2",
-            "tilezero tmm3",
-            options(nostack, preserves_flags, nomem)
-        );
-    }
-}
-
-/// Goes on with sums that were stored; `lower`: with those of the lower rows too.
-///
-/// # Safety
-/// The tiles are configured for the rows that are there; `at` holds a block.
-#[inline(always)]
-unsafe fn load(at: *const f32, lower: bool) {
-    // SAFETY: the caller's.
-    unsafe {
-        asm!("tileloadd tmm0, [{at} + {row}*1]", "tileloadd tmm1, [{at} + {row}*1 + 64]",
-             at = in(reg) at, row = in(reg) PANEL * size_of::<f32>(), options(nostack, preserves_flags, readonly));
+        asm!("tilestored [{at} + {across}*1], tmm0", "tilestored [{at} + {across}*1 + 64], tmm1",
+             at = in(reg) at, across = in(reg) across, options(nostack, preserves_flags));
         if lower {
-            asm!("tileloadd tmm2, [{at} + {row}*1]", "tileloadd tmm3, [{at} + {row}*1 + 64]",
-                 at = in(reg) at.add(16 * PANEL), row = in(reg) PANEL * size_of::<f32>(),
-                 options(nostack, preserves_flags, readonly));
-        }
-    }
-}
-
-/// Writes the sums to where they are read from.
-///
-/// # Safety
-/// As for [`load`].
-#[inline(always)]
-unsafe fn store(at: *mut f32, lower: bool) {
-    // SAFETY: the caller's.
-    unsafe {
-        asm!("tilestored [{at} + {row}*1], tmm0", "tilestored [{at} + {row}*1 + 64], tmm1",
-             at = in(reg) at, row = in(reg) PANEL * size_of::<f32>(), options(nostack, preserves_flags));
-        if lower {
-            asm!("tilestored [{at} + {row}*1], tmm2", "tilestored [{at} + {row}*1 + 64], tmm3",
-                 at = in(reg) at.add(16 * PANEL), row = in(reg) PANEL * size_of::<f32>(),
-                 options(nostack, preserves_flags));
+            asm!("tilestored [{at} + {across}*1], tmm2", "tilestored [{at} + {across}*1 + 64], tmm3",
+                 at = in(reg) at.byte_add(16 * across), across = in(reg) across, options(nostack, preserves_flags));
         }
     }
 }

@@ -197,6 +197,14 @@ pub(crate) trait Sink {
     /// One row of a tile: [`PANEL`] sums from `column` on, of which those beyond B's last column mean nothing.
     /// Must be `#[inline(always)]`.
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]);
+
+    /// Several rows from `row` on. Must be `#[inline(always)]`.
+    #[inline(always)]
+    fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
+        for (r, sums) in rows.iter().enumerate() {
+            self.take::<S>(row + r, column, sums);
+        }
+    }
 }
 
 /// Multiplies `rows` of A with `panels` of B.
@@ -237,9 +245,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
                     };
                     // SAFETY: the tile has room for the largest tile's rows; at most `rows.end - row` rows of A are read.
                     let done = unsafe { $tile(rows.end - row, &p) };
-                    for (r, sums) in tile[..done].iter().enumerate() {
-                        sink.take::<S>(row + r, panel * PANEL, sums);
-                    }
+                    sink.take_rows::<S>(row, panel * PANEL, &tile[..done]);
                     row += done;
                 }
             }
@@ -273,7 +279,7 @@ fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
 
 /// `rows` of A as they are, or copied: where they are no whole number of steps long (zeros follow), and for tiles where a row of one
 /// would lie across two lines of the cache, since all of them read twice cost more than the copy.
-pub(super) fn whole<'a>(
+pub(crate) fn whole<'a>(
     a: Rows<'a, bf16>,
     rows: &Range<usize>,
     step: usize,
@@ -287,15 +293,19 @@ pub(super) fn whole<'a>(
     let cols = a.cols.next_multiple_of(step);
     // A line more from row to row spreads the rows of a tile over more sets of the cache.
     let stride = cols + step;
-    let len = rows.len() * stride;
-    padded.resize(padded.len().max(len + LINE), bf16::ZERO);
-    let first = padded.as_ptr().align_offset(LINE);
-    let room = &mut padded[first..first + len];
+    let room = aligned(padded, rows.len() * stride);
     for (row, out) in rows.clone().zip(room.chunks_exact_mut(stride)) {
         out[..a.cols].copy_from_slice(a.row(row));
         out[a.cols..].fill(bf16::ZERO);
     }
     Rows { data: room, rows: rows.len(), cols, stride }
+}
+
+/// `len` elements of `room`, which grows to hold them, from the beginning of a line of the cache on. They mean nothing.
+pub(crate) fn aligned<T: Copy + Default>(room: &mut Vec<T>, len: usize) -> &mut [T] {
+    room.resize(room.len().max(len + LINE / size_of::<T>()), T::default());
+    let first = room.as_ptr().align_offset(LINE);
+    &mut room[first..first + len]
 }
 
 /// Rows of A in f32, one after another.

@@ -184,19 +184,19 @@ impl Isa {
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-unsafe fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx512Bf16>()
 }
 
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
+pub(super) unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
     kernel.run::<Avx2>()
 }
 

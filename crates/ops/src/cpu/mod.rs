@@ -1,7 +1,7 @@
 //! What CPU kernels are made of: SIMD chosen at run time, the vectorised functions, the packed matrix product, threads.
 
 #[cfg(target_arch = "x86_64")]
-mod amx;
+pub(crate) mod amx;
 pub(crate) mod bytes;
 pub(crate) mod elem;
 pub(crate) mod gemm;

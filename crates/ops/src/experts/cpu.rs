@@ -6,6 +6,7 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, Rows};
 use crate::glu::gated;
 use crate::linear::{Then, Weight, product};
+use crate::spare::Fresh;
 use crate::tensor::host;
 use crate::{Activation, Result};
 use rayon::prelude::*;
@@ -48,7 +49,7 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// act(x · Wᵀ).
-fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<Vec<T>> {
+fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<Fresh<T>> {
     let k = weight.k();
     let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
     product(isa, x, weight, Then { bias: None, activation, residual: None })

@@ -5,6 +5,7 @@ use super::{Gate, GluOp};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
+use crate::spare::Fresh;
 use crate::tensor::host;
 use crate::{Activation, Result};
 
@@ -25,7 +26,7 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// act(gate) · value of rows that are `half` gates and as many values.
-pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> Vec<T> {
+pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> Fresh<T> {
     fill_rows::<T>(x.len() / (2 * half).max(1), half, 0, |i, out, _| {
         let (gate, value) = x[2 * i * half..][..2 * half].split_at(half);
         isa.run(Row { gate, value, activation, out });
@@ -47,7 +48,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
         vectors!(S, self.out.len(), |i, lanes| {
             let (gate, value) = (get::<S, T>(self.gate, i, lanes, 0.0), get::<S, T>(self.value, i, lanes, 0.0));
             // SAFETY: the contract of Lanes, kept by Isa::run.
-            let y = unsafe { S::mul(math::activate::<S>(self.activation, gate), value) };
+            let y = unsafe { S::mul(math::activate::<S, 1>(self.activation, T::TYPE, [gate])[0], value) };
             put::<S, T>(self.out, i, lanes, y);
         });
     }

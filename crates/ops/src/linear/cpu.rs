@@ -4,11 +4,12 @@
 use super::LinearOp;
 use super::weight::{Data, Part, Weight};
 use crate::cpu::bytes::{self, Bytes, Codes};
-use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
+use crate::cpu::elem::{Elem, get, put, with_elem};
 use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
+use crate::spare::Fresh;
 use crate::tensor::{host, room};
 use crate::{Activation, DType, Error, Result};
 use half::{bf16, f16};
@@ -49,7 +50,7 @@ pub(crate) struct Then<'a, T> {
 }
 
 /// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
-pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Vec<T>> {
+pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Fresh<T>> {
     let mut y = room::<T>(x.rows * weight.n);
     let out = Output::over(&mut y);
     let mut quantised: Vec<(Quant, Activations)> = Vec::new();
@@ -76,11 +77,12 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
             }
             (Data::Bytes(Some(bytes), _), _) => {
-                let cut = Cut::of(codes.rows(), part.n, isa == Isa::Amx);
+                let cut = Cut::of(codes.rows(), part.n, (isa == Isa::Amx).then_some(x.cols));
                 Run { tasks: cut.blocks * cut.columns, how: How::Bytes(&codes, bytes, cut), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
-                let cut = Cut::of(x.rows, part.n, isa == Isa::Amx && t.dtype() == T::TYPE);
+                let in_tiles = isa == Isa::Amx && (t.dtype(), T::TYPE) == (DType::BF16, DType::BF16);
+                let cut = Cut::of(x.rows, part.n, in_tiles.then_some(2 * x.cols));
                 Run { tasks: cut.blocks * cut.columns, how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
             }
             _ => return Err(Error::Phantom),
@@ -159,8 +161,10 @@ enum How<'a> {
 // A row's two parts in bytes are in one task: see `Codes::rows`.
 const _: () = assert!(TILES.is_multiple_of(2) && BLOCK.is_multiple_of(2));
 
-/// Rows of a task in tiles: they stay in the second-level cache while the panels pass by.
-const TILES: usize = 192;
+/// Rows of a task in tiles, and bytes of panels: what a second-level cache keeps while rows pass by. All tasks of the same panels
+/// follow each other.
+const TILES: usize = 64;
+const KEPT: usize = 5 << 18;
 
 /// The output in tasks of so many rows, and of fewer columns when rows alone would leave threads idle.
 struct Cut {
@@ -171,18 +175,20 @@ struct Cut {
 }
 
 impl Cut {
-    fn of(rows: usize, n: usize, in_tiles: bool) -> Cut {
-        let panels = n.div_ceil(PANEL);
-        let block = if in_tiles { TILES } else { BLOCK };
+    /// Of `rows` × `n` results; `depth`: bytes of a column of the weight where the product is in tiles.
+    fn of(rows: usize, n: usize, depth: Option<usize>) -> Cut {
+        let panels = n.div_ceil(PANEL).max(1);
+        let block = if depth.is_some() { TILES } else { BLOCK };
         let blocks = rows.div_ceil(block).max(1);
+        let most = depth.map_or(panels, |depth| (KEPT / (depth * PANEL).max(1)).clamp(1, panels));
         let wanted = 3 * rayon::current_num_threads();
-        let columns = wanted.div_ceil(blocks).clamp(1, panels.max(1));
-        Cut { block, blocks, columns, per_task: panels.div_ceil(columns).max(1) }
+        let columns = wanted.div_ceil(blocks).clamp(panels.div_ceil(most), panels);
+        Cut { block, blocks, per_task: panels.div_ceil(columns), columns }
     }
 
     /// The rows and the panels of a task; both may reach beyond what is there.
     fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
-        let (block, column) = (task / self.columns, task % self.columns);
+        let (column, block) = (task / self.blocks, task % self.blocks);
         let rows = block * self.block..(block + 1) * self.block;
         (rows, column * self.per_task..(column + 1) * self.per_task)
     }
@@ -274,30 +280,40 @@ struct Epilogue<'a, T> {
 }
 
 impl<T: Elem> Epilogue<'_, T> {
-    /// The columns from `i` on of a row of y, `lanes` of them.
+    /// `ROWS` rows by two vectors from column `i` of a panel on, of which `lanes` are there in each: enough at once to keep the
+    /// units busy while each vector waits for its own last step.
     ///
     /// # Safety
-    /// The contract of Lanes.
+    /// The contract of Lanes; the columns lie in y, and belong to this task.
     #[inline(always)]
-    unsafe fn finish<S: Lanes>(
+    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize>(
         &self,
-        at: (usize, usize),
-        sums: &[f32; PANEL],
-        y: &mut [T],
-        (i, lanes): (usize, usize),
+        (row, column): (usize, usize),
+        sums: &[[f32; PANEL]],
+        (i, lanes): (usize, [usize; 2]),
     ) {
-        let (row, column) = at;
+        const { assert!(ALL == 2 * ROWS) };
         // SAFETY: the caller's.
         unsafe {
-            let mut v = get::<S, f32>(sums, i, lanes, 0.0);
+            let mut v = [S::splat(0.0); ALL];
+            for (j, v) in v.iter_mut().enumerate() {
+                *v = get::<S, f32>(&sums[j / 2], i + j % 2 * S::WIDTH, S::WIDTH, 0.0);
+            }
             if let Some(bias) = self.then.bias {
-                v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
+                let at = column + i;
+                let bias = [get::<S, T>(bias, at, lanes[0], 0.0), get::<S, T>(bias, at + lanes[0], lanes[1], 0.0)];
+                for (j, v) in v.iter_mut().enumerate() {
+                    *v = S::add(*v, bias[j % 2]);
+                }
             }
-            v = math::activate::<S>(self.then.activation, v);
-            if let Some(residual) = self.then.residual {
-                v = S::add(v, get::<S, T>(residual, row * self.n + column + i, lanes, 0.0));
+            let mut v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
+            for (j, v) in v.iter_mut().enumerate() {
+                let (at, lanes) = ((row + j / 2) * self.n + column + i + j % 2 * lanes[0], lanes[j % 2]);
+                if let Some(residual) = self.then.residual {
+                    *v = S::add(*v, get::<S, T>(residual, at, lanes, 0.0));
+                }
+                put::<S, T>(self.out.part(at, lanes), 0, lanes, *v);
             }
-            put::<S, T>(y, i, lanes, v);
         }
     }
 }
@@ -305,19 +321,51 @@ impl<T: Elem> Epilogue<'_, T> {
 impl<T: Elem> Sink for Epilogue<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        let columns = PANEL.min(self.width - column);
-        let at = (row, self.first + column);
+        self.take_rows::<S>(row, column, std::slice::from_ref(sums));
+    }
+
+    #[inline(always)]
+    fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
+        S::apart(Finish { epilogue: *self, row, column, rows });
+    }
+}
+
+/// Rows of a tile through the epilogue.
+struct Finish<'a, T> {
+    epilogue: Epilogue<'a, T>,
+    row: usize,
+    column: usize,
+    rows: &'a [[f32; PANEL]],
+}
+
+impl<T: Elem> Kernel for Finish<'_, T> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Lanes>(self) {
+        let Finish { epilogue, row, column, rows } = self;
+        let columns = PANEL.min(epilogue.width - column);
+        let column = epilogue.first + column;
+        let mut r = 0;
         // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task. The contract of
         // Lanes is kept by Isa::run.
         unsafe {
-            let y = self.out.part(row * self.n + at.1, columns);
-            if columns == PANEL {
-                // Whole vectors, and the compiler knows it: without this it makes room for parts of them everywhere.
-                for i in (0..PANEL).step_by(S::WIDTH) {
-                    self.finish::<S>(at, sums, y, (i, S::WIDTH));
+            // As many at once as there are registers for.
+            while S::WIDTH == 16 && columns == PANEL && r + 4 <= rows.len() {
+                epilogue.finish::<S, 4, 8>((row + r, column), &rows[r..r + 4], (0, [16; 2]));
+                r += 4;
+            }
+            while S::WIDTH < 16 && columns == PANEL && r + 2 <= rows.len() {
+                for i in (0..PANEL).step_by(2 * S::WIDTH) {
+                    epilogue.finish::<S, 2, 4>((row + r, column), &rows[r..r + 2], (i, [S::WIDTH; 2]));
                 }
-            } else {
-                vectors!(S, columns, |i, lanes| { self.finish::<S>(at, sums, y, (i, lanes)) });
+                r += 2;
+            }
+            for (r, sums) in rows.iter().enumerate().skip(r) {
+                for i in (0..columns).step_by(2 * S::WIDTH) {
+                    let lanes = [i, i + S::WIDTH].map(|i| columns.saturating_sub(i).min(S::WIDTH));
+                    epilogue.finish::<S, 1, 2>((row + r, column), std::slice::from_ref(sums), (i, lanes));
+                }
             }
         }
     }

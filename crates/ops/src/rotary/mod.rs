@@ -43,7 +43,10 @@ impl Rotary {
             let n = n.ok_or_else(|| Error::call("rotary", "a table of no positions or no frequencies"))?;
             let dims = [positions, frequencies.len()];
             Tensor::upload(&dims, DType::F32, w.place(), || {
-                crate::tensor::host((0..n).map(|i| (amplitude * f(f64::from(angle(i)))) as f32).collect(), &dims)
+                crate::tensor::host(
+                    (0..n).map(|i| (amplitude * f(f64::from(angle(i)))) as f32).collect::<Vec<_>>(),
+                    &dims,
+                )
             })
         };
         Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)? })

@@ -70,16 +70,29 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f
         let scale = S::splat(if bias.is_none() && scale > 0.0 { scale } else { 1.0 });
         let below = S::splat(-largest);
         let mut sum = S::splat(0.0);
-        let whole = scores.len() / S::WIDTH * S::WIDTH;
-        for i in (0..whole).step_by(S::WIDTH) {
-            let e = math::exp::<S>(S::fma(get::<S, f32>(scores, i, S::WIDTH, 0.0), scale, below));
-            put::<S, f32>(scores, i, S::WIDTH, e);
+        let mut whole = 0;
+        while whole + 4 * S::WIDTH <= scores.len() {
+            let mut four = [sum; 4];
+            for (i, x) in four.iter_mut().enumerate() {
+                *x = S::fma(get::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, 0.0), scale, below);
+            }
+            let four = math::exp::<S, 4>(four);
+            for (i, e) in four.iter().enumerate() {
+                put::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, *e);
+            }
+            sum = S::add(sum, S::add(S::add(four[0], four[1]), S::add(four[2], four[3])));
+            whole += 4 * S::WIDTH;
+        }
+        while whole + S::WIDTH <= scores.len() {
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, S::WIDTH, 0.0), scale, below)]);
+            put::<S, f32>(scores, whole, S::WIDTH, e);
             sum = S::add(sum, e);
+            whole += S::WIDTH;
         }
         let mut rest = 0.0;
         if whole < scores.len() {
             let lanes = scores.len() - whole;
-            let e = math::exp::<S>(S::fma(get::<S, f32>(scores, whole, lanes, 0.0), scale, below));
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, lanes, 0.0), scale, below)]);
             put::<S, f32>(scores, whole, lanes, e);
             // The lanes beyond the row belong to no score and are left out of the sum.
             rest = scores[whole..].iter().sum();

@@ -10,6 +10,7 @@ pub(crate) mod x86;
 #[cfg(target_arch = "x86_64")]
 use super::gemm::dot_micro;
 use super::gemm::{Product, micro};
+use crate::cpu::Kernel;
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
 
@@ -58,8 +59,16 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn round(v: Self::V) -> Self::V;
     /// 2 to the power of a whole number in −126..=127.
     unsafe fn exp2i(v: Self::V) -> Self::V;
+    /// v·2ⁿ for a whole number n in −126..=127.
+    #[inline(always)]
+    unsafe fn scale2(v: Self::V, n: Self::V) -> Self::V {
+        unsafe { Self::mul(v, Self::exp2i(n)) }
+    }
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn largest(v: Self::V) -> f32;
+
+    /// Runs a kernel for these lanes in a function of its own, for what would otherwise be compiled into every caller.
+    fn apart<K: Kernel>(kernel: K) -> K::Output;
 
     /// One tile of a matrix product in registers (see [`micro`]), for as many of `rows` rows as it returns: at most as many
     /// as there are registers for sums.
@@ -95,6 +104,11 @@ impl Scalar {
 impl Lanes for Scalar {
     const WIDTH: usize = N;
     type V = [f32; N];
+
+    #[inline(never)]
+    fn apart<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {

@@ -1,6 +1,7 @@
 //! NEON, which every 64-bit ARM has.
 
 use super::{Lanes, Product, micro};
+use crate::cpu::Kernel;
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
 use std::arch::aarch64::*;
@@ -12,6 +13,11 @@ pub(crate) struct Neon;
 impl Lanes for Neon {
     const WIDTH: usize = 4;
     type V = float32x4_t;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(kernel: K) -> K::Output {
+        kernel.run::<Self>()
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {

@@ -2,6 +2,7 @@
 
 use super::{Lanes, Product, dot_micro, micro};
 use crate::cpu::elem::Elem;
+use crate::cpu::{Kernel, isa};
 use half::{bf16, f16};
 use std::arch::x86_64::*;
 
@@ -14,6 +15,12 @@ pub(crate) struct Avx2;
 impl Lanes for Avx2 {
     const WIDTH: usize = 8;
     type V = __m256;
+
+    #[inline(never)]
+    fn apart<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: who has these lanes was asked for by `Isa`.
+        unsafe { isa::avx2(kernel) }
+    }
 
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self::V {
@@ -260,6 +267,10 @@ impl Lanes for $name {
         }
     }
     #[inline(always)]
+    unsafe fn scale2(v: Self::V, n: Self::V) -> Self::V {
+        unsafe { _mm512_scalef_ps(v, n) }
+    }
+    #[inline(always)]
     unsafe fn sum(v: Self::V) -> f32 {
         unsafe { _mm512_reduce_add_ps(v) }
     }
@@ -286,6 +297,11 @@ impl Lanes for $name {
 }}
 
 sixteen! { Avx512,
+    #[inline(never)]
+    fn apart<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: who has these lanes was asked for by `Isa`.
+        unsafe { isa::avx512(kernel) }
+    }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
         unsafe {
@@ -301,6 +317,11 @@ sixteen! { Avx512,
 }
 
 sixteen! { Avx512Bf16,
+    #[inline(never)]
+    fn apart<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: who has these lanes was asked for by `Isa`.
+        unsafe { isa::avx512_bf16(kernel) }
+    }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
         // Nearest, ties to even; NaN kept; what is too small for a normal number becomes zero.

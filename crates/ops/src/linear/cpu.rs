@@ -281,38 +281,47 @@ struct Epilogue<'a, T> {
 
 impl<T: Elem> Epilogue<'_, T> {
     /// `ROWS` rows by two vectors from column `i` of a panel on, of which `lanes` are there in each: enough at once to keep the
-    /// units busy while each vector waits for its own last step.
+    /// units busy while each vector waits for its own last step. `WHOLE`: all lanes are there, and the compiler knows it.
     ///
     /// # Safety
     /// The contract of Lanes; the columns lie in y, and belong to this task.
     #[inline(always)]
-    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize>(
+    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize, const WHOLE: bool>(
         &self,
         (row, column): (usize, usize),
         sums: &[[f32; PANEL]],
         (i, lanes): (usize, [usize; 2]),
     ) {
         const { assert!(ALL == 2 * ROWS) };
+        let lanes = if WHOLE { [S::WIDTH; 2] } else { lanes };
+        let first = row * self.n + column + i;
+        // Of y and of the residual, for vector j. A macro, since a closure would not have the lanes' instructions.
+        macro_rules! part {
+            ($j:expr) => {
+                first + $j / 2 * self.n + $j % 2 * lanes[0]
+            };
+        }
         // SAFETY: the caller's.
         unsafe {
             let mut v = [S::splat(0.0); ALL];
-            for (j, v) in v.iter_mut().enumerate() {
-                *v = get::<S, f32>(&sums[j / 2], i + j % 2 * S::WIDTH, S::WIDTH, 0.0);
+            for j in 0..ALL {
+                v[j] = get::<S, f32>(&sums[j / 2], i + j % 2 * S::WIDTH, S::WIDTH, 0.0);
             }
             if let Some(bias) = self.then.bias {
-                let at = column + i;
-                let bias = [get::<S, T>(bias, at, lanes[0], 0.0), get::<S, T>(bias, at + lanes[0], lanes[1], 0.0)];
-                for (j, v) in v.iter_mut().enumerate() {
-                    *v = S::add(*v, bias[j % 2]);
+                let bias = &bias[column + i..];
+                let bias = [get::<S, T>(bias, 0, lanes[0], 0.0), get::<S, T>(bias, lanes[0], lanes[1], 0.0)];
+                for j in 0..ALL {
+                    v[j] = S::add(v[j], bias[j % 2]);
                 }
             }
-            let mut v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
-            for (j, v) in v.iter_mut().enumerate() {
-                let (at, lanes) = ((row + j / 2) * self.n + column + i + j % 2 * lanes[0], lanes[j % 2]);
-                if let Some(residual) = self.then.residual {
-                    *v = S::add(*v, get::<S, T>(residual, at, lanes, 0.0));
+            v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
+            if let Some(residual) = self.then.residual {
+                for j in 0..ALL {
+                    v[j] = S::add(v[j], get::<S, T>(residual, part!(j), lanes[j % 2], 0.0));
                 }
-                put::<S, T>(self.out.part(at, lanes), 0, lanes, *v);
+            }
+            for j in 0..ALL {
+                put::<S, T>(self.out.part(part!(j), lanes[j % 2]), 0, lanes[j % 2], v[j]);
             }
         }
     }
@@ -352,19 +361,19 @@ impl<T: Elem> Kernel for Finish<'_, T> {
         unsafe {
             // As many at once as there are registers for.
             while S::WIDTH == 16 && columns == PANEL && r + 4 <= rows.len() {
-                epilogue.finish::<S, 4, 8>((row + r, column), &rows[r..r + 4], (0, [16; 2]));
+                epilogue.finish::<S, 4, 8, true>((row + r, column), &rows[r..r + 4], (0, [0; 2]));
                 r += 4;
             }
             while S::WIDTH < 16 && columns == PANEL && r + 2 <= rows.len() {
                 for i in (0..PANEL).step_by(2 * S::WIDTH) {
-                    epilogue.finish::<S, 2, 4>((row + r, column), &rows[r..r + 2], (i, [S::WIDTH; 2]));
+                    epilogue.finish::<S, 2, 4, true>((row + r, column), &rows[r..r + 2], (i, [0; 2]));
                 }
                 r += 2;
             }
             for (r, sums) in rows.iter().enumerate().skip(r) {
                 for i in (0..columns).step_by(2 * S::WIDTH) {
                     let lanes = [i, i + S::WIDTH].map(|i| columns.saturating_sub(i).min(S::WIDTH));
-                    epilogue.finish::<S, 1, 2>((row + r, column), std::slice::from_ref(sums), (i, lanes));
+                    epilogue.finish::<S, 1, 2, false>((row + r, column), std::slice::from_ref(sums), (i, lanes));
                 }
             }
         }

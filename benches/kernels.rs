@@ -1,15 +1,16 @@
 //! Our products and attention against what this machine can do at most: `cargo bench -p sconce-ops --bench kernels [filter]`.
 //!
-//! The ceilings are measured first, by loops that do nothing else: multiply-adds in registers, tile products in tile registers,
+//! The ceilings are measured first, by loops that do nothing else: multiply-adds of floats and of bytes in registers, tile products in tile registers,
 //! reads of more memory than any cache holds. Each line then is one op on one path: the shortest of many runs, since whatever
 //! makes a run longer is not the kernel's, with its share of the ceiling that binds the shape.
 #![allow(unsafe_code, reason = "the ceilings are loops of single instructions")]
 
 mod peak;
 
+use peak::Numbers;
 use sconce_ops::{
-    Activation, Attention, DType, Isa, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored, Tensor,
-    Weights, attention, softmax,
+    Activation, Attention, DType, Isa, Keep, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored,
+    Tensor, Weights, attention, softmax,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -32,24 +33,31 @@ fn main() -> Result<()> {
     println!("{:44} {:>10} {:>9} {:>8} {:>6}", "op", "time", "GFLOP/s", "GB/s", "share");
     for m in [1, 16, 128, 1024, 4096] {
         for (k, n, activation) in SHAPES {
-            for (isa, dtype) in paths() {
-                let name = format!("linear {m}x{k}x{n} {activation} {dtype} {isa}");
+            for (isa, numbers) in paths().chain(Isa::all().filter(multiplies_bytes).map(|isa| (isa, Numbers::Int8))) {
+                let format = format!("{numbers:?}").to_lowercase();
+                let name = format!("linear {m}x{k}x{n} {activation} {format} {isa}");
                 if !name.contains(&filter) {
                     continue;
                 }
+                let (dtype, keep, size) = match numbers {
+                    Numbers::F32 => (DType::F32, Keep::Activations, 4),
+                    Numbers::Bf16 => (DType::BF16, Keep::Activations, 2),
+                    Numbers::Int8 => (DType::F32, Keep::Bytes, 1),
+                };
                 let time = under(isa, || {
-                    let layer = Linear::load(&random(dtype, k, n), k, n, true)?.with(activation);
+                    let layer = Linear::load(&random(dtype, k, n).keeping(keep), k, n, true)?.with(activation);
                     // A result of an op, as models have them: it begins with a line of the cache.
                     let x = softmax(&values(m * k, 1.0, dtype, &[m, k])?)?;
                     shortest(|| layer.forward(&x))
                 })?;
-                let (flops, bytes) = (2 * m * k * n, (m * k + k * n + m * n) * dtype.size());
-                peaks.tell(&name, time, (flops, bytes), (isa, dtype));
+                let (flops, bytes) = (2 * m * k * n, (m * k + m * n) * dtype.size() + k * n * size);
+                peaks.tell(&name, time, (flops, bytes), (isa, numbers));
             }
         }
     }
     for (count, length) in [(1, 16), (1, 128), (32, 128), (8, 512)] {
-        for (isa, dtype) in paths() {
+        for (isa, numbers) in paths() {
+            let dtype = if numbers == Numbers::F32 { DType::F32 } else { DType::BF16 };
             let (heads, size) = (12, 32);
             let name = format!("attention {count}x{length} {heads}x{size} {dtype} {isa}");
             if !name.contains(&filter) {
@@ -64,18 +72,24 @@ fn main() -> Result<()> {
                 shortest(|| attention(&q, &k, &v, &how))
             })?;
             let flops = 4 * count * length * length * heads * size;
-            peaks.tell(&name, time, (flops, 4 * count * length * heads * size * dtype.size()), (isa, dtype));
+            peaks.tell(&name, time, (flops, 4 * count * length * heads * size * dtype.size()), (isa, numbers));
         }
     }
     Ok(())
 }
 
-/// Every instruction set that does something of its own in a dtype.
-fn paths() -> Vec<(Isa, DType)> {
-    let own = |isa: &Isa| !matches!(isa, Isa::Scalar | Isa::Avx2Vnni | Isa::Avx512Vnni | Isa::NeonDot);
-    let wide = |isa: &Isa| own(isa) && !matches!(isa, Isa::Avx512Bf16 | Isa::Amx);
-    let f32s = Isa::all().filter(wide).map(|isa| (isa, DType::F32));
-    f32s.chain(Isa::all().filter(own).map(|isa| (isa, DType::BF16))).collect()
+/// Every instruction set that does something of its own with floats.
+fn paths() -> impl Iterator<Item = (Isa, Numbers)> {
+    let bytes_only = |isa: &Isa| matches!(isa, Isa::Avx2Vnni | Isa::Avx512Vnni | Isa::NeonDot | Isa::NeonI8mm);
+    let own = move |isa: &Isa| *isa != Isa::Scalar && !bytes_only(isa);
+    let wide = move |isa: &Isa| own(isa) && !matches!(isa, Isa::Avx512Bf16 | Isa::Amx);
+    let f32s = Isa::all().filter(wide).map(|isa| (isa, Numbers::F32));
+    f32s.chain(Isa::all().filter(own).map(|isa| (isa, Numbers::Bf16)))
+}
+
+/// Whether it does something of its own with bytes.
+fn multiplies_bytes(isa: &Isa) -> bool {
+    !matches!(isa, Isa::Scalar | Isa::Avx512Bf16)
 }
 
 fn under<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {

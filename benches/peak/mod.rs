@@ -1,31 +1,37 @@
 //! What this machine can do at most, on all threads of the pool at once.
 
-use sconce_ops::{DType, Isa};
+use sconce_ops::Isa;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// GFLOP/s of multiply-adds by instruction set and of tile products, GB/s of memory.
+/// What is multiplied: each has its own instructions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Numbers {
+    F32,
+    Bf16,
+    Int8,
+}
+
+/// GFLOP/s of multiply-adds by instruction set and kind of numbers, GB/s of memory.
 pub(crate) struct Peaks {
-    fma: Vec<(Isa, f64)>,
-    tiles: f64,
+    products: Vec<(Isa, Numbers, f64)>,
     memory: f64,
 }
 
 /// Runs each loop a few times on every thread and keeps the best.
 pub(crate) fn measure() -> Peaks {
-    let fma = Isa::all().map(|isa| (isa, all(|| fma(isa)))).collect();
-    let tiles = if Isa::all().any(|isa| isa == Isa::Amx) { all(tiles) } else { 0.0 };
-    Peaks { fma, tiles, memory: memory() }
+    let each = |numbers| Isa::all().map(move |isa| (isa, numbers, all(|| products(isa, numbers))));
+    let found = each(Numbers::F32).chain(each(Numbers::Bf16)).chain(each(Numbers::Int8));
+    Peaks { products: found.filter(|(.., peak)| *peak > 0.0).collect(), memory: memory() }
 }
 
 impl Peaks {
     /// One line of the table. The ceiling is the sooner reached of arithmetic and memory.
-    pub(crate) fn tell(&self, name: &str, time: Duration, (flops, bytes): (usize, usize), (isa, dtype): (Isa, DType)) {
+    pub(crate) fn tell(&self, name: &str, time: Duration, (flops, bytes): (usize, usize), path: (Isa, Numbers)) {
         let seconds = time.as_secs_f64();
-        let most = match (isa, dtype) {
-            (Isa::Amx, DType::BF16) => self.tiles,
-            _ => self.fma.iter().find(|(i, _)| *i == isa).map_or(0.0, |(_, peak)| *peak),
-        };
+        let of = |path| self.products.iter().find(|(isa, numbers, _)| (*isa, *numbers) == path).map(|(.., peak)| *peak);
+        // Where nothing multiplies bf16, it is widened first.
+        let most = of(path).or_else(|| of((path.0, Numbers::F32))).unwrap_or(0.0);
         let (flops, bytes) = (flops as f64 / 1e9, bytes as f64 / 1e9);
         let least = (flops / most).max(bytes / self.memory);
         let binds = if flops / most > bytes / self.memory { "" } else { " of memory" };
@@ -41,11 +47,8 @@ impl Peaks {
 
 impl fmt::Display for Peaks {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (isa, peak) in self.fma.iter().filter(|(_, peak)| *peak > 0.0) {
-            write!(f, "{isa} {peak:.0} GFLOP/s, ")?;
-        }
-        if self.tiles > 0.0 {
-            write!(f, "tiles {:.0} GFLOP/s, ", self.tiles)?;
+        for (isa, numbers, peak) in &self.products {
+            write!(f, "{isa} {numbers:?} {peak:.0} GFLOP/s, ")?;
         }
         write!(f, "memory {:.1} GB/s", self.memory)
     }
@@ -75,56 +78,66 @@ fn rate(flops: f64, start: Instant) -> f64 {
     flops / start.elapsed().as_secs_f64() / 1e9
 }
 
+/// GFLOP/s, or GOP/s, of one thread; 0 where the set has no instructions of its own for these numbers.
 #[cfg(target_arch = "x86_64")]
-fn fma(isa: Isa) -> f64 {
+fn products(isa: Isa, numbers: Numbers) -> f64 {
     use std::arch::asm;
     const TURNS: usize = 100_000;
-    // Twelve chains, more than two units of four cycles need.
+    // Twelve chains, more than two units of five cycles need; `\n` is the number of each.
     macro_rules! turns {
-        ($register:literal, $lanes:expr) => {{
+        ($flops:expr, $($instruction:expr),+) => {{
             let start = Instant::now();
             // SAFETY: the instruction set was found; the registers are told.
             unsafe {
                 asm!(
                     "2:",
-                    concat!("vfmadd231ps ", $register, "0, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "1, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "2, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "3, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "4, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "5, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "6, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "7, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "8, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "9, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "10, ", $register, "12, ", $register, "13"),
-                    concat!("vfmadd231ps ", $register, "11, ", $register, "12, ", $register, "13"),
+                    ".irp n,0,1,2,3,4,5,6,7,8,9,10,11",
+                    $($instruction,)+
+                    ".endr",
                     "dec {turns}",
                     "jnz 2b",
                     turns = inout(reg) TURNS => _,
                     out("xmm0") _, out("xmm1") _, out("xmm2") _, out("xmm3") _, out("xmm4") _, out("xmm5") _,
                     out("xmm6") _, out("xmm7") _, out("xmm8") _, out("xmm9") _, out("xmm10") _, out("xmm11") _,
+                    out("xmm14") _,
                     options(nostack, nomem)
                 );
             }
-            rate((TURNS * 12 * $lanes * 2) as f64, start)
+            rate((TURNS * 12 * $flops) as f64, start)
         }};
     }
-    match isa {
-        Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => turns!("zmm", 16),
-        Isa::Avx2 | Isa::Avx2Vnni => turns!("ymm", 8),
+    match (isa, numbers) {
+        (Isa::Amx, Numbers::F32) | (Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Avx512, Numbers::F32) => {
+            turns!(32, "vfmadd231ps zmm\\n, zmm12, zmm13")
+        }
+        (Isa::Avx2 | Isa::Avx2Vnni, Numbers::F32) => turns!(16, "vfmadd231ps ymm\\n, ymm12, ymm13"),
+        (Isa::Avx512Bf16, Numbers::Bf16) => turns!(64, "vdpbf16ps zmm\\n, zmm12, zmm13"),
+        (Isa::Avx512Bf16 | Isa::Avx512Vnni, Numbers::Int8) => turns!(128, "vpdpbusd zmm\\n, zmm12, zmm13"),
+        (Isa::Avx2Vnni, Numbers::Int8) => turns!(64, "{{vex}} vpdpbusd ymm\\n, ymm12, ymm13"),
+        // Without a dot product of bytes it takes three instructions.
+        (Isa::Avx512, Numbers::Int8) => turns!(
+            128,
+            "vpmaddubsw zmm14, zmm12, zmm13",
+            "vpmaddwd zmm14, zmm14, zmm13",
+            "vpaddd zmm\\n, zmm\\n, zmm14"
+        ),
+        (Isa::Avx2, Numbers::Int8) => {
+            turns!(64, "vpmaddubsw ymm14, ymm12, ymm13", "vpmaddwd ymm14, ymm14, ymm13", "vpaddd ymm\\n, ymm\\n, ymm14")
+        }
+        (Isa::Amx, Numbers::Bf16) => in_tiles(false),
+        (Isa::Amx, Numbers::Int8) => in_tiles(true),
         _ => 0.0,
     }
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn fma(_: Isa) -> f64 {
+fn products(_: Isa, _: Numbers) -> f64 {
     // Nobody has written the loop; shares are told as none.
     0.0
 }
 
 #[cfg(target_arch = "x86_64")]
-fn tiles() -> f64 {
+fn in_tiles(bytes: bool) -> f64 {
     use std::arch::asm;
     const TURNS: usize = 20_000;
     #[repr(C, align(64))]
@@ -132,28 +145,28 @@ fn tiles() -> f64 {
     let mut config = Config([0; 64]);
     config.0[0] = 1;
     (0..8).for_each(|tile| (config.0[16 + 2 * tile], config.0[48 + tile]) = (64, 16));
+    macro_rules! turns {
+        ($dot:literal) => {
+            asm!(
+                "2:",
+                concat!($dot, " tmm0, tmm4, tmm6"),
+                concat!($dot, " tmm1, tmm4, tmm7"),
+                concat!($dot, " tmm2, tmm5, tmm6"),
+                concat!($dot, " tmm3, tmm5, tmm7"),
+                "dec {turns}",
+                "jnz 2b",
+                "tilerelease",
+                turns = inout(reg) TURNS => _,
+                options(nostack, nomem)
+            )
+        };
+    }
     let start;
     // SAFETY: `Isa::Amx` is there, so the system has given its permission; the tiles are given back.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
         start = Instant::now();
-        asm!(
-            "2:",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "dec {turns}",
-            "jnz 2b",
-            "tilerelease",
-            turns = inout(reg) TURNS => _,
-            options(nostack, nomem)
-        );
+        if bytes { turns!("tdpbssd") } else { turns!("tdpbf16ps") }
     }
-    rate((TURNS * 4 * 16 * 16 * 32 * 2) as f64, start)
-}
-
-#[cfg(not(target_arch = "x86_64"))]
-fn tiles() -> f64 {
-    0.0
+    rate((TURNS * 4 * 16 * 16 * (if bytes { 64 } else { 32 }) * 2) as f64, start)
 }

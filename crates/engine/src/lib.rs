@@ -63,7 +63,7 @@ pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};
 pub use options::{DeviceChoice, LoadOptions};
 pub use outputs::{Precision, Quantized, Ranges};
-pub use plan::Plan;
+pub use plan::{LEAST_AUTO, Plan};
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
 pub use sample::{EarlyStopping, Logprobs, Params};
 pub use seq2seq::{Answers, BeamSearch, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Writing, Written};

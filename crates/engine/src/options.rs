@@ -1,5 +1,6 @@
 //! How a model is to be loaded.
 
+use crate::plan::LEAST_AUTO;
 use crate::source::Progress;
 use crate::verdict::{Verdict, verdict_path};
 use crate::{Error, Result, source};
@@ -64,7 +65,7 @@ pub struct LoadOptions {
     pub fallback: bool,
     /// The format of weights and activations.
     pub dtype: DType,
-    /// Whether encoders take the fastest format of the device whose loss is within [`crate::Plan::bound`], and not `dtype`.
+    /// Whether encoders take the fastest format of the device that is held to [`crate::LEAST_AUTO`], and not `dtype`.
     pub auto: bool,
     /// What language models keep their matrices in on a CPU; `None`: what their files hold. Encoders keep theirs in bytes, if that
     /// is asked for, or in `dtype`.
@@ -141,10 +142,11 @@ impl LoadOptions {
         if !self.auto {
             return Ok(Format { dtype: self.dtype, keep, chosen: None });
         }
+        let within = format!(" within a cosine of {LEAST_AUTO} to f32");
         let (dtype, why) = match device {
             Device::Cpu => match Isa::of(&self.policy)? {
-                isa if isa.prefers_bf16() => (DType::BF16, format!("{isa} multiplies bf16 faster than f32")),
-                isa => (DType::F32, format!("{isa} multiplies nothing that loses less faster than f32")),
+                isa if isa.prefers_bf16() => (DType::BF16, format!("the fastest on {isa}{within}")),
+                isa => (DType::F32, format!("{isa} has nothing faster{within}")),
             },
             gpu => (DType::F32, format!("nothing else was measured on {gpu}")),
         };

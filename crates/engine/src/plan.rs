@@ -1,9 +1,19 @@
 //! What will run where, and what it will take, before a byte of weights is read.
 
 use crate::{Error, Result};
-use sconce_ops::{DType, Device, Keep, Step};
+use sconce_ops::{Buffers, DType, Device, Keep, Step};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
+
+/// The least cosine to vectors in f32 that `auto` puts up with: it takes the fastest format that is held to no less.
+pub const LEAST_AUTO: f64 = 0.999;
+
+/// What bf16 and f16 are held to, and what int8.
+const LEAST_HALF: f64 = 0.9998;
+const LEAST_BYTES: f64 = 0.995;
+
+// So that there is nothing to choose but between f32 and bf16: see `LoadOptions::format`.
+const _: () = assert!(LEAST_HALF >= LEAST_AUTO && LEAST_BYTES < LEAST_AUTO);
 
 /// A model on a device, planned by running its own forward pass on phantoms.
 #[derive(Clone, Debug)]
@@ -24,8 +34,10 @@ pub struct Plan {
     pub cache: u64,
     /// Tokens that it keeps, of all sequences together.
     pub cache_tokens: usize,
-    /// The most bytes that tensors of one batch hold at once.
+    /// The most bytes that tensors of one batch hold at once, with all buffers that results share.
     pub workspace: u64,
+    /// The part of it that results share from batch to batch.
+    pub buffers: Buffers,
     /// Tokens of the batch that was planned for.
     pub batch_tokens: usize,
     /// The longest text, in tokens.
@@ -51,9 +63,9 @@ impl Plan {
     /// The least cosine between an encoder's vectors and those in f32, as tests hold MiniLM to it; `None` where nothing is lost.
     pub fn bound(&self) -> Option<f64> {
         match (self.keep, self.dtype) {
-            (Keep::Bytes, _) => Some(0.995),
+            (Keep::Bytes, _) => Some(LEAST_BYTES),
             (_, DType::F32) => None,
-            _ => Some(0.9998),
+            _ => Some(LEAST_HALF),
         }
     }
 

@@ -219,6 +219,7 @@ impl<P: Pipeline> Session<P> {
             Ok(Running { pipeline, place, line: served })
         };
         let owner = Owner::start_with(device, ladder.clone(), make, Running::turn)?;
+        ladder.ledger.reserve(&plan.buffers);
         let held = Held { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, line, owner };
         Ok(Session { held: Arc::new(held), caller: Caller::default(), truncate: Truncate::default() })
     }

@@ -299,9 +299,12 @@ impl Ladder {
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    Ok(match perform(&op)? {
-        Some((result, Rung::Fused)) if device == Device::Cpu => Tensor::made(result, dtype),
-        Some((result, _)) => Tensor::real(result, dtype, device),
+    let (result, rung) = perform(&op)?;
+    let is_ours = rung == Some(Rung::Fused) && device == Device::Cpu;
+    Ok(match result {
+        Some(result) if is_ours => Tensor::made(result, dtype),
+        Some(result) => Tensor::real(result, dtype, device),
+        None if is_ours => Tensor::rehearsed(&dims, dtype),
         None => Tensor::phantom(&dims, dtype, device),
     })
 }
@@ -311,8 +314,8 @@ pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// The result and its rung, or nothing on phantoms, whose step is told instead.
-fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
+/// The result, or nothing on phantoms, whose step is told instead; and the rung, if one takes it.
+fn perform<O: Op>(op: &O) -> Result<(Option<candle_core::Tensor>, Option<Rung>)> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
@@ -333,7 +336,7 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok(None);
+        return Ok((None, rung));
     }
 
     let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
@@ -359,7 +362,7 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
                     Ok(t.clone())
                 })?;
             }
-            Ok(Some((t, rung)))
+            Ok((Some(t), Some(rung)))
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());

@@ -165,6 +165,7 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
 ///
 /// # Safety
 /// As there, with an even `k`.
+#[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn dot_micro<S: Lanes, const ROWS: usize, const VECS: usize>(p: &Product<'_, bf16, bf16>) -> usize {
     let mut col = 0;

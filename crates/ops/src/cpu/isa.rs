@@ -9,7 +9,10 @@ use std::str::FromStr;
 use std::sync::OnceLock;
 
 #[cfg(target_arch = "aarch64")]
-use super::{ints::neon::NeonDot, lanes::neon::Neon};
+use super::{
+    ints::neon::{NeonDot, NeonI8mm},
+    lanes::neon::Neon,
+};
 #[cfg(target_arch = "x86_64")]
 use super::{
     ints::x86::{Avx2Vnni, Avx512Vnni},
@@ -25,6 +28,8 @@ pub enum Isa {
     Neon,
     /// NEON with dot products of bytes: ARMv8.4, and most of 8.2.
     NeonDot,
+    /// The same with products of matrices of bytes: ARMv8.6, and Graviton3 and Apple's M2 on.
+    NeonI8mm,
     /// 256-bit with fused multiply-add and half conversion.
     Avx2,
     /// AVX2 with dot products of bytes: processors since 2021 that have no AVX-512.
@@ -56,10 +61,11 @@ pub(crate) trait IntKernel {
 }
 
 impl Isa {
-    const ALL: [Isa; 9] = [
+    const ALL: [Isa; 10] = [
         Isa::Scalar,
         Isa::Neon,
         Isa::NeonDot,
+        Isa::NeonI8mm,
         Isa::Avx2,
         Isa::Avx2Vnni,
         Isa::Avx512,
@@ -75,8 +81,10 @@ impl Isa {
             Isa::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => Isa::NeonDot.available() && std::arch::is_aarch64_feature_detected!("i8mm"),
             #[cfg(not(target_arch = "aarch64"))]
-            Isa::NeonDot => false,
+            Isa::NeonDot | Isa::NeonI8mm => false,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => {
                 is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c")
@@ -151,7 +159,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 | Isa::Avx2Vnni => unsafe { avx2(kernel) },
             #[cfg(target_arch = "aarch64")]
-            Isa::Neon | Isa::NeonDot => kernel.run::<Neon>(),
+            Isa::Neon | Isa::NeonDot | Isa::NeonI8mm => kernel.run::<Neon>(),
             _ => kernel.run::<Scalar>(),
         }
     }
@@ -172,6 +180,9 @@ impl Isa {
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => unsafe { avx2_ints(kernel) },
+            // SAFETY: as in `run`.
+            #[cfg(target_arch = "aarch64")]
+            Isa::NeonI8mm => unsafe { neon_i8mm_ints(kernel) },
             // SAFETY: as in `run`.
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDot => unsafe { neon_dot_ints(kernel) },
@@ -230,12 +241,19 @@ unsafe fn neon_dot_ints<K: IntKernel>(kernel: K) -> K::Output {
     kernel.run::<NeonDot>()
 }
 
+#[cfg(target_arch = "aarch64")]
+#[target_feature(enable = "neon,dotprod,i8mm")]
+unsafe fn neon_i8mm_ints<K: IntKernel>(kernel: K) -> K::Output {
+    kernel.run::<NeonI8mm>()
+}
+
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
             Isa::Scalar => "scalar",
             Isa::Neon => "neon",
             Isa::NeonDot => "neondot",
+            Isa::NeonI8mm => "neoni8mm",
             Isa::Avx2 => "avx2",
             Isa::Avx2Vnni => "avx2vnni",
             Isa::Avx512 => "avx512",

@@ -192,66 +192,120 @@ impl Product<'_> {
     /// beside four lines of B, and the absolute values of these; 32 hold eight of two.
     ///
     /// # Safety
-    /// As for [`Product::micro`], with `left` rows.
+    /// As for [`Product::pairs`], with `left` rows.
     #[inline(always)]
     unsafe fn some<S: Ints>(&self, left: usize) -> usize {
         // SAFETY: the caller's.
         unsafe {
             match (left, S::L::WIDTH) {
-                (4.., 8) => self.micro::<S, 4, 1>(),
-                (2.., 8) => self.micro::<S, 2, 1>(),
-                (_, 8) => self.micro::<S, 1, 1>(),
-                (8.., _) => self.micro::<S, 8, 2>(),
-                (4.., _) => self.micro::<S, 4, 2>(),
-                (2.., _) => self.micro::<S, 2, 2>(),
-                _ => self.micro::<S, 1, 2>(),
+                (4.., 8) => self.pairs::<S, 2, 1>(),
+                (2.., 8) => self.pairs::<S, 1, 1>(),
+                (_, 8) => self.one::<S, 1>(),
+                (8.., _) => self.pairs::<S, 4, 2>(),
+                (4.., _) => self.pairs::<S, 2, 2>(),
+                (2.., _) => self.pairs::<S, 1, 2>(),
+                _ => self.one::<S, 2>(),
             }
         }
     }
 
-    /// `ROWS` × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns `ROWS`.
+    /// 2 · `PAIRS` rows × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns how many rows.
     ///
     /// # Safety
-    /// `a` reaches `ROWS` rows of `depth` at `stride`, `rows` as many; `b` is a panel of `depth`, which is a number of whole steps;
-    /// `tile` takes `ROWS · PANEL`; the contract of `Ints`.
+    /// `a` reaches as many rows of `depth` at `stride`, `rows` as many; `b` is a panel of `depth`, which is a number of whole steps;
+    /// `tile` takes them; the contract of `Ints`.
     #[inline(always)]
-    unsafe fn micro<S: Ints, const ROWS: usize, const VECS: usize>(&self) -> usize {
-        let width = S::L::WIDTH;
-        let mut column = 0;
-        while column < PANEL {
+    unsafe fn pairs<S: Ints, const PAIRS: usize, const VECS: usize>(&self) -> usize {
+        for column in (0..PANEL).step_by(VECS * S::L::WIDTH) {
             // SAFETY: all offsets are below the bounds the caller vouched for.
             unsafe {
-                let raise = S::splat_byte(S::RAISE);
-                let mut sums = [[S::splat(0); VECS]; ROWS];
-                for (sums, row) in sums.iter_mut().zip(self.rows) {
-                    *sums = [S::splat(-i32::from(S::RAISE) * row.sum); VECS];
+                let mut sums = [[S::two(S::splat(0), S::splat(0)); VECS]; PAIRS];
+                for (pair, sums) in sums.iter_mut().enumerate() {
+                    *sums = [S::two(self.start::<S>(2 * pair), self.start::<S>(2 * pair + 1)); VECS];
                 }
                 for k in (0..self.depth).step_by(STEP) {
-                    let mut lines = [[raise; STEP / 4]; VECS];
-                    for (v, lines) in lines.iter_mut().enumerate() {
-                        for (group, line) in lines.iter_mut().enumerate() {
-                            let at = place(k + 4 * group, column + v * width);
-                            *line = S::bytes(self.b.add(at).cast());
-                            if S::RAISE != 0 {
-                                *line = S::xor(*line, raise);
-                            }
-                        }
-                    }
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        for (sum, lines) in sums.iter_mut().zip(&lines) {
-                            *sum = S::dot(8, *sum, lines, self.a.add(r * self.stride + k));
+                    let lines = self.lines::<S, VECS>(k, column);
+                    for (pair, sums) in sums.iter_mut().enumerate() {
+                        let a = self.a.add(2 * pair * self.stride + k);
+                        for (sums, lines) in sums.iter_mut().zip(&lines) {
+                            *sums = S::dot_two(8, *sums, lines, [a, a.add(self.stride)]);
                         }
                     }
                 }
-                for (r, sums) in sums.iter().enumerate() {
-                    for (v, sum) in sums.iter().enumerate() {
-                        S::L::store(self.tile.add(r * PANEL + column + v * width), S::float(*sum));
+                for (pair, sums) in sums.iter().enumerate() {
+                    for (v, sums) in sums.iter().enumerate() {
+                        let [first, second] = S::apart(*sums);
+                        self.put::<S>(2 * pair, column + v * S::L::WIDTH, first);
+                        self.put::<S>(2 * pair + 1, column + v * S::L::WIDTH, second);
                     }
                 }
             }
-            column += VECS * width;
         }
-        ROWS
+        2 * PAIRS
+    }
+
+    /// The same for one row.
+    ///
+    /// # Safety
+    /// As there.
+    #[inline(always)]
+    unsafe fn one<S: Ints, const VECS: usize>(&self) -> usize {
+        for column in (0..PANEL).step_by(VECS * S::L::WIDTH) {
+            // SAFETY: as there.
+            unsafe {
+                let mut sums = [self.start::<S>(0); VECS];
+                for k in (0..self.depth).step_by(STEP) {
+                    for (sum, lines) in sums.iter_mut().zip(self.lines::<S, VECS>(k, column)) {
+                        *sum = S::dot(8, *sum, &lines, self.a.add(k));
+                    }
+                }
+                for (v, sum) in sums.iter().enumerate() {
+                    self.put::<S>(0, column + v * S::L::WIDTH, *sum);
+                }
+            }
+        }
+        1
+    }
+
+    /// A step's lines of B, raised as the instructions want them.
+    ///
+    /// # Safety
+    /// The step and the columns lie in the panel; the contract of `Ints`.
+    #[inline(always)]
+    unsafe fn lines<S: Ints, const VECS: usize>(&self, k: usize, column: usize) -> [[S::B; STEP / 4]; VECS] {
+        // SAFETY: the caller's.
+        unsafe {
+            let raise = S::splat_byte(S::RAISE);
+            let mut lines = [[raise; STEP / 4]; VECS];
+            for (v, lines) in lines.iter_mut().enumerate() {
+                for (group, line) in lines.iter_mut().enumerate() {
+                    let at = place(k + 4 * group, column + v * S::L::WIDTH);
+                    *line = S::bytes(self.b.add(at).cast());
+                    if S::RAISE != 0 {
+                        *line = S::xor(*line, raise);
+                    }
+                }
+            }
+            lines
+        }
+    }
+
+    /// What sums of a row begin with: less what raised bytes of B are too large by.
+    ///
+    /// # Safety
+    /// The contract of `Ints`.
+    #[inline(always)]
+    unsafe fn start<S: Ints>(&self, row: usize) -> S::I {
+        // SAFETY: the caller's.
+        unsafe { S::splat(-i32::from(S::RAISE) * self.rows[row].sum) }
+    }
+
+    /// # Safety
+    /// `tile` holds the row; the contract of `Ints`.
+    #[inline(always)]
+    unsafe fn put<S: Ints>(&self, row: usize, column: usize, sums: S::I) {
+        // SAFETY: the caller's.
+        unsafe { S::L::store(self.tile.add(row * PANEL + column), S::float(sums)) }
     }
 }
 

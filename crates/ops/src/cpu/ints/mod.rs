@@ -33,6 +33,8 @@ pub(crate) trait Ints: Copy + 'static {
     type B: Copy;
     /// An i32 for each row of a strip.
     type I: Copy;
+    /// Sums for two sets of activations, in the order that [`Ints::dot_two`] keeps them in.
+    type Two: Copy;
     /// Strips whose lines the product keeps in registers together: 1 or 2.
     const STRIPS: usize;
     /// What wide bytes are raised by before [`Ints::dot`] takes them: 128 where the instruction wants them unsigned, or 0.
@@ -57,6 +59,11 @@ pub(crate) trait Ints: Copy + 'static {
     /// `bits`: all weights are below 2^bits; 8 stands for wide ones, raised by `RAISE`. A constant, as is the number of
     /// lines, after inlining.
     unsafe fn dot(bits: u32, sum: Self::I, lines: &[Self::B], x: *const i8) -> Self::I;
+    unsafe fn two(a: Self::I, b: Self::I) -> Self::Two;
+    /// [`Ints::dot`] with each of two sets of activations: what instructions that multiply matrices take. Lines in pairs.
+    unsafe fn dot_two(bits: u32, sums: Self::Two, lines: &[Self::B], x: [*const i8; 2]) -> Self::Two;
+    /// What [`Ints::two`] was given.
+    unsafe fn apart(sums: Self::Two) -> [Self::I; 2];
     /// In f32.
     unsafe fn float(v: Self::I) -> <Self::L as Lanes>::V;
     /// A byte for each row, in f32.
@@ -73,6 +80,28 @@ const fn lines_in_16_bits(bits: u32) -> usize {
     32767 / (((1 << bits) - 1) * 127 * 2)
 }
 
+/// Two sums side by side, of an instruction set without products of matrices.
+macro_rules! one_by_one {
+    () => {
+        type Two = [Self::I; 2];
+
+        #[inline(always)]
+        unsafe fn two(a: Self::I, b: Self::I) -> Self::Two {
+            [a, b]
+        }
+        #[inline(always)]
+        unsafe fn dot_two(bits: u32, sums: Self::Two, lines: &[Self::B], x: [*const i8; 2]) -> Self::Two {
+            let [a, b] = sums;
+            unsafe { [<Self as Ints>::dot(bits, a, lines, x[0]), <Self as Ints>::dot(bits, b, lines, x[1])] }
+        }
+        #[inline(always)]
+        unsafe fn apart(sums: Self::Two) -> [Self::I; 2] {
+            sums
+        }
+    };
+}
+use one_by_one;
+
 const N: usize = <Scalar as Lanes>::WIDTH;
 
 // Loops and no closures, so that the compiler sees through them without its optimiser's help.
@@ -82,6 +111,7 @@ impl Ints for Scalar {
     type I = [i32; N];
     const STRIPS: usize = 1;
     const RAISE: u8 = 0;
+    one_by_one!();
 
     #[inline(always)]
     unsafe fn bytes(p: *const u8) -> Self::B {

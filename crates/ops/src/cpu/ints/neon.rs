@@ -1,6 +1,6 @@
-//! NEON, without and with the dot product instruction.
+//! NEON, without and with the dot product instruction, and with that for products of matrices.
 
-use super::Ints;
+use super::{Ints, one_by_one};
 use crate::cpu::Lanes;
 use crate::cpu::lanes::neon::Neon;
 use std::arch::aarch64::*;
@@ -9,6 +9,10 @@ use std::arch::asm;
 /// NEON with `sdot`.
 #[derive(Clone, Copy)]
 pub(crate) struct NeonDot;
+
+/// NEON with `sdot` and `smmla`.
+#[derive(Clone, Copy)]
+pub(crate) struct NeonI8mm;
 
 macro_rules! common {
     () => {
@@ -87,6 +91,7 @@ macro_rules! common {
 
 impl Ints for Neon {
     common!();
+    one_by_one!();
 
     // Bytes below 64 are the same signed. Two products of wide bytes, 2 · 128 · 127, still fit 16 bits.
     #[inline(always)]
@@ -105,6 +110,7 @@ impl Ints for Neon {
 
 impl Ints for NeonDot {
     common!();
+    one_by_one!();
 
     #[inline(always)]
     unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
@@ -120,6 +126,61 @@ impl Ints for NeonDot {
         }
         sum
     }
+}
+
+impl Ints for NeonI8mm {
+    common!();
+
+    /// Of the first two rows of the strip and of the other two: two by two sums, as `smmla` has them.
+    type Two = [int32x4_t; 2];
+
+    #[inline(always)]
+    unsafe fn dot(bits: u32, sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
+        unsafe { <NeonDot as Ints>::dot(bits, sum, lines, x) }
+    }
+    #[inline(always)]
+    unsafe fn two(a: int32x4_t, b: int32x4_t) -> Self::Two {
+        unsafe { halves(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn dot_two(_: u32, mut sums: Self::Two, lines: &[uint8x16_t], x: [*const i8; 2]) -> Self::Two {
+        for (i, lines) in lines.as_chunks::<2>().0.iter().enumerate() {
+            unsafe {
+                let x = vcombine_s8(vld1_s8(x[0].add(8 * i)), vld1_s8(x[1].add(8 * i)));
+                let (first, second) = (vreinterpretq_s32_u8(lines[0]), vreinterpretq_s32_u8(lines[1]));
+                // Eight consecutive elements of two rows each, where a line has four of four.
+                sums[0] = smmla(sums[0], x, vzip1q_s32(first, second));
+                sums[1] = smmla(sums[1], x, vzip2q_s32(first, second));
+            }
+        }
+        sums
+    }
+    #[inline(always)]
+    unsafe fn apart(sums: Self::Two) -> [int32x4_t; 2] {
+        unsafe { halves(sums[0], sums[1]) }
+    }
+}
+
+/// The lower halves of both, and the upper ones.
+#[inline(always)]
+unsafe fn halves(a: int32x4_t, b: int32x4_t) -> [int32x4_t; 2] {
+    unsafe {
+        let (a, b) = (vreinterpretq_s64_s32(a), vreinterpretq_s64_s32(b));
+        [vreinterpretq_s32_s64(vzip1q_s64(a, b)), vreinterpretq_s32_s64(vzip2q_s64(a, b))]
+    }
+}
+
+/// `vmmlaq_s32`, whose intrinsic is not stable in Rust: sums of the two rows of `x` with the two of `w`.
+#[inline(always)]
+unsafe fn smmla(mut sums: int32x4_t, x: int8x16_t, w: int32x4_t) -> int32x4_t {
+    unsafe {
+        asm!(
+            "smmla {sums:v}.4s, {x:v}.16b, {w:v}.16b",
+            sums = inout(vreg) sums, x = in(vreg) x, w = in(vreg) w,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
 }
 
 /// `vdotq_laneq_s32`, whose intrinsic is not stable in Rust.

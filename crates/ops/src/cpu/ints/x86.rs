@@ -1,6 +1,6 @@
 //! AVX2 and AVX-512, each without and with the dot product instruction (VNNI).
 
-use super::{Ints, lines_in_16_bits};
+use super::{Ints, lines_in_16_bits, one_by_one};
 use crate::cpu::Lanes;
 use crate::cpu::lanes::x86::{Avx2, Avx512};
 use std::arch::x86_64::*;
@@ -154,6 +154,7 @@ macro_rules! common_512 {
 
 impl Ints for Avx512Vnni {
     common_512!();
+    one_by_one!();
     const RAISE: u8 = 128;
 
     #[inline(always)]
@@ -174,6 +175,7 @@ impl Ints for Avx512Vnni {
 
 impl Ints for Avx2Vnni {
     common_256!();
+    one_by_one!();
     const RAISE: u8 = 128;
 
     #[inline(always)]
@@ -191,6 +193,7 @@ impl Ints for Avx2Vnni {
 
 impl Ints for Avx512 {
     common_512!();
+    one_by_one!();
     const RAISE: u8 = 0;
 
     #[inline(always)]
@@ -222,6 +225,7 @@ impl Ints for Avx512 {
 
 impl Ints for Avx2 {
     common_256!();
+    one_by_one!();
     const RAISE: u8 = 0;
 
     #[inline(always)]

@@ -77,6 +77,7 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Whether there is a dot product of pairs of bf16, and so [`Lanes::dot_tile`].
     const DOTS: bool = false;
     /// `sums` and, lane by lane, the product of a pair of `WIDTH` at `b` with the pair at `a`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has it yet"))]
     #[inline(always)]
     unsafe fn dot(_sums: Self::V, _a: *const bf16, _b: *const bf16) -> Self::V {
         unreachable!("asked of lanes without dot products")

@@ -5,6 +5,7 @@ use crate::cpu::Kernel;
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
 use std::arch::aarch64::*;
+use std::arch::asm;
 
 /// 128 bits: four lanes.
 #[derive(Clone, Copy)]
@@ -59,17 +60,24 @@ impl Lanes for Neon {
             vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff_0000)))
         }
     }
-    // `half` converts with the fcvt instructions where it finds them; the f16 vector intrinsics are not stable in Rust.
+    // Every 64-bit ARM converts to and from halves; the intrinsics for them are not stable in Rust.
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::V {
-        let lanes: [f32; 4] = std::array::from_fn(|i| unsafe { (*p.add(i)).to_f32() });
-        unsafe { vld1q_f32(lanes.as_ptr()) }
+        let wide;
+        unsafe {
+            asm!("fcvtl {wide:v}.4s, {half:v}.4h", wide = lateout(vreg) wide, half = in(vreg) vld1_u16(p.cast()),
+                 options(pure, nomem, nostack, preserves_flags));
+        }
+        wide
     }
     #[inline(always)]
     unsafe fn store_f16(p: *mut f16, v: Self::V) {
-        let mut lanes = [0f32; 4];
-        unsafe { vst1q_f32(lanes.as_mut_ptr(), v) };
-        lanes.iter().enumerate().for_each(|(i, x)| unsafe { *p.add(i) = f16::from_f32(*x) });
+        let half: uint16x4_t;
+        unsafe {
+            asm!("fcvtn {half:v}.4h, {v:v}.4s", half = lateout(vreg) half, v = in(vreg) v,
+                 options(pure, nomem, nostack, preserves_flags));
+            vst1_u16(p.cast(), half);
+        }
     }
     #[inline(always)]
     unsafe fn load_i8(p: *const i8) -> Self::V {

@@ -3,7 +3,7 @@
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::ops::{CacheFormat, DType, Isa, Keep, Quant, Rung};
+use sconce_engine::ops::{CacheFormat, DType, Isa, Keep, Quant, Rung, threads};
 use sconce_engine::source::{Progress, Reference};
 use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
 use std::str::FromStr;
@@ -115,6 +115,26 @@ pub(crate) struct How {
     /// Use only what is already on this machine.
     #[arg(long)]
     pub(crate) offline: bool,
+    #[command(flatten)]
+    pub(crate) threads: Threads,
+}
+
+/// Threads of the CPU.
+#[derive(Args, Clone, Default)]
+pub(crate) struct Threads {
+    /// Threads of the CPU's ops; by default one for each physical core that this process may use.
+    #[arg(long, value_name = "N", env = "SCONCE_THREADS")]
+    threads: Option<usize>,
+    /// Bind each of these threads to a core (on Linux). For a machine that runs nothing else.
+    #[arg(long, env = "SCONCE_PIN", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
+    pin: bool,
+}
+
+impl Threads {
+    /// For this process, before its first op.
+    pub(crate) fn settle(&self) -> Result<(), Failure> {
+        Ok(threads::set(self.threads, self.pin)?)
+    }
 }
 
 impl How {
@@ -130,6 +150,7 @@ impl How {
 
     /// For a language model.
     pub(crate) fn language_options(&self) -> Result<LoadOptions, Failure> {
+        self.threads.settle()?;
         let mut options = LoadOptions::from_env()?;
         (options.dtype, options.keep) = match self.dtype {
             None => (DType::F32, None),

@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use sconce_engine::{Quantized, SparseVector, Vectors};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
+use std::fmt::{Display, Write};
 
 /// Numbers.
 #[derive(Serialize)]
@@ -124,10 +125,20 @@ impl Cell for Three<'_> {
     }
 }
 
-fn spaced<T: ToString>(numbers: impl IntoIterator<Item = T>) -> String {
-    numbers.into_iter().map(|n| n.to_string()).collect::<Vec<_>>().join(" ")
+fn spaced<T: Display>(numbers: impl IntoIterator<Item = T>) -> String {
+    let mut line = String::new();
+    for number in numbers {
+        if !line.is_empty() {
+            line.push(' ');
+        }
+        // A string takes all that is written.
+        let _ = write!(line, "{number}");
+    }
+    line
 }
 
 fn little_endian(row: &[f32]) -> Vec<u8> {
-    row.iter().flat_map(|v| v.to_le_bytes()).collect()
+    let mut bytes = vec![0; size_of_val(row)];
+    bytes.chunks_exact_mut(4).zip(row).for_each(|(four, v)| four.copy_from_slice(&v.to_le_bytes()));
+    bytes
 }

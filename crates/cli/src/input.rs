@@ -61,31 +61,20 @@ impl Input {
     }
 
     /// Texts one by one, read as they are asked for.
-    pub(crate) fn texts(&self) -> Result<Box<dyn Iterator<Item = Result<Text, Failure>> + '_>, Failure> {
+    pub(crate) fn texts(&self) -> Result<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>, Failure> {
         if !self.texts.is_empty() {
-            let text = |(i, text): (usize, &String)| {
-                let origin = format!("argument {}", i + 1);
-                Ok(Text { text: text.clone(), object: None, origin, bytes: text.len() as u64 })
+            let text = |(i, text): (usize, String)| {
+                let (origin, bytes) = (format!("argument {}", i + 1), text.len() as u64);
+                Ok(Text { text, object: None, origin, bytes })
             };
-            return Ok(Box::new(self.texts.iter().enumerate().map(text)));
+            return Ok(Box::new(self.texts.clone().into_iter().enumerate().map(text)));
         }
         let stdin = [PathBuf::from("-")];
         let files = if self.file.is_empty() { &stdin[..] } else { &self.file };
         // All are opened first: a name spelled wrong must not come to light after an hour's work on the others.
         let open = files.iter().map(|path| Lines::open(path)).collect::<Result<Vec<_>, _>>()?;
-        Ok(Box::new(open.into_iter().flat_map(|lines| self.parse(lines))))
-    }
-
-    fn parse(&self, lines: Lines) -> impl Iterator<Item = Result<Text, Failure>> {
-        lines.map(|line| {
-            let Line { text, origin, bytes } = line?;
-            let Some(field) = &self.field else { return Ok(Text { text, object: None, origin, bytes }) };
-            let object: Map<String, Value> =
-                serde_json::from_str(&text).map_err(|e| format!("{origin}: not a JSON object: {e}"))?;
-            let mut text = Text { text: String::new(), object: Some(object), origin, bytes };
-            text.text = text.field(field)?.to_string();
-            Ok(text)
-        })
+        let field = self.field.clone();
+        Ok(Box::new(open.into_iter().flatten().map(move |line| parse(line?, field.as_deref()))))
     }
 
     /// Bytes that will be read, where that is known.
@@ -98,6 +87,17 @@ impl Input {
     }
 }
 
+/// The line, or a field of the object in it.
+fn parse(line: Line, field: Option<&str>) -> Result<Text, Failure> {
+    let Line { text, origin, bytes } = line;
+    let Some(field) = field else { return Ok(Text { text, object: None, origin, bytes }) };
+    let object: Map<String, Value> =
+        serde_json::from_str(&text).map_err(|e| format!("{origin}: not a JSON object: {e}"))?;
+    let mut text = Text { text: String::new(), object: Some(object), origin, bytes };
+    text.text = text.field(field)?.to_string();
+    Ok(text)
+}
+
 /// One line, and where it stands.
 pub(crate) struct Line {
     pub(crate) text: String,
@@ -107,7 +107,7 @@ pub(crate) struct Line {
 
 /// Lines of a file, which must be UTF-8. One that is not is an error by itself; what cannot be read is the end.
 pub(crate) struct Lines {
-    reader: Box<dyn BufRead>,
+    reader: Box<dyn BufRead + Send>,
     name: String,
     number: usize,
     broken: bool,

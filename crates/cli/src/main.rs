@@ -52,7 +52,7 @@ enum Command {
 }
 
 /// Anything that ends a command, already worded for the user.
-type Failure = Box<dyn std::error::Error>;
+type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 fn main() -> ExitCode {
     memory::keep();

@@ -4,19 +4,53 @@ use crate::Failure;
 use crate::commands::ran_line;
 use crate::input::{Input, Text};
 use crate::report::Report;
+use indicatif::ProgressBar;
 use sconce_engine::{
-    Classified, Embeddings, Error, Loaded, MultiEmbeddings, Ranking, SparseEmbeddings, Tagged, Threes,
+    Caller, Classified, Embeddings, Error, Loaded, MultiEmbeddings, Ranking, SparseEmbeddings, Tagged, Threes,
 };
+use std::collections::VecDeque;
 use std::iter::Peekable;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::thread;
 use std::time::Instant;
 
 /// Texts that are tokenized, sorted and packed together: enough to fill batches well, few enough to keep a bar moving.
 const WINDOW: usize = 512;
 
+/// Windows that are not yet kept: one that is being written, one that the model computes, and one that waits for it, tokenized.
+const AHEAD: usize = 3;
+
 /// Texts about to be read.
-pub(crate) struct Texts<'a> {
-    texts: Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + 'a>>,
+pub(crate) struct Texts {
+    texts: Reading,
     bytes: Option<u64>,
+}
+
+type Reading = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
+
+/// How a model is asked of windows.
+pub(crate) struct Asking<'a, F> {
+    /// Who asks: cancelled where something fails, so that what is under way is not waited for.
+    pub(crate) caller: &'a Caller,
+    /// What is asked. Of several windows at once, on threads of their own.
+    pub(crate) ask: F,
+}
+
+/// What the thread hears that keeps answers.
+enum News<A> {
+    /// The next window was read, or could not be; none: there are no more.
+    Read(Option<Result<Vec<Text>, Failure>>),
+    /// The model's answer to a window, by its number.
+    Answered(usize, Vec<Text>, Result<A, Failure>),
+}
+
+/// A window that is not yet kept.
+enum Open<A> {
+    /// With the model.
+    Asked,
+    Answered(Vec<Text>, A),
+    Failed(Failure),
 }
 
 /// What came of a window, as far as the closing lines tell it.
@@ -37,9 +71,9 @@ pub(crate) struct Tally {
     blank: usize,
 }
 
-impl<'a> Texts<'a> {
+impl Texts {
     /// Opens the input. One that cannot be read at all should not wait for a model to load.
-    pub(crate) fn open(input: &'a Input) -> Result<Texts<'a>, Failure> {
+    pub(crate) fn open(input: &Input) -> Result<Texts, Failure> {
         let mut texts = input.texts()?.peekable();
         if let Some(Err(_)) = texts.peek() {
             texts.next().transpose()?;
@@ -47,11 +81,14 @@ impl<'a> Texts<'a> {
         Ok(Texts { texts, bytes: input.bytes() })
     }
 
-    /// Window by window: `ask` the model, and `keep` what it answers.
-    pub(crate) fn each<A: Answered>(
-        mut self,
+    /// Window by window: asks the model, and has `keep` take what it answers, in the order of the texts.
+    ///
+    /// While one window is written the model computes the next, and yet another is read and tokenized: a machine is idle at no time
+    /// of a long file, and no more than a few windows are in memory however slow either end is.
+    pub(crate) fn each<A: Answered + Send + 'static>(
+        self,
         report: &Report,
-        mut ask: impl FnMut(&[Text]) -> Result<A, Failure>,
+        asking: Asking<'_, impl Fn(&[Text]) -> Result<A, Failure> + Sync>,
         mut keep: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
     ) -> Result<Tally, Failure> {
         let template = match self.bytes {
@@ -60,20 +97,101 @@ impl<'a> Texts<'a> {
         };
         let bar = report.bar(template, self.bytes);
         let mut tally = Tally { start: Instant::now(), texts: 0, tokens: 0, cut: 0, first_cut: None, blank: 0 };
-        loop {
-            let window = self.texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>()?;
-            if window.is_empty() {
-                break;
+        let Asking { caller, ask } = &asking;
+        let done = thread::scope(|scope| {
+            let (tell, news) = channel();
+            let told = tell.clone();
+            let start = |number: usize, window: Vec<Text>| {
+                let tell = told.clone();
+                scope.spawn(move || {
+                    // What it died of was told already.
+                    let answer = catch_unwind(AssertUnwindSafe(|| ask(&window)));
+                    let answer = answer.unwrap_or_else(|_| Err("this is a bug of ours; please report it".into()));
+                    let answer = answer.map_err(|e| placed(e, &window));
+                    // Nobody listens any more where something failed.
+                    let _ = tell.send(News::Answered(number, window, answer));
+                });
+            };
+            let done = follow(&news, read(self.texts, tell), start, |answer: A, window| {
+                tally.count(&answer, &window);
+                tally.show(&bar, &window);
+                keep(answer, window)
+            });
+            if done.is_err() {
+                caller.cancel();
             }
-            let answer = ask(&window).map_err(|e| placed(e, &window))?;
-            tally.count(&answer, &window);
-            bar.inc(window.iter().map(|t| t.bytes).sum());
-            let rate = tally.texts as f64 / tally.start.elapsed().as_secs_f64();
-            bar.set_message(format!("{} texts, {rate:.0}/s", tally.texts));
-            keep(answer, window)?;
-        }
+            done
+        });
         bar.finish_and_clear();
-        Ok(tally)
+        done.map(|()| tally)
+    }
+}
+
+/// Reads a window whenever it is asked to, on a thread of its own: one that waits for a slow pipe keeps nothing from being written.
+/// Nobody waits for that thread; it ends when it is asked no more.
+fn read<A: Send + 'static>(mut texts: Reading, tell: Sender<News<A>>) -> Sender<()> {
+    let (more, asked) = channel();
+    thread::spawn(move || {
+        for () in asked {
+            let window = texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>();
+            let window = Some(window).filter(|w| !matches!(w, Ok(w) if w.is_empty()));
+            if tell.send(News::Read(window)).is_err() {
+                return;
+            }
+        }
+    });
+    more
+}
+
+/// Has windows read with `more`, asks of them with `start`, and keeps what `news` tells, until all are kept or the first has failed.
+fn follow<A>(
+    news: &Receiver<News<A>>,
+    more: Sender<()>,
+    start: impl Fn(usize, Vec<Text>),
+    mut keep: impl FnMut(A, Vec<Text>) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut open: VecDeque<Open<A>> = VecDeque::new();
+    let (mut first, mut is_reading, mut is_over) = (0, false, false); // the number of the first that is open
+    loop {
+        if !is_over && !is_reading && open.len() < AHEAD {
+            is_reading = more.send(()).is_ok();
+            is_over = !is_reading;
+        }
+        if open.is_empty() && is_over {
+            return Ok(());
+        }
+        match news.recv()? {
+            News::Read(Some(Ok(window))) => {
+                is_reading = false;
+                start(first + open.len(), window);
+                open.push_back(Open::Asked);
+            }
+            // What was read before is answered and kept, and then this is told.
+            News::Read(Some(Err(e))) => {
+                (is_reading, is_over) = (false, true);
+                open.push_back(Open::Failed(e));
+            }
+            News::Read(None) => (is_reading, is_over) = (false, true),
+            News::Answered(number, window, answer) => {
+                open[number - first] = match answer {
+                    Ok(answer) => Open::Answered(window, answer),
+                    Err(e) => Open::Failed(e),
+                };
+            }
+        }
+        // The next is read while this is kept.
+        while !matches!(open.front(), None | Some(Open::Asked)) {
+            let front = open.pop_front();
+            first += 1;
+            if !is_over && !is_reading {
+                is_reading = more.send(()).is_ok();
+            }
+            match front {
+                Some(Open::Answered(window, answer)) => keep(answer, window)?,
+                Some(Open::Failed(e)) => return Err(e),
+                Some(Open::Asked) | None => {}
+            }
+        }
     }
 }
 
@@ -87,6 +205,12 @@ impl Tally {
         self.blank += window.iter().filter(|t| t.text.trim().is_empty()).count();
         self.tokens += answer.tokens();
         self.texts += window.len();
+    }
+
+    fn show(&self, bar: &ProgressBar, window: &[Text]) {
+        bar.inc(window.iter().map(|t| t.bytes).sum());
+        let rate = self.texts as f64 / self.start.elapsed().as_secs_f64();
+        bar.set_message(format!("{} texts, {rate:.0}/s", self.texts));
     }
 
     /// Says what was cut, what was blank, and what ran.
@@ -182,5 +306,121 @@ impl Answered for Vec<Tagged> {
     }
     fn is_cut(&self, i: usize) -> bool {
         self[i].truncated
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+    use std::time::Duration;
+
+    /// Answers with the lengths of its texts.
+    struct Lengths(Vec<usize>);
+
+    impl Answered for Lengths {
+        fn tokens(&self) -> usize {
+            self.0.iter().sum()
+        }
+        fn is_cut(&self, _: usize) -> bool {
+            false
+        }
+    }
+
+    /// So many texts; `bad` cannot be read. How many were is counted.
+    fn texts(count: usize, bad: Option<usize>, read: &'static AtomicUsize) -> Texts {
+        let text = move |i: usize| {
+            read.fetch_add(1, SeqCst);
+            match bad {
+                Some(bad) if bad == i => Err(Failure::from(format!("f:{}: bad", i + 1))),
+                _ => Ok(Text { text: format!("{i}"), object: None, origin: format!("f:{}", i + 1), bytes: 1 }),
+            }
+        };
+        let texts: Box<dyn Iterator<Item = Result<Text, Failure>> + Send> = Box::new((0..count).map(text));
+        Texts { texts: texts.peekable(), bytes: None }
+    }
+
+    fn counter() -> &'static AtomicUsize {
+        Box::leak(Box::new(AtomicUsize::new(0)))
+    }
+
+    fn lengths(window: &[Text]) -> Result<Lengths, Failure> {
+        Ok(Lengths(window.iter().map(|t| t.text.len()).collect()))
+    }
+
+    #[test]
+    fn answers_come_in_order_whichever_window_is_done_first() {
+        let (count, report, caller) = (9 * WINDOW + 7, Report::new(true), Caller::default());
+        let mut kept = Vec::new();
+        let slow_at_first = |window: &[Text]| {
+            let number = window[0].text.parse::<usize>()? / WINDOW;
+            thread::sleep(Duration::from_millis(if number.is_multiple_of(3) { 30 } else { 0 }));
+            lengths(window)
+        };
+        let asking = Asking { caller: &caller, ask: slow_at_first };
+        let keep = |answer: Lengths, window: Vec<Text>| {
+            assert!(window.iter().zip(&answer.0).all(|(text, length)| text.text.len() == *length));
+            kept.extend(window.into_iter().map(|t| t.text));
+            Ok(())
+        };
+        let tally = texts(count, None, counter()).each(&report, asking, keep).unwrap();
+        assert_eq!((tally.texts, kept.len()), (count, count));
+        assert!(kept.iter().enumerate().all(|(i, text)| *text == i.to_string()));
+    }
+
+    #[test]
+    fn the_first_error_in_order_is_told_behind_what_came_before_it() {
+        let (report, caller) = (Report::new(true), Caller::default());
+        let refuse = |window: &[Text]| match window.iter().position(|t| t.text == "1600") {
+            Some(text) => Err(Error::Text { text, why: "no".into() }.into()),
+            None => {
+                // Those before it take longer than it does.
+                thread::sleep(Duration::from_millis(50));
+                lengths(window)
+            }
+        };
+        let mut kept = 0;
+        let keep = |_: Lengths, window: Vec<Text>| {
+            kept += window.len();
+            Ok(())
+        };
+        let unread = texts(10 * WINDOW, Some(4 * WINDOW), counter());
+        let failed = unread.each(&report, Asking { caller: &caller, ask: refuse }, keep).err().unwrap();
+        assert_eq!(failed.to_string(), "f:1601: no");
+        assert_eq!(kept, 1600 / WINDOW * WINDOW);
+        assert!(caller.is_cancelled());
+
+        let mut kept = 0;
+        let keep = |_: Lengths, window: Vec<Text>| {
+            kept += window.len();
+            Ok(())
+        };
+        let unread = texts(10 * WINDOW, Some(4 * WINDOW + 3), counter());
+        let failed = unread.each(&report, Asking { caller: &Caller::default(), ask: lengths }, keep).err().unwrap();
+        assert_eq!((failed.to_string().as_str(), kept), ("f:2052: bad", 4 * WINDOW));
+    }
+
+    #[test]
+    fn what_cannot_be_written_ends_it() {
+        let (report, caller) = (Report::new(true), Caller::default());
+        let keep = |_: Lengths, _: Vec<Text>| Err("the disk is full".into());
+        let asking = Asking { caller: &caller, ask: lengths };
+        let failed = texts(10 * WINDOW, None, counter()).each(&report, asking, keep).err().unwrap();
+        assert_eq!((failed.to_string().as_str(), caller.is_cancelled()), ("the disk is full", true));
+    }
+
+    #[test]
+    fn no_more_is_read_than_a_few_windows_ahead() {
+        let (report, caller, read) = (Report::new(true), Caller::default(), counter());
+        let (mut kept, mut most) = (0, 0);
+        let keep = |_: Lengths, window: Vec<Text>| {
+            kept += window.len();
+            thread::sleep(Duration::from_millis(10));
+            most = most.max(read.load(SeqCst).saturating_sub(kept));
+            Ok(())
+        };
+        let asking = Asking { caller: &caller, ask: lengths };
+        texts(30 * WINDOW, None, read).each(&report, asking, keep).unwrap();
+        assert!((WINDOW..=(AHEAD + 1) * WINDOW).contains(&most), "{most} texts were read and not kept");
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use rayon::ThreadPool;
-use sconce_ops::{Device, Ladder};
+use sconce_ops::{Device, Ladder, threads};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
@@ -43,6 +43,9 @@ impl<M> Owner<M> {
         let (jobs, inbox) = channel::<Job<M>>();
         let (ready, started) = channel();
         let body = move || {
+            if device == Device::Cpu {
+                threads::lead();
+            }
             let _here = ladder.enter();
             let model = match catch_unwind(AssertUnwindSafe(make)) {
                 Ok(Ok(model)) => {
@@ -58,6 +61,7 @@ impl<M> Owner<M> {
             |e: &dyn std::fmt::Display| Error::Stopped { device, why: format!("it could not be started: {e}") };
         let pool = rayon::ThreadPoolBuilder::new()
             .thread_name(move |i| format!("sconce {device} {i}"))
+            .num_threads(threads::count())
             .build()
             .map_err(|e| failed(&e))?;
         let pool = Arc::new(pool);

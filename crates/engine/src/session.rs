@@ -15,6 +15,7 @@ use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 impl<P: Pipeline> Loaded for Session<P> {
@@ -194,17 +195,13 @@ impl<P: Pipeline> Session<P> {
         let reading = P::reading(recipe);
         let plan = plan_of::<P>(recipe, device, options)?;
         plan.check(info.free_bytes)?;
-        let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
-        if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
-            progress.note(&note);
-        }
-
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, keep) = (plan.dtype, plan.keep);
         let (policy, made_from) = (options.policy.clone(), recipe.clone());
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         let line = Arc::new(Line::new(budget));
         let served = line.clone();
+        let (root, manner) = (reading.root.clone(), reading.manner);
         let make = move || {
             let place = Place::open(device)?;
             let parts = Parts::open(&reading.root, (dtype, keep), place.clone())?;
@@ -218,7 +215,21 @@ impl<P: Pipeline> Session<P> {
             }
             Ok(Running { pipeline, place, line: served })
         };
-        let owner = Owner::start_with(device, ladder.clone(), make, Running::turn)?;
+        // A vocabulary takes a third of the time that the weights of a small model take: one is read beside the other.
+        let (tokenizer, owner) = thread::scope(|scope| {
+            let tokenizer = scope.spawn(|| {
+                let tokenizer = Tokenizer::load(&root, plan.max_tokens, manner)?;
+                let note = tokenizer.check(&root, plan.vocabulary)?;
+                Ok::<_, Error>((tokenizer, note))
+            });
+            let owner = Owner::start_with(device, ladder.clone(), make, Running::turn);
+            (tokenizer.join(), owner)
+        });
+        let (tokenizer, note) = tokenizer.map_err(|panic| Error::Panicked { device, why: words(&*panic) })??;
+        let owner = owner?;
+        if let Some(note) = note {
+            progress.note(&note);
+        }
         ladder.ledger.reserve(&plan.buffers);
         let held = Held { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, line, owner };
         Ok(Session { held: Arc::new(held), caller: Caller::default(), truncate: Truncate::default() })

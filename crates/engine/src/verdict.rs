@@ -93,7 +93,9 @@ fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
 /// The description without the thread count, which changes with the environment while the kernels do not.
 fn lasting(info: &DeviceInfo) -> String {
     match info.description.rsplit_once(", ") {
-        Some((what, threads)) if info.device == Device::Cpu && threads.ends_with("threads") => what.into(),
+        Some((what, threads)) if info.device == Device::Cpu && threads.trim_end_matches('s').ends_with(" thread") => {
+            what.into()
+        }
         _ => info.description.clone(),
     }
 }

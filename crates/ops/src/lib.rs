@@ -18,6 +18,7 @@ mod quant;
 mod segments;
 mod spare;
 mod tensor;
+pub mod threads;
 mod weights;
 
 pub use activation::Activation;

@@ -6,9 +6,9 @@ use crate::args::TaskModel;
 use crate::input::{Input, Text};
 use crate::output::{Answers, Cell, Output, Seen};
 use crate::report::Report;
-use crate::work::Texts;
+use crate::work::{Asking, Texts};
 use clap::Args;
-use sconce_engine::{Classifier, Label, TextOrPair};
+use sconce_engine::{Caller, Classifier, Label, TextOrPair};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -47,25 +47,23 @@ impl Classify {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let classifier = self.model.load(report, Classifier::load)?;
+        let caller = Caller::default();
+        let classifier = self.model.load(report, Classifier::load)?.on_behalf_of(&caller);
         let mut writer = self.output.open(Answers { many: "results", one: Some("labels"), array: None })?;
-        let tally = texts.each(
-            report,
-            |window| {
-                let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
-                let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
-                Ok(classifier.classify(&pairs, self.raw)?)
-            },
-            |answers, window| {
-                for (mut answer, text) in answers.into_iter().zip(&window) {
-                    answer.labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
-                    answer.labels.truncate(self.top_k.unwrap_or(usize::MAX));
-                    let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };
-                    writer.write(text, &Labels(answer.labels), Some(seen))?;
-                }
-                writer.show()
-            },
-        )?;
+        let ask = |window: &[Text]| {
+            let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
+            let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
+            Ok(classifier.classify(&pairs, self.raw)?)
+        };
+        let tally = texts.each(report, Asking { caller: &caller, ask }, |answers, window| {
+            for (mut answer, text) in answers.into_iter().zip(&window) {
+                answer.labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
+                answer.labels.truncate(self.top_k.unwrap_or(usize::MAX));
+                let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };
+                writer.write(text, &Labels(answer.labels), Some(seen))?;
+            }
+            writer.show()
+        })?;
         writer.finish(&with_ran(json!({"labels": classifier.labels()}), &classifier))?;
         tally.close(report, &classifier);
         Ok(ExitCode::SUCCESS)

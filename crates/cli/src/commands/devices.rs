@@ -2,6 +2,7 @@
 
 use super::{bytes, print, table};
 use crate::Failure;
+use crate::args::Threads;
 use clap::Args;
 use sconce_engine::ops::{Device, DeviceInfo};
 use serde_json::json;
@@ -13,10 +14,13 @@ pub(crate) struct Devices {
     /// Print JSON.
     #[arg(long)]
     json: bool,
+    #[command(flatten)]
+    threads: Threads,
 }
 
 impl Devices {
     pub(crate) fn run(self) -> Result<ExitCode, Failure> {
+        self.threads.settle()?;
         let all = Device::all();
         let (best, why) = Device::best();
         if self.json {

@@ -7,9 +7,9 @@ use crate::cells::{Base64, Floats, Several, Small, Three, Weights};
 use crate::input::{Input, Text};
 use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
-use crate::work::{Texts, words};
+use crate::work::{Asking, Texts, words};
 use clap::Args;
-use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, Sparse};
+use sconce_engine::{Caller, Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, Sparse};
 use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -83,7 +83,8 @@ impl Embed {
 
     fn dense(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
-        let embedder = self.model.load(report, Embedder::load)?;
+        let caller = Caller::default();
+        let embedder = self.model.load(report, Embedder::load)?.on_behalf_of(&caller);
         let prompt = match (&self.prompt_name, &self.prompt) {
             (Some(name), _) => Prompt::Named(name.clone()),
             (_, Some(words)) => Prompt::Text(words.clone()),
@@ -106,7 +107,7 @@ impl Embed {
         let mut waiting: Vec<Text> = Vec::new();
         let tally = texts.each(
             report,
-            |window| Ok(embedder.embed(&words(window), &prompt)?),
+            Asking { caller: &caller, ask: |window: &[Text]| Ok(embedder.embed(&words(window), &prompt)?) },
             |e, window| {
                 let e = self.cut(e)?;
                 if !waits {
@@ -167,11 +168,12 @@ impl Embed {
     }
 
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let sparse = self.model.load(report, Sparse::load)?;
+        let caller = Caller::default();
+        let sparse = self.model.load(report, Sparse::load)?.on_behalf_of(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
-            |window| Ok(sparse.embed(&words(window))?),
+            Asking { caller: &caller, ask: |window: &[Text]| Ok(sparse.embed(&words(window))?) },
             |e, window| {
                 for (i, (vector, text)) in e.vectors.iter().zip(&window).enumerate() {
                     let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
@@ -186,22 +188,20 @@ impl Embed {
     }
 
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let multi = self.model.load(report, Multi::load)?;
+        let caller = Caller::default();
+        let multi = self.model.load(report, Multi::load)?.on_behalf_of(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
-        let tally = texts.each(
-            report,
-            |window| match self.query {
-                true => Ok(multi.queries(&words(window))?),
-                false => Ok(multi.documents(&words(window))?),
-            },
-            |e, window| {
-                for (i, (vectors, text)) in e.texts.iter().zip(&window).enumerate() {
-                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
-                    writer.write(text, &Several(vectors), Some(seen))?;
-                }
-                writer.show()
-            },
-        )?;
+        let ask = |window: &[Text]| match self.query {
+            true => Ok(multi.queries(&words(window))?),
+            false => Ok(multi.documents(&words(window))?),
+        };
+        let tally = texts.each(report, Asking { caller: &caller, ask }, |e, window| {
+            for (i, (vectors, text)) in e.texts.iter().zip(&window).enumerate() {
+                let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
+                writer.write(text, &Several(vectors), Some(seen))?;
+            }
+            writer.show()
+        })?;
         let side = if self.query { "query" } else { "document" };
         writer.finish(&with_ran(json!({"dimension": multi.plan().dimension, "side": side}), &multi))?;
         tally.close(report, &multi);
@@ -209,11 +209,12 @@ impl Embed {
     }
 
     fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let m3 = self.model.load(report, M3::load)?;
+        let caller = Caller::default();
+        let m3 = self.model.load(report, M3::load)?.on_behalf_of(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
-            |window| Ok(m3.embed(&words(window))?),
+            Asking { caller: &caller, ask: |window: &[Text]| Ok(m3.embed(&words(window))?) },
             |e, window| {
                 for (i, (three, text)) in e.texts.iter().zip(&window).enumerate() {
                     let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };

@@ -243,6 +243,7 @@ fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Valu
         "batch_tokens": plan.batch_tokens,
         "max_tokens": plan.max_tokens,
         "dimension": plan.dimension,
+        "root": plan.root,
         "unread": plan.unread,
         "runs": verdict.is_ok(),
         "verdict": verdict.as_ref().map_or_else(Clone::clone, Clone::clone),

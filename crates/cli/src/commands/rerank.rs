@@ -3,11 +3,11 @@
 use super::{print, table, with_ran};
 use crate::Failure;
 use crate::args::TaskModel;
-use crate::input::Input;
+use crate::input::{Input, Text};
 use crate::report::Report;
-use crate::work::{Texts, words};
+use crate::work::{Asking, Texts, words};
 use clap::{Args, ValueEnum};
-use sconce_engine::{RankOptions, Representation, Reranker, Scores};
+use sconce_engine::{Caller, RankOptions, Representation, Reranker, Scores};
 use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
@@ -84,13 +84,17 @@ impl Rerank {
                 None => Ok(reranker),
             }
         };
-        let reranker = self.model.load(report, load)?;
+        let caller = Caller::default();
+        let reranker = self.model.load(report, load)?.on_behalf_of(&caller);
         // Windows are put in order together, by logit: far out many scores are the same number.
         let options = RankOptions { raw: true, top_n: None, texts: false };
         let (mut placed, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);
         let tally = texts.each(
             report,
-            |window| Ok(reranker.rerank(&self.query, &words(window), options)?),
+            Asking {
+                caller: &caller,
+                ask: |window: &[Text]| Ok(reranker.rerank(&self.query, &words(window), options)?),
+            },
             |ranking, mut window| {
                 truncated.extend(ranking.truncated.iter().map(|i| i + done));
                 for r in ranking.ranked {

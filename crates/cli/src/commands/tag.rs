@@ -6,9 +6,9 @@ use crate::args::TaskModel;
 use crate::input::{Input, Text};
 use crate::output::{Answers, Cell, Output, Seen};
 use crate::report::Report;
-use crate::work::{Texts, words};
+use crate::work::{Asking, Texts, words};
 use clap::{Args, ValueEnum};
-use sconce_engine::{Entity, Strategy, Tagger};
+use sconce_engine::{Caller, Entity, Strategy, Tagger};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -54,7 +54,8 @@ impl Tag {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let tagger = self.model.load(report, Tagger::load)?;
+        let caller = Caller::default();
+        let tagger = self.model.load(report, Tagger::load)?.on_behalf_of(&caller);
         let strategy = match self.aggregation {
             Aggregation::None => Strategy::None,
             Aggregation::Simple => Strategy::Simple,
@@ -66,7 +67,10 @@ impl Tag {
         let says_where = !self.input.is_one();
         let tally = texts.each(
             report,
-            |window| Ok(tagger.tag(&words(window), strategy, self.threshold)?),
+            Asking {
+                caller: &caller,
+                ask: |window: &[Text]| Ok(tagger.tag(&words(window), strategy, self.threshold)?),
+            },
             |answers, window| {
                 for (answer, text) in answers.iter().zip(&window) {
                     let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };

@@ -1,7 +1,7 @@
 //! `sconce worker`: one model, for a pool.
 
 use super::serve::Spans;
-use crate::args::{How, Room};
+use crate::args::{How, Room, Threads};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
@@ -28,6 +28,8 @@ pub(crate) struct Worker {
     /// processes does not show it.
     #[arg(long, value_name = "KEY", env = Launch::KEY, hide_env_values = true)]
     api_key: Option<String>,
+    #[command(flatten)]
+    threads: Threads,
     #[command(flatten)]
     spans: Spans,
     /// Write the log as JSON.
@@ -87,6 +89,7 @@ impl Worker {
             rung: None,
             isa: None,
             offline: tuning.offline,
+            threads: self.threads.clone(),
         };
         let room = Room {
             context: tuning.context.map(usize::try_from).transpose()?,

@@ -7,6 +7,7 @@ pub(crate) mod gguf;
 mod guard;
 pub(crate) mod lm;
 mod open;
+mod plain;
 mod reader;
 mod recipe;
 mod special;
@@ -21,6 +22,7 @@ pub(crate) use self::reader::{Encoded, Reader};
 pub use self::reader::{TextOrTokens, Truncate};
 
 use self::open::{open, sound};
+use self::plain::Plain;
 use self::words::{Continuation, placed};
 use crate::load::is_gguf;
 use crate::{Error, Result};
@@ -64,6 +66,8 @@ pub(crate) struct Tokenizer {
     most_chars: usize,
     /// Of model2vec: the id that stands for unknown words.
     unknown: Option<u32>,
+    /// For texts of nothing but ASCII, where the tokenizer is BERT's.
+    plain: Option<Plain>,
 }
 
 /// A token of a text.
@@ -106,8 +110,9 @@ impl Tokenizer {
         let per_token = if model2vec { median_length(&inner) } else { LONGEST_TOKEN };
         let most_chars = max_tokens.saturating_mul(per_token);
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
+        let plain = if manner.table.is_none() { Plain::of(&inner) } else { None };
         let (inner, others) = (Arc::new(inner), Mutex::default());
-        Ok(Tokenizer { inner, others, max_tokens, mask, table: manner.table, most_chars, unknown })
+        Ok(Tokenizer { inner, others, max_tokens, mask, table: manner.table, most_chars, unknown, plain })
     }
 
     /// Reads texts, and deals so with those that are too long.

@@ -57,7 +57,7 @@ struct Cutter<'a> {
     most: usize,
     /// Whether tokens are added that begin and end a text.
     special: bool,
-    /// Whether places of tokens are counted in characters, which takes longer.
+    /// Whether places of tokens are counted, in characters, which takes longer.
     places: bool,
 }
 
@@ -185,12 +185,23 @@ impl Cutter<'_> {
             }
         };
         let is_shorter = part.len() < joined.len();
+        if !is_shorter && let Some(encoded) = self.plain(part) {
+            return Ok(encoded);
+        }
         let (mut encoded, _) = self.input(|| EncodeInput::from(part), text.len(), is_shorter)?;
         if let Some(unknown) = tokenizer.unknown {
             encoded.sequence.ids.retain(|id| *id != unknown);
             encoded.sequence.types.clear();
         }
         Ok(encoded)
+    }
+
+    /// The same of a text that needs neither the library nor a cut.
+    fn plain(&self, text: &str) -> Option<Encoded> {
+        let plain = self.reader.tokenizer.plain.as_ref().filter(|_| self.special && !self.places)?;
+        let ids = plain.encode(&self.inner, text, self.most)?;
+        let sequence = Sequence { types: vec![0; ids.len()], ids, keys: None };
+        Some(Encoded { sequence, truncated: false, ends_special: true, starts_special: true })
     }
 
     fn tokens(&self, ids: &[u32]) -> Result<Encoded, Unread> {
@@ -215,7 +226,7 @@ impl Cutter<'_> {
         let failed = |e: String| format!("the tokenizer failed on its {bytes} bytes: {e}");
         let encoding = match self.places {
             true => sound(|| self.inner.encode_char_offsets(input(), self.special)),
-            false => sound(|| self.inner.encode(input(), self.special)),
+            false => sound(|| self.inner.encode_fast(input(), self.special)),
         };
         let encoding = encoding.map_err(failed)?;
         let mut encoded = self.checked(&encoding)?;

@@ -6,7 +6,7 @@
 //! than there are.
 #![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
 
-use crate::Result;
+use crate::{Result, threads};
 use std::any::Any;
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -47,7 +47,7 @@ unsafe impl Sync for Team {}
 // SAFETY: the pointer is to a closure that is Sync.
 unsafe impl Send for Team {}
 
-/// As many threads as the pool has that loads and packs models.
+/// As many threads as were settled on; see [`threads`].
 fn team() -> &'static Team {
     static TEAM: OnceLock<&'static Team> = OnceLock::new();
     TEAM.get_or_init(|| {
@@ -64,10 +64,10 @@ fn team() -> &'static Team {
             let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let name = format!("sconce-cpu-{i}");
             // Where the system gives no more threads, those that are there do the work.
-            let started = thread::Builder::new().name(name).spawn(move || team.serve(sleeps)).ok()?;
+            let started = thread::Builder::new().name(name).spawn(move || team.begin(i, sleeps)).ok()?;
             Some(Worker { thread: started.thread().clone(), sleeps })
         };
-        let workers = (1..rayon::current_num_threads()).filter_map(hire).collect();
+        let workers = (1..threads::count()).filter_map(hire).collect();
         let _ = team.workers.set(workers);
         team
     })
@@ -124,7 +124,13 @@ impl Team {
         }
     }
 
-    /// A worker's life.
+    /// A worker's life, on its core.
+    fn begin(&self, i: usize, sleeps: &AtomicBool) {
+        threads::keep_to(i);
+        self.serve(sleeps);
+    }
+
+    /// From turn to turn.
     fn serve(&self, sleeps: &AtomicBool) {
         let mut seen = 0;
         loop {

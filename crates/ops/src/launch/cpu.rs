@@ -1,7 +1,7 @@
 //! The processor's own account of itself.
 
 use crate::cpu::Isa;
-use crate::{Device, DeviceInfo, Error, Result};
+use crate::{Device, DeviceInfo, Error, Result, threads};
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
 pub(crate) fn info() -> Result<DeviceInfo> {
@@ -10,14 +10,15 @@ pub(crate) fn info() -> Result<DeviceInfo> {
     let system = System::new_with_specifics(wanted)
         .map_err(|e| Error::Device { device: Device::Cpu, why: format!("the system does not tell its memory: {e}") })?;
     let brand = system.cpus().first().map_or("", |c| c.brand().trim());
-    let threads = rayon::current_num_threads();
+    let threads = threads::count();
+    let s = if threads == 1 { "" } else { "s" };
     // A container's limit, where there is one, binds before the machine's memory does.
     let limit = system.cgroup_limits();
     let free = limit.as_ref().map_or(u64::MAX, |c| c.free_memory).min(system.available_memory());
     let total = limit.as_ref().map_or(u64::MAX, |c| c.total_memory).min(system.total_memory());
     Ok(DeviceInfo {
         device: Device::Cpu,
-        description: format!("{brand}, {}, {threads} threads", Isa::best()),
+        description: format!("{brand}, {}, {threads} thread{s}", Isa::best()),
         free_bytes: free,
         total_bytes: total,
     })

@@ -4,7 +4,7 @@ use super::Bench;
 use crate::Failure;
 use crate::commands::{bytes, print, ran_line, root, with_ran};
 use crate::report::Report;
-use sconce_engine::ops::Device;
+use sconce_engine::ops::{Device, threads};
 use sconce_engine::source::Files;
 use sconce_engine::{Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Size, Start};
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ impl Bench {
             lines.push(Line { name, rates, gigabytes, gigaflops });
         }
         bar.finish_and_clear();
-        let threads = (llm.plan().device == Device::Cpu).then(threads);
+        let threads = (llm.plan().device == Device::Cpu).then(threads::count);
         let name = root(files).file_name().map_or_else(|| self.model.model.clone(), |n| n.display().to_string());
         let text = match self.json {
             true => as_json(&llm, &name, size, threads, &lines).to_string(),
@@ -114,12 +114,6 @@ fn tokens(n: usize, vocabulary: usize, seed: usize) -> Vec<u32> {
         ((state >> 33) % vocabulary.max(1) as u64) as u32
     };
     (0..n).map(|_| next()).collect()
-}
-
-/// Those that a CPU's ops are spread over.
-fn threads() -> usize {
-    let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| *n > 0);
-    set.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// The most memory that this process ever held, where the system tells.

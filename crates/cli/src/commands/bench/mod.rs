@@ -1,5 +1,6 @@
 //! `sconce bench`: how fast a model is here, and how fast each op is.
 
+mod compare;
 mod language;
 
 use super::{print, ran_line, root, table, with_ran};
@@ -21,19 +22,23 @@ const NO_PROMPT: Prompt = Prompt::Text(String::new());
 /// Texts in a call × tokens in a text.
 const SHAPES: [(usize, usize); 4] = [(1, 16), (1, 128), (8, 32), (32, 128)];
 
-/// Time a model, tokenizing included, or every op (--ops).
+/// Time a model, tokenizing included, other engines beside it (--compare), or every op (--ops).
 ///
 /// A language model is timed reading a prompt (pp) and writing an answer (tg). GB/s are the weights that every token reads, and
 /// GFLOP/s two for each number that a token is multiplied with; of both, only what the weights ask for.
 #[derive(Args)]
-#[command(after_help = "Examples:\n  sconce bench\n  sconce bench -m smollm\n  \
-    sconce bench -m smollm --prompt-tokens 128 --gen-tokens 32 --parallel 8 --dtype q8_0 --json")]
+#[command(
+    after_help = "Examples:\n  sconce bench\n  sconce bench --compare --python .venv/bin/python\n  sconce bench -m smollm\n  \
+    sconce bench -m smollm --prompt-tokens 128 --gen-tokens 32 --parallel 8 --dtype q8_0 --json"
+)]
 pub(crate) struct Bench {
     #[command(flatten)]
     model: Model,
     /// Time the ops on their cases instead.
     #[arg(long)]
     ops: bool,
+    #[command(flatten)]
+    compare: compare::Compare,
     #[command(flatten)]
     room: Room,
     /// Tokens of the prompt that a language model reads; 0 leaves that out.
@@ -42,7 +47,7 @@ pub(crate) struct Bench {
     /// Tokens of the answer that a language model writes; 0 leaves that out.
     #[arg(long, value_name = "N", default_value_t = 128)]
     gen_tokens: usize,
-    /// How often a language model does each.
+    /// How often a language model does each, or engines are compared.
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::builder::RangedU64ValueParser::<usize>::new().range(1..=1000))]
     reps: usize,
     /// Prompts or answers of a language model at once.
@@ -61,14 +66,17 @@ impl Bench {
         if !(0.0..=3600.0).contains(&self.seconds) {
             return Err("--seconds takes a number from 0 to 3600".into());
         }
+        self.model.how.threads.settle()?;
         if self.ops {
             return self.time_ops();
         }
         let options = self.model.how.language_options()?;
         let files = resolve(&self.model.model.parse()?, &options.source, report)?;
         match Kind::of(root(&files))? {
+            Kind::Generate | Kind::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
             Kind::Generate => self.time_language(&files, &options, report),
             Kind::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
+            _ if self.compare.compare => self.compare(report),
             _ => self.time_model(report),
         }
     }

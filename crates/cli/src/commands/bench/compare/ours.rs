@@ -1,0 +1,80 @@
+//! Our own engine in one of its formats.
+
+use super::rows::Row;
+use crate::Failure;
+use crate::args::Model;
+use crate::report::Report;
+use sconce_engine::ops::{Device, threads};
+use sconce_engine::{EmbedOptions, Embedder, Loaded, TextOrTokens};
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+pub(super) struct Ours {
+    pub(super) format: String,
+    pub(super) embedder: Embedder,
+    /// How the command is told to load the same.
+    flags: Vec<String>,
+}
+
+impl Ours {
+    /// In the format that was asked for, or else in all that this device has.
+    pub(super) fn load_all(model: &Model, report: &Report) -> Result<Vec<Ours>, Failure> {
+        if model.how.dtype.is_some() {
+            return Ok(vec![Ours::load(model.clone(), report)?]);
+        }
+        let of = |format: &str| {
+            let mut model = model.clone();
+            model.how.dtype = Some(format.parse()?);
+            Ours::load(model, report)
+        };
+        let first = of("f32")?;
+        let more: &[&str] = if first.embedder.plan().device == Device::Cpu { &["bf16", "int8"] } else { &["bf16"] };
+        std::iter::once(Ok(first)).chain(more.iter().map(|format| of(format))).collect()
+    }
+
+    fn load(model: Model, report: &Report) -> Result<Ours, Failure> {
+        let embedder = model.load(report, Embedder::load)?;
+        let (format, device) = (embedder.plan().format(), embedder.plan().device.to_string());
+        let flags = ["embed", "--quiet", "--offline", "--model", &model.model, "--device", &device, "--dtype", &format];
+        let flags = flags.map(String::from).to_vec();
+        Ok(Ours { format, embedder, flags })
+    }
+
+    /// Vectors of tokens.
+    pub(super) fn vectors(&self, texts: &[Vec<u32>]) -> Result<Vec<Vec<f32>>, Failure> {
+        let inputs: Vec<TextOrTokens<'_>> = texts.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
+        Ok(self.embedder.embed_with(&inputs, &EmbedOptions::default())?.rows().map(<[f32]>::to_vec).collect())
+    }
+
+    /// Median seconds of every row, each warmed up and then repeated for so long.
+    pub(super) fn round(&self, rows: &[Row], seconds: f64) -> Result<Vec<f64>, Failure> {
+        rows.iter().map(|row| self.time(row, seconds)).collect()
+    }
+
+    fn time(&self, row: &Row, seconds: f64) -> Result<f64, Failure> {
+        let inputs: Vec<TextOrTokens<'_>> = row.texts.iter().map(|ids| TextOrTokens::Tokens(ids)).collect();
+        let once = || -> Result<f64, Failure> {
+            let begun = Instant::now();
+            self.embedder.embed_with(&inputs, &EmbedOptions::default())?;
+            Ok(begun.elapsed().as_secs_f64())
+        };
+        once()?;
+        let (begun, mut times) = (Instant::now(), Vec::new());
+        while times.is_empty() || begun.elapsed().as_secs_f64() < seconds {
+            times.push(once()?);
+        }
+        Ok(super::shown::median(&times))
+    }
+
+    /// Seconds that the command takes for a text, from its start to its end.
+    pub(super) fn start(&self, text: &str) -> Result<f64, Failure> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args(&self.flags).args(["--threads", &threads::count().to_string(), text]);
+        let begun = Instant::now();
+        let status = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).status()?;
+        match status.success() {
+            true => Ok(begun.elapsed().as_secs_f64()),
+            false => Err(format!("sconce embed ended with {status}").into()),
+        }
+    }
+}

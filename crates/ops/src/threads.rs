@@ -1,0 +1,142 @@
+//! How many threads the CPU's ops use, and whether each keeps to a core of its own.
+//!
+//! One number a process: the team that runs tasks together, the pools that load and pack models, and the pool that makes tokens
+//! have as many threads each, and only one of them works at a time. It is settled when it is first asked for, because a team cannot
+//! grow; who wants another number says so before.
+
+use crate::{Device, Error, Result};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// What was settled.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Settled {
+    count: usize,
+    /// Where each thread stays, if they are bound; as many as there are threads or more.
+    cores: Option<Vec<usize>>,
+}
+
+static SETTLED: OnceLock<Settled> = OnceLock::new();
+
+/// The most that anybody could mean.
+const MOST: usize = 4096;
+
+/// Settles the number of threads, by default one for each physical core that this process may use, and with `pin` binds each to a
+/// core. To be called before the first op; afterwards only what is settled already is accepted.
+pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
+    let refused = |why: String| Error::Device { device: Device::Cpu, why };
+    let count = match count {
+        Some(n @ 1..=MOST) => n,
+        Some(n) => return Err(refused(format!("{n} threads: from 1 to {MOST} will do"))),
+        None => by_default(),
+    };
+    let cores = if pin { Some(places(count).map_err(refused)?) } else { None };
+    let wanted = Settled { count, cores };
+    let settled = SETTLED.get_or_init(|| wanted.clone());
+    if *settled != wanted {
+        let (is, bound) = (settled.count, if settled.cores.is_some() { ", each bound to a core" } else { "" });
+        let why = format!("the number of threads is settled before the first op, and here it is {is} already{bound}");
+        return Err(refused(why));
+    }
+    // Where somebody has built it before us, or this is the second call, it stays as it is: it makes tokens and nothing else.
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(count).build_global();
+    Ok(())
+}
+
+/// The number of threads, which is settled now if it was not.
+pub fn count() -> usize {
+    settled().count
+}
+
+fn settled() -> &'static Settled {
+    SETTLED.get_or_init(|| Settled { count: by_default(), cores: None })
+}
+
+/// Binds the calling thread, which is the `i`-th of the team, where threads are bound.
+pub(crate) fn keep_to(i: usize) {
+    if let Some(core) = settled().cores.as_ref().and_then(|cores| cores.get(i)) {
+        // A core that was taken away since is a loss of speed, not of answers.
+        let _ = bind(*core);
+    }
+}
+
+/// Binds the calling thread, which hands tasks to the team, where threads are bound. The first to come has the first core; those of
+/// further models are left to the system, for whoever finds the team taken works alone, and should do so where there is room.
+pub fn lead() {
+    static TAKEN: AtomicBool = AtomicBool::new(false);
+    if settled().cores.is_some() && !TAKEN.swap(true, Relaxed) {
+        keep_to(0);
+    }
+}
+
+/// `RAYON_NUM_THREADS` where that is set; else one a physical core: two threads that share one have the same units to multiply with.
+fn by_default() -> usize {
+    let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| (1..=MOST).contains(n));
+    set.unwrap_or_else(|| {
+        // Less than there are cores where a container's share of time is less.
+        let most = std::thread::available_parallelism().map_or(1, usize::from);
+        physical().map_or(most, |cores| cores.len().clamp(1, most))
+    })
+}
+
+/// A core for each of `count` threads: physical ones first, then those that share one with another.
+#[cfg(target_os = "linux")]
+fn places(count: usize) -> Result<Vec<usize>, String> {
+    let allowed = allowed().ok_or("the system does not tell which cores this process may use")?;
+    let mut all = physical().unwrap_or_default();
+    all.extend(allowed.iter().filter(|core| !all.contains(core)).copied().collect::<Vec<_>>());
+    match all.len() {
+        n if n < count => Err(format!("{count} threads cannot be bound: this process may use {n} cores")),
+        _ => Ok(all),
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn places(_: usize) -> Result<Vec<usize>, String> {
+    Err("threads can be bound to cores on Linux only; leave that to this system".into())
+}
+
+/// One of the threads of each physical core that this process may use, where the system tells.
+#[cfg(target_os = "linux")]
+fn physical() -> Option<Vec<usize>> {
+    let siblings = |core: usize| {
+        let path = format!("/sys/devices/system/cpu/cpu{core}/topology/thread_siblings_list");
+        std::fs::read_to_string(path).ok().map(|list| list.trim().to_string())
+    };
+    let mut seen = std::collections::HashSet::new();
+    let mut cores = Vec::new();
+    for core in allowed()? {
+        if seen.insert(siblings(core)?) {
+            cores.push(core);
+        }
+    }
+    Some(cores)
+}
+
+#[cfg(not(target_os = "linux"))]
+fn physical() -> Option<Vec<usize>> {
+    None
+}
+
+/// Before any thread of ours is bound, and so narrower than the process: asked once.
+#[cfg(target_os = "linux")]
+fn allowed() -> Option<Vec<usize>> {
+    static ALLOWED: OnceLock<Option<Vec<usize>>> = OnceLock::new();
+    let ask = || {
+        let set = rustix::thread::sched_getaffinity(None).ok()?;
+        Some((0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
+    };
+    ALLOWED.get_or_init(ask).clone()
+}
+
+#[cfg(target_os = "linux")]
+fn bind(core: usize) -> Result<(), String> {
+    let mut set = rustix::thread::CpuSet::new();
+    set.set(core);
+    rustix::thread::sched_setaffinity(None, &set).map_err(|e| e.to_string())
+}
+
+#[cfg(not(target_os = "linux"))]
+fn bind(_: usize) -> Result<(), String> {
+    Err("not on this system".into())
+}

@@ -1,0 +1,55 @@
+//! Threads that were asked for are there, and stay where they were put. A process of its own, since that is settled once in each.
+#![cfg(target_os = "linux")]
+
+use sconce_ops::{DType, Place, Tensor, softmax, threads};
+use std::time::{Duration, Instant};
+
+/// Names and allowed cores of this process's threads.
+fn tasks() -> Vec<(String, String)> {
+    let read = |task: std::fs::DirEntry| {
+        let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+        let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+        let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+        Some((name.trim().to_string(), cores.trim().to_string()))
+    };
+    std::fs::read_dir("/proc/self/task").unwrap().flatten().filter_map(read).collect()
+}
+
+#[test]
+fn threads_are_as_many_as_was_said_each_on_a_core() {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    threads::set(Some(cores), true).unwrap();
+    assert_eq!(threads::count(), cores);
+    threads::set(Some(cores), true).expect("the same again is no change");
+    let refusal = threads::set(Some(cores + 1), false).unwrap_err().to_string();
+    assert!(refusal.contains("already"), "{refusal}");
+    assert!(threads::set(Some(0), false).is_err());
+
+    // On a thread of its own, which is bound to a core from then on.
+    std::thread::spawn(move || {
+        threads::lead();
+        let x = Tensor::from_f32(&vec![0.5; 64 * 4096], &[64, 4096], DType::F32, &Place::cpu()).unwrap();
+        softmax(&x).unwrap();
+        let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string();
+        // A worker binds itself when it first runs, and that may be a moment after the op that it came too late for.
+        let begun = Instant::now();
+        loop {
+            let all = tasks();
+            let mut team: Vec<String> =
+                all.iter().filter(|(name, _)| name.starts_with("sconce-cpu-")).map(|task| task.1.clone()).collect();
+            assert_eq!(team.len(), cores - 1, "{all:?}");
+            team.push(own.clone());
+            assert!(team.iter().all(|cores| cores.parse::<usize>().is_ok()), "one core each: {team:?}");
+            team.sort();
+            team.dedup();
+            if team.len() == cores {
+                break;
+            }
+            assert!(begun.elapsed() < Duration::from_secs(20), "two on one core: {team:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    })
+    .join()
+    .unwrap();
+}

@@ -43,6 +43,7 @@ pub(crate) fn parse(text: &str) -> Value {
 }
 
 /// A list of numbers.
+#[allow(dead_code, reason = "not every test reads numbers")]
 pub(crate) fn numbers(v: &Value) -> Vec<f32> {
     v.as_array().unwrap().iter().map(|x| x.as_f64().unwrap() as f32).collect()
 }

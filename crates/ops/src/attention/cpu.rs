@@ -48,7 +48,7 @@ pub(super) fn scratch(how: &Attention, heads: usize, size: usize) -> usize {
         }
     };
     let many = padded * size + values + QUERIES * (scores + size) + positions;
-    shared + rayon::current_num_threads() * 4 * many.max(few::scratch(tk, heads, size))
+    shared + crate::threads::count() * 4 * many.max(few::scratch(tk, heads, size))
 }
 
 /// What a worker keeps from task to task.
@@ -197,7 +197,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
 fn shares(how: &Attention, heads: usize, group: usize) -> Vec<Share> {
     let few = !matches!(how.bias, Bias::Disentangled(_));
     let sequences = how.queries.count();
-    let threads = rayon::current_num_threads();
+    let threads = crate::threads::count();
     let parts = threads.div_ceil((sequences * heads / group).max(1)).min(group);
     let step = group.div_ceil(parts);
     let of = |sequence: usize| -> Vec<Share> {

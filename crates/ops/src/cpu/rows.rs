@@ -178,7 +178,7 @@ pub(crate) fn fill_rows<T: Elem>(
         return out;
     }
     // Enough work per task to pay for handing it over: a few thousand elements, and no more tasks than keep threads even.
-    let chunk = (4096 / cols).max(rows.div_ceil(8 * rayon::current_num_threads())).max(1);
+    let chunk = (4096 / cols).max(rows.div_ceil(8 * crate::threads::count())).max(1);
     let result = Output::over(&mut out);
     team::each(rows.div_ceil(chunk), |task| {
         SCRATCH.with_borrow_mut(|room| {

@@ -181,7 +181,7 @@ impl Cut {
         let block = if depth.is_some() { TILES } else { BLOCK };
         let blocks = rows.div_ceil(block).max(1);
         let most = depth.map_or(panels, |depth| (KEPT / (depth * PANEL).max(1)).clamp(1, panels));
-        let wanted = 3 * rayon::current_num_threads();
+        let wanted = 3 * crate::threads::count();
         let columns = wanted.div_ceil(blocks).clamp(panels.div_ceil(most), panels);
         Cut { block, blocks, per_task: panels.div_ceil(columns), columns }
     }

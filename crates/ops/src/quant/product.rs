@@ -190,7 +190,7 @@ impl Split {
     pub(crate) fn of(x: &Activations, w: &Packed) -> Split {
         let (tiles, columns) = (x.tiles(), columns(w));
         // A few tasks for each thread, so that one that is held up does not hold up all; but none of less than 64 KiB.
-        let wanted = (4 * rayon::current_num_threads()).div_ceil(tiles.max(1));
+        let wanted = (4 * crate::threads::count()).div_ceil(tiles.max(1));
         let least = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
         let per_run = columns.div_ceil(wanted).max(least).max(1);
         Split { tiles, runs: columns.div_ceil(per_run), per_run, columns }

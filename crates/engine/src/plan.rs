@@ -1,7 +1,7 @@
 //! What will run where, and what it will take, before a byte of weights is read.
 
 use crate::{Error, Result};
-use sconce_ops::{Buffers, DType, Device, Keep, Step};
+use sconce_ops::{DType, Device, Keep, Step};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -34,10 +34,8 @@ pub struct Plan {
     pub cache: u64,
     /// Tokens that it keeps, of all sequences together.
     pub cache_tokens: usize,
-    /// The most bytes that tensors of one batch hold at once, with all buffers that results share.
+    /// The most bytes that tensors of one batch hold at once. What is kept from batch to batch stays within it.
     pub workspace: u64,
-    /// The part of it that results share from batch to batch.
-    pub buffers: Buffers,
     /// Tokens of the batch that was planned for.
     pub batch_tokens: usize,
     /// The longest text, in tokens.
@@ -67,6 +65,11 @@ impl Plan {
             (_, DType::F32) => None,
             _ => Some(LEAST_HALF),
         }
+    }
+
+    /// All of it.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.workspace).saturating_add(self.cache)
     }
 
     /// The calls that no allowed rung takes.
@@ -100,7 +103,7 @@ impl Plan {
             return Err(Error::Plan { device: self.device, refusals });
         }
         self.check_unread()?;
-        if self.weights.saturating_add(self.workspace).saturating_add(self.cache) > free {
+        if self.bytes() > free {
             let advice = match self.dtype {
                 _ if self.weights.saturating_add(self.workspace) <= free => "try a smaller --context",
                 DType::F32 if self.cache > 0 => "try --dtype q4_k",

@@ -230,7 +230,7 @@ impl<P: Pipeline> Session<P> {
         if let Some(note) = note {
             progress.note(&note);
         }
-        ladder.ledger.reserve(&plan.buffers);
+        ladder.ledger.hold(plan.bytes());
         let held = Held { tokenizer, recipe: recipe.clone(), plan, files: files.clone(), ladder, line, owner };
         Ok(Session { held: Arc::new(held), caller: Caller::default(), truncate: Truncate::default() })
     }

@@ -299,12 +299,9 @@ impl Ladder {
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    let (result, rung) = perform(&op)?;
-    let is_ours = rung == Some(Rung::Fused) && device == Device::Cpu;
-    Ok(match result {
-        Some(result) if is_ours => Tensor::made(result, dtype),
-        Some(result) => Tensor::real(result, dtype, device),
-        None if is_ours => Tensor::rehearsed(&dims, dtype),
+    Ok(match perform(&op)? {
+        Some((result, Rung::Fused)) if device == Device::Cpu => Tensor::made(result, dtype),
+        Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
     })
 }
@@ -314,8 +311,8 @@ pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// The result, or nothing on phantoms, whose step is told instead; and the rung, if one takes it.
-fn perform<O: Op>(op: &O) -> Result<(Option<candle_core::Tensor>, Option<Rung>)> {
+/// The result and its rung, or nothing on phantoms, whose step is told instead.
+fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
@@ -336,7 +333,7 @@ fn perform<O: Op>(op: &O) -> Result<(Option<candle_core::Tensor>, Option<Rung>)>
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok((None, rung));
+        return Ok(None);
     }
 
     let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
@@ -362,7 +359,7 @@ fn perform<O: Op>(op: &O) -> Result<(Option<candle_core::Tensor>, Option<Rung>)>
                     Ok(t.clone())
                 })?;
             }
-            Ok((Some(t), Some(rung)))
+            Ok(Some((t, rung)))
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());

@@ -1,7 +1,6 @@
 //! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
 
-use crate::DType;
-use crate::spare::{Buffers, Loan, Spare};
+use crate::spare::Spare;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -10,39 +9,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 pub struct Ledger {
     live: AtomicU64,
     peak: AtomicU64,
-    /// What results of CPU kernels are in. They are held whether a result is in them or not.
+    /// Buffers of tensors that were alive.
     pub(crate) spare: Spare,
 }
 
 impl Ledger {
-    /// Bytes held by tensors that are alive, but for results in buffers that they share.
+    /// Bytes held by tensors that are alive.
     pub fn live(&self) -> u64 {
         self.live.load(Relaxed)
     }
 
-    /// The most bytes ever held at once since the last [`Ledger::reset_peak`]: by tensors, and by all buffers that results share.
+    /// The most bytes ever held at once since the last [`Ledger::reset_peak`].
     pub fn peak(&self) -> u64 {
-        self.peak.load(Relaxed).saturating_add(self.spare.bytes())
+        self.peak.load(Relaxed)
     }
 
-    /// Starts a new measurement from what is held now, and without buffers that results share.
+    /// From now on buffers are kept for results to come as long as all of them and all tensors together are no more than so many
+    /// bytes: what was planned.
+    pub fn hold(&self, most: u64) {
+        self.spare.hold(most);
+    }
+
+    /// Starts a new measurement from what is held now.
     pub fn reset_peak(&self) {
-        self.begin(None);
-    }
-
-    /// The buffers that results have shared so far.
-    pub fn buffers(&self) -> Buffers {
-        self.spare.sizes()
-    }
-
-    /// From now on results share these buffers, which a rehearsal has found, and there will be no others.
-    pub fn reserve(&self, buffers: &Buffers) {
-        self.begin(Some(buffers));
-    }
-
-    fn begin(&self, buffers: Option<&Buffers>) {
-        let kept = self.spare.begin(buffers);
-        self.live.fetch_add(kept, Relaxed);
         self.peak.store(self.live(), Relaxed);
     }
 
@@ -50,24 +39,17 @@ impl Ledger {
         let bytes = bytes as u64;
         let live = self.live.fetch_add(bytes, Relaxed).saturating_add(bytes);
         self.peak.fetch_max(live, Relaxed);
-        Arc::new(Lease { bytes, ledger: self.clone(), loan: None, is_shared: AtomicBool::new(false) })
+        Arc::new(Lease { bytes, ledger: self.clone(), buffer: None, is_shared: AtomicBool::new(false) })
     }
 
-    /// The same for what a CPU kernel has made: its buffer is booked already, if it was lent one.
-    pub(crate) fn lease_made(self: &Arc<Self>, bytes: usize, result: &candle_core::Tensor) -> Arc<Lease> {
-        self.lent(bytes, self.spare.loan(result))
-    }
-
-    /// The same for what one would make.
-    pub(crate) fn lease_rehearsed(self: &Arc<Self>, bytes: usize, dtype: DType) -> Arc<Lease> {
-        self.lent(bytes, self.spare.rehearse(dtype, bytes / dtype.size()))
-    }
-
-    fn lent(self: &Arc<Self>, bytes: usize, loan: Option<Loan>) -> Arc<Lease> {
-        if loan.is_none() {
-            return self.lease(bytes);
+    /// The same for a result whose buffer is spare once its last view is gone.
+    pub(crate) fn lend(self: &Arc<Self>, bytes: usize, buffer: candle_core::Tensor) -> Arc<Lease> {
+        let mut lease = self.lease(bytes);
+        // Nobody else has it yet.
+        if let Some(lease) = Arc::get_mut(&mut lease) {
+            lease.buffer = Some(buffer);
         }
-        Arc::new(Lease { bytes: 0, ledger: self.clone(), loan, is_shared: AtomicBool::new(false) })
+        lease
     }
 }
 
@@ -76,7 +58,7 @@ impl Ledger {
 pub(crate) struct Lease {
     bytes: u64,
     ledger: Arc<Ledger>,
-    loan: Option<Loan>,
+    buffer: Option<candle_core::Tensor>,
     is_shared: AtomicBool,
 }
 
@@ -89,8 +71,8 @@ impl Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(loan) = self.loan.take() {
-            self.ledger.spare.end(loan, self.is_shared.load(Relaxed));
+        if let Some(buffer) = self.buffer.take() {
+            self.ledger.reclaim(&buffer, self.is_shared.load(Relaxed));
         }
         self.ledger.live.fetch_sub(self.bytes, Relaxed);
     }

@@ -31,7 +31,6 @@ pub use ledger::Ledger;
 pub use place::Place;
 pub use quant::{Quant, dequantize};
 pub use segments::Segments;
-pub use spare::Buffers;
 pub use tensor::Tensor;
 pub use weights::{Keep, Raw, Store, Stored, Weights};
 

@@ -69,7 +69,7 @@ impl Tensor {
     /// Books what a kernel on the CPU has made, whose buffer nothing else reads: it is used again when the tensor is gone.
     pub(crate) fn made(candle: Candle, dtype: DType) -> Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
-        let lease = ladder::current().ledger.lease_made(candle.elem_count() * dtype.size(), &candle);
+        let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
         Tensor { repr: Repr::Real(candle), dtype, device: Device::Cpu, lease }
     }
 
@@ -80,14 +80,10 @@ impl Tensor {
 
     /// Books a tensor that is only a shape.
     pub(crate) fn phantom(dims: &[usize], dtype: DType, device: Device) -> Tensor {
-        let lease = ladder::current().ledger.lease(bytes_of(dims, dtype));
+        // A shape from a hostile file may count more bytes than there are numbers for.
+        let bytes = dims.iter().fold(dtype.size(), |n, d| n.saturating_mul(*d));
+        let lease = ladder::current().ledger.lease(bytes);
         Tensor { repr: Repr::Phantom(dims.to_vec()), dtype, device, lease }
-    }
-
-    /// The same for what a kernel on the CPU would make.
-    pub(crate) fn rehearsed(dims: &[usize], dtype: DType) -> Tensor {
-        let lease = ladder::current().ledger.lease_rehearsed(bytes_of(dims, dtype), dtype);
-        Tensor { repr: Repr::Phantom(dims.to_vec()), dtype, device: Device::Cpu, lease }
     }
 
     /// Length of each axis.
@@ -181,14 +177,9 @@ impl Tensor {
     }
 }
 
-/// A shape from a hostile file may count more bytes than there are numbers for.
-fn bytes_of(dims: &[usize], dtype: DType) -> usize {
-    dims.iter().fold(dtype.size(), |n, d| n.saturating_mul(*d))
-}
-
 /// `len` elements to be written over, all of them: what stands there is left from before.
 pub(crate) fn room<T: Elem>(len: usize) -> Fresh<T> {
-    ladder::current().ledger.spare.take(len)
+    Fresh::new(&ladder::current().ledger, len)
 }
 
 /// A contiguous host tensor that takes over `values`.

@@ -80,8 +80,8 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(wish.sequences + 1, context.max(wish.sequences + 1));
     let (loaded, mut steps) = ladder.trace(|| LmModel::load(&model, options, (keep, context), &place));
     let (loaded, unread) = loaded?;
-    ladder.ledger.reset_peak();
     let weights = ladder.ledger.live();
+    ladder.ledger.reset_peak();
     let (shape, limits) = (loaded.shape()?, loaded.encoder.limits());
     // Half precision halves what every token reads, and loses less than any block format of weights does.
     let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
@@ -129,7 +129,6 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         cache,
         cache_tokens: pages * PAGE,
         workspace: ladder.ledger.peak().saturating_sub(weights + cache).saturating_add(copied),
-        buffers: ladder.ledger.buffers(),
         batch_tokens: step_tokens,
         max_tokens: context,
         dimension: loaded.encoder.hidden_size(),

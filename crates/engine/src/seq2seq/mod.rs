@@ -97,7 +97,7 @@ impl Seq2Seq {
         let owner = Owner::start(device, ladder.clone(), move || {
             Ok(RefCell::new(Running::load(&planned, &options, start, inbox)?))
         })?;
-        ladder.ledger.reserve(&layout.plan.buffers);
+        ladder.ledger.hold(layout.plan.bytes());
         Ok(Seq2Seq {
             words: Arc::new(words),
             advice: Arc::new(advice),

@@ -68,8 +68,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         let what = format!("the weights hold {name}, which this model does not have by its config.json");
         return Err(Error::file(root, what));
     }
-    ladder.ledger.reset_peak();
     let weights = ladder.ledger.live();
+    ladder.ledger.reset_peak();
     let usual = if keep == Keep::Activations || is_f32(&model)? { options.dtype } else { DType::F16 };
     let usual = CacheFormat::Float(if device.is_gpu() { options.dtype } else { usual });
     let cache_format = room.cache_format.unwrap_or(usual);
@@ -107,7 +107,6 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         cache,
         cache_tokens: (read + written) * PAGE,
         workspace: ladder.ledger.peak().saturating_sub(weights + cache),
-        buffers: ladder.ledger.buffers(),
         batch_tokens,
         max_tokens: input,
         dimension: loaded.0.encoder().hidden_size(),

@@ -130,7 +130,8 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    /// The softmax's numerators, rounded; returns their sum before that. What is not seen weighs nothing.
+    /// The softmax's numerators, rounded, and their sum, which is that of what was rounded: then the weights still add up to one.
+    /// What is not seen weighs nothing.
     #[inline(always)]
     fn weigh<S: Lanes>(self, how: &Attention, weights: &mut [bf16]) -> f32 {
         let Row { scores, own, bias } = self;
@@ -175,8 +176,8 @@ impl Row<'_> {
                     let four = math::short_exp2::<S, 4>(four);
                     for (v, e) in four.iter().enumerate() {
                         S::store_bf16(to.add(at(v)), *e);
+                        sum = S::add(sum, S::load_bf16(to.add(at(v))));
                     }
-                    sum = S::add(sum, S::add(S::add(four[0], four[1]), S::add(four[2], four[3])));
                     i += 4 * S::WIDTH;
                 } else {
                     let two = [S::load(from.add(at(0))), S::load(from.add(at(1)))];
@@ -184,7 +185,7 @@ impl Row<'_> {
                     let two = math::short_exp2::<S, 2>(two);
                     S::store_bf16(to.add(at(0)), two[0]);
                     S::store_bf16(to.add(at(1)), two[1]);
-                    sum = S::add(sum, S::add(two[0], two[1]));
+                    sum = S::add(sum, S::add(S::load_bf16(to.add(at(0))), S::load_bf16(to.add(at(1)))));
                     i += 2 * S::WIDTH;
                 }
             }

@@ -3,7 +3,7 @@
 
 use super::Lanes;
 use crate::DType;
-use crate::spare::Shared;
+use crate::spare::Kept;
 use half::{bf16, f16};
 
 /// The widest vector of any instruction set.
@@ -13,7 +13,7 @@ pub(crate) const MAX_WIDTH: usize = 16;
 ///
 /// # Safety
 /// Of the methods: as for [`Lanes`].
-pub(crate) trait Elem: candle_core::WithDType + Default + Shared {
+pub(crate) trait Elem: candle_core::WithDType + Default + Kept {
     /// Its name.
     const TYPE: DType;
     /// Widened.

@@ -59,6 +59,9 @@ struct Engine {
     first: Vec<f64>,
 }
 
+/// A peer, and what it lacks to run here.
+type Lacking = (String, Vec<String>);
+
 /// All that was found.
 struct Found {
     model: String,
@@ -66,7 +69,7 @@ struct Found {
     rows: Vec<Row>,
     engines: Vec<Engine>,
     /// Peers that are not there, and what they lack.
-    missing: Vec<(String, Vec<String>)>,
+    missing: Vec<Lacking>,
     /// Peers that failed, and how.
     failed: Vec<(String, String)>,
 }
@@ -139,7 +142,7 @@ impl Bench {
     }
 
     /// Those that were asked for: here, and not here.
-    fn chosen(&self, all: Vec<(String, Vec<String>)>) -> Result<(Vec<String>, Vec<(String, Vec<String>)>), Failure> {
+    fn chosen(&self, all: Vec<Lacking>) -> Result<(Vec<String>, Vec<Lacking>), Failure> {
         let wanted = &self.compare.peers;
         if let Some(strange) = wanted.iter().find(|w| !all.iter().any(|(name, _)| name.starts_with(w.as_str()))) {
             let names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();

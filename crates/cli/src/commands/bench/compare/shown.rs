@@ -41,11 +41,11 @@ impl Engine {
 }
 
 /// Of a row: our fastest engine and the fastest peer among those that `counts` admits, and how many times faster ours is.
-fn ahead<'a>(
-    found: &'a Found,
+fn ahead(
+    found: &Found,
     time: impl Fn(&Engine) -> f64,
     counts: impl Fn(&Engine) -> bool,
-) -> Option<(&'a Engine, &'a Engine, f64)> {
+) -> Option<(&Engine, &Engine, f64)> {
     let fastest = |is_ours: bool| {
         let all = found.engines.iter().filter(|e| e.is_ours == is_ours && counts(e) && time(e).is_finite());
         all.min_by(|a, b| time(a).total_cmp(&time(b)))

@@ -82,7 +82,7 @@ fn main() -> Result<()> {
 fn paths() -> impl Iterator<Item = (Isa, Numbers)> {
     let bytes_only = |isa: &Isa| matches!(isa, Isa::Avx2Vnni | Isa::Avx512Vnni | Isa::NeonDot | Isa::NeonI8mm);
     let own = move |isa: &Isa| *isa != Isa::Scalar && !bytes_only(isa);
-    let wide = move |isa: &Isa| own(isa) && !matches!(isa, Isa::Avx512Bf16 | Isa::Amx);
+    let wide = move |isa: &Isa| own(isa) && *isa != Isa::Avx512Bf16;
     let f32s = Isa::all().filter(wide).map(|isa| (isa, Numbers::F32));
     f32s.chain(Isa::all().filter(own).map(|isa| (isa, Numbers::Bf16)))
 }
@@ -93,7 +93,7 @@ fn multiplies_bytes(isa: &Isa) -> bool {
 }
 
 fn under<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _here = Ladder::new(Policy { isa: Some(isa), ..Policy::default() }).enter();
+    let _here = Ladder::new(Policy { isa: Some(isa), f32_in_tiles: true, ..Policy::default() }).enter();
     f()
 }
 

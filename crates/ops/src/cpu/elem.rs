@@ -24,6 +24,18 @@ pub(crate) trait Elem: candle_core::WithDType + Default + Kept {
     unsafe fn load<S: Lanes>(p: *const Self) -> S::V;
     /// A full vector.
     unsafe fn store<S: Lanes>(p: *mut Self, v: S::V);
+    /// Two full vectors.
+    #[inline(always)]
+    unsafe fn store_two<S: Lanes>(p: *mut Self, v: [S::V; 2]) {
+        // SAFETY: the caller's; only bf16 has this type's name.
+        unsafe {
+            if Self::TYPE == DType::BF16 {
+                return S::store_two_bf16(p.cast(), v);
+            }
+            Self::store::<S>(p, v[0]);
+            Self::store::<S>(p.add(S::WIDTH), v[1]);
+        }
+    }
 
     /// The first `n` elements, the lanes beyond them filled with `fill`.
     #[inline(always)]

@@ -12,7 +12,7 @@
 
 use super::elem::{Elem, MAX_WIDTH};
 use super::rows::Rows;
-use super::{Isa, Lanes};
+use super::{Isa, Lanes, amx};
 use crate::DType;
 use half::bf16;
 use std::ops::Range;
@@ -89,20 +89,20 @@ pub(crate) fn place<T: Elem>(row: usize, column: usize) -> usize {
 }
 
 /// What products keep from call to call, and the path that they take.
+#[derive(Default)]
 pub(crate) struct Room {
     pub(crate) isa: Isa,
+    /// Whether f32 is multiplied in tiles.
+    pub(crate) in_thirds: bool,
     /// Rows of A in f32, unless they are.
     wide: Vec<f32>,
-    /// Rows of A in bf16, where those given do not end with a pair or a tile.
+    /// Rows of A in bf16, where those given do not end with a pair or a tile, or are f32 in thirds.
     pub(super) padded: Vec<bf16>,
+    /// Panels of B in thirds.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has tiles"))]
+    pub(super) thirds: Vec<bf16>,
     /// Sums of tiles.
     pub(crate) sums: Vec<f32>,
-}
-
-impl Default for Room {
-    fn default() -> Self {
-        Room { isa: Isa::Scalar, wide: Vec::new(), padded: Vec::new(), sums: Vec::new() }
-    }
 }
 
 /// What one register tile reads and writes.
@@ -257,12 +257,18 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     {
         let b = Panels { data: pairs, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        #[cfg(target_arch = "x86_64")]
         if room.isa == Isa::Amx {
-            return super::amx::multiply::<S>(a, b, rows, panels, room, sink);
+            return amx::multiply::<S>(a, b, rows, panels, room, sink);
         }
         let a = whole(a, &rows, 2, &mut room.padded);
         return by_tiles!(a.data.as_ptr(), a.stride, a.cols, b, S::dot_tile);
+    }
+    if room.in_thirds
+        && let (Some(data), Some(floats)) = (as_f32(a.data), as_f32(b.data))
+    {
+        let b = Panels { data: floats, k: b.k, n: b.n, height: b.height };
+        let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
+        return amx::thirds::multiply::<S>(a, b, rows, panels, room, sink);
     }
     if A::TYPE == DType::F32 {
         let base = a.data[rows.start * a.stride..].as_ptr().cast::<f32>();
@@ -270,6 +276,12 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     }
     widen::<S, A>(a, rows.clone(), &mut room.wide);
     by_tiles!(room.wide.as_ptr(), b.k, b.k, b, S::tile)
+}
+
+/// The slice as what it is, if that is f32.
+pub(crate) fn as_f32<T: Elem>(values: &[T]) -> Option<&[f32]> {
+    // SAFETY: only f32 has this type's name.
+    (T::TYPE == DType::F32).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
 }
 
 /// The slice as what it is, if that is bf16.

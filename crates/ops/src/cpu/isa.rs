@@ -1,6 +1,8 @@
 //! Which SIMD instructions this processor has. Found at run time, so that one binary serves every machine of its family.
 #![allow(unsafe_code, reason = "calls into functions compiled for instructions that `available` has just found")]
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::ints::Ints;
 use super::lanes::{Lanes, Scalar};
 use crate::{Error, Result, ladder::Policy};
@@ -20,9 +22,10 @@ use super::{
 };
 
 /// An instruction set that the CPU kernels are compiled for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
     /// Plain Rust; what the compiler's baseline gives.
+    #[default]
     Scalar,
     /// 128-bit, every 64-bit ARM.
     Neon,
@@ -104,7 +107,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 => Isa::Avx512Vnni.available() && is_x86_feature_detected!("avx512bf16"),
             #[cfg(target_arch = "x86_64")]
-            Isa::Amx => Isa::Avx512Bf16.available() && super::amx::available(),
+            Isa::Amx => Isa::Avx512Bf16.available() && amx::available(),
             #[cfg(not(target_arch = "x86_64"))]
             Isa::Avx2 | Isa::Avx2Vnni | Isa::Avx512 | Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Amx => false,
         }

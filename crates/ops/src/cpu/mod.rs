@@ -2,6 +2,9 @@
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_amx.rs"]
+pub(crate) mod amx;
 pub(crate) mod bytes;
 pub(crate) mod elem;
 pub(crate) mod gemm;

@@ -1,11 +1,12 @@
 //! The products over panels and blocks, with bias, activation and residual in the epilogue.
-#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes; f32 seen as itself")]
+#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
 
 use super::LinearOp;
+use super::cut::{Cut, Path};
 use super::weight::{Data, Part, Weight};
 use crate::cpu::bytes::{self, Bytes, Codes};
 use crate::cpu::elem::{Elem, get, put, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
+use crate::cpu::gemm::{PANEL, Panels, Room, Sink, as_f32, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
@@ -77,13 +78,13 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
             }
             (Data::Bytes(Some(bytes), _), _) => {
-                let cut = Cut::of(codes.rows(), part.n, (isa == Isa::Amx).then_some(x.cols));
-                Run { tasks: cut.blocks * cut.columns, how: How::Bytes(&codes, bytes, cut), first, n: part.n }
+                let path = if isa == Isa::Amx { Path::Tiles } else { Path::Lanes };
+                let cut = Cut::of(path, codes.rows(), part.n, x.cols);
+                Run { tasks: cut.tasks(), how: How::Bytes(&codes, bytes, cut), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
-                let in_tiles = isa == Isa::Amx && (t.dtype(), T::TYPE) == (DType::BF16, DType::BF16);
-                let cut = Cut::of(x.rows, part.n, in_tiles.then_some(2 * x.cols));
-                Run { tasks: cut.blocks * cut.columns, how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
+                let cut = Cut::of(Path::of(isa, t.dtype(), &x), x.rows, part.n, x.cols * t.dtype().size());
+                Run { tasks: cut.tasks(), how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
             }
             _ => return Err(Error::Phantom),
         };
@@ -113,7 +114,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 });
                 Ok(())
             }
-            How::Panels(panels, dtype, cut) => cut.run(isa, x, (panels, *dtype), run.n, task, epilogue),
+            How::Panels(panels, dtype, cut) => in_panels(cut, isa, x, (panels, *dtype), run.n, task, epilogue),
         }
     })?;
     CODES.set(codes);
@@ -137,12 +138,6 @@ fn wide<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
     }
 }
 
-/// The slice as what it is, if that is f32.
-fn as_f32<T: Elem>(values: &[T]) -> Option<&[f32]> {
-    // SAFETY: only f32 has this type's name.
-    (T::TYPE == DType::F32).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
-}
-
 /// The tasks of one part.
 struct Run<'a> {
     tasks: usize,
@@ -158,76 +153,41 @@ enum How<'a> {
     Panels(&'a Reading<'a>, DType, Cut),
 }
 
-// A row's two parts in bytes are in one task: see `Codes::rows`.
-const _: () = assert!(TILES.is_multiple_of(2) && BLOCK.is_multiple_of(2));
-
-/// Rows of a task in tiles, and bytes of panels: what a second-level cache keeps while rows pass by. All tasks of the same panels
-/// follow each other.
-const TILES: usize = 64;
-const KEPT: usize = 5 << 18;
-
-/// The output in tasks of so many rows, and of fewer columns when rows alone would leave threads idle.
-struct Cut {
-    block: usize,
-    blocks: usize,
-    columns: usize,
-    per_task: usize,
-}
-
-impl Cut {
-    /// Of `rows` × `n` results; `depth`: bytes of a column of the weight where the product is in tiles.
-    fn of(rows: usize, n: usize, depth: Option<usize>) -> Cut {
-        let panels = n.div_ceil(PANEL).max(1);
-        let block = if depth.is_some() { TILES } else { BLOCK };
-        let blocks = rows.div_ceil(block).max(1);
-        let most = depth.map_or(panels, |depth| (KEPT / (depth * PANEL).max(1)).clamp(1, panels));
-        let wanted = 3 * crate::threads::count();
-        let columns = wanted.div_ceil(blocks).clamp(panels.div_ceil(most), panels);
-        Cut { block, blocks, per_task: panels.div_ceil(columns), columns }
-    }
-
-    /// The rows and the panels of a task; both may reach beyond what is there.
-    fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
-        let (column, block) = (task / self.blocks, task % self.blocks);
-        let rows = block * self.block..(block + 1) * self.block;
-        (rows, column * self.per_task..(column + 1) * self.per_task)
-    }
-
-    fn run<T: Elem>(
-        &self,
-        isa: Isa,
-        x: Rows<'_, T>,
-        (panels, dtype): (&Reading<'_>, DType),
-        n: usize,
-        task: usize,
-        epilogue: Epilogue<'_, T>,
-    ) -> Result<()> {
-        let (rows, columns) = self.task(task);
-        ROOM.with_borrow_mut(|room| {
-            room.isa = isa;
-            if dtype == T::TYPE {
-                let b = Panels::of(panels.slice::<T>()?, x.cols, n);
+/// A task of floats.
+fn in_panels<T: Elem>(
+    cut: &Cut,
+    isa: Isa,
+    x: Rows<'_, T>,
+    (panels, dtype): (&Reading<'_>, DType),
+    n: usize,
+    task: usize,
+    epilogue: Epilogue<'_, T>,
+) -> Result<()> {
+    let (rows, columns) = cut.task(task);
+    ROOM.with_borrow_mut(|room| {
+        (room.isa, room.in_thirds) = (isa, cut.path == Path::Thirds);
+        if dtype == T::TYPE {
+            let b = Panels::of(panels.slice::<T>()?, x.cols, n);
+            isa.run(Task { x, b, rows, panels: columns, room, epilogue });
+            return Ok(());
+        }
+        // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
+        let Some(data) = as_f32(x.data) else {
+            return Err(Error::call("linear", format!("x in {} against a weight in {dtype}", T::TYPE)));
+        };
+        let x = Rows { data, rows: x.rows, cols: x.cols, stride: x.stride };
+        match dtype {
+            DType::BF16 => {
+                let b = Panels::of(panels.slice::<bf16>()?, x.cols, n);
                 isa.run(Task { x, b, rows, panels: columns, room, epilogue });
-                return Ok(());
             }
-            // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
-            let Some(data) = as_f32(x.data) else {
-                return Err(Error::call("linear", format!("x in {} against a weight in {dtype}", T::TYPE)));
-            };
-            let x = Rows { data, rows: x.rows, cols: x.cols, stride: x.stride };
-            match dtype {
-                DType::BF16 => {
-                    let b = Panels::of(panels.slice::<bf16>()?, x.cols, n);
-                    isa.run(Task { x, b, rows, panels: columns, room, epilogue });
-                }
-                _ => {
-                    let b = Panels::of(panels.slice::<f16>()?, x.cols, n);
-                    isa.run(Task { x, b, rows, panels: columns, room, epilogue });
-                }
+            _ => {
+                let b = Panels::of(panels.slice::<f16>()?, x.cols, n);
+                isa.run(Task { x, b, rows, panels: columns, room, epilogue });
             }
-            Ok(())
-        })
-    }
+        }
+        Ok(())
+    })
 }
 
 struct Task<'a, A, B, T> {
@@ -286,7 +246,7 @@ impl<T: Elem> Epilogue<'_, T> {
     /// # Safety
     /// The contract of Lanes; the columns lie in y, and belong to this task.
     #[inline(always)]
-    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize, const WHOLE: bool>(
+    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize, const WHOLE: bool, const PLAIN: bool>(
         &self,
         (row, column): (usize, usize),
         sums: &[[f32; PANEL]],
@@ -314,14 +274,22 @@ impl<T: Elem> Epilogue<'_, T> {
                     v[j] = S::add(v[j], bias[j % 2]);
                 }
             }
-            v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
+            if !PLAIN {
+                v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
+            }
             if let Some(residual) = self.then.residual {
                 for j in 0..ALL {
                     v[j] = S::add(v[j], get::<S, T>(residual, part!(j), lanes[j % 2], 0.0));
                 }
             }
-            for j in 0..ALL {
-                put::<S, T>(self.out.part(part!(j), lanes[j % 2]), 0, lanes[j % 2], v[j]);
+            for j in (0..ALL).step_by(2) {
+                let out = self.out.part(part!(j), lanes[0] + lanes[1]);
+                if WHOLE {
+                    T::store_two::<S>(out.as_mut_ptr(), [v[j], v[j + 1]]);
+                } else {
+                    put::<S, T>(out, 0, lanes[0], v[j]);
+                    put::<S, T>(out, lanes[0], lanes[1], v[j + 1]);
+                }
             }
         }
     }
@@ -335,19 +303,24 @@ impl<T: Elem> Sink for Epilogue<'_, T> {
 
     #[inline(always)]
     fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
-        S::apart(Finish { epilogue: *self, row, column, rows });
+        // What is short is compiled into the steps that it goes between, and what is long once.
+        let epilogue = *self;
+        match self.then.activation {
+            Activation::None => Finish::<T, true> { epilogue, row, column, rows }.run::<S>(),
+            _ => S::apart(Finish::<T, false> { epilogue, row, column, rows }),
+        }
     }
 }
 
-/// Rows of a tile through the epilogue.
-struct Finish<'a, T> {
+/// Rows of a tile through the epilogue; `PLAIN`: without an activation.
+struct Finish<'a, T, const PLAIN: bool> {
     epilogue: Epilogue<'a, T>,
     row: usize,
     column: usize,
     rows: &'a [[f32; PANEL]],
 }
 
-impl<T: Elem> Kernel for Finish<'_, T> {
+impl<T: Elem, const PLAIN: bool> Kernel for Finish<'_, T, PLAIN> {
     type Output = ();
 
     #[inline(always)]
@@ -361,19 +334,19 @@ impl<T: Elem> Kernel for Finish<'_, T> {
         unsafe {
             // As many at once as there are registers for.
             while S::WIDTH == 16 && columns == PANEL && r + 4 <= rows.len() {
-                epilogue.finish::<S, 4, 8, true>((row + r, column), &rows[r..r + 4], (0, [0; 2]));
+                epilogue.finish::<S, 4, 8, true, PLAIN>((row + r, column), &rows[r..r + 4], (0, [0; 2]));
                 r += 4;
             }
-            while S::WIDTH < 16 && columns == PANEL && r + 2 <= rows.len() {
+            while columns == PANEL && r + 2 <= rows.len() {
                 for i in (0..PANEL).step_by(2 * S::WIDTH) {
-                    epilogue.finish::<S, 2, 4, true>((row + r, column), &rows[r..r + 2], (i, [0; 2]));
+                    epilogue.finish::<S, 2, 4, true, PLAIN>((row + r, column), &rows[r..r + 2], (i, [0; 2]));
                 }
                 r += 2;
             }
             for (r, sums) in rows.iter().enumerate().skip(r) {
                 for i in (0..columns).step_by(2 * S::WIDTH) {
                     let lanes = [i, i + S::WIDTH].map(|i| columns.saturating_sub(i).min(S::WIDTH));
-                    epilogue.finish::<S, 1, 2, false>((row + r, column), std::slice::from_ref(sums), (i, lanes));
+                    epilogue.finish::<S, 1, 2, false, PLAIN>((row + r, column), std::slice::from_ref(sums), (i, lanes));
                 }
             }
         }

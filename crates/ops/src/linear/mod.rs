@@ -5,6 +5,7 @@
 mod cases;
 mod composed;
 mod cpu;
+mod cut;
 mod reference;
 mod weight;
 

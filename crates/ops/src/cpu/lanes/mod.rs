@@ -30,6 +30,14 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn load_bf16(p: *const bf16) -> Self::V;
     unsafe fn store_bf16(p: *mut bf16, v: Self::V);
+    /// Two vectors, one after the other.
+    #[inline(always)]
+    unsafe fn store_two_bf16(p: *mut bf16, v: [Self::V; 2]) {
+        unsafe {
+            Self::store_bf16(p, v[0]);
+            Self::store_bf16(p.add(Self::WIDTH), v[1]);
+        }
+    }
     unsafe fn load_f16(p: *const f16) -> Self::V;
     unsafe fn store_f16(p: *mut f16, v: Self::V);
     /// The first of each of `WIDTH` pairs.

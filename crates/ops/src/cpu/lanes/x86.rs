@@ -327,6 +327,13 @@ sixteen! { Avx512Bf16,
         // Nearest, ties to even; NaN kept; what is too small for a normal number becomes zero.
         unsafe { _mm256_storeu_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v))) }
     }
+    #[inline(always)]
+    unsafe fn store_two_bf16(p: *mut bf16, v: [Self::V; 2]) {
+        unsafe {
+            let both = std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(v[1], v[0]));
+            _mm512_storeu_si512(p.cast(), both);
+        }
+    }
 
     const DOTS: bool = true;
     #[inline(always)]

@@ -1,0 +1,181 @@
+//! The steps of a product in tiles, for each kind of numbers.
+#![allow(unsafe_code, reason = "tile instructions, which Rust has no stable intrinsics for")]
+
+use super::{ROW, STEP};
+use crate::cpu::gemm::PANEL;
+use std::arch::asm;
+
+/// Where a block's steps read. Tile registers are named in the instructions: the compiler knows of none and uses none.
+pub(in crate::cpu) struct Step {
+    pub(super) a: *const u8,
+    /// Bytes from the upper sixteen rows to the lower.
+    pub(super) lower: usize,
+    /// Bytes from row to row.
+    pub(super) stride: usize,
+    pub(super) b: *const u8,
+    /// Where sums go, and bytes from row to row of them.
+    pub(super) at: *mut f32,
+    pub(super) across: usize,
+}
+
+/// What the four bytes of a group are, and so which instruction multiplies them.
+pub(in crate::cpu) trait Dots {
+    /// Writes the sums of the block before, whatever they are, and begins with the first step of the next: one tile after
+    /// another, so that the others are multiplied while one is written.
+    ///
+    /// # Safety
+    /// As for [`Dots::both`], and `at` takes a block.
+    unsafe fn first_both(step: &Step);
+
+    /// The same where there are no more than sixteen rows.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn first_upper(step: &Step);
+
+    /// Sums of both halves of the rows and both halves of the panel, one step on.
+    ///
+    /// # Safety
+    /// Step `i` must lie in A and B, and the tiles be configured for these rows.
+    unsafe fn both(step: &Step, i: usize);
+
+    /// The same where there are no more than sixteen rows.
+    ///
+    /// # Safety
+    /// As there.
+    unsafe fn upper(step: &Step, i: usize);
+}
+
+/// Two of bf16, with sums in f32.
+pub(in crate::cpu) struct Pairs;
+
+/// Four signed bytes, with sums in i32.
+pub(in crate::cpu) struct Fours;
+
+macro_rules! dots {
+    ($name:ident, $dot:literal) => {
+        impl Dots for $name {
+            #[inline(always)]
+            unsafe fn first_both(step: &Step) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {row}*1]",
+                        "tilestored [{at} + {across}*1], tmm0",
+                        "tilezero tmm0",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {row}*1 + 64]",
+                        "tilestored [{at} + {across}*1 + 64], tmm1",
+                        "tilezero tmm1",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm5, [{lower} + {stride}*1]",
+                        "tilestored [{below} + {across}*1], tmm2",
+                        "tilezero tmm2",
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        "tilestored [{below} + {across}*1 + 64], tmm3",
+                        "tilezero tmm3",
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) step.a,
+                        lower = in(reg) step.a.add(step.lower),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b,
+                        at = in(reg) step.at,
+                        below = in(reg) step.at.byte_add(16 * step.across),
+                        across = in(reg) step.across,
+                        row = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags)
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn first_upper(step: &Step) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {row}*1]",
+                        "tilestored [{at} + {across}*1], tmm0",
+                        "tilezero tmm0",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {row}*1 + 64]",
+                        "tilestored [{at} + {across}*1 + 64], tmm1",
+                        "tilezero tmm1",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) step.a,
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b,
+                        at = in(reg) step.at,
+                        across = in(reg) step.across,
+                        row = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags)
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn both(step: &Step, i: usize) {
+                // SAFETY: the caller's.
+                unsafe {
+                    let a = step.a.add(i * ROW);
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {group}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {group}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "tileloadd tmm5, [{lower} + {stride}*1]",
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) a,
+                        lower = in(reg) a.add(step.lower),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b.add(i * STEP),
+                        group = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags, readonly)
+                    );
+                }
+            }
+
+            #[inline(always)]
+            unsafe fn upper(step: &Step, i: usize) {
+                // SAFETY: the caller's.
+                unsafe {
+                    asm!(
+                        "tileloadd tmm4, [{a} + {stride}*1]",
+                        "tileloaddt1 tmm6, [{b} + {group}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloaddt1 tmm7, [{b} + {group}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) step.a.add(i * ROW),
+                        stride = in(reg) step.stride,
+                        b = in(reg) step.b.add(i * STEP),
+                        group = in(reg) PANEL * 4,
+                        options(nostack, preserves_flags, readonly)
+                    );
+                }
+            }
+        }
+    };
+}
+
+dots!(Pairs, "tdpbf16ps");
+dots!(Fours, "tdpbssd");
+
+/// Writes the sums, `across` bytes from row to row; `lower`: those of the lower rows too.
+///
+/// # Safety
+/// The tiles are configured for the rows that are there; `at` takes a block.
+#[inline(always)]
+pub(super) unsafe fn store(at: *mut f32, across: usize, lower: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("tilestored [{at} + {across}*1], tmm0", "tilestored [{at} + {across}*1 + 64], tmm1",
+             at = in(reg) at, across = in(reg) across, options(nostack, preserves_flags));
+        if lower {
+            asm!("tilestored [{at} + {across}*1], tmm2", "tilestored [{at} + {across}*1 + 64], tmm3",
+                 at = in(reg) at.byte_add(16 * across), across = in(reg) across, options(nostack, preserves_flags));
+        }
+    }
+}

@@ -1,0 +1,308 @@
+//! f32 in tiles of bf16. An f32 is exactly the sum of three bf16, h + m + l, each 2⁻⁸ of the one before, and of the nine products
+//! of two such sums the three smallest are below what f32 keeps. The other six take 6/16 of the time that multiply-adds of f32 do.
+//!
+//! Rows of A are split once for a task. A panel of B is split while the one before it is multiplied, in the vector units that
+//! tiles leave free. Both are split for [`DEPTH`] of k at a time, so that they stay in the second-level cache; with more than that,
+//! sums wait in memory.
+//!
+//! An infinity becomes NaN, being taken from itself.
+#![allow(unsafe_code, reason = "tile instructions, SIMD lanes and the pointers they take")]
+
+use super::products::Pending;
+use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
+use crate::cpu::Lanes;
+use crate::cpu::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned};
+use crate::cpu::rows::Rows;
+use half::bf16;
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::ops::Range;
+
+/// With fewer rows than this, splitting panels takes longer than it saves.
+pub(crate) const LEAST: usize = 48;
+
+/// Depth that is split at once.
+pub(crate) const DEPTH: usize = 384;
+
+/// Elements from row to row of a third of A: a line more than the depth spreads the rows of a tile over more sets of the cache.
+const STRIDE: usize = DEPTH + TILE_DEPTH;
+
+/// Elements of a third of a panel.
+const THIRD: usize = DEPTH * PANEL;
+
+/// Vectors of pairs that a step of a panel is: two of each pair of rows.
+const UNITS: usize = TILE_DEPTH / 2 * 2;
+
+/// [`gemm::multiply`](crate::cpu::gemm::multiply) of f32 in tiles.
+#[inline(always)]
+pub(in crate::cpu) fn multiply<S: Lanes>(
+    a: Rows<'_, f32>,
+    b: Panels<'_, f32>,
+    rows: Range<usize>,
+    panels: Range<usize>,
+    room: &mut Room,
+    sink: &mut impl Sink,
+) {
+    let (blocks, chunks) = (rows.len().div_ceil(ROWS), b.k.div_ceil(DEPTH));
+    let Room { padded, thirds, sums, .. } = room;
+    let (mut now, mut next) = aligned(thirds, 6 * THIRD).split_at_mut(3 * THIRD);
+    let parts = aligned(padded, 3 * blocks * ROWS * STRIDE);
+    // Sums that wait have places of their own.
+    let waiting = if chunks > 1 { panels.len() * blocks } else { 1 };
+    let sums = aligned(sums, waiting * SUMS);
+    let base = sums.as_mut_ptr();
+
+    let depth = |chunk: usize| chunk * DEPTH..((chunk + 1) * DEPTH).min(b.k);
+    let mut tiles = Tiles(0);
+    let mut split = Split { from: b.panel(panels.start), depth: depth(0), unit: 0 };
+    // SAFETY: tiles come with AVX-512, and with BW of it; what is read and written is in the slices, as `Split` and `split_row` see
+    // to themselves.
+    unsafe { split.go_on(usize::MAX, now) };
+    let (mut pending, mut from) = (Pending { row: 0, column: 0, rows: 0..0 }, base);
+    for chunk in 0..chunks {
+        let own = depth(chunk);
+        let steps = own.len().div_ceil(TILE_DEPTH);
+        for (r, row) in rows.clone().enumerate() {
+            // SAFETY: as above.
+            unsafe { split_row(&a.row(row)[own.clone()], &mut parts[r * STRIDE..], blocks * ROWS * STRIDE) };
+        }
+        for panel in panels.clone() {
+            let following = match (panel + 1 < panels.end, chunk + 1 < chunks) {
+                (true, _) => Some((panel + 1, own.clone())),
+                (false, true) => Some((panels.start, depth(chunk + 1))),
+                (false, false) => None,
+            };
+            let mut split =
+                following.map(|(panel, depth)| Split { from: b.panel(panel), depth, unit: 0 }).unwrap_or_default();
+            let each = (split.units().div_ceil(blocks * steps)).max(1);
+            for block in 0..blocks {
+                let here = (rows.len() - block * ROWS).min(ROWS);
+                tiles.fit(here);
+                let slot = if chunks > 1 { (panel - panels.start) * blocks + block } else { 0 };
+                // SAFETY: `waiting` slots are there.
+                let at = unsafe { base.add(slot * SUMS) };
+                let step = Step {
+                    a: parts[block * ROWS * STRIDE..].as_ptr(),
+                    third: blocks * ROWS * STRIDE,
+                    b: now.as_ptr(),
+                    both: here > 16,
+                };
+                // SAFETY: a block of rows, a panel and a block of sums are where the pointers say: `steps` are no more than DEPTH
+                // holds, and what is beyond a row's or a panel's end was filled with zeros.
+                unsafe {
+                    step.begin(if chunk > 0 { Some(at) } else { None });
+                    for i in 0..steps {
+                        step.go(i);
+                        split.go_on(each, next);
+                        let done = std::slice::from_raw_parts(from, SUMS);
+                        pending.hand_over::<S>(each_of(here, steps), done, sink);
+                    }
+                    let done = std::slice::from_raw_parts(from, SUMS);
+                    pending.hand_over::<S>(ROWS, done, sink);
+                    step.end(at);
+                }
+                if chunk + 1 == chunks {
+                    pending = Pending { row: rows.start + block * ROWS, column: panel * PANEL, rows: 0..here };
+                    from = at;
+                }
+            }
+            // SAFETY: as above.
+            unsafe { split.go_on(usize::MAX, next) };
+            std::mem::swap(&mut now, &mut next);
+        }
+    }
+    // SAFETY: a slot of sums, which no tile is written to any more.
+    let done = unsafe { std::slice::from_raw_parts(from, SUMS) };
+    pending.hand_over::<S>(ROWS, done, sink);
+}
+
+/// Rows that go to the sink at each of so many steps.
+fn each_of(rows: usize, steps: usize) -> usize {
+    rows.div_ceil(steps).next_multiple_of(2)
+}
+
+/// x = h + m + l, each of bf16 with zeros below: h and m rounded, ties away from zero, which leaves 16 bits of x and then 7. NaN stays in l.
+#[inline(always)]
+unsafe fn thirds_of(x: __m512) -> [__m512i; 3] {
+    // SAFETY: the caller has AVX-512.
+    unsafe {
+        let (half, upper) = (_mm512_set1_epi32(0x8000), _mm512_set1_epi32(0xffff_0000_u32 as i32));
+        let h = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(x), half), upper);
+        let rest = _mm512_sub_ps(x, _mm512_castsi512_ps(h));
+        let m = _mm512_and_si512(_mm512_add_epi32(_mm512_castps_si512(rest), half), upper);
+        let l = _mm512_sub_ps(rest, _mm512_castsi512_ps(m));
+        [h, m, _mm512_castps_si512(l)]
+    }
+}
+
+/// A row's thirds, `apart` elements from each other, filled up with zeros to whole tiles.
+#[inline(always)]
+unsafe fn split_row(row: &[f32], out: &mut [bf16], apart: usize) {
+    assert!(row.len() <= DEPTH && out.len() >= 2 * apart + DEPTH);
+    // SAFETY: `there` elements are read at each place; 32 are written, of no more than DEPTH; the caller has AVX-512.
+    unsafe {
+        // The upper words of both vectors, one after another.
+        let order: [i16; 32] = std::array::from_fn(|i| 2 * i as i16 + 1);
+        let order = _mm512_loadu_si512(order.as_ptr().cast());
+        let mut i = 0;
+        while i < row.len() {
+            let there = (row.len() - i).min(TILE_DEPTH);
+            let mask = if there == TILE_DEPTH { u32::MAX } else { (1 << there) - 1 };
+            let from = row.as_ptr().add(i);
+            let x = thirds_of(_mm512_maskz_loadu_ps(mask as u16, from));
+            let y = thirds_of(_mm512_maskz_loadu_ps((mask >> 16) as u16, from.wrapping_add(16)));
+            for (third, (x, y)) in x.into_iter().zip(y).enumerate() {
+                let pairs = _mm512_permutex2var_epi16(x, order, y);
+                _mm512_store_si512(out.as_mut_ptr().add(third * apart + i).cast(), pairs);
+            }
+            i += TILE_DEPTH;
+        }
+    }
+}
+
+/// A panel's part of k on its way to thirds, `[k/2][32][2]` each; rows beyond its end are zeros.
+#[derive(Default)]
+struct Split<'a> {
+    from: &'a [f32],
+    depth: Range<usize>,
+    /// The next vector of pairs.
+    unit: usize,
+}
+
+impl Split<'_> {
+    fn units(&self) -> usize {
+        self.depth.len().div_ceil(TILE_DEPTH) * UNITS
+    }
+
+    /// `count` units more, or all that are left.
+    #[inline(always)]
+    unsafe fn go_on(&mut self, count: usize, out: &mut [bf16]) {
+        let end = self.units().min(self.unit.saturating_add(count));
+        assert!(end * PANEL <= THIRD && out.len() == 3 * THIRD && self.from.len() >= self.depth.end * PANEL);
+        while self.unit < end {
+            let (row, column) = (self.depth.start + self.unit / 2 * 2, self.unit % 2 * (PANEL / 2));
+            // SAFETY: rows below the depth's end lie in the panel; unit `end` − 1 in each third; the caller has AVX-512.
+            unsafe {
+                let line = |row: usize| match row < self.depth.end {
+                    true => self.from.as_ptr().add(row * PANEL + column),
+                    false => ZEROS.as_ptr(),
+                };
+                let (x, y) = (_mm512_loadu_ps(line(row)), _mm512_loadu_ps(line(row + 1)));
+                for (third, (x, y)) in thirds_of(x).into_iter().zip(thirds_of(y)).enumerate() {
+                    // The first of a pair is the lower; below its own upper word l and y have nothing.
+                    let pairs = _mm512_or_si512(_mm512_srli_epi32::<16>(x), _mm512_and_si512(y, _mm512_set1_epi32(-65536)));
+                    _mm512_store_si512(out.as_mut_ptr().add(third * THIRD + self.unit * PANEL).cast(), pairs);
+                }
+            }
+            self.unit += 1;
+        }
+    }
+}
+
+static ZEROS: [f32; PANEL] = [0.0; PANEL];
+
+/// Where a block's steps read; as in [`super::dots`], with three of each.
+struct Step {
+    a: *const bf16,
+    /// Elements from third to third of A.
+    third: usize,
+    b: *const bf16,
+    /// Whether there are more than sixteen rows.
+    both: bool,
+}
+
+impl Step {
+    /// Sums of nothing, or those that waited.
+    ///
+    /// # Safety
+    /// The tiles are configured for the rows that are there, and `from` has a block.
+    #[inline(always)]
+    unsafe fn begin(&self, from: Option<*mut f32>) {
+        // SAFETY: the caller's.
+        unsafe {
+            match from {
+                None => asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem)),
+                Some(from) => {
+                    asm!("tileloadd tmm0, [{at} + {across}*1]", "tileloadd tmm1, [{at} + {across}*1 + 64]",
+                         at = in(reg) from, across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
+                    if self.both {
+                        asm!("tileloadd tmm2, [{at} + {across}*1]", "tileloadd tmm3, [{at} + {across}*1 + 64]",
+                             at = in(reg) from.add(16 * PANEL), across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The six products of step `i`, smallest first, in an order in which one operand stays from each to the next.
+    ///
+    /// # Safety
+    /// Step `i` must lie in A and B, and the tiles be configured for these rows.
+    #[inline(always)]
+    unsafe fn go(&self, i: usize) {
+        const H: usize = 0;
+        const M: usize = 1;
+        const L: usize = 2;
+        // SAFETY: the caller's.
+        unsafe {
+            self.rows(H, i);
+            self.columns(L, i);
+            self.dots();
+            self.columns(M, i);
+            self.dots();
+            self.rows(M, i);
+            self.dots();
+            self.columns(H, i);
+            self.dots();
+            self.rows(L, i);
+            self.dots();
+            self.rows(H, i);
+            self.dots();
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn rows(&self, third: usize, i: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            let a = self.a.add(third * self.third).byte_add(i * ROW);
+            asm!("tileloadd tmm4, [{a} + {stride}*1]", a = in(reg) a, stride = in(reg) STRIDE * 2,
+                 options(nostack, preserves_flags, readonly));
+            if self.both {
+                asm!("tileloadd tmm5, [{a} + {stride}*1]", a = in(reg) a.add(16 * STRIDE), stride = in(reg) STRIDE * 2,
+                     options(nostack, preserves_flags, readonly));
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn columns(&self, third: usize, i: usize) {
+        // SAFETY: the caller's.
+        unsafe {
+            let b = self.b.add(third * THIRD).byte_add(i * STEP);
+            asm!("tileloadd tmm6, [{b} + {row}*1]", "tileloadd tmm7, [{b} + {row}*1 + 64]", b = in(reg) b,
+                 row = in(reg) PANEL * 4, options(nostack, preserves_flags, readonly));
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn dots(&self) {
+        // SAFETY: the caller's.
+        unsafe {
+            asm!("tdpbf16ps tmm0, tmm4, tmm6", "tdpbf16ps tmm1, tmm4, tmm7", options(nostack, preserves_flags, nomem));
+            if self.both {
+                asm!("tdpbf16ps tmm2, tmm5, tmm6", "tdpbf16ps tmm3, tmm5, tmm7", options(nostack, preserves_flags, nomem));
+            }
+        }
+    }
+
+    /// Writes the sums.
+    ///
+    /// # Safety
+    /// `at` takes a block.
+    #[inline(always)]
+    unsafe fn end(&self, at: *mut f32) {
+        // SAFETY: the caller's.
+        unsafe { super::dots::store(at, ACROSS, self.both) }
+    }
+}

@@ -1,7 +1,7 @@
 //! Every case of every op, on every rung and instruction set that this machine has, against the f64 reference.
 
 use sconce_ops::case::{check, support_md, variants};
-use sconce_ops::{Device, Ladder, Place, Policy, Rung, Step};
+use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung, Step};
 
 #[test]
 fn every_case_holds_on_every_variant_of_the_cpu() {
@@ -36,6 +36,31 @@ fn a_wrong_answer_fails_its_case() {
         let outcome = check(&case, &place, fused).expect("the CPU has every op");
         assert!(outcome.failure.is_some(), "{} {} {} does not notice", case.op, case.name, case.dtype);
     }
+}
+
+/// Six products of thirds leave out what f32 could not keep: many rows of f32 are as exact in tiles as in lanes.
+#[test]
+fn f32_in_tiles_is_as_exact_as_in_lanes() {
+    if !Isa::Amx.available() {
+        return;
+    }
+    let place = Place::cpu();
+    let mut compared = 0;
+    for case in sconce_ops::cases().iter().filter(|case| case.op == "linear" && case.dtype == DType::F32) {
+        let errors = [Isa::Avx512, Isa::Amx].map(|isa| {
+            let policy = Policy { isa: Some(isa), f32_in_tiles: true, ..Policy::default() };
+            let _here = Ladder::new(policy).enter();
+            let y = (case.prepare)(&place).and_then(|call| call()).and_then(|y| y.to_f32()).expect("a result");
+            let want = (case.reference)();
+            y.iter().zip(&want).map(|(y, r)| (f64::from(*y) - r).abs()).sum::<f64>() / want.len() as f64
+        });
+        let [lanes, tiles] = errors;
+        if lanes != tiles {
+            assert!(tiles <= 1.1 * lanes, "{}: {tiles:.2e} in tiles, {lanes:.2e} in lanes", case.name);
+            compared += 1;
+        }
+    }
+    assert!(compared >= 2, "only {compared} cases went into tiles");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use super::Attention;
 use super::cpu::{Scratch, cap_and_add};
 use super::lines::Lines;
 use crate::Result;
-use crate::cpu::amx::{self, Operand, bytes_of};
+use crate::cpu::amx::{self, Operand, Tiles, bytes_of};
 use crate::cpu::elem::{get, put};
 use crate::cpu::gemm::{LINE, PANEL, TILE_DEPTH, aligned, whole};
 use crate::cpu::rows::{Output, Rows};
@@ -17,6 +17,9 @@ use std::ops::Range;
 
 /// Queries whose scores are held at once: a block of the tiles.
 const QUERIES: usize = 32;
+
+/// With which a pair is multiplied to be summed.
+const ONES: [bf16; 2] = [bf16::ONE; 2];
 
 /// What is packed for the tiles, and what comes of them.
 #[derive(Default)]
@@ -70,6 +73,7 @@ impl Kernel for Task<'_> {
             pack_keys(self.k, size, keys);
             pack_values(self.v, size, values);
         }
+        q.iter().for_each(fetch_next);
         let q = whole(q, &(0..q.rows), TILE_DEPTH, &mut pairs.queries);
         // A line more from row to row spreads rows over more sets of the cache.
         let (across, apart) = (depth + LINE / size_of::<f32>(), depth + TILE_DEPTH);
@@ -77,6 +81,7 @@ impl Kernel for Task<'_> {
         let weights = aligned(&mut pairs.weights, QUERIES * apart);
         let results = aligned(&mut pairs.sums, QUERIES * width);
 
+        let mut tiles = Tiles::default();
         for first in (0..q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(q.rows);
             // The panels of keys that some query of the block sees.
@@ -89,7 +94,7 @@ impl Kernel for Task<'_> {
             let a = Operand { data: bytes_of(&q.data[first * q.stride..]), stride: 2 * q.stride };
             let b = Operand { data: bytes_of(keys), stride: 2 * PANEL * width };
             let product = amx::Task { a, b, steps: width / TILE_DEPTH, rows: rows.clone(), panels };
-            amx::into(product, (scores, across), base);
+            amx::into(&mut tiles, product, (scores, across), base);
             let mut sums = [0f32; QUERIES];
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 let own = sees(first + r);
@@ -102,7 +107,7 @@ impl Kernel for Task<'_> {
             let a = Operand { data: bytes_of(weights), stride: 2 * apart };
             let b = Operand { data: bytes_of(&values[base * PANEL..]), stride: 2 * PANEL * depth };
             let product = amx::Task { a, b, steps: seen / TILE_DEPTH, rows, panels: 0..width / PANEL };
-            amx::into(product, (results, width), 0);
+            amx::into(&mut tiles, product, (results, width), 0);
             for (r, sum) in sums[..block.len()].iter().enumerate() {
                 // A query that sees no key takes nothing from any.
                 let part = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
@@ -164,7 +169,7 @@ impl Row<'_> {
             let scale = scale * std::f32::consts::LOG2_E;
             let below = S::splat(-scale * S::largest(S::max(most[0], most[1])));
             let scale = S::splat(scale);
-            let mut sum = S::splat(0.0);
+            let mut sums = [S::splat(0.0); 2];
             let mut i = 0;
             while i < scores.len() {
                 let at = |v: usize| i + v * S::WIDTH;
@@ -174,24 +179,30 @@ impl Row<'_> {
                         *x = S::fma(S::load(from.add(at(v))), scale, below);
                     }
                     let four = math::short_exp2::<S, 4>(four);
-                    for (v, e) in four.iter().enumerate() {
-                        S::store_bf16(to.add(at(v)), *e);
-                        sum = S::add(sum, S::load_bf16(to.add(at(v))));
-                    }
+                    S::store_two_bf16(to.add(at(0)), [four[0], four[1]]);
+                    S::store_two_bf16(to.add(at(2)), [four[2], four[3]]);
+                    sums[0] = S::dot(sums[0], ONES.as_ptr(), to.add(at(0)));
+                    sums[1] = S::dot(sums[1], ONES.as_ptr(), to.add(at(2)));
                     i += 4 * S::WIDTH;
                 } else {
                     let two = [S::load(from.add(at(0))), S::load(from.add(at(1)))];
                     let two = [S::fma(two[0], scale, below), S::fma(two[1], scale, below)];
-                    let two = math::short_exp2::<S, 2>(two);
-                    S::store_bf16(to.add(at(0)), two[0]);
-                    S::store_bf16(to.add(at(1)), two[1]);
-                    sum = S::add(sum, S::add(S::load_bf16(to.add(at(0))), S::load_bf16(to.add(at(1)))));
+                    S::store_two_bf16(to.add(at(0)), math::short_exp2::<S, 2>(two));
+                    sums[0] = S::dot(sums[0], ONES.as_ptr(), to.add(at(0)));
                     i += 2 * S::WIDTH;
                 }
             }
-            S::sum(sum)
+            S::sum(S::add(sums[0], sums[1]))
         }
     }
+}
+
+/// Asks for what follows a head's row, which is that of the next head: most likely this thread's next task, and too far from row to
+/// row for the processor to guess.
+#[inline(always)]
+fn fetch_next(row: &[bf16]) {
+    // SAFETY: a hint, for whatever is there.
+    unsafe { _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(row.len()).cast()) }
 }
 
 /// Keys as columns: a pair of features of each key of a panel side by side. Sixteen keys by sixteen pairs at a time are turned in
@@ -204,6 +215,7 @@ unsafe fn pack_keys(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
     for half in 0..out.len() / (PANEL / 2 * width) {
         let out = out[half / 2 * PANEL * width + half % 2 * PANEL..].as_mut_ptr();
         let sixteen: [Option<&[bf16]>; 16] = std::array::from_fn(|_| keys.next());
+        sixteen.iter().flatten().copied().for_each(fetch_next);
         for first in (0..size).step_by(PANEL) {
             let features = (size - first).min(PANEL);
             let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
@@ -263,6 +275,7 @@ unsafe fn pack_values(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
     let mut rows = runs.iter().flat_map(Rows::iter);
     for j in (0..depth).step_by(2) {
         let two = [rows.next(), rows.next()];
+        two.iter().flatten().copied().for_each(fetch_next);
         for (p, first) in (0..size).step_by(PANEL).enumerate() {
             let features = (size - first).min(PANEL);
             let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };

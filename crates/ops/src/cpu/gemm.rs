@@ -206,6 +206,12 @@ pub(crate) trait Sink {
             self.take::<S>(row + r, column, sums);
         }
     }
+
+    /// The same between the steps of a product, where few instructions are worth much code. Must be `#[inline(always)]`.
+    #[inline(always)]
+    fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
+        self.take_rows::<S>(row, column, rows);
+    }
 }
 
 /// Multiplies `rows` of A with `panels` of B.

@@ -152,6 +152,13 @@ impl<T> Output<T> {
         (T::TYPE == crate::DType::BF16).then(|| unsafe { &*std::ptr::from_ref(self).cast() })
     }
 
+    /// Where element `at` is. Who writes there keeps the promise of [`Output::part`].
+    #[inline(always)]
+    pub(crate) fn at(&self, at: usize) -> *mut T {
+        debug_assert!(at < self.len, "{at} of {}", self.len);
+        self.values.wrapping_add(at)
+    }
+
     /// `len` elements from `at` on.
     ///
     /// # Safety

@@ -1,18 +1,18 @@
 //! The products over panels and blocks, with bias, activation and residual in the epilogue.
-#![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
 
 use super::LinearOp;
 use super::cut::{Cut, Path};
+use super::epilogue::{Epilogue, Then};
 use super::weight::{Data, Part, Weight};
 use crate::cpu::bytes::{self, Bytes, Codes};
-use crate::cpu::elem::{Elem, get, put, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Room, Sink, as_f32, multiply};
+use crate::cpu::elem::{Elem, with_elem};
+use crate::cpu::gemm::{Panels, Room, as_f32, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
-use crate::cpu::{Isa, Kernel, Lanes, math, team};
+use crate::cpu::{Isa, Kernel, Lanes, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
 use crate::spare::Fresh;
 use crate::tensor::{host, room};
-use crate::{Activation, DType, Error, Result};
+use crate::{DType, Error, Result};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -41,18 +41,10 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
-/// What follows a sum of products.
-#[derive(Clone, Copy)]
-pub(crate) struct Then<'a, T> {
-    pub(crate) bias: Option<&'a [T]>,
-    pub(crate) activation: Activation,
-    /// As many elements as the result.
-    pub(crate) residual: Option<&'a [T]>,
-}
-
 /// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
 pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Fresh<T>> {
     let mut y = room::<T>(x.rows * weight.n);
+    then.check(x.rows, weight.n)?;
     let out = Output::over(&mut y);
     let mut quantised: Vec<(Quant, Activations)> = Vec::new();
     for part in &*weight.parts {
@@ -100,7 +92,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
         }) else {
             return Ok(());
         };
-        let epilogue = Epilogue { then, first: run.first, width: run.n, n: weight.n, out: &out };
+        let epilogue = Epilogue::of(then, (run.first, run.n), weight.n, &out);
         match &run.how {
             How::Blocks(x, packed) => {
                 let (tile, columns) = Split::of(x, packed).task(task);
@@ -225,130 +217,5 @@ impl<T: Elem> Kernel for BlockTask<'_, T> {
     fn run<S: Lanes>(self) {
         let BlockTask { isa, x, packed, tile, columns, mut epilogue } = self;
         quant::multiply::<S>(isa, x, packed, tile, columns, &mut epilogue);
-    }
-}
-
-/// Bias, activation, residual and the one rounding.
-#[derive(Clone, Copy)]
-struct Epilogue<'a, T> {
-    then: Then<'a, T>,
-    /// The part's first column, and how many it has.
-    first: usize,
-    width: usize,
-    n: usize,
-    out: &'a Output<T>,
-}
-
-impl<T: Elem> Epilogue<'_, T> {
-    /// `ROWS` rows by two vectors from column `i` of a panel on, of which `lanes` are there in each: enough at once to keep the
-    /// units busy while each vector waits for its own last step. `WHOLE`: all lanes are there, and the compiler knows it.
-    ///
-    /// # Safety
-    /// The contract of Lanes; the columns lie in y, and belong to this task.
-    #[inline(always)]
-    unsafe fn finish<S: Lanes, const ROWS: usize, const ALL: usize, const WHOLE: bool, const PLAIN: bool>(
-        &self,
-        (row, column): (usize, usize),
-        sums: &[[f32; PANEL]],
-        (i, lanes): (usize, [usize; 2]),
-    ) {
-        const { assert!(ALL == 2 * ROWS) };
-        let lanes = if WHOLE { [S::WIDTH; 2] } else { lanes };
-        let first = row * self.n + column + i;
-        // Of y and of the residual, for vector j. A macro, since a closure would not have the lanes' instructions.
-        macro_rules! part {
-            ($j:expr) => {
-                first + $j / 2 * self.n + $j % 2 * lanes[0]
-            };
-        }
-        // SAFETY: the caller's.
-        unsafe {
-            let mut v = [S::splat(0.0); ALL];
-            for j in 0..ALL {
-                v[j] = get::<S, f32>(&sums[j / 2], i + j % 2 * S::WIDTH, S::WIDTH, 0.0);
-            }
-            if let Some(bias) = self.then.bias {
-                let bias = &bias[column + i..];
-                let bias = [get::<S, T>(bias, 0, lanes[0], 0.0), get::<S, T>(bias, lanes[0], lanes[1], 0.0)];
-                for j in 0..ALL {
-                    v[j] = S::add(v[j], bias[j % 2]);
-                }
-            }
-            if !PLAIN {
-                v = math::activate::<S, ALL>(self.then.activation, T::TYPE, v);
-            }
-            if let Some(residual) = self.then.residual {
-                for j in 0..ALL {
-                    v[j] = S::add(v[j], get::<S, T>(residual, part!(j), lanes[j % 2], 0.0));
-                }
-            }
-            for j in (0..ALL).step_by(2) {
-                let out = self.out.part(part!(j), lanes[0] + lanes[1]);
-                if WHOLE {
-                    T::store_two::<S>(out.as_mut_ptr(), [v[j], v[j + 1]]);
-                } else {
-                    put::<S, T>(out, 0, lanes[0], v[j]);
-                    put::<S, T>(out, lanes[0], lanes[1], v[j + 1]);
-                }
-            }
-        }
-    }
-}
-
-impl<T: Elem> Sink for Epilogue<'_, T> {
-    #[inline(always)]
-    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        self.take_rows::<S>(row, column, std::slice::from_ref(sums));
-    }
-
-    #[inline(always)]
-    fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
-        // What is short is compiled into the steps that it goes between, and what is long once.
-        let epilogue = *self;
-        match self.then.activation {
-            Activation::None => Finish::<T, true> { epilogue, row, column, rows }.run::<S>(),
-            _ => S::apart(Finish::<T, false> { epilogue, row, column, rows }),
-        }
-    }
-}
-
-/// Rows of a tile through the epilogue; `PLAIN`: without an activation.
-struct Finish<'a, T, const PLAIN: bool> {
-    epilogue: Epilogue<'a, T>,
-    row: usize,
-    column: usize,
-    rows: &'a [[f32; PANEL]],
-}
-
-impl<T: Elem, const PLAIN: bool> Kernel for Finish<'_, T, PLAIN> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Lanes>(self) {
-        let Finish { epilogue, row, column, rows } = self;
-        let columns = PANEL.min(epilogue.width - column);
-        let column = epilogue.first + column;
-        let mut r = 0;
-        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task. The contract of
-        // Lanes is kept by Isa::run.
-        unsafe {
-            // As many at once as there are registers for.
-            while S::WIDTH == 16 && columns == PANEL && r + 4 <= rows.len() {
-                epilogue.finish::<S, 4, 8, true, PLAIN>((row + r, column), &rows[r..r + 4], (0, [0; 2]));
-                r += 4;
-            }
-            while columns == PANEL && r + 2 <= rows.len() {
-                for i in (0..PANEL).step_by(2 * S::WIDTH) {
-                    epilogue.finish::<S, 2, 4, true, PLAIN>((row + r, column), &rows[r..r + 2], (i, [0; 2]));
-                }
-                r += 2;
-            }
-            for (r, sums) in rows.iter().enumerate().skip(r) {
-                for i in (0..columns).step_by(2 * S::WIDTH) {
-                    let lanes = [i, i + S::WIDTH].map(|i| columns.saturating_sub(i).min(S::WIDTH));
-                    epilogue.finish::<S, 1, 2, false, PLAIN>((row + r, column), std::slice::from_ref(sums), (i, lanes));
-                }
-            }
-        }
     }
 }

@@ -10,8 +10,8 @@ use std::ops::Range;
 // A row's two parts in bytes are in one task: see `Codes::rows`.
 const _: () = assert!(TILES.is_multiple_of(2) && BLOCK.is_multiple_of(2));
 
-/// Rows of a task in tiles, and bytes of panels: what a second-level cache keeps while rows pass by. All tasks of the same panels
-/// follow each other.
+/// Rows of a task in tiles, and bytes of panels: what a second-level cache keeps while rows pass by. A thread's tasks of the same
+/// panels follow each other.
 const TILES: usize = 64;
 const KEPT: usize = 5 << 18;
 
@@ -48,6 +48,8 @@ pub(super) struct Cut {
     blocks: usize,
     columns: usize,
     per_task: usize,
+    /// Blocks of rows of which all tasks follow each other: a thread's.
+    together: usize,
 }
 
 impl Cut {
@@ -63,9 +65,9 @@ impl Cut {
             }
         };
         let blocks = rows.div_ceil(block.max(1)).max(1);
-        let wanted = 3 * crate::threads::count();
-        let columns = wanted.div_ceil(blocks).clamp(panels.div_ceil(most.clamp(1, panels)), panels);
-        Cut { path, block, blocks, per_task: panels.div_ceil(columns), columns }
+        let threads = crate::threads::count().max(1);
+        let columns = (3 * threads).div_ceil(blocks).clamp(panels.div_ceil(most.clamp(1, panels)), panels);
+        Cut { path, block, blocks, per_task: panels.div_ceil(columns), columns, together: blocks.div_ceil(threads) }
     }
 
     /// How many tasks there are.
@@ -75,7 +77,9 @@ impl Cut {
 
     /// The rows and the panels of a task; both may reach beyond what is there.
     pub(super) fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
-        let (column, block) = (task / self.blocks, task % self.blocks);
+        let first = task / (self.columns * self.together) * self.together;
+        let (rest, own) = (task - first * self.columns, self.together.min(self.blocks - first));
+        let (column, block) = (rest / own, first + rest % own);
         let rows = block * self.block..(block + 1) * self.block;
         (rows, column * self.per_task..(column + 1) * self.per_task)
     }

@@ -6,11 +6,13 @@ mod cases;
 mod composed;
 mod cpu;
 mod cut;
+mod epilogue;
 mod reference;
 mod weight;
 
 pub(crate) use cases::cases;
-pub(crate) use cpu::{Then, product};
+pub(crate) use cpu::product;
+pub(crate) use epilogue::Then;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;

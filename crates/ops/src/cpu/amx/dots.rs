@@ -1,7 +1,7 @@
 //! The steps of a product in tiles, for each kind of numbers.
 #![allow(unsafe_code, reason = "tile instructions, which Rust has no stable intrinsics for")]
 
-use super::{ROW, STEP};
+use super::{ACROSS, ROW, STEP};
 use crate::cpu::gemm::PANEL;
 use std::arch::asm;
 
@@ -176,6 +176,23 @@ pub(super) unsafe fn store(at: *mut f32, across: usize, lower: bool) {
         if lower {
             asm!("tilestored [{at} + {across}*1], tmm2", "tilestored [{at} + {across}*1 + 64], tmm3",
                  at = in(reg) at.byte_add(16 * across), across = in(reg) across, options(nostack, preserves_flags));
+        }
+    }
+}
+
+/// Reads sums that [`store`] wrote, `lower`: those of the lower rows too.
+///
+/// # Safety
+/// As there.
+#[inline(always)]
+pub(super) unsafe fn load(at: *const f32, lower: bool) {
+    // SAFETY: the caller's.
+    unsafe {
+        asm!("tileloadd tmm0, [{at} + {across}*1]", "tileloadd tmm1, [{at} + {across}*1 + 64]",
+             at = in(reg) at, across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
+        if lower {
+            asm!("tileloadd tmm2, [{at} + {across}*1]", "tileloadd tmm3, [{at} + {across}*1 + 64]",
+                 at = in(reg) at.add(16 * PANEL), across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
         }
     }
 }

@@ -85,8 +85,9 @@ struct Config {
     rows: [u8; 16],
 }
 
-/// The tiles of this thread, for blocks of so many rows; given back when dropped.
-struct Tiles(usize);
+/// The tiles of this thread, for blocks of so many rows; given back when dropped. One at a time: what another configures is lost.
+#[derive(Default)]
+pub(crate) struct Tiles(usize);
 
 impl Tiles {
     /// Makes them fit blocks of `rows` rows: sums in tiles 0 to 3, A in 4 and 5, B in 6 and 7.

@@ -2,12 +2,13 @@
 //! of the one before go to the sink: its activation costs as much as the products, and another part of the core does it.
 #![allow(unsafe_code, reason = "tile instructions and the pointers they take")]
 
-use super::dots::{Dots, Pairs, Step, store};
+use super::dots::{Dots, Pairs, Step, load, store};
 use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
 use crate::cpu::Lanes;
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned, whole};
 use crate::cpu::rows::Rows;
 use half::bf16;
+use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
 /// A block's sums that the sink has not taken yet.
@@ -15,19 +16,33 @@ pub(super) struct Pending {
     pub(super) row: usize,
     pub(super) column: usize,
     pub(super) rows: Range<usize>,
+    pub(super) sums: *const f32,
+}
+
+impl Default for Pending {
+    fn default() -> Self {
+        Pending { row: 0, column: 0, rows: 0..0, sums: std::ptr::null() }
+    }
 }
 
 impl Pending {
-    /// The next `count` of its rows go to the sink.
+    /// As many rows go to the sink as step `i` of `steps` is due: evenly, two by two, and all when the last has been.
+    ///
+    /// # Safety
+    /// `sums` has a block, if there are rows.
     #[inline(always)]
-    pub(super) fn hand_over<S: Lanes>(&mut self, count: usize, sums: &[f32], sink: &mut impl Sink) {
-        let next = self.rows.start..(self.rows.start + count).min(self.rows.end);
-        if next.is_empty() {
+    pub(super) unsafe fn hand_over<S: Lanes>(&mut self, i: usize, steps: usize, sink: &mut impl Sink) {
+        let due = if i + 1 >= steps { self.rows.end } else { (self.rows.end * i / (steps - 1)) & !1 };
+        if due <= self.rows.start {
             return;
         }
-        let (rows, _) = sums.as_chunks::<PANEL>();
-        sink.take_rows::<S>(self.row + next.start, self.column, &rows[next.clone()]);
-        self.rows.start = next.end;
+        // SAFETY: the caller's; rows are no more than a block's.
+        let rows = unsafe {
+            let first = self.sums.add(self.rows.start * PANEL).cast::<[f32; PANEL]>();
+            std::slice::from_raw_parts(first, due - self.rows.start)
+        };
+        sink.take_between::<S>(self.row + self.rows.start, self.column, rows);
+        self.rows.start = due;
     }
 }
 
@@ -73,66 +88,89 @@ pub(crate) fn bytes_of(values: &[bf16]) -> &[u8] {
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
+/// Steps whose rows of A stay in the first-level cache, 32 KiB of 48, while panels pass by.
+const DEEP: usize = 16;
+
 /// The products of a task. Sums of bytes go to the sink as the bits of i32.
 ///
 /// Blocks of rows outside, panels inside: a block's rows stay in the first-level cache, and the panels come from the second, one
-/// after another as they lie there, by loads that do not drive the rows out.
+/// after another as they lie there, by loads that do not drive the rows out. Where rows are too long for that they are cut, and
+/// sums wait in memory. The rows that come next are fetched meanwhile: the op before has left them in the third-level cache or in
+/// another core's, from where a block takes as long to come as to be multiplied.
 #[inline(always)]
 pub(in crate::cpu) fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     let Task { a, b, steps, rows, panels } = task;
     assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
-    let sums = aligned(sums, SUMS);
-    let at = sums.as_mut_ptr();
-    let mut tiles = Tiles(0);
+    let per = steps.div_ceil(steps.div_ceil(DEEP));
+    let chunks = steps.div_ceil(per);
+    let sums = aligned(sums, if chunks > 1 { panels.len() * SUMS } else { SUMS });
+    let base = sums.as_mut_ptr();
+    let mut tiles = Tiles::default();
     for block in (0..rows.len()).step_by(ROWS) {
         let own = (rows.len() - block).min(ROWS);
         let both = own > 16;
         tiles.fit(own);
-        let mut pending = Pending { row: 0, column: 0, rows: 0..0 };
-        for panel in panels.clone() {
-            let step = Step {
-                a: a.data[block * a.stride..].as_ptr(),
-                lower: if both { 16 * a.stride } else { 0 },
-                stride: a.stride,
-                b: b.data[panel * b.stride..][..steps * STEP].as_ptr(),
-                at,
-                across: ACROSS,
-            };
-            // SAFETY: `own` rows of A, a panel and a block of sums are where the pointers say, as the slices above have shown;
-            // rows of A reach to the end of the last step.
-            unsafe {
-                if both {
-                    D::first_both(&step)
-                } else {
-                    D::first_upper(&step)
-                }
-                let each = pending.rows.len().div_ceil((steps - 1).max(1)).next_multiple_of(4);
-                for i in 1..steps {
-                    if both {
-                        D::both(&step, i)
-                    } else {
-                        D::upper(&step, i)
+        let mut pending = Pending::default();
+        let mut before = base;
+        for chunk in 0..chunks {
+            let (first, last) = (chunk == 0, chunk + 1 == chunks);
+            let depth = chunk * per..((chunk + 1) * per).min(steps);
+            let ahead = if last { (block + ROWS) * a.stride } else { block * a.stride + depth.end * ROW };
+            for (i, panel) in panels.clone().enumerate() {
+                let step = Step {
+                    a: a.data[block * a.stride + depth.start * ROW..].as_ptr(),
+                    lower: if both { 16 * a.stride } else { 0 },
+                    stride: a.stride,
+                    b: b.data[panel * b.stride + depth.start * STEP..][..depth.len() * STEP].as_ptr(),
+                    at: before,
+                    across: ACROSS,
+                };
+                // A share of the next rows for each panel.
+                let fetched = ROWS * i / panels.len()..ROWS * (i + 1) / panels.len();
+                // SAFETY: `own` rows of A, a panel and a block of sums are where the pointers say, as the slices above have shown;
+                // rows of A reach to the end of the last step. What is fetched need not be there.
+                unsafe {
+                    let at = base.add(if chunks > 1 { i * SUMS } else { 0 });
+                    match (first, both) {
+                        (true, true) => D::first_both(&step),
+                        (true, false) => D::first_upper(&step),
+                        (false, _) => {
+                            store(before, ACROSS, both);
+                            load(at, both);
+                            if both { D::both(&step, 0) } else { D::upper(&step, 0) }
+                        }
                     }
-                    pending.hand_over::<S>(each, sums, sink);
+                    before = at;
+                    for i in 1..depth.len() {
+                        if both { D::both(&step, i) } else { D::upper(&step, i) }
+                        for row in fetched.clone() {
+                            let next = a.data.as_ptr().wrapping_add(ahead + row * a.stride + i * ROW);
+                            _mm_prefetch::<_MM_HINT_T1>(next.cast());
+                        }
+                        pending.hand_over::<S>(i, depth.len(), sink);
+                    }
+                    pending.hand_over::<S>(1, 1, sink);
+                }
+                if last {
+                    pending = Pending { row: rows.start + block, column: panel * PANEL, rows: 0..own, sums: before };
                 }
             }
-            pending.hand_over::<S>(ROWS, sums, sink);
-            pending = Pending { row: rows.start + block, column: panel * PANEL, rows: 0..own };
         }
         // SAFETY: as above.
-        unsafe { store(at, ACROSS, both) };
-        pending.hand_over::<S>(ROWS, sums, sink);
+        unsafe {
+            store(before, ACROSS, both);
+            pending.hand_over::<S>(1, 1, sink);
+        }
     }
 }
 
 /// The products of a task of no more rows than a block, as they are: columns of B from `column` on, `across` sums from row to row.
 #[inline(always)]
-pub(crate) fn into(task: Task<'_>, (sums, across): (&mut [f32], usize), column: usize) {
+pub(crate) fn into(tiles: &mut Tiles, task: Task<'_>, (sums, across): (&mut [f32], usize), column: usize) {
     let Task { a, b, steps, rows, panels } = task;
     assert!((1..=ROWS).contains(&rows.len()) && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW);
     assert!(sums.len() >= (rows.len() - 1) * across + panels.end * PANEL - column);
     let both = rows.len() > 16;
-    let mut tiles = Tiles(0);
     tiles.fit(rows.len());
     let mut at = sums.as_mut_ptr();
     for panel in panels.clone() {

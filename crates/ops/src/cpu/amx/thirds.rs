@@ -8,6 +8,7 @@
 //! An infinity becomes NaN, being taken from itself.
 #![allow(unsafe_code, reason = "tile instructions, SIMD lanes and the pointers they take")]
 
+use super::dots::{load, store};
 use super::products::Pending;
 use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
 use crate::cpu::Lanes;
@@ -53,12 +54,12 @@ pub(in crate::cpu) fn multiply<S: Lanes>(
     let base = sums.as_mut_ptr();
 
     let depth = |chunk: usize| chunk * DEPTH..((chunk + 1) * DEPTH).min(b.k);
-    let mut tiles = Tiles(0);
+    let mut tiles = Tiles::default();
     let mut split = Split { from: b.panel(panels.start), depth: depth(0), unit: 0 };
     // SAFETY: tiles come with AVX-512, and with BW of it; what is read and written is in the slices, as `Split` and `split_row` see
     // to themselves.
     unsafe { split.go_on(usize::MAX, now) };
-    let (mut pending, mut from) = (Pending { row: 0, column: 0, rows: 0..0 }, base);
+    let mut pending = Pending::default();
     for chunk in 0..chunks {
         let own = depth(chunk);
         let steps = own.len().div_ceil(TILE_DEPTH);
@@ -94,16 +95,14 @@ pub(in crate::cpu) fn multiply<S: Lanes>(
                     for i in 0..steps {
                         step.go(i);
                         split.go_on(each, next);
-                        let done = std::slice::from_raw_parts(from, SUMS);
-                        pending.hand_over::<S>(each_of(here, steps), done, sink);
+                        pending.hand_over::<S>(i, steps, sink);
                     }
-                    let done = std::slice::from_raw_parts(from, SUMS);
-                    pending.hand_over::<S>(ROWS, done, sink);
-                    step.end(at);
+                    pending.hand_over::<S>(1, 1, sink);
+                    store(at, ACROSS, step.both);
                 }
                 if chunk + 1 == chunks {
-                    pending = Pending { row: rows.start + block * ROWS, column: panel * PANEL, rows: 0..here };
-                    from = at;
+                    let row = rows.start + block * ROWS;
+                    pending = Pending { row, column: panel * PANEL, rows: 0..here, sums: at };
                 }
             }
             // SAFETY: as above.
@@ -111,14 +110,8 @@ pub(in crate::cpu) fn multiply<S: Lanes>(
             std::mem::swap(&mut now, &mut next);
         }
     }
-    // SAFETY: a slot of sums, which no tile is written to any more.
-    let done = unsafe { std::slice::from_raw_parts(from, SUMS) };
-    pending.hand_over::<S>(ROWS, done, sink);
-}
-
-/// Rows that go to the sink at each of so many steps.
-fn each_of(rows: usize, steps: usize) -> usize {
-    rows.div_ceil(steps).next_multiple_of(2)
+    // SAFETY: a block of sums, which no tile is written to any more.
+    unsafe { pending.hand_over::<S>(1, 1, sink) };
 }
 
 /// x = h + m + l, each of bf16 with zeros below: h and m rounded, ties away from zero, which leaves 16 bits of x and then 7. NaN stays in l.
@@ -222,14 +215,7 @@ impl Step {
         unsafe {
             match from {
                 None => asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem)),
-                Some(from) => {
-                    asm!("tileloadd tmm0, [{at} + {across}*1]", "tileloadd tmm1, [{at} + {across}*1 + 64]",
-                         at = in(reg) from, across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
-                    if self.both {
-                        asm!("tileloadd tmm2, [{at} + {across}*1]", "tileloadd tmm3, [{at} + {across}*1 + 64]",
-                             at = in(reg) from.add(16 * PANEL), across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));
-                    }
-                }
+                Some(from) => load(from, self.both),
             }
         }
     }
@@ -294,15 +280,5 @@ impl Step {
                 asm!("tdpbf16ps tmm2, tmm5, tmm6", "tdpbf16ps tmm3, tmm5, tmm7", options(nostack, preserves_flags, nomem));
             }
         }
-    }
-
-    /// Writes the sums.
-    ///
-    /// # Safety
-    /// `at` takes a block.
-    #[inline(always)]
-    unsafe fn end(&self, at: *mut f32) {
-        // SAFETY: the caller's.
-        unsafe { super::dots::store(at, ACROSS, self.both) }
     }
 }

@@ -6,21 +6,16 @@
 use super::few::{self, FEW};
 use super::lines::{Heads, Lines, Source};
 use super::pack::{pack, pack_keys};
-#[cfg(target_arch = "x86_64")]
 use super::tiles;
 use super::{Attention, AttentionOp, Bias, Sees};
-#[cfg(target_arch = "x86_64")]
-use crate::DType;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::softmax::exp_row;
-#[cfg(target_arch = "x86_64")]
 use crate::store::CacheFormat;
 use crate::tensor::{host, room};
-use crate::{Error, Result};
-#[cfg(target_arch = "x86_64")]
+use crate::{DType, Error, Result};
 use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
@@ -57,8 +52,7 @@ pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
-    #[cfg(target_arch = "x86_64")]
-    pub(super) pairs: super::tiles::Pairs,
+    pub(super) pairs: tiles::Pairs,
     pub(super) room: Room,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
@@ -117,7 +111,6 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let mut y = room::<T>(op.q.dims().iter().product());
         let out = Output::over(&mut y);
         // Keys and values as they are; disentangled positions meet them in f32.
-        #[cfg(target_arch = "x86_64")]
         let in_tiles = isa == Isa::Amx
             && T::TYPE == DType::BF16
             && op.k.format() == CacheFormat::Float(DType::BF16)
@@ -153,7 +146,6 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                     // Distance 0 stands at `places − 1` in the head's row.
                     let bias = by_distance.as_ref().map(|b| &b[head * distances..][..distances]);
                     let origin = places - 1;
-                    #[cfg(target_arch = "x86_64")]
                     if let Some(out) = in_tiles.then(|| out.as_bf16()).flatten() {
                         let q = Heads::<bf16>::of(&reading, size)?.rows(head, queries);
                         let stride = heads * size;

@@ -17,6 +17,9 @@ mod pack;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
+#[cfg(not(target_arch = "x86_64"))]
+#[path = "no_tiles.rs"]
+mod tiles;
 
 pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::cases;

@@ -1,10 +1,29 @@
 //! Stands where tiles are on processors of other families. Nothing of it is ever called: `Isa::Amx` is not available there.
+#![allow(dead_code, reason = "what a task is made of, and nobody reads")]
 
 use super::Lanes;
 use super::gemm::{Panels, Room, Sink};
 use super::rows::Rows;
 use half::bf16;
 use std::ops::Range;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Operand<'a> {
+    pub(crate) data: &'a [u8],
+    pub(crate) stride: usize,
+}
+
+pub(crate) struct Task<'a> {
+    pub(crate) a: Operand<'a>,
+    pub(crate) b: Operand<'a>,
+    pub(crate) steps: usize,
+    pub(crate) rows: Range<usize>,
+    pub(crate) panels: Range<usize>,
+}
+
+pub(super) fn multiply_bytes<S: Lanes>(_: Task<'_>, _: &mut Vec<f32>, _: &mut impl Sink) {
+    unreachable!("no tiles on this processor")
+}
 
 pub(super) fn multiply<S: Lanes>(
     _: Rows<'_, bf16>,

@@ -98,7 +98,13 @@ impl<'a, T: Elem> Epilogue<'a, T> {
     /// # Safety
     /// As above.
     #[inline(always)]
-    unsafe fn part<S: Lanes, A: Act>(&self, act: A, (row, column): (usize, usize), sums: &[f32; PANEL], columns: usize) {
+    unsafe fn part<S: Lanes, A: Act>(
+        &self,
+        act: A,
+        (row, column): (usize, usize),
+        sums: &[f32; PANEL],
+        columns: usize,
+    ) {
         for i in (0..columns).step_by(S::WIDTH) {
             let lanes = (columns - i).min(S::WIDTH);
             let first = row * self.n + column + i;

@@ -6,7 +6,7 @@ use crate::cpu::gemm::PANEL;
 use std::arch::asm;
 
 /// Where a block's steps read. Tile registers are named in the instructions: the compiler knows of none and uses none.
-pub(in crate::cpu) struct Step {
+pub(super) struct Step {
     pub(super) a: *const u8,
     /// Bytes from the upper sixteen rows to the lower.
     pub(super) lower: usize,
@@ -19,7 +19,7 @@ pub(in crate::cpu) struct Step {
 }
 
 /// What the four bytes of a group are, and so which instruction multiplies them.
-pub(in crate::cpu) trait Dots {
+pub(super) trait Dots {
     /// Writes the sums of the block before, whatever they are, and begins with the first step of the next: one tile after
     /// another, so that the others are multiplied while one is written.
     ///
@@ -47,10 +47,10 @@ pub(in crate::cpu) trait Dots {
 }
 
 /// Two of bf16, with sums in f32.
-pub(in crate::cpu) struct Pairs;
+pub(super) struct Pairs;
 
 /// Four signed bytes, with sums in i32.
-pub(in crate::cpu) struct Fours;
+pub(super) struct Fours;
 
 macro_rules! dots {
     ($name:ident, $dot:literal) => {

@@ -12,9 +12,8 @@ mod dots;
 mod products;
 pub(crate) mod thirds;
 
-pub(super) use dots::Fours;
-pub(super) use products::{multiply, products};
 pub(crate) use products::{Operand, Task, bytes_of, into};
+pub(super) use products::{multiply, multiply_bytes};
 
 use super::gemm::PANEL;
 use std::arch::asm;

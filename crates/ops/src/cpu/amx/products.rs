@@ -2,7 +2,7 @@
 //! of the one before go to the sink: its activation costs as much as the products, and another part of the core does it.
 #![allow(unsafe_code, reason = "tile instructions and the pointers they take")]
 
-use super::dots::{Dots, Pairs, Step, load, store};
+use super::dots::{Dots, Fours, Pairs, Step, load, store};
 use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
 use crate::cpu::Lanes;
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned, whole};
@@ -83,6 +83,12 @@ pub(in crate::cpu) fn multiply<S: Lanes>(
     products::<S, Pairs>(Task { a, b, steps, rows, panels }, sums, sink);
 }
 
+/// The products of bytes. Sums go to the sink as the bits of i32.
+#[inline(always)]
+pub(in crate::cpu) fn multiply_bytes<S: Lanes>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
+    products::<S, Fours>(task, sums, sink);
+}
+
 pub(crate) fn bytes_of(values: &[bf16]) -> &[u8] {
     // SAFETY: bf16 are two bytes without padding.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
@@ -91,14 +97,14 @@ pub(crate) fn bytes_of(values: &[bf16]) -> &[u8] {
 /// Steps whose rows of A stay in the first-level cache, 32 KiB of 48, while panels pass by.
 const DEEP: usize = 16;
 
-/// The products of a task. Sums of bytes go to the sink as the bits of i32.
+/// The products of a task.
 ///
 /// Blocks of rows outside, panels inside: a block's rows stay in the first-level cache, and the panels come from the second, one
 /// after another as they lie there, by loads that do not drive the rows out. Where rows are too long for that they are cut, and
 /// sums wait in memory. The rows that come next are fetched meanwhile: the op before has left them in the third-level cache or in
 /// another core's, from where a block takes as long to come as to be multiplied.
 #[inline(always)]
-pub(in crate::cpu) fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
+fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     let Task { a, b, steps, rows, panels } = task;
     assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
     let per = steps.div_ceil(steps.div_ceil(DEEP));
@@ -142,7 +148,11 @@ pub(in crate::cpu) fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec
                     }
                     before = at;
                     for i in 1..depth.len() {
-                        if both { D::both(&step, i) } else { D::upper(&step, i) }
+                        if both {
+                            D::both(&step, i)
+                        } else {
+                            D::upper(&step, i)
+                        }
                         for row in fetched.clone() {
                             let next = a.data.as_ptr().wrapping_add(ahead + row * a.stride + i * ROW);
                             _mm_prefetch::<_MM_HINT_T1>(next.cast());

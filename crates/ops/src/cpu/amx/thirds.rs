@@ -183,7 +183,8 @@ impl Split<'_> {
                 let (x, y) = (_mm512_loadu_ps(line(row)), _mm512_loadu_ps(line(row + 1)));
                 for (third, (x, y)) in thirds_of(x).into_iter().zip(thirds_of(y)).enumerate() {
                     // The first of a pair is the lower; below its own upper word l and y have nothing.
-                    let pairs = _mm512_or_si512(_mm512_srli_epi32::<16>(x), _mm512_and_si512(y, _mm512_set1_epi32(-65536)));
+                    let pairs =
+                        _mm512_or_si512(_mm512_srli_epi32::<16>(x), _mm512_and_si512(y, _mm512_set1_epi32(-65536)));
                     _mm512_store_si512(out.as_mut_ptr().add(third * THIRD + self.unit * PANEL).cast(), pairs);
                 }
             }
@@ -214,7 +215,9 @@ impl Step {
         // SAFETY: the caller's.
         unsafe {
             match from {
-                None => asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem)),
+                None => {
+                    asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem))
+                }
                 Some(from) => load(from, self.both),
             }
         }
@@ -277,7 +280,11 @@ impl Step {
         unsafe {
             asm!("tdpbf16ps tmm0, tmm4, tmm6", "tdpbf16ps tmm1, tmm4, tmm7", options(nostack, preserves_flags, nomem));
             if self.both {
-                asm!("tdpbf16ps tmm2, tmm5, tmm6", "tdpbf16ps tmm3, tmm5, tmm7", options(nostack, preserves_flags, nomem));
+                asm!(
+                    "tdpbf16ps tmm2, tmm5, tmm6",
+                    "tdpbf16ps tmm3, tmm5, tmm7",
+                    options(nostack, preserves_flags, nomem)
+                );
             }
         }
     }

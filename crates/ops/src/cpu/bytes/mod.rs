@@ -14,6 +14,7 @@ mod codes;
 
 pub(crate) use codes::Codes;
 
+use crate::cpu::amx::{self, Operand};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::ints::{Ints, LINE};
 use crate::cpu::{IntKernel, Isa, Lanes};
@@ -139,16 +140,14 @@ impl<K: Sink> IntKernel for Task<'_, K> {
         let (stride, depth) = (Codes::stride(x.k), x.k.next_multiple_of(DEPTH));
         let (a, b) = (bytes_of(&x.lines), bytes_of(&w.lines));
         assert!(a.len() >= rows.end * stride && b.len() >= panels.end * panel_len(w.k));
-        let mut sink = Scaled { rows: &x.rows, columns: &w.scales, first: [0.0; PANEL], sink };
-        #[cfg(target_arch = "x86_64")]
         if isa == Isa::Amx {
-            use crate::cpu::amx::{self, Fours, Operand};
             let a = Operand { data: unsigned(&a[rows.start * stride..]), stride };
             let b = Operand { data: unsigned(b), stride: panel_len(w.k) };
             let task = amx::Task { a, b, steps: depth / DEPTH, rows, panels };
-            return amx::products::<S::L, Fours>(task, sums, &mut FromInts(sink));
+            let mut sink = Scaled::<_, true> { rows: &x.rows, columns: &w.scales, first: [0.0; PANEL], sink };
+            return amx::multiply_bytes::<S::L>(task, sums, &mut sink);
         }
-        let _ = (isa, sums);
+        let mut sink = Scaled::<_, false> { rows: &x.rows, columns: &w.scales, first: [0.0; PANEL], sink };
         let mut tile = [[0f32; PANEL]; MAX_TILE];
         for panel in panels {
             let b = b[panel * panel_len(w.k)..][..panel_len(w.k)].as_ptr();
@@ -158,16 +157,13 @@ impl<K: Sink> IntKernel for Task<'_, K> {
                 let p = Product { a, stride, rows: &x.rows[row..], b, depth, tile: tile.as_mut_ptr().cast() };
                 // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is whole.
                 let done = unsafe { p.some::<S>(rows.end - row) };
-                for (r, sums) in tile[..done].iter().enumerate() {
-                    sink.take::<S::L>(row + r, panel * PANEL, sums);
-                }
+                sink.take_rows::<S::L>(row, panel * PANEL, &tile[..done]);
                 row += done;
             }
         }
     }
 }
 
-#[cfg(target_arch = "x86_64")]
 fn unsigned(bytes: &[i8]) -> &[u8] {
     // SAFETY: the same bytes by another name.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
@@ -310,45 +306,49 @@ impl Product<'_> {
 }
 
 /// Multiplies sums by the scales of their row and column, and joins a row's two parts: rows of codes come one after another.
-struct Scaled<'a, K> {
+/// `INTS`: sums are i32 by their bits.
+struct Scaled<'a, K, const INTS: bool> {
     rows: &'a [Row],
     columns: &'a [f32],
     first: [f32; PANEL],
     sink: K,
 }
 
-impl<K: Sink> Sink for Scaled<'_, K> {
+impl<K: Sink, const INTS: bool> Sink for Scaled<'_, K, INTS> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        let mut scaled = *sums;
-        let Row { of, part, scale, .. } = self.rows[row];
-        for (sum, column) in scaled.iter_mut().zip(&self.columns[column..]) {
-            *sum *= scale * column;
-        }
-        if part == Part::First {
-            self.first = scaled;
-            return;
-        }
-        if part == Part::Rest {
-            scaled.iter_mut().zip(&self.first).for_each(|(sum, first)| *sum += first);
-        }
-        self.sink.take::<S>(of, column, &scaled);
+        self.take_rows::<S>(row, column, std::slice::from_ref(sums));
     }
-}
 
-/// Sums that are i32 by their bits.
-#[cfg(target_arch = "x86_64")]
-struct FromInts<K>(K);
-
-#[cfg(target_arch = "x86_64")]
-impl<K: Sink> Sink for FromInts<K> {
     #[inline(always)]
-    fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
-        let mut floats = *sums;
-        for sum in &mut floats {
-            *sum = sum.to_bits() as i32 as f32;
+    fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
+        // Rows that follow each other go on together.
+        let mut ready = [[0f32; PANEL]; 8];
+        let (mut begun, mut count) = (0, 0);
+        for (sums, Row { of, part, scale, .. }) in rows.iter().zip(&self.rows[row..]) {
+            if count == ready.len() || *of != begun + count {
+                if count > 0 {
+                    self.sink.take_rows::<S>(begun, column, &ready[..count]);
+                }
+                (begun, count) = (*of, 0);
+            }
+            let scaled = &mut ready[count];
+            for ((out, sum), column) in scaled.iter_mut().zip(sums).zip(&self.columns[column..]) {
+                let sum = if INTS { sum.to_bits() as i32 as f32 } else { *sum };
+                *out = sum * (scale * column);
+            }
+            if *part == Part::First {
+                self.first = *scaled;
+                continue;
+            }
+            if *part == Part::Rest {
+                scaled.iter_mut().zip(&self.first).for_each(|(sum, first)| *sum += first);
+            }
+            count += 1;
         }
-        self.0.take::<S>(row, column, &floats);
+        if count > 0 {
+            self.sink.take_rows::<S>(begun, column, &ready[..count]);
+        }
     }
 }
 

@@ -42,31 +42,54 @@ struct Row<'a, T> {
     out: &'a mut [T],
 }
 
+impl<T: Elem> Row<'_, T> {
+    /// x + residual, noted in the scratch too.
+    ///
+    /// # Safety
+    /// The contract of Lanes.
+    #[inline(always)]
+    unsafe fn take<S: Lanes>(&mut self, at: usize, lanes: usize) -> S::V {
+        let mut v = get::<S, T>(self.x, at, lanes, 0.0);
+        if let Some(residual) = self.residual {
+            // SAFETY: the caller's.
+            v = unsafe { S::add(v, get::<S, T>(residual, at, lanes, 0.0)) };
+        }
+        put::<S, f32>(self.scratch, at, lanes, v);
+        v
+    }
+}
+
 impl<T: Elem> Kernel for Row<'_, T> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Lanes>(self) {
+    fn run<S: Lanes>(mut self) {
         let n = self.x.len();
         let per = 1.0 / n as f32;
         // SAFETY: the contract of Lanes, kept by Isa::run.
         unsafe {
-            let mut sum = S::splat(0.0);
-            vectors!(S, n, |i, lanes| {
-                let mut v = get::<S, T>(self.x, i, lanes, 0.0);
-                if let Some(residual) = self.residual {
-                    v = S::add(v, get::<S, T>(residual, i, lanes, 0.0));
+            // Four sums at a time: each waits four cycles for itself.
+            let (mut sums, mut squares) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
+            let many = n / (4 * S::WIDTH) * (4 * S::WIDTH);
+            for first in (0..many).step_by(4 * S::WIDTH) {
+                for (v, sum) in sums.iter_mut().enumerate() {
+                    *sum = S::add(*sum, self.take::<S>(first + v * S::WIDTH, S::WIDTH));
                 }
-                put::<S, f32>(self.scratch, i, lanes, v);
-                sum = S::add(sum, v);
-            });
-            let mean = S::sum(sum) * per;
-            let mut squares = S::splat(0.0);
-            vectors!(S, n, |i, lanes| {
+            }
+            vectors!(S, n - many, |i, lanes| { sums[0] = S::add(sums[0], self.take::<S>(many + i, lanes)) });
+            let mean = S::sum(S::add(S::add(sums[0], sums[1]), S::add(sums[2], sums[3]))) * per;
+            for first in (0..many).step_by(4 * S::WIDTH) {
+                for (v, squares) in squares.iter_mut().enumerate() {
+                    let d = S::sub(get::<S, f32>(self.scratch, first + v * S::WIDTH, S::WIDTH, mean), S::splat(mean));
+                    *squares = S::fma(d, d, *squares);
+                }
+            }
+            vectors!(S, n - many, |i, lanes| {
                 // The lanes beyond the row are the mean, so that they add nothing.
-                let d = S::sub(get::<S, f32>(self.scratch, i, lanes, mean), S::splat(mean));
-                squares = S::fma(d, d, squares);
+                let d = S::sub(get::<S, f32>(self.scratch, many + i, lanes, mean), S::splat(mean));
+                squares[0] = S::fma(d, d, squares[0]);
             });
+            let squares = S::add(S::add(squares[0], squares[1]), S::add(squares[2], squares[3]));
             let scale = 1.0 / (S::sum(squares) * per + self.eps).sqrt();
             vectors!(S, n, |i, lanes| {
                 let d = S::sub(get::<S, f32>(self.scratch, i, lanes, mean), S::splat(mean));

@@ -93,7 +93,7 @@ fn multiplies_bytes(isa: &Isa) -> bool {
 }
 
 fn under<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let _here = Ladder::new(Policy { isa: Some(isa), f32_in_tiles: true, ..Policy::default() }).enter();
+    let _here = Ladder::new(Policy { isa: Some(isa), ..Policy::default() }).enter();
     f()
 }
 

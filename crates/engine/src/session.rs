@@ -10,7 +10,7 @@ use crate::source::{self, Files, Progress, Reference};
 use crate::text::{Encoded, Reader, TextToken, Tokenizer, Truncate};
 use crate::{Caller, Error, LoadOptions, Result};
 use sconce_models::Batch;
-use sconce_ops::{Counted, DType, Device, Ladder, Place, Policy};
+use sconce_ops::{Counted, DType, Device, Ladder, Place};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -195,10 +195,9 @@ impl<P: Pipeline> Session<P> {
         let reading = P::reading(recipe);
         let plan = plan_of::<P>(recipe, device, options)?;
         plan.check(info.free_bytes)?;
-        // What is told of a text is the same alone or among others to a part in a million, not to the bit.
-        let policy = Policy { f32_in_tiles: true, ..options.policy.clone() };
-        let ladder = Ladder::new(policy.clone());
-        let (dtype, keep, made_from) = (plan.dtype, plan.keep, recipe.clone());
+        let ladder = Ladder::new(options.policy.clone());
+        let (dtype, keep) = (plan.dtype, plan.keep);
+        let (policy, made_from) = (options.policy.clone(), recipe.clone());
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         let line = Arc::new(Line::new(budget));
         let served = line.clone();

@@ -121,9 +121,6 @@ pub struct Policy {
     pub allow_host: bool,
     /// Only this CPU instruction set, instead of the widest found.
     pub isa: Option<Isa>,
-    /// Whether many rows of f32 may be multiplied in tiles, as sums of three bf16 where the processor has them: as exact, and
-    /// faster, but rounded otherwise than few rows are. Not for who promises the same bits alone or among others.
-    pub f32_in_tiles: bool,
     /// What failed its cases on this machine.
     pub withdrawn: Vec<Withdrawn>,
 }
@@ -193,11 +190,6 @@ pub struct Ladder {
 thread_local! {
     static ENTERED: RefCell<Vec<Arc<Ladder>>> = const { RefCell::new(Vec::new()) };
     static AT: Cell<Option<(&'static str, usize)>> = const { Cell::new(None) };
-}
-
-/// Whether the policy of this thread's ladder lets f32 go into tiles.
-pub(crate) fn f32_in_tiles() -> bool {
-    current().policy.f32_in_tiles
 }
 
 /// The ladder of this thread: the one entered last, or a default one.
@@ -379,8 +371,8 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
 
 /// The host rung, written once for every op: copy in, run the CPU's ladder, copy back.
 fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
-    let Policy { isa, f32_in_tiles, withdrawn, .. } = ladder.policy.clone();
-    let _here = Ladder::new(Policy { isa, f32_in_tiles, withdrawn, ..Policy::default() }).enter();
+    let Policy { isa, withdrawn, .. } = ladder.policy.clone();
+    let _here = Ladder::new(Policy { isa, withdrawn, ..Policy::default() }).enter();
     let there = op.x().candle()?.device().clone();
     let cpu = Place::cpu();
     let moved = op.map(&|t| {

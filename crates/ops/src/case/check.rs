@@ -116,7 +116,7 @@ pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> R
 }
 
 fn under<T>(variant: Variant, f: impl FnOnce() -> Result<T>) -> Result<T> {
-    let policy = Policy { force: Some(variant.rung), isa: variant.isa, f32_in_tiles: true, ..Policy::default() };
+    let policy = Policy { force: Some(variant.rung), isa: variant.isa, ..Policy::default() };
     let _here = Ladder::new(policy).enter();
     f()
 }

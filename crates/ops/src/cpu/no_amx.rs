@@ -39,7 +39,6 @@ pub(super) fn multiply<S: Lanes>(
 pub(crate) mod thirds {
     use super::*;
 
-    pub(crate) const LEAST: usize = usize::MAX;
     pub(crate) const DEPTH: usize = 1;
 
     pub(in crate::cpu) fn multiply<S: Lanes>(

@@ -75,7 +75,7 @@ pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: 
                 Run { tasks: cut.tasks(), how: How::Bytes(&codes, bytes, cut), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
-                let cut = Cut::of(Path::of(isa, t.dtype(), &x), x.rows, part.n, x.cols * t.dtype().size());
+                let cut = Cut::of(Path::of(isa, T::TYPE, t.dtype()), x.rows, part.n, x.cols * t.dtype().size());
                 Run { tasks: cut.tasks(), how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
             }
             _ => return Err(Error::Phantom),

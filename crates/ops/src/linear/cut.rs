@@ -1,10 +1,8 @@
 //! How a product is cut into tasks.
 
-use crate::cpu::elem::Elem;
+use crate::DType;
 use crate::cpu::gemm::{BLOCK, PANEL};
-use crate::cpu::rows::Rows;
 use crate::cpu::{Isa, amx::thirds};
-use crate::{DType, ladder};
 use std::ops::Range;
 
 // A row's two parts in bytes are in one task: see `Codes::rows`.
@@ -35,11 +33,11 @@ pub(super) enum Path {
 }
 
 impl Path {
-    /// For rows `x` and panels of `dtype`.
-    pub(super) fn of<T: Elem>(isa: Isa, dtype: DType, x: &Rows<'_, T>) -> Path {
-        match (isa, T::TYPE, dtype) {
+    /// For rows and panels of these formats. Few rows go the way of many, so that a row is the same in any company.
+    pub(super) fn of(isa: Isa, rows: DType, panels: DType) -> Path {
+        match (isa, rows, panels) {
             (Isa::Amx, DType::BF16, DType::BF16) => Path::Tiles,
-            (Isa::Amx, DType::F32, DType::F32) if x.rows >= thirds::LEAST && ladder::f32_in_tiles() => Path::Thirds,
+            (Isa::Amx, DType::F32, DType::F32) => Path::Thirds,
             _ => Path::Lanes,
         }
     }

@@ -19,9 +19,6 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// With fewer rows than this, splitting panels takes longer than it saves.
-pub(crate) const LEAST: usize = 48;
-
 /// Depth that is split at once.
 pub(crate) const DEPTH: usize = 384;
 

@@ -124,10 +124,10 @@ pub(crate) struct How {
 pub(crate) struct Threads {
     /// Threads of the CPU's ops; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N", env = "SCONCE_THREADS")]
-    threads: Option<usize>,
+    pub(crate) threads: Option<usize>,
     /// Bind each of these threads to a core (on Linux). For a machine that runs nothing else.
     #[arg(long, env = "SCONCE_PIN", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
-    pin: bool,
+    pub(crate) pin: bool,
 }
 
 impl Threads {
@@ -135,9 +135,28 @@ impl Threads {
     pub(crate) fn settle(&self) -> Result<(), Failure> {
         Ok(threads::set(self.threads, self.pin)?)
     }
+
+    /// How another process is told to have as many as this one has, which are settled now.
+    fn flags(&self) -> Vec<String> {
+        let mut flags = vec!["--threads".into(), threads::count().to_string()];
+        flags.extend(self.pin.then(|| "--pin".into()));
+        flags
+    }
 }
 
 impl How {
+    /// How another process is told to compute as this one does. Device and format are not among it: what they were resolved to is
+    /// known when a model is loaded.
+    pub(crate) fn flags(&self) -> Vec<String> {
+        let mut flags = self.threads.flags();
+        let mut value = |flag: &str, value: Option<String>| flags.extend(value.map(|v| format!("--{flag}={v}")));
+        value("isa", self.isa.map(|isa| isa.to_string()));
+        value("rung", self.rung.map(|rung| rung.to_string()));
+        value("batch-tokens", self.batch_tokens.map(|n| n.to_string()));
+        flags.extend(self.allow_host.then(|| "--allow-host".into()));
+        flags
+    }
+
     /// For a model that has no use for blocks.
     pub(crate) fn options(&self) -> Result<LoadOptions, Failure> {
         match self.dtype {

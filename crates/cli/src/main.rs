@@ -12,6 +12,7 @@ mod report;
 mod runtime;
 mod sampling;
 mod sink;
+mod tally;
 mod told;
 mod work;
 

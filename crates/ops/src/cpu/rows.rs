@@ -144,6 +144,7 @@ impl<T> Output<T> {
     }
 
     /// The same as what it is, if that is bf16.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
     pub(crate) fn as_bf16(&self) -> Option<&Output<half::bf16>>
     where
         T: Elem,

@@ -2,9 +2,12 @@
 
 use super::Linear;
 use super::reference::{Problem, linear};
-use crate::case::{Case, Input, Tolerance, weight_in_blocks, weights};
+use crate::case::{Call, Case, Input, Tolerance, weight_in_blocks, weights};
 use crate::quant::{dequantize, quantize};
-use crate::{Activation, DType, Keep, Quant, Tensor};
+use crate::{Activation, DType, Keep, Place, Quant, Result};
+
+/// m, k, n, the activation, and whether there is a bias.
+type Shape = (usize, usize, usize, Activation, bool);
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [
@@ -36,6 +39,68 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain(bytes).collect()
 }
 
+/// A product that is to be a case.
+#[derive(Clone)]
+struct Product {
+    x: Input, // [m, k]; with gaps [m, 2k], of whose rows the second halves are multiplied
+    w: Input, // [n, k]
+    bias: Option<Input>,
+    residual: Option<Input>,
+    activation: Activation,
+    gaps: bool,
+    held: Held,
+}
+
+/// What the weight is kept in.
+#[derive(Clone)]
+enum Held {
+    Floats,
+    Bytes,
+    /// Blocks that were made already; the product's `w` is what they stand for.
+    Blocks(Quant, Vec<u8>),
+}
+
+impl Product {
+    /// m, k and n.
+    fn sizes(&self) -> (usize, usize, usize) {
+        (self.x.dims[0], self.w.dims[1], self.w.dims[0])
+    }
+
+    fn case(self, name: String, tolerance: Tolerance) -> Case {
+        let (m, k, n) = self.sizes();
+        let (dtype, flops, known) = (self.x.dtype, 2 * (m * k * n) as u64, self.clone());
+        let prepare = Box::new(move |place: &Place| self.call(place));
+        Case { op: "linear", name, dtype, tolerance, flops, prepare, reference: Box::new(move || known.answer()) }
+    }
+
+    fn call(&self, place: &Place) -> Result<Call> {
+        let (m, k, n) = self.sizes();
+        let mut entries = vec![("weight", &self.w)];
+        entries.extend(self.bias.as_ref().map(|b| ("bias", b)));
+        let weights = match &self.held {
+            Held::Floats => weights(&entries, place),
+            Held::Bytes => weights(&entries, place).keeping(Keep::Bytes),
+            Held::Blocks(quant, bytes) => weight_in_blocks(*quant, &self.w.dims, bytes.clone(), place),
+        };
+        let layer = Linear::load(&weights, k, n, self.bias.is_some())?.with(self.activation);
+        let mut x = self.x.on(place)?;
+        if self.gaps {
+            // Every other row of twice as many.
+            x = x.reshape(&[m, 2, k])?.select(1, 1)?;
+        }
+        let residual = self.residual.as_ref().map(|r| r.on(place)).transpose()?;
+        Ok(Box::new(move || layer.run(&x, residual.as_ref())))
+    }
+
+    fn answer(&self) -> Vec<f64> {
+        let ((_, k, _), activation) = (self.sizes(), self.activation);
+        let (first, step) = if self.gaps { (1, 2) } else { (0, 1) };
+        let x: Vec<f32> = self.x.values.chunks(k).skip(first).step_by(step).flatten().copied().collect();
+        let (bias, residual) = [&self.bias, &self.residual].map(|i| i.as_ref().map(|i| &*i.values)).into();
+        linear(&Problem { x: &x, w: &self.w.values, bias, k, activation, residual })
+    }
+}
+
 /// Weights in blocks, and activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not
 /// have the same answer.
 fn in_blocks(m: usize, quant: Quant) -> Case {
@@ -50,29 +115,17 @@ fn in_blocks(m: usize, quant: Quant) -> Case {
     let whole = |(i, v): (usize, &f32)| if i % 32 == 0 { 127.0 } else { (40.0 * v).round().clamp(-127.0, 127.0) };
     let x = Input::normal(seed + 1, &[m, k], DType::F32, (0.0, 1.0));
     let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), ..x };
-    let rx = x.clone();
-    Case {
-        op: "linear",
-        name: format!("{m}x{k}x{n} in {quant}"),
-        dtype: DType::F32,
-        // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
-        tolerance: Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() },
-        flops: 2 * (m * k * n) as u64,
-        prepare: Box::new(move |place| {
-            let layer = Linear::load(&weight_in_blocks(quant, &[n, k], bytes.clone(), place), k, n, false)?;
-            let x = x.on(place)?;
-            Ok(Box::new(move || layer.forward(&x)))
-        }),
-        reference: Box::new(move || {
-            let (bias, residual, activation) = (None, None, Activation::None);
-            linear(&Problem { x: &rx.values, w: &rounded, bias, k, activation, residual })
-        }),
-    }
+    let w = Input { values: rounded.into(), ..w };
+    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
+    let tolerance = Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() };
+    let (activation, held) = (Activation::None, Held::Blocks(quant, bytes));
+    let product = Product { x, w, bias: None, residual: None, activation, gaps: false, held };
+    product.case(format!("{m}x{k}x{n} in {quant}"), tolerance)
 }
 
 /// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
 /// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer.
-fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {
+fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
     let whole = |seed, rows: usize, step: f32| {
         let normal = Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0));
         let value = |(i, v): (usize, &f32)| {
@@ -84,67 +137,35 @@ fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize,
     // Sums come to about one.
     let (x, w) =
         (whole(seed + 2000, m, 1.0 / 32.0), whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2()));
-    let b = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
-    let r = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
-    let (rx, rw, rb, rr) = (x.clone(), w.clone(), b.clone(), r.clone());
-    Case {
-        op: "linear",
-        name: format!("{m}x{k}x{n} {activation:?}{} in int8", if bias { " bias" } else { "" })
-            + if r.is_some() { " residual" } else { "" },
-        dtype,
-        // As for other products.
-        tolerance: Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
-        flops: 2 * (m * k * n) as u64,
-        prepare: Box::new(move |place| {
-            let mut entries = vec![("weight", &w)];
-            entries.extend(b.as_ref().map(|b| ("bias", b)));
-            let layer = Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, bias)?.with(activation);
-            let (x, r) = (x.on(place)?, r.as_ref().map(|r| r.on(place)).transpose()?);
-            Ok(Box::new(move || layer.run(&x, r.as_ref())))
-        }),
-        reference: Box::new(move || {
-            let (bias, residual) = (rb.as_ref().map(|b| &*b.values), rr.as_ref().map(|r| &*r.values));
-            linear(&Problem { x: &rx.values, w: &rw.values, bias, k, activation, residual })
-        }),
-    }
+    let bias = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
+    let residual = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
+    in_floats(Product { x, w, bias, residual, activation, gaps: false, held: Held::Bytes })
 }
 
-fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): (usize, usize, usize, Activation, bool)) -> Case {
+fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
     // One shape is fed from a view with gaps between its rows.
     let gaps = m == 30;
     let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
     let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
-    let b = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
+    let bias = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
     // Two shapes add a residual, one of them behind an activation.
-    let r = matches!(m, 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
-    let (rw, rb, rr) = (w.clone(), b.clone(), r.clone());
-    let rx = if gaps { x.values.chunks(k).skip(1).step_by(2).flatten().copied().collect() } else { x.values.clone() };
-    Case {
-        op: "linear",
-        name: format!("{m}x{k}x{n} {activation:?}{}", if bias { " bias" } else { "" })
-            + if gaps { " gaps" } else { "" }
-            + if r.is_some() { " residual" } else { "" },
-        dtype,
-        // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first
-        // two on, and the sum with the residual. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about √k/2 in
-        // all; the worst of tens of thousands of elements is four times that.
-        tolerance: Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() },
-        flops: 2 * (m * k * n) as u64,
-        prepare: Box::new(move |place| {
-            let mut entries = vec![("weight", &w)];
-            entries.extend(b.as_ref().map(|b| ("bias", b)));
-            let layer = Linear::load(&weights(&entries, place), k, n, bias)?.with(activation);
-            let mut x: Tensor = x.on(place)?;
-            if gaps {
-                // Every other row of twice as many.
-                x = x.reshape(&[m, 2, k])?.select(1, 1)?;
-            }
-            let r = r.as_ref().map(|r| r.on(place)).transpose()?;
-            Ok(Box::new(move || layer.run(&x, r.as_ref())))
-        }),
-        reference: Box::new(move || {
-            let (bias, residual) = (rb.as_ref().map(|b| &*b.values), rr.as_ref().map(|r| &*r.values));
-            linear(&Problem { x: &rx, w: &rw.values, bias, k, activation, residual })
-        }),
-    }
+    let residual = matches!(m, 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
+    in_floats(Product { x, w, bias, residual, activation, gaps, held: Held::Floats })
+}
+
+/// Products whose activations are in the case's format, whatever the weight is kept in.
+fn in_floats(product: Product) -> Case {
+    let ((m, k, n), activation) = (product.sizes(), product.activation);
+    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let options = [
+        told(product.bias.is_some(), " bias"),
+        told(matches!(product.held, Held::Bytes), " in int8"),
+        told(product.gaps, " gaps"),
+        told(product.residual.is_some(), " residual"),
+    ];
+    // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first two on, and
+    // the sum with the residual. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about
+    // √k/2 in all; the worst of tens of thousands of elements is four times that.
+    let tolerance = Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() };
+    product.case(format!("{m}x{k}x{n} {activation:?}{}", options.concat()), tolerance)
 }

@@ -76,14 +76,14 @@ impl<'a, T: Elem> Epilogue<'a, T> {
         // SAFETY: the caller's; `Then::check` has seen a residual of as many elements as y.
         unsafe {
             let mut v = [S::splat(0.0); ALL];
-            for j in 0..ALL {
-                v[j] = S::add(S::load(sums.add(j / 2 * PANEL + j % 2 * S::WIDTH)), bias[j % 2]);
+            for (j, v) in v.iter_mut().enumerate() {
+                *v = S::add(S::load(sums.add(j / 2 * PANEL + j % 2 * S::WIDTH)), bias[j % 2]);
             }
             v = act.on::<S, T, ALL>(v);
             if let Some(residual) = self.then.residual {
                 let residual = residual.as_ptr().add(first);
-                for j in 0..ALL {
-                    v[j] = S::add(v[j], T::load::<S>(residual.add(j / 2 * self.n + j % 2 * S::WIDTH)));
+                for (j, v) in v.iter_mut().enumerate() {
+                    *v = S::add(*v, T::load::<S>(residual.add(j / 2 * self.n + j % 2 * S::WIDTH)));
                 }
             }
             let y = self.out.at(first);

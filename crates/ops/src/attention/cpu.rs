@@ -52,6 +52,7 @@ pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
     pub(super) pairs: tiles::Pairs,
     pub(super) room: Room,
     pub(super) row: Vec<f32>,

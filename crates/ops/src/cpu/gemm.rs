@@ -209,6 +209,7 @@ pub(crate) trait Sink {
 
     /// The same between the steps of a product, where few instructions are worth much code. Must be `#[inline(always)]`.
     #[inline(always)]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
     fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         self.take_rows::<S>(row, column, rows);
     }

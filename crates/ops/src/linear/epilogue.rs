@@ -154,9 +154,11 @@ trait Act: Copy {
 }
 
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
 struct Plain;
 
 #[derive(Clone, Copy)]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
 struct Gelu;
 
 impl Act for Plain {

@@ -7,6 +7,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::Duration;
 use tokio::sync::{Notify, oneshot};
 use tokio::time::Instant;
@@ -67,6 +68,10 @@ pub(crate) struct Keeper {
     trouble: Mutex<Option<String>>,
 }
 
+/// How long a lock may outlive its manager: a worker that it was about to start has it until it is a program of its own.
+const LEAVING: Duration = Duration::from_millis(500);
+const TRIES: u32 = 20;
+
 impl Keeper {
     /// Takes the directory and reads what is there.
     pub(crate) fn open(dir: &Path) -> Result<(Arc<Keeper>, State), DiskError> {
@@ -77,10 +82,15 @@ impl Keeper {
         fs::create_dir_all(dir.join("logs")).map_err(io(dir))?;
         let lock_path = dir.join("lock");
         let lock = OpenOptions::new().create(true).append(true).open(&lock_path).map_err(io(&lock_path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Taken(dir.to_path_buf())),
-            Err(fs::TryLockError::Error(why)) => return Err(DiskError::Io { path: lock_path, why }),
+        let mut tries = 0;
+        loop {
+            match lock.try_lock() {
+                Ok(()) => break,
+                Err(fs::TryLockError::WouldBlock) if tries < TRIES => thread::sleep(LEAVING / TRIES),
+                Err(fs::TryLockError::WouldBlock) => return Err(DiskError::Taken(dir.to_path_buf())),
+                Err(fs::TryLockError::Error(why)) => return Err(DiskError::Io { path: lock_path, why }),
+            }
+            tries += 1;
         }
         let path = dir.join("state.json");
         let state = match fs::read(&path) {

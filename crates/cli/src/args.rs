@@ -125,7 +125,8 @@ pub(crate) struct Threads {
     /// Threads of the CPU's ops; by default one for each physical core that this process may use.
     #[arg(long, value_name = "N", env = "SCONCE_THREADS")]
     pub(crate) threads: Option<usize>,
-    /// Bind each of these threads to a core (on Linux). For a machine that runs nothing else.
+    /// Bind the threads that compute to a core each (on Linux): that of the first model and those that help it. The threads of
+    /// further models, and those that load, make tokens or serve, are left to the system. For a machine that runs nothing else.
     #[arg(long, env = "SCONCE_PIN", value_parser = clap::builder::FalseyValueParser::new(), action = clap::ArgAction::SetTrue)]
     pub(crate) pin: bool,
 }

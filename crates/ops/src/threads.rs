@@ -21,8 +21,9 @@ static SETTLED: OnceLock<Settled> = OnceLock::new();
 /// The most that anybody could mean.
 const MOST: usize = 4096;
 
-/// Settles the number of threads, by default one for each physical core that this process may use, and with `pin` binds each to a
-/// core. To be called before the first op; afterwards only what is settled already is accepted.
+/// Settles the number of threads, by default one for each physical core that this process may use, and with `pin` binds those of the
+/// team to a core each, and who first [leads](lead) it. To be called before the first op; afterwards only what is settled already is
+/// accepted.
 pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
     let refused = |why: String| Error::Device { device: Device::Cpu, why };
     let count = match count {

@@ -5,53 +5,131 @@ mod common;
 
 use common::{err, out, parse};
 use sconce_testkit::materialize;
+use std::collections::HashSet;
+use std::fs::DirEntry;
 use std::io::{BufRead, BufReader, Write};
-use std::process::{Command, Stdio};
+use std::path::Path;
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 /// A window of texts, as `embed` takes them.
 const WINDOW: usize = 512;
 
+/// What comes may be waited for so long, also where the machine has more to do.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// `sconce embed` with texts to come.
+struct Embed {
+    child: Child,
+    texts: Option<ChildStdin>,
+    vectors: Receiver<String>,
+}
+
+impl Embed {
+    fn start(model: &Path, flags: &[&str]) -> Embed {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
+            .args(["embed", "--quiet", "-m"])
+            .arg(model)
+            .args(flags)
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            // There is no verdict of a doctor either.
+            .env("HOME", model)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        let (tell, vectors) = channel();
+        std::thread::spawn(move || lines.map_while(Result::ok).try_for_each(|line| tell.send(line)));
+        Embed { texts: child.stdin.take(), child, vectors }
+    }
+
+    fn give(&mut self, texts: usize) {
+        let mut to = self.texts.as_ref().unwrap();
+        (0..texts).for_each(|i| writeln!(to, "text {i}").unwrap());
+        to.flush().unwrap();
+    }
+
+    /// Waits for so many vectors.
+    fn expect(&self, vectors: usize) {
+        for i in 0..vectors {
+            assert!(self.vectors.recv_timeout(PATIENCE).is_ok(), "vector {i} of {vectors} has not come");
+        }
+    }
+
+    /// Names of its threads, and the cores that each may use.
+    fn threads(&self) -> Vec<(String, String)> {
+        let read = |task: DirEntry| {
+            let name = std::fs::read_to_string(task.path().join("comm")).ok()?;
+            let status = std::fs::read_to_string(task.path().join("status")).ok()?;
+            let cores = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+            Some((name.trim().to_string(), cores.trim().to_string()))
+        };
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.child.id())).unwrap();
+        tasks.flatten().filter_map(read).collect()
+    }
+
+    /// Waits until they are as they should be; a thread takes its name and its core when it first runs.
+    fn until(&self, right: impl Fn(&[(String, String)]) -> bool) {
+        let begun = Instant::now();
+        while !right(&self.threads()) {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", self.threads());
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    /// There are no more texts.
+    fn end(mut self) {
+        drop(self.texts.take());
+        assert!(self.vectors.recv_timeout(PATIENCE).is_err(), "one line a text");
+        assert!(self.child.wait().unwrap().success());
+    }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, usize::from)
+}
+
+/// How many have a name that begins so.
+fn named(threads: &[(String, String)], name: &str) -> usize {
+    threads.iter().filter(|(n, _)| n.starts_with(name)).count()
+}
+
 #[test]
 fn a_window_is_answered_by_as_many_threads_as_were_asked_for_before_the_next_has_come() {
-    let (home, model) = (tempfile::tempdir().unwrap(), materialize("st-max"));
-    let mut child = Command::new(env!("CARGO_BIN_EXE_sconce"))
-        .args(["embed", "--quiet", "--threads", "3", "-m"])
-        .arg(model.path())
-        .env_clear()
-        .env("PATH", std::env::var_os("PATH").unwrap_or_default())
-        .env("HOME", home.path())
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut texts = child.stdin.take().unwrap();
-    for i in 0..WINDOW {
-        writeln!(texts, "text {i}").unwrap();
-    }
-    texts.flush().unwrap();
+    // Not what there would be if nobody asked.
+    let (model, asked) = (materialize("st-max"), cores() + 1);
+    let mut embed = Embed::start(model.path(), &["--threads", &asked.to_string()]);
+    embed.give(WINDOW);
     // The pipe stays open: what was read must not wait for what may yet come.
-    let mut vectors = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    for _ in 0..WINDOW {
-        line.clear();
-        assert!(vectors.read_line(&mut line).unwrap() > 0);
-    }
-    let names = || -> Vec<String> {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", child.id())).unwrap().flatten();
-        tasks.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok()).collect()
-    };
-    let begun = Instant::now();
-    // The one that hands out work is the third.
-    while names().iter().filter(|name| name.starts_with("sconce-cpu-")).count() != 2 {
-        assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", names());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    writeln!(texts, "one more").unwrap();
-    drop(texts);
-    line.clear();
-    assert!(vectors.read_line(&mut line).unwrap() > 0, "the last window is short");
-    assert!(child.wait().unwrap().success());
+    embed.expect(WINDOW);
+    // Of the team the one that hands out work has another name; the pool that loads has as many.
+    embed.until(|all| (named(all, "sconce-cpu-"), named(all, "sconce cpu ")) == (asked - 1, asked));
+    // The last window is short.
+    embed.give(1);
+    drop(embed.texts.take());
+    embed.expect(1);
+    embed.end();
+}
+
+#[test]
+fn threads_that_compute_are_bound_and_no_others() {
+    let cores = cores();
+    let model = materialize("st-max");
+    let mut embed = Embed::start(model.path(), &["--pin", "--threads", &cores.to_string()]);
+    embed.give(WINDOW);
+    embed.expect(WINDOW);
+    // The team, and of the pool the one that owns the model.
+    embed.until(|all| {
+        let bound: Vec<_> = all.iter().filter(|(_, cores)| cores.parse::<usize>().is_ok()).cloned().collect();
+        let apart: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
+        let told = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu "), bound.len(), apart.len());
+        // On one core alone they are all where they may be.
+        cores == 1 || told == (cores - 1, 1, cores, cores)
+    });
+    embed.end();
 }
 
 #[test]

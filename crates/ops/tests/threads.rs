@@ -4,6 +4,12 @@
 use sconce_ops::{DType, Place, Tensor, softmax, threads};
 use std::time::{Duration, Instant};
 
+/// Cores that the calling thread may use.
+fn own() -> String {
+    let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+    status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string()
+}
+
 /// Names and allowed cores of this process's threads.
 fn tasks() -> Vec<(String, String)> {
     let read = |task: std::fs::DirEntry| {
@@ -17,21 +23,26 @@ fn tasks() -> Vec<(String, String)> {
 
 #[test]
 fn threads_are_as_many_as_was_said_each_on_a_core() {
-    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let (cores, all_cores) = (std::thread::available_parallelism().map_or(1, usize::from), own());
     threads::set(Some(cores), true).unwrap();
     assert_eq!(threads::count(), cores);
     threads::set(Some(cores), true).expect("the same again is no change");
     let refusal = threads::set(Some(cores + 1), false).unwrap_err().to_string();
     assert!(refusal.contains("already"), "{refusal}");
-    assert!(threads::set(Some(0), false).is_err());
+    let refusal = threads::set(Some(cores), false).unwrap_err().to_string();
+    assert!(refusal.contains("each bound to a core"), "{refusal}");
+    for (count, pin, why) in [(0, false, "from 1 to"), (4000, true, "cannot be bound")] {
+        let refusal = threads::set(Some(count), pin).unwrap_err().to_string();
+        assert!(refusal.contains(why), "{refusal}");
+    }
+    assert_eq!(threads::count(), cores, "what was refused changes nothing");
 
     // On a thread of its own, which is bound to a core from then on.
     std::thread::spawn(move || {
         threads::lead();
         let x = Tensor::from_f32(&vec![0.5; 64 * 4096], &[64, 4096], DType::F32, &Place::cpu()).unwrap();
         softmax(&x).unwrap();
-        let own = std::fs::read_to_string("/proc/thread-self/status").unwrap();
-        let own = own.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string();
+        let own = own();
         // A worker takes its name and its core when it first runs, and that may be a moment after the op that it came too late for.
         let begun = Instant::now();
         loop {
@@ -52,4 +63,10 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
     })
     .join()
     .unwrap();
+    // One that comes later has no core of its own, nor has one that does not lead.
+    let second = std::thread::spawn(|| {
+        threads::lead();
+        own()
+    });
+    assert_eq!((second.join().unwrap(), own()), (all_cores.clone(), all_cores));
 }

@@ -5,27 +5,58 @@ mod common;
 
 use common::{err, out, parse};
 use sconce_testkit::materialize;
+use serde_json::{Value, json};
 
+/// It keeps a log of what it was asked, and the job.
 const SCRIPT: &str = r#"
+for threads in "$OMP_NUM_THREADS" "$MKL_NUM_THREADS" "$OPENBLAS_NUM_THREADS" "$RAYON_NUM_THREADS"; do
+    if [ "$threads" != 2 ]; then
+        echo "{\"failed\": \"$threads threads\"}"
+        exit 1
+    fi
+done
 case "$1" in
 list)
     echo '{"peer": "slow f32", "missing": []}'
     echo '{"peer": "slow bf16", "missing": []}'
     echo '{"peer": "broken f32", "missing": []}'
     echo '{"peer": "absent f32", "missing": ["absent", "onnx"]}' ;;
-export) echo '{"exported": true}' ;;
+export)
+    cp "$2" "$0.job"
+    echo export >> "$0.log"
+    echo '{"exported": true}' ;;
 serve)
     if [ "$2" = "broken f32" ]; then
         echo '{"failed": "RuntimeError: it does not load"}'
         exit 1
     fi
-    echo '{"ready": true, "vectors": [[1.0, 2.0]]}'
-    if [ "$2" = "slow f32" ]; then seconds=200.0; else seconds=100.0; fi
+    if [ "$2" = "slow f32" ]; then
+        seconds=200.0
+        vectors='[1.0, 2.0]'
+    else
+        seconds=100.0
+        vector="[1$(printf ',1%.0s' $(seq 31))]"
+        vectors="$vector$(printf ",$vector%.0s" $(seq 7))"
+    fi
+    echo "{\"ready\": true, \"vectors\": [$vectors]}"
     rows=$(grep -o '"name":"[^"]*"' "$3" | sed "s/\"name\":\(.*\)/\1: $seconds/" | tr '\n' ',' | sed 's/,$//')
-    while read -r _; do echo "{\"seconds\": {$rows}}"; done ;;
-first) echo '{"first": 2}' ;;
+    while read -r _; do
+        echo "round $2" >> "$0.log"
+        echo "{\"seconds\": {$rows}}"
+    done ;;
+first)
+    echo "first $2" >> "$0.log"
+    echo '{"first": 2}' ;;
 esac
 "#;
+
+/// Of three.
+fn middle(seconds: &Value) -> f64 {
+    let mut all: Vec<f64> = seconds.as_array().unwrap().iter().map(|s| s.as_f64().unwrap()).collect();
+    all.sort_by(f64::total_cmp);
+    assert_eq!(all.len(), 3, "{seconds}");
+    all[1]
+}
 
 #[test]
 fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
@@ -33,26 +64,54 @@ fn peers_stand_beside_us_with_ratios_and_those_that_are_not_here_are_named() {
     let script = scratch.path().join("peers.sh");
     std::fs::write(&script, SCRIPT).unwrap();
     let (model, script) = (model.path().to_str().unwrap(), script.to_str().unwrap());
-    let flags = ["bench", "--compare", "-q", "-m", model, "--seconds", "0.01", "--reps", "2"];
+    let flags = ["bench", "--compare", "-q", "-m", model, "--seconds", "0.01", "--reps", "3", "--isa", "scalar"];
     let args = [&flags[..], &["--dtype", "f32", "--threads", "2", "--python", "sh", "--peer-script", script]].concat();
 
     let found = parse(&out(&[&args[..], &["--json"]].concat(), b""));
     let names: Vec<&str> = found["engines"].as_array().unwrap().iter().map(|e| e["engine"].as_str().unwrap()).collect();
     assert_eq!(names, ["sconce f32", "slow f32", "slow bf16"], "{found}");
     assert_eq!(found["threads"], 2);
-    let rows = found["engines"][1]["rows"].as_array().unwrap();
-    assert_eq!(
-        (rows.len(), rows[0]["median_seconds"].as_f64(), rows[4]["texts"].as_u64()),
-        (5, Some(200.0), Some(256))
-    );
-    assert_eq!(rows[0]["rounds"].as_array().unwrap().len(), 2);
+    let rows = |engine: usize| found["engines"][engine]["rows"].as_array().unwrap();
+    assert_eq!((rows(1).len(), rows(1)[4]["texts"].as_u64()), (5, Some(256)));
+    assert!(rows(1).iter().all(|row| middle(&row["rounds"]) == 200.0 && row["median_seconds"] == 200.0));
+    assert!(rows(0).iter().all(|row| row["median_seconds"] == middle(&row["rounds"])));
+    // By turns, each time another one first: of the third round that is the last peer.
+    let log = std::fs::read_to_string(format!("{script}.log")).unwrap();
+    let (f32s, bf16s) = ("slow f32", "slow bf16");
+    let rounds: Vec<&str> = log.lines().filter_map(|line| line.strip_prefix("round ")).collect();
+    assert_eq!(rounds, [f32s, bf16s, f32s, bf16s, bf16s, f32s]);
+    // All have the same tokens.
+    let job = parse(&std::fs::read_to_string(format!("{script}.job")).unwrap());
+    assert_eq!(job["threads"], 2);
+    for (row, told) in rows(0).iter().zip(job["rows"].as_array().unwrap()) {
+        let texts = || told["batches"].as_array().unwrap().iter().flat_map(|batch| batch.as_array().unwrap());
+        let tokens: usize = texts().map(|ids| ids.as_array().unwrap().len()).sum();
+        assert_eq!(
+            (&row["row"], &row["texts"], &row["tokens"]),
+            (&told["name"], &texts().count().into(), &tokens.into())
+        );
+    }
+
     assert!(found["engines"][1]["cosine"].is_null(), "its vectors are not ours: {found}");
+    assert!(found["engines"][2]["cosine"].as_f64().unwrap().abs() < 0.9, "nor are these: {found}");
     assert!(found["engines"][0]["cosine"].as_f64() > Some(0.9999));
-    let ratio = &found["ratios"][3];
-    assert_eq!((ratio["f32"]["peer"].as_str(), ratio["any"]["peer"].as_str()), (Some("slow f32"), Some("slow bf16")));
-    assert!(ratio["f32"]["ratio"].as_f64() > Some(10.0), "{ratio}");
-    assert_eq!(found["missing"][0]["install"], "pip install absent onnx");
-    assert_eq!(found["failed"][0]["why"], "RuntimeError: it does not load");
+    let (ours, ratio) = (middle(&rows(0)[3]["rounds"]), &found["ratios"][3]);
+    for (kind, peer, seconds) in [("f32", f32s, 200.0), ("any", bf16s, 100.0)] {
+        assert_eq!((&ratio[kind]["ours"], &ratio[kind]["peer"]), (&"sconce f32".into(), &peer.into()));
+        // Numbers lose their last digit between here and there.
+        let off = ratio[kind]["ratio"].as_f64().unwrap() * ours / seconds - 1.0;
+        assert!(off.abs() < 1e-9, "{ratio}");
+    }
+    // Processes are started four times, and the first does not count.
+    for engine in found["engines"].as_array().unwrap() {
+        assert!(
+            engine["first_vector_seconds"] == middle(&engine["starts"]) && engine["starts"][0].as_f64() > Some(0.0)
+        );
+    }
+    assert_eq!([f32s, bf16s].map(|name| log.matches(&format!("first {name}")).count()), [4, 4]);
+    assert_eq!(log.matches("export").count(), 1);
+    assert_eq!(found["missing"], json!([{"peer": "absent f32", "install": "pip install absent onnx"}]));
+    assert_eq!(found["failed"], json!([{"peer": "broken f32", "why": "RuntimeError: it does not load"}]));
 
     let text = out(&[&args[..], &["--peers", "slow b"]].concat(), b"");
     assert!(text.contains("slow bf16") && !text.contains("slow f32"), "{text}");

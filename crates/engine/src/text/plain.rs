@@ -162,6 +162,7 @@ mod tests {
     use super::super::open::open;
     use super::*;
     use sconce_testkit::materialize;
+    use serde_json::{Value, json};
 
     /// Bytes of all kinds, spaces and letters more often than others.
     fn noise(seed: u64) -> String {
@@ -182,23 +183,51 @@ mod tests {
         (0..length).map(byte).map(char::from).collect()
     }
 
-    #[test]
-    fn what_is_plain_has_the_librarys_tokens() {
+    /// A BERT tokenizer of which the file was changed.
+    fn changed(change: impl Fn(&mut Value)) -> tokenizers::Tokenizer {
         let dir = materialize("st-max");
-        let tokenizer = open(dir.path()).unwrap();
-        let plain = Plain::of(&tokenizer).expect("a BERT tokenizer");
-        let long = "un".repeat(200);
+        let path = dir.path().join("tokenizer.json");
+        let mut file = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
+        change(&mut file);
+        std::fs::write(&path, file.to_string()).unwrap();
+        open(dir.path()).unwrap()
+    }
+
+    /// How many texts were plain, all of which had the library's tokens.
+    fn taken(tokenizer: &tokenizers::Tokenizer, noisy: u64) -> usize {
+        let plain = Plain::of(tokenizer).expect("a BERT tokenizer");
+        // As long as a word may be, longer by a letter, and much longer.
+        let [most, more, long] = [100, 101, 400].map(|n| "un".repeat(200)[..n].to_string());
         let known =
-            ["", " ", "A man, a plan!", "it's 3.14 (or so)", "[MASK] and [SEP]", "naïve", "tab\tand\u{1}bell", &long];
+            ["", " ", "A man, a plan!", "it's 3.14 (or so)", "Eating THE mattress", "naïve", "tab\tand\u{1}bell"];
+        let known = known.into_iter().chain(["[MASK] and [SEP]", &most, &more, &long]).map(String::from);
         let mut taken = 0;
-        for text in known.into_iter().map(String::from).chain((0..20_000).map(noise)) {
+        for text in known.chain((0..noisy).map(noise)) {
             let theirs = tokenizer.encode(text.as_str(), true).unwrap();
-            let Some(ours) = plain.encode(&tokenizer, &text, 512) else { continue };
+            let Some(ours) = plain.encode(tokenizer, &text, 512) else { continue };
             assert_eq!(ours, theirs.get_ids(), "{text:?}");
             assert!(theirs.get_type_ids().iter().all(|t| *t == 0), "{text:?}");
             taken += 1;
         }
-        assert!(taken > 3_000, "{taken} texts were plain");
+        taken
+    }
+
+    #[test]
+    fn what_is_plain_has_the_librarys_tokens() {
+        let count = taken(&changed(|_| ()), 20_000);
+        assert!(count > 3_000, "{count} texts were plain");
+    }
+
+    #[test]
+    fn what_a_tokenizer_says_is_heeded() {
+        let cased = changed(|file| file["normalizer"]["lowercase"] = false.into());
+        let short = changed(|file| file["model"]["max_input_chars_per_word"] = 5.into());
+        let unknown = changed(|file| file["model"]["unk_token"] = "[PAD]".into());
+        let prefix = changed(|file| *file = serde_json::from_str(&file.to_string().replace("##", "@@")).unwrap());
+        for tokenizer in [cased, short, unknown, prefix] {
+            let count = taken(&tokenizer, 2_000);
+            assert!(count > 300, "{count} texts were plain");
+        }
     }
 
     #[test]
@@ -218,9 +247,20 @@ mod tests {
     fn other_tokenizers_are_left_to_the_library() {
         let dir = materialize("task-embed-llama");
         assert!(Plain::of(&open(dir.path()).unwrap()).is_none());
-        let dir = materialize("st-max");
-        let mut tokenizer = open(dir.path()).unwrap();
+        assert!(Plain::of(&changed(|_| ())).is_some());
+        let mut tokenizer = changed(|_| ());
         tokenizer.add_tokens([tokenizers::AddedToken::from("sconce", false)]).unwrap();
         assert!(Plain::of(&tokenizer).is_none(), "an added token that is a word");
+        let mut tokenizer = changed(|_| ());
+        let cut = tokenizers::TruncationParams { max_length: 6, ..Default::default() };
+        tokenizer.with_truncation(Some(cut)).unwrap();
+        assert!(Plain::of(&tokenizer).is_none(), "next to nothing is left of a text");
+        let differs = |change: &dyn Fn(&mut Value)| Plain::of(&changed(change)).is_none();
+        assert!(differs(&|file| file["normalizer"]["clean_text"] = false.into()), "control characters are kept");
+        assert!(differs(&|file| file["normalizer"] = json!({"type": "Lowercase"})));
+        assert!(differs(&|file| file["pre_tokenizer"] = json!({"type": "WhitespaceSplit"})));
+        assert!(differs(&|file| file["model"]["max_input_chars_per_word"] = 257.into()), "words of any length");
+        assert!(differs(&|file| file["post_processor"] = json!(null)), "nothing begins or ends a text");
+        assert!(differs(&|file| file["post_processor"]["single"][1]["Sequence"]["type_id"] = 1.into()));
     }
 }

@@ -280,7 +280,12 @@ mod tests {
             Ok(())
         };
         let unread = texts(10 * WINDOW, Some(4 * WINDOW + 3), counter());
-        let failed = unread.each(&report, Asking { caller: &Caller::default(), ask: lengths }, keep).err().unwrap();
+        // Windows are still with the model when the bad line is read.
+        let slow = |window: &[Text]| {
+            thread::sleep(Duration::from_millis(50));
+            lengths(window)
+        };
+        let failed = unread.each(&report, Asking { caller: &Caller::default(), ask: slow }, keep).err().unwrap();
         assert_eq!((failed.to_string().as_str(), kept), ("f:2052: bad", 4 * WINDOW));
     }
 

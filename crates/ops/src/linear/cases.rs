@@ -143,19 +143,21 @@ fn in_blocks(m: usize, formats: &[(Quant, usize)], bias: bool) -> Case {
 }
 
 /// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
-/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer.
+/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer. In every fifth
+/// row of x the others are so small that the largest stands out, and the row is multiplied in two parts.
 fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
-    let whole = |seed, rows: usize, step: f32| {
+    let whole = |seed, rows: usize, step: f32, small: f32| {
         let normal = Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0));
         let value = |(i, v): (usize, &f32)| {
+            let v = if i / k % 5 == 3 { v * small } else { *v };
             let code = if i % k == i / k % k { 127.0 } else { v.round().clamp(-127.0, 127.0) };
             code * step * [0.5, 1.0, 2.0][i / k % 3]
         };
         Input { values: normal.values.iter().enumerate().map(value).collect(), dtype, ..normal }
     };
     // Sums come to about one.
-    let (x, w) =
-        (whole(seed + 2000, m, 1.0 / 32.0), whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2()));
+    let x = whole(seed + 2000, m, 1.0 / 32.0, 0.05);
+    let w = whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2(), 1.0);
     let bias = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
     let residual = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
     in_floats(Product { x, w, bias, residual, activation, gaps: false, held: Held::Bytes })

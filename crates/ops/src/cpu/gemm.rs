@@ -352,3 +352,24 @@ pub(crate) fn copy_widened<S: Lanes, A: Elem>(from: &[A], to: &mut [f32]) {
 }
 
 const _: () = assert!(PANEL.is_multiple_of(2 * MAX_WIDTH));
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// They meet zeros of B, and would be worth nothing; but what another call left may be no number.
+    #[test]
+    fn rows_are_filled_up_with_zeros_whatever_was_there() {
+        let data: Vec<bf16> = (1..=3 * 70).map(|i| bf16::from_f32(i as f32)).collect();
+        let a = Rows { data: &data, rows: 3, cols: 70, stride: 70 };
+        for step in [4, TILE_DEPTH] {
+            let mut padded = vec![bf16::NAN; 1000];
+            let made = whole(a, &(1..3), step, &mut padded);
+            assert_eq!((made.rows, made.cols), (2, 70usize.next_multiple_of(step)));
+            for (row, made) in [1, 2].into_iter().zip(made.iter()) {
+                assert_eq!(made[..70], *a.row(row));
+                assert!(made[70..].iter().all(|v| *v == bf16::ZERO), "{made:?}");
+            }
+        }
+    }
+}

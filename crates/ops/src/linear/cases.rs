@@ -34,9 +34,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| in_bytes(i as u64, dtype, *s));
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     let blocks = Quant::all().filter(|quant| quant.packs() && quant.quantizes());
-    let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, quant)));
+    let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, &[(quant, 70)], false)));
+    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
+    let joined = in_blocks(13, &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], true);
     let bytes = DType::FLOATS.into_iter().flat_map(in_bytes);
-    DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain(bytes).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain([joined]).chain(bytes).collect()
 }
 
 /// A product that is to be a case.
@@ -56,8 +58,8 @@ struct Product {
 enum Held {
     Floats,
     Bytes,
-    /// Blocks that were made already; the product's `w` is what they stand for.
-    Blocks(Quant, Vec<u8>),
+    /// Matrices in blocks that were made already, each of so many outputs; the product's `w` is what they stand for.
+    Blocks(Vec<(Quant, usize, Vec<u8>)>),
 }
 
 impl Product {
@@ -77,12 +79,22 @@ impl Product {
         let (m, k, n) = self.sizes();
         let mut entries = vec![("weight", &self.w)];
         entries.extend(self.bias.as_ref().map(|b| ("bias", b)));
-        let weights = match &self.held {
-            Held::Floats => weights(&entries, place),
-            Held::Bytes => weights(&entries, place).keeping(Keep::Bytes),
-            Held::Blocks(quant, bytes) => weight_in_blocks(*quant, &self.w.dims, bytes.clone(), place),
+        let biased = self.bias.is_some();
+        let layer = match &self.held {
+            Held::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
+            Held::Bytes => Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, biased)?,
+            Held::Blocks(parts) => {
+                let part = |(quant, n, bytes): &(Quant, usize, Vec<u8>)| {
+                    (weight_in_blocks(*quant, &[*n, k], bytes.clone(), place), *n)
+                };
+                let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), k, false)?;
+                match &self.bias {
+                    Some(bias) => layer.with_bias(bias.on(place)?)?,
+                    None => layer,
+                }
+            }
         };
-        let layer = Linear::load(&weights, k, n, self.bias.is_some())?.with(self.activation);
+        let layer = layer.with(self.activation);
         let mut x = self.x.on(place)?;
         if self.gaps {
             // Every other row of twice as many.
@@ -101,42 +113,51 @@ impl Product {
     }
 }
 
-/// Weights in blocks, and activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not
-/// have the same answer.
-fn in_blocks(m: usize, quant: Quant) -> Case {
-    let (k, n) = (512, 70);
-    let seed = quant as u64 * 2 + 1000;
+/// Weights in blocks, of each format so many outputs, and activations that 8 bits hold exactly, so that kernels which round them to
+/// that and forms that do not have the same answer.
+fn in_blocks(m: usize, formats: &[(Quant, usize)], bias: bool) -> Case {
+    let (k, n) = (512, formats.iter().map(|(_, n)| n).sum());
+    let seed = formats[0].0 as u64 * 2 + 1000;
     let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
-    let mut bytes = Vec::new();
-    let mut rounded = vec![0.0; n * k];
-    // Whole blocks of a format that is made and read.
-    let made = quantize(quant, &w.values, &mut bytes).and_then(|()| dequantize(quant, &bytes, &mut rounded));
-    debug_assert!(made.is_ok());
+    let (mut parts, mut rounded) = (Vec::new(), Vec::new());
+    for &(quant, n) in formats {
+        let (mut bytes, mut values) = (Vec::new(), vec![0.0; n * k]);
+        // Whole blocks of a format that is made and read.
+        let made = quantize(quant, &w.values[rounded.len()..][..n * k], &mut bytes)
+            .and_then(|()| dequantize(quant, &bytes, &mut values));
+        debug_assert!(made.is_ok());
+        rounded.extend(values);
+        parts.push((quant, n, bytes));
+    }
     let whole = |(i, v): (usize, &f32)| if i % 32 == 0 { 127.0 } else { (40.0 * v).round().clamp(-127.0, 127.0) };
     let x = Input::normal(seed + 1, &[m, k], DType::F32, (0.0, 1.0));
     let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), ..x };
     let w = Input { values: rounded.into(), ..w };
+    let bias = bias.then(|| Input::normal(seed + 2, &[n], DType::F32, (0.0, 0.5)));
+    let names: Vec<_> = formats.iter().map(|(quant, _)| quant.to_string()).collect();
+    let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), if bias.is_some() { " bias" } else { "" });
     // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
     let tolerance = Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() };
-    let (activation, held) = (Activation::None, Held::Blocks(quant, bytes));
-    let product = Product { x, w, bias: None, residual: None, activation, gaps: false, held };
-    product.case(format!("{m}x{k}x{n} in {quant}"), tolerance)
+    let (activation, held) = (Activation::None, Held::Blocks(parts));
+    Product { x, w, bias, residual: None, activation, gaps: false, held }.case(name, tolerance)
 }
 
 /// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
-/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer.
+/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer. In every fifth
+/// row of x the others are so small that the largest stands out, and the row is multiplied in two parts.
 fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
-    let whole = |seed, rows: usize, step: f32| {
+    let whole = |seed, rows: usize, step: f32, small: f32| {
         let normal = Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0));
         let value = |(i, v): (usize, &f32)| {
+            let v = if i / k % 5 == 3 { v * small } else { *v };
             let code = if i % k == i / k % k { 127.0 } else { v.round().clamp(-127.0, 127.0) };
             code * step * [0.5, 1.0, 2.0][i / k % 3]
         };
         Input { values: normal.values.iter().enumerate().map(value).collect(), dtype, ..normal }
     };
     // Sums come to about one.
-    let (x, w) =
-        (whole(seed + 2000, m, 1.0 / 32.0), whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2()));
+    let x = whole(seed + 2000, m, 1.0 / 32.0, 0.05);
+    let w = whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2(), 1.0);
     let bias = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
     let residual = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
     in_floats(Product { x, w, bias, residual, activation, gaps: false, held: Held::Bytes })

@@ -109,7 +109,8 @@ pub(crate) struct How {
     /// Use this rung only: fused, composed or host.
     #[arg(long, value_name = "RUNG")]
     pub(crate) rung: Option<Rung>,
-    /// Use this instruction set of the CPU only: scalar, neon, avx2 or avx512.
+    /// Use this instruction set of the CPU only: scalar; neon, neondot or neoni8mm; avx2, avx2vnni, avx512, avx512vnni, avx512bf16
+    /// or amx.
     #[arg(long, value_name = "ISA")]
     pub(crate) isa: Option<Isa>,
     /// Use only what is already on this machine.

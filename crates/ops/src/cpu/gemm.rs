@@ -240,8 +240,14 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     macro_rules! by_tiles {
         ($a:expr, $a_stride:expr, $k:expr, $b:expr, $tile:path) => {{
             let (base, a_stride, mut tile) = ($a, $a_stride, [[0f32; PANEL]; MAX_TILE]);
+            let last = panels.end - 1;
             for panel in panels {
                 let mut row = rows.start;
+                // While these rows meet one panel, the next one comes nearer: with few rows, who waited for it would wait as long
+                // as all else takes.
+                let next = $b.panel(last.min(panel + 1));
+                let lines = if panel == last { 0 } else { size_of_val(next).div_ceil(LINE) };
+                let mut fetched = 0;
                 while row < rows.end {
                     let p = Product {
                         // SAFETY: row - rows.start rows of a_stride elements lie between `base` and this row.
@@ -255,6 +261,11 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
                     let done = unsafe { $tile(rows.end - row, &p) };
                     sink.take_rows::<S>(row, panel * PANEL, &tile[..done]);
                     row += done;
+                    let due = lines * (row - rows.start) / rows.len();
+                    while fetched < due {
+                        S::fetch(next.as_ptr().cast::<u8>().wrapping_add(fetched * LINE));
+                        fetched += 1;
+                    }
                 }
             }
         }};

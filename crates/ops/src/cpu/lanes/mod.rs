@@ -82,6 +82,10 @@ pub(crate) trait Lanes: Copy + 'static {
     /// as there are registers for sums.
     unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize;
 
+    /// Asks for the line of the cache at `p`, which need not be there, to be brought nearer.
+    #[inline(always)]
+    fn fetch(_p: *const u8) {}
+
     /// Whether there is a dot product of pairs of bf16, and so [`Lanes::dot_tile`].
     const DOTS: bool = false;
     /// `sums` and, lane by lane, the product of a pair of `WIDTH` at `b` with the pair at `a`.

@@ -13,6 +13,12 @@ const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
 pub(crate) struct Avx2;
 
 impl Lanes for Avx2 {
+    #[inline(always)]
+    fn fetch(p: *const u8) {
+        // SAFETY: a hint, which reads nothing that the program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+
     const WIDTH: usize = 8;
     type V = __m256;
 
@@ -167,6 +173,12 @@ pub(crate) struct Avx512Bf16;
 /// All that both have alike, and `$own`.
 macro_rules! sixteen { ($name:ident, $($own:item)*) => {
 impl Lanes for $name {
+    #[inline(always)]
+    fn fetch(p: *const u8) {
+        // SAFETY: a hint, which reads nothing that the program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
+    }
+
     $($own)*
 
     const WIDTH: usize = 16;

@@ -97,8 +97,10 @@ void register_device() {
 
 void register_buffer() {
   const char *buffer = "SimMTLBuffer";
-  on_instance(DEVICE, "newBufferWithLength:options:", [](Object *, Selector, size_t length, size_t) -> Object * {
-    return make_buffer(length);
+  on_instance(DEVICE, "newBufferWithLength:options:", [](Object *, Selector, size_t length, size_t options) -> Object * {
+    Buffer *b = make_buffer(length);
+    b->storage_mode = options >> 4 & 15;
+    return b;
   });
   on_instance(DEVICE, "newBufferWithBytes:length:options:",
               [](Object *, Selector, const void *bytes, size_t length, size_t) -> Object * {
@@ -106,7 +108,12 @@ void register_buffer() {
                 memcpy(b->memory.data, bytes, length);
                 return b;
               });
-  on_instance(buffer, "contents", [](Buffer *b, Selector) -> void * { return b->memory.data; });
+  on_instance(buffer, "contents", [](Buffer *b, Selector) -> void * {
+    if (b->storage_mode == Buffer::PRIVATE)
+      die("the contents of a private buffer");
+    return b->memory.data;
+  });
+  on_instance(buffer, "storageMode", [](Buffer *b, Selector) -> size_t { return b->storage_mode; });
   on_instance(buffer, "length", [](Buffer *b, Selector) -> size_t { return b->length; });
   on_instance(buffer, "hash", [](Object *o, Selector) -> size_t { return (size_t)o; });
   on_instance(buffer, "isEqual:", [](Object *a, Selector, Object *b) -> bool { return a == b; });

@@ -33,7 +33,8 @@ Object *make_error(const std::string &message);
 
 struct Buffer : Object {
   Guarded memory;
-  size_t length = 0;
+  static constexpr size_t PRIVATE = 2; // MTLStorageModePrivate
+  size_t length = 0, storage_mode = 0;
   ~Buffer() { memory.free(); }
 };
 

@@ -1,0 +1,90 @@
+//! Pipelines: a kernel compiled for one device with its function constants set. Each is made once.
+
+use crate::{Error, Result};
+use candle_core::MetalDevice;
+use candle_core::metal_backend::DeviceId;
+use candle_metal_kernels::MetalKernelError;
+use candle_metal_kernels::metal::{ComputePipeline, ConstantValues, Library, Value};
+use objc2_metal::{MTLCompileOptions, MTLMathMode};
+use std::collections::HashMap;
+use std::sync::{Mutex, PoisonError};
+
+/// A function of an op's `kernel.metal`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Kernel {
+    /// The text, prelude included: see [`super::kernels`].
+    pub(crate) source: &'static str,
+    pub(crate) function: String,
+    /// In the order of their `[[function_constant(n)]]`.
+    pub(crate) constants: Vec<Constant>,
+}
+
+/// The value of a function constant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Constant {
+    /// `bool`.
+    Flag(bool),
+    /// `ushort`.
+    Number(u16),
+}
+
+impl Kernel {
+    pub(crate) fn new(source: &'static str, function: impl Into<String>) -> Kernel {
+        Kernel { source, function: function.into(), constants: Vec::new() }
+    }
+
+    /// The same with its next function constant set.
+    pub(crate) fn flag(mut self, value: bool) -> Kernel {
+        self.constants.push(Constant::Flag(value));
+        self
+    }
+
+    /// The same with its next function constant set.
+    pub(crate) fn number(mut self, value: u16) -> Kernel {
+        self.constants.push(Constant::Number(value));
+        self
+    }
+
+    fn values(&self) -> ConstantValues {
+        let value = |constant: &Constant| match *constant {
+            Constant::Flag(value) => Value::Bool(value),
+            Constant::Number(value) => Value::U16(value),
+        };
+        ConstantValues::new(self.constants.iter().map(value).enumerate().collect())
+    }
+}
+
+#[derive(Default)]
+struct Made {
+    libraries: HashMap<(DeviceId, usize), Library>,
+    pipelines: HashMap<(DeviceId, Kernel), ComputePipeline>,
+}
+
+/// The pipeline of a kernel. Compiling takes tens of milliseconds, so each library and each pipeline is kept for as long as the
+/// process lives.
+pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputePipeline> {
+    static MADE: Mutex<Option<Made>> = Mutex::new(None);
+    let mut made = MADE.lock().unwrap_or_else(PoisonError::into_inner);
+    let Made { libraries, pipelines } = made.get_or_insert_default();
+    let key = (device.id(), kernel.clone());
+    if let Some(pipeline) = pipelines.get(&key) {
+        return Ok(pipeline.clone());
+    }
+    let function = &kernel.function;
+    let fail = |e: MetalKernelError| Error::call("metal kernel", format!("{function}: {e}"));
+    let gpu = device.metal_device();
+    // The text is a constant of this program, so its address names it.
+    let library = match libraries.entry((device.id(), kernel.source.as_ptr().addr())) {
+        std::collections::hash_map::Entry::Occupied(kept) => kept.into_mut(),
+        std::collections::hash_map::Entry::Vacant(room) => {
+            let options = MTLCompileOptions::new();
+            // Infinities mask scores and NaN must stay NaN; fast math promises neither.
+            options.setMathMode(MTLMathMode::Safe);
+            room.insert(gpu.new_library_with_source(kernel.source, Some(&options)).map_err(fail)?)
+        }
+    };
+    let entry = library.get_function(function, Some(&kernel.values())).map_err(fail)?;
+    let pipeline = gpu.new_compute_pipeline_state_with_function(&entry).map_err(fail)?;
+    pipelines.insert(key, pipeline.clone());
+    Ok(pipeline)
+}

@@ -5,9 +5,12 @@ constant bool HAS_BIAS [[function_constant(1)]];
 
 struct Row {
     uint n;
-    // Elements from one row of x, and of the residual, to the next.
-    uint x_stride;
-    uint residual_stride;
+    // Rows are heads of tokens: elements from one head to the next, and from one token to the next.
+    uint heads;
+    uint head;
+    uint token;
+    uint residual_head;
+    uint residual_token;
     // Rows of the weight, which take turns: one, or one for each head.
     uint weights;
     float eps;
@@ -30,8 +33,8 @@ template <typename T>
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
     threadgroup float part[32];
-    x += ulong(row) * ulong(p.x_stride);
-    residual += ulong(row) * ulong(p.residual_stride);
+    x += ulong(row / p.heads) * ulong(p.token) + ulong(row % p.heads) * ulong(p.head);
+    residual += ulong(row / p.heads) * ulong(p.residual_token) + ulong(row % p.heads) * ulong(p.residual_head);
     w += ulong(row % p.weights) * ulong(p.n);
     y += ulong(row) * ulong(p.n);
     float sum = 0.0f;

@@ -1,8 +1,8 @@
 //! Launches `kernel.metal`: a threadgroup a row, as many threads as the row can feed and the pipeline allows.
 
 use super::LayerNormOp;
-use crate::Result;
 use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::{Error, Result};
 
 const SOURCE: &str = kernels!();
 
@@ -11,8 +11,11 @@ const SOURCE: &str = kernels!();
 #[repr(C)]
 struct Row {
     n: u32,
-    x_stride: u32,
-    residual_stride: u32,
+    heads: u32,
+    head: u32,
+    token: u32,
+    residual_head: u32,
+    residual_token: u32,
     weights: u32,
     eps: f32,
 }
@@ -25,14 +28,22 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let bias = op.norm.bias.as_ref().map(View::whole).transpose()?;
-    let rows = x.rows()?;
-    let n = rows.cols;
-    let kernel = Kernel::new(SOURCE, format!("layer_norm_{}", op.x.dtype())).flag(residual.is_some()).flag(bias.is_some());
-    let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
+    let lines = x.lines()?;
+    let (n, rows) = (lines.size, lines.tokens * lines.heads);
+    let added = residual.as_ref().map_or(Ok(lines), View::lines)?;
+    if added.heads != lines.heads {
+        return Err(Error::call("layer_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
+    }
+    let kernel =
+        Kernel::new(SOURCE, format!("layer_norm_{}", op.x.dtype())).flag(residual.is_some()).flag(bias.is_some());
+    let y = Call::room(&x, rows * n, op.x.dtype())?;
     let told = Row {
         n: n as u32,
-        x_stride: rows.stride as u32,
-        residual_stride: residual.as_ref().map_or(Ok(0), |r| r.rows().map(|r| r.stride as u32))?,
+        heads: lines.heads as u32,
+        head: lines.head as u32,
+        token: lines.token as u32,
+        residual_head: added.head as u32,
+        residual_token: added.token as u32,
         weights: (w.elements() / n) as u32,
         eps: op.norm.eps,
     };
@@ -44,6 +55,6 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
         .input_or(bias.as_ref(), &x)
         .result(&y)
         .told(&told)
-        .run(Grid { groups: [rows.rows, 1, 1], threads })?;
+        .run(Grid { groups: [rows, 1, 1], threads })?;
     y.tensor(op.x.dims())
 }

@@ -7,9 +7,9 @@
 use crate::ledger::Ledger;
 use crate::{DType, Error, Result};
 use candle_core::backend::BackendStorage;
-use candle_core::metal_backend::RESOURCE_OPTIONS;
 use candle_core::op::BackpropOp;
 use candle_core::{CpuStorage, MetalDevice, MetalStorage, Storage, Tensor};
+use candle_metal_kernels::RESOURCE_OPTIONS;
 use candle_metal_kernels::metal::Buffer;
 use objc2_metal::{MTLResource, MTLStorageMode};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -3,7 +3,7 @@
 use super::buffers::Made;
 use super::pipelines::{Kernel, pipeline};
 use super::view::View;
-use crate::{DType, Error, Result, Tensor, ladder};
+use crate::{DType, Error, Result, ladder};
 use candle_core::MetalDevice;
 use candle_metal_kernels::metal::{Buffer, ComputePipeline};
 use objc2_metal::MTLSize;
@@ -143,10 +143,8 @@ impl<'a> Call<'a> {
                 Argument::Bytes(bytes) => encoder.set_bytes_directly(i, bytes.len(), bytes.as_ptr().cast::<c_void>()),
             }
         }
-        encoder.dispatch_thread_groups(
-            MTLSize { width, height, depth },
-            MTLSize { width: threads, height: 1, depth: 1 },
-        );
+        encoder
+            .dispatch_thread_groups(MTLSize { width, height, depth }, MTLSize { width: threads, height: 1, depth: 1 });
         Ok(())
     }
 }

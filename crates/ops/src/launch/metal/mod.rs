@@ -9,7 +9,7 @@ mod pipelines;
 mod view;
 
 pub(crate) use call::{Call, Grid, Told};
-pub(crate) use pipelines::{Constant, Kernel};
+pub(crate) use pipelines::Kernel;
 pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};

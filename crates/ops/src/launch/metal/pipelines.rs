@@ -13,15 +13,15 @@ use std::sync::{Mutex, PoisonError};
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
     /// The text, prelude included: see [`super::kernels`].
-    pub(crate) source: &'static str,
-    pub(crate) function: String,
+    source: &'static str,
+    pub(super) function: String,
     /// In the order of their `[[function_constant(n)]]`.
-    pub(crate) constants: Vec<Constant>,
+    constants: Vec<Constant>,
 }
 
 /// The value of a function constant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Constant {
+enum Constant {
     /// `bool`.
     Flag(bool),
     /// `ushort`.

@@ -1,6 +1,6 @@
 //! Sconce on the simulated Metal device: every case of every op on every rung, and a tiny model of every family.
 
-use metal_sim_sconce::{dispatches, warnings};
+use metal_sim_sconce::warnings;
 use sconce_models::{Batch, Sequence, encoder};
 use sconce_ops::case::{Variant, check, variants};
 use sconce_ops::{DType, Device, Ladder, Place, Policy, Raw, Stored, Rung, Store, Tensor, Weights, cases};
@@ -13,13 +13,21 @@ fn metal() -> Place {
     Place::open(METAL).expect("the simulated Metal device")
 }
 
+/// `METAL_SIM_OPS="linear softmax"` runs the cases of these ops only, and `METAL_SIM_RUNGS=fused` these rungs.
+fn is_wanted(variable: &str, name: &str) -> bool {
+    std::env::var(variable).map_or(true, |wanted| wanted.split(' ').any(|w| w == name))
+}
+
 #[test]
 fn every_case_holds_on_every_rung() {
     let place = metal();
     let (mut fused, mut run, mut failures) = (0, 0, Vec::new());
     let host = Variant { rung: Rung::Host, isa: None };
-    for case in cases() {
+    for case in cases().into_iter().filter(|case| is_wanted("METAL_SIM_OPS", case.op)) {
         for variant in variants(METAL).into_iter().chain([host]) {
+            if !is_wanted("METAL_SIM_RUNGS", &variant.rung.to_string()) {
+                continue;
+            }
             let Some(outcome) = check(&case, &place, variant) else { continue };
             run += 1;
             fused += u32::from(variant.rung == Rung::Fused);
@@ -28,14 +36,17 @@ fn every_case_holds_on_every_rung() {
             }
         }
     }
+    println!("{fused} fused, {run} in all");
     assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
-    // layer_norm's nine cases in three dtypes; more as kernels come.
-    assert!(fused >= 27 && run > 300, "{fused} fused, {run} in all");
-    for dtype in DType::FLOATS {
-        assert!(dispatches(&format!("layer_norm_{dtype}")) >= 8, "the kernel for {dtype} did not run");
-    }
-    let ours: Vec<String> = warnings().lines().filter(|l| l.starts_with("layer_norm_")).map(String::from).collect();
+    assert!(fused > 0 && run > 0, "{fused} fused, {run} in all");
+    // Of our kernels nothing may even be suspected; Candle's are its own affair.
+    let ours: Vec<String> = warnings().lines().filter(|l| is_ours(l)).map(String::from).collect();
     assert!(ours.is_empty(), "{}", ours.join("\n"));
+}
+
+/// Whether a warning is of a kernel of an op's folder, which its name begins with.
+fn is_ours(warning: &str) -> bool {
+    cases().iter().any(|case| warning.starts_with(&format!("{}_", case.op)))
 }
 
 struct Golden(Vec<u8>);
@@ -103,7 +114,6 @@ fn equals_the_reference(name: &str) {
     }
     for (counted, _) in ladder.counts() {
         assert_eq!(counted.device, METAL);
-        let rung = if counted.op == "layer_norm" { Rung::Fused } else { Rung::Composed };
-        assert_eq!(counted.rung, rung, "{name}: {}", counted.op);
+        assert_ne!(counted.rung, Rung::Host, "{name}: {}", counted.op);
     }
 }

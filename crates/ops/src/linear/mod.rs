@@ -7,6 +7,8 @@ mod composed;
 mod cpu;
 mod cut;
 mod epilogue;
+#[cfg(metal)]
+pub(crate) mod product;
 mod reference;
 mod weight;
 

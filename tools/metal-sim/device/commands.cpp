@@ -16,6 +16,7 @@ const char *BLIT_ENCODER = "SimMTLBlitCommandEncoder";
 constexpr size_t BUFFER_ARGUMENTS = 31, BYTES_LIMIT = 4096;
 
 std::map<std::string, uint64_t> dispatch_counts; // by kernel
+std::multiset<std::string> told_to_fail;         // kernels; see metal_sim_fail_next
 const Function *running = nullptr;
 
 void report_fault(int, siginfo_t *info, void *) {
@@ -36,6 +37,11 @@ void report_fault(int, siginfo_t *info, void *) {
 
 std::string run_dispatch(const Command &c) {
   const Function &function = *c.pipeline->function;
+  auto failing = told_to_fail.find(function.name);
+  if (failing != told_to_fail.end()) {
+    told_to_fail.erase(failing);
+    return function.name + " was told to fail";
+  }
   void *buffers[BUFFER_ARGUMENTS] = {};
   for (auto &[index, argument] : c.arguments) {
     if (index >= BUFFER_ARGUMENTS)
@@ -101,9 +107,8 @@ void run_encoder(const std::vector<Command> &commands, std::string &error) {
       end++;
     for (size_t i = 0; i < end - begin; i++) {
       const Command &c = commands[backwards ? end - 1 - i : begin + i];
-      std::string failure = c.kind == Command::Dispatch ? run_dispatch(c) : run_blit(c);
-      if (error.empty())
-        error = failure;
+      if (error.empty()) // what comes after an error is lost, as on a GPU
+        error = c.kind == Command::Dispatch ? run_dispatch(c) : run_blit(c);
     }
     begin = end + 1;
   }
@@ -154,7 +159,7 @@ void record_dispatch(Encoder *e, MTLSize grid, MTLSize threadgroup, bool grid_is
   size_t threads = threadgroup.width * threadgroup.height * threadgroup.depth;
   if (!grid.width || !grid.height || !grid.depth || !threads)
     die(name + ": dispatch of an empty grid");
-  if (threads > max_threads_per_threadgroup())
+  if (threads > e->pipeline->max_threads)
     die(name + ": " + std::to_string(threads) + " threads are over maxTotalThreadsPerThreadgroup");
   Command c{Command::Dispatch};
   c.pipeline = retain(e->pipeline);
@@ -270,6 +275,12 @@ void register_commands() {
       on_instance(c, name, ignore);
     on_instance(c, "endEncoding", [](Encoder *e, Selector) { e->ended = true; });
   }
+}
+
+// For tests: the next command buffer with this kernel ends in an error when it comes to it.
+EXPORT void metal_sim_fail_next(const char *kernel) {
+  std::lock_guard<std::mutex> guard(device_lock);
+  told_to_fail.insert(kernel);
 }
 
 // For tests: how often a kernel was dispatched; any kernel, if null.

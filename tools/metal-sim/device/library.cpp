@@ -64,6 +64,7 @@ CompiledLibrary *library_for(const std::string &source, std::string &error) {
     return nullptr;
   }
   auto *library = new CompiledLibrary();
+  library->source_hash = std::hash<std::string>()(source);
   find_symbol(handle, "sim_dispatch", library->dispatch);
   find_symbol(handle, "sim_error", library->error);
   find_symbol(handle, "sim_warnings", library->warnings);

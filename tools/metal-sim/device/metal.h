@@ -35,7 +35,8 @@ struct Buffer : Object {
   Guarded memory;
   static constexpr size_t PRIVATE = 2; // MTLStorageModePrivate
   size_t length = 0, storage_mode = 0;
-  ~Buffer() { memory.free(); }
+  Block *deallocator = nullptr; // of memory that the host lent
+  ~Buffer();
 };
 
 // A library that `setup` compiled: the functions of runtime/abi.h in it, and the kernels it has.
@@ -46,6 +47,7 @@ struct CompiledLibrary {
   decltype(&sim_set_constant) set_constant;
   decltype(&sim_running_thread) running_thread;
   std::set<std::string> kernels;
+  size_t source_hash = 0;
 };
 typedef std::map<size_t, std::string> ConstantValues; // bytes by index
 struct FunctionConstants : Object {
@@ -61,6 +63,7 @@ struct Function : Object {
 };
 struct Pipeline : Object {
   Function *function = nullptr;
+  size_t max_threads = 0;
   ~Pipeline() { objc_release(function); }
 };
 
@@ -118,6 +121,8 @@ CompiledLibrary *library_for(const std::string &source, std::string &error);
 std::string all_warnings();
 
 void register_foundation();
+void register_pipelines();
 void register_commands();
+EXPORT uint64_t metal_sim_allocated();
 // Retained for the caller.
 Object *the_device();

@@ -17,6 +17,7 @@ constexpr size_t BUFFER_ARGUMENTS = 31, BYTES_LIMIT = 4096;
 
 std::map<std::string, uint64_t> dispatch_counts; // by kernel
 std::multiset<std::string> told_to_fail;         // kernels; see metal_sim_fail_next
+uint32_t ordered = 0;                             // sim_launch's clock
 const Function *running = nullptr;
 
 void report_fault(int, siginfo_t *info, void *) {
@@ -42,12 +43,14 @@ std::string run_dispatch(const Command &c) {
     told_to_fail.erase(failing);
     return function.name + " was told to fail";
   }
-  void *buffers[BUFFER_ARGUMENTS] = {};
+  sim_buffer buffers[BUFFER_ARGUMENTS] = {};
   for (auto &[index, argument] : c.arguments) {
     if (index >= BUFFER_ARGUMENTS)
       return "buffer index over 30";
-    buffers[index] =
-        argument.buffer ? (void *)(argument.buffer->memory.data + argument.offset) : (void *)argument.bytes.data();
+    if (const Buffer *b = argument.buffer)
+      buffers[index] = {b->memory.data, b->length, argument.offset, b->shadow, b->is_fresh};
+    else
+      buffers[index] = {(char *)argument.bytes.data(), argument.bytes.size(), 0, nullptr, false};
   }
   uint32_t memory[BUFFER_ARGUMENTS] = {};
   sim_launch launch{};
@@ -71,6 +74,7 @@ std::string run_dispatch(const Command &c) {
   launch.buffers = buffers;
   launch.buffer_count = BUFFER_ARGUMENTS;
   launch.threadgroup_memory = memory;
+  launch.clock = &ordered;
   for (auto &[id, value] : function.constants)
     function.compiled->set_constant(int(id), value.data(), unsigned(value.size()));
   if (getenv("METAL_SIM_TRACE"))

@@ -63,10 +63,11 @@ struct Dispatch {
     uint64_t memory[31] = {};
     for (int m = 0; m < launch.threadgroup_memory_count; m++)
       memory[m] = (uint64_t)library.add_variable("argument " + std::to_string(m), launch.threadgroup_memory[m]);
+    make_fibers(count);
     for (; bound_threads < count; bound_threads++)
-      bind(fiber(bound_threads)->thread);
+      bind(fibers[bound_threads].thread);
     for (uint32_t i = 0; i < count; i++) {
-      sim_thread &t = fiber(i)->thread;
+      sim_thread &t = fibers[i].thread;
       uint32_t x = i % here[0], y = i / here[0] % here[1], z = i / here[0] / here[1];
       memcpy(t.threadgroup_memory, memory, sizeof memory);
       t.thread_position_in_threadgroup = sim_uint3{x, y, z};
@@ -113,9 +114,12 @@ struct Dispatch {
     uint32_t first = simdgroup * LANES, width = std::min(threads - first, LANES);
     if (library.order == SHUFFLED)
       shuffle(lanes);
+    Fiber *ready[LANES];
+    uint32_t count = 0;
     for (uint32_t lane : lanes)
-      if (lane < width && fiber(first + lane)->state == State::Ready)
-        resume(fiber(first + lane));
+      if (lane < width && fibers[first + lane].state == State::Ready)
+        ready[count++] = &fibers[first + lane];
+    run_in_turn(ready, count);
     return exchange(first, width);
   }
 
@@ -123,7 +127,7 @@ struct Dispatch {
     const Fiber *leader = nullptr;
     uint32_t mask = 0, live = 0;
     for (uint32_t lane = 0; lane < width; lane++) {
-      const Fiber *f = fiber(first + lane);
+      const Fiber *f = &fibers[first + lane];
       live |= uint32_t(f->state != State::Done) << lane;
       if (f->state != State::AtSimd)
         continue;
@@ -142,12 +146,12 @@ struct Dispatch {
       gather(first, width, mask, leader->size);
     for (uint32_t lane = 0; lane < width; lane++)
       if (mask >> lane & 1)
-        fiber(first + lane)->state = State::Ready;
+        fibers[first + lane].state = State::Ready;
     return true;
   }
 
   void gather(uint32_t first, uint32_t width, uint32_t mask, uint32_t size) {
-    sim_exchange *shared = fiber(first)->exchange;
+    sim_exchange *shared = fibers[first].exchange;
     shared->mask = mask;
     shared->has_result = 0;
     if (~mask)
@@ -155,9 +159,11 @@ struct Dispatch {
     for (uint32_t lane = 0; lane < width; lane++) {
       if (!(mask >> lane & 1))
         continue;
-      const void *mine = fiber(first + lane)->mine;
+      const void *mine = fibers[first + lane].mine;
       if (size == 4) // nearly always
         memcpy(shared->values + lane * 4, mine, 4);
+      else if (size == 24) // of a product of matrices
+        memcpy(shared->values + lane * 24, mine, 24);
       else
         memcpy(shared->values + lane * size, mine, size);
     }
@@ -166,7 +172,7 @@ struct Dispatch {
   void warn_of_divergence(uint32_t first, uint32_t width) {
     bool at_barrier = false;
     for (uint32_t lane = 0; lane < width; lane++)
-      at_barrier |= fiber(first + lane)->state == State::AtThreadgroupBarrier;
+      at_barrier |= fibers[first + lane].state == State::AtThreadgroupBarrier;
     library.warn(name, at_barrier ? "a SIMD operation that some lanes do not reach: they wait at threadgroup_barrier"
                                   : "lanes of one SIMD-group wait at different SIMD operations");
   }
@@ -177,7 +183,7 @@ struct Dispatch {
     uint32_t waiting = 0, flags = ~0u;
     bool different_sites = false;
     for (uint32_t i = 0; i < threads; i++) {
-      Fiber *f = fiber(i);
+      Fiber *f = &fibers[i];
       if (f->state == State::Done)
         continue;
       waiting++;

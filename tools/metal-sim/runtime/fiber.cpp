@@ -54,13 +54,15 @@ struct Private {
 Private *memory = nullptr;
 uint32_t made = 0;
 void *scheduler_stack_pointer = nullptr;
-Fiber *current = nullptr;
 void (*entry_point)(const sim_thread *) = nullptr;
+// The fiber that runs now, and those whose turn it is next.
+Fiber *current = nullptr;
+Fiber *const *next = nullptr, *const *last = nullptr;
 
 void enter() {
   entry_point(&current->thread);
   wait_as(State::Done);
-  abort(); // a fiber that is done is never resumed
+  abort(); // a fiber that is done never has its turn
 }
 
 void make_memory() {
@@ -71,25 +73,26 @@ void make_memory() {
     abort();
   }
   memory = (Private *)map;
+  fibers = memory->fibers;
 }
 } // namespace
 
+Fiber *fibers = nullptr;
 Fiber *current_fiber() { return current; }
 bool is_private(const void *p) { return uintptr_t(p) - uintptr_t(memory) < sizeof(Private); }
 
-Fiber *fiber(uint32_t i) {
+void make_fibers(uint32_t count) {
   if (!memory)
     make_memory();
-  for (; made <= i; made++) {
+  for (; made < count; made++) {
     mprotect(memory->stacks[made], PAGE, PROT_NONE);
     memory->fibers[made].exchange = &memory->exchanges[made / LANES];
   }
-  return &memory->fibers[i];
 }
 
 void prepare(uint32_t i, void (*run)(const sim_thread *)) {
   entry_point = run;
-  Fiber *f = fiber(i);
+  Fiber *f = &fibers[i];
   // The tops of the stacks are kept out of each other's way in the cache, which sees only an address's last bits.
   char *top = memory->stacks[i] + PAGE + STACK_SIZE - (1 + i % LANES) * 192;
   // As sim_switch leaves a stack: the saved registers, then the address to return to. One word more keeps the stack
@@ -103,14 +106,19 @@ void prepare(uint32_t i, void (*run)(const sim_thread *)) {
   f->state = State::Ready;
 }
 
-void resume(Fiber *f) {
-  current = f;
-  sim_switch(&scheduler_stack_pointer, f->stack_pointer);
-  current = nullptr;
+void run_in_turn(Fiber *const *list, uint32_t count) {
+  if (count == 0)
+    return;
+  next = list + 1;
+  last = list + count;
+  current = *list;
+  sim_switch(&scheduler_stack_pointer, current->stack_pointer);
 }
 
+// Straight to the next fiber: the way over the scheduler would be two switches.
 void wait_as(State state) {
   Fiber *f = current;
   f->state = state;
-  sim_switch(&f->stack_pointer, scheduler_stack_pointer);
+  current = next == last ? nullptr : *next++;
+  sim_switch(&f->stack_pointer, current ? current->stack_pointer : scheduler_stack_pointer);
 }

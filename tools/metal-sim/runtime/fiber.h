@@ -17,13 +17,14 @@ struct Fiber {
   sim_thread thread;
 };
 
-// The i-th fiber, below SIM_THREADS_PER_THREADGROUP; they live as long as the library.
-Fiber *fiber(uint32_t i);
-// Makes it start `run(&fiber->thread)` when it is resumed.
+// They live as long as the library. Those below `count` are there after make_fibers(count).
+extern Fiber *fibers; // [SIM_THREADS_PER_THREADGROUP]
+void make_fibers(uint32_t count);
+// Makes the i-th start `run(&fiber->thread)` when its turn comes.
 void prepare(uint32_t i, void (*run)(const sim_thread *));
-// Runs it until it waits or ends.
-void resume(Fiber *);
-// Called on a fiber: back to whoever resumed it.
+// Runs them one after the other, each until it waits or ends.
+void run_in_turn(Fiber *const *, uint32_t count);
+// Called on a fiber: it is the next one's turn.
 void wait_as(State);
 // The fiber that runs now, or null.
 Fiber *current_fiber();

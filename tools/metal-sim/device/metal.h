@@ -105,7 +105,7 @@ struct Encoder : Object {
   Pipeline *pipeline = nullptr;
   std::map<size_t, Argument> arguments;
   std::map<size_t, size_t> threadgroup_memory;
-  bool ended = false;
+  bool ended = false, is_concurrent = false;
   ~Encoder() { objc_release(command_buffer); }
 };
 

@@ -55,6 +55,8 @@ struct sim_launch {
   int threadgroup_memory_count;
   // Counts what is ordered, over all libraries that share buffers; may be null if they do not.
   uint32_t *clock;
+  // What was counted by the last barrier between commands: those since may run at the same time. 0: this one runs alone.
+  uint32_t ordered_until;
 };
 
 constexpr size_t SIM_THREADGROUP_MEMORY = 32768;

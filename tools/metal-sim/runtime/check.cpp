@@ -19,7 +19,7 @@ enum : uint8_t {
   ATOMIC = 1,         // all of them
   SEVERAL_LANES = 2,  // of the SIMD-group, since its last barrier
   SEVERAL_SIMDS = 4,  // of the threadgroup, since its last barrier
-  SEVERAL_GROUPS = 8, // of the dispatch
+  SEVERAL_GROUPS = 8, // of the dispatch, or of others at the same time
 };
 
 bool writes(Access a) { return a == Access::Write || a == Access::AtomicWrite; }
@@ -53,6 +53,7 @@ void Checker::begin_dispatch(const char *name, const sim_launch &launch) {
   kernel = name;
   clock = launch.clock ? launch.clock : &own_clock;
   dispatch_began = *clock + 1;
+  unordered_from = launch.ordered_until ? launch.ordered_until + 1 : dispatch_began;
   groups.clear();
   buffers.clear();
   last_buffer = 0;
@@ -205,7 +206,7 @@ void Checker::check(const Region &r, const char *p, size_t size, Access kind, co
 
 bool Checker::races(const Seen &seen, bool atomic, const Clock &now, bool is_device) const {
   uint32_t group_began = groups.back().first_segment;
-  if (seen.segment < (is_device ? dispatch_began : group_began) || (atomic && (seen.flags & ATOMIC)))
+  if (seen.segment < (is_device ? unordered_from : group_began) || (atomic && (seen.flags & ATOMIC)))
     return false;
   if (seen.segment < group_began || (seen.flags & SEVERAL_GROUPS))
     return true;
@@ -222,7 +223,7 @@ void Checker::record(Seen &seen, bool atomic, const Clock &now, bool is_device) 
   uint32_t group_began = groups.back().first_segment, thread = running_thread();
   uint32_t simd_segment = now.simd_segments[thread / LANES] & 0x3FFF;
   uint8_t flags = 0;
-  bool stands_for_others = seen.segment >= (is_device ? dispatch_began : group_began);
+  bool stands_for_others = seen.segment >= (is_device ? unordered_from : group_began);
   if (stands_for_others) {
     flags = seen.flags & SEVERAL_GROUPS;
     if (seen.segment < group_began)
@@ -242,11 +243,13 @@ void Checker::record(Seen &seen, bool atomic, const Clock &now, bool is_device) 
 }
 
 void Checker::report_race(const Region &r, size_t offset, const Seen &seen, const char *did, const char *does) {
-  bool of_others = seen.segment < groups.back().first_segment || (seen.flags & SEVERAL_GROUPS);
-  std::string order = of_others ? "in the same dispatch" : "with no barrier between";
-  std::string other = seen.thread == running_thread() && !(seen.segment < groups.back().first_segment)
-                          ? "others"
-                          : thread_at(seen.segment, seen.thread);
+  bool of_group = seen.segment >= groups.back().first_segment;
+  std::string order = seen.segment < dispatch_began                     ? "with no barrier between the commands"
+                      : of_group && !(seen.flags & SEVERAL_GROUPS) ? "with no barrier between"
+                                                                        : "in the same dispatch";
+  std::string other = seen.segment < dispatch_began                  ? "another command"
+                      : of_group && seen.thread == running_thread() ? "others"
+                                                                     : thread_at(seen.segment, seen.thread);
   library.warn(kernel, "race " + r.name + did + does,
                "data race at byte " + std::to_string(offset) + " of " + r.name + ": " + self() + " " + does + " what " +
                    other + " " + did + " " + order);

@@ -1,8 +1,8 @@
 // Watches every access that the kernels of a checked library make: bounds, uninitialised reads, data races.
 //
 // Two accesses of one byte race if they are of different threads, one writes, they are not both atomic, and nothing
-// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names. Time is
-// cut into segments: one begins with every threadgroup and with every barrier that is passed.
+// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and one
+// between commands. Time is cut into segments: one begins with every threadgroup and with every barrier that is passed.
 #pragma once
 #include <string>
 #include <vector>
@@ -59,7 +59,7 @@ private:
   std::vector<Region> buffers;
   size_t last_buffer = 0;
   std::vector<Group> groups; // that have begun
-  uint32_t own_clock = 0, *clock = &own_clock, dispatch_began = 0;
+  uint32_t own_clock = 0, *clock = &own_clock, dispatch_began = 0, unordered_from = 0;
   Clock device, threadgroup;
   Cell *arena_cells = nullptr;
 

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::{env, slice};
 
@@ -56,6 +57,7 @@ struct Launch {
     threadgroup_memory: *const u32,
     threadgroup_memory_count: c_int,
     clock: *mut u32,
+    ordered_until: u32,
 }
 
 #[repr(C)]
@@ -88,6 +90,8 @@ pub struct Library {
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
+/// What the runtime counts, over all dispatches of the process.
+static CLOCK: AtomicU32 = AtomicU32::new(0);
 
 impl Library {
     /// Compiles `kernels/NAME.metal` and loads it.
@@ -149,12 +153,23 @@ impl Library {
     pub fn dispatch(
         &self,
         kernel: &str,
+        grid: [u32; 2],
+        buffers: &[&Buffer<'_>],
+        order: Order,
+    ) -> Result<String, String> {
+        self.dispatch_together(&[kernel], grid, buffers, order)
+    }
+
+    /// The same for several kernels that no barrier orders.
+    pub fn dispatch_together(
+        &self,
+        kernels: &[&str],
         [groups, threads]: [u32; 2],
         buffers: &[&Buffer<'_>],
         order: Order,
     ) -> Result<String, String> {
-        let kernel = CString::new(kernel).map_err(|error| error.to_string())?;
         let bound: Vec<Bound> = buffers.iter().map(|buffer| buffer.bound()).collect();
+        let ordered_until = CLOCK.fetch_add(1, Ordering::Relaxed) + 1;
         let launch = Launch {
             grid: [groups, 1, 1],
             threadgroup: [threads, 1, 1],
@@ -163,7 +178,8 @@ impl Library {
             buffer_count: bound.len() as c_int,
             threadgroup_memory: std::ptr::null(),
             threadgroup_memory_count: 0,
-            clock: std::ptr::null_mut(),
+            clock: CLOCK.as_ptr(),
+            ordered_until,
         };
         let (mode, seed) = match order {
             Order::Forward => (0, 0),
@@ -171,14 +187,17 @@ impl Library {
             Order::Shuffled(seed) => (2, seed),
             Order::InTurns => (3, 0),
         };
-        // SAFETY: `launch` and what it points to outlive the call; a kernel that leaves its buffers traps.
+        // SAFETY: `launch` and what it points to outlive the calls; a kernel that leaves its buffers traps.
         unsafe {
             (self.clear)();
             (self.thread_order)(mode, seed);
-            match (self.dispatch)(kernel.as_ptr(), &launch) {
-                0 => Ok(text((self.warnings)())),
-                _ => Err(text((self.error)())),
+            for kernel in kernels {
+                let kernel = CString::new(*kernel).map_err(|error| error.to_string())?;
+                if (self.dispatch)(kernel.as_ptr(), &launch) != 0 {
+                    return Err(text((self.error)()));
+                }
             }
+            Ok(text((self.warnings)()))
         }
     }
 }

@@ -56,6 +56,21 @@ fn a_race_is_told_with_both_threads_and_the_place() {
 }
 
 #[test]
+fn commands_that_no_barrier_orders_are_reported() {
+    let library = checked("races");
+    let run = |kernels: &[&str]| {
+        let (y, x) = (library.buffer(&[0f32; 64]), library.buffer(&[0f32; 64]));
+        library.dispatch_together(kernels, [1, 64], &[&y, &x], Order::Forward).unwrap()
+    };
+    assert_eq!(run(&["neighbours"]), "");
+    assert_eq!(
+        run(&["neighbours", "through_device"]),
+        "through_device: data race at byte 0 of buffer 0: thread 0 of threadgroup (0,0,0) writes what another command \
+         wrote with no barrier between the commands\n"
+    );
+}
+
+#[test]
 fn bytes_side_by_side_do_not_race() {
     let library = checked("races");
     let y = library.buffer(&[0u8; 128]);

@@ -22,8 +22,7 @@ Buffer *make_buffer(size_t length) {
   b->memory = Guarded::alloc(length);
   if (!b->memory.data)
     die("no memory for a buffer of " + std::to_string(length) + " bytes");
-  if (getenv("METAL_SIM_POISON")) // Metal promises zeros; Candle's pool of used buffers does not
-    b->memory.poison();
+  b->shadow = b->memory.shadow();
   return b;
 }
 
@@ -36,6 +35,9 @@ Buffer *make_borrowed_buffer(char *bytes, size_t length, Block *deallocator) {
   b->length = length;
   allocated += length;
   b->memory.data = bytes;
+  if (is_checked())
+    b->shadow = mmap(nullptr, length * SHADOW_CELL, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   b->deallocator = deallocator ? _Block_copy(deallocator) : nullptr;
   return b;
 }
@@ -120,6 +122,9 @@ void register_buffer() {
   on_instance(DEVICE, "newBufferWithLength:options:", [](Object *, Selector, size_t length, size_t options) -> Object * {
     Buffer *b = make_buffer(length);
     b->storage_mode = options >> 4 & 15;
+    b->is_fresh = is_checked() || getenv("METAL_SIM_POISON");
+    if (b->is_fresh) // Metal promises zeros; pools of used buffers do not
+      b->memory.poison();
     return b;
   });
   on_instance(DEVICE, "newBufferWithBytes:length:options:",
@@ -205,6 +210,8 @@ Buffer::~Buffer() {
   }
   if (memory.map)
     memory.free();
+  else if (shadow)
+    munmap(shadow, length * SHADOW_CELL);
 }
 
 // For tests: bytes of the buffers that live now.

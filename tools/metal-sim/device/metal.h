@@ -35,6 +35,8 @@ struct Buffer : Object {
   Guarded memory;
   static constexpr size_t PRIVATE = 2; // MTLStorageModePrivate
   size_t length = 0, storage_mode = 0;
+  bool is_fresh = false;        // made without contents
+  void *shadow = nullptr;       // of checked runs
   Block *deallocator = nullptr; // of memory that the host lent
   ~Buffer();
 };
@@ -103,7 +105,7 @@ struct Encoder : Object {
   Pipeline *pipeline = nullptr;
   std::map<size_t, Argument> arguments;
   std::map<size_t, size_t> threadgroup_memory;
-  bool ended = false;
+  bool ended = false, is_concurrent = false;
   ~Encoder() { objc_release(command_buffer); }
 };
 
@@ -113,6 +115,8 @@ extern std::mutex device_lock;
 // An environment variable, or its default.
 const char *setting(const char *name, const char *otherwise);
 size_t max_threads_per_threadgroup();
+// METAL_SIM_CHECK: our kernels' accesses to memory are watched.
+bool is_checked();
 
 // The library whose source this is; null, with the reason in `error`, if none was compiled from it. Holding
 // device_lock.

@@ -5,10 +5,10 @@
 use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
 use crate::tensor::host;
-use crate::{DType, Error, Result, Tensor};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// See [`crate::Linear::embed`].
 pub(crate) fn lookup(words: &Weight, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
@@ -30,6 +30,13 @@ pub(crate) struct LookupOp {
     also: Option<(Tensor, Tensor)>,
 }
 
+impl LookupOp {
+    /// The scale is a number of T too, as it is where models are trained.
+    fn rounded_scale(&self) -> Result<f32> {
+        with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))
+    }
+}
+
 impl Op for LookupOp {
     const NAME: &'static str = "embed";
 
@@ -44,6 +51,17 @@ impl Op for LookupOp {
     fn detail(&self) -> String {
         let also = self.also.as_ref().map_or_else(String::new, |(table, _)| format!(" + {}", table.dims()[0]));
         format!("{}{also} → {}{}", self.words.n(), self.words.k(), self.words.formats())
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        // Rows as in the file: not in blocks, nor in parts.
+        let is_rows = |t: &Tensor| t.dims() == [self.words.n(), self.words.k()] && t.dtype() == self.words.dtype();
+        match device {
+            Device::Cpu => Can::Yes,
+            Device::Metal(_) if self.words.data().is_ok_and(is_rows) => Can::Yes,
+            Device::Metal(_) => Can::no("our kernel looks up rows of floats"),
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {
@@ -65,8 +83,7 @@ impl Op for LookupOp {
             if let Some((table, ids)) = &also {
                 within(ids, table.rows)?;
             }
-            // The scale is a number of T too, as it is where models are trained.
-            let scale = T::narrow(self.scale).wide();
+            let scale = self.rounded_scale()?;
             let y = fill_rows::<T>(t, n, n, |i, out, row| {
                 // The row is there: that was checked.
                 if self.words.row(ids[i] as usize, row).is_ok() {
@@ -82,10 +99,17 @@ impl Op for LookupOp {
         })
     }
 
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        let words = (self.words.data()?, &self.ids);
+        let also = self.also.iter().map(|(table, ids)| (table, ids));
+        super::metal::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?)
+    }
+
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;
         let dtype = self.words.dtype().candle();
-        let scale = with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))?;
+        let scale = self.rounded_scale()?;
         let mut y = (self.words.rows()?.index_select(self.ids.candle()?, 0)?.to_dtype(F32)? * f64::from(scale))?;
         if let Some((table, ids)) = &self.also {
             y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;

@@ -23,6 +23,28 @@ pub(crate) struct Grid {
     pub(crate) threads: usize,
 }
 
+impl Grid {
+    /// Whether a SIMD-group is enough for a row of `n`, so that none waits for another.
+    pub(crate) fn is_short(n: usize) -> bool {
+        n <= 256
+    }
+
+    /// For kernels that go through rows of `n` four elements a thread: a SIMD-group each where they are short, otherwise a threadgroup
+    /// each, of `most` threads at most.
+    pub(crate) fn of_rows(rows: usize, n: usize, most: usize) -> Grid {
+        match Grid::is_short(n) {
+            true => Grid { groups: [rows.div_ceil(4), 1, 1], threads: 4 * 32 },
+            false => Grid { groups: [rows, 1, 1], threads: n.div_ceil(4).next_multiple_of(32).min(most) },
+        }
+    }
+
+    /// A thread for each of `width` columns, and a few for none, of each row: x and y of its position in the grid.
+    pub(crate) fn over(width: usize, rows: usize) -> Grid {
+        let groups = width.div_ceil(256);
+        Grid { groups: [groups, rows, 1], threads: width.div_ceil(groups.max(1)).next_multiple_of(32) }
+    }
+}
+
 /// What a kernel is given, numbered as it comes: `[[buffer(0)]]`, `[[buffer(1)]]`, ….
 pub(crate) struct Call<'a> {
     device: MetalDevice,

@@ -107,3 +107,52 @@ METAL_FUNC float activate(float x, ushort kind) {
     }
     return x;
 }
+
+// Four neighbours of a row of n, from i on; `beyond` stands for those that it has not. Written element by element, so that a row may
+// begin anywhere: the compiler makes one access of the four.
+template <typename T>
+METAL_FUNC float4 four_at(device const T *x, uint i, uint n, float beyond) {
+    float4 v = float4(beyond);
+    uint left = i < n ? n - i : 0;
+    if (left >= 4) {
+        return float4(float(x[i]), float(x[i + 1]), float(x[i + 2]), float(x[i + 3]));
+    }
+    if (left > 0) {
+        v[0] = float(x[i]);
+    }
+    if (left > 1) {
+        v[1] = float(x[i + 1]);
+    }
+    if (left > 2) {
+        v[2] = float(x[i + 2]);
+    }
+    return v;
+}
+
+// Writes those of four neighbours that a row of n has, each rounded to T.
+template <typename T>
+METAL_FUNC void put_four(device T *y, uint i, uint n, float4 v) {
+    uint left = i < n ? n - i : 0;
+    if (left >= 4) {
+        y[i] = T(v[0]);
+        y[i + 1] = T(v[1]);
+        y[i + 2] = T(v[2]);
+        y[i + 3] = T(v[3]);
+        return;
+    }
+    if (left > 0) {
+        y[i] = T(v[0]);
+    }
+    if (left > 1) {
+        y[i + 1] = T(v[1]);
+    }
+    if (left > 2) {
+        y[i + 2] = T(v[2]);
+    }
+}
+
+// Each rounded to T.
+template <typename T>
+METAL_FUNC float4 rounded(float4 v) {
+    return float4(float(T(v[0])), float(T(v[1])), float(T(v[2])), float(T(v[3])));
+}

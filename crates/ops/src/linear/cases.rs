@@ -23,6 +23,13 @@ pub(crate) fn cases() -> Vec<Case> {
         (30, 96, 40, Activation::None, true),
         (9, 64, 70, Activation::QuickGelu, true),
         (6, 40, 33, Activation::Sigmoid, false),
+        // For the GPUs: one, two, four and eight rows, in fours and not, and tiles of each size that end within.
+        (1, 130, 6, Activation::Relu, true),
+        (2, 72, 37, Activation::None, true),
+        (4, 33, 9, Activation::None, true),
+        (8, 36, 5, Activation::Gelu, false),
+        (70, 40, 950, Activation::None, true),
+        (130, 20, 4100, Activation::None, false),
     ];
     let bytes = [
         (1, 384, 384, Activation::None, true),
@@ -169,8 +176,9 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
     let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
     let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
     let bias = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
-    // Two shapes add a residual, one of them behind an activation.
-    let residual = matches!(m, 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
+    // Some shapes add a residual, two of them behind an activation.
+    let residual =
+        matches!(m, 2 | 8 | 70 | 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
     in_floats(Product { x, w, bias, residual, activation, gaps, held: Held::Floats })
 }
 

@@ -8,6 +8,8 @@ mod cpu;
 mod cut;
 mod epilogue;
 #[cfg(metal)]
+mod metal;
+#[cfg(metal)]
 pub(crate) mod product;
 mod reference;
 mod weight;
@@ -18,8 +20,8 @@ pub(crate) use epilogue::Then;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{Activation, DType, Device, Error, Result, Tensor, Weights, embed};
 use std::ops::Range;
 use weight::{Order, Source, pack};
 
@@ -250,6 +252,13 @@ impl Op for LinearOp {
         format!("{} → {}{}{bias}{activation}{residual}", self.weight.k, self.weight.n, self.weight.formats())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed keeps the product, the sums and what the activation makes until the last of them is the result; the
         // quick GELU and the sigmoid take four steps in f32.
@@ -266,6 +275,11 @@ impl Op for LinearOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -156,3 +156,186 @@ template <typename T>
 METAL_FUNC float4 rounded(float4 v) {
     return float4(float(T(v[0])), float(T(v[1])), float(T(v[2])), float(T(v[3])));
 }
+
+// Products x·Wᵀ, in two ways: a few rows by SIMD-groups that go along rows of W, many by tiles. Both are given a pointer to each of
+// their rows, so that rows may be gathered; where there are fewer, the last stands in for those beyond, whose results nobody writes.
+template <typename T, int N> struct Rows {
+    device const T *at[N];
+};
+
+// Sums of R rows of W with M rows of x.
+template <int R, int M> struct Dots {
+    float of[R][M];
+};
+
+// Four elements that lie where four may be read at once.
+template <typename T>
+METAL_FUNC float4 whole_four(device const T *x) {
+    vec<T, 4> v = *(device const vec<T, 4> *)x;
+    return float4(v);
+}
+
+// By one SIMD-group, for every lane. W is read once. `fours`: every row begins where four may be read at once, and k is whole fours.
+template <typename W, typename X, int R, int M>
+METAL_FUNC void dot_rows(thread Dots<R, M> &dots, thread const Rows<W, R> &w, thread const Rows<X, M> &x, uint k,
+    bool fours, uint lane) {
+    for (int r = 0; r < R; r++) {
+        for (int m = 0; m < M; m++) {
+            dots.of[r][m] = 0.0f;
+        }
+    }
+    if (fours) {
+        for (uint i = 4 * lane; i < k; i += 4 * LANES) {
+            float4 b[R];
+            #pragma unroll
+            for (int r = 0; r < R; r++) {
+                b[r] = whole_four<W>(w.at[r] + i);
+            }
+            #pragma unroll
+            for (int m = 0; m < M; m++) {
+                float4 a = whole_four<X>(x.at[m] + i);
+                #pragma unroll
+                for (int r = 0; r < R; r++) {
+                    float sum = fma(a[0], b[r][0], dots.of[r][m]);
+                    sum = fma(a[1], b[r][1], sum);
+                    sum = fma(a[2], b[r][2], sum);
+                    dots.of[r][m] = fma(a[3], b[r][3], sum);
+                }
+            }
+        }
+    } else {
+        for (uint i = lane; i < k; i += LANES) {
+            #pragma unroll
+            for (int m = 0; m < M; m++) {
+                float a = float(x.at[m][i]);
+                #pragma unroll
+                for (int r = 0; r < R; r++) {
+                    dots.of[r][m] = fma(a, float(w.at[r][i]), dots.of[r][m]);
+                }
+            }
+        }
+    }
+    #pragma unroll
+    for (int r = 0; r < R; r++) {
+        #pragma unroll
+        for (int m = 0; m < M; m++) {
+            dots.of[r][m] = simd_sum(dots.of[r][m]);
+        }
+    }
+}
+
+// Tiles: four SIMD-groups, two by two, make 16·M rows of 16·N columns, each 8·M by 8·N of them. 64 bytes of the depth at a time wait
+// in threadgroup memory, in rows of 80, so that neighbouring rows lie in different banks.
+constant uint TILE_THREADS = 128;
+template <typename T> struct Tile {
+    enum : uint {
+        DEPTH = 64 / sizeof(T),
+        STRIDE = 80 / sizeof(T),
+        // Fours of a row, and rows that the threadgroup fetches at once.
+        FOURS = DEPTH / 4,
+        AT_ONCE = 128 / FOURS
+    };
+};
+// float4s of threadgroup memory that a tile takes: its rows of x and of W, or four strips.
+#define TILE_ROOM(M, N) (16 * ((M) + (N)) * 5)
+// Rows that a thread fetches for 16·M.
+#define TILE_ROWS(T, M) Rows<T, 16 * (M) / Tile<T>::AT_ONCE>
+
+template <int M, int N> struct Sums {
+    simdgroup_matrix<float, 8, 8> of[M][N];
+};
+
+// Which row of the tile a thread's i-th is.
+template <typename T>
+METAL_FUNC uint tile_row(uint tid, int i) {
+    return tid / Tile<T>::FOURS + uint(i) * Tile<T>::AT_ONCE;
+}
+
+// 16·M rows from `first` on of a matrix with `rows` of them, `stride` apart.
+template <typename T, int M>
+METAL_FUNC void tile_rows(thread TILE_ROWS(T, M) &of, device const T *x, uint first, uint rows, uint stride, uint tid) {
+    for (int i = 0; i < 16 * M / int(Tile<T>::AT_ONCE); i++) {
+        of.at[i] = x + ulong(min(first + tile_row<T>(tid, i), rows - 1)) * ulong(stride);
+    }
+}
+
+// Puts what the rows hold from `from` on into a tile, with zeros from k on.
+template <typename T, int P>
+METAL_FUNC void tile_fetch(threadgroup T *tile, thread const Rows<T, P> &rows, uint from, uint k, bool fours, uint tid) {
+    uint column = tid % Tile<T>::FOURS * 4;
+    uint at = from + column;
+    #pragma unroll
+    for (int i = 0; i < P; i++) {
+        vec<T, 4> v = vec<T, 4>(T(0));
+        if (fours) {
+            if (at < k) {
+                v = *(device const vec<T, 4> *)(rows.at[i] + at);
+            }
+        } else {
+            for (uint j = 0; j < 4; j++) {
+                if (at + j < k) {
+                    v[j] = rows.at[i][at + j];
+                }
+            }
+        }
+        *(threadgroup vec<T, 4> *)(tile + tile_row<T>(tid, i) * Tile<T>::STRIDE + column) = v;
+    }
+}
+
+// The sums of a tile over a depth of k. Every thread of the group takes part; the room is free before and after.
+template <typename T, int M, int N, int PX, int PW>
+METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &x, thread const Rows<T, PW> &w, uint k,
+    bool fours, threadgroup float4 *room, uint tid, uint simd) {
+    threadgroup T *xs = (threadgroup T *)room;
+    threadgroup T *ws = xs + 16 * M * Tile<T>::STRIDE;
+    threadgroup const T *own_x = xs + simd / 2 * (8 * M) * Tile<T>::STRIDE;
+    threadgroup const T *own_w = ws + simd % 2 * (8 * N) * Tile<T>::STRIDE;
+    #pragma unroll
+    for (int i = 0; i < M; i++) {
+        #pragma unroll
+        for (int j = 0; j < N; j++) {
+            sums.of[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
+        }
+    }
+    for (uint from = 0; from < k; from += Tile<T>::DEPTH) {
+        tile_fetch<T, PX>(xs, x, from, k, fours, tid);
+        tile_fetch<T, PW>(ws, w, from, k, fours, tid);
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        #pragma unroll
+        for (uint d = 0; d < Tile<T>::DEPTH; d += 8) {
+            simdgroup_matrix<T, 8, 8> a[M];
+            simdgroup_matrix<T, 8, 8> b[N];
+            #pragma unroll
+            for (int i = 0; i < M; i++) {
+                simdgroup_load(a[i], own_x + uint(8 * i) * Tile<T>::STRIDE + d, ulong(Tile<T>::STRIDE));
+            }
+            #pragma unroll
+            for (int j = 0; j < N; j++) {
+                simdgroup_load(b[j], own_w + uint(8 * j) * Tile<T>::STRIDE + d, ulong(Tile<T>::STRIDE), ulong2(0, 0), true);
+            }
+            #pragma unroll
+            for (int i = 0; i < M; i++) {
+                #pragma unroll
+                for (int j = 0; j < N; j++) {
+                    simdgroup_multiply_accumulate(sums.of[i][j], a[i], b[j], sums.of[i][j]);
+                }
+            }
+        }
+        // All have read the tiles: the next may take their place, or strips.
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+    }
+}
+
+// Eight rows of a SIMD-group's sums in threadgroup memory, where its lanes know which is which: rows of 8·N, `TILE_STRIP(N)` apart.
+#define TILE_STRIP(N) (8 * (N) + 4)
+template <int M, int N>
+METAL_FUNC threadgroup const float *tile_strip(thread const Sums<M, N> &sums, int i, threadgroup float4 *room, uint simd) {
+    threadgroup float *strip = (threadgroup float *)room + simd * uint(8 * TILE_STRIP(N));
+    simdgroup_barrier(mem_flags::mem_threadgroup); // the strip before has been read
+    #pragma unroll
+    for (int j = 0; j < N; j++) {
+        simdgroup_store(sums.of[i][j], strip + 8 * j, ulong(TILE_STRIP(N)));
+    }
+    simdgroup_barrier(mem_flags::mem_threadgroup);
+    return strip;
+}

@@ -5,10 +5,10 @@
 use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
 use crate::tensor::host;
-use crate::{DType, Error, Result, Tensor};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// See [`crate::Linear::embed`].
 pub(crate) fn lookup(words: &Weight, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
@@ -30,6 +30,13 @@ pub(crate) struct LookupOp {
     also: Option<(Tensor, Tensor)>,
 }
 
+impl LookupOp {
+    /// The scale, which is a number of T too, as it is where models are trained.
+    fn scale(&self) -> Result<f32> {
+        with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))
+    }
+}
+
 impl Op for LookupOp {
     const NAME: &'static str = "embed";
 
@@ -46,10 +53,18 @@ impl Op for LookupOp {
         format!("{}{also} → {}{}", self.words.n(), self.words.k(), self.words.formats())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            Device::Metal(_) if self.words.only_raw().is_some() => Can::Yes,
+            _ => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the rows as they are looked up, widened, scaled, and the sum, in f32.
         let (dims, _) = self.out();
-        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() } else { 0 }
+        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() + self.words.rows_scratch() } else { 0 }
     }
 
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
@@ -65,8 +80,7 @@ impl Op for LookupOp {
             if let Some((table, ids)) = &also {
                 within(ids, table.rows)?;
             }
-            // The scale is a number of T too, as it is where models are trained.
-            let scale = T::narrow(self.scale).wide();
+            let scale = self.scale()?;
             let y = fill_rows::<T>(t, n, n, |i, out, row| {
                 // The row is there: that was checked.
                 if self.words.row(ids[i] as usize, row).is_ok() {
@@ -82,11 +96,25 @@ impl Op for LookupOp {
         })
     }
 
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        use crate::launch::metal::View;
+        let Some((quant, blocks)) = self.words.only_raw() else {
+            return Err(Error::call("embed", "no kernel for a weight that is not in blocks"));
+        };
+        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+        let also = self.also.as_ref().map(view).transpose()?;
+        let also = also.as_ref().map(|(table, ids)| (table, ids));
+        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+        let to = (&like, self.words.k());
+        crate::quant::metal::look_up((quant, &blocks), &ids, self.scale()?, also, to)?.tensor(&self.out().0)
+    }
+
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;
         let dtype = self.words.dtype().candle();
-        let scale = with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))?;
-        let mut y = (self.words.rows()?.index_select(self.ids.candle()?, 0)?.to_dtype(F32)? * f64::from(scale))?;
+        let rows = self.words.rows()?.index_select(self.ids.candle()?, 0)?;
+        let mut y = (rows.to_dtype(F32)? * f64::from(self.scale()?))?;
         if let Some((table, ids)) = &self.also {
             y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
         }

@@ -2,8 +2,7 @@
 
 use super::Linear;
 use super::reference::{Problem, linear};
-use crate::case::{Call, Case, Input, Tolerance, weight_in_blocks, weights};
-use crate::quant::{dequantize, quantize};
+use crate::case::{Call, Case, InBlocks, Input, Tolerance, weights};
 use crate::{Activation, DType, Keep, Place, Quant, Result};
 
 /// m, k, n, the activation, and whether there is a bias.
@@ -33,12 +32,32 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| in_bytes(i as u64, dtype, *s));
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    let blocks = Quant::all().filter(|quant| quant.packs() && quant.quantizes());
-    let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, &[(quant, 70)], false)));
-    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
-    let joined = in_blocks(13, &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], true);
     let bytes = DType::FLOATS.into_iter().flat_map(in_bytes);
-    DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain([joined]).chain(bytes).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(blocks()).chain(bytes).collect()
+}
+
+/// Every format on one row and on many, and every way through the kernels in every dtype.
+fn blocks() -> Vec<Case> {
+    let plain = Blocks { dtype: DType::F32, m: 1, k: 512, formats: &[], then: None, gaps: false };
+    let mut all = Vec::new();
+    for quant in Quant::all() {
+        let formats = [(quant, 70)];
+        all.extend([1, 37].map(|m| in_blocks(Blocks { m, formats: &formats, ..plain })));
+    }
+    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
+    let joined = Blocks { m: 13, formats: &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], ..plain };
+    all.push(in_blocks(Blocks { then: Some(Activation::None), ..joined }));
+    // More units of 32 than a SIMD-group has lanes, and outputs that none of them shares evenly.
+    all.push(in_blocks(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
+    all.push(in_blocks(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
+    for dtype in DType::FLOATS {
+        for m in [1, 5, 40] {
+            let mixed: &[_] = &[(Quant::Q6K, 37), (Quant::Q8_0, 66), (Quant::Q4K, 5)];
+            let then = Some(Activation::Gelu);
+            all.push(in_blocks(Blocks { dtype, m, formats: mixed, then, gaps: true, ..plain }));
+        }
+    }
+    all
 }
 
 /// A product that is to be a case.
@@ -58,8 +77,8 @@ struct Product {
 enum Held {
     Floats,
     Bytes,
-    /// Matrices in blocks that were made already, each of so many outputs; the product's `w` is what they stand for.
-    Blocks(Vec<(Quant, usize, Vec<u8>)>),
+    /// Matrices in blocks, one below the other; the product's `w` is what they stand for.
+    Blocks(Vec<InBlocks>),
 }
 
 impl Product {
@@ -84,9 +103,7 @@ impl Product {
             Held::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
             Held::Bytes => Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, biased)?,
             Held::Blocks(parts) => {
-                let part = |(quant, n, bytes): &(Quant, usize, Vec<u8>)| {
-                    (weight_in_blocks(*quant, &[*n, k], bytes.clone(), place), *n)
-                };
+                let part = |blocks: &InBlocks| (blocks.weights(self.x.dtype, place), blocks.dims[0]);
                 let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), k, false)?;
                 match &self.bias {
                     Some(bias) => layer.with_bias(bias.on(place)?)?,
@@ -113,33 +130,56 @@ impl Product {
     }
 }
 
-/// Weights in blocks, of each format so many outputs, and activations that 8 bits hold exactly, so that kernels which round them to
-/// that and forms that do not have the same answer.
-fn in_blocks(m: usize, formats: &[(Quant, usize)], bias: bool) -> Case {
-    let (k, n) = (512, formats.iter().map(|(_, n)| n).sum());
+/// A product with weights in blocks.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    dtype: DType,
+    m: usize,
+    k: usize,
+    /// Of each format so many outputs.
+    formats: &'a [(Quant, usize)],
+    /// A bias, an activation and, if it is one, a residual.
+    then: Option<Activation>,
+    gaps: bool,
+}
+
+/// Activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not have the same answer.
+fn in_blocks(Blocks { dtype, m, k, formats, then, gaps }: Blocks<'_>) -> Case {
+    let n = formats.iter().map(|(_, n)| n).sum();
     let seed = formats[0].0 as u64 * 2 + 1000;
     let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
     let (mut parts, mut rounded) = (Vec::new(), Vec::new());
     for &(quant, n) in formats {
-        let (mut bytes, mut values) = (Vec::new(), vec![0.0; n * k]);
-        // Whole blocks of a format that is made and read.
-        let made = quantize(quant, &w.values[rounded.len()..][..n * k], &mut bytes)
-            .and_then(|()| dequantize(quant, &bytes, &mut values));
-        debug_assert!(made.is_ok());
-        rounded.extend(values);
-        parts.push((quant, n, bytes));
+        let blocks = InBlocks::of(seed, quant, k, &w.values[rounded.len()..][..n * k]);
+        rounded.extend_from_slice(&blocks.values);
+        parts.push(blocks);
     }
     let whole = |(i, v): (usize, &f32)| if i % 32 == 0 { 127.0 } else { (40.0 * v).round().clamp(-127.0, 127.0) };
-    let x = Input::normal(seed + 1, &[m, k], DType::F32, (0.0, 1.0));
-    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), ..x };
+    let x = Input::normal(seed + 1, &[m, if gaps { 2 * k } else { k }], DType::F32, (0.0, 1.0));
+    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), dtype, ..x };
     let w = Input { values: rounded.into(), ..w };
-    let bias = bias.then(|| Input::normal(seed + 2, &[n], DType::F32, (0.0, 0.5)));
+    let bias = then.map(|_| Input::normal(seed + 2, &[n], dtype, (0.0, 0.5)));
+    let activation = then.unwrap_or(Activation::None);
+    let residual = (activation != Activation::None).then(|| Input::normal(seed + 3, &[m, n], dtype, (0.0, 1.0)));
     let names: Vec<_> = formats.iter().map(|(quant, _)| quant.to_string()).collect();
-    let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), if bias.is_some() { " bias" } else { "" });
-    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
-    let tolerance = Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() };
-    let (activation, held) = (Activation::None, Held::Blocks(parts));
-    Product { x, w, bias, residual: None, activation, gaps: false, held }.case(name, tolerance)
+    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let options = [
+        told(bias.is_some(), " bias"),
+        told(activation != Activation::None, " activation"),
+        told(residual.is_some(), " residual"),
+        told(gaps, " gaps"),
+    ];
+    let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), options.concat());
+    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step. A kernel may
+    // round the weights to f16 where activations are that, and composed forms round them to either: each weight is off by half a
+    // rounding of its own, so the result is by half a rounding of its usual size, and the worst of thousands by four times that.
+    let (fused, composed) = match dtype {
+        DType::F32 => (1.0, 2.0),
+        DType::F16 => (3.0, 7.0),
+        _ => (1.0, 7.0),
+    };
+    let tolerance = Tolerance { fused, composed, sums: 8.0 + 4.0 * (k as f64).sqrt() };
+    Product { x, w, bias, residual, activation, gaps, held: Held::Blocks(parts) }.case(name, tolerance)
 }
 
 /// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold

@@ -6,7 +6,6 @@ use crate::launch::metal::buffers::Made;
 use std::ops::Range;
 
 /// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`.
-#[allow(dead_code, reason = "its kernels are on their way")]
 pub(crate) struct Product<'a> {
     /// `[.., k]`; see [`View::rows`].
     pub(crate) x: &'a View,

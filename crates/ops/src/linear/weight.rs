@@ -155,7 +155,8 @@ impl Weight {
         self.taken(to)?.in_panels()
     }
 
-    fn taken(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
+    /// The same as it lies, for what looks rows up.
+    pub(crate) fn taken(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
         let moved = |part: &Part| -> Result<Part> {
             let data = match &part.data {
                 Data::Rows(t) => Data::Rows(to(t)?),

@@ -41,7 +41,7 @@ METAL_FUNC float half_at(device const uchar *p) {
 // Four bytes at `p`, which is a multiple of ALIGN.
 template <uint ALIGN>
 METAL_FUNC uint four_at(device const uchar *p) {
-    if (ALIGN == 4) {
+    if (ALIGN >= 4) {
         return *(device const uint *)p;
     }
     if (ALIGN == 2) {
@@ -60,7 +60,12 @@ METAL_FUNC uint4 plane(device const uchar *p, uint part) {
     mask |= mask << 8;
     mask |= mask << 16;
     p += run / (8 / BITS) * WIDTH + part * 16 % WIDTH;
-    uint4 all = uint4(four_at<ALIGN>(p), four_at<ALIGN>(p + 4), four_at<ALIGN>(p + 8), four_at<ALIGN>(p + 12));
+    uint4 all;
+    if (ALIGN == 16) {
+        all = *(device const uint4 *)p;
+    } else {
+        all = uint4(four_at<ALIGN>(p), four_at<ALIGN>(p + 4), four_at<ALIGN>(p + 8), four_at<ALIGN>(p + 12));
+    }
     return (all >> shift) & mask;
 }
 
@@ -72,12 +77,14 @@ METAL_FUNC uint4 bits_apart(uint bits) {
 }
 
 METAL_FUNC void as_they_are(uint4 packed, thread half *q) {
+    #pragma unroll
     for (uint i = 0; i < 16; i++) {
         q[i] = half((packed[i / 4] >> (i % 4 * 8)) & 255);
     }
 }
 
 METAL_FUNC void chosen(uint4 packed, constant char *steps, thread half *q) {
+    #pragma unroll
     for (uint i = 0; i < 16; i++) {
         q[i] = half(steps[(packed[i / 4] >> (i % 4 * 8)) & 255]);
     }
@@ -120,6 +127,7 @@ CODES(Q5_1) {
 }
 
 CODES(Q8_0) {
+    #pragma unroll
     for (uint i = 0; i < 8; i++) {
         uint two = word_at(b + 2 + 16 * upper + 2 * i);
         q[2 * i] = half(as_type<char>(uchar(two & 255)));
@@ -143,13 +151,13 @@ CODES(Q3K) {
 }
 
 CODES(Q4K) {
-    as_they_are(plane<4, 32, 4>(b + 16, 2 * unit + upper), q);
+    as_they_are(plane<4, 32, 16>(b + 16, 2 * unit + upper), q);
     return six_bits(b, unit);
 }
 
 CODES(Q5K) {
     uint part = 2 * unit + upper;
-    as_they_are(plane<4, 32, 4>(b + 48, part) | plane<1, 32, 4>(b + 16, part) << 4, q);
+    as_they_are(plane<4, 32, 16>(b + 48, part) | plane<1, 32, 16>(b + 16, part) << 4, q);
     return six_bits(b, unit);
 }
 
@@ -193,6 +201,7 @@ constant uint POWERS[5] = {1, 3, 9, 27, 81};
 
 CODES(TQ1_0) {
     uint part = 2 * unit + upper;
+    #pragma unroll
     for (uint i = 0; i < 16; i++) {
         // Bytes 0 to 31 hold 32 elements a digit, the sixteen behind them sixteen, the last four bytes the last part's.
         uint digit = part < 10 ? part / 2 : part < 15 ? part - 10 : i / 4;
@@ -211,6 +220,7 @@ constant char OF_IQ3S[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 // Eight elements of 2 bits, or four of 4, as an entry of a grid has them.
 template <uint BITS>
 METAL_FUNC void group(ushort entry, uint signs, constant char *values, thread half *q) {
+    #pragma unroll
     for (uint i = 0; i < 16 / BITS; i++) {
         half v = half(values[(uint(entry) >> (i * BITS)) & (BITS == 2 ? 3 : 7)]);
         q[i] = (signs >> i & 1) == 1 ? -v : v;
@@ -225,6 +235,7 @@ METAL_FUNC uint even_signs(uint seven) {
 
 CODES(IQ2XXS) {
     uint tail = four_at<2>(b + 6 + 8 * unit);
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint j = 2 * upper + i;
         group<2>(grid[b[2 + 8 * unit + j]], even_signs(tail >> (7 * j)), OF_IQ2, q + 8 * i);
@@ -233,6 +244,7 @@ CODES(IQ2XXS) {
 }
 
 CODES(IQ2XS) {
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint code = word_at(b + 2 + 8 * unit + 4 * upper + 2 * i);
         group<2>(grid[code & 511], even_signs(code >> 9), OF_IQ2, q + 8 * i);
@@ -241,6 +253,7 @@ CODES(IQ2XS) {
 }
 
 CODES(IQ2S) {
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint j = 2 * upper + i;
         uint high = uint(b[66 + unit]) >> (2 * j) & 3;
@@ -252,6 +265,7 @@ CODES(IQ2S) {
 
 CODES(IQ3XXS) {
     uint tail = four_at<2>(b + 66 + 4 * unit);
+    #pragma unroll
     for (uint i = 0; i < 4; i++) {
         uint j = 4 * upper + i;
         group<4>(grid[b[2 + 8 * unit + j]], even_signs(tail >> (j / 2 * 7)) >> (j % 2 * 4), OF_IQ3XXS, q + 4 * i);
@@ -260,6 +274,7 @@ CODES(IQ3XXS) {
 }
 
 CODES(IQ3S) {
+    #pragma unroll
     for (uint i = 0; i < 4; i++) {
         uint j = 4 * upper + i;
         uint entry = uint(b[2 + 8 * unit + j]) | (uint(b[66 + unit]) >> j & 1) << 8;
@@ -270,6 +285,7 @@ CODES(IQ3S) {
 
 // Eight of -1, 0 and 1, pushed off the middle.
 METAL_FUNC void ternary(ushort entry, bool down, thread half *q) {
+    #pragma unroll
     for (uint i = 0; i < 8; i++) {
         q[i] = half((uint(entry) >> (2 * i)) & 3) - (down ? 1.125h : 0.875h);
     }
@@ -277,6 +293,7 @@ METAL_FUNC void ternary(ushort entry, bool down, thread half *q) {
 
 CODES(IQ1S) {
     uint word = word_at(b + 34 + 2 * unit);
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint j = 2 * upper + i;
         ternary(grid[uint(b[2 + 4 * unit + j]) | (word >> (3 * j) & 7) << 8], word >> 15 == 1, q + 8 * i);
@@ -287,12 +304,14 @@ CODES(IQ1S) {
 CODES(IQ1M) {
     uint part = 2 * unit + upper;
     uint high = uint(b[32 + part]);
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint above = high >> (4 * i);
         ternary(grid[uint(b[2 * part + i]) | (above & 7) << 8], (above & 8) != 0, q + 8 * i);
     }
     // The scale is a half in four parts, one above the 3-bit scales of each word.
     uint bits = 0;
+    #pragma unroll
     for (uint i = 0; i < 4; i++) {
         bits |= word_at(b + 48 + 2 * i) >> 12 << (4 * i);
     }

@@ -4,6 +4,8 @@
 constant bool HAS_BIAS [[function_constant(0)]];
 constant bool HAS_RESIDUAL [[function_constant(1)]];
 constant ushort ACTIVATION [[function_constant(2)]];
+// Whether every row of x begins where four elements may be read at once.
+constant bool FOURS [[function_constant(3)]];
 
 struct Part {
     // Rows of x, the part's outputs, units of 32 inputs, and bytes of a row of blocks.
@@ -33,11 +35,46 @@ METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, dev
     y[ulong(row) * ulong(p.y) + ulong(column)] = T(v);
 }
 
+// Four elements of x.
+template <typename T>
+METAL_FUNC vec<T, 4> four_of(device const T *x) {
+    if (FOURS) {
+        return *(device const vec<T, 4> *)x;
+    }
+    return vec<T, 4>(x[0], x[1], x[2], x[3]);
+}
+
 // Outputs of a SIMD-group in products of few rows: each value of x that is read serves all of them.
 constant uint OUTPUTS = 2;
 
-// Products of up to R rows. Lanes take turns in the units of 32 inputs, so that the blocks are read once and side by side; codes
-// are multiplied as they are, and scale and least value come in once for sixteen of them.
+// Adds sixteen elements of x times the weights of each output, whose codes are multiplied as they are: scale and least value come in
+// once for all of them.
+template <typename T>
+METAL_FUNC void dot_sixteen(device const T *x, thread const half (&q)[OUTPUTS][32], thread const float2 (&scales)[OUTPUTS][2],
+    uint h, thread float (&sums)[OUTPUTS]) {
+    float v[16];
+    float total = 0.0f;
+    #pragma unroll
+    for (uint i = 0; i < 16; i += 4) {
+        vec<T, 4> four = four_of<T>(x + i);
+        #pragma unroll
+        for (uint j = 0; j < 4; j++) {
+            v[i + j] = float(four[j]);
+            total += v[i + j];
+        }
+    }
+    #pragma unroll
+    for (uint o = 0; o < OUTPUTS; o++) {
+        float dot = 0.0f;
+        #pragma unroll
+        for (uint i = 0; i < 16; i++) {
+            dot = fma(v[i], float(q[o][16 * h + i]), dot);
+        }
+        sums[o] += fma(scales[o][h].x, dot, scales[o][h].y * total);
+    }
+}
+
+// Products of up to R rows. Lanes take turns in the units of 32 inputs, so that the blocks are read once and side by side.
 template <typename T, typename F, uint R>
 [[kernel]] void quant_few(device const T *x [[buffer(0)]], device const uchar *w [[buffer(1)]],
     constant ushort *grid [[buffer(2)]], device const T *bias [[buffer(3)]], device const T *residual [[buffer(4)]],
@@ -49,7 +86,9 @@ template <typename T, typename F, uint R>
         return;
     }
     float sums[R][OUTPUTS];
+    #pragma unroll
     for (uint r = 0; r < R; r++) {
+        #pragma unroll
         for (uint o = 0; o < OUTPUTS; o++) {
             sums[r][o] = 0.0f;
         }
@@ -57,39 +96,32 @@ template <typename T, typename F, uint R>
     for (uint unit = lane; unit < p.units; unit += LANES) {
         half q[OUTPUTS][32];
         float2 scales[OUTPUTS][2];
+        #pragma unroll
         for (uint o = 0; o < OUTPUTS; o++) {
             // What lies beyond the last output is another of it, and is not written.
             device const uchar *b = w + ulong(min(first + o, p.n - 1)) * ulong(p.bytes);
             b += unit / uint(F::UNITS) * uint(F::BYTES);
+            #pragma unroll
             for (uint h = 0; h < 2; h++) {
                 scales[o][h] = codes(F(), b, grid, unit % uint(F::UNITS), h, q[o] + 16 * h);
             }
         }
+        #pragma unroll
         for (uint r = 0; r < R; r++) {
-            if (R > 1 && r >= p.rows) {
-                break;
-            }
-            device const T *from = x + ulong(r) * ulong(p.x) + ulong(unit) * 32;
-            for (uint h = 0; h < 2; h++) {
-                float v[16];
-                float total = 0.0f;
-                for (uint i = 0; i < 16; i++) {
-                    v[i] = float(from[16 * h + i]);
-                    total += v[i];
-                }
-                for (uint o = 0; o < OUTPUTS; o++) {
-                    float dot = 0.0f;
-                    for (uint i = 0; i < 16; i++) {
-                        dot = fma(v[i], float(q[o][16 * h + i]), dot);
-                    }
-                    sums[r][o] += fma(scales[o][h].x, dot, scales[o][h].y * total);
+            if (R == 1 || r < p.rows) {
+                device const T *from = x + ulong(r) * ulong(p.x) + ulong(unit) * 32;
+                #pragma unroll
+                for (uint h = 0; h < 2; h++) {
+                    dot_sixteen<T>(from + 16 * h, q, scales, h, sums[r]);
                 }
             }
         }
     }
-    // Every lane has a result to finish, as far as there are results.
+    // A lane for each result.
     float mine = 0.0f;
+    #pragma unroll
     for (uint r = 0; r < R; r++) {
+        #pragma unroll
         for (uint o = 0; o < OUTPUTS; o++) {
             float total = simd_sum(sums[r][o]);
             mine = lane == r * OUTPUTS + o ? total : mine;
@@ -138,7 +170,9 @@ template <typename T, typename S, typename F>
     uint own_row = simd / 2 * 16;
     uint own_column = simd % 2 * 32;
     simdgroup_matrix<float, 8, 8> sums[2][4];
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
+        #pragma unroll
         for (uint j = 0; j < 4; j++) {
             sums[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         }
@@ -147,24 +181,34 @@ template <typename T, typename S, typename F>
         half q[16];
         device const uchar *b = blocks + unit / uint(F::UNITS) * uint(F::BYTES);
         float2 scale = codes(F(), b, grid, unit % uint(F::UNITS), upper, q);
+        vec<T, 4> low = four_of<T>(from + unit * DEEP);
+        vec<T, 4> high = four_of<T>(from + unit * DEEP + 4);
         threadgroup_barrier(mem_flags::mem_threadgroup); // the tiles before have been read
+        #pragma unroll
         for (uint i = 0; i < 16; i++) {
             ws[(16 * upper + i) * W_ROW + output] = S(fma(scale.x, float(q[i]), scale.y));
         }
-        for (uint i = 0; i < 8; i++) {
-            xs[row * X_ROW + column + i] = S(from[unit * DEEP + i]);
+        #pragma unroll
+        for (uint i = 0; i < 4; i++) {
+            xs[row * X_ROW + column + i] = S(low[i]);
+            xs[row * X_ROW + column + 4 + i] = S(high[i]);
         }
         threadgroup_barrier(mem_flags::mem_threadgroup);
+        #pragma unroll
         for (uint d = 0; d < DEEP; d += 8) {
             simdgroup_matrix<S, 8, 8> a[2];
             simdgroup_matrix<S, 8, 8> b[4];
+            #pragma unroll
             for (uint i = 0; i < 2; i++) {
                 simdgroup_load(a[i], xs + (own_row + 8 * i) * X_ROW + d, X_ROW);
             }
+            #pragma unroll
             for (uint j = 0; j < 4; j++) {
                 simdgroup_load(b[j], ws + d * W_ROW + own_column + 8 * j, W_ROW);
             }
+            #pragma unroll
             for (uint i = 0; i < 2; i++) {
+                #pragma unroll
                 for (uint j = 0; j < 4; j++) {
                     simdgroup_multiply_accumulate(sums[i][j], a[i], b[j], sums[i][j]);
                 }
@@ -172,7 +216,9 @@ template <typename T, typename S, typename F>
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup); // the last tiles have been read
+    #pragma unroll
     for (uint i = 0; i < 2; i++) {
+        #pragma unroll
         for (uint j = 0; j < 4; j++) {
             simdgroup_store(sums[i][j], room + (own_row + 8 * i) * W_ROW + own_column + 8 * j, W_ROW);
         }

@@ -65,7 +65,8 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
     let kernel = Kernel::new(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()))
         .flag(p.bias.is_some())
         .flag(p.residual.is_some())
-        .number(p.activation as u16);
+        .number(p.activation as u16)
+        .flag(p.x.in_fours()?);
     let grid_of = grids::words(quant);
     Call::new(p.x, &kernel)?
         .input(p.x)

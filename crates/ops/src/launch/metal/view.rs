@@ -87,6 +87,13 @@ impl View {
         }
     }
 
+    /// Whether every row begins where four elements may be read at once, and holds whole fours.
+    pub(crate) fn in_fours(&self) -> Result<bool> {
+        let Rows { rows, cols, stride } = self.rows()?;
+        let apart = rows <= 1 || stride.is_multiple_of(4);
+        Ok(cols.is_multiple_of(4) && apart && self.offset.is_multiple_of(4 * self.dtype.size()))
+    }
+
     fn is_whole(&self) -> bool {
         let mut expected = 1;
         self.dims.iter().zip(&self.strides).rev().all(|(dim, stride)| {

@@ -54,12 +54,12 @@ impl Op for LookupOp {
     }
 
     fn fused(&self, device: Device) -> Can {
-        // Rows as in the file: not in blocks, nor in parts.
+        // Rows as in the file, or all of them in one format of blocks; not in parts.
         let is_rows = |t: &Tensor| t.dims() == [self.words.n(), self.words.k()] && t.dtype() == self.words.dtype();
         match device {
             Device::Cpu => Can::Yes,
-            Device::Metal(_) if self.words.data().is_ok_and(is_rows) => Can::Yes,
-            Device::Metal(_) => Can::no("our kernel looks up rows of floats"),
+            Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
+            Device::Metal(_) => Can::no("our kernels look up rows of one format"),
             Device::Cuda(_) => Can::no("no kernel of ours yet"),
         }
     }
@@ -67,7 +67,7 @@ impl Op for LookupOp {
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the rows as they are looked up, widened, scaled, and the sum, in f32.
         let (dims, _) = self.out();
-        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() } else { 0 }
+        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() + self.words.rows_scratch() } else { 0 }
     }
 
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
@@ -101,9 +101,18 @@ impl Op for LookupOp {
 
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
-        let words = (self.words.data()?, &self.ids);
-        let also = self.also.iter().map(|(table, ids)| (table, ids));
-        super::metal::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?)
+        use crate::launch::metal::View;
+        let Some((quant, blocks)) = self.words.only_raw() else {
+            let words = (self.words.data()?, &self.ids);
+            let also = self.also.iter().map(|(table, ids)| (table, ids));
+            return super::metal::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?);
+        };
+        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+        let also = self.also.as_ref().map(view).transpose()?;
+        let also = also.as_ref().map(|(table, ids)| (table, ids));
+        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+        let to = (&like, self.words.k());
+        crate::quant::metal::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {
@@ -119,7 +128,7 @@ impl Op for LookupOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let also = self.also.as_ref().map(|(table, ids)| Ok::<_, Error>((to(table)?, to(ids)?))).transpose()?;
-        Ok(LookupOp { words: self.words.moved(to)?, ids: to(&self.ids)?, scale: self.scale, also })
+        Ok(LookupOp { words: self.words.taken(to)?, ids: to(&self.ids)?, scale: self.scale, also })
     }
 }
 

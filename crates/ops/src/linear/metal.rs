@@ -4,7 +4,7 @@ use super::LinearOp;
 use super::product::Product;
 use super::weight::Data;
 use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
-use crate::{Error, Result};
+use crate::{Error, Result, quant};
 
 const SOURCE: &str = kernels!();
 
@@ -53,6 +53,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
         let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
         match &part.data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            Data::Raw(quant, blocks) => quant::metal::multiply(&p, *quant, &View::whole(blocks)?)?,
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on Metal"))),
         }
         first += part.n;

@@ -9,6 +9,7 @@ mod cut;
 mod epilogue;
 #[cfg(metal)]
 mod metal;
+mod pack;
 #[cfg(metal)]
 pub(crate) mod product;
 mod reference;
@@ -22,8 +23,8 @@ pub(crate) use weight::Weight;
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::{Activation, DType, Device, Error, Result, Tensor, Weights, embed};
+use pack::{Order, Source, pack};
 use std::ops::Range;
-use weight::{Order, Source, pack};
 
 /// A weight matrix ready for this device, with its bias and activation.
 #[derive(Clone, Debug)]
@@ -270,7 +271,7 @@ impl Op for LinearOp {
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
         let result = rows * self.weight.n * self.x.dtype().size();
-        if rung == Rung::Composed { steps * result } else { self.weight.scratch(rows) }
+        if rung == Rung::Composed { steps * result + self.weight.rows_scratch() } else { self.weight.scratch(rows) }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {

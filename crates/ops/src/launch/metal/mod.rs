@@ -18,10 +18,14 @@ use candle_metal_kernels::metal::Device as Gpu;
 use objc2::runtime::AnyClass;
 use std::panic::catch_unwind;
 
-/// What stands before the text of every `kernel.metal`.
+/// The text of a folder's `kernel.metal`. Before it stand the prelude and the folder's other texts, by name.
 macro_rules! kernels {
-    () => {
-        concat!(include_str!("../launch/metal/prelude.metal"), include_str!("kernel.metal"))
+    ($($before:literal),*) => {
+        concat!(
+            include_str!("../launch/metal/prelude.metal"),
+            $(include_str!($before),)*
+            include_str!("kernel.metal")
+        )
     };
 }
 pub(crate) use kernels;

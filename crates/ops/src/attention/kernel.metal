@@ -203,6 +203,39 @@ METAL_FUNC void meet(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *s
     }
 }
 
+// A block's rows and keys by their distances: the smallest, how much further this lane's row is from its first key, and where
+// this SIMD-group has its products.
+struct Pairs {
+    int nearest;
+    int further;
+    threadgroup float *tile;
+    uint tid;
+};
+
+// Adds to scores what their rows, or their keys, give with the positions of their distances. Row r and key c are r + N − 1 − c
+// further than the nearest. Each SIMD-group multiplies eight rows, or keys, with all; every pair then takes what it asks for:
+// that of this lane's first key is in `met`, and of its next ones `step` on each.
+template <typename S, uint D, uint N>
+METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool meets,
+    threadgroup const float *met, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,
+    Task t, constant Shape &p, ushort kind) {
+    for (uint piece = 0; piece < ROWS + N - 1; piece += N) {
+        BARRIER; // what was staged, and met, has been read
+        stage<S, D, N>(staging, table, (device const half *)table, Q_FORMAT, t, p, kind, pairs.nearest + int(piece),
+            pairs.tid);
+        BARRIER;
+        if (meets) {
+            meet<S, D, N>(m, (threadgroup const S *)staging, N / 8, pairs.tile);
+        }
+        BARRIER;
+        UNROLL
+        for (uint b = 0; b < N / 4; b++) {
+            int at = pairs.further - int(piece + b * 4);
+            x[b] += at >= 0 && at < int(N) ? met[b * step + uint(at)] : 0.0f;
+        }
+    }
+}
+
 // The result of row `row` of a sequence, element c.
 METAL_FUNC void put(device uchar *y, constant Shape &p, uint token, uint row, uint head, uint c, float v) {
     ulong line = ulong(token + row / p.group) * ulong(p.heads) + ulong(head * p.group + row % p.group);
@@ -287,7 +320,7 @@ template <typename S, uint D, uint N>
         bool sees = simd_any(key < high && key + int(blocks * 8) > low) && from < N;
         stage<S, D, N>(staging, k, k_scales, K_FORMAT, t, p, KEYS, first, tid);
         BARRIER;
-        float x[N / 4];
+        float x[N / 4] = {};
         if (sees) {
             meet<S, D, N>(mq, staged + from * PITCH, blocks, tile);
             SIMD_BARRIER;
@@ -305,48 +338,16 @@ template <typename S, uint D, uint N>
             if (MET_BY_KEYS && simd * 8 < N) {
                 load<S, D>(mk, staged + simd * 8 * PITCH);
             }
-            // Distances from row to key, from the smallest of the block on: row r and key c are r + N − 1 − c further. Each
-            // SIMD-group multiplies its rows, or eight of the keys, with all, and every pair takes the one that it asks for.
-            int nearest = item.place + int(item.row) - first - int(N - 1);
-            for (uint piece = 0; piece < ROWS + N - 1; piece += N) {
-                int further = int(r + N - 1) - int(column + piece);
-                if (MET_BY_QUERIES) {
-                    BARRIER; // what was staged has been read
-                    stage<S, D, N>(staging, position_keys, k_scales, Q_FORMAT, t, p, POSITION_KEYS,
-                        nearest + int(piece), tid);
-                    BARRIER;
-                    if (sees) {
-                        meet<S, D, N>(mq, staged, N / 8, tile);
-                        SIMD_BARRIER;
-                        UNROLL
-                        for (uint b = 0; b < N / 4; b++) {
-                            int at = further - int(b * 4);
-                            x[b] += at >= 0 && at < int(N) ? line[at] : 0.0f;
-                        }
-                        SIMD_BARRIER; // the tile has been read
-                    }
-                }
-                if (MET_BY_KEYS) {
-                    BARRIER; // what was staged has been read
-                    stage<S, D, N>(staging, position_queries, k_scales, Q_FORMAT, t, p, POSITION_QUERIES,
-                        nearest + int(piece), tid);
-                    BARRIER;
-                    if (simd * 8 < N) {
-                        meet<S, D, N>(mk, staged, N / 8, tile);
-                    }
-                    BARRIER;
-                    if (sees) {
-                        UNROLL
-                        for (uint b = 0; b < N / 4; b++) {
-                            int at = further - int(b * 4);
-                            x[b] += at >= 0 && at < int(N) ? tiles[(column + b * 4) * TILE + uint(at)] : 0.0f;
-                        }
-                    }
-                }
+            Pairs pairs = {item.place + int(item.row) - first - int(N - 1), int(r + N - 1 - column), tile, tid};
+            if (MET_BY_QUERIES) {
+                add_positions<S, D, N>(x, mq, sees, tiles + r * TILE, 0, pairs, staging, position_keys, t, p,
+                    POSITION_KEYS);
             }
             if (MET_BY_KEYS) {
-                BARRIER; // every tile has been read by every SIMD-group
+                add_positions<S, D, N>(x, mk, simd * 8 < N, tiles + column * TILE, 4 * TILE, pairs, staging,
+                    position_queries, t, p, POSITION_QUERIES);
             }
+            BARRIER; // every tile has been read by every SIMD-group
         }
 
         if (sees) {

@@ -9,7 +9,7 @@ pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
 use crate::weights::{Keep, Raw, Store, Stored};
-use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
+use crate::{DType, Device, Place, Quant, Result, Rung, Tensor, Weights};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -64,6 +64,20 @@ impl Tolerance {
     pub fn mean(&self, rung: Rung, dtype: DType) -> f64 {
         self.worst(rung, dtype) / 2.0
     }
+}
+
+/// Where the tests of models run them, and on which rung: on the CPU with our kernels and with Candle's ops, on every GPU of this
+/// machine as the ladder has it, and on Metal with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
+pub fn places() -> Vec<(Place, Option<Rung>)> {
+    let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
+    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
+    let gpus = gpus.map(|device| (device, (device.kind() == "metal").then_some(Rung::Fused)));
+    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Device::Cpu, Some(rung)));
+    let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
+    let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);
+    let places: Vec<_> = all.map(open).collect();
+    assert!(!places.is_empty(), "no device of the kind {wanted}, which SCONCE_TEST_PLACES asks for");
+    places
 }
 
 /// Seeded random numbers in a shape, already rounded to their dtype, so that reference and kernel see the same.

@@ -3,13 +3,14 @@
 //! Commands go through Candle's encoder, which orders them by what they read and write; buffers for results are ours
 //! ([`buffers`]), and so are the pipelines ([`pipelines`]). A kernel is launched as a [`Call`].
 
+mod archive;
 pub(crate) mod buffers;
 mod call;
 mod pipelines;
 mod view;
 
 pub(crate) use call::{Call, Grid, Told};
-pub(crate) use pipelines::Kernel;
+pub(crate) use pipelines::{Kernel, keep_in, save};
 pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};

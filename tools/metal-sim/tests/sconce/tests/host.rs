@@ -117,9 +117,15 @@ fn memory_that_the_host_lends_is_used_in_place_and_given_back() {
 
 /// One row of ones through `layer_norm`; the status it ends with, and what is in the result.
 fn run(gpu: &Gpu) -> (MTLCommandBufferStatus, f32) {
+    let (status, first, _) = run_told(gpu, 32);
+    (status, first)
+}
+
+/// The same where the kernel is told that the 32 elements are as many as this; and the error it ends in.
+fn run_told(gpu: &Gpu, told: usize) -> (MTLCommandBufferStatus, f32, String) {
     const N: usize = 32;
     let ones = [1f32; N];
-    let told = [N as u32, 1, 0, 0, 0, 0, 1, 1e-5f32.to_bits()];
+    let told = [told as u32, 1, 0, 0, 0, 0, 1, 1e-5f32.to_bits()];
     let bytes = NonNull::from(&ones).cast();
     let shared = MTLResourceOptions::StorageModeShared;
     // SAFETY: each buffer is as long as what it is made from, and the kernel stays within them.
@@ -141,7 +147,8 @@ fn run(gpu: &Gpu) -> (MTLCommandBufferStatus, f32) {
         commands.commit();
         commands.waitUntilCompleted();
         assert_eq!(commands.error().is_some(), commands.status() == MTLCommandBufferStatus::Error);
-        (commands.status(), y.contents().cast::<f32>().as_ptr().read() - 1.0) // less the bias
+        let error = commands.error().map_or(String::new(), |e| e.localizedDescription().to_string());
+        (commands.status(), y.contents().cast::<f32>().as_ptr().read() - 1.0, error) // less the bias
     }
 }
 
@@ -154,6 +161,17 @@ fn a_kernel_fails_once_when_told_to() {
     assert_eq!(run(&gpu).0, MTLCommandBufferStatus::Error);
     assert_eq!(dispatches("layer_norm_f32"), before, "it ran all the same");
     assert_eq!(run(&gpu), (MTLCommandBufferStatus::Completed, 0.0));
+}
+
+/// Our kernels are those of the checked mode, if it was asked for: the only ones that see a single element too many.
+#[test]
+fn the_checked_mode_is_on_when_asked_for() {
+    let (_alone, gpu) = device();
+    if env::var("METAL_SIM_CHECK").is_ok_and(|on| on != "0") {
+        let (status, _, error) = run_told(&gpu, 33);
+        assert_eq!(status, MTLCommandBufferStatus::Error);
+        assert!(error.contains("layer_norm_f32: out of bounds: thread 0") && error.contains("which has 128"), "{error}");
+    }
 }
 
 /// Nothing of a run stays behind, and what was autoreleased goes with its pool.

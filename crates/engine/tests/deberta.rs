@@ -1,6 +1,7 @@
 //! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
 
 use sconce_engine::Checkpoint;
+use sconce_engine::ops::case::places;
 use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -41,12 +42,12 @@ impl Files {
         json(&self.0.path().join("config.json"))
     }
 
-    fn weights(&self, dtype: DType) -> Weights {
-        Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, Place::cpu())
+    fn weights(&self, dtype: DType, place: &Place) -> Weights {
+        Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, place.clone())
     }
 
-    fn encoder(&self, dtype: DType) -> Box<dyn Encoder> {
-        encoder(&self.config(), &self.weights(dtype)).unwrap()
+    fn encoder(&self, dtype: DType, place: &Place) -> Box<dyn Encoder> {
+        encoder(&self.config(), &self.weights(dtype, place)).unwrap()
     }
 }
 
@@ -60,8 +61,8 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
 }
 
 /// Hidden states of every layer, the embeddings first, and the last as a tensor.
-fn layers(model: &dyn Encoder, sequences: &[Sequence]) -> (Vec<Vec<f32>>, Tensor, Batch) {
-    let batch = Batch::new(sequences, model.limits(), &Place::cpu()).unwrap();
+fn layers(model: &dyn Encoder, sequences: &[Sequence], place: &Place) -> (Vec<Vec<f32>>, Tensor, Batch) {
+    let batch = Batch::new(sequences, model.limits(), place).unwrap();
     let mut seen = Vec::new();
     let last = model.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
     (seen, last, batch)
@@ -73,18 +74,19 @@ fn relative(got: &[f32], want: &[f32]) -> f32 {
 }
 
 #[test]
-fn every_layer_and_every_head_equal_the_reference_on_both_rungs() {
+fn every_layer_and_every_head_equal_the_reference_in_every_place() {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        for rung in [Rung::Fused, Rung::Composed] {
-            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+        for (place, force) in places() {
+            let on = format!("{}{}", place.device(), force.map_or_else(String::new, |rung| format!(", {rung}")));
+            let ladder = Ladder::new(Policy { force, ..Policy::default() });
             let _here = ladder.clone().enter();
-            let (seen, last, batch) = layers(&*files.encoder(DType::F32), &sequences(&arrays));
+            let (seen, last, batch) = layers(&*files.encoder(DType::F32, &place), &sequences(&arrays), &place);
             assert!(!arrays.has(&format!("hidden.{}", seen.len())), "{name}: fewer layers than the golden");
             for (i, got) in seen.iter().enumerate() {
                 let off = relative(got, &arrays.f32(&format!("hidden.{i}")).values);
-                println!("{name} {rung} layer {i}: {off:.2e}");
-                assert!(off <= F32, "{name} {rung} layer {i}: off by {off:.2e}");
+                println!("{name} on {on} layer {i}: {off:.2e}");
+                assert!(off <= F32, "{name} on {on} layer {i}: off by {off:.2e}");
             }
             if arrays.has("logits") {
                 let task = match name.rsplit('-').next() {
@@ -92,16 +94,17 @@ fn every_layer_and_every_head_equal_the_reference_on_both_rungs() {
                     Some("token") => Task::Tag,
                     _ => Task::Vocabulary,
                 };
-                let head = head(task, &files.config(), &files.weights(DType::F32)).unwrap();
+                let head = head(task, &files.config(), &files.weights(DType::F32, &place)).unwrap();
                 let rows = match task {
                     Task::Classify => head.pooled(&last, &batch, &vec![0; batch.segments.count()]).unwrap(),
                     _ => last,
                 };
                 let off = relative(&head.forward(&rows).unwrap().to_f32().unwrap(), &arrays.f32("logits").values);
-                println!("{name} {rung} logits: {off:.2e}");
-                assert!(off <= F32, "{name} {rung} logits: off by {off:.2e}");
+                println!("{name} on {on} logits: {off:.2e}");
+                assert!(off <= F32, "{name} on {on} logits: off by {off:.2e}");
             }
-            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0));
+            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{name} on {on}");
         }
     }
 }
@@ -110,7 +113,7 @@ fn every_layer_and_every_head_equal_the_reference_on_both_rungs() {
 fn nothing_of_the_encoder_is_left_unread() {
     for name in MODELS {
         let files = Files::of(name);
-        let weights = files.weights(DType::F32);
+        let weights = files.weights(DType::F32, &Place::cpu());
         encoder(&files.config(), &weights).unwrap();
         let left: Vec<_> = weights.unused().into_iter().filter(|n| !sconce_models::spare(n)).collect();
         assert!(left.is_empty(), "{name}: {left:?}");
@@ -121,10 +124,12 @@ fn nothing_of_the_encoder_is_left_unread() {
 fn a_sequence_does_not_see_its_neighbours() {
     for name in ["deberta-tiny", "deberta-v2-conv", "deberta-v2-unusual"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        let (model, sequences) = (files.encoder(DType::F32), sequences(&arrays));
-        let together = layers(&*model, &sequences).0.pop().unwrap();
-        let alone: Vec<f32> =
-            sequences.iter().flat_map(|s| layers(&*model, std::slice::from_ref(s)).0.pop().unwrap()).collect();
+        let (model, sequences) = (files.encoder(DType::F32, &Place::cpu()), sequences(&arrays));
+        let together = layers(&*model, &sequences, &Place::cpu()).0.pop().unwrap();
+        let alone: Vec<f32> = sequences
+            .iter()
+            .flat_map(|s| layers(&*model, std::slice::from_ref(s), &Place::cpu()).0.pop().unwrap())
+            .collect();
         assert_eq!(together, alone, "{name}: a row is computed in the same order whatever stands around it");
     }
 }
@@ -140,9 +145,9 @@ fn half_formats_stay_near_our_own_f32() {
         let files = Files::of(name);
         let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
         let sequences = lengths.map(|n| Sequence { ids: ids(n), ..Sequence::default() });
-        let want = layers(&*files.encoder(DType::F32), &sequences).0;
+        let want = layers(&*files.encoder(DType::F32, &Place::cpu()), &sequences, &Place::cpu()).0;
         for dtype in [DType::BF16, DType::F16] {
-            let got = layers(&*files.encoder(dtype), &sequences).0;
+            let got = layers(&*files.encoder(dtype, &Place::cpu()), &sequences, &Place::cpu()).0;
             for (i, (got, want)) in got.iter().zip(&want).enumerate() {
                 assert!(got.iter().all(|v| v.is_finite()), "{name} {dtype} layer {i}");
                 let off = relative(got, want) / dtype.unit_roundoff() as f32;
@@ -159,7 +164,7 @@ fn what_would_change_the_result_is_refused() {
         let files = Files::of(name);
         let mut config = files.config();
         config[field] = value;
-        encoder(&config, &files.weights(DType::F32)).err().map(|e| e.to_string()).unwrap_or_default()
+        encoder(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string()).unwrap_or_default()
     };
     let refused = |name: &str, field: &str, value: Value| {
         let error = error(name, field, value);

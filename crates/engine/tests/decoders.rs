@@ -2,9 +2,8 @@
 //! cache; and against itself: in a batch as alone, in chunks as at once.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{
-    Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Policy, Quant, Rung, Weights,
-};
+use sconce_engine::ops::case::places;
+use sconce_engine::ops::{Cache, CacheFormat, CacheShape, DType, Keep, Ladder, Place, Policy, Quant, Rung, Weights};
 use sconce_models::{Batch, CONTEXT, Encoder, Kept, LmHead, Piece, Sequence, encoder, lm_head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
@@ -101,13 +100,6 @@ impl Model {
         assert!(matches!(batch.kept, Some(Kept { .. })));
         self.logits(&batch, &mut Vec::new())
     }
-}
-
-fn places() -> Vec<(Place, Option<Rung>)> {
-    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
-    let open = |device| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), None);
-    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Place::cpu(), Some(rung)));
-    cpu.into_iter().chain(gpus.map(open)).collect()
 }
 
 /// Against the largest distance of the reference from its mean, which is of the size of its spread.

@@ -1,6 +1,7 @@
 //! Models that read a text and write another, against their reference: states of the encoder, logits of every position with and
 //! without a cache, greedy steps, beam searches; and against themselves: many inputs at once as one alone.
 
+use sconce_engine::ops::case::places;
 use sconce_engine::ops::{Cache, DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
@@ -87,13 +88,6 @@ impl Model {
         let batch = Batch::going_on(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
         self.logits(&batch, &Read::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
     }
-}
-
-fn places() -> Vec<(Place, Option<Rung>)> {
-    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
-    let open = |device| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), None);
-    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Place::cpu(), Some(rung)));
-    cpu.into_iter().chain(gpus.map(open)).collect()
 }
 
 fn close(what: &str, got: &[f32], want: &[f32]) {

@@ -1,6 +1,7 @@
 //! CLIP and SigLIP against transformers, tower by tower and layer by layer.
 
 use sconce_engine::Checkpoint;
+use sconce_engine::ops::case::places;
 use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
 use sconce_models::{Batch, Dual, DualKind as Kind, Images, Sequence, TextTower, VisionTower, dual};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -43,8 +44,8 @@ impl Files {
         Weights::new(Arc::new(Checkpoint::open(self.0.path()).unwrap()), dtype, place.clone())
     }
 
-    fn dual(&self, dtype: DType) -> Dual {
-        dual(&self.config(), &self.weights(dtype, &Place::cpu())).unwrap()
+    fn dual(&self, dtype: DType, place: &Place) -> Dual {
+        dual(&self.config(), &self.weights(dtype, place)).unwrap()
     }
 }
 
@@ -57,15 +58,15 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
 /// Hidden states of every layer, and the vectors.
 type Seen = (Vec<Vec<f32>>, Tensor);
 
-fn texts(tower: &dyn TextTower, sequences: &[Sequence]) -> Seen {
-    let batch = Batch::new(sequences, tower.limits(), &Place::cpu()).unwrap();
+fn texts(tower: &dyn TextTower, sequences: &[Sequence], place: &Place) -> Seen {
+    let batch = Batch::new(sequences, tower.limits(), place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
     (seen, vectors)
 }
 
-fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType) -> Seen {
-    let images = Images::new(pixels, tower.image(), dtype, &Place::cpu()).unwrap();
+fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Place) -> Seen {
+    let images = Images::new(pixels, tower.image(), dtype, place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&images, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
     (seen, vectors)
@@ -101,16 +102,17 @@ fn check_tower(what: &str, (seen, vectors): &Seen, arrays: &Arrays, prefix: &str
 }
 
 #[test]
-fn every_layer_and_every_vector_equal_the_reference_on_both_rungs() {
+fn every_layer_and_every_vector_equal_the_reference_in_every_place() {
     for name in MODELS {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        for rung in [Rung::Fused, Rung::Composed] {
-            let ladder = Ladder::new(Policy { force: Some(rung), ..Policy::default() });
+        for (place, force) in places() {
+            let ladder = Ladder::new(Policy { force, ..Policy::default() });
             let _here = ladder.clone().enter();
-            let what = format!("{name} {rung}");
-            let model = files.dual(DType::F32);
-            let text = model.text.as_deref().map(|tower| texts(tower, &sequences(&arrays)));
-            let image = model.vision.as_deref().map(|t| images(t, &borrowed(&cut(&arrays, t)), DType::F32));
+            let on = force.map_or_else(String::new, |rung| format!(", {rung}"));
+            let what = format!("{name} on {}{on}", place.device());
+            let model = files.dual(DType::F32, &place);
+            let text = model.text.as_deref().map(|tower| texts(tower, &sequences(&arrays), &place));
+            let image = model.vision.as_deref().map(|t| images(t, &borrowed(&cut(&arrays, t)), DType::F32, &place));
             assert_eq!((text.is_some(), image.is_some()), (arrays.has("ids"), arrays.has("pixels")), "{name}");
             for (seen, prefix, embeds) in [(&text, "", "text_embeds"), (&image, "vision.", "image_embeds")] {
                 let Some(seen) = seen else { continue };
@@ -129,7 +131,8 @@ fn every_layer_and_every_vector_equal_the_reference_on_both_rungs() {
                 println!("{what} logits: {off:.2e}");
                 assert!(off <= F32, "{what} logits: off by {off:.2e}");
             }
-            assert!(ladder.counts().iter().all(|(c, n)| c.rung == rung && *n > 0));
+            let asked = |rung| force.map_or(rung != Rung::Host, |force| rung == force);
+            assert!(ladder.counts().iter().all(|(c, n)| asked(c.rung) && *n > 0), "{what}");
         }
     }
 }
@@ -147,7 +150,8 @@ fn everything_is_read() {
 
 #[test]
 fn only_siglip_wants_padding() {
-    let padding = |name: &str| Files::of(name).dual(DType::F32).text.map(|t| (t.padding(), t.limits().positions));
+    let padding =
+        |name: &str| Files::of(name).dual(DType::F32, &Place::cpu()).text.map(|t| (t.padding(), t.limits().positions));
     assert_eq!(padding("clip-tiny"), Some((None, 20)));
     assert_eq!(padding("siglip-projection"), Some((Some(16), 16)));
 }
@@ -156,15 +160,17 @@ fn only_siglip_wants_padding() {
 fn a_text_and_an_image_do_not_see_their_neighbours() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        let model = files.dual(DType::F32);
+        let model = files.dual(DType::F32, &Place::cpu());
         let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
         let (sequences, pixels) = (sequences(&arrays), cut(&arrays, vision));
         let pixels = borrowed(&pixels);
         let values = |seen: Seen| seen.1.to_f32().unwrap();
-        let alone: Vec<f32> = sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s)))).collect();
-        assert_eq!(values(texts(text, &sequences)), alone, "{name}");
-        let alone: Vec<f32> = pixels.iter().flat_map(|p| values(images(vision, &[p], DType::F32))).collect();
-        assert_eq!(values(images(vision, &pixels, DType::F32)), alone, "{name}");
+        let alone: Vec<f32> =
+            sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s), &Place::cpu()))).collect();
+        assert_eq!(values(texts(text, &sequences, &Place::cpu())), alone, "{name}");
+        let alone: Vec<f32> =
+            pixels.iter().flat_map(|p| values(images(vision, &[p], DType::F32, &Place::cpu()))).collect();
+        assert_eq!(values(images(vision, &pixels, DType::F32, &Place::cpu())), alone, "{name}");
     }
 }
 
@@ -173,12 +179,15 @@ fn half_formats_stay_near_our_own_f32() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
         let run = |dtype| {
-            let model = files.dual(dtype);
+            let model = files.dual(dtype, &Place::cpu());
             let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
             let longest = text.limits().positions;
             let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
             let sequences = [1, 2, 17, longest].map(|n| Sequence { ids: ids(n), ..Sequence::default() });
-            [texts(text, &sequences), images(vision, &borrowed(&cut(&arrays, vision)), dtype)]
+            [
+                texts(text, &sequences, &Place::cpu()),
+                images(vision, &borrowed(&cut(&arrays, vision)), dtype, &Place::cpu()),
+            ]
         };
         let want = run(DType::F32);
         for dtype in [DType::BF16, DType::F16] {

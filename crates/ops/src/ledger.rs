@@ -1,5 +1,6 @@
 //! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
 
+use crate::launch::metal::buffers::Buffers;
 use crate::spare::Spare;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -11,6 +12,9 @@ pub struct Ledger {
     peak: AtomicU64,
     /// Buffers of tensors that were alive.
     pub(crate) spare: Spare,
+    /// The same on Metal, those of living tensors among them.
+    #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
+    pub(crate) metal: Buffers,
 }
 
 impl Ledger {

@@ -48,6 +48,13 @@ impl Place {
         matches!(self.0, Kind::Phantom(_))
     }
 
+    /// Keeps compiled kernels in this folder, where the device compiles them on this machine: now those that were made so far, and
+    /// from now on they are looked for there first.
+    pub fn keep_kernels(&self, folder: &std::path::Path) {
+        launch::metal::keep_in(folder);
+        launch::metal::save();
+    }
+
     /// Waits until everything submitted to the device has run: a clock read before that measures nothing.
     pub fn synchronize(&self) -> Result<()> {
         if let Kind::Open(_, candle) = &self.0 {

@@ -180,6 +180,12 @@ impl Spare {
         self.most.store(most, Relaxed);
     }
 
+    /// Bytes that may be held in all.
+    #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
+    pub(crate) fn most(&self) -> u64 {
+        self.most.load(Relaxed)
+    }
+
     /// Bytes that are held and in which nothing is.
     #[cfg(test)]
     fn idle(&self) -> u64 {

@@ -7,7 +7,7 @@ use crate::cpu::elem::Elem;
 use crate::ledger::Lease;
 use crate::place::Kind;
 use crate::spare::Fresh;
-use crate::{DType, Device, Error, Place, Result, ladder};
+use crate::{DType, Device, Error, Place, Result, ladder, launch};
 use candle_core::{Tensor as Candle, WithDType};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -151,8 +151,11 @@ impl Tensor {
 
     /// Downloads the elements in row-major order, widened to f32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        let t = self.candle()?;
-        Ok(t.to_device(&candle_core::Device::Cpu)?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
+        let t = match self.device {
+            Device::Metal(_) => launch::metal::buffers::to_host(self.candle()?)?,
+            _ => self.candle()?.to_device(&candle_core::Device::Cpu)?,
+        };
+        Ok(t.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
     }
 
     /// The device the elements are on.

@@ -32,13 +32,13 @@ pub enum Stored {
     Blocks(Quant),
 }
 
-/// What matrices are kept in on a CPU. On a GPU it is the dtype of the activations.
+/// What matrices are kept in. With CUDA it is the dtype of the activations; on Metal it is that too, unless it is blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// The dtype of the activations.
     #[default]
     Activations,
-    /// What the file holds them in, where the activations are f32.
+    /// What the file holds them in: floats where the activations are f32, blocks always.
     File,
     /// These blocks; of rows that are no whole blocks, q8_0 or the dtype of the activations.
     Blocks(Quant),

@@ -14,8 +14,11 @@ const char *COMMAND_BUFFER = "SimMTLCommandBuffer";
 const char *COMPUTE_ENCODER = "SimMTLComputeCommandEncoder";
 const char *BLIT_ENCODER = "SimMTLBlitCommandEncoder";
 constexpr size_t BUFFER_ARGUMENTS = 31, BYTES_LIMIT = 4096;
+constexpr size_t CONCURRENT = 1; // MTLDispatchTypeConcurrent
 
 std::map<std::string, uint64_t> dispatch_counts; // by kernel
+std::multiset<std::string> told_to_fail;         // kernels; see metal_sim_fail_next
+uint32_t counted = 0, ordered_until = 0; // sim_launch's clock
 const Function *running = nullptr;
 
 void report_fault(int, siginfo_t *info, void *) {
@@ -36,12 +39,19 @@ void report_fault(int, siginfo_t *info, void *) {
 
 std::string run_dispatch(const Command &c) {
   const Function &function = *c.pipeline->function;
-  void *buffers[BUFFER_ARGUMENTS] = {};
+  auto failing = told_to_fail.find(function.name);
+  if (failing != told_to_fail.end()) {
+    told_to_fail.erase(failing);
+    return function.name + " was told to fail";
+  }
+  sim_buffer buffers[BUFFER_ARGUMENTS] = {};
   for (auto &[index, argument] : c.arguments) {
     if (index >= BUFFER_ARGUMENTS)
       return "buffer index over 30";
-    buffers[index] =
-        argument.buffer ? (void *)(argument.buffer->memory.data + argument.offset) : (void *)argument.bytes.data();
+    if (const Buffer *b = argument.buffer)
+      buffers[index] = {b->memory.data, b->length, argument.offset, b->shadow, b->is_fresh};
+    else
+      buffers[index] = {(char *)argument.bytes.data(), argument.bytes.size(), 0, nullptr, false};
   }
   uint32_t memory[BUFFER_ARGUMENTS] = {};
   sim_launch launch{};
@@ -65,6 +75,8 @@ std::string run_dispatch(const Command &c) {
   launch.buffers = buffers;
   launch.buffer_count = BUFFER_ARGUMENTS;
   launch.threadgroup_memory = memory;
+  launch.clock = &counted;
+  launch.ordered_until = ordered_until;
   for (auto &[id, value] : function.constants)
     function.compiled->set_constant(int(id), value.data(), unsigned(value.size()));
   if (getenv("METAL_SIM_TRACE"))
@@ -91,7 +103,7 @@ std::string run_blit(const Command &c) {
   return "";
 }
 
-// Candle's encoders are concurrent: commands between two barriers may run in any order, so backwards must do too.
+// Commands of a concurrent encoder, as Candle's are, may run in any order between two barriers, so backwards must do too.
 void run_encoder(const std::vector<Command> &commands, std::string &error) {
   bool backwards = !strcmp(setting("METAL_SIM_CONCURRENT", "forward"), "reverse");
   size_t begin = 0;
@@ -99,11 +111,11 @@ void run_encoder(const std::vector<Command> &commands, std::string &error) {
     size_t end = begin;
     while (end < commands.size() && commands[end].kind != Command::Barrier)
       end++;
+    ordered_until = ++counted;
     for (size_t i = 0; i < end - begin; i++) {
       const Command &c = commands[backwards ? end - 1 - i : begin + i];
-      std::string failure = c.kind == Command::Dispatch ? run_dispatch(c) : run_blit(c);
-      if (error.empty())
-        error = failure;
+      if (error.empty()) // what comes after an error is lost, as on a GPU
+        error = c.kind == Command::Dispatch ? run_dispatch(c) : run_blit(c);
     }
     begin = end + 1;
   }
@@ -133,8 +145,9 @@ void commit(CommandBuffer *buffer) {
   buffer->encoders.clear();
 }
 
-Encoder *make_encoder(CommandBuffer *buffer, const char *class_name) {
+Encoder *make_encoder(CommandBuffer *buffer, const char *class_name, bool is_concurrent) {
   Encoder *e = make<Encoder>(class_name);
+  e->is_concurrent = is_concurrent;
   e->command_buffer = retain(buffer);
   e->index = buffer->encoders.size();
   buffer->encoders.emplace_back();
@@ -144,7 +157,10 @@ Encoder *make_encoder(CommandBuffer *buffer, const char *class_name) {
 void record(Encoder *e, const Command &command) {
   if (e->ended)
     die("a command after endEncoding");
-  e->command_buffer->encoders[e->index].push_back(command);
+  auto &commands = e->command_buffer->encoders[e->index];
+  commands.push_back(command);
+  if (!e->is_concurrent)
+    commands.push_back(Command{Command::Barrier});
 }
 
 void record_dispatch(Encoder *e, MTLSize grid, MTLSize threadgroup, bool grid_is_threads) {
@@ -154,7 +170,7 @@ void record_dispatch(Encoder *e, MTLSize grid, MTLSize threadgroup, bool grid_is
   size_t threads = threadgroup.width * threadgroup.height * threadgroup.depth;
   if (!grid.width || !grid.height || !grid.depth || !threads)
     die(name + ": dispatch of an empty grid");
-  if (threads > max_threads_per_threadgroup())
+  if (threads > e->pipeline->max_threads)
     die(name + ": " + std::to_string(threads) + " threads are over maxTotalThreadsPerThreadgroup");
   Command c{Command::Dispatch};
   c.pipeline = retain(e->pipeline);
@@ -168,12 +184,10 @@ void record_dispatch(Encoder *e, MTLSize grid, MTLSize threadgroup, bool grid_is
   record(e, c);
 }
 
-// Blits of one encoder run in order.
 void record_blit(Encoder *e, const Command &command) {
   objc_retain(command.source);
   objc_retain(command.destination);
   record(e, command);
-  record(e, Command{Command::Barrier});
 }
 
 void register_command_buffer() {
@@ -187,12 +201,12 @@ void register_command_buffer() {
       b->status = CommandBuffer::Enqueued;
   });
   on_instance(c, "computeCommandEncoder",
-              [](CommandBuffer *b, Selector) -> Object * { return make_encoder(b, COMPUTE_ENCODER); });
-  on_instance(c, "computeCommandEncoderWithDispatchType:", [](CommandBuffer *b, Selector, size_t) -> Object * {
-    return make_encoder(b, COMPUTE_ENCODER);
+              [](CommandBuffer *b, Selector) -> Object * { return make_encoder(b, COMPUTE_ENCODER, false); });
+  on_instance(c, "computeCommandEncoderWithDispatchType:", [](CommandBuffer *b, Selector, size_t type) -> Object * {
+    return make_encoder(b, COMPUTE_ENCODER, type == CONCURRENT);
   });
   on_instance(c, "blitCommandEncoder",
-              [](CommandBuffer *b, Selector) -> Object * { return make_encoder(b, BLIT_ENCODER); });
+              [](CommandBuffer *b, Selector) -> Object * { return make_encoder(b, BLIT_ENCODER, false); });
   on_instance(c, "addCompletedHandler:", [](CommandBuffer *b, Selector, Block *f) {
     b->completion_handlers.push_back(_Block_copy(f));
   });
@@ -270,6 +284,12 @@ void register_commands() {
       on_instance(c, name, ignore);
     on_instance(c, "endEncoding", [](Encoder *e, Selector) { e->ended = true; });
   }
+}
+
+// For tests: the next command buffer with this kernel ends in an error when it comes to it.
+EXPORT void metal_sim_fail_next(const char *kernel) {
+  std::lock_guard<std::mutex> guard(device_lock);
+  told_to_fail.insert(kernel);
 }
 
 // For tests: how often a kernel was dispatched; any kernel, if null.

@@ -1,6 +1,7 @@
 // MTLDevice and what it makes: buffers, libraries, pipelines, queues. Linked as libobjc, which objc2 asks for.
 #include <cstdlib>
 #include <cstring>
+#include <unistd.h>
 
 #include "metal.h"
 
@@ -12,14 +13,32 @@ struct ResidencySet : Object {
   size_t count = 0;
 };
 
+std::atomic<uint64_t> allocated{0}; // bytes of live buffers
+
 Buffer *make_buffer(size_t length) {
   Buffer *b = make<Buffer>("SimMTLBuffer");
   b->length = length;
+  allocated += length;
   b->memory = Guarded::alloc(length);
   if (!b->memory.data)
     die("no memory for a buffer of " + std::to_string(length) + " bytes");
-  if (getenv("METAL_SIM_POISON")) // Metal promises zeros; Candle's pool of used buffers does not
-    b->memory.poison();
+  b->shadow = b->memory.shadow();
+  return b;
+}
+
+// A buffer on memory of the host's, which is the host's to free: `deallocator` tells it when, if there is one.
+Buffer *make_borrowed_buffer(char *bytes, size_t length, Block *deallocator) {
+  size_t page = size_t(sysconf(_SC_PAGESIZE)); // 16 KiB on Apple's chips
+  if (size_t(bytes) % page || length % page)
+    die("newBufferWithBytesNoCopy: pointer and length must be multiples of a page");
+  Buffer *b = make<Buffer>("SimMTLBuffer");
+  b->length = length;
+  allocated += length;
+  b->memory.data = bytes;
+  if (is_checked())
+    b->shadow = mmap(nullptr, length * SHADOW_CELL, PROT_READ | PROT_WRITE,
+                     MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  b->deallocator = deallocator ? _Block_copy(deallocator) : nullptr;
   return b;
 }
 
@@ -83,7 +102,10 @@ void register_device() {
   on_instance("SimMTLArchitecture", "name",
               [](Object *, Selector) -> Object * { return make_string(setting("METAL_SIM_ARCH", "applegpu_g14s")); });
   on_instance(DEVICE, "recommendedMaxWorkingSetSize", [](Object *, Selector) -> uint64_t { return WORKING_SET; });
-  on_instance(DEVICE, "currentAllocatedSize", [](Object *, Selector) -> size_t { return 0; });
+  on_instance(DEVICE, "currentAllocatedSize", [](Object *, Selector) -> size_t { return metal_sim_allocated(); });
+  on_instance(DEVICE, "maxBufferLength", [](Object *, Selector) -> size_t { return WORKING_SET / 2; });
+  on_instance(DEVICE, "maxThreadgroupMemoryLength", [](Object *, Selector) -> size_t { return SIM_THREADGROUP_MEMORY; });
+  on_instance(DEVICE, "hasUnifiedMemory", [](Object *, Selector) -> bool { return true; });
   on_instance(DEVICE, "newResidencySetWithDescriptor:error:", [](Object *, Selector, Object *, Object **) -> Object * {
     return make<ResidencySet>("SimMTLResidencySet");
   });
@@ -97,8 +119,13 @@ void register_device() {
 
 void register_buffer() {
   const char *buffer = "SimMTLBuffer";
-  on_instance(DEVICE, "newBufferWithLength:options:", [](Object *, Selector, size_t length, size_t) -> Object * {
-    return make_buffer(length);
+  on_instance(DEVICE, "newBufferWithLength:options:", [](Object *, Selector, size_t length, size_t options) -> Object * {
+    Buffer *b = make_buffer(length);
+    b->storage_mode = options >> 4 & 15;
+    b->is_fresh = is_checked() || getenv("METAL_SIM_POISON");
+    if (b->is_fresh) // Metal promises zeros; pools of used buffers do not
+      b->memory.poison();
+    return b;
   });
   on_instance(DEVICE, "newBufferWithBytes:length:options:",
               [](Object *, Selector, const void *bytes, size_t length, size_t) -> Object * {
@@ -106,7 +133,18 @@ void register_buffer() {
                 memcpy(b->memory.data, bytes, length);
                 return b;
               });
-  on_instance(buffer, "contents", [](Buffer *b, Selector) -> void * { return b->memory.data; });
+  on_instance(DEVICE, "newBufferWithBytesNoCopy:length:options:deallocator:",
+              [](Object *, Selector, char *bytes, size_t length, size_t, Block *deallocator) -> Object * {
+                return make_borrowed_buffer(bytes, length, deallocator);
+              });
+  on_instance(buffer, "gpuAddress", [](Buffer *b, Selector) -> uint64_t { return uint64_t(b->memory.data); });
+  on_instance(buffer, "device", [](Object *, Selector) -> Object * { return the_device(); });
+  on_instance(buffer, "contents", [](Buffer *b, Selector) -> void * {
+    if (b->storage_mode == Buffer::PRIVATE)
+      die("the contents of a private buffer");
+    return b->memory.data;
+  });
+  on_instance(buffer, "storageMode", [](Buffer *b, Selector) -> size_t { return b->storage_mode; });
   on_instance(buffer, "length", [](Buffer *b, Selector) -> size_t { return b->length; });
   on_instance(buffer, "hash", [](Object *o, Selector) -> size_t { return (size_t)o; });
   on_instance(buffer, "isEqual:", [](Object *a, Selector, Object *b) -> bool { return a == b; });
@@ -138,16 +176,6 @@ void register_library() {
                   set_error(error, "no function " + name->text);
                 return f;
               });
-  const char *pipeline = "SimMTLComputePipelineState";
-  on_instance(DEVICE,
-              "newComputePipelineStateWithFunction:error:", [](Object *, Selector, Function *f, Object **) -> Object * {
-                Pipeline *p = make<Pipeline>("SimMTLComputePipelineState");
-                p->function = retain(f);
-                return p;
-              });
-  on_instance(pipeline, "maxTotalThreadsPerThreadgroup",
-              [](Object *, Selector) -> size_t { return max_threads_per_threadgroup(); });
-  on_instance(pipeline, "threadExecutionWidth", [](Object *, Selector) -> size_t { return 32; });
 }
 
 __attribute__((constructor)) void register_all() {
@@ -156,6 +184,7 @@ __attribute__((constructor)) void register_all() {
   register_device();
   register_buffer();
   register_library();
+  register_pipelines();
   register_commands();
 }
 } // namespace
@@ -172,6 +201,21 @@ Object *the_device() {
   return retain(device);
 }
 EXPORT Object *MTLCreateSystemDefaultDevice() { return the_device(); }
+
+Buffer::~Buffer() {
+  allocated -= length;
+  if (deallocator) {
+    ((void (*)(Block *, void *, size_t))(void *)deallocator->invoke)(deallocator, memory.data, length);
+    _Block_release(deallocator);
+  }
+  if (memory.map)
+    memory.free();
+  else if (shadow)
+    munmap(shadow, length * SHADOW_CELL);
+}
+
+// For tests: bytes of the buffers that live now.
+EXPORT uint64_t metal_sim_allocated() { return allocated; }
 
 // For tests: what the kernels run so far are suspected of, one line each. Valid until the next call.
 EXPORT const char *metal_sim_warnings() {

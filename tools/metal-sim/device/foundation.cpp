@@ -1,4 +1,4 @@
-// NSString, NSArray, NSError.
+// NSString, NSArray, NSError, NSURL.
 #include "metal.h"
 
 Array::~Array() {
@@ -20,7 +20,7 @@ Object *make_error(const std::string &message) {
 
 void set_error(Object **error, const std::string &message) {
   if (error)
-    *error = make_error(message);
+    *error = objc_autorelease(make_error(message)); // the caller retains what it finds there
 }
 
 static Array *fill_array(Array *array, Object **items, size_t count) {
@@ -51,6 +51,14 @@ void register_foundation() {
   on_instance(error, "localizedDescription", [](String *e, Selector) -> Object * { return make_string(e->text); });
   on_instance(error, "description", [](String *e, Selector) -> Object * { return make_string(e->text); });
   on_instance(error, "code", [](String *, Selector) -> long { return 1; });
+
+  const char *url = "NSURL"; // of files only: its text is the path
+  on_class(url, "fileURLWithPath:", [](Object *, Selector, String *path) -> Object * {
+    String *u = make<String>("NSURL");
+    u->text = path->text;
+    return u;
+  });
+  on_instance(url, "path", [](String *u, Selector) -> Object * { return make_string(u->text); });
 
   const char *array = "NSArray";
   on_class(array, "alloc", [](Object *, Selector) -> Object * { return make<Array>("NSArray"); });

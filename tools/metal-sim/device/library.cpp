@@ -1,6 +1,7 @@
 // Finds the compiled library for a source. No compiler runs here: `setup` compiled every source it knows, and a library
 // is known by its text, byte for byte: $METAL_SIM_SOURCES/NAME.metal is $METAL_SIM_LIBRARIES/libNAME.so.
 #include <cstdlib>
+#include <cstring>
 #include <dirent.h>
 #include <dlfcn.h>
 #include <fstream>
@@ -53,7 +54,10 @@ CompiledLibrary *library_for(const std::string &source, std::string &error) {
   }
   if (loaded.count(name))
     return loaded[name];
-  std::string path = std::string(setting("METAL_SIM_LIBRARIES", ".")) + "/lib" + name + ".so";
+  std::string stem = std::string(setting("METAL_SIM_LIBRARIES", ".")) + "/lib" + name, path = stem + ".so";
+  // Candle's own are compiled one way only.
+  if (is_checked() && access((stem + ".checked.so").c_str(), R_OK) == 0)
+    path = stem + ".checked.so";
   if (access(path.c_str(), R_OK) != 0) {
     error = name + ".metal is not compiled: add " + name + " to KERNELS and run setup again";
     return nullptr;
@@ -64,6 +68,7 @@ CompiledLibrary *library_for(const std::string &source, std::string &error) {
     return nullptr;
   }
   auto *library = new CompiledLibrary();
+  library->source_hash = std::hash<std::string>()(source);
   find_symbol(handle, "sim_dispatch", library->dispatch);
   find_symbol(handle, "sim_error", library->error);
   find_symbol(handle, "sim_warnings", library->warnings);
@@ -77,9 +82,11 @@ CompiledLibrary *library_for(const std::string &source, std::string &error) {
   find_symbol(handle, "sim_thread_order", thread_order);
   for (int i = 0; i < count(); i++)
     library->kernels.insert(kernel_name(i));
-  thread_order(atoi(setting("METAL_SIM_THREAD_ORDER", "0")), 1);
+  thread_order(atoi(setting("METAL_SIM_THREAD_ORDER", "0")), strtoull(setting("METAL_SIM_SEED", "0"), nullptr, 10));
   return loaded[name] = library;
 }
+
+bool is_checked() { return strcmp(setting("METAL_SIM_CHECK", "0"), "0") != 0; }
 
 std::string all_warnings() {
   std::string text;

@@ -33,8 +33,12 @@ Object *make_error(const std::string &message);
 
 struct Buffer : Object {
   Guarded memory;
-  size_t length = 0;
-  ~Buffer() { memory.free(); }
+  static constexpr size_t PRIVATE = 2; // MTLStorageModePrivate
+  size_t length = 0, storage_mode = 0;
+  bool is_fresh = false;        // made without contents
+  void *shadow = nullptr;       // of checked runs
+  Block *deallocator = nullptr; // of memory that the host lent
+  ~Buffer();
 };
 
 // A library that `setup` compiled: the functions of runtime/abi.h in it, and the kernels it has.
@@ -45,6 +49,7 @@ struct CompiledLibrary {
   decltype(&sim_set_constant) set_constant;
   decltype(&sim_running_thread) running_thread;
   std::set<std::string> kernels;
+  size_t source_hash = 0;
 };
 typedef std::map<size_t, std::string> ConstantValues; // bytes by index
 struct FunctionConstants : Object {
@@ -60,6 +65,7 @@ struct Function : Object {
 };
 struct Pipeline : Object {
   Function *function = nullptr;
+  size_t max_threads = 0;
   ~Pipeline() { objc_release(function); }
 };
 
@@ -99,7 +105,7 @@ struct Encoder : Object {
   Pipeline *pipeline = nullptr;
   std::map<size_t, Argument> arguments;
   std::map<size_t, size_t> threadgroup_memory;
-  bool ended = false;
+  bool ended = false, is_concurrent = false;
   ~Encoder() { objc_release(command_buffer); }
 };
 
@@ -109,6 +115,8 @@ extern std::mutex device_lock;
 // An environment variable, or its default.
 const char *setting(const char *name, const char *otherwise);
 size_t max_threads_per_threadgroup();
+// METAL_SIM_CHECK: our kernels' accesses to memory are watched.
+bool is_checked();
 
 // The library whose source this is; null, with the reason in `error`, if none was compiled from it. Holding
 // device_lock.
@@ -117,6 +125,8 @@ CompiledLibrary *library_for(const std::string &source, std::string &error);
 std::string all_warnings();
 
 void register_foundation();
+void register_pipelines();
 void register_commands();
+EXPORT uint64_t metal_sim_allocated();
 // Retained for the caller.
 Object *the_device();

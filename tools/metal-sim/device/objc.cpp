@@ -7,10 +7,12 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <vector>
 
 // Classes that objc2's crates refer to by symbol, not by name.
 #define CLASSES_BY_SYMBOL(X)                                                                                           \
-  X(NSString) X(NSArray) X(MTLResidencySetDescriptor) X(MTLFunctionConstantValues) X(MTLCompileOptions)
+  X(NSString) X(NSArray) X(NSURL) X(MTLResidencySetDescriptor) X(MTLFunctionConstantValues) X(MTLCompileOptions)         \
+  X(MTLBinaryArchiveDescriptor) X(MTLComputePipelineDescriptor)
 #define X(NAME)                                                                                                        \
   extern "C" {                                                                                                         \
   __attribute__((visibility("default"), init_priority(101))) Class _OBJC_CLASS_##NAME;                                 \
@@ -84,12 +86,27 @@ EXPORT void objc_release(Object *o) {
   if (o && --o->references == 0)
     o->destroy(o);
 }
-// There are no pools: what a real program would free when one ends is leaked here. Methods that return "autoreleased"
-// objects give the caller a reference, so nothing is to be retained.
-EXPORT Object *objc_autorelease(Object *o) { return o; }
+// The open pools of a thread as one stack: a pool is the height at which it began. Outside of every pool nothing is
+// freed, as on a Mac. Never destroyed: a thread may send messages while it ends.
+static std::vector<Object *> &autoreleased() {
+  thread_local auto *all = new std::vector<Object *>;
+  return *all;
+}
+EXPORT Object *objc_autorelease(Object *o) {
+  autoreleased().push_back(o);
+  return o;
+}
+EXPORT void *objc_autoreleasePoolPush() { return (void *)(autoreleased().size() + 1); }
+EXPORT void objc_autoreleasePoolPop(void *pool) {
+  while (autoreleased().size() >= size_t(pool)) {
+    Object *o = autoreleased().back();
+    autoreleased().pop_back();
+    objc_release(o);
+  }
+}
+// As the handshake between an optimised caller and callee: what a method returns never sees a pool, the caller gets the
+// reference. So methods here return one, and nothing is to be retained.
 EXPORT Object *objc_retainAutoreleasedReturnValue(Object *o) { return o; }
-EXPORT void *objc_autoreleasePoolPush() { return (void *)1; }
-EXPORT void objc_autoreleasePoolPop(void *) {}
 
 EXPORT Method objc_msg_lookup(Object *receiver, Selector name) {
   Class *c = receiver->isa;

@@ -27,6 +27,7 @@ Class *class_named(const char *name);
 
 EXPORT Object *objc_retain(Object *);
 EXPORT void objc_release(Object *);
+EXPORT Object *objc_autorelease(Object *);
 template <class T> T *retain(T *object) {
   objc_retain(object);
   return object;

@@ -15,6 +15,16 @@ struct sim_thread {
   uint32_t thread_index_in_threadgroup, thread_index_in_simdgroup, simdgroup_index_in_threadgroup;
   uint32_t simdgroups_per_threadgroup, threads_per_simdgroup;
 };
+// Where the lanes of a SIMD-group meet. The lanes that take part find every lane's value in `values`, one after the
+// other; the first that needs something made of them all puts it into `result` and says so.
+struct sim_exchange {
+  uint32_t mask; // of lanes that take part
+  uint32_t has_result;
+  alignas(64) char result[256];
+  alignas(64) char values[32 * 32];
+};
+constexpr uint32_t SIM_EXCHANGE_SIZE = 32; // bytes a lane can give
+
 struct sim_kernel {
   const char *name;
   void (*run)(const sim_thread *);
@@ -25,15 +35,28 @@ struct sim_constant {
   void (*set)(const void *value, unsigned size);
 };
 
+// A buffer that is bound: the kernel gets data + offset. `shadow` is what checked runs remember of it; without one it
+// cannot be written (setBytes).
+struct sim_buffer {
+  char *data;
+  size_t length, offset;
+  void *shadow;
+  int is_fresh; // made without contents: what is still poison there was never written
+};
+
 // A grid and how it is cut. `grid` counts threads where `grid_is_threads` (dispatchThreads), else threadgroups.
 struct sim_launch {
   uint32_t grid[3];
   uint32_t threadgroup[3];
   int grid_is_threads;
-  void *const *buffers;
+  const sim_buffer *buffers;
   int buffer_count;
   const uint32_t *threadgroup_memory; // lengths in bytes
   int threadgroup_memory_count;
+  // Counts what is ordered, over all libraries that share buffers; may be null if they do not.
+  uint32_t *clock;
+  // What was counted by the last barrier between commands: those since may run at the same time. 0: this one runs alone.
+  uint32_t ordered_until;
 };
 
 constexpr size_t SIM_THREADGROUP_MEMORY = 32768;
@@ -47,7 +70,8 @@ const char *sim_error();
 // One line for each kind of suspect behaviour since sim_clear(), beginning with the kernel's name.
 const char *sim_warnings();
 void sim_clear();
-// Order in which SIMD-groups and lanes run between barriers: 0 forward, 1 backward, 2 shuffled by the seed.
+// Order in which threadgroups, and between barriers SIMD-groups and lanes, run: 0 forward, 1 backward, 2 shuffled by the
+// seed, 3 forward, but SIMD-groups take turns at every SIMD operation and odd lanes come first.
 void sim_thread_order(int order, uint64_t seed);
 // How many constants of the library have this id.
 int sim_set_constant(int id, const void *value, unsigned size);
@@ -55,8 +79,9 @@ int sim_kernel_count();
 const char *sim_kernel_name(int);
 // Position in the grid of the thread that runs now; false outside a dispatch.
 bool sim_running_thread(uint32_t position[3]);
-// Memory that traps past its end, filled with 0xFF.
+// Memory that traps past its end, filled with poison; and the shadow of what sim_alloc(size) returned.
 void *sim_alloc(size_t);
+void *sim_shadow(void *, size_t);
 void sim_free(void *, size_t);
 
 // Called by a library's table when it is loaded.

@@ -6,29 +6,51 @@
 #include <string>
 #include <vector>
 
+#include "check.h"
 #include "fiber.h"
 #include "library.h"
 
 namespace {
 constexpr uint32_t LANES = 32;
+enum Order { FORWARD, BACKWARD, SHUFFLED, IN_TURNS };
+
+void shuffle(std::vector<uint32_t> &items) {
+  for (size_t i = items.size(); i > 1; i--)
+    std::swap(items[i - 1], items[library.random() % i]);
+}
+
+// 0 to count - 1 in the library's order.
+std::vector<uint32_t> in_order(uint32_t count) {
+  std::vector<uint32_t> items(count);
+  for (uint32_t i = 0; i < count; i++)
+    items[i] = library.order == BACKWARD ? count - 1 - i : i;
+  if (library.order == SHUFFLED)
+    shuffle(items);
+  return items;
+}
 
 struct Dispatch {
   const std::string name;
   const sim_kernel &kernel;
   const sim_launch &launch;
   uint32_t groups[3];
-  std::vector<std::vector<char>> dynamic_memory; // one a threadgroup argument
-  size_t dynamic_total = 0;
+  uint32_t bound_threads = 0; // fibers that know this dispatch's buffers
+  std::vector<uint32_t> lanes;
 
   Dispatch(const char *name, const sim_kernel &kernel, const sim_launch &launch)
       : name(name), kernel(kernel), launch(launch) {
     for (int d = 0; d < 3; d++)
       groups[d] = launch.grid_is_threads ? (launch.grid[d] + launch.threadgroup[d] - 1) / launch.threadgroup[d]
                                          : launch.grid[d];
-    for (int i = 0; i < launch.threadgroup_memory_count; i++) {
-      dynamic_memory.emplace_back(launch.threadgroup_memory[i] + 16);
-      dynamic_total += launch.threadgroup_memory[i];
-    }
+    for (uint32_t lane = 0; lane < LANES; lane++)
+      lanes.push_back(library.order == BACKWARD   ? LANES - 1 - lane
+                      : library.order == IN_TURNS ? (lane * 2 + 1 - lane / 16) % LANES
+                                                  : lane);
+  }
+
+  void bind(sim_thread &t) {
+    for (int b = 0; b < 31; b++)
+      t.buffers[b] = b < launch.buffer_count ? (uint64_t)launch.buffers[b].data + launch.buffers[b].offset : 0;
   }
 
   // Returns the number of threads.
@@ -38,16 +60,16 @@ struct Dispatch {
     for (int d = 0; d < 3; d++)
       here[d] = launch.grid_is_threads ? std::min(size[d], launch.grid[d] - group[d] * size[d]) : size[d];
     uint32_t count = here[0] * here[1] * here[2];
-    for (auto &memory : dynamic_memory)
-      memset(memory.data(), 0xFF, memory.size());
+    uint64_t memory[31] = {};
+    for (int m = 0; m < launch.threadgroup_memory_count; m++)
+      memory[m] = (uint64_t)library.add_variable("argument " + std::to_string(m), launch.threadgroup_memory[m]);
+    make_fibers(count);
+    for (; bound_threads < count; bound_threads++)
+      bind(fibers[bound_threads].thread);
     for (uint32_t i = 0; i < count; i++) {
-      Fiber *f = fiber(i);
-      sim_thread &t = f->thread;
+      sim_thread &t = fibers[i].thread;
       uint32_t x = i % here[0], y = i / here[0] % here[1], z = i / here[0] / here[1];
-      for (int b = 0; b < 31; b++)
-        t.buffers[b] = b < launch.buffer_count ? (uint64_t)launch.buffers[b] : 0;
-      for (size_t m = 0; m < 31; m++)
-        t.threadgroup_memory[m] = m < dynamic_memory.size() ? ((uint64_t)dynamic_memory[m].data() + 15) / 16 * 16 : 0;
+      memcpy(t.threadgroup_memory, memory, sizeof memory);
       t.thread_position_in_threadgroup = sim_uint3{x, y, z};
       t.threadgroup_position_in_grid = sim_uint3{group[0], group[1], group[2]};
       t.thread_position_in_grid = sim_uint3{group[0] * size[0] + x, group[1] * size[1] + y, group[2] * size[2] + z};
@@ -59,46 +81,54 @@ struct Dispatch {
       t.simdgroup_index_in_threadgroup = i / LANES;
       t.simdgroups_per_threadgroup = (count + LANES - 1) / LANES;
       t.threads_per_simdgroup = LANES;
-      prepare(f, kernel.run);
+      prepare(i, kernel.run);
     }
     return count;
   }
 
   void run_threadgroup(const uint32_t group[3]) {
     library.forget_threadgroup();
-    uint32_t threads = start_threads(group), simdgroups = (threads + LANES - 1) / LANES;
-    std::vector<uint32_t> order(simdgroups);
-    for (uint32_t i = 0; i < simdgroups; i++)
-      order[i] = library.order == 1 ? simdgroups - 1 - i : i;
+    checker.begin_threadgroup(group);
+    uint32_t threads = start_threads(group);
     do {
-      if (library.order == 2)
-        for (uint32_t i = simdgroups; i > 1; i--)
-          std::swap(order[i - 1], order[library.random() % i]);
-      for (uint32_t simdgroup : order) {
-        uint32_t first = simdgroup * LANES;
-        run_simdgroup(first, std::min(threads - first, LANES));
-      }
-    } while (pass_barrier(threads));
+      run_to_barrier(threads);
+    } while (library.error.empty() && pass_barrier(threads));
   }
 
-  // Until every lane waits at a threadgroup barrier or has returned.
-  void run_simdgroup(uint32_t first, uint32_t width) {
-    do {
-      uint32_t start = library.order == 2 ? uint32_t(library.random() % width) : 0;
-      for (uint32_t i = 0; i < width; i++) {
-        Fiber *f = fiber(first + (library.order == 1 ? width - 1 - i : (i + start) % width));
-        if (f->state == State::Ready)
-          resume(f);
-      }
-    } while (exchange(first, width));
+  // Until every thread waits at a threadgroup barrier or has returned.
+  void run_to_barrier(uint32_t threads) {
+    std::vector<uint32_t> running = in_order((threads + LANES - 1) / LANES);
+    size_t turn = 0;
+    while (!running.empty() && library.error.empty()) {
+      // SIMD-groups run as far as they can one after the other, or change places at every SIMD operation.
+      turn = library.order == SHUFFLED ? library.random() % running.size() : turn % running.size();
+      if (!step(running[turn], threads))
+        running.erase(running.begin() + turn);
+      else if (library.order == IN_TURNS)
+        turn++;
+    }
   }
 
-  // Completes one SIMD operation among the lanes that wait at the same place; false if none waits.
+  // Runs every lane to where it next waits, and completes a SIMD operation; false if none waits at one.
+  bool step(uint32_t simdgroup, uint32_t threads) {
+    uint32_t first = simdgroup * LANES, width = std::min(threads - first, LANES);
+    if (library.order == SHUFFLED)
+      shuffle(lanes);
+    Fiber *ready[LANES];
+    uint32_t count = 0;
+    for (uint32_t lane : lanes)
+      if (lane < width && fibers[first + lane].state == State::Ready)
+        ready[count++] = &fibers[first + lane];
+    run_in_turn(ready, count);
+    return exchange(first, width);
+  }
+
   bool exchange(uint32_t first, uint32_t width) {
     const Fiber *leader = nullptr;
-    uint32_t mask = 0;
+    uint32_t mask = 0, live = 0;
     for (uint32_t lane = 0; lane < width; lane++) {
-      const Fiber *f = fiber(first + lane);
+      const Fiber *f = &fibers[first + lane];
+      live |= uint32_t(f->state != State::Done) << lane;
       if (f->state != State::AtSimd)
         continue;
       if (!leader)
@@ -106,35 +136,59 @@ struct Dispatch {
       if (f->site == leader->site && f->size == leader->size)
         mask |= 1u << lane;
     }
+    if (!leader)
+      return false;
+    if (mask != live)
+      warn_of_divergence(first, width);
+    if (leader->size == 0)
+      checker.pass_simd_barrier(first / LANES, leader->flags);
+    else
+      gather(first, width, mask, leader->size);
+    for (uint32_t lane = 0; lane < width; lane++)
+      if (mask >> lane & 1)
+        fibers[first + lane].state = State::Ready;
+    return true;
+  }
+
+  void gather(uint32_t first, uint32_t width, uint32_t mask, uint32_t size) {
+    sim_exchange *shared = fibers[first].exchange;
+    shared->mask = mask;
+    shared->has_result = 0;
+    if (~mask)
+      memset(shared->values, 0xFF, LANES * size);
     for (uint32_t lane = 0; lane < width; lane++) {
       if (!(mask >> lane & 1))
         continue;
-      Fiber *f = fiber(first + lane);
-      f->active_mask = mask;
-      f->state = State::Ready;
-      for (uint32_t other = 0; f->all && other < LANES; other++) {
-        char *slot = (char *)f->all + other * f->size;
-        if (mask >> other & 1)
-          memcpy(slot, fiber(first + other)->mine, f->size);
-        else
-          memset(slot, 0xFF, f->size);
-      }
+      const void *mine = fibers[first + lane].mine;
+      if (size == 4) // nearly always
+        memcpy(shared->values + lane * 4, mine, 4);
+      else if (size == 24) // of a product of matrices
+        memcpy(shared->values + lane * 24, mine, 24);
+      else
+        memcpy(shared->values + lane * size, mine, size);
     }
-    return mask != 0;
+  }
+
+  void warn_of_divergence(uint32_t first, uint32_t width) {
+    bool at_barrier = false;
+    for (uint32_t lane = 0; lane < width; lane++)
+      at_barrier |= fibers[first + lane].state == State::AtThreadgroupBarrier;
+    library.warn(name, at_barrier ? "a SIMD operation that some lanes do not reach: they wait at threadgroup_barrier"
+                                  : "lanes of one SIMD-group wait at different SIMD operations");
   }
 
   // Lets the threads pass the barrier they wait at; false if all have returned.
   bool pass_barrier(uint32_t threads) {
     const void *site = nullptr;
-    uint32_t waiting = 0;
-    bool different_sites = false, orders_nothing = false;
+    uint32_t waiting = 0, flags = ~0u;
+    bool different_sites = false;
     for (uint32_t i = 0; i < threads; i++) {
-      Fiber *f = fiber(i);
+      Fiber *f = &fibers[i];
       if (f->state == State::Done)
         continue;
       waiting++;
       different_sites |= site && site != f->site;
-      orders_nothing |= f->flags == 0;
+      flags &= f->flags;
       site = f->site;
       f->state = State::Ready;
     }
@@ -144,14 +198,16 @@ struct Dispatch {
       library.warn(name, "threadgroup_barrier not reached by every thread (some had returned)");
     if (different_sites)
       library.warn(name, "threads of one threadgroup wait at different barriers");
-    if (orders_nothing)
+    if (flags == 0)
       library.warn(name, "threadgroup_barrier(mem_none) orders no memory");
+    checker.pass_barrier(flags);
     return true;
   }
 };
 } // namespace
 
 extern "C" int sim_dispatch(const char *name, const sim_launch *launch) {
+  library.error.clear();
   auto found = library.kernels.find(name);
   if (found == library.kernels.end()) {
     library.error = std::string("no kernel named ") + name;
@@ -163,15 +219,16 @@ extern "C" int sim_dispatch(const char *name, const sim_launch *launch) {
     return 2;
   }
   Dispatch dispatch(name, found->second, *launch);
-  for (uint32_t z = 0; z < dispatch.groups[2]; z++)
-    for (uint32_t y = 0; y < dispatch.groups[1]; y++)
-      for (uint32_t x = 0; x < dispatch.groups[0]; x++) {
-        uint32_t group[3] = {x, y, z};
-        dispatch.run_threadgroup(group);
-        if (library.arena_used + dispatch.dynamic_total > SIM_THREADGROUP_MEMORY) {
-          library.error = std::string(name) + ": threadgroup memory over 32 KiB";
-          return 3;
-        }
-      }
-  return 0;
+  checker.begin_dispatch(name, *launch);
+  const uint32_t *groups = dispatch.groups;
+  for (uint32_t i : in_order(groups[0] * groups[1] * groups[2])) {
+    uint32_t group[3] = {i % groups[0], i / groups[0] % groups[1], i / groups[0] / groups[1]};
+    dispatch.run_threadgroup(group);
+    if (library.error.empty() && library.threadgroup_memory() > SIM_THREADGROUP_MEMORY)
+      library.error = std::string(name) + ": threadgroup memory over 32 KiB";
+    if (!library.error.empty())
+      break;
+  }
+  checker.end_dispatch();
+  return library.error.empty() ? 0 : 3;
 }

@@ -6,7 +6,6 @@
 #include <cstdlib>
 #include <cstring>
 #include <sys/mman.h>
-#include <vector>
 
 #ifndef __x86_64__
 #error "the context switch is written for x86-64"
@@ -42,58 +41,84 @@ namespace {
 constexpr size_t STACK_SIZE = 256 * 1024;
 constexpr size_t PAGE = 4096;
 constexpr int SAVED_REGISTERS = 6;
+constexpr uint32_t LANES = 32;
+constexpr uint32_t SIMDGROUPS = SIM_THREADS_PER_THREADGROUP / LANES;
 
-std::vector<Fiber *> pool;
+// All of it in one piece, so that one comparison tells it from what kernels share.
+struct Private {
+  Fiber fibers[SIM_THREADS_PER_THREADGROUP];
+  sim_exchange exchanges[SIMDGROUPS];
+  alignas(PAGE) char stacks[SIM_THREADS_PER_THREADGROUP][PAGE + STACK_SIZE]; // each above a page that traps
+};
+
+Private *memory = nullptr;
+uint32_t made = 0;
 void *scheduler_stack_pointer = nullptr;
-Fiber *current = nullptr;
 void (*entry_point)(const sim_thread *) = nullptr;
+// The fiber that runs now, and those whose turn it is next.
+Fiber *current = nullptr;
+Fiber *const *next = nullptr, *const *last = nullptr;
 
 void enter() {
   entry_point(&current->thread);
   wait_as(State::Done);
-  abort(); // a fiber that is done is never resumed
+  abort(); // a fiber that is done never has its turn
+}
+
+void make_memory() {
+  void *map =
+      mmap(nullptr, sizeof(Private), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (map == MAP_FAILED) {
+    fprintf(stderr, "metal-sim: no memory for the threads' stacks\n");
+    abort();
+  }
+  memory = (Private *)map;
+  fibers = memory->fibers;
 }
 } // namespace
 
+Fiber *fibers = nullptr;
 Fiber *current_fiber() { return current; }
+bool is_private(const void *p) { return uintptr_t(p) - uintptr_t(memory) < sizeof(Private); }
 
-Fiber *fiber(size_t i) {
-  while (pool.size() <= i) {
-    void *map =
-        mmap(nullptr, STACK_SIZE + PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (map == MAP_FAILED) {
-      fprintf(stderr, "metal-sim: no memory for a thread's stack\n");
-      abort();
-    }
-    mprotect(map, PAGE, PROT_NONE);
-    Fiber *f = new Fiber();
-    f->stack = (char *)map + PAGE;
-    pool.push_back(f);
+void make_fibers(uint32_t count) {
+  if (!memory)
+    make_memory();
+  for (; made < count; made++) {
+    mprotect(memory->stacks[made], PAGE, PROT_NONE);
+    memory->fibers[made].exchange = &memory->exchanges[made / LANES];
   }
-  return pool[i];
 }
 
-void prepare(Fiber *f, void (*run)(const sim_thread *)) {
+void prepare(uint32_t i, void (*run)(const sim_thread *)) {
   entry_point = run;
+  Fiber *f = &fibers[i];
+  // The tops of the stacks are kept out of each other's way in the cache, which sees only an address's last bits.
+  char *top = memory->stacks[i] + PAGE + STACK_SIZE - (1 + i % LANES) * 192;
   // As sim_switch leaves a stack: the saved registers, then the address to return to. One word more keeps the stack
   // aligned as after a call.
-  uint64_t *sp = (uint64_t *)(f->stack + STACK_SIZE - 64);
+  uint64_t *sp = (uint64_t *)top;
   *--sp = 0;
   *--sp = (uint64_t)&enter;
-  for (int i = 0; i < SAVED_REGISTERS; i++)
+  for (int r = 0; r < SAVED_REGISTERS; r++)
     *--sp = 0;
   f->stack_pointer = sp;
   f->state = State::Ready;
 }
 
-void resume(Fiber *f) {
-  current = f;
-  sim_switch(&scheduler_stack_pointer, f->stack_pointer);
-  current = nullptr;
+void run_in_turn(Fiber *const *list, uint32_t count) {
+  if (count == 0)
+    return;
+  next = list + 1;
+  last = list + count;
+  current = *list;
+  sim_switch(&scheduler_stack_pointer, current->stack_pointer);
 }
 
+// Straight to the next fiber: the way over the scheduler would be two switches.
 void wait_as(State state) {
   Fiber *f = current;
   f->state = state;
-  sim_switch(&f->stack_pointer, scheduler_stack_pointer);
+  current = next == last ? nullptr : *next++;
+  sim_switch(&f->stack_pointer, current ? current->stack_pointer : scheduler_stack_pointer);
 }

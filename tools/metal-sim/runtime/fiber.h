@@ -5,27 +5,28 @@
 enum class State : uint8_t { Ready, AtThreadgroupBarrier, AtSimd, Done };
 
 struct Fiber {
-  sim_thread thread;
-  void *stack_pointer;
-  char *stack;
   State state;
-  // Where and for what it waits. `site` is the address of the call: it tells one barrier from another.
+  uint32_t flags; // of the barrier
+  // Where it waits: the address of the call tells one barrier from another.
   const void *site;
-  uint32_t flags;
-  // A SIMD exchange: this lane's value, and where all lanes' values go.
+  // A SIMD exchange: this lane's value. A barrier of the SIMD-group has none.
   const void *mine;
-  void *all;
   uint32_t size;
-  uint32_t active_mask;
+  sim_exchange *exchange; // of its SIMD-group
+  void *stack_pointer;
+  sim_thread thread;
 };
 
-// The i-th fiber of the pool; they live as long as the library.
-Fiber *fiber(size_t i);
-// Makes it start `run(&fiber->thread)` when it is resumed.
-void prepare(Fiber *, void (*run)(const sim_thread *));
-// Runs it until it waits or ends.
-void resume(Fiber *);
-// Called on a fiber: back to whoever resumed it.
+// They live as long as the library. Those below `count` are there after make_fibers(count).
+extern Fiber *fibers; // [SIM_THREADS_PER_THREADGROUP]
+void make_fibers(uint32_t count);
+// Makes the i-th start `run(&fiber->thread)` when its turn comes.
+void prepare(uint32_t i, void (*run)(const sim_thread *));
+// Runs them one after the other, each until it waits or ends.
+void run_in_turn(Fiber *const *, uint32_t count);
+// Called on a fiber: it is the next one's turn.
 void wait_as(State);
 // The fiber that runs now, or null.
 Fiber *current_fiber();
+// Whether this address is on a stack, in a fiber or in an exchange: nothing that threads of a GPU would share.
+bool is_private(const void *);

@@ -9,11 +9,26 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "check.h"
 #include "fiber.h"
 #include "guarded.h"
 
 // Before the tables, whose constructors register with it.
 __attribute__((init_priority(101))) Library library;
+
+char *Library::add_variable(const std::string &name, size_t size) {
+  if (!arena)
+    arena = (char *)mmap(nullptr, SLOT * SLOTS, PROT_READ | PROT_WRITE,
+                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (arena == MAP_FAILED || variables.size() == SLOTS || size > SLOT - 2 * BEFORE_VARIABLE) {
+    fprintf(stderr, "metal-sim: threadgroup memory %s of %zu bytes: no room\n", name.c_str(), size);
+    abort();
+  }
+  char *data = arena + variables.size() * SLOT + BEFORE_VARIABLE;
+  poison(data, size); // a new threadgroup starts from NaN, not zero
+  variables.push_back({name, data, size});
+  return data;
+}
 
 namespace {
 void report_fault(int, siginfo_t *info, void *) {
@@ -68,35 +83,26 @@ void __sim_simd_barrier(uint32_t flags) {
   f->site = __builtin_return_address(0);
   f->flags = flags;
   f->size = 0;
-  f->all = nullptr;
   wait_as(State::AtSimd);
 }
 
-uint32_t __sim_simd_exchange(const void *mine, uint32_t size, void *all) {
+sim_exchange *__sim_simd_exchange(const void *mine, uint32_t size) {
   Fiber *f = current_fiber();
   f->site = __builtin_return_address(0);
   f->mine = mine;
   f->size = size;
-  f->all = all;
   wait_as(State::AtSimd);
-  return f->active_mask;
+  return f->exchange;
 }
 
 uint32_t __sim_lane() { return current_fiber()->thread.thread_index_in_simdgroup; }
 
-uint64_t __sim_threadgroup_alloc(const void *key, uint64_t size, uint64_t align) {
-  auto found = library.variables.find(key);
-  if (found == library.variables.end()) {
-    size_t offset = (library.arena_used + align - 1) / align * align;
-    if (offset + size > library.arena.size()) {
-      fprintf(stderr, "metal-sim: a threadgroup's variables take over %zu bytes\n", library.arena.size());
-      abort();
-    }
-    library.arena_used = offset + size;
-    memset(&library.arena[offset], 0xFF, size); // a new threadgroup starts from NaN, not zero
-    found = library.variables.insert({key, offset}).first;
-  }
-  return (uint64_t)&library.arena[found->second];
+uint64_t __sim_threadgroup_alloc(const void *key, uint64_t size, uint64_t name) {
+  auto found = library.variable_of.find(key);
+  if (found != library.variable_of.end())
+    return (uint64_t)library.variables[found->second].data;
+  library.variable_of[key] = library.variables.size();
+  return (uint64_t)library.add_variable((const char *)name, size);
 }
 
 // For an argument whose function constant is false: readable, and all NaN.
@@ -104,8 +110,9 @@ uint64_t __sim_absent() {
   static char *page = nullptr;
   if (!page) {
     page = (char *)mmap(nullptr, Guarded::PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    memset(page, 0xFF, Guarded::PAGE);
+    poison(page, Guarded::PAGE);
     mprotect(page, Guarded::PAGE, PROT_READ);
+    checker.absent = page;
   }
   return (uint64_t)page;
 }
@@ -123,10 +130,11 @@ const char *sim_warnings() { return library.warnings.c_str(); }
 void sim_clear() {
   library.error.clear();
   library.warnings.clear();
+  library.warned.clear();
 }
 void sim_thread_order(int order, uint64_t seed) {
   library.order = order;
-  library.random_state = seed * 0x9E3779B97F4A7C15ull + 1;
+  library.random_state = (seed + 1) * 0x9E3779B97F4A7C15ull | 1; // never 0, from which nothing would come
 }
 int sim_set_constant(int id, const void *value, unsigned size) {
   int set = 0;
@@ -154,5 +162,6 @@ void *sim_alloc(size_t size) {
     memory.poison();
   return memory.data;
 }
+void *sim_shadow(void *data, size_t size) { return Guarded::of(data, size).shadow(); }
 void sim_free(void *data, size_t size) { Guarded::of(data, size).free(); }
 }

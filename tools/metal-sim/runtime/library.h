@@ -2,23 +2,34 @@
 // report.
 #pragma once
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "abi.h"
 
+// A threadgroup variable, or memory of a length that the host has set. Each has a slot of its own in the arena, far
+// from its neighbours, so that what is out of bounds meets no one else.
+struct Variable {
+  std::string name;
+  char *data;
+  size_t size;
+};
+constexpr size_t SLOT = 128 * 1024, SLOTS = 64, BEFORE_VARIABLE = 4096;
+
 struct Library {
   std::map<std::string, sim_kernel> kernels;
   std::vector<sim_constant> constants;
   std::string error, warnings;
+  std::set<std::string> warned; // what of
 
   int order = 0;
   uint64_t random_state = 1;
 
-  // Threadgroup variables that the running threadgroup has reached, by their key.
-  std::map<const void *, size_t> variables;
-  std::vector<char> arena = std::vector<char>(1 << 20);
-  size_t arena_used = 0;
+  // Threadgroup memory that the running threadgroup has reached, and its variables by their key.
+  char *arena = nullptr; // SLOT * SLOTS bytes
+  std::vector<Variable> variables;
+  std::map<const void *, size_t> variable_of;
 
   uint64_t random() {
     random_state ^= random_state << 13;
@@ -26,14 +37,23 @@ struct Library {
     random_state ^= random_state << 17;
     return random_state;
   }
-  void warn(const std::string &kernel, const char *what) {
-    std::string line = kernel + ": " + what + "\n";
-    if (warnings.find(line) == std::string::npos)
-      warnings += line;
+  // Said once for each kernel and subject, however often it happens.
+  void warn(const std::string &kernel, const std::string &subject, const std::string &what) {
+    if (warned.insert(kernel + ": " + subject).second)
+      warnings += kernel + ": " + what + "\n";
+  }
+  void warn(const std::string &kernel, const std::string &what) { warn(kernel, what, what); }
+
+  char *add_variable(const std::string &name, size_t size);
+  size_t threadgroup_memory() const {
+    size_t total = 0;
+    for (auto &variable : variables)
+      total += variable.size;
+    return total;
   }
   void forget_threadgroup() {
     variables.clear();
-    arena_used = 0;
+    variable_of.clear();
   }
 };
 

@@ -44,6 +44,8 @@ pub(super) fn cases() -> Vec<Case> {
         shape(&[(1, 21), (6, 40)], 2, 2, 16, Kind::Cross),
         shape(&[(1, 37), (7, 40)], 8, 1, 8, Kind::Alibi),
         shape(&[(1, 600)], 14, 2, 128, Kind::Causal),
+        // Where keys are split, most queries see none of the last part.
+        shape(&[(32, 513), (4, 513)], 2, 1, 8, Kind::Causal),
     ];
     let kept =
         |dtype: DType| [Some((dtype, dtype.into())), (dtype == DType::F32).then_some((dtype, DType::F16.into()))];

@@ -24,6 +24,8 @@ enum Kind {
     },
     /// Content to position only, with a window.
     OneTerm,
+    /// Position to content only.
+    OtherTerm,
     /// Only the first tokens of a sequence are keys: half of them and one.
     Heads,
     /// The same with a window, so that the last queries see none.
@@ -34,7 +36,7 @@ enum Kind {
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 23] = [
+    let shapes: [(&[usize], usize, usize, Kind); 25] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -59,6 +61,8 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[24, 25], 1, 96, Kind::Causal),
         (&[90, 3, 40], 2, 32, Kind::Recent(8)),
         (&[60, 1], 2, 32, Kind::Capped),
+        (&[40, 3], 1, 130, Kind::Disentangled { logarithmic: false }),
+        (&[35, 2], 2, 18, Kind::OtherTerm),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
@@ -120,8 +124,8 @@ impl Inputs {
         let bias = match self.kind {
             Kind::Alibi => Bias::Alibi(self.slopes()),
             Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128, both: true },
-            Kind::Disentangled { .. } | Kind::OneTerm => Bias::Disentangled(Disentangled {
-                keys: Some(self.positions[0].on(place)?),
+            Kind::Disentangled { .. } | Kind::OneTerm | Kind::OtherTerm => Bias::Disentangled(Disentangled {
+                keys: (self.kind != Kind::OtherTerm).then(|| self.positions[0].on(place)).transpose()?,
                 queries: (self.kind != Kind::OneTerm).then(|| self.positions[1].on(place)).transpose()?,
                 span: SPAN,
                 far: self.far(),
@@ -158,6 +162,7 @@ impl Inputs {
             Kind::Buckets => (0.0, f64::from(self.table[bucket_in_f64(j - i) * heads + head])),
             Kind::Disentangled { .. } => (dot(q, position(0, i, j, head)) + dot(k, position(1, i, j, head)), 0.0),
             Kind::OneTerm => (dot(q, position(0, i, j, head)), 0.0),
+            Kind::OtherTerm => (dot(k, position(1, i, j, head)), 0.0),
             _ => (0.0, 0.0),
         };
         Ok(reference::attention(&Problem {

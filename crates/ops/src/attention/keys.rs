@@ -35,6 +35,16 @@ impl Pages {
         Ok(Pages { tables: tables.into(), lengths: lengths.into(), size })
     }
 
+    /// Rows of a page.
+    pub(super) fn size(&self) -> usize {
+        self.size
+    }
+
+    /// The pages of sequence `i`.
+    pub(super) fn table(&self, i: usize) -> &[u32] {
+        &self.tables[i]
+    }
+
     /// The row of the cache that token `j` of sequence `i` is in.
     pub fn row(&self, i: usize, j: usize) -> usize {
         self.tables[i][j / self.size] as usize * self.size + j % self.size

@@ -13,7 +13,10 @@ mod cpu;
 mod few;
 mod keys;
 mod lines;
+#[cfg(metal)]
+mod metal;
 mod pack;
+mod plan;
 mod reference;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
@@ -26,9 +29,9 @@ pub(crate) use cases::cases;
 pub use keys::{Keys, Pages};
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::store::{CacheFormat, Vectors};
-use crate::{DType, Error, Result, Segments, Tensor};
+use crate::{DType, Device, Error, Result, Segments, Tensor};
 
 /// What the scores are like; q, k and v come beside it.
 #[derive(Clone, Debug)]
@@ -130,11 +133,28 @@ impl Op for AttentionOp {
         format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.how.sees, self.how.bias)
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match (device, &self.how.keys) {
+            (Device::Cuda(_), _) => Can::no("no kernel of ours yet"),
+            (Device::Metal(_), _) if self.q.dims()[2] > plan::LARGEST => {
+                Can::no(format!("a head has at most {} elements in our kernel", plan::LARGEST))
+            }
+            (Device::Metal(_), Keys::Paged(pages)) if u16::try_from(pages.size()).is_err() => {
+                Can::no("a page has at most 65535 rows in our kernel")
+            }
+            _ => Can::Yes,
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         let [queries, heads, size] = *self.q.dims() else { return 0 };
         let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
         match rung {
-            Rung::Fused => cpu::scratch(&self.how, heads, size),
+            Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, heads, size),
+            Rung::Fused => {
+                let shared = self.k.dims()[1];
+                plan::Plan::of(&self.how, shared, heads / shared).bytes(&self.how.bias, heads, size)
+            }
             // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; of a
             // block of its queries four stages of the scores, eight where something is added to them, and the terms of
             // disentangled positions.
@@ -168,6 +188,11 @@ impl Op for AttentionOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

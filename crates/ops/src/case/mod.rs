@@ -8,8 +8,9 @@ pub use check::{Outcome, Variant, check, time, variants};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
+use crate::quant::{dequantize, quantize, tame};
 use crate::weights::{Keep, Raw, Store, Stored};
-use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
+use crate::{DType, Device, Place, Quant, Result, Rung, Tensor, Weights};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -66,6 +67,20 @@ impl Tolerance {
     }
 }
 
+/// Where the tests of models run them, and on which rung: on the CPU with our kernels and with Candle's ops, on every GPU of this
+/// machine as the ladder has it, and on Metal with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
+pub fn places() -> Vec<(Place, Option<Rung>)> {
+    let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
+    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
+    let gpus = gpus.map(|device| (device, (device.kind() == "metal").then_some(Rung::Fused)));
+    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Device::Cpu, Some(rung)));
+    let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
+    let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);
+    let places: Vec<_> = all.map(open).collect();
+    assert!(!places.is_empty(), "no device of the kind {wanted}, which SCONCE_TEST_PLACES asks for");
+    places
+}
+
 /// Seeded random numbers in a shape, already rounded to their dtype, so that reference and kernel see the same.
 #[derive(Clone)]
 pub(crate) struct Input {
@@ -104,10 +119,37 @@ pub(crate) fn weights(entries: &[(&str, &Input)], place: &Place) -> Weights {
     Weights::new(Arc::new(Memory(held.collect())), dtype, place.clone())
 }
 
-/// The weight of a product in blocks, as a GGUF has it and kept so where a device can; activations are f32.
-pub(crate) fn weight_in_blocks(quant: Quant, dims: &[usize], bytes: Vec<u8>, place: &Place) -> Weights {
-    let held = [("weight".to_string(), (Stored::Blocks(quant), dims.to_vec(), bytes))];
-    Weights::new(Arc::new(Memory(held.into())), DType::F32, place.clone()).keeping(Keep::File)
+/// The weight of a product in blocks, as a GGUF has it and kept so where a device can.
+#[derive(Clone)]
+pub(crate) struct InBlocks {
+    pub(crate) quant: Quant,
+    pub(crate) dims: [usize; 2],
+    pub(crate) bytes: Vec<u8>,
+    /// What they stand for.
+    pub(crate) values: Vec<f32>,
+}
+
+impl InBlocks {
+    /// Of about these values, `[n, k]`; where blocks of this format are read but not made, of any.
+    pub(crate) fn of(seed: u64, quant: Quant, k: usize, values: &[f32]) -> InBlocks {
+        let mut blocks = InBlocks { quant, dims: [values.len() / k, k], bytes: Vec::new(), values: values.to_vec() };
+        if quantize(quant, values, &mut blocks.bytes).is_err() {
+            let bytes = quant.bytes(values.len()).unwrap_or_default();
+            blocks.bytes = ids(seed, bytes, 256).into_iter().map(|byte| byte as u8).collect();
+            tame(quant, &mut blocks.bytes);
+        }
+        // Whole blocks.
+        let read = dequantize(quant, &blocks.bytes, &mut blocks.values).is_ok();
+        debug_assert!(read);
+        blocks
+    }
+
+    /// As `weight`, for activations of this dtype.
+    pub(crate) fn weights(&self, dtype: DType, place: &Place) -> Weights {
+        let held = (Stored::Blocks(self.quant), self.dims.to_vec(), self.bytes.clone());
+        let held = [("weight".to_string(), held)];
+        Weights::new(Arc::new(Memory(held.into())), dtype, place.clone()).keeping(Keep::File)
+    }
 }
 
 struct Memory(BTreeMap<String, (Stored, Vec<usize>, Vec<u8>)>);

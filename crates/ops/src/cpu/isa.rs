@@ -81,6 +81,7 @@ impl Isa {
     pub fn available(self) -> bool {
         match self {
             Isa::Scalar => true,
+            _ if cfg!(feature = "scalar-only") => false,
             Isa::Neon => cfg!(target_arch = "aarch64"),
             #[cfg(target_arch = "aarch64")]
             Isa::NeonDot => std::arch::is_aarch64_feature_detected!("dotprod"),
@@ -151,6 +152,9 @@ impl Isa {
     /// Runs `kernel` compiled for this instruction set.
     pub(crate) fn run<K: Kernel>(self, kernel: K) -> K::Output {
         debug_assert!(self.available());
+        #[cfg(feature = "scalar-only")]
+        return kernel.run::<Scalar>();
+        #[cfg(not(feature = "scalar-only"))]
         match self {
             // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
             #[cfg(target_arch = "x86_64")]
@@ -170,6 +174,9 @@ impl Isa {
     /// Runs `kernel`, which works on bytes, compiled for this instruction set.
     pub(crate) fn run_ints<K: IntKernel>(self, kernel: K) -> K::Output {
         debug_assert!(self.available());
+        #[cfg(feature = "scalar-only")]
+        return kernel.run::<Scalar>();
+        #[cfg(not(feature = "scalar-only"))]
         match self {
             // SAFETY: as in `run`.
             #[cfg(target_arch = "x86_64")]

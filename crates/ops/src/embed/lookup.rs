@@ -5,10 +5,10 @@
 use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
 use crate::tensor::host;
-use crate::{DType, Error, Result, Tensor};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// See [`crate::Linear::embed`].
 pub(crate) fn lookup(words: &Weight, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
@@ -30,6 +30,13 @@ pub(crate) struct LookupOp {
     also: Option<(Tensor, Tensor)>,
 }
 
+impl LookupOp {
+    /// The scale is a number of T too, as it is where models are trained.
+    fn rounded_scale(&self) -> Result<f32> {
+        with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))
+    }
+}
+
 impl Op for LookupOp {
     const NAME: &'static str = "embed";
 
@@ -46,10 +53,21 @@ impl Op for LookupOp {
         format!("{}{also} → {}{}", self.words.n(), self.words.k(), self.words.formats())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        // Rows as in the file, or all of them in one format of blocks; not in parts.
+        let is_rows = |t: &Tensor| t.dims() == [self.words.n(), self.words.k()] && t.dtype() == self.words.dtype();
+        match device {
+            Device::Cpu => Can::Yes,
+            Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
+            Device::Metal(_) => Can::no("our kernels look up rows of one format"),
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the rows as they are looked up, widened, scaled, and the sum, in f32.
         let (dims, _) = self.out();
-        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() } else { 0 }
+        if rung == Rung::Composed { 5 * 4 * dims.iter().product::<usize>() + self.words.rows_scratch() } else { 0 }
     }
 
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
@@ -65,8 +83,7 @@ impl Op for LookupOp {
             if let Some((table, ids)) = &also {
                 within(ids, table.rows)?;
             }
-            // The scale is a number of T too, as it is where models are trained.
-            let scale = T::narrow(self.scale).wide();
+            let scale = self.rounded_scale()?;
             let y = fill_rows::<T>(t, n, n, |i, out, row| {
                 // The row is there: that was checked.
                 if self.words.row(ids[i] as usize, row).is_ok() {
@@ -82,10 +99,26 @@ impl Op for LookupOp {
         })
     }
 
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        use crate::launch::metal::View;
+        let Some((quant, blocks)) = self.words.only_raw() else {
+            let words = (self.words.data()?, &self.ids);
+            let also = self.also.iter().map(|(table, ids)| (table, ids));
+            return super::metal::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?);
+        };
+        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+        let also = self.also.as_ref().map(view).transpose()?;
+        let also = also.as_ref().map(|(table, ids)| (table, ids));
+        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+        let to = (&like, self.words.k());
+        crate::quant::metal::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
+    }
+
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;
         let dtype = self.words.dtype().candle();
-        let scale = with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))?;
+        let scale = self.rounded_scale()?;
         let mut y = (self.words.rows()?.index_select(self.ids.candle()?, 0)?.to_dtype(F32)? * f64::from(scale))?;
         if let Some((table, ids)) = &self.also {
             y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
@@ -95,7 +128,7 @@ impl Op for LookupOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let also = self.also.as_ref().map(|(table, ids)| Ok::<_, Error>((to(table)?, to(ids)?))).transpose()?;
-        Ok(LookupOp { words: self.words.moved(to)?, ids: to(&self.ids)?, scale: self.scale, also })
+        Ok(LookupOp { words: self.words.taken(to)?, ids: to(&self.ids)?, scale: self.scale, also })
     }
 }
 

@@ -4,14 +4,19 @@ mod cases;
 mod composed;
 mod cpu;
 mod lookup;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 pub(crate) use lookup::lookup;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Tensor};
+
+/// How many tables our kernels for GPUs add at once.
+const MOST_TABLES: usize = 3;
 
 /// Looks every id up in its table and adds the rows: words, positions and types in one pass.
 ///
@@ -53,6 +58,14 @@ impl Op for EmbedOp {
         format!("{} → {}", rows.join(" + "), self.x().dims()[1])
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Metal(_) if self.pairs.len() > MOST_TABLES => Can::no("our kernel adds three tables at most"),
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the rows as they are looked up, widened, and the sum, in f32.
         let (dims, _) = self.out();
@@ -61,6 +74,11 @@ impl Op for EmbedOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(&self.pairs.iter().map(|(table, ids)| (table, ids)).collect::<Vec<_>>(), 1.0)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -14,6 +14,12 @@ pub(crate) fn cases() -> Vec<Case> {
         (1, 20, 40, 4, 4, false),
         (30, 64, 48, 6, 3, true),
         (1, 33, 17, 8, 2, true),
+        // More experts than one call of a GPU takes, with one pair each or so, and with more.
+        (5, 36, 44, 21, 4, false),
+        (11, 33, 29, 20, 3, true),
+        // Several tiles an expert.
+        (300, 12, 70, 5, 1, false),
+        (200, 8, 36, 6, 2, true),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()

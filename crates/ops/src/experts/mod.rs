@@ -9,14 +9,21 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
-use crate::{Activation, DType, Error, Linear, Result, Tensor, Weights};
+use crate::{Activation, DType, Device, Error, Linear, Result, Tensor, Weights};
+
+/// What our kernel for Metal can choose from, and how many for a token: a lane of a SIMD-group holds each of the chosen, and
+/// threadgroup memory all logits.
+const MOST_EXPERTS: usize = 512;
+const MOST_CHOSEN: usize = 32;
 
 /// The experts of one layer.
 #[derive(Clone, Debug)]
@@ -148,10 +155,30 @@ impl Op for ExpertsOp {
         format!("{top} of {}, {} → {}, {activation}{gate}", up.len(), up[0].k(), down[0].k())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        let Experts { up, down, top, .. } = &self.experts;
+        match device {
+            Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
+                Can::no(format!("our kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS}"))
+            }
+            Device::Metal(_) if up.iter().chain(down).any(|w| w.data().is_err()) => {
+                Can::no("our kernel takes floats in one part")
+            }
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         let (tokens, n, inner) = (self.x.dims()[0], self.experts.up[0].k(), self.experts.up[0].n());
         let size = self.x.dtype().size();
         match rung {
+            // Of every pair of token and expert its choice, its probability, its place, and its rows between and after the
+            // products; where each expert's begin.
+            Rung::Fused if self.x.device().is_gpu() => {
+                let row = size * (self.experts.down[0].k() + n);
+                tokens * self.experts.top * (3 * 4 + row) + 4 * (self.experts.up.len() + 1)
+            }
             // The sums in f32, and of one expert at worst all rows, before, between and after its products.
             Rung::Fused => tokens * (4 * n + size * (2 * n + 2 * inner)),
             // Every expert on every row, one after another: between its products in T, the rest in f32.
@@ -161,6 +188,11 @@ impl Op for ExpertsOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -1,4 +1,4 @@
-//! Cases: each activation that a gate is known to have, both halves, widths on and off every vector size.
+//! Cases: each activation that a gate is known to have, both halves, widths on and off every vector size, rows inside wider ones.
 
 use super::{Gate, glu, reference};
 use crate::case::{Case, Input, Tolerance};
@@ -18,8 +18,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, activation, gate): (usize, usize, Activation, Gate)) -> Case {
-    let x = Input::normal(seed + 600, &[rows, 2 * n], dtype, (0.0, 2.0));
-    let kept = x.clone();
+    // Every other one is a part of wider rows.
+    let (width, start) = if seed % 2 == 0 { (2 * n, 0) } else { (2 * n + 7, 3) };
+    let x = Input::normal(seed + 600, &[rows, width], dtype, (0.0, 2.0));
+    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..2 * n].to_vec()).collect();
     Case {
         op: "glu",
         name: format!("{rows}x2x{n} {activation:?} {gate:?}"),
@@ -29,9 +31,9 @@ fn one(seed: u64, dtype: DType, (rows, n, activation, gate): (usize, usize, Acti
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 32.0 },
         flops: 10 * (rows * n) as u64,
         prepare: Box::new(move |place| {
-            let x = x.on(place)?;
+            let x = x.on(place)?.narrow(1, start, 2 * n)?;
             Ok(Box::new(move || glu(&x, activation, gate)))
         }),
-        reference: Box::new(move || reference::glu(&kept.values, n, activation, gate)),
+        reference: Box::new(move || reference::glu(&kept, n, activation, gate)),
     }
 }

@@ -5,14 +5,16 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 pub(crate) use cpu::gated;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{Activation, DType, Error, Result, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{Activation, DType, Device, Error, Result, Tensor};
 
 /// Which half of a row goes through the activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -58,6 +60,13 @@ impl Op for GluOp {
         format!("2 × {}, {}", self.half(), self.activation)
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed, in f32: x, the gate and four steps of its activation, and the product.
         if rung == Rung::Composed { 4 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
@@ -65,6 +74,11 @@ impl Op for GluOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -1,4 +1,4 @@
-//! Cases: widths on and off every vector size, tiny vectors, a zero vector.
+//! Cases: widths on and off every vector size, rows inside wider ones, tiny vectors, a zero vector.
 
 use super::{l2_norm, reference};
 use crate::DType;
@@ -6,14 +6,17 @@ use crate::case::{Case, Input, Tolerance};
 
 pub(crate) fn cases() -> Vec<Case> {
     // rows, width, spread
-    let shapes = [(64, 384, 1.0), (5, 33, 3.0), (3, 1, 1.0), (4, 768, 1e-3), (2, 20, 0.0)];
+    let shapes =
+        [(64, 384, 1.0), (5, 33, 3.0), (3, 1, 1.0), (4, 768, 1e-3), (2, 20, 0.0), (3, 203, 1.0), (2, 4501, 1.0)];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, spread): (usize, usize, f32)) -> Case {
-    let x = Input::normal(seed + 500, &[rows, n], dtype, (0.0, spread));
-    let kept = x.clone();
+    // Every other one is a part of wider rows.
+    let (width, start) = if seed % 2 == 0 { (n, 0) } else { (n + 7, 3) };
+    let x = Input::normal(seed + 500, &[rows, width], dtype, (0.0, spread));
+    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect();
     Case {
         op: "l2_norm",
         name: format!("{rows}x{n} ± {spread}"),
@@ -22,9 +25,9 @@ fn one(seed: u64, dtype: DType, (rows, n, spread): (usize, usize, f32)) -> Case 
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 8.0 },
         flops: 3 * (rows * n) as u64,
         prepare: Box::new(move |place| {
-            let x = x.on(place)?;
+            let x = x.on(place)?.narrow(1, start, n)?;
             Ok(Box::new(move || l2_norm(&x)))
         }),
-        reference: Box::new(move || reference::l2_norm(&kept.values, n)),
+        reference: Box::new(move || reference::l2_norm(&kept, n)),
     }
 }

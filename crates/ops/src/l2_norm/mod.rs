@@ -3,13 +3,15 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Result, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
 const LEAST: f32 = 1e-12;
@@ -38,6 +40,13 @@ impl Op for L2NormOp {
         format!("{}", self.x.dims().last().unwrap_or(&0))
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: three stages in f32.
         if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
@@ -45,6 +54,11 @@ impl Op for L2NormOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

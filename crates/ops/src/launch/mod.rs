@@ -34,5 +34,20 @@ pub(crate) mod metal;
 #[cfg(not(metal))]
 pub(crate) mod metal {
     //! Stands in for the Metal launcher where the build has none.
+    pub(crate) fn keep_in(_: &std::path::Path) {}
+
+    pub(crate) fn save() {}
+
+    pub(crate) mod buffers {
+        //! No device, no buffers.
+
+        /// None.
+        #[derive(Debug, Default)]
+        pub(crate) struct Buffers;
+
+        pub(crate) fn to_host(t: &candle_core::Tensor) -> crate::Result<candle_core::Tensor> {
+            Ok(t.to_device(&candle_core::Device::Cpu)?)
+        }
+    }
     absent!(Metal, "this build has no Metal; it is built in on macOS");
 }

@@ -2,8 +2,7 @@
 
 use super::Linear;
 use super::reference::{Problem, linear};
-use crate::case::{Call, Case, Input, Tolerance, weight_in_blocks, weights};
-use crate::quant::{dequantize, quantize};
+use crate::case::{Call, Case, InBlocks, Input, Tolerance, weights};
 use crate::{Activation, DType, Keep, Place, Quant, Result};
 
 /// m, k, n, the activation, and whether there is a bias.
@@ -23,6 +22,13 @@ pub(crate) fn cases() -> Vec<Case> {
         (30, 96, 40, Activation::None, true),
         (9, 64, 70, Activation::QuickGelu, true),
         (6, 40, 33, Activation::Sigmoid, false),
+        // For the GPUs: one, two, four and eight rows, in fours and not, and tiles of each size that end within.
+        (1, 130, 6, Activation::Relu, true),
+        (2, 72, 37, Activation::None, true),
+        (4, 33, 9, Activation::None, true),
+        (8, 36, 5, Activation::Gelu, false),
+        (70, 40, 950, Activation::None, true),
+        (130, 20, 4100, Activation::None, false),
     ];
     let bytes = [
         (1, 384, 384, Activation::None, true),
@@ -33,23 +39,43 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| in_bytes(i as u64, dtype, *s));
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    let blocks = Quant::all().filter(|quant| quant.packs() && quant.quantizes());
-    let blocks = blocks.flat_map(|quant| [1, 37].map(|m| in_blocks(m, &[(quant, 70)], false)));
-    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
-    let joined = in_blocks(13, &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], true);
     let bytes = DType::FLOATS.into_iter().flat_map(in_bytes);
-    DType::FLOATS.into_iter().flat_map(case).chain(blocks).chain([joined]).chain(bytes).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(blocks()).chain(bytes).collect()
+}
+
+/// Every format on one row and on many, and every way through the kernels in every dtype.
+fn blocks() -> Vec<Case> {
+    let plain = Blocks { dtype: DType::F32, m: 1, k: 512, formats: &[], then: None, gap: 0 };
+    let mut all = Vec::new();
+    for quant in Quant::all() {
+        let formats = [(quant, 70)];
+        all.extend([1, 37].map(|m| in_blocks(Blocks { m, formats: &formats, ..plain })));
+    }
+    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
+    let joined = Blocks { m: 13, formats: &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], ..plain };
+    all.push(in_blocks(Blocks { then: Some(Activation::None), ..joined }));
+    // More units of 32 than a SIMD-group has lanes, and outputs that none of them shares evenly.
+    all.push(in_blocks(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
+    all.push(in_blocks(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
+    for dtype in DType::FLOATS {
+        // Rows that begin where four elements may be read at once, and rows that do not.
+        for (m, gap) in [(1, 3), (5, 8), (6, 1), (40, 2)] {
+            let mixed: &[_] = &[(Quant::Q6K, 37), (Quant::Q8_0, 66), (Quant::Q4K, 5)];
+            let then = Some(Activation::Gelu);
+            all.push(in_blocks(Blocks { dtype, m, formats: mixed, then, gap, ..plain }));
+        }
+    }
+    all
 }
 
 /// A product that is to be a case.
 #[derive(Clone)]
 struct Product {
-    x: Input, // [m, k]; with gaps [m, 2k], of whose rows the second halves are multiplied
+    x: Input, // [m, gap + k], of whose rows the ends are multiplied
     w: Input, // [n, k]
     bias: Option<Input>,
     residual: Option<Input>,
     activation: Activation,
-    gaps: bool,
     held: Held,
 }
 
@@ -58,14 +84,19 @@ struct Product {
 enum Held {
     Floats,
     Bytes,
-    /// Matrices in blocks that were made already, each of so many outputs; the product's `w` is what they stand for.
-    Blocks(Vec<(Quant, usize, Vec<u8>)>),
+    /// Matrices in blocks, one below the other; the product's `w` is what they stand for.
+    Blocks(Vec<InBlocks>),
 }
 
 impl Product {
     /// m, k and n.
     fn sizes(&self) -> (usize, usize, usize) {
         (self.x.dims[0], self.w.dims[1], self.w.dims[0])
+    }
+
+    /// Elements between a row of x and the next.
+    fn gap(&self) -> usize {
+        self.x.dims[1] - self.w.dims[1]
     }
 
     fn case(self, name: String, tolerance: Tolerance) -> Case {
@@ -76,7 +107,7 @@ impl Product {
     }
 
     fn call(&self, place: &Place) -> Result<Call> {
-        let (m, k, n) = self.sizes();
+        let (_, k, n) = self.sizes();
         let mut entries = vec![("weight", &self.w)];
         entries.extend(self.bias.as_ref().map(|b| ("bias", b)));
         let biased = self.bias.is_some();
@@ -84,9 +115,7 @@ impl Product {
             Held::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
             Held::Bytes => Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, biased)?,
             Held::Blocks(parts) => {
-                let part = |(quant, n, bytes): &(Quant, usize, Vec<u8>)| {
-                    (weight_in_blocks(*quant, &[*n, k], bytes.clone(), place), *n)
-                };
+                let part = |blocks: &InBlocks| (blocks.weights(self.x.dtype, place), blocks.dims[0]);
                 let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), k, false)?;
                 match &self.bias {
                     Some(bias) => layer.with_bias(bias.on(place)?)?,
@@ -96,9 +125,8 @@ impl Product {
         };
         let layer = layer.with(self.activation);
         let mut x = self.x.on(place)?;
-        if self.gaps {
-            // Every other row of twice as many.
-            x = x.reshape(&[m, 2, k])?.select(1, 1)?;
+        if self.gap() > 0 {
+            x = x.narrow(1, self.gap(), k)?;
         }
         let residual = self.residual.as_ref().map(|r| r.on(place)).transpose()?;
         Ok(Box::new(move || layer.run(&x, residual.as_ref())))
@@ -106,40 +134,66 @@ impl Product {
 
     fn answer(&self) -> Vec<f64> {
         let ((_, k, _), activation) = (self.sizes(), self.activation);
-        let (first, step) = if self.gaps { (1, 2) } else { (0, 1) };
-        let x: Vec<f32> = self.x.values.chunks(k).skip(first).step_by(step).flatten().copied().collect();
+        let x: Vec<f32> = self.x.values.chunks(self.gap() + k).flat_map(|row| &row[self.gap()..]).copied().collect();
         let (bias, residual) = [&self.bias, &self.residual].map(|i| i.as_ref().map(|i| &*i.values)).into();
         linear(&Problem { x: &x, w: &self.w.values, bias, k, activation, residual })
     }
 }
 
-/// Weights in blocks, of each format so many outputs, and activations that 8 bits hold exactly, so that kernels which round them to
-/// that and forms that do not have the same answer.
-fn in_blocks(m: usize, formats: &[(Quant, usize)], bias: bool) -> Case {
-    let (k, n) = (512, formats.iter().map(|(_, n)| n).sum());
+/// A product with weights in blocks.
+#[derive(Clone, Copy)]
+struct Blocks<'a> {
+    dtype: DType,
+    m: usize,
+    k: usize,
+    /// Of each format so many outputs.
+    formats: &'a [(Quant, usize)],
+    /// A bias, an activation and, if it is one, a residual.
+    then: Option<Activation>,
+    /// Elements between a row of x and the next.
+    gap: usize,
+}
+
+/// Activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not have the same answer.
+fn in_blocks(Blocks { dtype, m, k, formats, then, gap }: Blocks<'_>) -> Case {
+    let n = formats.iter().map(|(_, n)| n).sum();
     let seed = formats[0].0 as u64 * 2 + 1000;
     let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
     let (mut parts, mut rounded) = (Vec::new(), Vec::new());
     for &(quant, n) in formats {
-        let (mut bytes, mut values) = (Vec::new(), vec![0.0; n * k]);
-        // Whole blocks of a format that is made and read.
-        let made = quantize(quant, &w.values[rounded.len()..][..n * k], &mut bytes)
-            .and_then(|()| dequantize(quant, &bytes, &mut values));
-        debug_assert!(made.is_ok());
-        rounded.extend(values);
-        parts.push((quant, n, bytes));
+        let blocks = InBlocks::of(seed, quant, k, &w.values[rounded.len()..][..n * k]);
+        rounded.extend_from_slice(&blocks.values);
+        parts.push(blocks);
     }
-    let whole = |(i, v): (usize, &f32)| if i % 32 == 0 { 127.0 } else { (40.0 * v).round().clamp(-127.0, 127.0) };
-    let x = Input::normal(seed + 1, &[m, k], DType::F32, (0.0, 1.0));
-    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), ..x };
+    let whole = |(i, v): (usize, &f32)| match (i % (gap + k)).checked_sub(gap) {
+        Some(i) if i % 32 == 0 => 127.0,
+        _ => (40.0 * v).round().clamp(-127.0, 127.0),
+    };
+    let x = Input::normal(seed + 1, &[m, gap + k], DType::F32, (0.0, 1.0));
+    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), dtype, ..x };
     let w = Input { values: rounded.into(), ..w };
-    let bias = bias.then(|| Input::normal(seed + 2, &[n], DType::F32, (0.0, 0.5)));
+    let bias = then.map(|_| Input::normal(seed + 2, &[n], dtype, (0.0, 0.5)));
+    let activation = then.unwrap_or(Activation::None);
+    let residual = (activation != Activation::None).then(|| Input::normal(seed + 3, &[m, n], dtype, (0.0, 1.0)));
     let names: Vec<_> = formats.iter().map(|(quant, _)| quant.to_string()).collect();
-    let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), if bias.is_some() { " bias" } else { "" });
-    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step.
-    let tolerance = Tolerance { fused: 1.0, composed: 2.0, sums: 8.0 + 4.0 * (k as f64).sqrt() };
-    let (activation, held) = (Activation::None, Held::Blocks(parts));
-    Product { x, w, bias, residual: None, activation, gaps: false, held }.case(name, tolerance)
+    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let options = [
+        told(bias.is_some(), " bias"),
+        told(activation != Activation::None, " activation"),
+        told(residual.is_some(), " residual"),
+        told(gap > 0, " gaps"),
+    ];
+    let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), options.concat());
+    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step. A kernel may
+    // round the weights to f16 where activations are that, which is a third of a rounding of the result's usual size, and three
+    // times that at worst.
+    let (fused, composed) = match dtype {
+        DType::F32 => (1.0, 2.0),
+        DType::F16 => (2.0, 5.0),
+        _ => (1.0, 5.0),
+    };
+    let tolerance = Tolerance { fused, composed, sums: 8.0 + 4.0 * (k as f64).sqrt() };
+    Product { x, w, bias, residual, activation, held: Held::Blocks(parts) }.case(name, tolerance)
 }
 
 /// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
@@ -160,7 +214,7 @@ fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case
     let w = whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2(), 1.0);
     let bias = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
     let residual = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
-    in_floats(Product { x, w, bias, residual, activation, gaps: false, held: Held::Bytes })
+    in_floats(Product { x, w, bias, residual, activation, held: Held::Bytes })
 }
 
 fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
@@ -169,9 +223,10 @@ fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
     let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
     let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
     let bias = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
-    // Two shapes add a residual, one of them behind an activation.
-    let residual = matches!(m, 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
-    in_floats(Product { x, w, bias, residual, activation, gaps, held: Held::Floats })
+    // Some shapes add a residual, two of them behind an activation.
+    let residual =
+        matches!(m, 2 | 8 | 70 | 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
+    in_floats(Product { x, w, bias, residual, activation, held: Held::Floats })
 }
 
 /// Products whose activations are in the case's format, whatever the weight is kept in.
@@ -181,7 +236,7 @@ fn in_floats(product: Product) -> Case {
     let options = [
         told(product.bias.is_some(), " bias"),
         told(matches!(product.held, Held::Bytes), " in int8"),
-        told(product.gaps, " gaps"),
+        told(product.gap() > 0, " gaps"),
         told(product.residual.is_some(), " residual"),
     ];
     // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first two on, and

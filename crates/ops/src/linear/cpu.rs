@@ -117,7 +117,7 @@ impl Part {
     fn reading(&self) -> Result<Option<Reading<'_>>> {
         match &self.data {
             Data::Panels(t) | Data::Rows(t) => Reading::of(t).map(Some),
-            Data::Blocks(..) | Data::Bytes(..) => Ok(None),
+            Data::Blocks(..) | Data::Bytes(..) | Data::Raw(..) => Ok(None),
         }
     }
 }

@@ -7,6 +7,11 @@ mod composed;
 mod cpu;
 mod cut;
 mod epilogue;
+#[cfg(metal)]
+mod metal;
+mod pack;
+#[cfg(metal)]
+pub(crate) mod product;
 mod reference;
 mod weight;
 
@@ -16,10 +21,10 @@ pub(crate) use epilogue::Then;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{Activation, DType, Device, Error, Result, Tensor, Weights, embed};
+use pack::{Order, Source, pack};
 use std::ops::Range;
-use weight::{Order, Source, pack};
 
 /// A weight matrix ready for this device, with its bias and activation.
 #[derive(Clone, Debug)]
@@ -248,6 +253,13 @@ impl Op for LinearOp {
         format!("{} → {}{}{bias}{activation}{residual}", self.weight.k, self.weight.n, self.weight.formats())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed keeps the product, the sums and what the activation makes until the last of them is the result; the
         // quick GELU and the sigmoid take four steps in f32.
@@ -259,11 +271,16 @@ impl Op for LinearOp {
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
         let result = rows * self.weight.n * self.x.dtype().size();
-        if rung == Rung::Composed { steps * result } else { self.weight.scratch(rows) }
+        if rung == Rung::Composed { steps * result + self.weight.rows_scratch() } else { self.weight.scratch(rows) }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -1,20 +1,18 @@
 //! W, laid out once at load as the device's kernel reads it. It is not kept a second time.
 //!
-//! A matrix may be several files' matrices below each other, and on the CPU each keeps the format that suits it: floats in panels
-//! or blocks of few bits. What has one format is one part.
+//! A matrix may be several files' matrices below each other, and each keeps the format that suits it: floats or blocks of few bits,
+//! on the CPU in panels. What has one format is one part.
 
-use crate::cpu::bytes::{Bytes, Codes, DEEPEST};
+use super::pack::panels;
+use crate::cpu::bytes::{Bytes, Codes};
 use crate::cpu::elem::{Elem, with_elem};
-use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
+use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
-use crate::ladder;
+use crate::ladder::{Ladder, Policy};
 use crate::ledger::Lease;
-use crate::quant::{self, Packed, Quant, STRETCH};
+use crate::quant::{Packed, Quant, dequantize};
 use crate::tensor::host;
-use crate::weights::{Keep, Raw, Stored};
-use crate::{DType, Error, Place, Result, Tensor, Weights};
-use rayon::prelude::*;
-use std::borrow::Cow;
+use crate::{DType, Error, Place, Result, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
@@ -39,6 +37,8 @@ pub(super) struct Part {
 pub(super) enum Data {
     /// `[n, k]`, as in the file: what cuBLAS and Metal's product take.
     Rows(Tensor),
+    /// `[n, bytes of a row]`, blocks as in the file: what our kernels on Metal read.
+    Raw(Quant, Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
     /// Panels of blocks: see [`crate::quant`]. Not there on phantoms; booked as long as they live.
@@ -51,7 +51,7 @@ impl fmt::Debug for Data {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Data::Rows(t) | Data::Panels(t) => t.fmt(f),
-            Data::Blocks(quant, ..) => quant.fmt(f),
+            Data::Blocks(quant, ..) | Data::Raw(quant, _) => quant.fmt(f),
             Data::Bytes(..) => f.write_str(INT8),
         }
     }
@@ -59,201 +59,6 @@ impl fmt::Debug for Data {
 
 /// What bytes are called.
 const INT8: &str = "int8";
-
-/// Rows of a file's matrix.
-pub(super) struct Source<'a> {
-    pub(super) raw: Raw<'a>,
-    /// Where it is.
-    pub(super) w: &'a Weights,
-    pub(super) name: &'a str,
-    pub(super) n: usize,
-    pub(super) order: Order<'a>,
-}
-
-/// Which of the file's rows are the matrix's.
-#[derive(Clone, Copy)]
-pub(super) enum Order<'a> {
-    /// Those from here on.
-    From(usize),
-    /// This one for each.
-    By(&'a (dyn Fn(usize) -> usize + Sync)),
-    /// The file's rows are inputs, these many in all and from here on; its columns are outputs.
-    Turned(usize, usize),
-}
-
-impl Source<'_> {
-    /// How its weights are kept for `w`. Blocks lie along the inputs, so that a turned matrix has to become floats.
-    fn kept(&self, k: usize, w: &Weights) -> Kept {
-        let turned = matches!(self.order, Order::Turned(..));
-        if w.place().device().is_gpu() {
-            return Kept::Float(w.dtype());
-        }
-        match (w.keep(), self.raw.stored) {
-            (Keep::File, Stored::Blocks(quant)) if quant.packs() && !turned => Kept::Blocks(quant),
-            (Keep::File, Stored::Float(dtype)) if w.dtype() == DType::F32 => Kept::Float(dtype),
-            (Keep::Blocks(quant), _) if quant.bytes(k).is_some() && quant.quantizes() => Kept::Blocks(quant),
-            // Rows that are no whole blocks of 256 may still be of 32.
-            (Keep::Blocks(_), _) if Quant::Q8_0.bytes(k).is_some() => Kept::Blocks(Quant::Q8_0),
-            (Keep::Bytes, _) if k <= DEEPEST => Kept::Bytes,
-            _ => Kept::Float(w.dtype()),
-        }
-    }
-
-    fn read<T: Elem>(&self, row: usize, out: &mut [T]) {
-        let k = out.len();
-        match self.order {
-            Order::From(first) => self.raw.read((first + row) * k, out),
-            Order::By(order) => self.raw.read(order(row) * k, out),
-            Order::Turned(first, columns) => out.iter_mut().enumerate().for_each(|(i, v)| {
-                self.raw.read((first + i) * columns + row, std::slice::from_mut(v));
-            }),
-        }
-    }
-
-    /// A row's blocks, as they are or made.
-    fn blocks(&self, row: usize, k: usize, quant: Quant) -> Cow<'_, [u8]> {
-        let from = match self.order {
-            Order::From(first) => first + row,
-            Order::By(order) => order(row),
-            Order::Turned(..) => row,
-        };
-        match (self.raw.stored, quant.bytes(k)) {
-            (Stored::Blocks(stored), Some(bytes)) if stored == quant => {
-                Cow::Borrowed(&self.raw.bytes[from * bytes..][..bytes])
-            }
-            _ => {
-                let mut values = vec![0f32; k];
-                self.read(row, &mut values);
-                let mut bytes = Vec::new();
-                // Whole blocks of a format that is made: `kept` asks for no other.
-                let made = quant::quantize(quant, &values, &mut bytes).is_ok();
-                debug_assert!(made);
-                Cow::Owned(bytes)
-            }
-        }
-    }
-}
-
-/// What a part is kept in.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
-    Float(DType),
-    Blocks(Quant),
-    Bytes,
-}
-
-/// Matrices below each other, as `w`'s place and wish have them; those next to each other in one format become one part.
-pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weight> {
-    let mut parts = Vec::new();
-    for group in sources.chunk_by(|a, b| a.kept(k, w) == b.kept(k, w)) {
-        let n = group.iter().map(|s| s.n).sum();
-        let find = |mut row: usize| {
-            for source in group {
-                if row < source.n {
-                    return (source, row);
-                }
-                row -= source.n;
-            }
-            unreachable!("a row beyond all sources")
-        };
-        // What has been read need not stay in memory beside what became of it.
-        let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
-        let data = match group[0].kept(k, w) {
-            Kept::Float(dtype) => with_elem!("linear", dtype, T => {
-                let read = |row: usize, out: &mut [T]| {
-                    let (source, row) = find(row);
-                    source.read(row, out);
-                };
-                float::<T>(n, k, w, &read, &let_go)
-            })?,
-            Kept::Blocks(quant) => {
-                let row = |row: usize| {
-                    let (source, row) = find(row);
-                    source.blocks(row, k, quant)
-                };
-                blocks(quant, (n, k), w, &row, &let_go)?
-            }
-            Kept::Bytes => {
-                let read = |row: usize, out: &mut [f32]| {
-                    let (source, row) = find(row);
-                    source.read(row, out);
-                };
-                let packed = (!w.place().is_phantom()).then(|| Arc::new(Bytes::pack(n, k, &read, &let_go)));
-                Data::Bytes(packed, ladder::current().ledger.lease(Bytes::size_of(n, k)))
-            }
-        };
-        parts.push(Part { data, n });
-    }
-    let n = parts.iter().map(|p| p.n).sum();
-    Ok(Weight { parts: parts.into(), k, n, like: w.put(&[0.0], &[1])? })
-}
-
-fn float<T: Elem>(
-    n: usize,
-    k: usize,
-    w: &Weights,
-    read: &(dyn Fn(usize, &mut [T]) + Sync),
-    let_go: &dyn Fn(),
-) -> Result<Data> {
-    if w.place().device().is_gpu() {
-        let dims = [n, k];
-        return Ok(Data::Rows(Tensor::upload(&dims, T::TYPE, w.place(), || {
-            let mut all = vec![T::default(); n * k];
-            all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
-            let_go();
-            host(all, &dims)
-        })?));
-    }
-    let dims = [packed_len::<T>(k, n)];
-    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || panels::<T>(n, k, read, let_go))?))
-}
-
-fn blocks<'a>(
-    quant: Quant,
-    (n, k): (usize, usize),
-    w: &Weights,
-    row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
-    let_go: &dyn Fn(),
-) -> Result<Data> {
-    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row, let_go)?)) };
-    let bytes = packed.as_ref().map_or_else(|| Packed::size_of(quant, n, k), |p| p.size());
-    Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
-}
-
-/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row. It begins with a line of the
-/// cache, which an allocation does not: tiles that lie across two lines are read at half the speed.
-fn panels<T: Elem>(
-    rows: usize,
-    k: usize,
-    read: &(dyn Fn(usize, &mut [T]) + Sync),
-    let_go: &dyn Fn(),
-) -> Result<candle_core::Tensor> {
-    let (whole, spare) = (packed_len::<T>(k, rows), LINE / size_of::<T>());
-    let mut all = vec![T::default(); whole + spare];
-    let first = all.as_ptr().align_offset(LINE).min(spare);
-    if k > 0 {
-        fill(&mut all[first..][..whole], rows, k, read, let_go);
-    }
-    Ok(host(all, &[whole + spare])?.narrow(0, first, whole)?)
-}
-
-fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) {
-    let len = panel_len::<T>(k);
-    let stretch = (STRETCH / (len * size_of::<T>())).max(1);
-    for (i, out) in out.chunks_mut(stretch * len).enumerate() {
-        out.par_chunks_mut(len).enumerate().for_each_init(
-            || vec![T::default(); k],
-            |row, (panel, out)| {
-                let first = (i * stretch + panel) * PANEL;
-                for c in 0..PANEL.min(rows - first) {
-                    read(first + c, row);
-                    row.iter().enumerate().for_each(|(i, v)| out[place::<T>(i, c)] = *v);
-                }
-            },
-        );
-        let_go();
-    }
-}
 
 impl Weight {
     /// Depth of a product.
@@ -281,7 +86,7 @@ impl Weight {
         let name = |part: &Part| match &part.data {
             Data::Rows(t) | Data::Panels(t) if t.dtype() == self.dtype() => None,
             Data::Rows(t) | Data::Panels(t) => Some(t.dtype().to_string()),
-            Data::Blocks(quant, ..) => Some(quant.to_string()),
+            Data::Blocks(quant, ..) | Data::Raw(quant, _) => Some(quant.to_string()),
             Data::Bytes(..) => Some(INT8.to_string()),
         };
         let mut names: Vec<_> = self.parts.iter().filter_map(name).collect();
@@ -294,6 +99,17 @@ impl Weight {
         if let [Part { data: Data::Rows(rows), .. }] = &*self.parts {
             return Ok(rows.candle()?.clone());
         }
+        let there = self.like.candle()?.device();
+        if !there.is_cpu() {
+            // What passes through the host is not the device's to book.
+            let _apart = Ladder::new(Policy::default()).enter();
+            let here = |t: &Tensor| {
+                Tensor::upload(t.dims(), t.dtype(), &Place::cpu(), || {
+                    Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?)
+                })
+            };
+            return Ok(self.taken(&here)?.rows()?.to_device(there)?);
+        }
         with_elem!("linear", self.dtype(), T => {
             let mut all = vec![T::default(); self.n * self.k];
             let mut row = vec![0f32; self.k];
@@ -303,6 +119,24 @@ impl Weight {
             }
             host(all, &[self.n, self.k])
         })
+    }
+
+    /// Bytes that [`Weight::rows`] makes on a GPU: floats are there already.
+    pub(crate) fn rows_scratch(&self) -> usize {
+        if self.is_raw() { self.n * self.k * self.dtype().size() } else { 0 }
+    }
+
+    /// Whether a part of it is in blocks as the file has them.
+    pub(crate) fn is_raw(&self) -> bool {
+        self.parts.iter().any(|part| matches!(part.data, Data::Raw(..)))
+    }
+
+    /// Format and blocks of a weight that is one part, in blocks as the file has them.
+    pub(crate) fn only_raw(&self) -> Option<(Quant, &Tensor)> {
+        match &*self.parts {
+            [Part { data: Data::Raw(quant, blocks), .. }] => Some((*quant, blocks)),
+            _ => None,
+        }
     }
 
     /// Row `i` in f32, on the CPU.
@@ -318,21 +152,27 @@ impl Weight {
 
     /// Taken through `to`, which leads to the host: its kernels read panels, the device's product rows.
     pub(crate) fn moved(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
+        self.taken(to)?.in_panels()
+    }
+
+    /// The same as it lies, for what looks rows up.
+    pub(crate) fn taken(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
         let moved = |part: &Part| -> Result<Part> {
             let data = match &part.data {
                 Data::Rows(t) => Data::Rows(to(t)?),
+                Data::Raw(quant, t) => Data::Raw(*quant, to(t)?),
                 Data::Panels(t) => Data::Panels(to(t)?),
                 packed @ (Data::Blocks(..) | Data::Bytes(..)) => packed.clone(),
             };
             Ok(Part { data, n: part.n })
         };
         let parts = self.parts.iter().map(moved).collect::<Result<Vec<_>>>()?;
-        Weight { parts: parts.into(), like: to(&self.like)?, ..self.clone() }.in_panels()
+        Ok(Weight { parts: parts.into(), like: to(&self.like)?, ..self.clone() })
     }
 
     /// The same on the CPU with its rows in panels or blocks, as its kernels read them.
     pub(super) fn in_panels(self) -> Result<Weight> {
-        if !self.parts.iter().any(|p| matches!(p.data, Data::Rows(_))) {
+        if !self.parts.iter().any(|p| matches!(p.data, Data::Rows(_) | Data::Raw(..))) {
             return Ok(self);
         }
         self.one_panel()
@@ -379,6 +219,10 @@ impl Part {
         match &self.data {
             Data::Blocks(_, Some(packed), _) => packed.row(i, out),
             Data::Bytes(Some(bytes), _) => bytes.column(i, out),
+            Data::Raw(quant, t) => {
+                let (reading, bytes) = (Reading::of(t)?, t.dims()[1]);
+                dequantize(*quant, &reading.slice::<u8>()?[i * bytes..][..bytes], out)?;
+            }
             Data::Blocks(_, None, _) | Data::Bytes(None, _) => return Err(Error::Phantom),
             Data::Panels(t) => with_elem!("linear", t.dtype(), T => {
                 let reading = Reading::of(t)?;

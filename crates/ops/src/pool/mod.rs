@@ -9,13 +9,15 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Segments, Tensor};
 use std::ops::Range;
 
 /// How a sequence becomes a vector.
@@ -88,6 +90,13 @@ impl Op for PoolOp {
         format!("{:?} of {}", self.modes, self.size())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the vectors so far, and of the longest sequence its tokens in f32, twice where they are weighted.
         let longest = self.segments.iter().map(|range| range.len()).max().unwrap_or(0);
@@ -97,6 +106,11 @@ impl Op for PoolOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

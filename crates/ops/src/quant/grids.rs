@@ -15,6 +15,22 @@ impl<const BITS: usize, const BYTES: usize> Grid<BITS, BYTES> {
     }
 }
 
+/// The groups of the grid that `quant` chooses from, two of them in a word; none for formats without one.
+#[cfg(metal)]
+pub(super) fn words(quant: super::Quant) -> Vec<u32> {
+    use super::Quant;
+    let codes: &[u8] = match quant {
+        Quant::Iq1S | Quant::Iq1M => &IQ1.codes,
+        Quant::Iq2Xxs => &IQ2_XXS.codes,
+        Quant::Iq2Xs => &IQ2_XS.codes,
+        Quant::Iq2S => &IQ2_S.codes,
+        Quant::Iq3Xxs => &IQ3_XXS.codes,
+        Quant::Iq3S => &IQ3_S.codes,
+        _ => &[],
+    };
+    codes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
+}
+
 /// The bytes that `hex` spells.
 const fn unhex<const N: usize>(hex: &str) -> [u8; N] {
     const fn digit(c: u8) -> u8 {

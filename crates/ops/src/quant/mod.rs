@@ -11,9 +11,12 @@ mod formats;
 mod grids;
 mod iq;
 mod lines;
+#[cfg(metal)]
+pub(crate) mod metal;
 mod packed;
 mod product;
 mod quantize;
+mod tame;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
@@ -24,8 +27,9 @@ pub use dequantize::dequantize;
 pub(crate) use packed::{Packed, STRETCH};
 pub(crate) use product::{Split, multiply};
 pub(crate) use quantize::{q8_0_apart, quantize};
+pub(crate) use tame::tame;
 
-use crate::{Error, Result};
+use crate::{Device, Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
@@ -132,7 +136,16 @@ impl Quant {
         TABLE[self as usize].2
     }
 
-    /// Whether products are worked out on it as it is; a weight in any other format becomes floats at load.
+    /// Whether products on this device are worked out on it as it is; a weight in any other format becomes floats at load.
+    pub(crate) fn stays(self, device: Device) -> bool {
+        match device {
+            Device::Cpu => self.packs(),
+            Device::Metal(_) => true,
+            Device::Cuda(_) => false,
+        }
+    }
+
+    /// Whether products on a CPU are worked out on it as it is.
     pub fn packs(self) -> bool {
         blocks::Shape::of(self).is_some()
     }

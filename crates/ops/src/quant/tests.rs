@@ -1,7 +1,7 @@
 //! Every format against GGML's own figures, every product against f64.
 
 use super::whole::matmul;
-use super::{Packed, Quant, dequantize, quantize};
+use super::{Packed, Quant, dequantize, quantize, tame};
 use crate::Isa;
 use std::borrow::Cow;
 
@@ -36,31 +36,9 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Random blocks whose scales are finite: the exponents of halves are kept between 2^−7 and 2.
 fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
-    let halves: &[usize] = match quant {
-        Quant::Mxfp4 | Quant::Iq1M => &[],
-        Quant::Tq1_0 => &[52],
-        Quant::Tq2_0 => &[64],
-        Quant::Q2K => &[80, 82],
-        Quant::Q3K => &[108],
-        Quant::Q6K => &[208],
-        Quant::Q4_1 | Quant::Q5_1 | Quant::Q4K | Quant::Q5K => &[0, 2],
-        _ => &[0],
-    };
-    let (_, size) = quant.block();
-    let mut bytes = random.bytes(count * size);
-    for block in bytes.chunks_exact_mut(size) {
-        for at in halves {
-            block[at + 1] = block[at + 1] & 0x9f | 0x20;
-        }
-        match quant {
-            Quant::Mxfp4 => block[0] = 120 + block[0] % 8,
-            // Its half lies in the upper bits of four words, the uppermost in the last.
-            Quant::Iq1M => block[55] = block[55] & 0x9f | 0x20,
-            _ => {}
-        }
-    }
+    let mut bytes = random.bytes(count * quant.block().1);
+    tame(quant, &mut bytes);
     bytes
 }
 

@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (2, 4097, 10.0, false),
         (7, 64, 1.0, true),
         (2, 19, 4.0, true),
+        (1, 4099, 1.0, true),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()

@@ -5,13 +5,15 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Tensor, Weights};
 
 /// Weight and eps of a root-mean-square norm: no mean is taken off, no bias added (T5's layer norm, Llama's).
 #[derive(Clone, Debug)]
@@ -81,6 +83,13 @@ impl Op for RmsNormOp {
         format!("{}{from_one}{residual}", self.norm.weight.dims()[0])
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: x, its squares and the result, in f32, and the result before its weight and its residual.
         if rung == Rung::Composed { 5 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
@@ -88,6 +97,11 @@ impl Op for RmsNormOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

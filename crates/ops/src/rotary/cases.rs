@@ -12,6 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (9, 3, 12, 12, 40, 1_000.0),
         (5, 2, 80, 32, 8192, 160_000.0),
         (3, 1, 2, 2, 7, 10_000.0),
+        (11, 3, 17, 6, 3, 1_000.0),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()

@@ -7,13 +7,15 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Tensor, Weights};
 
 /// Cosines and sines of every position.
 #[derive(Clone, Debug)]
@@ -96,6 +98,13 @@ impl Op for RotaryOp {
         format!("{} of {} in {} heads", 2 * self.half(), self.x.dims()[2], self.x.dims()[1])
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed, in f32: x twice, two products and the result, and a row of each table a token.
         let [tokens, heads, size] = *self.x.dims() else { return 0 };
@@ -104,6 +113,11 @@ impl Op for RotaryOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

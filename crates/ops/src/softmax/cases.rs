@@ -1,4 +1,4 @@
-//! Cases: widths on and off every vector size, one score, scores so large that exp alone would overflow.
+//! Cases: widths on and off every vector size, rows inside wider ones, one score, scores so large that exp alone would overflow.
 
 use super::{reference, softmax};
 use crate::DType;
@@ -6,14 +6,24 @@ use crate::case::{Case, Input, Tolerance};
 
 pub(crate) fn cases() -> Vec<Case> {
     // rows, width, centre, spread
-    let shapes = [(64, 128, 0.0, 2.0), (5, 33, 0.0, 1.0), (3, 1, 0.0, 1.0), (7, 500, 0.0, 4.0), (4, 40, 1000.0, 30.0)];
+    let shapes = [
+        (64, 128, 0.0, 2.0),
+        (5, 33, 0.0, 1.0),
+        (3, 1, 0.0, 1.0),
+        (7, 500, 0.0, 4.0),
+        (4, 40, 1000.0, 30.0),
+        (3, 203, 0.0, 2.0),
+        (2, 4501, 0.0, 1.0),
+    ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, centre, spread): (usize, usize, f32, f32)) -> Case {
-    let x = Input::normal(seed + 400, &[rows, n], dtype, (centre, spread));
-    let kept = x.clone();
+    // Every other one is a part of wider rows.
+    let (width, start) = if seed % 2 == 0 { (n, 0) } else { (n + 7, 3) };
+    let x = Input::normal(seed + 400, &[rows, width], dtype, (centre, spread));
+    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect();
     Case {
         op: "softmax",
         name: format!("{rows}x{n} around {centre} ± {spread}"),
@@ -22,9 +32,9 @@ fn one(seed: u64, dtype: DType, (rows, n, centre, spread): (usize, usize, f32, f
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 8.0 + 8.0 * f64::from(spread) },
         flops: 5 * (rows * n) as u64,
         prepare: Box::new(move |place| {
-            let x = x.on(place)?;
+            let x = x.on(place)?.narrow(1, start, n)?;
             Ok(Box::new(move || softmax(&x)))
         }),
-        reference: Box::new(move || reference::softmax(&kept.values, n)),
+        reference: Box::new(move || reference::softmax(&kept, n)),
     }
 }

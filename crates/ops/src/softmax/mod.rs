@@ -3,14 +3,16 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 pub(crate) use cpu::exp_row;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Tensor};
 
 /// Probabilities from scores, over the last axis.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
@@ -39,6 +41,13 @@ impl Op for SoftmaxOp {
         format!("over {}", self.x.dims().last().unwrap_or(&0))
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: three stages in f32.
         if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
@@ -46,6 +55,11 @@ impl Op for SoftmaxOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

@@ -6,15 +6,17 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::cpu::gemm::BLOCK;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
-use crate::{Activation, DType, Error, Linear, Result, Segments, Tensor};
+use crate::{Activation, DType, Device, Error, Linear, Result, Segments, Tensor};
 
 /// How the tokens of a sequence become one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,11 +76,19 @@ impl Op for SpladeOp {
         format!("{} → {}, {}", self.weight.k(), self.weight.n(), if self.how.sum { "sum" } else { "max" })
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Metal(_) if self.weight.data().is_err() => Can::no("our kernel takes floats in one part"),
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         let logits = self.segments.longest() * self.weight.n();
         match rung {
-            // Each worker's rows in f32, where they are not f32 already.
-            Rung::Fused if self.x.dtype() == DType::F32 => 0,
+            // Each worker's rows in f32, where they are not f32 already; a GPU has nothing to keep.
+            Rung::Fused if self.x.dtype() == DType::F32 || self.x.device().is_gpu() => 0,
             Rung::Fused => crate::threads::count() * BLOCK * self.weight.k() * 4,
             // Of the longest sequence its logits in T and in f32, and two steps of theirs.
             _ => logits * (self.x.dtype().size() + 3 * 4),
@@ -87,6 +97,11 @@ impl Op for SpladeOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

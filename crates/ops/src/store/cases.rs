@@ -1,9 +1,10 @@
-//! Cases: rows in no order, other rows left alone; a cache in another format; tokens that are views into a wider projection.
+//! Cases: rows in no order, other rows left alone; a cache in another format; tokens that are views into a wider projection; rows
+//! copied within a cache; what is no number.
 
 use super::{Cache, CacheFormat, CacheShape, Vectors, store};
 use crate::case::{Case, Input, Tolerance};
 use crate::tensor::host;
-use crate::{DType, Tensor};
+use crate::{DType, Place, Result, Tensor};
 use half::f16;
 
 /// Rows of the cache, and tokens written.
@@ -23,7 +24,88 @@ pub(crate) fn cases() -> Vec<Case> {
             .zip(20..)
             .map(move |(s, i)| one(i, (dtype, CacheFormat::Q8), s))
     });
-    floats.chain(blocks).collect()
+    let copies = DType::FLOATS.into_iter().flat_map(|dtype| {
+        [(CacheFormat::Float(dtype), (2, 5)), (CacheFormat::Float(dtype), (1, 3)), (CacheFormat::Q8, (3, 64))]
+            .map(|(kept, shape)| copied(dtype, kept, shape))
+    });
+    floats.chain(blocks).chain(copies).chain(DType::FLOATS.map(broken)).collect()
+}
+
+/// What the values of a cache of one layer stand for.
+fn held(cache: &Cache, place: &Place) -> Result<Tensor> {
+    let [_, values] = cache.layer(0)?;
+    match values {
+        Vectors::Float(floats) => Ok(floats.clone()),
+        blocks => Tensor::upload(blocks.dims(), DType::F32, place, || host(blocks.to_f32()?, blocks.dims())),
+    }
+}
+
+/// Rows of a cache copied within it, to and from its ends.
+fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Case {
+    const COPIES: ([u32; 4], [u32; 4]) = ([23, 3, 0, 3], [1, 22, 2, 5]);
+    let width = heads * size;
+    // Whole numbers of which the largest is 127 are kept as they are in every format.
+    let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { (i % 101) as f32 - 50.0 };
+    let values: Vec<f32> = (0..TOKENS.len() * width).map(value).collect();
+    let x = Input { values: values.clone().into(), dims: vec![TOKENS.len(), heads, size], dtype };
+    Case {
+        op: "store",
+        name: format!("{} of {ROWS} rows copied, {heads} heads of {size}, in {kept}", COPIES.0.len()),
+        dtype,
+        tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
+        flops: 0,
+        prepare: Box::new(move |place| {
+            let (x, rows) = (x.on(place)?, Tensor::from_u32(&TOKENS, place)?);
+            let (from, to) = (Tensor::from_u32(&COPIES.0, place)?, Tensor::from_u32(&COPIES.1, place)?);
+            let place = place.clone();
+            Ok(Box::new(move || {
+                let cache = Cache::new(CacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
+                cache.write(0, &x, &x, &rows)?;
+                cache.copy(&from, &to)?;
+                held(&cache, &place)
+            }))
+        }),
+        reference: Box::new(move || {
+            let mut rows = vec![0f64; ROWS * width];
+            for (token, row) in TOKENS.iter().enumerate() {
+                let values = &values[token * width..][..width];
+                rows[*row as usize * width..][..width].iter_mut().zip(values).for_each(|(r, v)| *r = f64::from(*v));
+            }
+            for (from, to) in COPIES.0.iter().zip(&COPIES.1) {
+                let from = *from as usize * width;
+                rows.copy_within(from..from + width, *to as usize * width);
+            }
+            rows
+        }),
+    }
+}
+
+/// A number that is none in one block and an infinite one in another, which show as -1; the blocks beside them are as they were.
+fn broken(dtype: DType) -> Case {
+    const BROKEN: [(usize, f32); 2] = [(40, f32::NAN), (3 * 32, f32::INFINITY)];
+    let mut values = vec![127.0; 4 * 32];
+    BROKEN.into_iter().for_each(|(i, v)| values[i] = v);
+    let x = Input { values: values.into(), dims: vec![1, 2, 64], dtype };
+    Case {
+        op: "store",
+        name: "two broken blocks of four".to_string(),
+        dtype,
+        tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
+        flops: 0,
+        prepare: Box::new(move |place| {
+            let (x, rows, place) = (x.on(place)?, Tensor::from_u32(&[0], place)?, place.clone());
+            Ok(Box::new(move || {
+                let cache = Cache::new(CacheShape { layers: 1, heads: 2, size: 64 }, 1, CacheFormat::Q8, &place)?;
+                let (_, kept) = cache.write(0, &x, &x, &rows)?;
+                let shown = |v: &f32| if v.is_nan() { -1.0 } else { *v };
+                let upload = || host(kept.to_f32()?.iter().map(shown).collect::<Vec<f32>>(), &[4, 32]);
+                Tensor::upload(&[4, 32], DType::F32, &place, upload)
+            }))
+        }),
+        reference: Box::new(|| {
+            (0..4 * 32).map(|i| if BROKEN.iter().any(|(b, _)| i / 32 == b / 32) { -1.0 } else { 127.0 }).collect()
+        }),
+    }
 }
 
 fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, usize)) -> Case {
@@ -58,12 +140,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
                 let cache = Cache::new(CacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
                 let [_, kept] = cache.layer(0)?;
                 store(kept, &values, &rows)?;
-                match kept {
-                    Vectors::Float(floats) => Ok(floats.clone()),
-                    blocks => {
-                        Tensor::upload(blocks.dims(), DType::F32, &place, || host(blocks.to_f32()?, blocks.dims()))
-                    }
-                }
+                held(&cache, &place)
             }))
         }),
         reference: Box::new(move || {

@@ -29,6 +29,10 @@ impl Op for CopyOp {
         format!("{} rows of {:?}, copied", self.from.dims()[0], &self.cache.dims()[1..])
     }
 
+    fn fused(&self, device: Device) -> Can {
+        super::kernels(device)
+    }
+
     fn composable(&self, device: Device) -> Can {
         super::composed::scatters(self.cache.dtype(), device)
     }
@@ -48,6 +52,11 @@ impl Op for CopyOp {
         let cache = self.cache.candle()?;
         cache.inplace_op1(&Copy { from, to, width })?;
         Ok(cache.clone())
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        super::metal::copy(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

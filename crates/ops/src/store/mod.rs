@@ -7,6 +7,8 @@ mod cases;
 mod composed;
 mod copy;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod vectors;
 
 pub(crate) use cases::cases;
@@ -111,6 +113,10 @@ impl Op for StoreOp {
         format!("{} heads of {}, in {}", self.x.dims()[1], self.x.dims()[2], self.cache.format())
     }
 
+    fn fused(&self, device: Device) -> Can {
+        kernels(device)
+    }
+
     fn composable(&self, device: Device) -> Can {
         composed::scatters(self.cache.elements().dtype(), device)
     }
@@ -122,13 +128,19 @@ impl Op for StoreOp {
             (Rung::Composed, CacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
             // Four stages in f32, and the same.
             (Rung::Composed, CacheFormat::Q8) => n * (4 * 4 + 2 + 4),
-            (_, CacheFormat::Q8) => n + n / BLOCK * DType::F16.size(),
+            // Only the CPU rounds all of them first and writes them then.
+            (_, CacheFormat::Q8) if self.x.device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
             _ => 0,
         }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {
@@ -141,6 +153,14 @@ impl Op for StoreOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(StoreOp { x: to(&self.x)?, cache: self.cache.map(to)?, rows: to(&self.rows)? })
+    }
+}
+
+/// Where there are kernels of ours, for both calls.
+fn kernels(device: Device) -> Can {
+    match device {
+        Device::Cpu | Device::Metal(_) => Can::Yes,
+        Device::Cuda(_) => Can::no("no kernel of ours yet"),
     }
 }
 

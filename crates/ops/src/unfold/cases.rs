@@ -11,8 +11,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, usize)) -> Case {
-    let x = Input::normal(seed + 900, &[lengths.iter().sum(), n], dtype, (0.0, 1.0));
-    let kept = x.clone();
+    // Every other one is a part of wider rows.
+    let (wide, start) = if seed % 2 == 0 { (n, 0) } else { (n + 7, 3) };
+    let x = Input::normal(seed + 900, &[lengths.iter().sum(), wide], dtype, (0.0, 1.0));
+    let kept: Vec<f32> = x.values.chunks(wide).flat_map(|row| row[start..][..n].to_vec()).collect();
     Case {
         op: "unfold",
         name: format!("{lengths:?} x {n}, windows of {width}"),
@@ -21,11 +23,11 @@ fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, u
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
         flops: 0,
         prepare: Box::new(move |place| {
-            let (x, segments) = (x.on(place)?, Segments::new(lengths)?);
+            let (x, segments) = (x.on(place)?.narrow(1, start, n)?, Segments::new(lengths)?);
             Ok(Box::new(move || unfold(&x, &segments, width)))
         }),
         reference: Box::new(move || {
-            Segments::new(lengths).map_or_else(|_| Vec::new(), |s| reference::unfold(&kept.values, n, &s, width))
+            Segments::new(lengths).map_or_else(|_| Vec::new(), |s| reference::unfold(&kept, n, &s, width))
         }),
     }
 }

@@ -6,13 +6,15 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(metal)]
+mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Result, Segments, Tensor};
 
 /// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
@@ -52,6 +54,13 @@ impl Op for UnfoldOp {
         format!("{} × {}", self.x.dims()[1], self.width)
     }
 
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the windows of each sequence and their concatenation.
         let (dims, dtype) = self.out();
@@ -60,6 +69,11 @@ impl Op for UnfoldOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

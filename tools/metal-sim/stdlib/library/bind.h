@@ -2,9 +2,9 @@
 #pragma once
 
 // Memory of one threadgroup variable: the tag gives each declaration its own key.
-template <class T, class Tag> inline threadgroup T &__sim_threadgroup_variable() {
+template <class T, class Tag> inline threadgroup T &__sim_threadgroup_variable(const constant char *name) {
   static __global char key = 0;
-  return *(threadgroup T *)__sim_threadgroup_alloc((const void *)&key, sizeof(T), alignof(T));
+  return *(threadgroup T *)__sim_threadgroup_alloc((const void *)&key, sizeof(T), (ulong)name);
 }
 
 // Type of the I-th parameter of the function type F.

@@ -23,34 +23,41 @@ template <class T> using __enable_simd = enable_if_t<__is_valid_simdgroup_type<T
 
 // Every lane's value, and which of them are active.
 template <class T> struct __lanes {
-  T value[32];
-  uint mask;
+  __sim_exchange *shared;
   uint self;
-  bool active(int lane) const { return (mask >> lane) & 1; }
+  bool active(int lane) const { return (shared->mask >> lane) & 1; }
+  T value(int lane) const { return ((const T *)shared->values)[lane]; }
 };
-template <class T> SIM_INLINE void __exchange(T x, __lanes<T> &lanes) {
-  lanes.self = __sim_lane();
-  lanes.mask = __sim_simd_exchange(&x, sizeof(T), lanes.value);
+template <class T> SIM_INLINE __lanes<T> __exchange(T x) {
+  static_assert(sizeof(T) <= 32, "more than a lane can give");
+  uint self = __sim_lane();
+  return {__sim_simd_exchange(&x, sizeof(T)), self};
 }
 
-// In a tree, as hardware does: a sum of floats depends on the order.
+// In a tree, as hardware does: a sum of floats depends on the order. The first lane to come by does it for all.
 #define SIM_REDUCE(NAME, EXPRESSION)                                                                                   \
-  template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x) {                                                \
-    __lanes<T> lanes;                                                                                                  \
-    __exchange(x, lanes);                                                                                              \
-    bool has[32];                                                                                                      \
-    for (int i = 0; i < 32; i++)                                                                                       \
-      has[i] = lanes.active(i);                                                                                        \
-    for (int d = 16; d; d >>= 1)                                                                                       \
+  template <class T> inline T __##NAME(__sim_exchange *shared) {                                                       \
+    T *value = (T *)shared->values;                                                                                    \
+    uint has = shared->mask;                                                                                           \
+    for (int d = 16; d; d >>= 1) {                                                                                     \
       for (int i = 0; i < d; i++) {                                                                                    \
-        T a = lanes.value[i], b = lanes.value[i + d];                                                                  \
-        if (has[i] && has[i + d])                                                                                      \
-          lanes.value[i] = T(EXPRESSION);                                                                              \
-        else if (has[i + d])                                                                                           \
-          lanes.value[i] = b;                                                                                          \
-        has[i] = has[i] || has[i + d];                                                                                 \
+        T a = value[i], b = value[i + d];                                                                              \
+        if ((has >> i & 1) && (has >> (i + d) & 1))                                                                    \
+          value[i] = T(EXPRESSION);                                                                                    \
+        else if (has >> (i + d) & 1)                                                                                   \
+          value[i] = b;                                                                                                \
       }                                                                                                                \
-    return lanes.value[0];                                                                                             \
+      has |= has >> d;                                                                                                 \
+    }                                                                                                                  \
+    return value[0];                                                                                                   \
+  }                                                                                                                    \
+  template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x) {                                                \
+    __sim_exchange *shared = __exchange(x).shared;                                                                     \
+    if (!shared->has_result) {                                                                                         \
+      *(T *)shared->result = __##NAME<T>(shared);                                                                      \
+      shared->has_result = 1;                                                                                          \
+    }                                                                                                                  \
+    return *(const T *)shared->result;                                                                                 \
   }
 SIM_REDUCE(simd_sum, a + b)
 SIM_REDUCE(simd_product, a *b)
@@ -64,10 +71,9 @@ SIM_REDUCE(simd_xor, a ^ b)
 // A lane that reads an inactive or out-of-range lane gets its own value back (undefined in Metal).
 #define SIM_SHUFFLE(NAME, SOURCE)                                                                                      \
   template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x, ushort argument) {                               \
-    __lanes<T> lanes;                                                                                                  \
-    __exchange(x, lanes);                                                                                              \
+    __lanes<T> lanes = __exchange(x);                                                                                  \
     int self = int(lanes.self), n = int(argument), source = SOURCE;                                                    \
-    return source >= 0 && source < 32 && lanes.active(source) ? lanes.value[source] : x;                               \
+    return source >= 0 && source < 32 && lanes.active(source) ? lanes.value(source) : x;                               \
   }
 SIM_SHUFFLE(simd_shuffle, n)
 SIM_SHUFFLE(simd_broadcast, n)
@@ -84,12 +90,11 @@ SIM_SHUFFLE(quad_shuffle_down, (self & 3) + n < 4 ? self + n : -1)
 
 #define SIM_QUAD_REDUCE(NAME, EXPRESSION)                                                                              \
   template <class T, class = __enable_simd<T>> SIM_INLINE T NAME(T x) {                                                \
-    __lanes<T> lanes;                                                                                                  \
-    __exchange(x, lanes);                                                                                              \
+    __lanes<T> lanes = __exchange(x);                                                                                  \
     uint first = lanes.self & ~3u;                                                                                     \
-    T a = lanes.value[first];                                                                                          \
+    T a = lanes.value(first);                                                                                          \
     for (uint i = 1; i < 4; i++) {                                                                                     \
-      T b = lanes.value[first + i];                                                                                    \
+      T b = lanes.value(first + i);                                                                                    \
       a = T(EXPRESSION);                                                                                               \
     }                                                                                                                  \
     return a;                                                                                                          \
@@ -100,47 +105,40 @@ SIM_QUAD_REDUCE(quad_min, min(a, b))
 #undef SIM_QUAD_REDUCE
 
 template <class T, class = __enable_simd<T>> SIM_INLINE T simd_broadcast_first(T x) {
-  __lanes<T> lanes;
-  __exchange(x, lanes);
-  return lanes.value[__builtin_ctz(lanes.mask)];
+  __lanes<T> lanes = __exchange(x);
+  return lanes.value(__builtin_ctz(lanes.shared->mask));
+}
+template <class T> SIM_INLINE T __sum_below(__lanes<T> lanes, uint end) {
+  T sum = T(0);
+  for (uint i = 0; i < end; i++)
+    if (lanes.active(i))
+      sum += lanes.value(i);
+  return sum;
 }
 template <class T, class = __enable_simd<T>> SIM_INLINE T simd_prefix_inclusive_sum(T x) {
-  __lanes<T> lanes;
-  __exchange(x, lanes);
-  T sum = T(0);
-  for (uint i = 0; i <= lanes.self; i++)
-    if (lanes.active(i))
-      sum += lanes.value[i];
-  return sum;
+  __lanes<T> lanes = __exchange(x);
+  return __sum_below(lanes, lanes.self + 1);
 }
 template <class T, class = __enable_simd<T>> SIM_INLINE T simd_prefix_exclusive_sum(T x) {
-  __lanes<T> lanes;
-  __exchange(x, lanes);
-  T sum = T(0);
-  for (uint i = 0; i < lanes.self; i++)
-    if (lanes.active(i))
-      sum += lanes.value[i];
-  return sum;
+  __lanes<T> lanes = __exchange(x);
+  return __sum_below(lanes, lanes.self);
 }
 SIM_INLINE bool simd_any(bool b) {
-  __lanes<uint> lanes;
-  __exchange(uint(b), lanes);
+  __lanes<uint> lanes = __exchange(uint(b));
   for (int i = 0; i < 32; i++)
-    if (lanes.active(i) && lanes.value[i])
+    if (lanes.active(i) && lanes.value(i))
       return true;
   return false;
 }
 SIM_INLINE bool simd_all(bool b) {
-  __lanes<uint> lanes;
-  __exchange(uint(b), lanes);
+  __lanes<uint> lanes = __exchange(uint(b));
   for (int i = 0; i < 32; i++)
-    if (lanes.active(i) && !lanes.value[i])
+    if (lanes.active(i) && !lanes.value(i))
       return false;
   return true;
 }
 SIM_INLINE bool simd_is_first() {
-  __lanes<uint> lanes;
-  __exchange(1u, lanes);
-  return lanes.self == uint(__builtin_ctz(lanes.mask));
+  __lanes<uint> lanes = __exchange(1u);
+  return lanes.self == uint(__builtin_ctz(lanes.shared->mask));
 }
 } // namespace metal

@@ -34,16 +34,16 @@ template <class T, int C, int R = C> inline simdgroup_matrix<T, C, R> make_fille
 }
 
 #define SIM_LOAD_STORE(SPACE)                                                                                          \
-  template <class T> inline void simdgroup_load(simdgroup_matrix<T, 8, 8> &m, const SPACE T *p, ulong stride = 8,      \
-                                                ulong2 origin = 0, bool transpose = false) {                           \
+  template <class T> SIM_INLINE void simdgroup_load(simdgroup_matrix<T, 8, 8> &m, const SPACE T *p, ulong stride = 8,  \
+                                                    ulong2 origin = 0, bool transpose = false) {                       \
     __element at = __element_of(__sim_lane());                                                                         \
     p += origin[1] * stride + origin[0];                                                                               \
     for (uint k = 0; k < 2; k++)                                                                                       \
       m.e[k] = transpose ? p[(at.column + k) * stride + at.row] : p[at.row * stride + at.column + k];                  \
     __sim_simd_barrier(0);                                                                                             \
   }                                                                                                                    \
-  template <class T> inline void simdgroup_store(simdgroup_matrix<T, 8, 8> m, SPACE T *p, ulong stride = 8,            \
-                                                 ulong2 origin = 0, bool transpose = false) {                          \
+  template <class T> SIM_INLINE void simdgroup_store(simdgroup_matrix<T, 8, 8> m, SPACE T *p, ulong stride = 8,        \
+                                                     ulong2 origin = 0, bool transpose = false) {                      \
     __element at = __element_of(__sim_lane());                                                                         \
     p += origin[1] * stride + origin[0];                                                                               \
     for (uint k = 0; k < 2; k++) {                                                                                     \
@@ -60,31 +60,44 @@ SIM_LOAD_STORE(threadgroup)
 #endif
 #undef SIM_LOAD_STORE
 
+// What a lane gives to a product: its elements of the three matrices, as floats.
 struct __operands {
-  float a[2], b[2];
+  float a[2], b[2], c[2];
 };
-// d = a * b + c, where c's two elements of this lane come as floats.
-template <class D, class A, class B>
-SIM_INLINE void __multiply(simdgroup_matrix<D, 8, 8> &d, const simdgroup_matrix<A, 8, 8> &a,
-                           const simdgroup_matrix<B, 8, 8> &b, float c0, float c1) {
-  __operands mine = {{float(a.e[0]), float(a.e[1])}, {float(b.e[0]), float(b.e[1])}};
-  __operands all[32];
-  __sim_simd_exchange(&mine, sizeof(mine), all);
-  float fa[8][8], fb[8][8];
+typedef float __row __attribute__((ext_vector_type(8)));
+// a * b + c; the first lane to come by does it for all.
+inline void __multiply_all(__sim_exchange *shared) {
+  const __operands *all = (const __operands *)shared->values;
+  float a[8][8];
+  __row b[8], *d = (__row *)shared->result;
   for (uint lane = 0; lane < 32; lane++) {
     __element at = __element_of(lane);
     for (uint k = 0; k < 2; k++) {
-      fa[at.row][at.column + k] = all[lane].a[k];
-      fb[at.row][at.column + k] = all[lane].b[k];
+      a[at.row][at.column + k] = all[lane].a[k];
+      b[at.row][at.column + k] = all[lane].b[k];
+      d[at.row][at.column + k] = all[lane].c[k];
     }
   }
-  __element at = __element_of(__sim_lane());
-  for (int k = 0; k < 8; k++) {
-    c0 += fa[at.row][k] * fb[k][at.column];
-    c1 += fa[at.row][k] * fb[k][at.column + 1];
+  for (uint row = 0; row < 8; row++) {
+    __row sum = d[row];
+    for (uint k = 0; k < 8; k++)
+      sum += a[row][k] * b[k];
+    d[row] = sum;
   }
-  d.e[0] = D(c0);
-  d.e[1] = D(c1);
+}
+template <class D, class A, class B>
+SIM_INLINE void __multiply(simdgroup_matrix<D, 8, 8> &d, const simdgroup_matrix<A, 8, 8> &a,
+                           const simdgroup_matrix<B, 8, 8> &b, float c0, float c1) {
+  __operands mine = {{float(a.e[0]), float(a.e[1])}, {float(b.e[0]), float(b.e[1])}, {c0, c1}};
+  __element at = __element_of(__sim_lane());
+  __sim_exchange *shared = __sim_simd_exchange(&mine, sizeof(mine));
+  if (!shared->has_result) {
+    __multiply_all(shared);
+    shared->has_result = 1;
+  }
+  const float *row = (const float *)shared->result + at.row * 8;
+  d.e[0] = D(row[at.column]);
+  d.e[1] = D(row[at.column + 1]);
 }
 template <class D, class A, class B, class E>
 SIM_INLINE void simdgroup_multiply_accumulate(simdgroup_matrix<D, 8, 8> &d, const simdgroup_matrix<A, 8, 8> &a,

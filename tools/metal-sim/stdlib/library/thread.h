@@ -10,13 +10,21 @@ struct __sim_thread {
   uint simdgroups_per_threadgroup, threads_per_simdgroup;
 };
 
+// Where the lanes of a SIMD-group meet: see runtime/abi.h.
+struct __sim_exchange {
+  uint mask;
+  uint has_result;
+  char __attribute__((aligned(64))) result[256];
+  char __attribute__((aligned(64))) values[32 * 32];
+};
+
 extern "C" {
 void __sim_barrier(uint flags);
 void __sim_simd_barrier(uint flags);
-// Every active lane of the SIMD-group gives `mine` and gets all of them: `all` holds 32 * size bytes. Returns the mask
-// of active lanes.
-uint __sim_simd_exchange(const void *mine, uint size, void *all);
-ulong __sim_threadgroup_alloc(const void *key, ulong size, ulong align);
+// Every active lane of the SIMD-group gives `mine`, of at most 32 bytes, and finds all of them in what is returned, until
+// it calls the runtime again.
+__sim_exchange *__sim_simd_exchange(const void *mine, uint size);
+ulong __sim_threadgroup_alloc(const void *key, ulong size, ulong name);
 uint __sim_lane();
 ulong __sim_absent();
 

@@ -248,7 +248,7 @@ impl Pass {
         let (ty, sizes) = (tokens.source(at + 1, name), tokens.source(name + 1, end));
         let tag = format!("__sim_tag_{}", self.threadgroup_variables);
         let reference = format!(
-            "struct {tag} {{}}; __local {ty} (&{}){sizes} = __sim_threadgroup_variable<{ty}{sizes}, {tag}>()",
+            "struct {tag} {{}}; __local {ty} (&{0}){sizes} = __sim_threadgroup_variable<{ty}{sizes}, {tag}>(\"{0}\")",
             tokens.at(name)
         );
         self.threadgroup_variables += 1;

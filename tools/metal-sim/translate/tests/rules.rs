@@ -197,8 +197,8 @@ fn attributes_are_dropped_and_subscripts_are_not() {
 fn a_threadgroup_variable_becomes_a_reference_of_its_own() {
     assert_eq!(
         rewritten("void f() { __local float a[2][3]; __local int b; }"),
-        "void f() { struct __sim_tag_0 {}; __local float (&a)[2][3] = __sim_threadgroup_variable<float[2][3], __sim_tag_0>() ; \
-         struct __sim_tag_1 {}; __local int (&b) = __sim_threadgroup_variable<int, __sim_tag_1>() ; }"
+        "void f() { struct __sim_tag_0 {}; __local float (&a)[2][3] = __sim_threadgroup_variable<float[2][3], __sim_tag_0>(\"a\") ; \
+         struct __sim_tag_1 {}; __local int (&b) = __sim_threadgroup_variable<int, __sim_tag_1>(\"b\") ; }"
     );
 }
 

@@ -4,6 +4,7 @@
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::{env, slice};
 
@@ -16,12 +17,24 @@ pub enum Order {
     Backward,
     /// Drawn anew at every barrier, from this seed.
     Shuffled(u64),
+    /// SIMD-groups take turns at every SIMD operation, and odd lanes come first.
+    InTurns,
+}
+
+/// How a library is compiled.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Mode {
+    /// As it is.
+    Plain,
+    /// Every access to memory watched.
+    Checked,
 }
 
 /// Compiles `kernels/NAME.metal` as our own kernels are. The error is what the compiler said.
-pub fn compile(name: &str) -> Result<(), String> {
+pub fn compile(name: &str, mode: Mode) -> Result<(), String> {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
     let output = Command::new(here.join("../../compile"))
+        .args((mode == Mode::Checked).then_some("--checked"))
         .args([&work(), name])
         .arg(here.join(format!("kernels/{name}.metal")))
         .arg("-DSIM_THREAD_IS_PRIVATE")
@@ -39,10 +52,21 @@ struct Launch {
     grid: [u32; 3],
     threadgroup: [u32; 3],
     grid_is_threads: c_int,
-    buffers: *const *mut c_void,
+    buffers: *const Bound,
     buffer_count: c_int,
     threadgroup_memory: *const u32,
     threadgroup_memory_count: c_int,
+    clock: *mut u32,
+    ordered_until: u32,
+}
+
+#[repr(C)]
+struct Bound {
+    data: *mut c_void,
+    length: usize,
+    offset: usize,
+    shadow: *mut c_void,
+    is_fresh: c_int,
 }
 
 unsafe extern "C" {
@@ -60,19 +84,28 @@ pub struct Library {
     clear: unsafe extern "C" fn(),
     thread_order: unsafe extern "C" fn(c_int, u64),
     alloc: unsafe extern "C" fn(usize) -> *mut c_void,
+    shadow: unsafe extern "C" fn(*mut c_void, usize) -> *mut c_void,
     free: unsafe extern "C" fn(*mut c_void, usize),
     _alone: MutexGuard<'static, ()>,
 }
 
 static ALONE: Mutex<()> = Mutex::new(());
+/// What the runtime counts, over all dispatches of the process.
+static CLOCK: AtomicU32 = AtomicU32::new(0);
 
 impl Library {
     /// Compiles `kernels/NAME.metal` and loads it.
     pub fn load(name: &str) -> Result<Self, String> {
+        Self::load_as(name, Mode::Plain)
+    }
+
+    /// The same in either mode.
+    pub fn load_as(name: &str, mode: Mode) -> Result<Self, String> {
         // A test that failed holding the lock has left nothing behind that the next one reads.
         let alone = ALONE.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
-        compile(name)?;
-        let path = CString::new(format!("{}/lib/lib{name}.so", work())).map_err(|error| error.to_string())?;
+        compile(name, mode)?;
+        let suffix = if mode == Mode::Checked { ".checked" } else { "" };
+        let path = CString::new(format!("{}/lib/lib{name}{suffix}.so", work())).map_err(|error| error.to_string())?;
         // SAFETY: the library is ours; its constructors only register its kernels.
         let handle = unsafe { dlopen(path.as_ptr(), RTLD_NOW) };
         if handle.is_null() {
@@ -88,6 +121,7 @@ impl Library {
                 clear: symbol(handle, c"sim_clear"),
                 thread_order: symbol(handle, c"sim_thread_order"),
                 alloc: symbol(handle, c"sim_alloc"),
+                shadow: symbol(handle, c"sim_shadow"),
                 free: symbol(handle, c"sim_free"),
                 _alone: alone,
             })
@@ -104,41 +138,66 @@ impl Library {
             std::ptr::copy_nonoverlapping(values.as_ptr().cast::<u8>(), data.cast::<u8>(), size);
             data
         };
-        Buffer { library: self, data, size }
+        Buffer { library: self, data, size, offset: 0, is_fresh: false }
+    }
+
+    /// A buffer that no one has written.
+    pub fn fresh(&self, size: usize) -> Buffer<'_> {
+        // SAFETY: as above; what it holds are bytes of some value.
+        let data = unsafe { (self.alloc)(size) };
+        assert!(!data.is_null(), "no memory for a buffer of {size} bytes");
+        Buffer { library: self, data, size, offset: 0, is_fresh: true }
     }
 
     /// Runs a kernel over `groups` threadgroups of `threads` threads, both in one dimension; returns its warnings.
     pub fn dispatch(
         &self,
         kernel: &str,
+        grid: [u32; 2],
+        buffers: &[&Buffer<'_>],
+        order: Order,
+    ) -> Result<String, String> {
+        self.dispatch_together(&[kernel], grid, buffers, order)
+    }
+
+    /// The same for several kernels that no barrier orders.
+    pub fn dispatch_together(
+        &self,
+        kernels: &[&str],
         [groups, threads]: [u32; 2],
         buffers: &[&Buffer<'_>],
         order: Order,
     ) -> Result<String, String> {
-        let kernel = CString::new(kernel).map_err(|error| error.to_string())?;
-        let pointers: Vec<*mut c_void> = buffers.iter().map(|buffer| buffer.data).collect();
+        let bound: Vec<Bound> = buffers.iter().map(|buffer| buffer.bound()).collect();
+        let ordered_until = CLOCK.fetch_add(1, Ordering::Relaxed) + 1;
         let launch = Launch {
             grid: [groups, 1, 1],
             threadgroup: [threads, 1, 1],
             grid_is_threads: 0,
-            buffers: pointers.as_ptr(),
-            buffer_count: pointers.len() as c_int,
+            buffers: bound.as_ptr(),
+            buffer_count: bound.len() as c_int,
             threadgroup_memory: std::ptr::null(),
             threadgroup_memory_count: 0,
+            clock: CLOCK.as_ptr(),
+            ordered_until,
         };
         let (mode, seed) = match order {
             Order::Forward => (0, 0),
             Order::Backward => (1, 0),
             Order::Shuffled(seed) => (2, seed),
+            Order::InTurns => (3, 0),
         };
-        // SAFETY: `launch` and what it points to outlive the call; a kernel that leaves its buffers traps.
+        // SAFETY: `launch` and what it points to outlive the calls; a kernel that leaves its buffers traps.
         unsafe {
             (self.clear)();
             (self.thread_order)(mode, seed);
-            match (self.dispatch)(kernel.as_ptr(), &launch) {
-                0 => Ok(text((self.warnings)())),
-                _ => Err(text((self.error)())),
+            for kernel in kernels {
+                let kernel = CString::new(*kernel).map_err(|error| error.to_string())?;
+                if (self.dispatch)(kernel.as_ptr(), &launch) != 0 {
+                    return Err(text((self.error)()));
+                }
             }
+            Ok(text((self.warnings)()))
         }
     }
 }
@@ -148,9 +207,23 @@ pub struct Buffer<'a> {
     library: &'a Library,
     data: *mut c_void,
     size: usize,
+    offset: usize,
+    is_fresh: bool,
 }
 
 impl Buffer<'_> {
+    /// The same, bound at this many bytes from its beginning.
+    pub fn at(mut self, offset: usize) -> Self {
+        self.offset = offset;
+        self
+    }
+
+    fn bound(&self) -> Bound {
+        // SAFETY: allocated by the same library with the same size.
+        let shadow = unsafe { (self.library.shadow)(self.data, self.size.max(1)) };
+        Bound { data: self.data, length: self.size, offset: self.offset, shadow, is_fresh: self.is_fresh.into() }
+    }
+
     /// A copy of the contents.
     pub fn read<T: Copy>(&self) -> Vec<T> {
         // SAFETY: the allocation holds `size` initialised bytes at 16-byte alignment, and no kernel runs now.

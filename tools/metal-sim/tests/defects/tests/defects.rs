@@ -3,10 +3,11 @@
 use std::env;
 use std::process::Command;
 
-use metal_sim_tests::{Library, Order, compile};
+use metal_sim_tests::{Library, Mode, Order, compile};
 
 const EPS: f32 = 1e-5;
-const ORDERS: [Order; 4] = [Order::Forward, Order::Backward, Order::Shuffled(1), Order::Shuffled(2)];
+const ORDERS: [Order; 5] =
+    [Order::Forward, Order::Backward, Order::Shuffled(1), Order::Shuffled(2), Order::InTurns];
 
 fn samples(count: usize) -> Vec<f32> {
     let mut state = 12345u32;
@@ -148,9 +149,9 @@ fn a_read_past_the_end_of_a_buffer_traps() {
 
 #[test]
 fn a_pointer_into_the_wrong_address_space_does_not_compile() {
-    compile("right_spaces").expect("the correct twin compiles");
-    let said = compile("wrong_pointer_space").unwrap_err();
+    compile("right_spaces", Mode::Plain).expect("the correct twin compiles");
+    let said = compile("wrong_pointer_space", Mode::Plain).unwrap_err();
     assert!(said.contains("no matching function for call to 'first'") && said.contains("address space"), "{said}");
-    let said = compile("wrong_thread_space").unwrap_err();
+    let said = compile("wrong_thread_space", Mode::Plain).unwrap_err();
     assert!(said.contains("no matching function for call to 'increment'"), "{said}");
 }

@@ -7,6 +7,10 @@ use {block2 as _, objc2 as _};
 unsafe extern "C" {
     fn metal_sim_dispatches(kernel: *const c_char) -> u64;
     fn metal_sim_warnings() -> *const c_char;
+    fn metal_sim_fail_next(kernel: *const c_char);
+    safe fn metal_sim_pipelines() -> u64;
+    safe fn metal_sim_archived_pipelines() -> u64;
+    safe fn metal_sim_allocated() -> u64;
 }
 
 /// How often this kernel has been dispatched by this process.
@@ -20,4 +24,26 @@ pub fn dispatches(kernel: &str) -> u64 {
 pub fn warnings() -> String {
     // SAFETY: a C string, valid until the next call; copied at once.
     unsafe { CStr::from_ptr(metal_sim_warnings()) }.to_string_lossy().into_owned()
+}
+
+/// Makes the next command buffer that runs this kernel end in an error instead.
+pub fn fail_next(kernel: &str) {
+    let kernel = CString::new(kernel).expect("a kernel's name");
+    // SAFETY: a C string that outlives the call.
+    unsafe { metal_sim_fail_next(kernel.as_ptr()) }
+}
+
+/// How many pipelines this process has made.
+pub fn pipelines() -> u64 {
+    metal_sim_pipelines()
+}
+
+/// How many of them a binary archive had.
+pub fn archived_pipelines() -> u64 {
+    metal_sim_archived_pipelines()
+}
+
+/// Bytes of the buffers that live now.
+pub fn allocated() -> u64 {
+    metal_sim_allocated()
 }

@@ -1,0 +1,319 @@
+// y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by the router. Who was chosen never leaves the device: one
+// kernel chooses, one sorts the pairs of token and expert by expert, one multiplies (up, then down), one adds up.
+
+constant bool FOURS [[function_constant(0)]];
+// Of a product: whether it is the first, and in that whether a gate's rows lie before its own.
+constant bool UP [[function_constant(1)]];
+constant bool GATED [[function_constant(2)]];
+constant ushort ACTIVATION [[function_constant(3)]];
+// Of the sum.
+constant bool HAS_BIAS [[function_constant(4)]];
+constant bool HAS_RESIDUAL [[function_constant(5)]];
+
+// As in Rust.
+constant uint MOST_EXPERTS = 512;
+
+struct Routing {
+    uint tokens;
+    uint n;
+    uint stride;
+    uint experts;
+    uint top;
+    // Whether the probabilities of the chosen sum to one.
+    uint renormalised;
+};
+
+// The experts of M tokens, the likeliest first and of equals the first, and their probabilities. The logits are made by all SIMD-groups,
+// the choices of a token by one.
+template <typename T, int M>
+[[kernel]] void experts_route(device const T *x [[buffer(0)]], device const float *router [[buffer(1)]],
+    device uint *chosen [[buffer(2)]], device float *share [[buffer(3)]], constant Routing &p [[buffer(4)]],
+    uint group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
+    threadgroup float logits[M * MOST_EXPERTS];
+    Rows<T, M> xs;
+    for (int m = 0; m < M; m++) {
+        xs.at[m] = x + ulong(min(group * uint(M) + uint(m), p.tokens - 1)) * ulong(p.stride);
+    }
+    for (uint first = 4 * simd; first < p.experts; first += 4 * simds) {
+        Rows<float, 4> ws;
+        for (int r = 0; r < 4; r++) {
+            ws.at[r] = router + ulong(min(first + uint(r), p.experts - 1)) * ulong(p.n);
+        }
+        Dots<4, M> dots;
+        dot_rows<float, T, 4, M>(dots, ws, xs, p.n, FOURS, lane);
+        for (int r = 0; r < 4; r++) {
+            for (int m = 0; m < M; m++) {
+                // Beyond the last there is room, and nobody looks.
+                if (lane == 0) {
+                    logits[uint(m) * MOST_EXPERTS + first + uint(r)] = dots.of[r][m];
+                }
+            }
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint token = group * uint(M) + simd;
+    if (simd >= uint(M) || token >= p.tokens) {
+        return;
+    }
+    threadgroup const float *own = logits + simd * MOST_EXPERTS;
+    // A bit for each expert lane, lane + 32, … that has been chosen.
+    uint taken = 0;
+    float largest = 0.0f;
+    float sum = 0.0f;
+    // The lane's own choice: the first lane has the likeliest.
+    uint mine = 0;
+    for (uint s = 0; s < p.top; s++) {
+        float best = -INFINITY;
+        uint at = p.experts;
+        for (uint e = lane; e < p.experts; e += LANES) {
+            // NaN counts as largest: something must be chosen, and what comes of it shall be NaN.
+            float logit = isnan(own[e]) ? INFINITY : own[e];
+            if ((taken >> (e / LANES) & 1) == 0 && (at == p.experts || logit > best)) {
+                best = logit;
+                at = e;
+            }
+        }
+        float highest = simd_max(best);
+        uint winner = simd_min(best == highest ? at : p.experts);
+        if (winner % LANES == lane) {
+            taken |= 1u << (winner / LANES);
+        }
+        mine = lane == s ? winner : mine;
+        largest = s == 0 ? own[winner] : largest;
+        sum += precise::exp(own[winner] - largest);
+    }
+    if (p.renormalised == 0) {
+        sum = 0.0f;
+        for (uint e = lane; e < p.experts; e += LANES) {
+            sum += precise::exp(own[e] - largest);
+        }
+        sum = simd_sum(sum);
+    }
+    if (lane < p.top) {
+        chosen[ulong(token) * ulong(p.top) + ulong(lane)] = mine;
+        share[ulong(token) * ulong(p.top) + ulong(lane)] = precise::exp(own[mine] - largest) / sum;
+    }
+}
+#define ROUTES(M) \
+KERNEL("experts_route" #M "_f32", experts_route<float, M>) \
+KERNEL("experts_route" #M "_f16", experts_route<half, M>) \
+KERNEL("experts_route" #M "_bf16", experts_route<bfloat, M>)
+ROUTES(1)
+ROUTES(4)
+
+// How many `v` there are in the threadgroup, and in `below` how many in the SIMD-groups before. `part` has room for one each.
+METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd, uint simds, thread uint &below) {
+    v = simd_sum(v);
+    threadgroup_barrier(mem_flags::mem_threadgroup); // an earlier call's parts have been read
+    if (lane == 0) {
+        part[simd] = v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint total = 0;
+    below = 0;
+    for (uint i = 0; i < simds; i++) {
+        below += i < simd ? part[i] : 0;
+        total += part[i];
+    }
+    return total;
+}
+
+// A threadgroup an expert, and one more for the end: where its pairs begin once they are sorted by expert, and which they are, in the
+// order of tokens. It begins where as many lie before it as have chosen an expert before it, so that none waits for another.
+[[kernel]] void experts_sort(device const uint *chosen [[buffer(0)]], device uint *starts [[buffer(1)]],
+    device uint *sorted [[buffer(2)]], constant uint &pairs [[buffer(3)]], uint expert [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]) {
+    threadgroup uint part[32];
+    uint before = 0;
+    uint below = 0;
+    for (uint i = tid; i < pairs; i += threads) {
+        before += chosen[i] < expert ? 1 : 0;
+    }
+    uint place = group_count(before, part, lane, simd, simds, below);
+    if (tid == 0) {
+        starts[expert] = place;
+    }
+    for (uint first = 0; first < pairs; first += threads) {
+        uint i = first + simd * LANES + lane;
+        uint is_own = i < pairs && chosen[min(i, pairs - 1)] == expert ? 1 : 0;
+        uint rank = simd_prefix_exclusive_sum(is_own);
+        uint all = group_count(is_own, part, lane, simd, simds, below);
+        if (is_own == 1) {
+            sorted[place + below + rank] = i;
+        }
+        place += all;
+    }
+}
+
+struct Grouped {
+    // Outputs: a gate's rows are beside them.
+    uint n;
+    uint k;
+    // Elements from one row of x to the next.
+    uint stride;
+    uint top;
+    // Of this call, and how many.
+    uint first_expert;
+    uint experts;
+};
+
+// Weights of up to 16 experts, which are tensors of their own.
+#define WEIGHTS(T) \
+device const T *w0 [[buffer(5)]], device const T *w1 [[buffer(6)]], device const T *w2 [[buffer(7)]], \
+device const T *w3 [[buffer(8)]], device const T *w4 [[buffer(9)]], device const T *w5 [[buffer(10)]], \
+device const T *w6 [[buffer(11)]], device const T *w7 [[buffer(12)]], device const T *w8 [[buffer(13)]], \
+device const T *w9 [[buffer(14)]], device const T *w10 [[buffer(15)]], device const T *w11 [[buffer(16)]], \
+device const T *w12 [[buffer(17)]], device const T *w13 [[buffer(18)]], device const T *w14 [[buffer(19)]], \
+device const T *w15 [[buffer(20)]]
+// Those of expert `first_expert + E`.
+#define WEIGHT(E) \
+((E) < 8 ? ((E) < 4 ? ((E) < 2 ? ((E) == 0 ? w0 : w1) : ((E) == 2 ? w2 : w3)) \
+                    : ((E) < 6 ? ((E) == 4 ? w4 : w5) : ((E) == 6 ? w6 : w7))) \
+         : ((E) < 12 ? ((E) < 10 ? ((E) == 8 ? w8 : w9) : ((E) == 10 ? w10 : w11)) \
+                     : ((E) < 14 ? ((E) == 12 ? w12 : w13) : ((E) == 14 ? w14 : w15))))
+
+// Of few pairs each on its own: four results a SIMD-group. Pairs are in the order of tokens.
+template <typename T>
+[[kernel]] void experts_few(device const T *x [[buffer(0)]], device const uint *chosen [[buffer(1)]],
+    device const uint *unused [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),
+    uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
+    uint pair = group.y;
+    uint e = chosen[pair] - p.first_expert;
+    uint first = (group.x * simds + simd) * 4;
+    // Below the first of this call, e is a large number.
+    if (e >= p.experts || first >= p.n) {
+        return;
+    }
+    device const T *w = WEIGHT(e);
+    Rows<T, 1> xs;
+    Rows<T, 4> ws;
+    xs.at[0] = x + ulong(UP ? pair / p.top : pair) * ulong(p.stride);
+    for (int r = 0; r < 4; r++) {
+        ws.at[r] = w + ulong(min(first + uint(r), p.n - 1)) * ulong(p.k);
+    }
+    Dots<4, 1> dots;
+    dot_rows<T, T, 4, 1>(dots, ws, xs, p.k, FOURS, lane);
+    Dots<4, 1> gated;
+    if (GATED) {
+        for (int r = 0; r < 4; r++) {
+            ws.at[r] += ulong(p.n) * ulong(p.k);
+        }
+        dot_rows<T, T, 4, 1>(gated, ws, xs, p.k, FOURS, lane);
+    }
+    float v = 0.0f;
+    for (int r = 0; r < 4; r++) {
+        float result = activate(dots.of[r][0], ACTIVATION);
+        if (GATED) {
+            result *= gated.of[r][0];
+        }
+        v = lane == uint(r) ? result : v;
+    }
+    if (lane < 4 && first + lane < p.n) {
+        y[ulong(pair) * ulong(p.n) + ulong(first + lane)] = T(v);
+    }
+}
+FLOATS(experts_few)
+
+// Of many: tiles of an expert's pairs. Up takes the rows of their tokens and writes in sorted order; down reads that order and writes
+// each pair's row where its token will look for it. With a gate, a SIMD-group's columns are half the gate's and half those beside.
+template <typename T, int M, int N>
+[[kernel]] void experts_tile(device const T *x [[buffer(0)]], device const uint *starts [[buffer(1)]],
+    device const uint *sorted [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),
+    uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float4 room[TILE_ROOM(M, N)];
+    // The expert that this tile is of. There may be fewer tiles than the grid has, and then nothing is left of it to do.
+    uint tile = group.x;
+    uint e = 0;
+    uint first = 0;
+    uint end = 0;
+    for (; e < p.experts; e++) {
+        first = starts[p.first_expert + e];
+        end = starts[p.first_expert + e + 1];
+        uint tiles = (end - first + uint(16 * M) - 1) / uint(16 * M);
+        if (tile < tiles) {
+            break;
+        }
+        tile -= tiles;
+    }
+    if (e == p.experts) {
+        return;
+    }
+    first += tile * uint(16 * M);
+    device const T *w = WEIGHT(e);
+    uint width = uint(GATED ? 4 * N : 8 * N);
+    uint first_column = group.y * 2 * width;
+    TILE_ROWS(T, M) xs;
+    for (int i = 0; i < 16 * M / int(Tile<T>::AT_ONCE); i++) {
+        uint place = min(first + tile_row<T>(tid, i), end - 1);
+        xs.at[i] = x + ulong(UP ? sorted[place] / p.top : place) * ulong(p.stride);
+    }
+    TILE_ROWS(T, N) ws;
+    for (int i = 0; i < 16 * N / int(Tile<T>::AT_ONCE); i++) {
+        uint row = tile_row<T>(tid, i);
+        uint own = row % uint(8 * N);
+        uint column = first_column + row / uint(8 * N) * width + own % width;
+        ws.at[i] = w + ulong(own / width * p.n + min(column, p.n - 1)) * ulong(p.k);
+    }
+    Sums<M, N> sums;
+    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
+    first += simd / 2 * uint(8 * M);
+    first_column += simd % 2 * width;
+    #pragma unroll
+    for (int i = 0; i < M; i++) {
+        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+        for (uint at = lane; at < 8 * width; at += LANES) {
+            uint r = at / width;
+            uint place = first + uint(8 * i) + r;
+            uint column = first_column + at % width;
+            if (place < end && column < p.n) {
+                float v = activate(strip[r * TILE_STRIP(N) + at % width], ACTIVATION);
+                if (GATED) {
+                    v *= strip[r * TILE_STRIP(N) + width + at % width];
+                }
+                y[ulong(UP ? place : sorted[place]) * ulong(p.n) + ulong(column)] = T(v);
+            }
+        }
+    }
+}
+#define TILES(NAME, M, N) \
+KERNEL(NAME "_f32", experts_tile<float, M, N>) \
+KERNEL(NAME "_f16", experts_tile<half, M, N>) \
+KERNEL(NAME "_bf16", experts_tile<bfloat, M, N>)
+TILES("experts_tile64", 4, 4)
+TILES("experts_tile32", 2, 2)
+
+struct Adding {
+    uint n;
+    uint top;
+    uint residual_stride;
+};
+
+// The sum over a token's pairs. One rounding.
+template <typename T>
+[[kernel]] void experts_sum(device const T *parts [[buffer(0)]], device const float *share [[buffer(1)]],
+    device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
+    constant Adding &p [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint2 threads [[threads_per_threadgroup]]) {
+    uint column = group.x * threads.x + tid;
+    if (column >= p.n) {
+        return;
+    }
+    float sum = 0.0f;
+    for (uint s = 0; s < p.top; s++) {
+        ulong pair = ulong(group.y) * ulong(p.top) + ulong(s);
+        sum = fma(share[pair], float(parts[pair * ulong(p.n) + ulong(column)]), sum);
+    }
+    if (HAS_BIAS) {
+        sum += float(bias[column]);
+    }
+    if (HAS_RESIDUAL) {
+        sum += float(residual[ulong(group.y) * ulong(p.residual_stride) + ulong(column)]);
+    }
+    y[ulong(group.y) * ulong(p.n) + ulong(column)] = T(sum);
+}
+FLOATS(experts_sum)

@@ -1,0 +1,25 @@
+// y = act(gate) * value, gate and value the two halves of a row: in f32, one rounding. A thread makes four neighbours.
+
+constant ushort ACTIVATION [[function_constant(0)]];
+// Whether the gate is the second half.
+constant bool IS_SECOND [[function_constant(1)]];
+
+struct Halves {
+    // Elements of a half, and from one row of x to the next.
+    uint n;
+    uint stride;
+};
+
+template <typename T>
+[[kernel]] void glu(device const T *x [[buffer(0)]], device T *y [[buffer(1)]], constant Halves &p [[buffer(2)]],
+    uint3 at [[thread_position_in_grid]]) {
+    x += ulong(at.y) * ulong(p.stride);
+    y += ulong(at.y) * ulong(p.n);
+    uint i = 4 * at.x;
+    float4 gate = four_at<T>(x + (IS_SECOND ? p.n : 0), i, p.n, 0.0f);
+    float4 value = four_at<T>(x + (IS_SECOND ? 0 : p.n), i, p.n, 0.0f);
+    float4 active = float4(activate(gate[0], ACTIVATION), activate(gate[1], ACTIVATION), activate(gate[2], ACTIVATION),
+        activate(gate[3], ACTIVATION));
+    put_four<T>(y, i, p.n, active * value);
+}
+FLOATS(glu)

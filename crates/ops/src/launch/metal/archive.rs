@@ -1,0 +1,76 @@
+//! Compiled pipelines on disk, so that the next process need not compile them: Metal's binary archive, one a kind of GPU.
+#![allow(unsafe_code, reason = "an archive that only the holder of a lock touches")]
+
+use crate::{Error, Result};
+use candle_metal_kernels::metal::{ComputePipeline, Device as Gpu, Function};
+use objc2::rc::Retained;
+use objc2::runtime::ProtocolObject;
+use objc2_foundation::{NSArray, NSString, NSURL};
+use objc2_metal::{
+    MTLBinaryArchive, MTLBinaryArchiveDescriptor, MTLComputePipelineDescriptor, MTLDevice, MTLPipelineOption,
+};
+use std::path::{Path, PathBuf};
+
+/// The archive of a device.
+pub(super) struct Archive {
+    raw: Retained<ProtocolObject<dyn MTLBinaryArchive>>,
+    name: String,
+    /// Whether it holds what its file does not.
+    grew: bool,
+}
+
+// SAFETY: it is used by one thread at a time, that which holds the lock of the pipelines.
+unsafe impl Send for Archive {}
+
+impl Archive {
+    /// What an earlier process has left in `folder`, or an empty one. A file that Metal does not take, of another system perhaps, is
+    /// written anew. None where there are no archives.
+    pub(super) fn open(gpu: &Gpu, folder: &Path) -> Option<Archive> {
+        let name = format!("{}.metal-archive", gpu.architecture_name());
+        let descriptor = MTLBinaryArchiveDescriptor::new();
+        if let Some(url) = url(&folder.join(&name)).filter(|_| folder.join(&name).is_file()) {
+            descriptor.setUrl(Some(&url));
+            if let Ok(raw) = gpu.as_ref().newBinaryArchiveWithDescriptor_error(&descriptor) {
+                return Some(Archive { raw, name, grew: false });
+            }
+            descriptor.setUrl(None);
+        }
+        let raw = gpu.as_ref().newBinaryArchiveWithDescriptor_error(&descriptor).ok()?;
+        Some(Archive { raw, name, grew: false })
+    }
+
+    /// From the archive, or compiled and added to it.
+    pub(super) fn pipeline(&mut self, gpu: &Gpu, function: &Function) -> Result<ComputePipeline> {
+        let descriptor = MTLComputePipelineDescriptor::new();
+        descriptor.setComputeFunction(Some(function.as_ref()));
+        descriptor.setBinaryArchives(Some(&NSArray::from_slice(&[&*self.raw])));
+        let make = |options| {
+            let made = gpu.as_ref();
+            made.newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
+        };
+        if let Ok(found) = make(MTLPipelineOption::FailOnBinaryArchiveMiss) {
+            return Ok(ComputePipeline::new(found));
+        }
+        let compiled = make(MTLPipelineOption::None).map_err(|e| Error::call("metal kernel", e.to_string()))?;
+        self.grew |= self.raw.addComputePipelineFunctionsWithDescriptor_error(&descriptor).is_ok();
+        Ok(ComputePipeline::new(compiled))
+    }
+
+    /// Writes it to `folder` if it has grown: aside first, so that no other process ever reads half a file.
+    pub(super) fn save(&mut self, folder: &Path) {
+        let aside = folder.join(format!("{}.{}", self.name, std::process::id()));
+        if !self.grew || std::fs::create_dir_all(folder).is_err() {
+            return;
+        }
+        let written = url(&aside).is_some_and(|url| self.raw.serializeToURL_error(&url).is_ok());
+        if written && std::fs::rename(&aside, folder.join(&self.name)).is_ok() {
+            self.grew = false;
+        } else {
+            let _ = std::fs::remove_file(&aside);
+        }
+    }
+}
+
+fn url(path: &Path) -> Option<Retained<NSURL>> {
+    Some(NSURL::fileURLWithPath(&NSString::from_str(PathBuf::from(path).to_str()?)))
+}

@@ -1,0 +1,172 @@
+//! One dispatch of a kernel: what it reads and writes, what it is told, and how many threads take part.
+
+use super::buffers::Made;
+use super::pipelines::{Kernel, pipeline};
+use super::view::View;
+use crate::{DType, Error, Result, ladder};
+use candle_core::MetalDevice;
+use candle_metal_kernels::metal::{Buffer, ComputePipeline};
+use objc2_metal::MTLSize;
+use std::ffi::c_void;
+
+/// A kernel's plain arguments as one struct, which stands in the kernel with the same fields in the same order.
+///
+/// # Safety
+/// `repr(C)`, of `u32`, `i32` and `f32` alone: so it has no padding, and lies as Metal's struct of the same fields.
+#[allow(unsafe_code, reason = "a promise about a layout")]
+pub(crate) unsafe trait Told: Copy {}
+
+/// Threadgroups along each axis, and threads in each.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Grid {
+    pub(crate) groups: [usize; 3],
+    pub(crate) threads: usize,
+}
+
+impl Grid {
+    /// Whether a SIMD-group is enough for a row of `n`, so that none waits for another.
+    pub(crate) fn is_short(n: usize) -> bool {
+        n <= 256
+    }
+
+    /// For kernels that go through rows of `n` four elements a thread: a SIMD-group each where they are short, otherwise a threadgroup
+    /// each, of `most` threads at most.
+    pub(crate) fn of_rows(rows: usize, n: usize, most: usize) -> Grid {
+        match Grid::is_short(n) {
+            true => Grid { groups: [rows.div_ceil(4), 1, 1], threads: 4 * 32 },
+            false => Grid { groups: [rows, 1, 1], threads: n.div_ceil(4).next_multiple_of(32).min(most) },
+        }
+    }
+
+    /// A thread for each of `width` columns, and a few for none, of each row: x and y of its position in the grid.
+    pub(crate) fn over(width: usize, rows: usize) -> Grid {
+        let groups = width.div_ceil(256);
+        Grid { groups: [groups, rows, 1], threads: width.div_ceil(groups.max(1)).next_multiple_of(32) }
+    }
+}
+
+/// What a kernel is given, numbered as it comes: `[[buffer(0)]]`, `[[buffer(1)]]`, ….
+pub(crate) struct Call<'a> {
+    device: MetalDevice,
+    pipeline: ComputePipeline,
+    name: String,
+    arguments: Vec<Argument<'a>>,
+}
+
+enum Argument<'a> {
+    Input(Buffer, usize),
+    Output(Buffer, usize),
+    /// Bytes that the command holds itself.
+    Bytes(&'a [u8]),
+}
+
+/// What a command can hold itself.
+const MOST_BYTES: usize = 4096;
+
+impl<'a> Call<'a> {
+    /// A call of `kernel` on the device that `x` is on.
+    pub(crate) fn new(x: &View, kernel: &Kernel) -> Result<Call<'a>> {
+        let device = x.device.clone();
+        let pipeline = pipeline(&device, kernel)?;
+        Ok(Call { device, pipeline, name: kernel.function.clone(), arguments: Vec::new() })
+    }
+
+    /// The most threads of a threadgroup that this pipeline can have: registers may leave room for fewer than 1024.
+    pub(crate) fn most_threads(&self) -> usize {
+        (self.pipeline.max_total_threads_per_threadgroup() / 32 * 32).clamp(32, 1024)
+    }
+
+    /// The next argument: a tensor that is read.
+    pub(crate) fn input(mut self, t: &View) -> Call<'a> {
+        self.arguments.push(Argument::Input(t.buffer.clone(), t.offset));
+        self
+    }
+
+    /// The next argument: a tensor that is read, or, where it is absent and a function constant says so, anything.
+    pub(crate) fn input_or(self, t: Option<&View>, instead: &View) -> Call<'a> {
+        self.input(t.unwrap_or(instead))
+    }
+
+    /// The next argument: a result that is written.
+    pub(crate) fn result(mut self, made: &Made) -> Call<'a> {
+        self.arguments.push(Argument::Output(made.buffer().clone(), 0));
+        self
+    }
+
+    /// The next argument: what an earlier call of the same op has written.
+    pub(crate) fn made(mut self, made: &Made) -> Call<'a> {
+        self.arguments.push(Argument::Input(made.buffer().clone(), 0));
+        self
+    }
+
+    /// The next argument: a tensor that is changed in place.
+    pub(crate) fn changed(mut self, t: &View) -> Call<'a> {
+        self.arguments.push(Argument::Output(t.buffer.clone(), t.offset));
+        self
+    }
+
+    /// The next argument: a struct of numbers.
+    pub(crate) fn told<T: Told>(mut self, told: &'a T) -> Call<'a> {
+        // SAFETY: `Told` promises plain numbers without padding, borrowed for as long as the call lives.
+        #[allow(unsafe_code, reason = "a struct seen as bytes")]
+        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(told).cast(), size_of::<T>()) };
+        self.arguments.push(Argument::Bytes(bytes));
+        self
+    }
+
+    /// The next argument: an array that this call alone reads.
+    pub(crate) fn array(mut self, values: &'a [u32]) -> Result<Call<'a>> {
+        // SAFETY: numbers without padding, borrowed for as long as the call lives.
+        #[allow(unsafe_code, reason = "numbers seen as bytes")]
+        let bytes: &[u8] = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        self.arguments.push(if bytes.is_empty() {
+            // A binding must be there, though nothing of it is read.
+            Argument::Bytes(&[0; 4])
+        } else if bytes.len() <= MOST_BYTES {
+            Argument::Bytes(bytes)
+        } else {
+            let buffer = self.device.new_buffer_builder().with_data(values).build()?;
+            Argument::Input(Buffer::clone(&buffer), 0)
+        });
+        Ok(self)
+    }
+
+    /// The same for an array of floats.
+    pub(crate) fn floats(self, values: &'a [f32]) -> Result<Call<'a>> {
+        // SAFETY: both are four bytes of any value.
+        #[allow(unsafe_code, reason = "floats seen as their bits")]
+        self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
+    }
+
+    /// Room for a result, or for what passes between two calls, on the device that `x` is on.
+    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<Made> {
+        Made::new(&ladder::current().ledger, &x.device, elements, dtype)
+    }
+
+    /// Sends it off.
+    pub(crate) fn run(self, grid: Grid) -> Result<()> {
+        let Grid { groups: [width, height, depth], threads } = grid;
+        if width * height * depth == 0 {
+            return Ok(());
+        }
+        let most = self.pipeline.max_total_threads_per_threadgroup();
+        if threads > most {
+            let what = format!("{} needs {threads} threads a group, this GPU has room for {most}", self.name);
+            return Err(Error::call("metal kernel", what));
+        }
+        // The guard is not re-entrant: nothing below may allocate or call a tensor op before it is dropped.
+        let encoder = self.device.command_encoder()?;
+        let encoder = encoder.as_ref();
+        encoder.set_compute_pipeline_state(&self.pipeline);
+        for (i, argument) in self.arguments.iter().enumerate() {
+            match argument {
+                Argument::Input(buffer, offset) => encoder.set_input_buffer(i, Some(buffer), *offset),
+                Argument::Output(buffer, offset) => encoder.set_output_buffer(i, Some(buffer), *offset),
+                Argument::Bytes(bytes) => encoder.set_bytes_directly(i, bytes.len(), bytes.as_ptr().cast::<c_void>()),
+            }
+        }
+        encoder
+            .dispatch_thread_groups(MTLSize { width, height, depth }, MTLSize { width: threads, height: 1, depth: 1 });
+        Ok(())
+    }
+}

@@ -1,0 +1,120 @@
+// y = act(x·Wᵀ + b) + residual for W in rows of the activations' format. Products and sums in f32, one rounding.
+
+constant bool HAS_BIAS [[function_constant(0)]];
+constant bool HAS_RESIDUAL [[function_constant(1)]];
+constant ushort ACTIVATION [[function_constant(2)]];
+// Whether every row of x and W begins where four elements may be read at once, and holds whole fours.
+constant bool FOURS [[function_constant(3)]];
+
+struct Product {
+    uint rows;
+    uint n;
+    uint k;
+    // Elements from one row to the next.
+    uint x_stride;
+    uint residual_stride;
+    uint width;
+    // The column of y, of the bias and of the residual that W's first row makes.
+    uint first;
+};
+
+// What becomes of a sum.
+template <typename T>
+METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, device const T *residual, device T *y,
+    constant Product &p) {
+    if (HAS_BIAS) {
+        v += float(bias[p.first + column]);
+    }
+    v = activate(v, ACTIVATION);
+    if (HAS_RESIDUAL) {
+        v += float(residual[ulong(row) * ulong(p.residual_stride) + ulong(p.first + column)]);
+    }
+    y[ulong(row) * ulong(p.width) + ulong(p.first + column)] = T(v);
+}
+
+// Up to M rows of x. Each SIMD-group makes four columns of all of them, and reads four rows of W for it, once.
+template <typename T, int M>
+[[kernel]] void linear_few(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
+    device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
+    constant Product &p [[buffer(5)]], uint group [[threadgroup_position_in_grid]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]) {
+    uint first = (group * simds + simd) * 4;
+    if (first >= p.n) {
+        return;
+    }
+    Rows<T, M> xs;
+    Rows<T, 4> ws;
+    for (int m = 0; m < M; m++) {
+        xs.at[m] = x + ulong(min(uint(m), p.rows - 1)) * ulong(p.x_stride);
+    }
+    for (int r = 0; r < 4; r++) {
+        ws.at[r] = w + ulong(min(first + uint(r), p.n - 1)) * ulong(p.k);
+    }
+    Dots<4, M> dots;
+    dot_rows<T, T, 4, M>(dots, ws, xs, p.k, FOURS, lane);
+    // A lane for each result.
+    float v = 0.0f;
+    for (int m = 0; m < M; m++) {
+        for (int r = 0; r < 4; r++) {
+            v = lane == uint(4 * m + r) ? dots.of[r][m] : v;
+        }
+    }
+    uint row = lane / 4;
+    uint column = first + lane % 4;
+    if (row < min(uint(M), p.rows) && column < p.n) {
+        finish<T>(v, row, column, bias, residual, y, p);
+    }
+}
+#define FEW(M) \
+KERNEL("linear_few" #M "_f32", linear_few<float, M>) \
+KERNEL("linear_few" #M "_f16", linear_few<half, M>) \
+KERNEL("linear_few" #M "_bf16", linear_few<bfloat, M>)
+FEW(1)
+FEW(2)
+FEW(4)
+FEW(8)
+
+// Tiles of 16·M rows and 16·N columns. Four tiles of columns take turns along the grid before the next tile of rows: neighbours share
+// rows of x, and those that follow the rows of W.
+constant uint BAND = 4;
+template <typename T, int M, int N>
+[[kernel]] void linear_tile(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
+    device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
+    constant Product &p [[buffer(5)]], uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]],
+    uint simd [[simdgroup_index_in_threadgroup]]) {
+    threadgroup float4 room[TILE_ROOM(M, N)];
+    uint first_row = group.x / BAND * uint(16 * M);
+    uint first_column = (group.y * BAND + group.x % BAND) * uint(16 * N);
+    if (first_column >= p.n) {
+        return;
+    }
+    TILE_ROWS(T, M) xs;
+    TILE_ROWS(T, N) ws;
+    tile_rows<T, M>(xs, x, first_row, p.rows, p.x_stride, tid);
+    tile_rows<T, N>(ws, w, first_column, p.n, p.k, tid);
+    Sums<M, N> sums;
+    tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
+    first_row += simd / 2 * uint(8 * M);
+    first_column += simd % 2 * uint(8 * N);
+    #pragma unroll
+    for (int i = 0; i < M; i++) {
+        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+        for (uint e = lane; e < uint(64 * N); e += LANES) {
+            uint r = e / uint(8 * N);
+            uint row = first_row + uint(8 * i) + r;
+            uint column = first_column + e % uint(8 * N);
+            if (row < p.rows && column < p.n) {
+                finish<T>(strip[r * TILE_STRIP(N) + e % uint(8 * N)], row, column, bias, residual, y, p);
+            }
+        }
+    }
+}
+#define TILES(NAME, M, N) \
+KERNEL("linear_tile" NAME "_f32", linear_tile<float, M, N>) \
+KERNEL("linear_tile" NAME "_f16", linear_tile<half, M, N>) \
+KERNEL("linear_tile" NAME "_bf16", linear_tile<bfloat, M, N>)
+TILES("64x64", 4, 4)
+TILES("64x32", 4, 2)
+TILES("32x32", 2, 2)

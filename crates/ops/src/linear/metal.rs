@@ -1,0 +1,105 @@
+//! Launches `kernel.metal`, part by part: a few rows by SIMD-groups that read W once, more of them in tiles.
+
+use super::LinearOp;
+use super::product::Product;
+use super::weight::Data;
+use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::{Error, Result, quant};
+
+const SOURCE: &str = kernels!();
+
+/// Rows of x that SIMD-groups hold against each row of W. Beyond, the sums would no longer fit into registers.
+const FEW: usize = 8;
+
+/// Columns that a SIMD-group of the few makes, and SIMD-groups of a threadgroup.
+const COLUMNS: usize = 4;
+const SIMDS: usize = 2;
+
+/// Results from which on there are 128 tiles of 64 × 64, and 32 of 64 × 32: larger tiles read less for each sum, but fewer of them
+/// would leave cores without work.
+const LARGE: usize = 1 << 19;
+const MIDDLE: usize = 1 << 16;
+
+/// Tiles of columns that take turns: `BAND` in the kernel.
+const BAND: usize = 4;
+
+/// As `Product` in the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Sizes {
+    rows: u32,
+    n: u32,
+    k: u32,
+    x_stride: u32,
+    residual_stride: u32,
+    width: u32,
+    first: u32,
+}
+
+// SAFETY: numbers of four bytes.
+#[allow(unsafe_code, reason = "a promise about a layout")]
+unsafe impl Told for Sizes {}
+
+pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let bias = op.bias.as_ref().map(View::whole).transpose()?;
+    let residual = op.residual.as_ref().map(View::of).transpose()?;
+    let (rows, width) = (x.rows()?.rows, op.weight.n);
+    let y = Call::room(&x, rows * width, op.x.dtype())?;
+    let mut first = 0;
+    for part in &*op.weight.parts {
+        let columns = first..first + part.n;
+        let (bias, residual) = (bias.as_ref(), residual.as_ref());
+        let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
+        match &part.data {
+            Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            Data::Raw(quant, blocks) => quant::metal::multiply(&p, *quant, &View::whole(blocks)?)?,
+            other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on Metal"))),
+        }
+        first += part.n;
+    }
+    y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
+}
+
+/// A part whose rows are floats, `[n, k]`, in the format of the activations.
+fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
+    let (x, n) = (p.x.rows()?, p.columns.len());
+    let told = Sizes {
+        rows: x.rows as u32,
+        n: n as u32,
+        k: x.cols as u32,
+        x_stride: x.stride as u32,
+        residual_stride: p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride as u32))?,
+        width: p.width as u32,
+        first: p.columns.start as u32,
+    };
+    let (kernel, grid) = shape(x.rows, n);
+    let kernel = Kernel::new(SOURCE, format!("linear_{kernel}_{}", p.x.dtype()))
+        .flag(p.bias.is_some())
+        .flag(p.residual.is_some())
+        .number(p.activation as u16)
+        .flag(p.x.in_fours()? && w.in_fours()?);
+    Call::new(p.x, &kernel)?
+        .input(p.x)
+        .input(w)
+        .input_or(p.bias, p.x)
+        .input_or(p.residual, p.x)
+        .result(p.y)
+        .told(&told)
+        .run(grid)
+}
+
+/// The kernel for so many rows and columns, and its threadgroups.
+fn shape(rows: usize, n: usize) -> (String, Grid) {
+    if rows <= FEW {
+        let groups = [n.div_ceil(COLUMNS * SIMDS), rows.min(1), 1];
+        return (format!("few{}", rows.next_power_of_two()), Grid { groups, threads: 32 * SIMDS });
+    }
+    let (tall, wide) = match rows * n {
+        LARGE.. if rows > 32 => (64, 64),
+        MIDDLE.. if rows > 32 => (64, 32),
+        _ => (32, 32),
+    };
+    let groups = [rows.div_ceil(tall) * BAND, n.div_ceil(wide).div_ceil(BAND), 1];
+    (format!("tile{tall}x{wide}"), Grid { groups, threads: 128 })
+}

@@ -1,0 +1,238 @@
+//! A file's matrices to parts of W, each in the format that suits it and the device.
+
+use super::weight::{Data, Part, Weight};
+use crate::cpu::bytes::{Bytes, DEEPEST};
+use crate::cpu::elem::{Elem, with_elem};
+use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
+use crate::ladder;
+use crate::quant::{self, Packed, Quant, STRETCH};
+use crate::tensor::host;
+use crate::weights::{Keep, Raw, Stored};
+use crate::{DType, Error, Result, Tensor, Weights};
+use rayon::prelude::*;
+use std::borrow::Cow;
+use std::sync::Arc;
+
+/// Rows of a file's matrix.
+pub(super) struct Source<'a> {
+    pub(super) raw: Raw<'a>,
+    /// Where it is.
+    pub(super) w: &'a Weights,
+    pub(super) name: &'a str,
+    pub(super) n: usize,
+    pub(super) order: Order<'a>,
+}
+
+/// Which of the file's rows are the matrix's.
+#[derive(Clone, Copy)]
+pub(super) enum Order<'a> {
+    /// Those from here on.
+    From(usize),
+    /// This one for each.
+    By(&'a (dyn Fn(usize) -> usize + Sync)),
+    /// The file's rows are inputs, these many in all and from here on; its columns are outputs.
+    Turned(usize, usize),
+}
+
+impl Source<'_> {
+    /// How its weights are kept for `w`. Blocks lie along the inputs, so that a turned matrix has to become floats.
+    fn kept(&self, k: usize, w: &Weights) -> Kept {
+        let turned = matches!(self.order, Order::Turned(..));
+        let device = w.place().device();
+        match (w.keep(), self.raw.stored) {
+            (Keep::File, Stored::Blocks(quant)) if quant.stays(device) && !turned => Kept::Blocks(quant),
+            (Keep::File, Stored::Float(dtype)) if w.dtype() == DType::F32 && !device.is_gpu() => Kept::Float(dtype),
+            (Keep::Blocks(quant), _) if quant.stays(device) && quant.bytes(k).is_some() && quant.quantizes() => {
+                Kept::Blocks(quant)
+            }
+            // Rows that are no whole blocks of 256 may still be of 32.
+            (Keep::Blocks(_), _) if Quant::Q8_0.stays(device) && Quant::Q8_0.bytes(k).is_some() => {
+                Kept::Blocks(Quant::Q8_0)
+            }
+            (Keep::Bytes, _) if k <= DEEPEST && !device.is_gpu() => Kept::Bytes,
+            _ => Kept::Float(w.dtype()),
+        }
+    }
+
+    fn read<T: Elem>(&self, row: usize, out: &mut [T]) {
+        let k = out.len();
+        match self.order {
+            Order::From(first) => self.raw.read((first + row) * k, out),
+            Order::By(order) => self.raw.read(order(row) * k, out),
+            Order::Turned(first, columns) => out.iter_mut().enumerate().for_each(|(i, v)| {
+                self.raw.read((first + i) * columns + row, std::slice::from_mut(v));
+            }),
+        }
+    }
+
+    /// A row's blocks, as they are or made.
+    fn blocks(&self, row: usize, k: usize, quant: Quant) -> Cow<'_, [u8]> {
+        let from = match self.order {
+            Order::From(first) => first + row,
+            Order::By(order) => order(row),
+            Order::Turned(..) => row,
+        };
+        match (self.raw.stored, quant.bytes(k)) {
+            (Stored::Blocks(stored), Some(bytes)) if stored == quant => {
+                Cow::Borrowed(&self.raw.bytes[from * bytes..][..bytes])
+            }
+            _ => {
+                let mut values = vec![0f32; k];
+                self.read(row, &mut values);
+                let mut bytes = Vec::new();
+                // Whole blocks of a format that is made: `kept` asks for no other.
+                let made = quant::quantize(quant, &values, &mut bytes).is_ok();
+                debug_assert!(made);
+                Cow::Owned(bytes)
+            }
+        }
+    }
+}
+
+/// What a part is kept in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kept {
+    Float(DType),
+    Blocks(Quant),
+    Bytes,
+}
+
+/// Matrices below each other, as `w`'s place and wish have them; those next to each other in one format become one part.
+pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weight> {
+    let mut parts = Vec::new();
+    for group in sources.chunk_by(|a, b| a.kept(k, w) == b.kept(k, w)) {
+        let n = group.iter().map(|s| s.n).sum();
+        let find = |mut row: usize| {
+            for source in group {
+                if row < source.n {
+                    return (source, row);
+                }
+                row -= source.n;
+            }
+            unreachable!("a row beyond all sources")
+        };
+        // What has been read need not stay in memory beside what became of it.
+        let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
+        let data = match group[0].kept(k, w) {
+            Kept::Float(dtype) => with_elem!("linear", dtype, T => {
+                let read = |row: usize, out: &mut [T]| {
+                    let (source, row) = find(row);
+                    source.read(row, out);
+                };
+                float::<T>(n, k, w, &read, &let_go)
+            })?,
+            Kept::Blocks(quant) => {
+                let row = |row: usize| {
+                    let (source, row) = find(row);
+                    source.blocks(row, k, quant)
+                };
+                blocks(quant, (n, k), w, &row, &let_go)?
+            }
+            Kept::Bytes => {
+                let read = |row: usize, out: &mut [f32]| {
+                    let (source, row) = find(row);
+                    source.read(row, out);
+                };
+                let packed = (!w.place().is_phantom()).then(|| Arc::new(Bytes::pack(n, k, &read, &let_go)));
+                Data::Bytes(packed, ladder::current().ledger.lease(Bytes::size_of(n, k)))
+            }
+        };
+        parts.push(Part { data, n });
+    }
+    let n = parts.iter().map(|p| p.n).sum();
+    Ok(Weight { parts: parts.into(), k, n, like: w.put(&[0.0], &[1])? })
+}
+
+fn float<T: Elem>(
+    n: usize,
+    k: usize,
+    w: &Weights,
+    read: &(dyn Fn(usize, &mut [T]) + Sync),
+    let_go: &dyn Fn(),
+) -> Result<Data> {
+    if w.place().device().is_gpu() {
+        let dims = [n, k];
+        return Ok(Data::Rows(Tensor::upload(&dims, T::TYPE, w.place(), || {
+            let mut all = vec![T::default(); n * k];
+            all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
+            let_go();
+            host(all, &dims)
+        })?));
+    }
+    let dims = [packed_len::<T>(k, n)];
+    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || panels::<T>(n, k, read, let_go))?))
+}
+
+fn blocks<'a>(
+    quant: Quant,
+    (n, k): (usize, usize),
+    w: &Weights,
+    row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
+    let_go: &dyn Fn(),
+) -> Result<Data> {
+    if w.place().device().is_gpu() {
+        return raw(quant, (n, k), w, row, let_go);
+    }
+    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row, let_go)?)) };
+    let bytes = packed.as_ref().map_or_else(|| Packed::size_of(quant, n, k), |p| p.size());
+    Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
+}
+
+/// Blocks as a file has them, row after row.
+fn raw<'a>(
+    quant: Quant,
+    (n, k): (usize, usize),
+    w: &Weights,
+    row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
+    let_go: &dyn Fn(),
+) -> Result<Data> {
+    let bytes = quant.bytes(k).ok_or_else(|| Error::call("linear", format!("rows of {k} in {quant}")))?;
+    let dims = [n, bytes];
+    let tensor = Tensor::upload(&dims, DType::U8, w.place(), || {
+        let mut all = vec![0u8; n * bytes];
+        let stretch = (STRETCH / bytes.max(1)).max(1);
+        for (i, out) in all.chunks_mut(stretch * bytes.max(1)).enumerate() {
+            out.par_chunks_mut(bytes.max(1)).enumerate().for_each(|(j, out)| {
+                out.copy_from_slice(&row(i * stretch + j));
+            });
+            let_go();
+        }
+        host(all, &dims)
+    })?;
+    Ok(Data::Raw(quant, tensor))
+}
+
+/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row. It begins with a line of the
+/// cache, which an allocation does not: tiles that lie across two lines are read at half the speed.
+pub(super) fn panels<T: Elem>(
+    rows: usize,
+    k: usize,
+    read: &(dyn Fn(usize, &mut [T]) + Sync),
+    let_go: &dyn Fn(),
+) -> Result<candle_core::Tensor> {
+    let (whole, spare) = (packed_len::<T>(k, rows), LINE / size_of::<T>());
+    let mut all = vec![T::default(); whole + spare];
+    let first = all.as_ptr().align_offset(LINE).min(spare);
+    if k > 0 {
+        fill(&mut all[first..][..whole], rows, k, read, let_go);
+    }
+    Ok(host(all, &[whole + spare])?.narrow(0, first, whole)?)
+}
+
+fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) {
+    let len = panel_len::<T>(k);
+    let stretch = (STRETCH / (len * size_of::<T>())).max(1);
+    for (i, out) in out.chunks_mut(stretch * len).enumerate() {
+        out.par_chunks_mut(len).enumerate().for_each_init(
+            || vec![T::default(); k],
+            |row, (panel, out)| {
+                let first = (i * stretch + panel) * PANEL;
+                for c in 0..PANEL.min(rows - first) {
+                    read(first + c, row);
+                    row.iter().enumerate().for_each(|(i, v)| out[place::<T>(i, c)] = *v);
+                }
+            },
+        );
+        let_go();
+    }
+}

@@ -1,0 +1,131 @@
+//! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more of them in tiles, and rows that are looked up.
+
+use super::{Quant, grids};
+use crate::launch::metal::buffers::Made;
+use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::linear::product::Product;
+use crate::{Error, Result};
+
+const SOURCE: &str = kernels!("formats.metal");
+
+/// Rows of x that a SIMD-group multiplies at once, outputs that it makes of each, and SIMD-groups of a threadgroup. Two, so that the
+/// outputs of small matrices are spread over many cores.
+const FEW: usize = 8;
+const OUTPUTS: usize = 2;
+const SIMDS: usize = 2;
+
+/// Rows and outputs of a tile.
+const TALL: usize = 32;
+const WIDE: usize = 64;
+
+/// As `Part` in the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Part {
+    rows: u32,
+    n: u32,
+    units: u32,
+    bytes: u32,
+    x: u32,
+    residual: u32,
+    y: u32,
+    first: u32,
+}
+
+// SAFETY: numbers of four bytes.
+#[allow(unsafe_code, reason = "a promise about a layout")]
+unsafe impl Told for Part {}
+
+/// A part of W in blocks, `[n, bytes of a row]`.
+pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
+    let (x, w) = (p.x.rows()?, blocks.rows()?);
+    if quant.bytes(x.cols) != Some(w.cols) || w.rows != p.columns.len() {
+        let what = format!("rows of {} against {} of {} bytes in {quant}", x.cols, w.rows, w.cols);
+        return Err(Error::call("linear", what));
+    }
+    let told = Part {
+        rows: x.rows as u32,
+        n: w.rows as u32,
+        units: (x.cols / 32) as u32,
+        bytes: w.cols as u32,
+        x: x.stride as u32,
+        residual: p.residual.map_or(Ok(0), |r| Ok::<_, Error>(r.rows()?.stride as u32))?,
+        y: p.width as u32,
+        first: p.columns.start as u32,
+    };
+    let (name, grid) = match x.rows {
+        0 => return Ok(()),
+        1..=FEW => {
+            let groups = [w.rows.div_ceil(OUTPUTS * SIMDS), 1, 1];
+            (if x.rows == 1 { "few1" } else { "few8" }, Grid { groups, threads: 32 * SIMDS })
+        }
+        // Tiles of the same outputs follow each other: their blocks are read from memory once.
+        _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
+    };
+    let kernel = Kernel::new(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()))
+        .flag(p.bias.is_some())
+        .flag(p.residual.is_some())
+        .number(p.activation as u16)
+        .flag(p.x.in_fours()?);
+    let grid_of = grids::words(quant);
+    Call::new(p.x, &kernel)?
+        .input(p.x)
+        .input(blocks)
+        .array(&grid_of)?
+        .input_or(p.bias, p.x)
+        .input_or(p.residual, p.x)
+        .result(p.y)
+        .told(&told)
+        .run(grid)
+}
+
+/// As `Lookup` in the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Lookup {
+    parts: u32,
+    parts_of_row: u32,
+    bytes: u32,
+    table: u32,
+    scale: f32,
+}
+
+// SAFETY: numbers of four bytes.
+#[allow(unsafe_code, reason = "a promise about a layout")]
+unsafe impl Told for Lookup {}
+
+/// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
+pub(crate) fn look_up(
+    (quant, blocks): (Quant, &View),
+    ids: &View,
+    scale: f32,
+    also: Option<(&View, &View)>,
+    (like, k): (&View, usize),
+) -> Result<Made> {
+    let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
+    if quant.bytes(k) != Some(w.cols) {
+        return Err(Error::call("embed", format!("rows of {k} in {} bytes of {quant}", w.cols)));
+    }
+    let y = Call::room(like, ids.elements() * k, like.dtype())?;
+    let parts = ids.elements() * k / 16;
+    let told = Lookup {
+        parts: parts as u32,
+        parts_of_row: (k / 16) as u32,
+        bytes: w.cols as u32,
+        table: table.map_or(0, |t| t.stride as u32),
+        scale,
+    };
+    let kernel =
+        Kernel::new(SOURCE, format!("quant_rows_{quant}_{}", like.dtype())).flag(false).flag(also.is_some()).number(0);
+    let (call, grid_of) = (Call::new(blocks, &kernel)?, grids::words(quant));
+    let threads = call.most_threads().min(128);
+    call.input(blocks)
+        .array(&grid_of)?
+        .input(ids)
+        .input_or(also.map(|(table, _)| table), like)
+        .input_or(also.map(|(_, places)| places), ids)
+        .result(&y)
+        .told(&told)
+        .run(Grid { groups: [parts.div_ceil(threads), 1, 1], threads })?;
+    Ok(y)
+}

@@ -1,0 +1,28 @@
+//! Blocks from random bytes, for cases and tests of formats that are read but not made.
+
+use super::Quant;
+
+/// Makes the scales of blocks of any bytes finite: the exponents of halves are kept between 2^−7 and 2.
+pub(crate) fn tame(quant: Quant, bytes: &mut [u8]) {
+    let halves: &[usize] = match quant {
+        Quant::Mxfp4 | Quant::Iq1M => &[],
+        Quant::Tq1_0 => &[52],
+        Quant::Tq2_0 => &[64],
+        Quant::Q2K => &[80, 82],
+        Quant::Q3K => &[108],
+        Quant::Q6K => &[208],
+        Quant::Q4_1 | Quant::Q5_1 | Quant::Q4K | Quant::Q5K => &[0, 2],
+        _ => &[0],
+    };
+    for block in bytes.chunks_exact_mut(quant.block().1) {
+        for at in halves {
+            block[at + 1] = block[at + 1] & 0x9f | 0x20;
+        }
+        match quant {
+            Quant::Mxfp4 => block[0] = 120 + block[0] % 8,
+            // Its half lies in the upper bits of four words, the uppermost in the last.
+            Quant::Iq1M => block[55] = block[55] & 0x9f | 0x20,
+            _ => {}
+        }
+    }
+}

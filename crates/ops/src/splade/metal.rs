@@ -1,0 +1,46 @@
+//! Launches `kernel.metal`: a threadgroup a sequence and block of the vocabulary. Sequences follow each other, so that the rows of
+//! W which they share stay in a cache.
+
+use super::SpladeOp;
+use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::{DType, Result};
+
+const SOURCE: &str = kernels!();
+
+/// As `Vocabulary` in the kernel.
+#[derive(Clone, Copy)]
+#[repr(C)]
+struct Vocabulary {
+    n: u32,
+    k: u32,
+    stride: u32,
+}
+
+// SAFETY: numbers of four bytes.
+#[allow(unsafe_code, reason = "a promise about a layout")]
+unsafe impl Told for Vocabulary {}
+
+pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
+    let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
+    let bias = op.bias.as_ref().map(View::whole).transpose()?;
+    let (sequences, n) = (op.segments.count(), op.weight.n());
+    let ranges: Vec<u32> = op.segments.iter().flat_map(|r| [r.start as u32, r.end as u32]).collect();
+    // Short sequences would leave most of a large tile empty.
+    let side = if op.segments.longest() > 32 { 64 } else { 32 };
+    let kernel = Kernel::new(SOURCE, format!("splade_tile{side}_{}", op.x.dtype()))
+        .flag(bias.is_some())
+        .flag(op.how.sum)
+        .flag(op.how.twice)
+        .flag(x.in_fours()? && w.in_fours()?);
+    let told = Vocabulary { n: n as u32, k: op.weight.k() as u32, stride: x.rows()?.stride as u32 };
+    let y = Call::room(&x, sequences * n, DType::F32)?;
+    Call::new(&x, &kernel)?
+        .input(&x)
+        .input(&w)
+        .input_or(bias.as_ref(), &x)
+        .result(&y)
+        .array(&ranges)?
+        .told(&told)
+        .run(Grid { groups: [sequences, n.div_ceil(side), 1], threads: 128 })?;
+    y.tensor(&[sequences, n])
+}

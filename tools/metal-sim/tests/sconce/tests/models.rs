@@ -1,0 +1,52 @@
+//! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
+
+use sconce_engine::ops::{Device, Rung};
+use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
+
+const METAL: Device = Device::Metal(0);
+
+fn on(device: Device) -> LoadOptions {
+    LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") }
+}
+
+/// Every rung that was taken is that of our kernels, and on the device that was asked for.
+fn assert_fused(counts: &[(sconce_engine::ops::Counted, u64)]) {
+    assert!(!counts.is_empty());
+    for (counted, _) in counts {
+        assert_eq!((counted.device, counted.rung), (METAL, Rung::Fused), "{}", counted.op);
+    }
+}
+
+#[test]
+fn minilm_embeds_as_on_the_cpu() {
+    let minilm = "minilm".parse().expect("a reference");
+    let texts = ["A man is eating food.", "Two dogs."];
+    let embed = |device| {
+        let embedder = Embedder::load(&minilm, &on(device), &()).expect("MiniLM");
+        (embedder.embed(&texts, &Prompt::Default).expect("vectors"), embedder.counts())
+    };
+    let ((got, counts), (want, _)) = (embed(METAL), embed(Device::Cpu));
+    for text in 0..texts.len() {
+        for (a, b) in got.row(text).iter().zip(want.row(text)) {
+            // Both sum in f32, in another order: a few roundings of a vector's largest element.
+            assert!((a - b).abs() < 2e-6, "{a} and {b} of text {text}");
+        }
+    }
+    assert_fused(&counts);
+}
+
+#[test]
+fn smollm_writes_as_on_the_cpu() {
+    let smollm = "smollm".parse().expect("a reference");
+    let params = Params { temperature: 0.0, ..Params::default() };
+    let start = Start::Text("The capital of France is".into());
+    let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
+    let write = |device| {
+        let llm = Llm::load(&smollm, &on(device), &LlmOptions::default(), &()).expect("SmolLM2");
+        let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
+        (answers.remove(0).text, llm.counts())
+    };
+    let ((got, counts), (want, _)) = (write(METAL), write(Device::Cpu));
+    assert_eq!(got, want);
+    assert_fused(&counts);
+}

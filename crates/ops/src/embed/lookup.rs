@@ -31,8 +31,8 @@ pub(crate) struct LookupOp {
 }
 
 impl LookupOp {
-    /// The scale, which is a number of T too, as it is where models are trained.
-    fn scale(&self) -> Result<f32> {
+    /// The scale is a number of T too, as it is where models are trained.
+    fn rounded_scale(&self) -> Result<f32> {
         with_elem!("embed", self.words.dtype(), T => Ok(T::narrow(self.scale).wide()))
     }
 }
@@ -80,7 +80,7 @@ impl Op for LookupOp {
             if let Some((table, ids)) = &also {
                 within(ids, table.rows)?;
             }
-            let scale = self.scale()?;
+            let scale = self.rounded_scale()?;
             let y = fill_rows::<T>(t, n, n, |i, out, row| {
                 // The row is there: that was checked.
                 if self.words.row(ids[i] as usize, row).is_ok() {
@@ -107,14 +107,14 @@ impl Op for LookupOp {
         let also = also.as_ref().map(|(table, ids)| (table, ids));
         let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
         let to = (&like, self.words.k());
-        crate::quant::metal::look_up((quant, &blocks), &ids, self.scale()?, also, to)?.tensor(&self.out().0)
+        crate::quant::metal::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;
         let dtype = self.words.dtype().candle();
         let rows = self.words.rows()?.index_select(self.ids.candle()?, 0)?;
-        let mut y = (rows.to_dtype(F32)? * f64::from(self.scale()?))?;
+        let mut y = (rows.to_dtype(F32)? * f64::from(self.rounded_scale()?))?;
         if let Some((table, ids)) = &self.also {
             y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
         }

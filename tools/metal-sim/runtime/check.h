@@ -66,8 +66,6 @@ private:
   void access_threadgroup(const char *, size_t, Access);
   void access_device(const char *, size_t, Access);
   void check(const Region &, const char *, size_t, Access, const Clock &, bool is_device);
-  bool races(const Seen &, bool is_atomic, const Clock &, bool is_device) const;
-  void record(Seen &, bool is_atomic, const Clock &, bool is_device) const;
   void report_race(const Region &, size_t offset, const Seen &, const char *did, const char *does);
   bool is_uninitialised(const Region &, const char *, size_t) const;
   std::string thread_at(uint32_t segment, uint32_t thread) const;

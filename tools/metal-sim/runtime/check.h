@@ -1,8 +1,8 @@
 // Watches every access that the kernels of a checked library make: bounds, uninitialised reads, data races.
 //
 // Two accesses of one byte race if they are of different threads, one writes, they are not both atomic, and nothing
-// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and one
-// between commands. Time is cut into segments: one begins with every threadgroup and with every barrier that is passed.
+// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and
+// one between commands. Time is cut into segments: one begins with every threadgroup and every barrier that is passed.
 #pragma once
 #include <string>
 #include <vector>

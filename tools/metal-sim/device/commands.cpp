@@ -103,7 +103,7 @@ std::string run_blit(const Command &c) {
   return "";
 }
 
-// Commands of a concurrent encoder, as Candle's are, may run in any order between two barriers, so backwards must do too.
+// Commands of a concurrent encoder, as Candle's are, may run in any order between two barriers: backwards must do too.
 void run_encoder(const std::vector<Command> &commands, std::string &error) {
   bool backwards = !strcmp(setting("METAL_SIM_CONCURRENT", "forward"), "reverse");
   size_t begin = 0;

@@ -104,7 +104,8 @@ void register_device() {
   on_instance(DEVICE, "recommendedMaxWorkingSetSize", [](Object *, Selector) -> uint64_t { return WORKING_SET; });
   on_instance(DEVICE, "currentAllocatedSize", [](Object *, Selector) -> size_t { return metal_sim_allocated(); });
   on_instance(DEVICE, "maxBufferLength", [](Object *, Selector) -> size_t { return WORKING_SET / 2; });
-  on_instance(DEVICE, "maxThreadgroupMemoryLength", [](Object *, Selector) -> size_t { return SIM_THREADGROUP_MEMORY; });
+  on_instance(DEVICE, "maxThreadgroupMemoryLength",
+              [](Object *, Selector) -> size_t { return SIM_THREADGROUP_MEMORY; });
   on_instance(DEVICE, "hasUnifiedMemory", [](Object *, Selector) -> bool { return true; });
   on_instance(DEVICE, "newResidencySetWithDescriptor:error:", [](Object *, Selector, Object *, Object **) -> Object * {
     return make<ResidencySet>("SimMTLResidencySet");

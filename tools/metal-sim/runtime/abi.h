@@ -55,7 +55,7 @@ struct sim_launch {
   int threadgroup_memory_count;
   // Counts what is ordered, over all libraries that share buffers; may be null if they do not.
   uint32_t *clock;
-  // What was counted by the last barrier between commands: those since may run at the same time. 0: this one runs alone.
+  // What was counted by the last barrier between commands: those since may run at the same time. 0: it runs alone.
   uint32_t ordered_until;
 };
 
@@ -70,8 +70,8 @@ const char *sim_error();
 // One line for each kind of suspect behaviour since sim_clear(), beginning with the kernel's name.
 const char *sim_warnings();
 void sim_clear();
-// Order in which threadgroups, and between barriers SIMD-groups and lanes, run: 0 forward, 1 backward, 2 shuffled by the
-// seed, 3 forward, but SIMD-groups take turns at every SIMD operation and odd lanes come first.
+// Order in which threadgroups, and between barriers SIMD-groups and lanes, run: 0 forward, 1 backward, 2 shuffled by
+// the seed, 3 forward, but SIMD-groups take turns at every SIMD operation and odd lanes come first.
 void sim_thread_order(int order, uint64_t seed);
 // How many constants of the library have this id.
 int sim_set_constant(int id, const void *value, unsigned size);

@@ -42,6 +42,49 @@ uint32_t running_thread() { return current_fiber()->thread.thread_index_in_threa
 extern "C" __attribute__((visibility("hidden"))) char __ehdr_start, _end;
 bool is_of_library(const char *p) { return p >= &__ehdr_start && p < &_end; }
 
+// The access that is being made.
+struct Now {
+  uint32_t segment, simd_segment, thread;
+  uint32_t group_began;
+  uint32_t unordered_from; // what was before is ordered
+  bool is_atomic;
+};
+
+bool races(const Seen &seen, const Now &now) {
+  if (seen.segment < now.unordered_from || (now.is_atomic && (seen.flags & ATOMIC)))
+    return false;
+  if (seen.segment < now.group_began || (seen.flags & SEVERAL_GROUPS))
+    return true;
+  if (seen.segment < now.segment)
+    return false;
+  if ((seen.flags & SEVERAL_SIMDS) || seen.thread / LANES != now.thread / LANES)
+    return true;
+  return seen.simd_segment == now.simd_segment && ((seen.flags & SEVERAL_LANES) || seen.thread != now.thread);
+}
+
+// What is now seen last stands for what was, as far as others may still race with that.
+void record(Seen &seen, const Now &now) {
+  uint8_t flags = 0;
+  bool is_past = seen.segment < now.unordered_from;
+  if (!is_past) {
+    flags = seen.flags & SEVERAL_GROUPS;
+    if (seen.segment < now.group_began)
+      flags |= SEVERAL_GROUPS;
+    else if (seen.segment < now.segment)
+      is_past = !flags;
+    else {
+      flags |= seen.flags & SEVERAL_SIMDS;
+      if (seen.thread / LANES != now.thread / LANES)
+        flags |= SEVERAL_SIMDS;
+      else if (seen.simd_segment == now.simd_segment)
+        flags |= seen.thread != now.thread ? uint8_t(SEVERAL_LANES) : seen.flags & SEVERAL_LANES;
+    }
+  }
+  if (now.is_atomic && (is_past || (seen.flags & ATOMIC)))
+    flags |= ATOMIC;
+  seen = Seen{now.segment, now.simd_segment, now.thread, flags};
+}
+
 void begin(Clock &clock, uint32_t segment) {
   clock.segment = segment;
   memset(clock.simd_segments, 0, sizeof clock.simd_segments);
@@ -188,58 +231,23 @@ bool Checker::is_uninitialised(const Region &r, const char *p, size_t size) cons
   return false;
 }
 
-void Checker::check(const Region &r, const char *p, size_t size, Access kind, const Clock &now, bool is_device) {
-  size_t offset = p - r.data;
-  bool atomic = is_atomic(kind);
-  for (Cell *cell = r.cells + offset, *end = cell + size; cell != end; cell++) {
-    if (races(cell->write, atomic, now, is_device))
-      report_race(r, cell - r.cells, cell->write, "wrote", verb(kind));
-    if (!writes(kind)) {
-      record(cell->read, atomic, now, is_device);
-      continue;
-    }
-    if (races(cell->read, atomic, now, is_device))
-      report_race(r, cell - r.cells, cell->read, "read", verb(kind));
-    record(cell->write, atomic, now, is_device);
+void Checker::check(const Region &r, const char *p, size_t size, Access kind, const Clock &clock, bool is_device) {
+  uint32_t thread = running_thread(), group_began = groups.back().first_segment;
+  Now now{clock.segment, clock.simd_segments[thread / LANES] & 0x3FFF,      thread,
+          group_began,   is_device ? unordered_from : group_began, is_atomic(kind)};
+  for (Cell *cell = r.cells + (p - r.data), *end = cell + size; cell != end;) {
+    // Bytes are mostly used together: what is found of the first holds for its neighbours.
+    const Cell was = *cell;
+    Cell is = was;
+    if (races(was.write, now))
+      report_race(r, cell - r.cells, was.write, "wrote", verb(kind));
+    if (writes(kind) && races(was.read, now))
+      report_race(r, cell - r.cells, was.read, "read", verb(kind));
+    record(writes(kind) ? is.write : is.read, now);
+    do {
+      *cell++ = is;
+    } while (cell != end && !memcmp(cell, &was, sizeof was));
   }
-}
-
-bool Checker::races(const Seen &seen, bool atomic, const Clock &now, bool is_device) const {
-  uint32_t group_began = groups.back().first_segment;
-  if (seen.segment < (is_device ? unordered_from : group_began) || (atomic && (seen.flags & ATOMIC)))
-    return false;
-  if (seen.segment < group_began || (seen.flags & SEVERAL_GROUPS))
-    return true;
-  if (seen.segment < now.segment)
-    return false;
-  uint32_t thread = running_thread();
-  if ((seen.flags & SEVERAL_SIMDS) || seen.thread / LANES != thread / LANES)
-    return true;
-  return seen.simd_segment == (now.simd_segments[thread / LANES] & 0x3FFF) &&
-         ((seen.flags & SEVERAL_LANES) || seen.thread != thread);
-}
-
-void Checker::record(Seen &seen, bool atomic, const Clock &now, bool is_device) const {
-  uint32_t group_began = groups.back().first_segment, thread = running_thread();
-  uint32_t simd_segment = now.simd_segments[thread / LANES] & 0x3FFF;
-  uint8_t flags = 0;
-  bool stands_for_others = seen.segment >= (is_device ? unordered_from : group_began);
-  if (stands_for_others) {
-    flags = seen.flags & SEVERAL_GROUPS;
-    if (seen.segment < group_began)
-      flags |= SEVERAL_GROUPS;
-    else if (seen.segment == now.segment) {
-      flags |= seen.flags & SEVERAL_SIMDS;
-      if (seen.thread / LANES != thread / LANES)
-        flags |= SEVERAL_SIMDS;
-      else if (seen.simd_segment == simd_segment)
-        flags |= seen.thread != thread ? uint8_t(SEVERAL_LANES) : seen.flags & SEVERAL_LANES;
-    }
-  }
-  // Once one of those that still matter was not atomic, they are not.
-  if (atomic && (!flags || (seen.flags & ATOMIC)))
-    flags |= ATOMIC;
-  seen = Seen{now.segment, simd_segment, thread, flags};
 }
 
 void Checker::report_race(const Region &r, size_t offset, const Seen &seen, const char *did, const char *does) {

@@ -1,8 +1,8 @@
 // Watches every access that the kernels of a checked library make: bounds, uninitialised reads, data races.
 //
 // Two accesses of one byte race if they are of different threads, one writes, they are not both atomic, and nothing
-// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and one
-// between commands. Time is cut into segments: one begins with every threadgroup and with every barrier that is passed.
+// orders them. What orders: a barrier of the threadgroup or the SIMD-group, for the kind of memory that it names; and
+// one between commands. Time is cut into segments: one begins with every threadgroup and every barrier that is passed.
 #pragma once
 #include <string>
 #include <vector>
@@ -66,8 +66,6 @@ private:
   void access_threadgroup(const char *, size_t, Access);
   void access_device(const char *, size_t, Access);
   void check(const Region &, const char *, size_t, Access, const Clock &, bool is_device);
-  bool races(const Seen &, bool is_atomic, const Clock &, bool is_device) const;
-  void record(Seen &, bool is_atomic, const Clock &, bool is_device) const;
   void report_race(const Region &, size_t offset, const Seen &, const char *did, const char *does);
   bool is_uninitialised(const Region &, const char *, size_t) const;
   std::string thread_at(uint32_t segment, uint32_t thread) const;

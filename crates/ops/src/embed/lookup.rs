@@ -118,8 +118,8 @@ impl Op for LookupOp {
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;
         let dtype = self.words.dtype().candle();
-        let scale = self.rounded_scale()?;
-        let mut y = (self.words.rows()?.index_select(self.ids.candle()?, 0)?.to_dtype(F32)? * f64::from(scale))?;
+        let rows = self.words.rows()?.index_select(self.ids.candle()?, 0)?;
+        let mut y = (rows.to_dtype(F32)? * f64::from(self.rounded_scale()?))?;
         if let Some((table, ids)) = &self.also {
             y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
         }

@@ -40,7 +40,7 @@ METAL_FUNC float half_at(device const uchar *p) {
 
 // Four bytes at `p`, which is a multiple of ALIGN.
 template <uint ALIGN>
-METAL_FUNC uint four_at(device const uchar *p) {
+METAL_FUNC uint bytes_at(device const uchar *p) {
     if (ALIGN >= 4) {
         return *(device const uint *)p;
     }
@@ -64,7 +64,7 @@ METAL_FUNC uint4 plane(device const uchar *p, uint part) {
     if (ALIGN == 16) {
         all = *(device const uint4 *)p;
     } else {
-        all = uint4(four_at<ALIGN>(p), four_at<ALIGN>(p + 4), four_at<ALIGN>(p + 8), four_at<ALIGN>(p + 12));
+        all = uint4(bytes_at<ALIGN>(p), bytes_at<ALIGN>(p + 4), bytes_at<ALIGN>(p + 8), bytes_at<ALIGN>(p + 12));
     }
     return (all >> shift) & mask;
 }
@@ -234,7 +234,7 @@ METAL_FUNC uint even_signs(uint seven) {
 }
 
 CODES(IQ2XXS) {
-    uint tail = four_at<2>(b + 6 + 8 * unit);
+    uint tail = bytes_at<2>(b + 6 + 8 * unit);
     #pragma unroll
     for (uint i = 0; i < 2; i++) {
         uint j = 2 * upper + i;
@@ -264,7 +264,7 @@ CODES(IQ2S) {
 }
 
 CODES(IQ3XXS) {
-    uint tail = four_at<2>(b + 66 + 4 * unit);
+    uint tail = bytes_at<2>(b + 66 + 4 * unit);
     #pragma unroll
     for (uint i = 0; i < 4; i++) {
         uint j = 4 * upper + i;

@@ -45,13 +45,12 @@ METAL_FUNC vec<T, 4> four_of(device const T *x) {
 }
 
 // Outputs of a SIMD-group in products of few rows: each value of x that is read serves all of them.
-constant uint OUTPUTS = 2;
+#define OUTPUTS 2
 
 // Adds sixteen elements of x times the weights of each output, whose codes are multiplied as they are: scale and least value come in
-// once for all of them.
+// once for all of them. Codes of an output are 32 apart, scales two.
 template <typename T>
-METAL_FUNC void dot_sixteen(device const T *x, thread const half (&q)[OUTPUTS][32], thread const float2 (&scales)[OUTPUTS][2],
-    uint h, thread float (&sums)[OUTPUTS]) {
+METAL_FUNC void dot_sixteen(device const T *x, thread const half *q, thread const float2 *scales, thread float *sums) {
     float v[16];
     float total = 0.0f;
     #pragma unroll
@@ -68,9 +67,9 @@ METAL_FUNC void dot_sixteen(device const T *x, thread const half (&q)[OUTPUTS][3
         float dot = 0.0f;
         #pragma unroll
         for (uint i = 0; i < 16; i++) {
-            dot = fma(v[i], float(q[o][16 * h + i]), dot);
+            dot = fma(v[i], float(q[32 * o + i]), dot);
         }
-        sums[o] += fma(scales[o][h].x, dot, scales[o][h].y * total);
+        sums[o] += fma(scales[2 * o].x, dot, scales[2 * o].y * total);
     }
 }
 
@@ -85,17 +84,14 @@ template <typename T, typename F, uint R>
     if (first >= p.n) {
         return;
     }
-    float sums[R][OUTPUTS];
+    float sums[R * OUTPUTS];
     #pragma unroll
-    for (uint r = 0; r < R; r++) {
-        #pragma unroll
-        for (uint o = 0; o < OUTPUTS; o++) {
-            sums[r][o] = 0.0f;
-        }
+    for (uint i = 0; i < R * OUTPUTS; i++) {
+        sums[i] = 0.0f;
     }
     for (uint unit = lane; unit < p.units; unit += LANES) {
-        half q[OUTPUTS][32];
-        float2 scales[OUTPUTS][2];
+        half q[OUTPUTS * 32];
+        float2 scales[OUTPUTS * 2];
         #pragma unroll
         for (uint o = 0; o < OUTPUTS; o++) {
             // What lies beyond the last output is another of it, and is not written.
@@ -103,7 +99,7 @@ template <typename T, typename F, uint R>
             b += unit / uint(F::UNITS) * uint(F::BYTES);
             #pragma unroll
             for (uint h = 0; h < 2; h++) {
-                scales[o][h] = codes(F(), b, grid, unit % uint(F::UNITS), h, q[o] + 16 * h);
+                scales[2 * o + h] = codes(F(), b, grid, unit % uint(F::UNITS), h, q + 32 * o + 16 * h);
             }
         }
         #pragma unroll
@@ -112,7 +108,7 @@ template <typename T, typename F, uint R>
                 device const T *from = x + ulong(r) * ulong(p.x) + ulong(unit) * 32;
                 #pragma unroll
                 for (uint h = 0; h < 2; h++) {
-                    dot_sixteen<T>(from + 16 * h, q, scales, h, sums[r]);
+                    dot_sixteen<T>(from + 16 * h, q + 16 * h, scales + h, sums + OUTPUTS * r);
                 }
             }
         }
@@ -120,12 +116,9 @@ template <typename T, typename F, uint R>
     // A lane for each result.
     float mine = 0.0f;
     #pragma unroll
-    for (uint r = 0; r < R; r++) {
-        #pragma unroll
-        for (uint o = 0; o < OUTPUTS; o++) {
-            float total = simd_sum(sums[r][o]);
-            mine = lane == r * OUTPUTS + o ? total : mine;
-        }
+    for (uint i = 0; i < R * OUTPUTS; i++) {
+        float total = simd_sum(sums[i]);
+        mine = lane == i ? total : mine;
     }
     uint row = lane / OUTPUTS;
     uint column = first + lane % OUTPUTS;
@@ -200,11 +193,11 @@ template <typename T, typename S, typename F>
             simdgroup_matrix<S, 8, 8> b[4];
             #pragma unroll
             for (uint i = 0; i < 2; i++) {
-                simdgroup_load(a[i], xs + (own_row + 8 * i) * X_ROW + d, X_ROW);
+                simdgroup_load(a[i], xs + (own_row + 8 * i) * X_ROW + d, ulong(X_ROW));
             }
             #pragma unroll
             for (uint j = 0; j < 4; j++) {
-                simdgroup_load(b[j], ws + d * W_ROW + own_column + 8 * j, W_ROW);
+                simdgroup_load(b[j], ws + d * W_ROW + own_column + 8 * j, ulong(W_ROW));
             }
             #pragma unroll
             for (uint i = 0; i < 2; i++) {
@@ -220,7 +213,7 @@ template <typename T, typename S, typename F>
     for (uint i = 0; i < 2; i++) {
         #pragma unroll
         for (uint j = 0; j < 4; j++) {
-            simdgroup_store(sums[i][j], room + (own_row + 8 * i) * W_ROW + own_column + 8 * j, W_ROW);
+            simdgroup_store(sums[i][j], room + (own_row + 8 * i) * W_ROW + own_column + 8 * j, ulong(W_ROW));
         }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);

@@ -12,7 +12,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, usize)) -> Case {
     // Every other one is a part of wider rows.
-    let (wide, start) = if seed % 2 == 0 { (n, 0) } else { (n + 7, 3) };
+    let (wide, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 900, &[lengths.iter().sum(), wide], dtype, (0.0, 1.0));
     let kept: Vec<f32> = x.values.chunks(wide).flat_map(|row| row[start..][..n].to_vec()).collect();
     Case {

@@ -2,6 +2,8 @@
 // into the kernel, since the runtime tells one barrier from another by the address it is called from.
 #pragma once
 #define SIM_INLINE inline __attribute__((always_inline))
+// What is done once for all lanes: not worth the time to compile it at every call.
+#define SIM_OUTLINE __attribute__((noinline))
 
 namespace metal {
 enum class mem_flags : uint {
@@ -36,7 +38,7 @@ template <class T> SIM_INLINE __lanes<T> __exchange(T x) {
 
 // In a tree, as hardware does: a sum of floats depends on the order. The first lane to come by does it for all.
 #define SIM_REDUCE(NAME, EXPRESSION)                                                                                   \
-  template <class T> inline T __##NAME(__sim_exchange *shared) {                                                       \
+  template <class T> SIM_OUTLINE T __##NAME(__sim_exchange *shared) {                                                  \
     T *value = (T *)shared->values;                                                                                    \
     uint has = shared->mask;                                                                                           \
     for (int d = 16; d; d >>= 1) {                                                                                     \

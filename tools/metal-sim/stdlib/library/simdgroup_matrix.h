@@ -66,7 +66,7 @@ struct __operands {
 };
 typedef float __row __attribute__((ext_vector_type(8)));
 // a * b + c; the first lane to come by does it for all.
-inline void __multiply_all(__sim_exchange *shared) {
+static SIM_OUTLINE void __multiply_all(__sim_exchange *shared) {
   const __operands *all = (const __operands *)shared->values;
   float a[8][8];
   __row b[8], *d = (__row *)shared->result;

@@ -21,8 +21,8 @@ struct __sim_exchange {
 extern "C" {
 void __sim_barrier(uint flags);
 void __sim_simd_barrier(uint flags);
-// Every active lane of the SIMD-group gives `mine`, of at most 32 bytes, and finds all of them in what is returned, until
-// it calls the runtime again.
+// Every active lane of the SIMD-group gives `mine`, of at most 32 bytes, and finds all of them in what is returned,
+// until it calls the runtime again.
 __sim_exchange *__sim_simd_exchange(const void *mine, uint size);
 ulong __sim_threadgroup_alloc(const void *key, ulong size, ulong name);
 uint __sim_lane();

@@ -96,6 +96,20 @@ template <bool IS_PLAIN>
 template [[host_name("counts")]] [[kernel]] decltype(counts<false>) counts<false>;
 template [[host_name("counts_race")]] [[kernel]] decltype(counts<true>) counts<true>;
 
+// The same, where one thread sets it to 0 first, and then counts too.
+template <bool WITH_BARRIER>
+[[kernel]] void starts(device atomic_uint *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
+    if (i == 0) {
+        *(device uint *)y = 0;
+    }
+    if (WITH_BARRIER) {
+        threadgroup_barrier(mem_flags::mem_device);
+    }
+    atomic_fetch_add_explicit(y, 1u, memory_order_relaxed);
+}
+template [[host_name("starts")]] [[kernel]] decltype(starts<true>) starts<true>;
+template [[host_name("starts_race")]] [[kernel]] decltype(starts<false>) starts<false>;
+
 // A tile that is stored by one SIMD-group and loaded by another.
 template <bool WITH_BARRIER>
 [[kernel]] void tile(device float *y [[buffer(0)]], uint simd [[simdgroup_index_in_threadgroup]]) {

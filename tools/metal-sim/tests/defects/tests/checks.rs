@@ -19,6 +19,7 @@ fn races_are_reported_in_every_order_and_nothing_else_is() {
         ("parts", "buffer 0", 2),
         ("groups", "buffer 0", 2),
         ("counts", "buffer 0", 2),
+        ("starts", "buffer 0", 1),
         ("tile", "shared", 1),
     ] {
         for order in ORDERS {

@@ -6,8 +6,7 @@ use std::process::Command;
 use metal_sim_tests::{Library, Mode, Order, compile};
 
 const EPS: f32 = 1e-5;
-const ORDERS: [Order; 5] =
-    [Order::Forward, Order::Backward, Order::Shuffled(1), Order::Shuffled(2), Order::InTurns];
+const ORDERS: [Order; 5] = [Order::Forward, Order::Backward, Order::Shuffled(1), Order::Shuffled(2), Order::InTurns];
 
 fn samples(count: usize) -> Vec<f32> {
     let mut state = 12345u32;

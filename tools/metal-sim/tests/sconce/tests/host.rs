@@ -170,7 +170,10 @@ fn the_checked_mode_is_on_when_asked_for() {
     if env::var("METAL_SIM_CHECK").is_ok_and(|on| on != "0") {
         let (status, _, error) = run_told(&gpu, 33);
         assert_eq!(status, MTLCommandBufferStatus::Error);
-        assert!(error.contains("layer_norm_f32: out of bounds: thread 0") && error.contains("which has 128"), "{error}");
+        assert!(
+            error.contains("layer_norm_f32: out of bounds: thread 0") && error.contains("which has 128"),
+            "{error}"
+        );
     }
 }
 

@@ -1,0 +1,47 @@
+//! What matrices are kept in, by device: what a plan counts on.
+
+use sconce_ops::{DType, Device, Keep, Ladder, Linear, Place, Policy, Quant, Raw, Result, Store, Stored, Weights};
+use std::sync::Arc;
+
+/// One matrix, of which a plan knows the shape alone.
+struct Shape(Stored, Vec<usize>);
+
+impl Store for Shape {
+    fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
+        let raw = Raw { stored: self.0, dims: self.1.clone(), bytes: [][..].into() };
+        Ok((name == "weight").then_some(raw))
+    }
+    fn names(&self) -> Vec<String> {
+        vec!["weight".into()]
+    }
+}
+
+/// Bytes that `[n, k]` takes on `device` with activations in f16, one of which is held beside it.
+fn kept(stored: Stored, keep: Keep, (n, k): (usize, usize), device: Device) -> u64 {
+    let ladder = Ladder::new(Policy::default());
+    let _here = ladder.clone().enter();
+    let store = Arc::new(Shape(stored, vec![n, k]));
+    let weights = Weights::new(store, DType::F16, Place::phantom(device)).keeping(keep);
+    let _linear = Linear::load(&weights, k, n, false).unwrap();
+    ladder.ledger.live() - 2
+}
+
+#[test]
+fn blocks_stay_blocks_on_metal_and_become_floats_with_cuda() {
+    let (metal, cuda) = (Device::Metal(0), Device::Cuda(0));
+    let (n, k) = (70, 512);
+    for quant in Quant::all() {
+        let blocks = (n * quant.bytes(k).unwrap()) as u64;
+        assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), metal), blocks, "{quant}");
+        assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), cuda), 2 * 70 * 512, "{quant}");
+        assert_eq!(kept(Stored::Blocks(quant), Keep::Activations, (n, k), metal), 2 * 70 * 512, "{quant}");
+    }
+    let (half, q4_k) = (Stored::Float(DType::F16), Keep::Blocks(Quant::Q4K));
+    assert_eq!(kept(half, q4_k, (n, k), metal), 70 * 2 * 144);
+    assert_eq!(kept(half, q4_k, (n, k), cuda), 2 * 70 * 512);
+    // Rows that are no whole blocks of 256 are made of 32, and of none at all stay floats.
+    assert_eq!(kept(half, q4_k, (n, 96), metal), 70 * 3 * 34);
+    assert_eq!(kept(half, q4_k, (n, 90), metal), 2 * 70 * 90);
+    assert_eq!(kept(half, Keep::File, (n, k), metal), 2 * 70 * 512);
+    assert_eq!(kept(half, Keep::Bytes, (n, k), metal), 2 * 70 * 512);
+}

@@ -230,8 +230,8 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
 
     let fused = Policy { force: Some(Rung::Fused), ..Policy::default() };
-    let error = plan_with(fused, Device::Metal(0)).check(u64::MAX).unwrap_err().to_string();
-    assert!(error.contains("metal:0 cannot run") && error.contains("attention in f32 (first in layer 0)"), "{error}");
+    let error = plan_with(fused, Device::Cuda(0)).check(u64::MAX).unwrap_err().to_string();
+    assert!(error.contains("cuda:0 cannot run") && error.contains("attention in f32 (first in layer 0)"), "{error}");
 }
 
 #[test]

@@ -66,7 +66,7 @@ fn what_a_device_supports_comes_from_the_plan() {
     assert!(here.is_full() && here.kind == Kind::Classify && here.refusals.is_empty());
     let mut fused = options();
     fused.policy.force = Some(Rung::Fused);
-    let there = supports(Device::Metal(7), dir.path(), &fused).unwrap();
+    let there = supports(Device::Cuda(7), dir.path(), &fused).unwrap();
     assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("no kernel of ours")), "{:?}", there.refusals);
 }
 

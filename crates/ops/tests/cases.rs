@@ -71,8 +71,10 @@ fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
             ladder.trace(|| (case.prepare)(&Place::phantom(Device::Cpu)).and_then(|call| call()).expect("phantom"));
         let real = (case.prepare)(&Place::cpu()).and_then(|call| call()).expect("real");
         assert_eq!((phantom.dims(), phantom.dtype()), (real.dims(), real.dtype()), "{} {}", case.op, case.name);
-        let [Step { op, rung, .. }] = &steps[..] else { panic!("{}: {} steps", case.op, steps.len()) };
-        assert_eq!((*op, rung.clone()), (case.op, Ok(Rung::Fused)));
+        assert!(!steps.is_empty(), "{} {}", case.op, case.name);
+        for Step { op, rung, .. } in &steps {
+            assert_eq!((*op, rung.clone()), (case.op, Ok(Rung::Fused)));
+        }
     }
 }
 

@@ -36,7 +36,7 @@ enum Kind {
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 25] = [
+    let shapes: [(&[usize], usize, usize, Kind); 26] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -63,6 +63,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[60, 1], 2, 32, Kind::Capped),
         (&[40, 3], 1, 130, Kind::Disentangled { logarithmic: false }),
         (&[35, 2], 2, 18, Kind::OtherTerm),
+        (&[40, 21], 1, 130, Kind::Probe),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()

@@ -226,8 +226,11 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
 
     let over = Arc::new(AtomicBool::new(false));
     let waits = Arc::new(Mutex::new(Vec::new()));
+    // How much longer than asked the prober slept: what a machine that others use too adds to every wait.
+    let lates = Arc::new(Mutex::new(Vec::new()));
     let prober = {
         let (over, waits, address) = (over.clone(), waits.clone(), server.address.clone());
+        let lates = lates.clone();
         std::thread::spawn(move || {
             let mut stream = std::net::TcpStream::connect(address).expect("a connection");
             stream.set_nodelay(true).expect("no delay");
@@ -238,7 +241,9 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
                 let n = stream.read(&mut answer).expect("an answer");
                 assert!(answer[..n].starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer[..n]));
                 waits.lock().expect("waits").push(begun.elapsed());
-                std::thread::sleep(Duration::from_millis(20));
+                let (begun, pause) = (Instant::now(), Duration::from_millis(20));
+                std::thread::sleep(pause);
+                lates.lock().expect("lates").push(begun.elapsed() - pause);
             }
         })
     };
@@ -295,14 +300,15 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
     over.store(true, Ordering::Relaxed);
     prober.join().expect("every /health was answered");
 
-    let mut waits = waits.lock().expect("waits").clone();
+    let [mut waits, mut lates] = [waits, lates].map(|all| all.lock().expect("times").clone());
     waits.sort_unstable();
-    let p99 = waits[waits.len() * 99 / 100];
+    lates.sort_unstable();
+    let [p99, late] = [&waits, &lates].map(|all| all[all.len() * 99 / 100]);
     let half = &memory[memory.len() / 2..];
     let (least, most) = (half.iter().min().expect("memory"), half.iter().max().expect("memory"));
     let Seen { outcomes, wrong } = seen.take();
     println!(
-        "{outcomes:?}; /health p50 {:?}, p99 {p99:?}, worst {:?} of {}",
+        "{outcomes:?}; /health p50 {:?}, p99 {p99:?} (of a pause {late:?} too late), worst {:?} of {}",
         waits[waits.len() / 2],
         waits[waits.len() - 1],
         waits.len()
@@ -310,7 +316,7 @@ fn crowd(clients: usize, time: Duration, health: Duration) {
     println!("memory in the second half {least} to {most} KiB; after {:?}", begun.elapsed());
     assert!(wrong.is_empty(), "{} went wrong, such as {}", wrong.len(), wrong[0]);
     assert!(outcomes["answered"] > 0 && outcomes["left"] > 0);
-    assert!(p99 < health, "/health took {p99:?}");
+    assert!(p99 < health + 4 * late, "/health took {p99:?}, and a pause {late:?} too long");
     // At first caches fill.
     assert!(time < Duration::from_secs(60) || (most - least) * 20 <= *least, "memory grew");
     // What those who left asked for is dropped soon, and nothing of it stays.

@@ -8,7 +8,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 /// A Llama without what makes it an embedder.
@@ -343,9 +343,11 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
     let mut manager = Manager::new(model.path());
     let before = manager.ready(2);
     let (port, over) = (manager.port, Arc::new(AtomicBool::new(false)));
+    // How many requests each has made.
+    let made: [Arc<AtomicUsize>; 4] = Default::default();
     let load: Vec<_> = (0..4)
         .map(|n| {
-            let over = over.clone();
+            let (over, made) = (over.clone(), made[n].clone());
             std::thread::spawn(move || {
                 let mut all = Vec::new();
                 while !over.load(Ordering::Relaxed) {
@@ -360,20 +362,28 @@ fn a_manager_restarted_under_load_has_all_real_workers_and_fails_only_while_it_i
                     });
                     let well = answer.as_ref().is_some_and(|text| text.contains("\"type\":\"end\""));
                     all.push((began, Instant::now(), well, answer));
+                    made.fetch_add(1, Ordering::Relaxed);
                     std::thread::sleep(Duration::from_millis(10));
                 }
                 all
             })
         })
         .collect();
-    std::thread::sleep(Duration::from_millis(500));
+    // Until every one has made so many more.
+    let busy = |more: usize| {
+        let before: Vec<usize> = made.iter().map(|n| n.load(Ordering::Relaxed)).collect();
+        while made.iter().zip(&before).any(|(n, before)| n.load(Ordering::Relaxed) < before + more) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    busy(2);
     let killed = Instant::now();
     manager.replace();
     let after = manager.ready(2);
     let back = Instant::now();
     let pids = |all: &[Value]| all.iter().map(|w| w["pid"].as_u64().unwrap()).collect::<Vec<u64>>();
     assert_eq!(pids(&after), pids(&before), "the same processes");
-    std::thread::sleep(Duration::from_secs(1));
+    busy(2);
     over.store(true, Ordering::Relaxed);
     for thread in load {
         let all = thread.join().unwrap();

@@ -193,39 +193,6 @@ fn rungs_and_instruction_sets_can_be_forced_and_agree() {
 }
 
 #[test]
-fn doctor_holds_here_and_keeps_its_verdict() {
-    let home = tempfile::tempdir().unwrap();
-    let run = |args: &[&str]| {
-        Command::new(env!("CARGO_BIN_EXE_sconce")).args(args).env("SCONCE_CACHE", home.path()).output().unwrap()
-    };
-    let o = run(&["doctor", "--json"]);
-    let report = parse(&String::from_utf8(o.stdout).unwrap());
-    let rows = report["rows"].as_array().unwrap();
-    let failed: Vec<&Value> = rows.iter().filter(|r| r["holds"] != true).collect();
-    assert_eq!((report["holds"].as_bool(), o.status.code()), (Some(true), Some(0)), "{failed:?}");
-    assert!(rows.iter().filter(|r| r["rung"] == "fused").all(|r| r["speed"].as_f64() > Some(0.0)));
-    let verdict = home.path().join("doctor.json");
-    let mut kept: Value = json(&verdict);
-    assert_eq!(kept["devices"][0]["withdrawn"], serde_json::json!([]));
-
-    // A kernel that a verdict withdraws is not used, and that is said.
-    let failed = serde_json::json!([{"op": "attention", "dtype": "f32", "rung": "fused"}]);
-    kept["devices"][0]["withdrawn"] = failed;
-    std::fs::write(&verdict, kept.to_string()).unwrap();
-    let (dir, ..) = model();
-    let o = run(&["embed", "-m", &dir, "-d", "cpu", "--json", "x"]);
-    let all = parse(&String::from_utf8(o.stdout).unwrap());
-    let rung = |op: &str| all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
-    assert_eq!((rung("attention"), rung("linear")), ("composed".into(), "fused".into()));
-    assert!(String::from_utf8_lossy(&o.stderr).contains("withdrawn"));
-    assert!(!run(&["doctor", "--op", "nothing"]).status.success());
-    // One that cannot be read might withdraw something, so it is not passed over.
-    std::fs::write(&verdict, "{").unwrap();
-    let o = run(&["embed", "-m", &dir, "x"]);
-    assert!(!o.status.success() && String::from_utf8_lossy(&o.stderr).contains("doctor.json"));
-}
-
-#[test]
 fn devices_pull_and_bench_speak_json() {
     let (dir, ..) = model();
     let devices = parse(&out(&["devices", "--json"], b""));

@@ -111,6 +111,7 @@ impl LoadOptions {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
         }
         for (i, device) in candidates.iter().enumerate() {
+            self.tell_withdrawn(*device, progress);
             match (on(*device), candidates.get(i + 1)) {
                 (Err(e), Some(next)) if e.is_the_devices() => {
                     progress.note(&format!("{e}; falling back to {next}, as was allowed"));
@@ -119,6 +120,14 @@ impl LoadOptions {
             }
         }
         Err(Error::Input("there is no device to run on".into()))
+    }
+
+    /// Names what is withdrawn on `device`, whatever the task: who wonders why a model is slow should not have to search.
+    fn tell_withdrawn(&self, device: Device, progress: &dyn Progress) {
+        let Ok(info) = device.info() else { return };
+        for w in &self.on(&info).policy.withdrawn {
+            progress.note(&format!("{w} failed its cases on this machine and is withdrawn; see `sconce doctor`"));
+        }
     }
 
     /// The same, with what the verdict withdraws on this device, and on the CPU, to which the host rung may hand an op.

@@ -189,9 +189,6 @@ impl<P: Pipeline> Session<P> {
     ) -> Result<Session<P>> {
         let info = device.info()?;
         let options = &options.on(&info);
-        for w in &options.policy.withdrawn {
-            progress.note(&format!("{w} failed its cases on this machine and is withdrawn; see `sconce doctor`"));
-        }
         let reading = P::reading(recipe);
         let plan = plan_of::<P>(recipe, device, options)?;
         plan.check(info.free_bytes)?;

@@ -49,6 +49,21 @@ impl Verdict {
         Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(judged).collect() }
     }
 
+    /// With what `old` says of devices and ops that were not judged now.
+    pub fn over(mut self, old: Verdict, judged: impl Fn(&str) -> bool) -> Verdict {
+        for then in old.devices {
+            match self.devices.iter_mut().find(|now| now.device == then.device) {
+                Some(now) if now.description == then.description => {
+                    now.withdrawn.extend(then.withdrawn.into_iter().filter(|f| !judged(&f.op)));
+                }
+                // Another device has its place now.
+                Some(_) => {}
+                None => self.devices.push(then),
+            }
+        }
+        self
+    }
+
     /// The verdict kept at `path`, if it is there and about this version. One that cannot be read is an error: it may
     /// withdraw something.
     pub fn read(path: &Path) -> Result<Option<Verdict>> {
@@ -123,6 +138,16 @@ mod tests {
         assert_eq!(kept.withdrawn(&here), [failed]);
         assert!(kept.withdrawn(&gpu("another GPU")).is_empty());
         assert!(kept.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
+
+        // A look at one op or at another device leaves the rest as it was judged.
+        let again = |info: &DeviceInfo, op: &str| {
+            Verdict::new([(info, vec![])]).over(kept.clone(), |judged| judged == op).withdrawn(&here).len()
+        };
+        assert_eq!(
+            (again(&here, "layer_norm"), again(&here, "linear"), again(&gpu("another GPU"), "linear")),
+            (0, 1, 0)
+        );
+        assert_eq!(again(&Device::Cpu.info().unwrap(), "layer_norm"), 1);
 
         Verdict { version: "0.0.0".into(), ..verdict }.write(&path).unwrap();
         assert_eq!(Verdict::read(&path).unwrap(), None);

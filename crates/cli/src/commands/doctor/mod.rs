@@ -1,21 +1,33 @@
 //! `sconce doctor`: every kernel against its reference, on this very machine.
 
-use super::{print, table};
+mod examine;
+mod machine;
+mod shown;
+mod watch;
+
+use self::examine::{Check, Drill, Finding};
+use self::watch::{Examined, Manner};
+use super::print;
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
-use sconce_engine::ops::case::{Case, Outcome, Variant, check, support_md, time, variants};
-use sconce_engine::ops::{DType, Device, Isa, Place, Rung, cases};
+use sconce_engine::ops::case::{Case, Variant, support_md, variants};
+use sconce_engine::ops::{DType, Device, DeviceInfo, Isa, Rung, cases};
 use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Verdict, verdict_path};
-use serde_json::{Value, json};
+use serde_json::Value;
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Check every kernel against its f64 reference on this machine's devices, and time it against the composed form.
 ///
-/// A kernel that fails here is withdrawn here: later commands run the composed form instead and say so.
+/// A kernel that fails here is withdrawn here: later commands run the composed form instead and say so. Each device is examined
+/// in a process of its own, so that a kernel that crashes or hangs is named like one that is wrong. The JSON has every case, and
+/// of the machine its model, system and processor: attach it to an issue.
 #[derive(Args)]
+#[command(
+    after_help = "Examples:\n  sconce doctor\n  sconce doctor --json > doctor.json\n  sconce doctor -d metal --op linear"
+)]
 pub(crate) struct Doctor {
     /// Only this device; by default all there are.
     #[arg(short, long, value_name = "DEVICE")]
@@ -23,12 +35,21 @@ pub(crate) struct Doctor {
     /// Only this op.
     #[arg(long, value_name = "OP")]
     op: Option<String>,
+    /// Seconds after which a case that has not ended counts as hanging.
+    #[arg(long, value_name = "S", default_value_t = 120.0)]
+    patience: f64,
     /// Print JSON.
     #[arg(long)]
     json: bool,
     /// Print SUPPORT.md instead: what runs where, by declaration.
     #[arg(long)]
     support: bool,
+    /// Make the kernel of an op fail, to see that it is noticed: OP=wrong, panic, abort or hang.
+    #[arg(long, value_name = "OP=HOW", hide = true)]
+    drill: Option<Drill>,
+    /// Be the process that is examined.
+    #[arg(long, hide = true, requires = "device")]
+    examine: bool,
 }
 
 /// All cases of one op in one dtype on one variant.
@@ -37,20 +58,67 @@ struct Row {
     op: &'static str,
     dtype: DType,
     variant: Variant,
-    outcomes: Vec<Outcome>,
-    /// How many times faster than the composed form, on the largest case.
+    /// Of every case that the rung takes.
+    checks: Vec<(String, Finding)>,
+    /// Cases that the rung declares it does not take.
+    not_taken: usize,
+    /// Cases left out, since one before them ended the process.
+    not_run: usize,
+    /// The time of the largest case, and how many times faster than the composed form that is.
+    seconds: Option<f64>,
     speed: Option<f64>,
 }
 
 impl Row {
-    /// The case nearest to, or furthest over, what it is allowed.
-    fn worst(&self) -> Option<&Outcome> {
-        let ratio = |o: &Outcome| if o.worst.is_nan() { f64::INFINITY } else { o.worst / o.allowed };
-        self.outcomes.iter().max_by(|a, b| ratio(a).total_cmp(&ratio(b)))
+    fn new(device: Device, case: &Case, variant: Variant) -> Row {
+        let (op, dtype) = (case.op, case.dtype);
+        Row { device, op, dtype, variant, checks: Vec::new(), not_taken: 0, not_run: 0, seconds: None, speed: None }
     }
 
-    fn failures(&self) -> impl Iterator<Item = &Outcome> {
-        self.outcomes.iter().filter(|o| o.failure.is_some())
+    /// The case nearest to, or furthest over, what it is allowed.
+    fn worst(&self) -> Option<&Finding> {
+        let ratio = |f: &Finding| f.worst.zip(f.allowed).map_or(f64::INFINITY, |(worst, allowed)| worst / allowed);
+        self.checks.iter().map(|(_, f)| f).max_by(|a, b| ratio(a).total_cmp(&ratio(b)))
+    }
+
+    /// The largest mean error of a case.
+    fn mean(&self) -> Option<f64> {
+        self.checks.iter().filter_map(|(_, f)| f.mean).max_by(f64::total_cmp)
+    }
+
+    fn failures(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.checks.iter().filter_map(|(case, f)| Some((&**case, f.failure.as_deref()?)))
+    }
+
+    fn holds(&self) -> bool {
+        self.failures().next().is_none()
+    }
+}
+
+/// A device, and why it could not be examined to the end.
+struct Patient {
+    info: DeviceInfo,
+    closed: Option<String>,
+}
+
+/// All that was found.
+struct Doctored {
+    machine: Value,
+    build: Value,
+    patients: Vec<Patient>,
+    rows: Vec<Row>,
+    seconds: f64,
+}
+
+impl Doctored {
+    fn holds(&self) -> bool {
+        self.rows.iter().all(Row::holds) && self.patients.iter().all(|p| p.closed.is_none())
+    }
+
+    /// What would be used here and failed.
+    fn withdrawn(&self) -> impl Iterator<Item = &Row> {
+        let used = |r: &&Row| r.variant.isa.is_none_or(|isa| isa == Isa::best());
+        self.rows.iter().filter(used).filter(|r| !r.holds())
     }
 }
 
@@ -68,114 +136,119 @@ impl Doctor {
         if cases.is_empty() {
             return Err(format!("no op is called `{}`; see --support", self.op.unwrap_or_default()).into());
         }
-        let mut rows = Vec::new();
+        if self.examine {
+            examine::examine(devices[0], cases, self.drill.as_ref())?;
+            return Ok(ExitCode::SUCCESS);
+        }
+        let patience = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
+        let begun = Instant::now();
+        let mut all = Doctored {
+            machine: machine::machine(),
+            build: machine::build(),
+            patients: Vec::new(),
+            rows: Vec::new(),
+            seconds: 0.0,
+        };
         for device in devices {
-            rows.extend(examine(device, &cases, report)?);
+            let info = device.info()?;
+            let manner = Manner { device, op: self.op.as_deref(), drill: self.drill.as_ref(), patience };
+            let examined = all_checks(&manner, &cases, report)?;
+            all.rows.extend(rows(device, &cases, &examined));
+            all.patients.push(Patient { info, closed: examined.closed });
         }
-        let failed: Vec<&Outcome> = rows.iter().flat_map(Row::failures).collect();
+        all.seconds = begun.elapsed().as_secs_f64();
         if self.json {
-            let rows: Vec<Value> = rows.iter().map(as_json).collect();
-            print(&json!({"holds": failed.is_empty(), "rows": rows}).to_string())?;
+            print(&shown::as_json(&all).to_string())?;
         } else {
-            print(&as_table(&rows))?;
-            for o in &failed {
-                let why = o.failure.as_deref().unwrap_or_default();
-                print(&format!("FAILED {} {} {} {}: {why}", o.op, o.dtype, o.variant, o.case))?;
+            print(&machine::line(&all.machine, &all.build))?;
+            for patient in &all.patients {
+                print(&format!("{}: {}", patient.info.device, patient.info.description))?;
             }
-            let run: usize = rows.iter().map(|r| r.outcomes.len()).sum();
-            print(&format!("\n{run} checks, {} failed", failed.len()))?;
+            print(&format!("\n{}", shown::as_table(&all.rows)))?;
+            let failures = shown::failures(&all.rows);
+            for line in &failures {
+                print(line)?;
+            }
+            let run: usize = all.rows.iter().map(|r| r.checks.len()).sum();
+            let failed: usize = all.rows.iter().map(|r| r.failures().count()).sum();
+            print(&format!("\n{run} checks in {:.0} s, {failed} failed", all.seconds))?;
         }
-        // A look at one op is not a verdict on the machine.
-        if self.op.is_none() && self.device.is_none() {
-            keep(&rows, report)?;
+        for patient in &all.patients {
+            if let Some(why) = &patient.closed {
+                report.error(&format!("{} could not be examined: {why}", patient.info.device));
+            }
         }
-        Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+        self.keep(&all, report)?;
+        Ok(if all.holds() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+
+    /// Keeps the verdict on what was examined; the rest stays as it was judged before.
+    fn keep(&self, all: &Doctored, report: &Report) -> Result<(), Failure> {
+        for row in all.withdrawn() {
+            let (device, rung) = (row.device, row.variant.rung);
+            report.warn(&format!("{} in {} on {device} ({rung}) is withdrawn", row.op, row.dtype));
+        }
+        let examined = |p: &&Patient| all.rows.iter().any(|r| r.device == p.info.device);
+        let judged = all.patients.iter().filter(examined).map(|patient| {
+            let failed = all.withdrawn().filter(|r| r.device == patient.info.device);
+            (&patient.info, failed.map(|r| (r.op.to_string(), r.dtype, r.variant.rung)).collect())
+        });
+        let mut verdict = Verdict::new(judged.collect::<Vec<_>>());
+        let path = verdict_path(&Options::from_env()?);
+        let partial = self.op.is_some() || self.device.is_some() || all.patients.iter().any(|p| p.closed.is_some());
+        // One that cannot be read is an error, except to whoever judges everything anew.
+        if partial && let Some(old) = Verdict::read(&path)? {
+            verdict = verdict.over(old, |op| all.rows.iter().any(|r| r.op == op));
+        }
+        // A machine whose cache cannot be written can still be examined.
+        if let Err(e) = verdict.write(&path) {
+            report.warn(&e.to_string());
+        }
+        Ok(())
     }
 }
 
-fn examine(device: Device, cases: &[Case], report: &Report) -> Result<Vec<Row>, Failure> {
-    let place = Place::open(device)?;
-    let mut rows: Vec<Row> = Vec::new();
-    let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some((cases.len() * variants(device).len()) as u64));
-    bar.set_message(format!("checking {device}"));
-    for case in cases {
-        for variant in variants(device) {
-            bar.inc(1);
-            let Some(outcome) = check(case, &place, variant) else { continue };
-            let same = |r: &&mut Row| r.op == case.op && r.dtype == case.dtype && r.variant == variant;
-            match rows.iter_mut().find(same) {
-                Some(row) => row.outcomes.push(outcome),
-                None => rows.push(Row {
-                    device,
-                    op: case.op,
-                    dtype: case.dtype,
-                    variant,
-                    outcomes: vec![outcome],
-                    speed: None,
-                }),
-            }
-        }
-    }
-    let composed = Variant { rung: Rung::Composed, isa: None };
-    for row in rows.iter_mut().filter(|r| r.variant.rung == Rung::Fused) {
-        let largest = cases.iter().filter(|c| c.op == row.op && c.dtype == row.dtype).max_by_key(|c| c.flops);
-        // A kernel that fails has no speed; that it failed stands in the table already.
-        let seconds = |v| Some(time(largest?, &place, v, Duration::from_millis(30)).ok()??.as_secs_f64());
-        row.speed = seconds(composed).zip(seconds(row.variant)).map(|(c, f)| c / f);
-    }
+/// Every case on every variant of the device.
+fn all_checks(manner: &Manner<'_>, cases: &[Case], report: &Report) -> Result<Examined, Failure> {
+    let count = variants(manner.device).len();
+    let wanted: Vec<Check> = (0..cases.len()).flat_map(|i| (0..count).map(move |j| (i, j))).collect();
+    let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some(wanted.len() as u64));
+    bar.set_message(format!("checking {}", manner.device));
+    let row = |(i, j): Check| (cases[i].op, cases[i].dtype, j);
+    let examined = watch::examined(manner, wanted, row, || bar.inc(1));
     bar.finish_and_clear();
-    rows.sort_by_key(|r| (r.op, r.dtype, r.variant));
-    Ok(rows)
+    examined
 }
 
-fn as_table(rows: &[Row]) -> String {
-    let heading = ["device", "op", "dtype", "rung", "cases", "worst error", "allowed", "× composed", ""];
-    let mut out = vec![heading.map(String::from).to_vec()];
-    for row in rows {
-        let worst = row.worst();
-        out.push(vec![
-            row.device.to_string(),
-            row.op.into(),
-            row.dtype.to_string(),
-            row.variant.to_string(),
-            row.outcomes.len().to_string(),
-            worst.map_or_else(String::new, |o| format!("{:.1e}", o.worst)),
-            worst.map_or_else(String::new, |o| format!("{:.1e}", o.allowed)),
-            row.speed.map_or_else(String::new, |s| format!("{s:.1}")),
-            if row.failures().next().is_none() { "holds".into() } else { "FAILED".into() },
-        ]);
-    }
-    table(&out)
-}
-
-fn as_json(row: &Row) -> Value {
-    let failures: Vec<Value> = row.failures().map(|o| json!({"case": o.case, "why": o.failure})).collect();
-    json!({
-        "device": row.device.to_string(), "op": row.op, "dtype": row.dtype.to_string(),
-        "rung": row.variant.rung.to_string(), "isa": row.variant.isa.map(|i| i.to_string()),
-        "cases": row.outcomes.len(), "worst": row.worst().map(|o| o.worst), "allowed": row.worst().map(|o| o.allowed),
-        "speed": row.speed, "holds": failures.is_empty(), "failures": failures,
-    })
-}
-
-/// Keeps the verdict: what would be used here and failed is withdrawn here.
-fn keep(rows: &[Row], report: &Report) -> Result<(), Failure> {
-    let used = |r: &&Row| r.variant.isa.is_none_or(|isa| isa == Isa::best());
-    let devices = Device::all();
-    let judged = devices.iter().map(|info| {
-        let failed = rows.iter().filter(used).filter(|r| r.device == info.device && r.failures().next().is_some());
-        (info, failed.map(|r| (r.op.to_string(), r.dtype, r.variant.rung)).collect::<Vec<_>>())
-    });
-    let judged: Vec<_> = judged.collect();
-    for (info, failed) in &judged {
-        for (op, dtype, rung) in failed {
-            report.warn(&format!("{op} in {dtype} on {} ({rung}) is withdrawn", info.device));
+/// What was found, by op, dtype and variant.
+fn rows(device: Device, cases: &[Case], examined: &Examined) -> Vec<Row> {
+    let variants = variants(device);
+    let mut rows: Vec<Row> = Vec::new();
+    let found = examined.found.iter().map(|(check, finding)| (*check, Some(finding)));
+    for ((i, j), finding) in found.chain(examined.left.iter().map(|check| (*check, None))) {
+        let (case, variant) = (&cases[i], variants[j]);
+        let same = |r: &Row| r.op == case.op && r.dtype == case.dtype && r.variant == variant;
+        let at = rows.iter().position(same).unwrap_or_else(|| {
+            rows.push(Row::new(device, case, variant));
+            rows.len() - 1
+        });
+        match finding {
+            Some(Some(finding)) => rows[at].checks.push((case.name.clone(), finding.clone())),
+            Some(None) => rows[at].not_taken += 1,
+            None => rows[at].not_run += 1,
+        }
+        if let Some(Some(finding)) = finding
+            && examine::is_largest(case, cases)
+        {
+            rows[at].seconds = finding.seconds;
         }
     }
-    let path = verdict_path(&Options::from_env()?);
-    // A machine whose cache cannot be written can still be examined.
-    if let Err(e) = Verdict::new(judged).write(&path) {
-        report.warn(&e.to_string());
+    rows.sort_by_key(|r| (r.op, r.dtype, r.variant));
+    let composed: Vec<_> =
+        rows.iter().filter(|r| r.variant.rung == Rung::Composed).map(|r| (r.op, r.dtype, r.seconds)).collect();
+    for row in rows.iter_mut().filter(|r| r.variant.rung == Rung::Fused) {
+        let theirs = composed.iter().find(|(op, dtype, _)| (*op, *dtype) == (row.op, row.dtype)).and_then(|c| c.2);
+        row.speed = theirs.zip(row.seconds).map(|(c, f)| c / f);
     }
-    Ok(())
+    rows
 }

@@ -20,6 +20,12 @@ pub fn dispatches(kernel: &str) -> u64 {
     unsafe { metal_sim_dispatches(kernel.as_ptr()) }
 }
 
+/// How many dispatches of any kernel this process has made.
+pub fn all_dispatches() -> u64 {
+    // SAFETY: no name stands for all of them.
+    unsafe { metal_sim_dispatches(std::ptr::null()) }
+}
+
 /// What the runtime suspects of the kernels run so far, one line each, beginning with the kernel's name.
 pub fn warnings() -> String {
     // SAFETY: a C string, valid until the next call; copied at once.

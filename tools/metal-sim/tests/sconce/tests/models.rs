@@ -1,9 +1,14 @@
 //! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
 
+use metal_sim_sconce::all_dispatches;
 use sconce_engine::ops::{Device, Rung};
 use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
+
+/// Dispatches are counted for the whole process: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
 
 fn on(device: Device) -> LoadOptions {
     LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") }
@@ -19,13 +24,18 @@ fn assert_fused(counts: &[(sconce_engine::ops::Counted, u64)]) {
 
 #[test]
 fn minilm_embeds_as_on_the_cpu() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let minilm = "minilm".parse().expect("a reference");
     let texts = ["A man is eating food.", "Two dogs."];
     let embed = |device| {
         let embedder = Embedder::load(&minilm, &on(device), &()).expect("MiniLM");
-        (embedder.embed(&texts, &Prompt::Default).expect("vectors"), embedder.counts())
+        let before = all_dispatches();
+        let vectors = embedder.embed(&texts, &Prompt::Default).expect("vectors");
+        (vectors, embedder.counts(), all_dispatches() - before)
     };
-    let ((got, counts), (want, _)) = (embed(METAL), embed(Device::Cpu));
+    let ((got, counts, dispatches), (want, ..)) = (embed(METAL), embed(Device::Cpu));
+    // Seven in each of six layers; and embeddings, a norm, pooling and the length of the vectors.
+    assert_eq!(dispatches, 6 * 7 + 4);
     for text in 0..texts.len() {
         for (a, b) in got.row(text).iter().zip(want.row(text)) {
             // Both sum in f32, in another order: a few roundings of a vector's largest element.
@@ -37,6 +47,7 @@ fn minilm_embeds_as_on_the_cpu() {
 
 #[test]
 fn smollm_writes_as_on_the_cpu() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let smollm = "smollm".parse().expect("a reference");
     let params = Params { temperature: 0.0, ..Params::default() };
     let start = Start::Text("The capital of France is".into());

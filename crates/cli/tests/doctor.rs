@@ -1,0 +1,120 @@
+//! `sconce doctor`: what it finds, what it keeps, and what comes of it.
+
+use sconce_testkit::{golden, json};
+use serde_json::Value;
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Runs the command with this cache, in which the verdict is kept.
+fn run(cache: &Path, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_sconce")).args(args).env("SCONCE_CACHE", cache).output().unwrap()
+}
+
+fn parse(printed: &[u8]) -> Value {
+    serde_json::from_slice(printed).unwrap_or_else(|e| panic!("{e}: {}", String::from_utf8_lossy(printed)))
+}
+
+/// A tiny model.
+fn model() -> String {
+    golden("st-cls-dense").to_str().unwrap().into()
+}
+
+#[test]
+fn doctor_holds_here_and_keeps_its_verdict() {
+    let home = tempfile::tempdir().unwrap();
+    let run = |args: &[&str]| run(home.path(), args);
+    let o = run(&["doctor", "--json"]);
+    let report = parse(&o.stdout);
+    let rows = report["rows"].as_array().unwrap();
+    let failed: Vec<&Value> = rows.iter().filter(|r| r["holds"] != true).collect();
+    assert_eq!((report["holds"].as_bool(), o.status.code()), (Some(true), Some(0)), "{failed:?}");
+    // Whoever reads it elsewhere learns on what it ran, and how every case went.
+    assert!(report["machine"]["os"].is_string() && report["machine"]["memory_bytes"].as_u64() > Some(0), "{report}");
+    assert_eq!(report["sconce"]["version"], env!("CARGO_PKG_VERSION"));
+    assert!(report["devices"].as_array().unwrap().iter().any(|d| d["device"] == "cpu" && d["closed"].is_null()));
+    let checks = |r: &Value| r["checks"].as_array().unwrap().clone();
+    assert!(rows.iter().all(|r| r["cases"] == checks(r).len()));
+    assert!(
+        rows.iter().flat_map(checks).all(|c| c["worst"].as_f64() <= c["allowed"].as_f64() && c["mean"].is_number())
+    );
+    assert!(
+        rows.iter().filter(|r| r["rung"] == "composed").flat_map(checks).all(|c| c["seconds"].as_f64() > Some(0.0))
+    );
+    assert!(rows.iter().filter(|r| r["rung"] == "fused").all(|r| r["speed"].as_f64() > Some(0.0)));
+    let verdict = home.path().join("doctor.json");
+    let mut kept: Value = json(&verdict);
+    assert_eq!(kept["devices"][0]["withdrawn"], serde_json::json!([]));
+
+    // A kernel that a verdict withdraws is not used, and that is said.
+    let failed = serde_json::json!([{"op": "attention", "dtype": "f32", "rung": "fused"}]);
+    kept["devices"][0]["withdrawn"] = failed;
+    std::fs::write(&verdict, kept.to_string()).unwrap();
+    let dir = model();
+    let o = run(&["embed", "-m", &dir, "-d", "cpu", "--json", "x"]);
+    let all = parse(&o.stdout);
+    let rung = |op: &str| all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
+    assert_eq!((rung("attention"), rung("linear")), ("composed".into(), "fused".into()));
+    assert!(String::from_utf8_lossy(&o.stderr).contains("withdrawn"));
+    assert!(!run(&["doctor", "--op", "nothing"]).status.success());
+    // One that cannot be read might withdraw something, so it is not passed over.
+    std::fs::write(&verdict, "{").unwrap();
+    let o = run(&["embed", "-m", &dir, "x"]);
+    assert!(!o.status.success() && String::from_utf8_lossy(&o.stderr).contains("doctor.json"));
+}
+
+/// The rung that `op` took in a run of the model, and what was said meanwhile.
+fn embedded(cache: &Path, op: &str) -> (Value, String) {
+    let o = run(cache, &["embed", "-m", &model(), "-d", "cpu", "--json", "x"]);
+    let said = String::from_utf8(o.stderr).unwrap();
+    assert!(o.status.success(), "{said}");
+    let all = parse(&o.stdout);
+    let taken = all["ops"].as_array().unwrap().iter().find(|o| o["op"] == op).unwrap()["rung"].clone();
+    (taken, said)
+}
+
+#[test]
+fn a_kernel_that_is_wrong_panics_dies_or_hangs_is_withdrawn_and_the_model_still_runs() {
+    let op = "l2_norm";
+    for (how, patience, why) in [
+        ("wrong", "600", "a drill"),
+        ("panic", "600", "panicked: a drill"),
+        ("abort", "600", "the process died"),
+        ("hang", "5", "no answer within 5 s"),
+    ] {
+        let home = tempfile::tempdir().unwrap();
+        let doctor = ["doctor", "-d", "cpu", "--op", op, "--patience", patience, "--json"];
+        let o = run(home.path(), &[&doctor[..], &["--drill", &format!("{op}={how}")]].concat());
+        let (report, said) = (parse(&o.stdout), String::from_utf8(o.stderr).unwrap());
+        assert_eq!((o.status.code(), &report["holds"]), (Some(1), &false.into()), "{how}: {said}");
+        for dtype in ["f32", "bf16", "f16"] {
+            assert!(said.contains(&format!("warning: {op} in {dtype} on cpu (fused) is withdrawn")), "{how}: {said}");
+        }
+        assert_eq!(report["withdrawn"].as_array().unwrap().len(), 3, "{how}: {report}");
+        let rows = report["rows"].as_array().unwrap();
+        let (failed, held): (Vec<&Value>, Vec<&Value>) = rows.iter().partition(|r| r["holds"] == false);
+        assert_eq!(failed.len(), 3);
+        assert!(failed.iter().all(|r| r["failures"][0]["why"].as_str().unwrap().contains(why)), "{how}: {failed:?}");
+        // Whatever it took along, the others were examined.
+        assert!(held.iter().any(|r| r["rung"] == "composed"));
+        assert!(held.iter().all(|r| r["not_run"] == 0 && r["cases"].as_u64() > Some(0)));
+        let ended = how == "abort" || how == "hang";
+        assert!(failed.iter().all(|r| (r["not_run"].as_u64() > Some(0)) == ended && r["speed"].is_null()), "{how}");
+
+        let (rung, said) = embedded(home.path(), op);
+        assert!(rung == "composed" && said.contains("l2_norm in f32 on cpu (fused) failed its cases"), "{how}: {said}");
+        // A look at another op changes nothing; a look at this one, now that it holds, gives it back.
+        assert!(run(home.path(), &["doctor", "-d", "cpu", "--op", "softmax", "-q"]).status.success());
+        assert_eq!(embedded(home.path(), op).0, "composed");
+        assert!(run(home.path(), &doctor).status.success());
+        assert_eq!(embedded(home.path(), op).0, "fused");
+    }
+}
+
+#[test]
+fn the_table_names_the_machine_and_what_failed() {
+    let home = tempfile::tempdir().unwrap();
+    let o = run(home.path(), &["doctor", "-d", "cpu", "--op", "l2_norm", "--drill", "l2_norm=wrong"]);
+    let shown = String::from_utf8(o.stdout).unwrap();
+    assert!(shown.starts_with(&format!("sconce {}", env!("CARGO_PKG_VERSION"))), "{shown}");
+    assert!(shown.contains("FAILED cpu l2_norm f32 fused") && shown.contains("checks in"), "{shown}");
+}

@@ -299,7 +299,7 @@ fn mutated_files_never_crash_the_engine() {
             Err(e) if e.contains("internal error") => panic!("round {round}, {}: {e}", file.display()),
             Err(_) => refused += 1,
         }
-        assert!(start.elapsed() < Duration::from_secs(5), "round {round}, {} took too long", file.display());
+        assert!(start.elapsed() < Duration::from_secs(30), "round {round}, {} took too long", file.display());
         std::fs::write(&file, whole).unwrap();
     }
     assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: the mutations say nothing");

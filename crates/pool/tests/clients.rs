@@ -90,7 +90,7 @@ fn a_client_that_reads_nothing_is_given_up_and_hung_up_on() {
     pool.wait("it to be under way", |p| (p.workers()[0]["active"] == 1).then_some(()));
     pool.wait("it to be given up", |p| (p.workers()[0]["active"] == 0).then_some(()));
     // It reads nothing still, and finds that nobody is there to be written to.
-    let until = Instant::now() + Duration::from_secs(10);
+    let until = Instant::now() + Duration::from_secs(30);
     while stuck.write_all(b"x").is_ok() {
         assert!(Instant::now() < until, "the connection is still there");
         std::thread::sleep(Duration::from_millis(50));
@@ -118,13 +118,13 @@ fn a_client_that_says_nothing_is_hung_up_on() {
     for said in ["", "PRI * HT", "GET /health HTTP/1.1\r\nho"] {
         let mut silent = TcpStream::connect(pool.address).unwrap();
         silent.write_all(said.as_bytes()).unwrap();
-        assert!(until_hung_up(&mut silent, Duration::from_secs(10)).is_some(), "{said:?}");
+        assert!(until_hung_up(&mut silent, Duration::from_secs(30)).is_some(), "{said:?}");
     }
     // Nor does one that is still silent hold up the end.
     let _silent = TcpStream::connect(pool.address).unwrap();
     let began = Instant::now();
     pool.end();
-    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
 }
 
 #[test]

@@ -114,7 +114,7 @@ fn a_worker_that_hangs_is_found_out_and_its_requests_go_elsewhere() {
 fn what_cannot_be_started_is_told_and_the_others_serve() {
     let house = House::new();
     let mut config = house.config("[[model]]\nmodel = 'ok'\n[[model]]\nmodel = 'crash'");
-    config.timings.start = Duration::from_secs(3);
+    config.timings.start = Duration::from_secs(8);
     let pool = Running::new(config);
     pool.ready(1);
     assert_eq!(pool.chat("ok", "hi").0, StatusCode::OK);

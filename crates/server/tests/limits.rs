@@ -177,7 +177,7 @@ fn who_says_nothing_is_not_waited_for() {
         stream.write_all(sent).unwrap();
         let begun = Instant::now();
         let _ = stream.read_to_end(&mut Vec::new());
-        assert!(begun.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(begun.elapsed() < Duration::from_secs(30), "{what}");
         assert!(begun.elapsed() > Duration::from_millis(200), "{what}: too soon");
     };
     ends(b"", "nothing at all");

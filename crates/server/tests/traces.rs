@@ -42,13 +42,10 @@ fn text(span: &Span, key: &str) -> Option<String> {
 fn every_request_is_a_span_and_a_child_of_the_clients() {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
     let collector = Collector::default();
-    let incoming = {
-        let _within = runtime.enter();
-        tonic::transport::server::TcpIncoming::bind("127.0.0.1:0".parse().unwrap()).unwrap()
-    };
-    let at = incoming.local_addr().unwrap();
-    let service = tonic::transport::Server::builder().add_service(TraceServiceServer::new(collector.clone()));
-    runtime.spawn(service.serve_with_incoming(incoming));
+    let listener = runtime.block_on(tokio::net::TcpListener::bind("127.0.0.1:0")).unwrap();
+    let at = listener.local_addr().unwrap();
+    let service = axum::Router::new().fallback_service(TraceServiceServer::new(collector.clone()));
+    runtime.spawn(axum::serve(listener, service).into_future());
     let traces = {
         let _within = runtime.enter();
         Traces::to(&format!("http://{at}"), "a name").unwrap()

@@ -23,8 +23,8 @@ fn ms(n: u64) -> Duration {
 /// Fast enough for a test, slow enough for a busy machine.
 pub(crate) fn timings() -> Timings {
     let patience = Patience { first: ms(200), most: ms(1000), failures: 20, open: ms(2000), ..Patience::default() };
-    let (start, drain, term) = (ms(20_000), ms(3000), ms(3000));
-    Timings { start, probe: ms(300), answer: ms(1000), misses: 3, drain, term, patience }
+    let (start, drain, term) = (ms(60_000), ms(3000), ms(3000));
+    Timings { start, probe: ms(300), answer: ms(2000), misses: 3, drain, term, patience }
 }
 
 /// A directory with the command in it.
@@ -116,7 +116,7 @@ impl Running {
     fn finish(&mut self) {
         if let (Some(runtime), Some(stop)) = (self.runtime.take(), self.stop.take()) {
             let _ = stop.send(());
-            let ended = self.done.recv_timeout(Duration::from_secs(40));
+            let ended = self.done.recv_timeout(Duration::from_secs(120));
             runtime.shutdown_timeout(Duration::from_secs(5));
             if !std::thread::panicking() {
                 assert!(ended.is_ok(), "the manager did not end");
@@ -182,7 +182,7 @@ impl Running {
 
     #[track_caller]
     pub(crate) fn wait<T>(&self, what: &str, f: impl Fn(&Running) -> Option<T>) -> T {
-        let until = Instant::now() + Duration::from_secs(40);
+        let until = Instant::now() + Duration::from_secs(120);
         loop {
             if let Some(value) = f(self) {
                 return value;
@@ -208,7 +208,7 @@ impl Drop for Running {
 /// Sends a request as it is, and gives what comes back.
 pub(crate) fn raw(address: SocketAddr, request: &str) -> String {
     let mut socket = TcpStream::connect(address).unwrap();
-    socket.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
     socket.write_all(request.as_bytes()).unwrap();
     let mut answer = Vec::new();
     let _ = socket.read_to_end(&mut answer);
@@ -235,7 +235,7 @@ pub(crate) struct Stream {
 impl Stream {
     pub(crate) fn open(address: SocketAddr, path: &str, body: &Value) -> Stream {
         let mut socket = TcpStream::connect(address).unwrap();
-        socket.set_read_timeout(Some(Duration::from_secs(40))).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(120))).unwrap();
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {KEY}\r\ncontent-type: application/json\r\n\

@@ -198,7 +198,7 @@ fn an_unreachable_hub_is_said_soon() {
     says(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
     server.fault("/cdn/org/model/model.safe", Fault::Stall(1000), 9);
     says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "broke off at 4000", "timeout"]);
-    assert!(started.elapsed() < Duration::from_secs(10), "{:?}", started.elapsed());
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
 
     for endpoint in ["ftp://x", "nonsense", "", "http://", "https://user:secret@host"] {
         let error = resolve(&hub_ref("org/new"), &Options { endpoint: endpoint.to_owned(), ..options.clone() }, &());

@@ -1,8 +1,6 @@
 //! A pool's member: jobs, their ends, and whoever started it.
 
-mod common;
-
-use common::{Running, config, options, parse, request, start, until};
+use crate::common::{Running, config, options, parse, request, start, until};
 use sconce_api::worker::Launch;
 use sconce_server::{Config, Membership, ModelSpec, Secret};
 use sconce_testkit::materialize;

@@ -1,23 +1,13 @@
 //! What goes wrong on a host, and what the rest of the house does meanwhile. Workers are processes, but made of nothing.
-#![cfg(unix)]
 
-mod common;
-
+use crate::common::{House, KEY, Running, Stream, ask, lives, raw, signal};
 use axum::http::{Method, StatusCode};
-use common::{House, KEY, Running, Stream, ask, lives, raw, signal};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
-
-/// Not a test: what the wrapper of the command runs.
-#[test]
-#[ignore = "the fake worker"]
-fn fake() {
-    common::fake::main();
-}
 
 fn named(all: &[Value], id: &str) -> Value {
     all.iter().find(|w| w["id"] == id).unwrap_or_else(|| panic!("no {id}")).clone()

@@ -1,21 +1,11 @@
 //! Managers that end and come back, and what they find.
-#![cfg(unix)]
 
-mod common;
-
+use crate::common::{House, Running, lives, signal};
 use axum::http::{Method, StatusCode};
-use common::{House, Running, lives, signal};
 use sconce_pool::{Asker, Config};
 use serde_json::{Value, json};
 use std::net::SocketAddr;
 use std::time::Duration;
-
-/// Not a test: what the wrapper of the command runs.
-#[test]
-#[ignore = "the fake worker"]
-fn fake() {
-    common::fake::main();
-}
 
 fn pid(worker: &Value) -> u64 {
     worker["pid"].as_u64().unwrap()

@@ -1,8 +1,6 @@
 //! Chats and completions of tiny models whose words are noise: whatever they would rather say, what was asked for holds.
 
-mod common;
-
-use common::{Reply, Running, config, golden, request, start, until};
+use crate::common::{Reply, Running, config, golden, request, start, until};
 use sconce_server::{Config, ModelSpec};
 use sconce_testkit::plain_words;
 use serde_json::{Map, Value, json};

@@ -1,8 +1,6 @@
 //! How a server and its models begin, come, go and end.
 
-mod common;
-
-use common::{Running, config, golden, parse, reply, request, serve, start, until};
+use crate::common::{Running, config, golden, parse, reply, request, serve, start, until};
 use sconce_server::{Config, Listen, ModelSpec, Secret, Standing};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -32,7 +30,7 @@ fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
     // From a hub that takes the call and says nothing.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
-    let mut options = common::options(dir.path());
+    let mut options = crate::common::options(dir.path());
     options.source.offline = false;
     options.source.endpoint = format!("http://{}", silent.local_addr().unwrap());
     let mut slow = ModelSpec::new("some/model", options);
@@ -52,7 +50,7 @@ fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
 #[test]
 fn a_server_none_of_whose_models_can_be_loaded_ends_and_says_why() {
     let dir = tempfile::tempdir().unwrap();
-    let spec = ModelSpec::new(dir.path().to_str().unwrap(), common::options(dir.path()));
+    let spec = ModelSpec::new(dir.path().to_str().unwrap(), crate::common::options(dir.path()));
     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
     let said =
         runtime.block_on(sconce_server::serve(config(), vec![spec], Default::default())).unwrap_err().to_string();

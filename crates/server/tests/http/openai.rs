@@ -1,8 +1,6 @@
 //! OpenAI's embeddings and models, vLLM's classify, images.
 
-mod common;
-
-use common::{config, numbers, serve};
+use crate::common::{config, numbers, serve};
 use sconce_server::Config;
 use sconce_testkit::{Arrays, golden, json, worst};
 use serde_json::{Value, json};
@@ -65,9 +63,9 @@ fn errors_are_nested_and_name_the_field() {
 
 #[test]
 fn models_are_listed_and_found_by_any_of_their_names() {
-    let (mut spec, dir) = common::golden("st-prompts");
+    let (mut spec, dir) = crate::common::golden("st-prompts");
     spec.aliases.push("org/name".into());
-    let server = common::start(vec![spec], vec![dir], config());
+    let server = crate::common::start(vec![spec], vec![dir], config());
     server.wait_ready();
     let list = server.get("/v1/models").ok();
     assert_eq!((&list["object"], &list["data"][0]["id"]), (&json!("list"), &json!("st-prompts")));

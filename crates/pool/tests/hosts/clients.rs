@@ -1,21 +1,11 @@
 //! Requests that break workers, clients that do nothing, and who may manage.
-#![cfg(unix)]
 
-mod common;
-
+use crate::common::{House, KEY, Running, lives, raw};
 use axum::http::StatusCode;
-use common::{House, KEY, Running, lives, raw};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
-
-/// Not a test: what the wrapper of the command runs.
-#[test]
-#[ignore = "the fake worker"]
-fn fake() {
-    common::fake::main();
-}
 
 fn chat(text: &str) -> Value {
     json!({"model": "ok", "messages": [{"role": "user", "content": text}]})

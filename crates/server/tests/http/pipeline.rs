@@ -1,8 +1,6 @@
 //! What huggingface_hub's `InferenceClient` sends to an address, and labels of tokens.
 
-mod common;
-
-use common::{config, numbers, serve};
+use crate::common::{config, numbers, serve};
 use sconce_server::Config;
 use sconce_testkit::{golden, json};
 use serde_json::json;

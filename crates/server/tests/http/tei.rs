@@ -1,8 +1,6 @@
 //! text-embeddings-inference's paths, shapes and heads, against the reference's numbers.
 
-mod common;
-
-use common::{config, numbers, serve};
+use crate::common::{config, numbers, serve};
 use sconce_server::Config;
 use sconce_testkit::{Arrays, golden, json, worst};
 use serde_json::{Value, json};

@@ -1,8 +1,6 @@
 //! Spans of requests reach a collector.
 
-mod common;
-
-use common::{config, serve};
+use crate::common::{config, serve};
 use opentelemetry_proto::tonic::collector::trace::v1::trace_service_server::{TraceService, TraceServiceServer};
 use opentelemetry_proto::tonic::collector::trace::v1::{ExportTraceServiceRequest, ExportTraceServiceResponse};
 use opentelemetry_proto::tonic::common::v1::any_value::Value;

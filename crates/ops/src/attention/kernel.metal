@@ -7,255 +7,15 @@
 // TOGETHER they take eight rows each, all over the same keys; else there are eight rows in all, and each takes other keys of
 // them. Where an item has not all keys of its rows, another kernel joins what the items left in `parts`.
 
-constant bool TOGETHER [[function_constant(0)]];
-// What q, y and the tables of positions are in, and what k and v.
-constant ushort Q_FORMAT [[function_constant(1)]];
-constant ushort K_FORMAT [[function_constant(2)]];
-// Whether every vector of a head begins at a multiple of four elements, and has such a number of them.
-constant bool VECTORS [[function_constant(3)]];
-// Rows of a page, or 0 where keys lie next to each other.
-constant ushort PAGE [[function_constant(4)]];
-constant bool CAPPED [[function_constant(5)]];
-constant ushort BIAS [[function_constant(6)]];
-// Which tables of positions there are.
-constant bool MET_BY_QUERIES [[function_constant(7)]];
-constant bool MET_BY_KEYS [[function_constant(8)]];
-
-constant ushort FORMAT_F32 = 0;
-constant ushort FORMAT_F16 = 1;
-constant ushort FORMAT_BF16 = 2;
-constant ushort BIAS_ALIBI = 1;
-constant ushort BIAS_TABLE = 2;
-
-// Threads of a threadgroup, rows of a SIMD-group, and rows of a threadgroup.
-constant uint THREADS = 128;
-constant uint OWN = 8;
-constant uint ROWS = 32;
-
-#define UNROLL _Pragma("clang loop unroll(full)")
-#define BARRIER threadgroup_barrier(mem_flags::mem_threadgroup)
-#define SIMD_BARRIER simdgroup_barrier(mem_flags::mem_threadgroup)
-
-// Elements from one token to the next, and from one head to the next.
-struct Steps {
-    uint token;
-    uint head;
-};
-
-struct Shape {
-    uint size;
-    uint heads;
-    // Heads of k and v, and how many of q's share one of them.
-    uint shared;
-    uint group;
-    Steps q;
-    Steps k;
-    Steps v;
-    Steps position_keys;
-    Steps position_queries;
-    // How many keys before its place a query sees, and how many after.
-    int back;
-    int ahead;
-    float scale;
-    float cap;
-    // Of what is given by distance: how many distances, and where distance 0 stands.
-    uint distances;
-    uint origin;
-};
-
-// What the list says of an item, in its order.
-constant uint ITEM = 8;
-struct Item {
-    // The sequence's first query in q, the block's first row in the sequence, its rows, and the place of that first query.
-    uint token;
-    uint row;
-    uint rows;
-    int place;
-    // The keys to visit, as numbered in the sequence.
-    int start;
-    int end;
-    // The sequence's first key in k, or where its pages are in the list of them.
-    uint keys;
-    // Where the item's parts go, or NO_SLOT.
-    uint slot;
-};
-constant uint NO_SLOT = 0xffffffff;
-
-struct Task {
-    Item item;
-    // Of k and v.
-    uint head;
-    device const uint *pages;
-    // The row of the tables of positions for each distance.
-    device const uint *rows;
-};
-
-METAL_FUNC ulong vector_at(constant Steps &steps, ulong token, uint head) {
-    return token * ulong(steps.token) + ulong(head) * ulong(steps.head);
-}
-
-// Which element vector `i` of a kind begins at: a row of the block, a key of the sequence, a distance. NOWHERE: all zeros.
-constant ushort QUERIES = 0;
-constant ushort KEYS = 1;
-constant ushort VALUES = 2;
-constant ushort POSITION_KEYS = 3;
-constant ushort POSITION_QUERIES = 4;
-constant ulong NOWHERE = 0xffffffffffffffff;
-
-METAL_FUNC ulong line_of(Task t, constant Shape &p, ushort kind, int i) {
-    if (kind == QUERIES) {
-        uint row = t.item.row + uint(i);
-        ulong at = vector_at(p.q, ulong(t.item.token + row / p.group), t.head * p.group + row % p.group);
-        return uint(i) < t.item.rows ? at : NOWHERE;
-    }
-    if (kind == POSITION_KEYS || kind == POSITION_QUERIES) {
-        // Distances of rows or keys that are not there have no entry; nobody looks at what they give.
-        ulong row = ulong(t.rows[clamp(i + int(p.origin), 0, int(p.distances) - 1)]);
-        return vector_at(kind == POSITION_KEYS ? p.position_keys : p.position_queries, row, t.head);
-    }
-    if (i >= t.item.end) {
-        return NOWHERE;
-    }
-    ulong row = ulong(t.item.keys) + ulong(i);
-    if (PAGE != 0) {
-        row = ulong(t.pages[t.item.keys + uint(i) / PAGE]) * ulong(PAGE) + ulong(uint(i) % PAGE);
-    }
-    return vector_at(kind == KEYS ? p.k : p.v, row, t.head);
-}
-
-// Four elements, of which there are `left`.
-template <typename E>
-METAL_FUNC float4 four(device const uchar *from, ulong at, uint left) {
-    device const E *x = (device const E *)from + at;
-    if (VECTORS) {
-        vec<E, 4> v = *(device const vec<E, 4> *)x;
-        return float4(float(v.x), float(v.y), float(v.z), float(v.w));
-    }
-    return float4(float(x[0]), left > 1 ? float(x[1]) : 0.0f, left > 2 ? float(x[2]) : 0.0f,
-        left > 3 ? float(x[3]) : 0.0f);
-}
-
-METAL_FUNC float4 four_of(device const uchar *from, device const half *scales, ushort format, ulong at, uint left) {
-    if (format == FORMAT_F32) {
-        return four<float>(from, at, left);
-    }
-    if (format == FORMAT_F16) {
-        return four<half>(from, at, left);
-    }
-    if (format == FORMAT_BF16) {
-        return four<bfloat>(from, at, left);
-    }
-    // Blocks of 32 codes with a scale each; both lie without gaps.
-    return four<char>(from, at, left) * float(scales[at / 32]);
-}
-
-// Brings N vectors, from number `first` on, to threadgroup memory, with zeros up to D elements.
-template <typename S, uint D, uint N>
-METAL_FUNC void stage(threadgroup vec<S, 4> *to, device const uchar *from, device const half *scales, ushort format,
-    Task t, constant Shape &p, ushort kind, int first, uint tid) {
-    constexpr uint PITCH = D + 16 / sizeof(S);
-    for (uint i = tid; i < N * (D / 4); i += THREADS) {
-        uint line = i / (D / 4);
-        uint c = i % (D / 4) * 4;
-        ulong at = line_of(t, p, kind, first + int(line));
-        float4 v = float4(0.0f);
-        if (at != NOWHERE && c < p.size) {
-            v = four_of(from, scales, format, at + ulong(c), p.size - c);
-        }
-        to[(line * PITCH + c) / 4] = vec<S, 4>(S(v.x), S(v.y), S(v.z), S(v.w));
-    }
-}
-
-template <typename S, uint D>
-METAL_FUNC void load(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *rows) {
-    UNROLL
-    for (uint i = 0; i < D / 8; i++) {
-        simdgroup_load(m[i], rows + i * 8, D + 16 / sizeof(S));
-    }
-}
-
-// Products of eight vectors with 8 · `blocks` staged ones, of at most N, to the tile.
-template <typename S, uint D, uint N>
-METAL_FUNC void meet(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *staged, uint blocks,
-    threadgroup float *tile) {
-    constexpr uint PITCH = D + 16 / sizeof(S);
-    simdgroup_float8x8 sums[N / 8];
-    UNROLL
-    for (uint b = 0; b < N / 8; b++) {
-        sums[b] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
-    }
-    UNROLL
-    for (uint i = 0; i < D / 8; i++) {
-        UNROLL
-        for (uint b = 0; b < N / 8; b++) {
-            if (b < blocks) {
-                simdgroup_matrix<S, 8, 8> k;
-                simdgroup_load(k, staged + b * 8 * PITCH + i * 8, PITCH, ulong2(0), true);
-                simdgroup_multiply_accumulate(sums[b], m[i], k, sums[b]);
-            }
-        }
-    }
-    UNROLL
-    for (uint b = 0; b < N / 8; b++) {
-        if (b < blocks) {
-            simdgroup_store(sums[b], tile + b * 8, N + 4);
-        }
-    }
-}
-
-// A block's rows and keys by their distances: the smallest, how much further this lane's row is from its first key, and where
-// this SIMD-group has its products.
-struct Pairs {
-    int nearest;
-    int further;
-    threadgroup float *tile;
-    uint tid;
-};
-
-// Adds to scores what their rows, or their keys, give with the positions of their distances. Row r and key c are r + N − 1 − c
-// further than the nearest. Each SIMD-group multiplies eight rows, or keys, with all; every pair then takes what it asks for:
-// that of this lane's first key is in `met`, and of its next ones `step` on each.
-template <typename S, uint D, uint N>
-METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool meets,
-    threadgroup const float *met, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,
-    Task t, constant Shape &p, ushort kind) {
-    for (uint piece = 0; piece < ROWS + N - 1; piece += N) {
-        BARRIER; // what was staged, and met, has been read
-        stage<S, D, N>(staging, table, (device const half *)table, Q_FORMAT, t, p, kind, pairs.nearest + int(piece),
-            pairs.tid);
-        BARRIER;
-        if (meets) {
-            meet<S, D, N>(m, (threadgroup const S *)staging, N / 8, pairs.tile);
-        }
-        BARRIER;
-        UNROLL
-        for (uint b = 0; b < N / 4; b++) {
-            int at = pairs.further - int(piece + b * 4);
-            x[b] += at >= 0 && at < int(N) ? met[b * step + uint(at)] : 0.0f;
-        }
-    }
-}
-
-// The result of row `row` of a sequence, element c.
-METAL_FUNC void put(device uchar *y, constant Shape &p, uint token, uint row, uint head, uint c, float v) {
-    ulong line = ulong(token + row / p.group) * ulong(p.heads) + ulong(head * p.group + row % p.group);
-    ulong at = line * ulong(p.size) + ulong(c);
-    if (Q_FORMAT == FORMAT_F32) {
-        ((device float *)y)[at] = v;
-    } else if (Q_FORMAT == FORMAT_F16) {
-        ((device half *)y)[at] = half(v);
-    } else {
-        ((device bfloat *)y)[at] = bfloat(v);
-    }
-}
-
-// exp(s − top), of which both are −∞ where no key was seen: then it is 0.
-METAL_FUNC float exp_below(float s, float top) {
-    return precise::exp(s - (top == -INFINITY ? 0.0f : top));
-}
-
-// S is what vectors are staged in, D the size of a head and N the keys of a block, as they are in threadgroup memory.
-template <typename S, uint D, uint N>
+// Apple's specification gives products of matrices of one type only; its compiler takes others. We keep to what others ship for
+// every Mac, which is then known to compile: S by S into float (llama.cpp's matrix products in f16 and bf16), and float by half
+// into float (its attention in f16). Float by bfloat it has into half alone; so in bf16 exponentials meet v as bfloat by bfloat,
+// in two parts, since one alone would cost the result a second rounding. A second product is cheaper than v in float, which would
+// take twice the threadgroup memory, and the time of reading it, once for each product.
+//
+// S is what vectors are staged in, E what exponentials meet v in, D the size of a head and N the keys of a block, as they are in
+// threadgroup memory.
+template <typename S, typename E, uint D, uint N>
 [[kernel]] void attention(device const uchar *q [[buffer(0)]], device const uchar *k [[buffer(1)]],
     device const uchar *v [[buffer(2)]], device const half *k_scales [[buffer(3)]],
     device const half *v_scales [[buffer(4)]], device uchar *y [[buffer(5)]], device float *parts [[buffer(6)]],
@@ -287,6 +47,11 @@ template <typename S, uint D, uint N>
     uint r = own + lane / 4;
     uint column = lane % 4;
     threadgroup float *line = tile + lane / 4 * TILE;
+    // Rows of exponentials begin where those of scores do, so that a lane writes into its own row alone.
+    constexpr uint E_TILE = TILE * sizeof(float) / sizeof(E);
+    threadgroup E *weights = (threadgroup E *)tile;
+    // What rounding leaves of an exponential lies N beyond it, where there are two parts.
+    constexpr bool PARTS = sizeof(E) < sizeof(float);
     bool is_row = r < item.rows;
     uint head = t.head * p.group + (item.row + r) % p.group;
     int place = item.place + int((item.row + r) / p.group);
@@ -340,11 +105,11 @@ template <typename S, uint D, uint N>
             }
             Pairs pairs = {item.place + int(item.row) - first - int(N - 1), int(r + N - 1 - column), tile, tid};
             if (MET_BY_QUERIES) {
-                add_positions<S, D, N>(x, mq, sees, tiles + r * TILE, 0, pairs, staging, position_keys, t, p,
+                add_positions<S, D, N>(x, mq, sees, sees, tiles + r * TILE, 0, pairs, staging, position_keys, t, p,
                     POSITION_KEYS);
             }
             if (MET_BY_KEYS) {
-                add_positions<S, D, N>(x, mk, simd * 8 < N, tiles + column * TILE, 4 * TILE, pairs, staging,
+                add_positions<S, D, N>(x, mk, simd * 8 < N, sees, tiles + column * TILE, 4 * TILE, pairs, staging,
                     position_queries, t, p, POSITION_QUERIES);
             }
             BARRIER; // every tile has been read by every SIMD-group
@@ -394,7 +159,11 @@ template <typename S, uint D, uint N>
                 if (b < blocks * 2) {
                     float e = exp_below(x[b], top);
                     sum += e;
-                    line[column + b * 4] = e;
+                    threadgroup E *weight = weights + lane / 4 * E_TILE + column + b * 4;
+                    weight[0] = E(e);
+                    if (PARTS) {
+                        weight[N] = E(e - float(E(e)));
+                    }
                 }
             }
         }
@@ -406,13 +175,20 @@ template <typename S, uint D, uint N>
             UNROLL
             for (uint b = 0; b < N / 8; b++) {
                 if (b < blocks) {
-                    simdgroup_float8x8 e;
-                    simdgroup_load(e, tile + b * 8, TILE);
+                    simdgroup_matrix<E, 8, 8> e;
+                    simdgroup_load(e, weights + b * 8, E_TILE);
+                    simdgroup_matrix<E, 8, 8> rest;
+                    if (PARTS) {
+                        simdgroup_load(rest, weights + N + b * 8, E_TILE);
+                    }
                     UNROLL
                     for (uint i = 0; i < D / 8; i++) {
                         simdgroup_matrix<S, 8, 8> mv;
                         simdgroup_load(mv, staged + (from + b * 8) * PITCH + i * 8, PITCH);
                         simdgroup_multiply_accumulate(o[i], e, mv, o[i]);
+                        if (PARTS) {
+                            simdgroup_multiply_accumulate(o[i], rest, mv, o[i]);
+                        }
                     }
                 }
             }
@@ -474,15 +250,15 @@ template <typename S, uint D, uint N>
 }
 
 // Keys of a block so that all that is staged stays below 32 KiB, with room for a second threadgroup where it can.
-#define SIZES(NAME, S, LAST) \
-KERNEL("attention_" NAME "_32", attention<S, 32, 32>) \
-KERNEL("attention_" NAME "_64", attention<S, 64, 32>) \
-KERNEL("attention_" NAME "_96", attention<S, 96, 32>) \
-KERNEL("attention_" NAME "_128", attention<S, 128, 32>) \
-KERNEL("attention_" NAME "_256", attention<S, 256, LAST>)
-SIZES("f32", float, 16)
-SIZES("f16", half, 32)
-SIZES("bf16", bfloat, 32)
+#define SIZES(NAME, S, E, LAST) \
+KERNEL("attention_" NAME "_32", attention<S, E, 32, 32>) \
+KERNEL("attention_" NAME "_64", attention<S, E, 64, 32>) \
+KERNEL("attention_" NAME "_96", attention<S, E, 96, 32>) \
+KERNEL("attention_" NAME "_128", attention<S, E, 128, 32>) \
+KERNEL("attention_" NAME "_256", attention<S, E, 256, LAST>)
+SIZES("f32", float, float, 16)
+SIZES("f16", half, float, 32)
+SIZES("bf16", bfloat, bfloat, 32)
 
 // What a join says: the sequence's first query, the block's first row, its rows, the slot of its first part, and its parts,
 // which lie one after another, each with the rows of every head of k and v.

@@ -6,7 +6,7 @@ use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Tensor};
 
-const SOURCE: &str = kernels!();
+const SOURCE: &str = kernels!("items.metal", "staging.metal");
 
 /// Threads of a threadgroup.
 const THREADS: usize = 128;

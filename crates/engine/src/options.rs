@@ -67,8 +67,8 @@ pub struct LoadOptions {
     pub dtype: DType,
     /// Whether encoders take the fastest format of the device that is held to [`crate::LEAST_AUTO`], and not `dtype`.
     pub auto: bool,
-    /// What language models keep their matrices in on a CPU; `None`: what their files hold. Encoders keep theirs in bytes, if that
-    /// is asked for, or in `dtype`.
+    /// What language models keep their matrices in; `None`: what their files hold, where the device has products on that beside
+    /// activations in `dtype`. Encoders keep theirs in bytes, if that is asked for, or in `dtype`.
     pub keep: Option<Keep>,
     /// What the ladder may do.
     pub policy: Policy,
@@ -160,6 +160,20 @@ impl LoadOptions {
             gpu => (DType::F32, format!("nothing else was measured on {gpu}")),
         };
         Ok(Format { dtype, keep, chosen: Some(why) })
+    }
+
+    /// What a language model's matrices are kept in on `device`.
+    pub(crate) fn kept(&self, device: Device) -> Result<Keep> {
+        match (self.keep, device) {
+            (Some(Keep::Bytes), _) => {
+                Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()))
+            }
+            (Some(keep), _) => Ok(keep),
+            // Our kernels read blocks beside activations in any format, and reading them is what writing a token costs.
+            (None, Device::Metal(_)) => Ok(Keep::File),
+            (None, _) if self.dtype == DType::F32 => Ok(Keep::File),
+            (None, _) => Ok(Keep::Activations),
+        }
     }
 
     /// Tokens of a batch on `device`: what keeps a CPU's caches warm, or a GPU's multiprocessors busy.

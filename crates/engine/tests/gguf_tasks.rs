@@ -1,7 +1,7 @@
 //! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them (tools/goldens/gguf_embedders.py), against the folders they
 //! were made from.
 
-use sconce_engine::ops::{DType, Device};
+use sconce_engine::ops::{DType, Device, Keep, Rung};
 use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     DeviceChoice, Embedder, Error, Kind, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, plan,
@@ -86,6 +86,33 @@ fn a_reranker_has_its_two_words() {
     assert!(error.contains("sconce rerank"), "{error}");
     assert_eq!(Kind::of(&path).unwrap(), Kind::Classify);
     assert!(plan(&path, Kind::Classify, Device::Cpu, &options()).is_ok());
+}
+
+/// A language model's blocks are what a plan for Metal counts, whatever the activations are in, and our kernels take them.
+#[test]
+fn blocks_stay_blocks_on_metal_beside_every_dtype() {
+    let planned = |device, dtype, keep| {
+        let options = LoadOptions { dtype, keep, batch_tokens: Some(64), ..options() };
+        plan(&converted("gguf-qwen3-embed"), Kind::Generate, device, &options).unwrap()
+    };
+    let metal = Device::Metal(0);
+    // What blocks are smaller than floats by, which is so much for each element of a matrix: 32 of them are 34 bytes in q8_0.
+    let saved = |dtype| {
+        let (blocks, floats) = (planned(metal, dtype, None), planned(metal, dtype, Some(Keep::Activations)));
+        assert_eq!((blocks.keep, floats.keep), (Keep::File, Keep::Activations));
+        for step in &blocks.steps {
+            assert_eq!(step.rung, Ok(Rung::Fused), "{} in {dtype}", step.op);
+        }
+        floats.weights - blocks.weights
+    };
+    let [f32, f16, bf16] = DType::FLOATS.map(saved);
+    assert!(f16 > 0);
+    assert_eq!((f16 * (4 * 32 - 34), f16), (f32 * (2 * 32 - 34), bf16));
+    // Where there are no products on blocks beside half precision, they are not kept.
+    for device in [Device::Cpu, Device::Cuda(0)] {
+        assert_eq!(planned(device, DType::F16, None).keep, Keep::Activations);
+        assert_eq!(planned(device, DType::F32, None).keep, Keep::File);
+    }
 }
 
 #[test]

@@ -59,13 +59,7 @@ fn ample(context: usize, sequences: usize, most: u64) -> usize {
 pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wish) -> Result<LmPlan> {
     let ladder = Ladder::new(options.policy.clone());
     let place = Place::phantom(device);
-    let keep = options.keep.unwrap_or(match options.dtype {
-        DType::F32 => Keep::File,
-        _ => Keep::Activations,
-    });
-    if keep == Keep::Bytes {
-        return Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()));
-    }
+    let keep = options.kept(device)?;
     let model = Model::open(root)?;
     let trained = trained(&model.config)?;
     let context = wish.context.unwrap_or(USUAL_CONTEXT).min(trained);

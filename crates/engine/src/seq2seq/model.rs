@@ -44,13 +44,7 @@ pub(super) type Where = (Arc<[u32]>, usize);
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Seq2SeqRoom) -> Result<Layout> {
     let ladder = Ladder::new(options.policy.clone());
     let place = Place::phantom(device);
-    let keep = options.keep.unwrap_or(match options.dtype {
-        DType::F32 => Keep::File,
-        _ => Keep::Activations,
-    });
-    if keep == Keep::Bytes {
-        return Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()));
-    }
+    let keep = options.kept(device)?;
     let model = Model::open(root)?;
     let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = room.input.unwrap_or(trained.min(LONGEST as u64) as usize);

@@ -144,7 +144,8 @@ fn looked_up(t: &Vectors, runs: &[Range<usize>], heads: usize) -> Result<Tensor>
             [run] => Ok(t.narrow(0, run.start, run.len())?),
             _ => {
                 let rows: Vec<u32> = runs.iter().flat_map(|run| run.clone().map(|row| row as u32)).collect();
-                Ok(t.index_select(&Tensor::new(rows, t.device())?, 0)?)
+                // Without gaps: on Metal Candle takes the number of rows for that of axes in a view's index.
+                Ok(t.contiguous()?.index_select(&Tensor::new(rows, t.device())?, 0)?)
             }
         }
     };

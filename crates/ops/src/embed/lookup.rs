@@ -121,7 +121,8 @@ impl Op for LookupOp {
         let rows = self.words.rows()?.index_select(self.ids.candle()?, 0)?;
         let mut y = (rows.to_dtype(F32)? * f64::from(self.rounded_scale()?))?;
         if let Some((table, ids)) = &self.also {
-            y = (y + table.candle()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
+            // Without gaps, as in `embed`.
+            y = (y + table.candle()?.contiguous()?.index_select(ids.candle()?, 0)?.to_dtype(F32)?)?;
         }
         Ok(y.to_dtype(dtype)?)
     }

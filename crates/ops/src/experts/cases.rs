@@ -1,14 +1,14 @@
 //! Cases: some experts with many rows, some with one, some with none; one at a time, and all; gated, with probabilities that sum
-//! to one, and with a residual.
+//! to one, and with a residual; and with weights in blocks.
 
 use super::reference::{self, Problem};
 use super::{ExpertParts, ExpertShape, Experts};
-use crate::case::{Case, Input, Tolerance, weights};
-use crate::{Activation, DType};
+use crate::case::{Case, InBlocks, Input, Tolerance, weights};
+use crate::{Activation, DType, Keep, Linear, Place, Quant, Result};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, width, inner width, experts, chosen, gated
-    let shapes = [
+    let floats = [
         (40, 96, 200, 8, 2, false),
         (3, 33, 17, 8, 1, false),
         (1, 20, 40, 4, 4, false),
@@ -21,38 +21,104 @@ pub(crate) fn cases() -> Vec<Case> {
         (300, 12, 70, 5, 1, false),
         (200, 8, 36, 6, 2, true),
     ];
-    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    // The same in blocks: up, down or both, so that outputs need be no whole blocks.
+    let blocks = [
+        ((1, 64, 32, 8, 2, true), [Some(Quant::Q8_0), Some(Quant::Q4_0)]),
+        ((3, 256, 17, 8, 1, true), [Some(Quant::Q4K), None]),
+        ((5, 33, 64, 21, 4, false), [None, Some(Quant::Q5_1)]),
+        ((1, 256, 35, 20, 4, false), [Some(Quant::Iq3S), None]),
+        ((40, 96, 64, 8, 2, false), [Some(Quant::Q4_0), Some(Quant::Q8_0)]),
+        ((11, 64, 37, 20, 3, true), [Some(Quant::Q4_1), None]),
+        ((150, 33, 32, 3, 1, false), [None, Some(Quant::Q5_0)]),
+        ((10, 256, 256, 3, 2, true), [Some(Quant::Iq2Xxs), Some(Quant::Q6K)]),
+    ];
+    let all = floats.into_iter().map(|shape| (shape, [None; 2])).chain(blocks).enumerate();
+    let all: Vec<_> = all.collect();
+    let case = |dtype| all.iter().map(move |(i, (shape, quants))| one(*i as u64, dtype, *shape, *quants));
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 type Shape = (usize, usize, usize, usize, usize, bool);
 
-fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape) -> Case {
+/// The matrices of one product.
+#[derive(Clone)]
+struct Matrices {
+    /// What they are or stand for, below each other.
+    values: Input,
+    /// In blocks, `[outputs, inputs]` each; none where they are floats.
+    blocks: Vec<InBlocks>,
+    shape: ExpertShape,
+}
+
+impl Matrices {
+    /// About these values, which the blocks, if there are any, change.
+    fn new(seed: u64, mut values: Input, shape: ExpertShape, quant: Option<Quant>) -> Matrices {
+        let ExpertShape { rows, columns, turned, .. } = shape;
+        let turn = |v: &[f32], columns: usize| -> Vec<f32> {
+            (0..v.len()).map(|i| v[i % (v.len() / columns) * columns + i / (v.len() / columns)]).collect()
+        };
+        let (mut blocks, mut all) = (Vec::new(), Vec::new());
+        for one in quant.iter().flat_map(|quant| values.values.chunks(rows * columns).map(move |one| (*quant, one))) {
+            let made = match turned {
+                true => InBlocks::of(seed, one.0, rows, &turn(one.1, columns)),
+                false => InBlocks::of(seed, one.0, columns, one.1),
+            };
+            all.extend(if turned { turn(&made.values, rows) } else { made.values.clone() });
+            blocks.push(made);
+        }
+        if quant.is_some() {
+            values.values = all.into();
+        }
+        Matrices { values, blocks, shape }
+    }
+
+    fn on(&self, place: &Place) -> Result<Vec<Linear>> {
+        let floats = weights(&[("all", &self.values)], place);
+        // Products on a CPU round what they take to 8 bits, between the two as well: there the blocks have to be floats.
+        let keep = if place.device().is_gpu() { Keep::File } else { Keep::Activations };
+        let one = |e: usize| match self.blocks.get(e) {
+            Some(b) => Linear::load(&b.weights(self.values.dtype, place).keeping(keep), b.dims[1], b.dims[0], false),
+            None => Experts::part(&floats, "all", e, self.shape),
+        };
+        (0..self.shape.experts).map(one).collect()
+    }
+}
+
+fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, quants: [Option<Quant>; 2]) -> Case {
     let normal = |i: u64, dims: &[usize], spread: f32| Input::normal(seed * 5 + i + 1100, dims, dtype, (0.0, spread));
-    let x = normal(0, &[tokens, n], 1.0);
+    // A view with gaps between its rows, where nothing else is at odds.
+    let gap = if n == 96 { 3 } else { 0 };
+    let x = normal(0, &[tokens, n + gap], 1.0);
     // Gates first, then what they are for.
     let rows = if gated { 2 * inner } else { inner };
+    let shape = |rows, turned| ExpertShape { experts, rows, columns: n, turned };
     let up = normal(1, &[experts * rows, n], 1.0 / (n as f32).sqrt());
     let down = normal(2, &[experts * inner, n], 1.0 / (inner as f32).sqrt());
+    let up = Matrices::new(seed, up, shape(rows, false), quants[0]);
+    let down = Matrices::new(seed, down, shape(inner, true), quants[1]);
     let bias = normal(3, &[n], 0.3);
     let router = Input::normal(seed * 5 + 1104, &[experts, n], DType::F32, (0.0, 1.5 / (n as f32).sqrt()));
-    let kept = (x.clone(), router.clone(), up.clone(), down.clone(), bias.clone());
+    let kept = (x.clone(), router.clone(), up.values.clone(), down.values.clone(), bias.clone());
+    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let name = |quant: &Quant| format!(" in {quant}");
+    let formats: String = quants.iter().flatten().map(name).collect();
+    // Rounded between the two products and after the second, each error spread over a sum, and once at the end. Composed also rounds
+    // around the activation. Of blocks the weights are rounded too, where a kernel takes them as halves or floats of the
+    // activations' format: a third of a rounding of each product, and three times that at worst.
+    let fused = if formats.is_empty() || dtype == DType::F32 { 3.0 } else { 5.0 };
     Case {
         op: "experts",
-        name: format!("{tokens}x{n}, {top} of {experts} with {inner}{}", if gated { ", gated" } else { "" }),
+        name: format!(
+            "{tokens}x{n}, {top} of {experts} with {inner}{}{}{formats}",
+            told(gated, ", gated"),
+            told(gap > 0, ", gaps")
+        ),
         dtype,
-        // Rounded between the two products and after the second, each error spread over a sum, and once at the end. Composed
-        // also rounds around the activation.
-        tolerance: Tolerance { fused: 3.0, composed: 5.0, sums: 16.0 + 2.0 * (inner as f64).sqrt() },
+        tolerance: Tolerance { fused, composed: 5.0, sums: 16.0 + 2.0 * (inner as f64).sqrt() },
         flops: 4 * (tokens * top * n * inner) as u64,
         prepare: Box::new(move |place| {
-            let w = weights(&[("up", &up), ("down", &down), ("bias", &bias)], place);
-            let part = |name, rows, turned| {
-                let shape = ExpertShape { experts, rows, columns: n, turned };
-                (0..experts).map(|e| Experts::part(&w, name, e, shape)).collect::<crate::Result<Vec<_>>>()
-            };
-            let bias = Some(w.tensor("bias", &[n])?);
-            let (up, down) = (part("up", rows, false)?, part("down", inner, true)?);
+            let bias = Some(bias.on(place)?);
+            let (up, down) = (up.on(place)?, down.on(place)?);
             let parts = ExpertParts { up: &up, down: &down, bias };
             let layer = Experts::new(router.on(place)?, parts, Activation::Gelu, top)?;
             let x = x.on(place)?;
@@ -60,12 +126,14 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape) 
                 let layer = layer.gated()?.renormalised();
                 return Ok(Box::new(move || layer.forward_residual(&x, &x)));
             }
+            let x = if gap > 0 { x.narrow(1, gap, n)? } else { x };
             Ok(Box::new(move || layer.forward(&x)))
         }),
         reference: Box::new(move || {
             let (x, router, up, down, bias) = &kept;
+            let x: Vec<f32> = x.values.chunks(n + gap).flat_map(|row| &row[gap..]).copied().collect();
             reference::experts(&Problem {
-                x: &x.values,
+                x: &x,
                 router: &router.values,
                 up: &up.values,
                 down: &down.values,

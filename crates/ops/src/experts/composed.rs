@@ -10,9 +10,16 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
     let logits = x.to_dtype(DType::F32)?.matmul(&op.experts.router.candle()?.t()?)?; // [tokens, experts]
     let e = logits.broadcast_sub(&logits.max_keepdim(1)?)?.exp()?;
     let p = e.broadcast_div(&e.sum_keepdim(1)?)?;
-    // The place of each expert in its token's order is the inverse of that order, and sorting an order inverts it.
-    let places = p.arg_sort_last_dim(false)?.arg_sort_last_dim(true)?.to_dtype(DType::F32)?;
-    let chosen = places.lt(op.experts.top as f64)?.to_dtype(DType::F32)?;
+    // The likeliest that is left, as often as experts are chosen. Candle's sort would do it at once, but is wrong on Metal beyond 1024
+    // of them and fails with CUDA beyond 8192.
+    let numbers = Tensor::arange(0, op.experts.up.len() as u32, x.device())?.unsqueeze(0)?;
+    let (mut left, mut chosen) = (p.clone(), p.zeros_like()?);
+    for _ in 0..op.experts.top {
+        let this = numbers.broadcast_eq(&left.argmax_keepdim(1)?)?.to_dtype(DType::F32)?;
+        chosen = (chosen + &this)?;
+        // Below every probability.
+        left = (left - (this * 2.0)?)?;
+    }
     let mut p = (p * chosen)?;
     if op.experts.renormalised {
         p = p.broadcast_div(&p.sum_keepdim(1)?)?;

@@ -1,15 +1,6 @@
 // y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by the router. Who was chosen never leaves the device: one
 // kernel chooses, one sorts the pairs of token and expert by expert, one multiplies (up, then down), one adds up.
 
-constant bool FOURS [[function_constant(0)]];
-// Of a product: whether it is the first, and in that whether a gate's rows lie before its own.
-constant bool UP [[function_constant(1)]];
-constant bool GATED [[function_constant(2)]];
-constant ushort ACTIVATION [[function_constant(3)]];
-// Of the sum.
-constant bool HAS_BIAS [[function_constant(4)]];
-constant bool HAS_RESIDUAL [[function_constant(5)]];
-
 // As in Rust.
 constant uint MOST_EXPERTS = 512;
 
@@ -148,33 +139,6 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     }
 }
 
-struct Grouped {
-    // Outputs: a gate's rows are beside them.
-    uint n;
-    uint k;
-    // Elements from one row of x to the next.
-    uint stride;
-    uint top;
-    // Of this call, and how many.
-    uint first_expert;
-    uint experts;
-};
-
-// Weights of up to 16 experts, which are tensors of their own.
-#define WEIGHTS(T) \
-device const T *w0 [[buffer(5)]], device const T *w1 [[buffer(6)]], device const T *w2 [[buffer(7)]], \
-device const T *w3 [[buffer(8)]], device const T *w4 [[buffer(9)]], device const T *w5 [[buffer(10)]], \
-device const T *w6 [[buffer(11)]], device const T *w7 [[buffer(12)]], device const T *w8 [[buffer(13)]], \
-device const T *w9 [[buffer(14)]], device const T *w10 [[buffer(15)]], device const T *w11 [[buffer(16)]], \
-device const T *w12 [[buffer(17)]], device const T *w13 [[buffer(18)]], device const T *w14 [[buffer(19)]], \
-device const T *w15 [[buffer(20)]]
-// Those of expert `first_expert + E`.
-#define WEIGHT(E) \
-((E) < 8 ? ((E) < 4 ? ((E) < 2 ? ((E) == 0 ? w0 : w1) : ((E) == 2 ? w2 : w3)) \
-                    : ((E) < 6 ? ((E) == 4 ? w4 : w5) : ((E) == 6 ? w6 : w7))) \
-         : ((E) < 12 ? ((E) < 10 ? ((E) == 8 ? w8 : w9) : ((E) == 10 ? w10 : w11)) \
-                     : ((E) < 14 ? ((E) == 12 ? w12 : w13) : ((E) == 14 ? w14 : w15))))
-
 // Of few pairs each on its own: four results a SIMD-group. Pairs are in the order of tokens.
 template <typename T>
 [[kernel]] void experts_few(device const T *x [[buffer(0)]], device const uint *chosen [[buffer(1)]],
@@ -204,17 +168,7 @@ template <typename T>
         }
         dot_rows<T, T, 4, 1>(gated, ws, xs, p.k, FOURS, lane);
     }
-    float v = 0.0f;
-    for (int r = 0; r < 4; r++) {
-        float result = activate(dots.of[r][0], ACTIVATION);
-        if (GATED) {
-            result *= gated.of[r][0];
-        }
-        v = lane == uint(r) ? result : v;
-    }
-    if (lane < 4 && first + lane < p.n) {
-        y[ulong(pair) * ulong(p.n) + ulong(first + lane)] = T(v);
-    }
+    put_few<T, 4>(dots, gated, y + ulong(pair) * ulong(p.n), first, p, lane);
 }
 FLOATS(experts_few)
 
@@ -226,59 +180,24 @@ template <typename T, int M, int N>
     uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
     threadgroup float4 room[TILE_ROOM(M, N)];
-    // The expert that this tile is of. There may be fewer tiles than the grid has, and then nothing is left of it to do.
-    uint tile = group.x;
-    uint e = 0;
     uint first = 0;
     uint end = 0;
-    for (; e < p.experts; e++) {
-        first = starts[p.first_expert + e];
-        end = starts[p.first_expert + e + 1];
-        uint tiles = (end - first + uint(16 * M) - 1) / uint(16 * M);
-        if (tile < tiles) {
-            break;
-        }
-        tile -= tiles;
-    }
+    uint e = tile_expert<M>(starts, p, group.x, first, end);
     if (e == p.experts) {
         return;
     }
-    first += tile * uint(16 * M);
     device const T *w = WEIGHT(e);
-    uint width = uint(GATED ? 4 * N : 8 * N);
-    uint first_column = group.y * 2 * width;
     TILE_ROWS(T, M) xs;
     for (int i = 0; i < 16 * M / int(Tile<T>::AT_ONCE); i++) {
-        uint place = min(first + tile_row<T>(tid, i), end - 1);
-        xs.at[i] = x + ulong(UP ? sorted[place] / p.top : place) * ulong(p.stride);
+        xs.at[i] = x + ulong(tile_token(first + tile_row<T>(tid, i), end, sorted, p)) * ulong(p.stride);
     }
     TILE_ROWS(T, N) ws;
     for (int i = 0; i < 16 * N / int(Tile<T>::AT_ONCE); i++) {
-        uint row = tile_row<T>(tid, i);
-        uint own = row % uint(8 * N);
-        uint column = first_column + row / uint(8 * N) * width + own % width;
-        ws.at[i] = w + ulong(own / width * p.n + min(column, p.n - 1)) * ulong(p.k);
+        ws.at[i] = w + ulong(tile_output<N>(tile_row<T>(tid, i), group.y, p)) * ulong(p.k);
     }
     Sums<M, N> sums;
     tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
-    first += simd / 2 * uint(8 * M);
-    first_column += simd % 2 * width;
-    #pragma unroll
-    for (int i = 0; i < M; i++) {
-        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
-        for (uint at = lane; at < 8 * width; at += LANES) {
-            uint r = at / width;
-            uint place = first + uint(8 * i) + r;
-            uint column = first_column + at % width;
-            if (place < end && column < p.n) {
-                float v = activate(strip[r * TILE_STRIP(N) + at % width], ACTIVATION);
-                if (GATED) {
-                    v *= strip[r * TILE_STRIP(N) + width + at % width];
-                }
-                y[ulong(UP ? place : sorted[place]) * ulong(p.n) + ulong(column)] = T(v);
-            }
-        }
-    }
+    put_tile<T, M, N>(sums, first, end, group.y, sorted, y, p, room, lane, simd);
 }
 #define TILES(NAME, M, N) \
 KERNEL(NAME "_f32", experts_tile<float, M, N>) \

@@ -3,13 +3,23 @@
 //!
 //! Dispatches: 3 and 2 for every 16 experts; for few pairs, which need no order, 2 and 2 for every 16.
 
-use super::ExpertsOp;
+use super::{ExpertsOp, held};
 use crate::launch::metal::buffers::Made;
 use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
 use crate::linear::Weight;
-use crate::{Activation, DType, Result};
+use crate::quant::metal::{OUTPUTS, SIMDS, TALL, WIDE, words};
+use crate::{Activation, DType, Error, Result};
 
-const SOURCE: &str = kernels!();
+const SOURCE: &str = kernels!("grouped.metal");
+
+/// The products on weights in blocks: a library of its own, since it is large and most mixtures are in floats or in blocks.
+const IN_BLOCKS: &str = concat!(
+    include_str!("../launch/metal/prelude.metal"),
+    include_str!("../quant/formats.metal"),
+    include_str!("../quant/products.metal"),
+    include_str!("grouped.metal"),
+    include_str!("blocks/kernel.metal")
+);
 
 /// Experts of one call: their weights are tensors of their own, and a call has 31 arguments.
 const AT_ONCE: usize = 16;
@@ -36,6 +46,7 @@ struct Grouped {
     top: u32,
     first_expert: u32,
     experts: u32,
+    bytes: u32,
 }
 
 /// As in the kernel.
@@ -97,7 +108,11 @@ struct Has {
 
 impl Has {
     fn kernel(self, name: String) -> Kernel {
-        let kernel = Kernel::new(SOURCE, name).flag(self.fours).flag(self.up).flag(self.gated);
+        self.kernel_of(SOURCE, name)
+    }
+
+    fn kernel_of(self, source: &'static str, name: String) -> Kernel {
+        let kernel = Kernel::new(source, name).flag(self.fours).flag(self.up).flag(self.gated);
         kernel.number(self.activation as u16).flag(self.bias).flag(self.residual)
     }
 }
@@ -168,17 +183,31 @@ impl Choices {
         let (x, e, k) = (View::of(&op.x)?, &op.experts, half.weights[0].k());
         let is_up = half.inner.is_none();
         let (stride, mut fours) = if is_up { (x.rows()?.stride, x.in_fours()?) } else { (k, k.is_multiple_of(4)) };
-        let views = half.weights.iter().map(|w| View::whole(w.data()?)).collect::<Result<Vec<_>>>()?;
-        for w in &views {
+        let Some((quant, tensors)) = held(half.weights) else {
+            return Err(Error::call("experts", "weights in several parts or formats"));
+        };
+        let views = tensors.into_iter().map(View::whole).collect::<Result<Vec<_>>>()?;
+        for w in views.iter().filter(|_| quant.is_none()) {
             fours &= w.in_fours()?;
         }
         let gated = is_up && e.gated;
         let activation = if is_up { e.activation } else { Activation::None };
         let has = Has { fours, up: is_up, gated, activation, ..Has::default() };
-        // Large tiles where the experts can fill them.
-        let side = if self.pairs >= 48 * views.len() { 64 } else { 32 };
-        let name = if self.order.is_some() { format!("tile{side}") } else { "few".to_string() };
-        let kernel = has.kernel(format!("experts_{name}_{}", op.x.dtype()));
+        let dtype = op.x.dtype();
+        let is_many = self.order.is_some();
+        // Rows and columns of a tile, large where the experts can fill it; columns of few pairs that a threadgroup makes.
+        let (kernel, [tall, wide], few) = match quant {
+            Some(quant) => {
+                let name = format!("experts_{}_{quant}_{dtype}", if is_many { "tile" } else { "few" });
+                (has.kernel_of(IN_BLOCKS, name), [TALL, WIDE], OUTPUTS * SIMDS)
+            }
+            None => {
+                let side = if self.pairs >= 48 * views.len() { 64 } else { 32 };
+                let name = if is_many { format!("experts_tile{side}_{dtype}") } else { format!("experts_few_{dtype}") };
+                (has.kernel(name), [side, side], 4 * SIMDS)
+            }
+        };
+        let (bytes, grid_of) = (quant.and_then(|quant| quant.bytes(k)).unwrap_or(0), quant.map(words));
         for (i, views) in views.chunks(AT_ONCE).enumerate() {
             let told = Grouped {
                 n: half.n as u32,
@@ -187,16 +216,17 @@ impl Choices {
                 top: e.top as u32,
                 first_expert: (i * AT_ONCE) as u32,
                 experts: views.len() as u32,
+                bytes: bytes as u32,
             };
             let grid = match self.order {
                 Some(_) => {
                     // All pairs may be of these experts, and each expert's last tile may be all but empty.
-                    let most = views.len() * (self.pairs / e.top).div_ceil(side);
-                    let tiles = (self.pairs / side + views.len()).min(most);
-                    let columns = if gated { side / 2 } else { side };
+                    let most = views.len() * (self.pairs / e.top).div_ceil(tall);
+                    let tiles = (self.pairs / tall + views.len()).min(most);
+                    let columns = if gated { wide / 2 } else { wide };
                     Grid { groups: [tiles, half.n.div_ceil(columns), 1], threads: 128 }
                 }
-                None => Grid { groups: [half.n.div_ceil(8), self.pairs, 1], threads: 64 },
+                None => Grid { groups: [half.n.div_ceil(few), self.pairs, 1], threads: 32 * SIMDS },
             };
             let call = Call::new(&x, &kernel)?;
             let call = match half.inner {
@@ -209,7 +239,11 @@ impl Choices {
             };
             let call = call.result(half.y).told(&told);
             let weights = (0..AT_ONCE).map(|e| views.get(e).unwrap_or(&views[0]));
-            weights.fold(call, |call, w| call.input(w)).run(grid)?;
+            let call = weights.fold(call, |call, w| call.input(w));
+            match &grid_of {
+                Some(words) => call.array(words)?.run(grid)?,
+                None => call.run(grid)?,
+            }
         }
         Ok(())
     }

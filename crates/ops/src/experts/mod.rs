@@ -18,7 +18,7 @@ pub(crate) use cases::cases;
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
-use crate::{Activation, DType, Device, Error, Linear, Result, Tensor, Weights};
+use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
 
 /// What our kernel for Metal can choose from, and how many for a token: a lane of a SIMD-group holds each of the chosen, and
 /// threadgroup memory all logits.
@@ -109,6 +109,17 @@ impl Experts {
     }
 }
 
+/// The tensors of one product, and their format where it is blocks: what our kernel for Metal takes. None where an expert's matrix is
+/// in several parts, or another's in another format.
+fn held(weights: &[Weight]) -> Option<(Option<Quant>, Vec<&Tensor>)> {
+    let quant = weights.first()?.only_raw().map(|(quant, _)| quant);
+    let tensor = |w| match quant {
+        None => Weight::data(w).ok(),
+        Some(quant) => w.only_raw().filter(|(other, _)| *other == quant).map(|(_, blocks)| blocks),
+    };
+    Some((quant, weights.iter().map(tensor).collect::<Option<_>>()?))
+}
+
 /// The projections of the experts.
 pub struct ExpertParts<'a> {
     /// `[inner, n]` each.
@@ -161,8 +172,8 @@ impl Op for ExpertsOp {
             Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
                 Can::no(format!("our kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS}"))
             }
-            Device::Metal(_) if up.iter().chain(down).any(|w| w.data().is_err()) => {
-                Can::no("our kernel takes floats in one part")
+            Device::Metal(_) if held(up).is_none() || held(down).is_none() => {
+                Can::no("our kernel takes the experts' matrices in one format each, floats or blocks")
             }
             Device::Cpu | Device::Metal(_) => Can::Yes,
             Device::Cuda(_) => Can::no("no kernel of ours yet"),
@@ -181,8 +192,12 @@ impl Op for ExpertsOp {
             }
             // The sums in f32, and of one expert at worst all rows, before, between and after its products.
             Rung::Fused => tokens * (4 * n + size * (2 * n + 2 * inner)),
-            // Every expert on every row, one after another: between its products in T, the rest in f32.
-            _ => tokens * (size * (4 * inner + n) + 4 * (6 * n + 8 * self.experts.up.len())),
+            // Every expert on every row, one after another: between its products in T, the rest in f32. Blocks become floats first.
+            _ => {
+                let floats = |(u, d): (&Weight, &Weight)| u.rows_scratch() + d.rows_scratch();
+                let largest = self.experts.up.iter().zip(&self.experts.down).map(floats).max().unwrap_or(0);
+                largest + tokens * (size * (4 * inner + n) + 4 * (6 * n + 8 * self.experts.up.len()))
+            }
         }
     }
 

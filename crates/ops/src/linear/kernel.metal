@@ -1,37 +1,5 @@
 // y = act(x·Wᵀ + b) + residual for W in rows of the activations' format. Products and sums in f32, one rounding.
 
-constant bool HAS_BIAS [[function_constant(0)]];
-constant bool HAS_RESIDUAL [[function_constant(1)]];
-constant ushort ACTIVATION [[function_constant(2)]];
-// Whether every row of x and W begins where four elements may be read at once, and holds whole fours.
-constant bool FOURS [[function_constant(3)]];
-
-struct Product {
-    uint rows;
-    uint n;
-    uint k;
-    // Elements from one row to the next.
-    uint x_stride;
-    uint residual_stride;
-    uint width;
-    // The column of y, of the bias and of the residual that W's first row makes.
-    uint first;
-};
-
-// What becomes of a sum.
-template <typename T>
-METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, device const T *residual, device T *y,
-    constant Product &p) {
-    if (HAS_BIAS) {
-        v += float(bias[p.first + column]);
-    }
-    v = activate(v, ACTIVATION);
-    if (HAS_RESIDUAL) {
-        v += float(residual[ulong(row) * ulong(p.residual_stride) + ulong(p.first + column)]);
-    }
-    y[ulong(row) * ulong(p.width) + ulong(p.first + column)] = T(v);
-}
-
 // Up to M rows of x. Each SIMD-group makes four columns of all of them, and reads four rows of W for it, once.
 template <typename T, int M>
 [[kernel]] void linear_few(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
@@ -96,20 +64,7 @@ template <typename T, int M, int N>
     tile_rows<T, N>(ws, w, first_column, p.n, p.k, tid);
     Sums<M, N> sums;
     tile_product<T, M, N>(sums, xs, ws, p.k, FOURS, room, tid, simd);
-    first_row += simd / 2 * uint(8 * M);
-    first_column += simd % 2 * uint(8 * N);
-    #pragma unroll
-    for (int i = 0; i < M; i++) {
-        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
-        for (uint e = lane; e < uint(64 * N); e += LANES) {
-            uint r = e / uint(8 * N);
-            uint row = first_row + uint(8 * i) + r;
-            uint column = first_column + e % uint(8 * N);
-            if (row < p.rows && column < p.n) {
-                finish<T>(strip[r * TILE_STRIP(N) + e % uint(8 * N)], row, column, bias, residual, y, p);
-            }
-        }
-    }
+    finish_tile<T, M, N>(sums, first_row, first_column, bias, residual, y, p, room, lane, simd);
 }
 #define TILES(NAME, M, N) \
 KERNEL("linear_tile" NAME "_f32", linear_tile<float, M, N>) \

@@ -3,10 +3,10 @@
 use super::LinearOp;
 use super::product::Product;
 use super::weight::Data;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::launch::metal::{Call, Grid, View, kernels};
 use crate::{Error, Result, quant};
 
-const SOURCE: &str = kernels!();
+const SOURCE: &str = kernels!("product.metal");
 
 /// Rows of x that SIMD-groups hold against each row of W. Beyond, the sums would no longer fit into registers.
 const FEW: usize = 8;
@@ -22,23 +22,6 @@ const MIDDLE: usize = 1 << 16;
 
 /// Tiles of columns that take turns: `BAND` in the kernel.
 const BAND: usize = 4;
-
-/// As `Product` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Sizes {
-    rows: u32,
-    n: u32,
-    k: u32,
-    x_stride: u32,
-    residual_stride: u32,
-    width: u32,
-    first: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Sizes {}
 
 pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
@@ -64,21 +47,10 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.
 fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n) = (p.x.rows()?, p.columns.len());
-    let told = Sizes {
-        rows: x.rows as u32,
-        n: n as u32,
-        k: x.cols as u32,
-        x_stride: x.stride as u32,
-        residual_stride: p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride as u32))?,
-        width: p.width as u32,
-        first: p.columns.start as u32,
-    };
-    let (kernel, grid) = shape(x.rows, n);
-    let kernel = Kernel::new(SOURCE, format!("linear_{kernel}_{}", p.x.dtype()))
-        .flag(p.bias.is_some())
-        .flag(p.residual.is_some())
-        .number(p.activation as u16)
-        .flag(p.x.in_fours()? && w.in_fours()?);
+    let (name, grid) = shape(x.rows, n);
+    let fours = p.x.in_fours()? && w.in_fours()?;
+    let kernel = p.kernel(SOURCE, format!("linear_{name}_{}", p.x.dtype()), fours);
+    let told = p.sizes(0)?;
     Call::new(p.x, &kernel)?
         .input(p.x)
         .input(w)

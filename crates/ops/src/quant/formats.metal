@@ -318,3 +318,28 @@ CODES(IQ1M) {
     uint s = word_at(b + 48 + part / 4 * 2) >> (part % 4 * 3) & 7;
     return float2(float(as_type<half>(ushort(bits))) * float(2 * s + 1), 0.0f);
 }
+
+// X of every format's name and tag.
+#define EVERY_FORMAT(X) \
+X("q4_0", Q4_0) \
+X("q4_1", Q4_1) \
+X("q5_0", Q5_0) \
+X("q5_1", Q5_1) \
+X("q8_0", Q8_0) \
+X("q2_k", Q2K) \
+X("q3_k", Q3K) \
+X("q4_k", Q4K) \
+X("q5_k", Q5K) \
+X("q6_k", Q6K) \
+X("iq4_nl", IQ4NL) \
+X("iq4_xs", IQ4XS) \
+X("mxfp4", MXFP4) \
+X("tq2_0", TQ2_0) \
+X("tq1_0", TQ1_0) \
+X("iq1_s", IQ1S) \
+X("iq1_m", IQ1M) \
+X("iq2_xxs", IQ2XXS) \
+X("iq2_xs", IQ2XS) \
+X("iq2_s", IQ2S) \
+X("iq3_xxs", IQ3XXS) \
+X("iq3_s", IQ3S)

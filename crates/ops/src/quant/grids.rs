@@ -17,7 +17,7 @@ impl<const BITS: usize, const BYTES: usize> Grid<BITS, BYTES> {
 
 /// The groups of the grid that `quant` chooses from, two of them in a word; none for formats without one.
 #[cfg(metal)]
-pub(super) fn words(quant: super::Quant) -> Vec<u32> {
+pub(crate) fn words(quant: super::Quant) -> Vec<u32> {
     use super::Quant;
     let codes: &[u8] = match quant {
         Quant::Iq1S | Quant::Iq1M => &IQ1.codes,

@@ -1,40 +1,23 @@
 //! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more of them in tiles, and rows that are looked up.
 
-use super::{Quant, grids};
+use super::Quant;
+pub(crate) use super::grids::words;
 use crate::launch::metal::buffers::Made;
 use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
 use crate::linear::product::Product;
 use crate::{Error, Result};
 
-const SOURCE: &str = kernels!("formats.metal");
+const SOURCE: &str = kernels!("../linear/product.metal", "formats.metal", "products.metal");
 
 /// Rows of x that a SIMD-group multiplies at once, outputs that it makes of each, and SIMD-groups of a threadgroup. Two, so that the
 /// outputs of small matrices are spread over many cores.
 const FEW: usize = 8;
-const OUTPUTS: usize = 2;
-const SIMDS: usize = 2;
+pub(crate) const OUTPUTS: usize = 2;
+pub(crate) const SIMDS: usize = 2;
 
 /// Rows and outputs of a tile.
-const TALL: usize = 32;
-const WIDE: usize = 64;
-
-/// As `Part` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Part {
-    rows: u32,
-    n: u32,
-    units: u32,
-    bytes: u32,
-    x: u32,
-    residual: u32,
-    y: u32,
-    first: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Part {}
+pub(crate) const TALL: usize = 32;
+pub(crate) const WIDE: usize = 64;
 
 /// A part of W in blocks, `[n, bytes of a row]`.
 pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
@@ -43,16 +26,6 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         let what = format!("rows of {} against {} of {} bytes in {quant}", x.cols, w.rows, w.cols);
         return Err(Error::call("linear", what));
     }
-    let told = Part {
-        rows: x.rows as u32,
-        n: w.rows as u32,
-        units: (x.cols / 32) as u32,
-        bytes: w.cols as u32,
-        x: x.stride as u32,
-        residual: p.residual.map_or(Ok(0), |r| Ok::<_, Error>(r.rows()?.stride as u32))?,
-        y: p.width as u32,
-        first: p.columns.start as u32,
-    };
     let (name, grid) = match x.rows {
         0 => return Ok(()),
         1..=FEW => {
@@ -62,12 +35,9 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         // Tiles of the same outputs follow each other: their blocks are read from memory once.
         _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
     };
-    let kernel = Kernel::new(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()))
-        .flag(p.bias.is_some())
-        .flag(p.residual.is_some())
-        .number(p.activation as u16)
-        .flag(p.x.in_fours()?);
-    let grid_of = grids::words(quant);
+    let kernel = p.kernel(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()), p.x.in_fours()?);
+    let told = p.sizes(w.cols)?;
+    let grid_of = words(quant);
     Call::new(p.x, &kernel)?
         .input(p.x)
         .input(blocks)
@@ -117,7 +87,7 @@ pub(crate) fn look_up(
     };
     let kernel =
         Kernel::new(SOURCE, format!("quant_rows_{quant}_{}", like.dtype())).flag(false).flag(also.is_some()).number(0);
-    let (call, grid_of) = (Call::new(blocks, &kernel)?, grids::words(quant));
+    let (call, grid_of) = (Call::new(blocks, &kernel)?, words(quant));
     let threads = call.most_threads().min(128);
     call.input(blocks)
         .array(&grid_of)?

@@ -8,7 +8,8 @@ pub(super) fn run(op: &RotaryOp) -> Result<Tensor> {
     let x = op.x.candle()?;
     let (half, size) = (op.half(), x.dim(2)?);
     let look_up = |t: &crate::Tensor| -> Result<_> {
-        Ok(t.candle()?.index_select(op.positions.candle()?, 0)?.unsqueeze(1)?) // [tokens, 1, half]
+        // [tokens, 1, half]; without gaps, as in `embed`.
+        Ok(t.candle()?.contiguous()?.index_select(op.positions.candle()?, 0)?.unsqueeze(1)?)
     };
     let (cos, sin) = (look_up(&op.rotary.cos)?, look_up(&op.rotary.sin)?);
     let part = |start, len| -> Result<_> { Ok(x.narrow(2, start, len)?.contiguous()?.to_dtype(DType::F32)?) };

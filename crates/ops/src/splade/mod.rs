@@ -78,7 +78,9 @@ impl Op for SpladeOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Metal(_) if self.weight.data().is_err() => Can::no("our kernel takes floats in one part"),
+            Device::Metal(_) if self.weight.data().is_err() => {
+                Can::no("our kernel takes a vocabulary in floats, and this one is in blocks or in several parts")
+            }
             Device::Cpu | Device::Metal(_) => Can::Yes,
             Device::Cuda(_) => Can::no("no kernel of ours yet"),
         }
@@ -90,8 +92,8 @@ impl Op for SpladeOp {
             // Each worker's rows in f32, where they are not f32 already; a GPU has nothing to keep.
             Rung::Fused if self.x.dtype() == DType::F32 || self.x.device().is_gpu() => 0,
             Rung::Fused => crate::threads::count() * BLOCK * self.weight.k() * 4,
-            // Of the longest sequence its logits in T and in f32, and two steps of theirs.
-            _ => logits * (self.x.dtype().size() + 3 * 4),
+            // Of the longest sequence its logits in T and in f32, and two steps of theirs; and the vocabulary, where it is in blocks.
+            _ => logits * (self.x.dtype().size() + 3 * 4) + self.weight.rows_scratch(),
         }
     }
 

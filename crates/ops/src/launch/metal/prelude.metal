@@ -227,10 +227,12 @@ METAL_FUNC void dot_rows(thread Dots<R, M> &dots, thread const Rows<W, R> &w, th
 // Tiles: four SIMD-groups, two by two, make 16·M rows of 16·N columns, each 8·M by 8·N of them. 64 bytes of the depth at a time wait
 // in threadgroup memory, in rows of 80, so that neighbouring rows lie in different banks.
 constant uint TILE_THREADS = 128;
+// Elements from one row to the next of a tile that is DEPTH deep.
+#define TILE_STRIDE(T, DEPTH) (uint(DEPTH) + uint(16 / sizeof(T)))
 template <typename T> struct Tile {
     enum : uint {
         DEPTH = 64 / sizeof(T),
-        STRIDE = 80 / sizeof(T),
+        STRIDE = TILE_STRIDE(T, DEPTH),
         // Fours of a row, and rows that the threadgroup fetches at once.
         FOURS = DEPTH / 4,
         AT_ONCE = 128 / FOURS
@@ -282,14 +284,8 @@ METAL_FUNC void tile_fetch(threadgroup T *tile, thread const Rows<T, P> &rows, u
     }
 }
 
-// The sums of a tile over a depth of k. Every thread of the group takes part; the room is free before and after.
-template <typename T, int M, int N, int PX, int PW>
-METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &x, thread const Rows<T, PW> &w, uint k,
-    bool fours, threadgroup float4 *room, uint tid, uint simd) {
-    threadgroup T *xs = (threadgroup T *)room;
-    threadgroup T *ws = xs + 16 * M * Tile<T>::STRIDE;
-    threadgroup const T *own_x = xs + simd / 2 * (8 * M) * Tile<T>::STRIDE;
-    threadgroup const T *own_w = ws + simd % 2 * (8 * N) * Tile<T>::STRIDE;
+template <int M, int N>
+METAL_FUNC void tile_begin(thread Sums<M, N> &sums) {
     #pragma unroll
     for (int i = 0; i < M; i++) {
         #pragma unroll
@@ -297,30 +293,47 @@ METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &
             sums.of[i][j] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
         }
     }
+}
+
+// Adds what DEPTH of the depth come to: 16·M rows of x and 16·N of W lie in threadgroup memory.
+template <typename T, int M, int N, uint DEPTH>
+METAL_FUNC void tile_step(thread Sums<M, N> &sums, threadgroup const T *xs, threadgroup const T *ws, uint simd) {
+    xs += simd / 2 * uint(8 * M) * TILE_STRIDE(T, DEPTH);
+    ws += simd % 2 * uint(8 * N) * TILE_STRIDE(T, DEPTH);
+    #pragma unroll
+    for (uint d = 0; d < DEPTH; d += 8) {
+        simdgroup_matrix<T, 8, 8> a[M];
+        simdgroup_matrix<T, 8, 8> b[N];
+        #pragma unroll
+        for (int i = 0; i < M; i++) {
+            simdgroup_load(a[i], xs + uint(8 * i) * TILE_STRIDE(T, DEPTH) + d, ulong(TILE_STRIDE(T, DEPTH)));
+        }
+        #pragma unroll
+        for (int j = 0; j < N; j++) {
+            simdgroup_load(b[j], ws + uint(8 * j) * TILE_STRIDE(T, DEPTH) + d, ulong(TILE_STRIDE(T, DEPTH)), ulong2(0, 0), true);
+        }
+        #pragma unroll
+        for (int i = 0; i < M; i++) {
+            #pragma unroll
+            for (int j = 0; j < N; j++) {
+                simdgroup_multiply_accumulate(sums.of[i][j], a[i], b[j], sums.of[i][j]);
+            }
+        }
+    }
+}
+
+// The sums of a tile over a depth of k. Every thread of the group takes part; the room is free before and after.
+template <typename T, int M, int N, int PX, int PW>
+METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &x, thread const Rows<T, PW> &w, uint k,
+    bool fours, threadgroup float4 *room, uint tid, uint simd) {
+    threadgroup T *xs = (threadgroup T *)room;
+    threadgroup T *ws = xs + 16 * M * Tile<T>::STRIDE;
+    tile_begin<M, N>(sums);
     for (uint from = 0; from < k; from += Tile<T>::DEPTH) {
         tile_fetch<T, PX>(xs, x, from, k, fours, tid);
         tile_fetch<T, PW>(ws, w, from, k, fours, tid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
-        #pragma unroll
-        for (uint d = 0; d < Tile<T>::DEPTH; d += 8) {
-            simdgroup_matrix<T, 8, 8> a[M];
-            simdgroup_matrix<T, 8, 8> b[N];
-            #pragma unroll
-            for (int i = 0; i < M; i++) {
-                simdgroup_load(a[i], own_x + uint(8 * i) * Tile<T>::STRIDE + d, ulong(Tile<T>::STRIDE));
-            }
-            #pragma unroll
-            for (int j = 0; j < N; j++) {
-                simdgroup_load(b[j], own_w + uint(8 * j) * Tile<T>::STRIDE + d, ulong(Tile<T>::STRIDE), ulong2(0, 0), true);
-            }
-            #pragma unroll
-            for (int i = 0; i < M; i++) {
-                #pragma unroll
-                for (int j = 0; j < N; j++) {
-                    simdgroup_multiply_accumulate(sums.of[i][j], a[i], b[j], sums.of[i][j]);
-                }
-            }
-        }
+        tile_step<T, M, N, uint(Tile<T>::DEPTH)>(sums, xs, ws, simd);
         // All have read the tiles: the next may take their place, or strips.
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }

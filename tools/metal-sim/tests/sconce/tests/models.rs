@@ -1,7 +1,7 @@
 //! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
 
 use metal_sim_sconce::all_dispatches;
-use sconce_engine::ops::{Device, Rung};
+use sconce_engine::ops::{DType, Device, Keep, Rung};
 use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
 use std::sync::{Mutex, PoisonError};
 
@@ -52,12 +52,20 @@ fn smollm_writes_as_on_the_cpu() {
     let params = Params { temperature: 0.0, ..Params::default() };
     let start = Start::Text("The capital of France is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
-    let write = |device| {
-        let llm = Llm::load(&smollm, &on(device), &LlmOptions::default(), &()).expect("SmolLM2");
+    let write = |device, dtype| {
+        let llm =
+            Llm::load(&smollm, &LoadOptions { dtype, ..on(device) }, &LlmOptions::default(), &()).expect("SmolLM2");
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
-        (answers.remove(0).text, llm.counts())
+        (answers.remove(0).text, llm.counts(), llm.plan().clone())
     };
-    let ((got, counts), (want, _)) = (write(METAL), write(Device::Cpu));
-    assert_eq!(got, want);
-    assert_fused(&counts);
+    let (want, ..) = write(Device::Cpu, DType::F32);
+    let mut weights = Vec::new();
+    for dtype in [DType::F32, DType::F16] {
+        let (got, counts, plan) = write(METAL, dtype);
+        assert_eq!((got, plan.keep), (want.clone(), Keep::File), "{dtype}");
+        assert_fused(&counts);
+        weights.push(plan.weights);
+    }
+    // Its blocks are the same beside both; only vectors are half as long.
+    assert!(weights[1] < weights[0] && weights[1] > weights[0] / 100 * 99, "{weights:?}");
 }

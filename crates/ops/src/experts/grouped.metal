@@ -1,0 +1,122 @@
+// What both products of the experts have in common, whatever their weights are kept in: which expert, which rows, and where results go.
+
+constant bool FOURS [[function_constant(0)]];
+// Of a product: whether it is the first, and in that whether a gate's rows lie before its own.
+constant bool UP [[function_constant(1)]];
+constant bool GATED [[function_constant(2)]];
+constant ushort ACTIVATION [[function_constant(3)]];
+// Of the sum.
+constant bool HAS_BIAS [[function_constant(4)]];
+constant bool HAS_RESIDUAL [[function_constant(5)]];
+
+struct Grouped {
+    // Outputs: a gate's rows are beside them.
+    uint n;
+    uint k;
+    // Elements from one row of x to the next.
+    uint stride;
+    uint top;
+    // Of this call, and how many.
+    uint first_expert;
+    uint experts;
+    // Of a row of weights in blocks.
+    uint bytes;
+};
+
+// Weights of up to 16 experts, which are tensors of their own.
+#define WEIGHTS(T) \
+device const T *w0 [[buffer(5)]], device const T *w1 [[buffer(6)]], device const T *w2 [[buffer(7)]], \
+device const T *w3 [[buffer(8)]], device const T *w4 [[buffer(9)]], device const T *w5 [[buffer(10)]], \
+device const T *w6 [[buffer(11)]], device const T *w7 [[buffer(12)]], device const T *w8 [[buffer(13)]], \
+device const T *w9 [[buffer(14)]], device const T *w10 [[buffer(15)]], device const T *w11 [[buffer(16)]], \
+device const T *w12 [[buffer(17)]], device const T *w13 [[buffer(18)]], device const T *w14 [[buffer(19)]], \
+device const T *w15 [[buffer(20)]]
+// Those of expert `first_expert + E`.
+#define WEIGHT(E) \
+((E) < 8 ? ((E) < 4 ? ((E) < 2 ? ((E) == 0 ? w0 : w1) : ((E) == 2 ? w2 : w3)) \
+                    : ((E) < 6 ? ((E) == 4 ? w4 : w5) : ((E) == 6 ? w6 : w7))) \
+         : ((E) < 12 ? ((E) < 10 ? ((E) == 8 ? w8 : w9) : ((E) == 10 ? w10 : w11)) \
+                     : ((E) < 14 ? ((E) == 12 ? w12 : w13) : ((E) == 14 ? w14 : w15))))
+
+// R results of one pair from `first` on, in the row at `y`.
+template <typename T, int R>
+METAL_FUNC void put_few(thread const Dots<R, 1> &dots, thread const Dots<R, 1> &gated, device T *y, uint first,
+    constant Grouped &p, uint lane) {
+    float v = 0.0f;
+    for (int r = 0; r < R; r++) {
+        float result = activate(dots.of[r][0], ACTIVATION);
+        if (GATED) {
+            result *= gated.of[r][0];
+        }
+        v = lane == uint(r) ? result : v;
+    }
+    if (lane < uint(R) && first + lane < p.n) {
+        y[first + lane] = T(v);
+    }
+}
+
+// The expert that a tile of 16·M pairs is of, and which they are in sorted order, `first` to `end` at most. There may be fewer tiles
+// than the grid has, and then the answer is `p.experts`, and nothing is left of it to do.
+template <int M>
+METAL_FUNC uint tile_expert(device const uint *starts, constant Grouped &p, uint tile, thread uint &first, thread uint &end) {
+    uint e = 0;
+    for (; e < p.experts; e++) {
+        first = starts[p.first_expert + e];
+        end = starts[p.first_expert + e + 1];
+        uint tiles = (end - first + uint(16 * M) - 1) / uint(16 * M);
+        if (tile < tiles) {
+            break;
+        }
+        tile -= tiles;
+    }
+    first += tile * uint(16 * M);
+    return e;
+}
+
+// The row of x that belongs to this place of the sorted order; the last stands in for those beyond. Up takes the rows of the pairs'
+// tokens, down those that up has written in sorted order.
+METAL_FUNC uint tile_token(uint place, uint end, device const uint *sorted, constant Grouped &p) {
+    place = min(place, end - 1);
+    return UP ? sorted[place] / p.top : place;
+}
+
+// Columns that a SIMD-group makes. With a gate, half of what it multiplies are the gate's and half those beside.
+template <int N>
+METAL_FUNC uint tile_width() {
+    return uint(GATED ? 4 * N : 8 * N);
+}
+
+// Which row of the weights the tile's is, in the `block`-th tile along the columns.
+template <int N>
+METAL_FUNC uint tile_output(uint row, uint block, constant Grouped &p) {
+    uint width = tile_width<N>();
+    uint own = row % uint(8 * N);
+    uint column = block * 2 * width + row / uint(8 * N) * width + own % width;
+    return own / width * p.n + min(column, p.n - 1);
+}
+
+// Up writes in sorted order; down writes each pair's row where its token will look for it.
+template <typename T, int M, int N>
+METAL_FUNC void put_tile(thread const Sums<M, N> &sums, uint first, uint end, uint block, device const uint *sorted,
+    device T *y, constant Grouped &p, threadgroup float4 *room, uint lane, uint simd) {
+    uint width = tile_width<N>();
+    first += simd / 2 * uint(8 * M);
+    uint first_column = (block * 2 + simd % 2) * width;
+    #pragma unroll
+    for (int i = 0; i < M; i++) {
+        threadgroup const float *strip = tile_strip<M, N>(sums, i, room, simd);
+        for (uint at = lane; at < 8 * width; at += LANES) {
+            uint r = at / width;
+            uint place = first + uint(8 * i) + r;
+            uint column = first_column + at % width;
+            if (place < end && column < p.n) {
+                float v = activate(strip[r * TILE_STRIP(N) + at % width], ACTIVATION);
+                if (GATED) {
+                    v *= strip[r * TILE_STRIP(N) + width + at % width];
+                }
+                y[ulong(UP ? place : sorted[place]) * ulong(p.n) + ulong(column)] = T(v);
+            }
+        }
+    }
+}
+

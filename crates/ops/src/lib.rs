@@ -38,6 +38,7 @@ pub use weights::{Keep, Raw, Store, Stored, Weights};
 
 // One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.
 pub mod attention;
+pub mod choose;
 pub mod embed;
 pub mod experts;
 pub mod glu;
@@ -56,6 +57,7 @@ pub mod unfold;
 pub fn cases() -> Vec<case::Case> {
     let of = [
         attention::cases,
+        choose::cases,
         embed::cases,
         experts::cases,
         glu::cases,
@@ -74,6 +76,7 @@ pub fn cases() -> Vec<case::Case> {
 }
 
 pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};
+pub use choose::{Choosing, choose};
 pub use embed::embed;
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, glu};

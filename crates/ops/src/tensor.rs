@@ -151,11 +151,19 @@ impl Tensor {
 
     /// Downloads the elements in row-major order, widened to f32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
-        let t = match self.device {
-            Device::Metal(_) => launch::metal::buffers::to_host(self.candle()?)?,
-            _ => self.candle()?.to_device(&candle_core::Device::Cpu)?,
-        };
-        Ok(t.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
+        Ok(self.to_host()?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
+    }
+
+    /// Downloads ids.
+    pub fn to_u32(&self) -> Result<Vec<u32>> {
+        Ok(self.to_host()?.flatten_all()?.to_vec1()?)
+    }
+
+    fn to_host(&self) -> Result<Candle> {
+        match self.device {
+            Device::Metal(_) => launch::metal::buffers::to_host(self.candle()?),
+            _ => Ok(self.candle()?.to_device(&candle_core::Device::Cpu)?),
+        }
     }
 
     /// The device the elements are on.

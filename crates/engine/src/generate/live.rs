@@ -7,6 +7,7 @@ use crate::sample::{Choice, Failure, Sampler, Text, logprobs_of};
 use crate::text::stream::{Detok, Step, Stops};
 use crate::{Error, Result};
 use rayon::prelude::*;
+use sconce_ops::Choosing;
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -42,6 +43,14 @@ pub(crate) struct Live {
     /// The likeliest others that are told with each of them.
     top: u32,
     listener: Arc<Listener>,
+}
+
+/// What an answer's next token comes of.
+pub(crate) enum Given<'a> {
+    /// Logits to choose from, which are used up.
+    Logits(&'a mut [f32]),
+    /// The token, which was chosen where they are.
+    Token(u32),
 }
 
 /// How an answer goes on.
@@ -94,13 +103,23 @@ impl Live {
         }
     }
 
+    /// How the next token behind `tokens` is chosen, if that takes nothing but logits.
+    pub(crate) fn plain(&self, tokens: &[u32]) -> Option<Choosing> {
+        let choosing = self.sampler.plain(Text { tokens, prompt: self.prompt });
+        choosing.filter(|_| self.form.is_none())
+    }
+
     /// Chooses the next token behind `tokens` and tells what it makes.
-    pub(crate) fn next(&mut self, logits: &mut [f32], tokens: &[u32]) -> Turn {
+    pub(crate) fn next(&mut self, given: Given<'_>, tokens: &[u32]) -> Turn {
         // The prompt was all that was asked for.
         if self.ends.most == 0 {
             return self.end(Finish::Length);
         }
-        let choice = match self.choose(logits, Text { tokens, prompt: self.prompt }) {
+        let choice = match given {
+            Given::Logits(logits) => self.choose(logits, Text { tokens, prompt: self.prompt }),
+            Given::Token(token) => Ok(Choice { token, logprobs: None }),
+        };
+        let choice = match choice {
             Ok(choice) => choice,
             Err(e) => {
                 self.tell(Err(e));

@@ -9,7 +9,7 @@ mod worker;
 
 pub use activity::Activity;
 pub(crate) use listener::{Echo, Listener, Sink};
-pub(crate) use live::{Ends, Live, Turn};
+pub(crate) use live::{Ends, Given, Live, Turn};
 pub(crate) use model::{LmPlan, PAGE, Wish, is_f32, plan, root_of};
 pub(crate) use stream::About;
 pub use stream::{Stream, Within};

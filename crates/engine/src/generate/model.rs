@@ -6,7 +6,8 @@ use crate::plan::Plan;
 use crate::schedule::Step;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
-use sconce_ops::{Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use sconce_ops::choose::{choose, chooses, pick};
+use sconce_ops::{Cache, CacheFormat, CacheShape, Choosing, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -98,7 +99,8 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
     let rehearse = |pieces: &[Piece]| -> Result<()> {
         let cache = Cache::new(shape, pages * PAGE, cache_format, &place)?;
-        loaded.run(pieces, &cache, &place)?;
+        let logits = loaded.run(pieces, &cache, &place)?;
+        loaded.choose(&logits, &vec![Choosing::BEST; pieces.len()])?;
         Ok(())
     };
     // At the end of the longest text: a step that is one prompt's; and one where all but one write.
@@ -143,6 +145,14 @@ fn trained(config: &Value) -> Result<usize> {
     Ok(named.map_or(2048, |n| usize::try_from(n).unwrap_or(usize::MAX)))
 }
 
+/// What came of a step.
+pub(crate) enum Came {
+    /// Logits of the rows that are wanted, `[wanted][vocabulary]`.
+    Logits(Vec<f32>),
+    /// The token of each.
+    Tokens(Vec<u32>),
+}
+
 /// Encoder and head, loaded.
 pub(crate) struct LmModel {
     pub(crate) encoder: Box<dyn Encoder>,
@@ -178,15 +188,22 @@ impl LmModel {
         Ok(self.head.forward(&hidden)?)
     }
 
-    /// A step of the scheduler: copies, then the model. Logits of the pieces that want them, in their order, `[wanted][vocabulary]`.
+    /// Tokens of rows of logits, chosen where these are; none where our kernel does not, or where logits mean something else yet.
+    fn choose(&self, logits: &Tensor, how: &[Choosing]) -> Result<Option<Tensor>> {
+        let means = self.head.scale == 1.0 && self.head.cap.is_none();
+        if means && chooses(logits) { Ok(Some(choose(logits, how)?)) } else { Ok(None) }
+    }
+
+    /// A step of the scheduler: copies, then the model. Logits of the pieces that want them, in their order; or their tokens, if
+    /// `how` says how they are chosen and they can be where the logits are.
     pub(crate) fn step<'a>(
         &self,
-        step: &Step,
+        (step, how): (&Step, Option<&[Choosing]>),
         blocks: &Blocks,
         tokens: impl Fn(crate::kv::SeqId) -> Option<&'a [u32]>,
         cache: &Cache,
         place: &Place,
-    ) -> Result<Vec<f32>> {
+    ) -> Result<Came> {
         let (from, to): (Vec<u32>, Vec<u32>) =
             step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
         if !from.is_empty() {
@@ -207,11 +224,21 @@ impl LmModel {
         if let Some(last) = pieces.last_mut().filter(|_| idle) {
             last.wanted = 1;
         }
-        let logits = self.run(&pieces, cache, place)?.to_f32()?;
-        if idle { Ok(Vec::new()) } else { Ok(logits) }
+        let logits = self.run(&pieces, cache, place)?;
+        if let Some(how) = how.filter(|_| !idle)
+            && let Some(tokens) = self.choose(&logits, how)?
+        {
+            let tokens = tokens.to_u32()?;
+            // Who reads logits that are no numbers can say which.
+            if !tokens.contains(&u32::MAX) {
+                return Ok(Came::Tokens(tokens));
+            }
+        }
+        let logits = logits.to_f32()?;
+        Ok(Came::Logits(if idle { Vec::new() } else { logits }))
     }
 
-    /// Runs a sequence of its own through a cache of its own, and sees that numbers come out.
+    /// Runs a sequence of its own through a cache of its own, and sees that numbers come out, and the right token of them.
     pub(crate) fn prove(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
         let cache = Cache::new(self.shape()?, PAGE, cache_format, place)?;
         let limits = self.encoder.limits();
@@ -223,10 +250,18 @@ impl LmModel {
             if piece.ids.is_empty() {
                 continue;
             }
-            if !self.run(&[piece], &cache, place)?.to_f32()?.iter().all(|v| v.is_finite()) {
+            let logits = self.run(&[piece], &cache, place)?;
+            let chosen = self.choose(&logits, &[Choosing::BEST])?.map(|token| token.to_u32()).transpose()?;
+            let logits = logits.to_f32()?;
+            if !logits.iter().all(|v| v.is_finite()) {
                 return Err(Error::Input(
                     "the model is not sound: its logits hold infinities or NaN; the weights may be damaged".into(),
                 ));
+            }
+            if chosen.is_some_and(|chosen| chosen.first().copied() != pick(&logits, &Choosing::BEST)) {
+                let what =
+                    "the device chose another token than the likeliest; `sconce doctor` says what is wrong with it";
+                return Err(Error::Unsound(what.into()));
             }
         }
         Ok(())

@@ -1,8 +1,8 @@
 //! What the thread that owns a language model holds: takes what is asked for, runs step after step, and tells everyone what came.
 
 use super::activity::{Board, Tally};
-use super::live::{Ends, Live, Turn};
-use super::model::{LmModel, LmPlan, PAGE};
+use super::live::{Ends, Given, Live, Turn};
+use super::model::{Came, LmModel, LmPlan, PAGE};
 use super::{Activity, Listener};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
@@ -13,7 +13,7 @@ use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
 use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
-use sconce_ops::{Cache, Ladder, Place};
+use sconce_ops::{Cache, Choosing, Ladder, Place};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -78,6 +78,28 @@ impl Worker {
 
 /// Answers that will go on from the same prompt.
 type Forks = Vec<(SeqId, Live)>;
+
+/// What came of a step, of the pieces that something was wanted of.
+#[derive(Default)]
+struct Outcome {
+    /// Of those that have no token yet, in their order.
+    logits: Vec<f32>,
+    /// The pieces, and their tokens if these were chosen on the device.
+    whose: Vec<(Piece, Option<u32>)>,
+}
+
+impl Outcome {
+    fn add(&mut self, step: &Step, came: Came) {
+        let wanted = step.pieces.iter().filter(|piece| piece.rows() > 0).cloned();
+        match came {
+            Came::Logits(logits) => {
+                self.logits.extend(logits);
+                self.whose.extend(wanted.map(|piece| (piece, None)));
+            }
+            Came::Tokens(tokens) => self.whose.extend(wanted.zip(tokens.into_iter().map(Some))),
+        }
+    }
+}
 
 struct Running {
     model: LmModel,
@@ -172,36 +194,46 @@ impl Running {
                 self.tally.prompt_tokens += live.prompt() as u64;
             }
         }
-        let (mut logits, wanted) = self.logits(&step);
-        let width = (logits.len() / wanted.iter().map(Piece::rows).sum::<usize>().max(1)).max(1);
+        let Outcome { mut logits, whose } = self.outcome(&step);
+        let rows = whose.iter().filter(|(_, token)| token.is_none()).map(|(piece, _)| piece.rows());
+        let width = (logits.len() / rows.sum::<usize>().max(1)).max(1);
         let (head, scheduler) = (&self.model.head, &self.scheduler);
         logits.par_chunks_mut(width).for_each(|row| head.capped(row));
-        let mut turns: Vec<(SeqId, &mut [f32], Option<Live>, Forks)> = Vec::new();
+        let mut turns: Vec<(SeqId, Given<'_>, Option<Live>, Forks)> = Vec::new();
         let mut rest = logits.chunks_mut(width);
-        for piece in wanted {
+        for (piece, token) in whose {
             let id = piece.sequence;
-            let mut rows: Vec<&mut [f32]> = rest.by_ref().take(piece.rows()).collect();
-            if let Some(live) = self.live.get_mut(&id).filter(|_| piece.scored) {
-                live.score(&rows, piece.range, scheduler.tokens(id).unwrap_or_default());
-            }
-            if let Some(row) = rows.pop().filter(|_| piece.sample) {
-                turns.push((id, row, self.live.remove(&id), self.forks.remove(&id).unwrap_or_default()));
+            let given = match token {
+                Some(token) => Some(Given::Token(token)),
+                None => {
+                    let mut rows: Vec<&mut [f32]> = rest.by_ref().take(piece.rows()).collect();
+                    if let Some(live) = self.live.get_mut(&id).filter(|_| piece.scored) {
+                        live.score(&rows, piece.range, scheduler.tokens(id).unwrap_or_default());
+                    }
+                    rows.pop().filter(|_| piece.sample).map(Given::Logits)
+                }
+            };
+            if let Some(given) = given {
+                turns.push((id, given, self.live.remove(&id), self.forks.remove(&id).unwrap_or_default()));
             }
         }
         // Everyone's next token, on all threads: an answer needs nothing but its own row.
         let chosen: Vec<_> = turns
             .into_par_iter()
-            .filter_map(|(id, row, live, forks)| {
+            .filter_map(|(id, given, live, forks)| {
                 let tokens = scheduler.tokens(id).unwrap_or_default();
                 let forks: Vec<_> = forks
                     .into_iter()
                     .map(|(id, mut fork)| {
-                        let turn = fork.next(&mut row.to_vec(), tokens);
+                        let turn = match &given {
+                            Given::Logits(row) => fork.next(Given::Logits(&mut row.to_vec()), tokens),
+                            Given::Token(token) => fork.next(Given::Token(*token), tokens),
+                        };
                         (id, fork, turn)
                     })
                     .collect();
                 let mut live = live?;
-                let turn = live.next(row, tokens);
+                let turn = live.next(given, tokens);
                 Some((id, live, turn, forks))
             })
             .collect();
@@ -213,36 +245,44 @@ impl Running {
         self.scheduler.commit(&mut self.blocks, sampled);
     }
 
-    /// Logits of a step, and the pieces that they are of. What fails together is tried one by one, and fails those alone that fail again.
-    fn logits(&mut self, step: &Step) -> (Vec<f32>, Vec<Piece>) {
-        let wanted = |step: &Step| step.pieces.iter().filter(|p| p.rows() > 0).cloned().collect::<Vec<_>>();
+    /// What came of a step. What fails together is tried one by one, and fails those alone that fail again.
+    fn outcome(&mut self, step: &Step) -> Outcome {
+        let mut all = Outcome::default();
         if step.pieces.len() > 1
-            && let Ok(logits) = self.run(step)
+            && let Ok(came) = self.run(step)
         {
-            return (logits, wanted(step));
+            all.add(step, came);
+            return all;
         }
-        let (mut all, mut whose) = (Vec::new(), Vec::new());
         for piece in &step.pieces {
             // Nobody else writes to the pages that are copied for it.
             let own = self.blocks.table(piece.sequence);
             let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
             let alone = Step { pieces: vec![piece.clone()], copies, ..Step::default() };
             match self.run(&alone) {
-                Ok(logits) => {
-                    all.extend(logits);
-                    whose.extend(wanted(&alone));
-                }
+                Ok(came) => all.add(&alone, came),
                 Err(e) => self.fail(piece.sequence, e),
             }
         }
-        (all, whose)
+        all
     }
 
-    fn run(&self, step: &Step) -> Result<Vec<f32>> {
+    fn run(&self, step: &Step) -> Result<Came> {
         let tokens = |id| self.scheduler.tokens(id);
-        let run = || self.model.step(step, &self.blocks, tokens, &self.cache, &self.place);
+        let how = self.plain(step);
+        let run = || self.model.step((step, how.as_deref()), &self.blocks, tokens, &self.cache, &self.place);
         let device = self.place.device();
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }))
+    }
+
+    /// How the tokens of a step are chosen, if all that is wanted of it is a token a piece.
+    fn plain(&self, step: &Step) -> Option<Vec<Choosing>> {
+        let one = |piece: &Piece| {
+            let is_alone = self.forks.get(&piece.sequence).is_none_or(Vec::is_empty);
+            let live = self.live.get(&piece.sequence).filter(|_| is_alone && !piece.scored)?;
+            live.plain(self.scheduler.tokens(piece.sequence)?)
+        };
+        step.pieces.iter().filter(|piece| piece.rows() > 0).map(one).collect()
     }
 
     fn keep(&mut self, id: SeqId, live: Live, turn: Turn) -> Next {

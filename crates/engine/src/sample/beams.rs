@@ -7,7 +7,7 @@
 //!
 //! Scores are added in f32, as they are there.
 
-use super::rank::Ranked;
+use sconce_ops::choose::Ranked;
 use std::cmp::Ordering;
 
 /// How to search.

@@ -3,8 +3,7 @@
 //! Of the model's own distribution, log softmax of its logits before bias, penalties, temperature and cuts, as OpenAI and vLLM
 //! give it: what was likely to the model does not depend on how someone chooses from it.
 
-use super::maths;
-use super::rank::Ranked;
+use sconce_ops::choose::{Ranked, largest, sum_exp};
 
 /// How likely a token was to the model, and which were most likely.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,6 +43,6 @@ pub(crate) fn log_softmax(logits: &mut [f32]) {
 }
 
 fn normalizer(logits: &[f32]) -> f64 {
-    let best = maths::max(logits);
-    f64::from(best) + maths::sum_exp(logits, best, 1.0).ln()
+    let best = largest(logits);
+    f64::from(best) + sum_exp(logits, best, 1.0).ln()
 }

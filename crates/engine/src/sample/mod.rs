@@ -18,11 +18,9 @@
 
 mod beams;
 mod logprobs;
-mod maths;
 mod params;
 mod penalties;
 mod random;
-mod rank;
 
 pub use beams::EarlyStopping;
 pub(crate) use beams::{BeamOptions, Beams, Continued, Hypothesis};
@@ -31,7 +29,8 @@ pub(crate) use logprobs::log_softmax;
 pub use params::Params;
 
 use penalties::Seen;
-use rank::Ranked;
+use sconce_ops::Choosing;
+use sconce_ops::choose::{not_finite, pick};
 use std::fmt;
 use std::sync::Arc;
 
@@ -86,7 +85,7 @@ pub(crate) struct Choice {
 
 /// How likely a token was, and the `top` likeliest others, by the logits of what stands before it.
 pub(crate) fn logprobs_of(logits: &[f32], token: u32, top: u32) -> Result<Logprobs, Failure> {
-    if let Some(token) = maths::not_finite(logits) {
+    if let Some(token) = not_finite(logits) {
         return Err(Failure::NotFinite { token: token as u32, logit: logits[token] });
     }
     let logit = *logits.get(token as usize).ok_or(Failure::Empty)?;
@@ -128,7 +127,7 @@ impl Sampler {
         allowed: Option<&[u32]>,
     ) -> Result<Choice, Failure> {
         let params = Arc::clone(&self.params);
-        if let Some(token) = maths::not_finite(logits) {
+        if let Some(token) = not_finite(logits) {
             return Err(Failure::NotFinite { token: token as u32, logit: logits[token] });
         }
         if logits.is_empty() {
@@ -145,18 +144,27 @@ impl Sampler {
         if let Some(allowed) = allowed {
             forbid(logits, allowed);
         }
-        let token = if params.temperature == 0.0 {
-            maths::argmax(logits).ok_or(Failure::NothingAllowed)?
-        } else {
-            let u = random::uniform(params.seed, self.index, text.tokens.len() as u64);
-            draw(logits, &params, u).ok_or(Failure::NothingAllowed)?
-        };
+        let token = pick(logits, &self.choosing(text)).ok_or(Failure::NothingAllowed)?;
         let logprobs = raw.map(|raw| {
             // The first change of a logit is the one from what it was.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
             raw.with(was)
         });
         Ok(Choice { token, logprobs })
+    }
+
+    /// How the next token of `text` is chosen from logits, if they alone decide and nothing is asked of them but the token.
+    pub(crate) fn plain(&self, text: Text<'_>) -> Option<Choosing> {
+        let Params { logit_bias, logprobs, .. } = &*self.params;
+        let is_plain = logit_bias.is_empty() && logprobs.is_none() && !self.params.penalizes();
+        is_plain.then(|| self.choosing(text))
+    }
+
+    /// Steps 4 to 8.
+    fn choosing(&self, text: Text<'_>) -> Choosing {
+        let Params { temperature, top_k, top_p, min_p, seed, .. } = *self.params;
+        let u = random::uniform(seed, self.index, text.tokens.len() as u64);
+        Choosing { temperature, top_k, top_p, min_p, u }
     }
 
     /// Bias and penalties. `before` is told of every logit that changes.
@@ -191,45 +199,6 @@ fn forbid(logits: &mut [f32], allowed: &[u32]) {
             }
         }
     }
-}
-
-/// Temperature, `top_k`, `top_p`, `min_p`, and the token at `u` of the whole of the rest, best first. `None` if there is none.
-///
-/// Best first has two uses: the few best are found without sorting the vocabulary, and on another machine, whose logits are
-/// a little different, the same `u` mostly meets the same token, as the large shares come first.
-fn draw(logits: &[f32], params: &Params, u: f64) -> Option<u32> {
-    let most = params.top_k.map_or(logits.len(), |k| (k as usize).min(logits.len()));
-    let mut ranked = Ranked::new(logits, if most < logits.len() { most } else { 64 });
-    let best = ranked.get(0)?.0;
-    // Relative to the best, so that nothing overflows however small the temperature. f32, as the sum of all is.
-    let weight = |logit: f32| f64::from(maths::exp((logit - best) / params.temperature));
-    let whole = if most < logits.len() {
-        (0..most).map_while(|i| ranked.get(i)).map(|(logit, _)| weight(logit)).sum()
-    } else if params.top_p < 1.0 || params.min_p == 0.0 {
-        maths::sum_exp(logits, best, params.temperature)
-    } else {
-        f64::INFINITY
-    };
-    let cuts = params.top_p < 1.0 || params.min_p > 0.0;
-    let enough = if cuts { whole * f64::from(params.top_p) } else { whole * u };
-    let mut kept: Vec<(f64, u32)> = Vec::new(); // sum of weights up to and with it, id
-    let mut sum = 0.0;
-    for i in 0..most {
-        let Some((logit, id)) = ranked.get(i) else { break };
-        let weight = weight(logit);
-        // The best always stays; one without weight could never be met.
-        if i > 0 && (weight == 0.0 || (cuts && (sum >= enough || weight < f64::from(params.min_p)))) {
-            break;
-        }
-        sum += weight;
-        kept.push((sum, id));
-        if !cuts && sum > enough {
-            return Some(id);
-        }
-    }
-    // Without cuts we come here only if rounding made the whole larger than its parts: then it is the last.
-    let at = if cuts { kept.partition_point(|(upto, _)| *upto <= u * sum) } else { kept.len() };
-    Some(kept[at.min(kept.len() - 1)].1)
 }
 
 #[cfg(test)]

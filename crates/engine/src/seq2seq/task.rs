@@ -1,7 +1,7 @@
 //! One input and the answers to it in the making. Pure but for the tokenizer: logits in, tokens out.
 
 use super::model::Where;
-use crate::generate::{self, Live, Turn};
+use crate::generate::{self, Given, Live, Turn};
 use crate::kv::SeqId;
 use crate::sample::{Beams, Continued, Hypothesis, log_softmax};
 use crate::{Caller, Error, Result};
@@ -146,7 +146,8 @@ impl Task {
         let width = logits.len() / self.rows.len().max(1);
         match &mut self.kind {
             Kind::Sample(lives) => {
-                let turns = lives.drain(..).zip(&self.rows).zip(logits.chunks_mut(width.max(1))).enumerate();
+                let logits = logits.chunks_mut(width.max(1)).map(Given::Logits);
+                let turns = lives.drain(..).zip(&self.rows).zip(logits).enumerate();
                 let next = turns.filter_map(|(beam, ((mut live, row), logits))| match live.next(logits, &row.tokens) {
                     Turn::Token(token) => Some((Continued { beam, token }, live)),
                     Turn::Ended => None,

@@ -12,7 +12,7 @@ const FEW: usize = 2048;
 ///
 /// The k-th largest of the parts' largest is reached by at least k logits: so those that reach it hold the k largest of all,
 /// and few others. Only parts that reach it are looked into again.
-pub(crate) struct Ranked<'a> {
+pub struct Ranked<'a> {
     logits: &'a [f32],
     largest: Vec<f32>, // of each part
     /// All tokens whose logits are at least `floor`, the first `sorted` of them in order and before the others.
@@ -25,13 +25,13 @@ pub(crate) struct Ranked<'a> {
 
 impl<'a> Ranked<'a> {
     /// Of logits without NaN; `some` is how far someone will probably look.
-    pub(crate) fn new(logits: &'a [f32], some: usize) -> Ranked<'a> {
-        let largest = logits.chunks(PART).map(maths::max).collect();
+    pub fn new(logits: &'a [f32], some: usize) -> Ranked<'a> {
+        let largest = logits.chunks(PART).map(maths::largest).collect();
         Ranked { logits, largest, pool: Vec::new(), floor: f32::INFINITY, sorted: 0, reach: some.max(1) }
     }
 
     /// Logit and id of the token that has `i` before it.
-    pub(crate) fn get(&mut self, i: usize) -> Option<(f32, u32)> {
+    pub fn get(&mut self, i: usize) -> Option<(f32, u32)> {
         while i >= self.pool.len() {
             if self.floor == f32::NEG_INFINITY {
                 return None;

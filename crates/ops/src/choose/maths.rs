@@ -7,7 +7,7 @@
 const LANES: usize = 16;
 
 /// The first that is not a finite number.
-pub(crate) fn not_finite(logits: &[f32]) -> Option<usize> {
+pub fn not_finite(logits: &[f32]) -> Option<usize> {
     // The bits of |x| as an integer are in the order of |x|, infinity and NaN above all.
     let magnitude = |x: f32| (x.to_bits() & 0x7fff_ffff) as i32;
     let mut most = [0i32; LANES];
@@ -22,7 +22,7 @@ pub(crate) fn not_finite(logits: &[f32]) -> Option<usize> {
 }
 
 /// The largest; -∞ of nothing. There must be no NaN.
-pub(crate) fn max(logits: &[f32]) -> f32 {
+pub fn largest(logits: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut most = [f32::NEG_INFINITY; LANES];
     let (chunks, rest) = logits.as_chunks::<LANES>();
@@ -35,8 +35,8 @@ pub(crate) fn max(logits: &[f32]) -> f32 {
 }
 
 /// The first of the largest, unless all are -∞. There must be no NaN.
-pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
-    let most = max(logits);
+pub(super) fn argmax(logits: &[f32]) -> Option<u32> {
+    let most = largest(logits);
     if most == f32::NEG_INFINITY {
         return None;
     }
@@ -47,7 +47,7 @@ pub(crate) fn argmax(logits: &[f32]) -> Option<u32> {
 }
 
 /// Σ exp((x − best) / temperature), where nothing is above `best`.
-pub(crate) fn sum_exp(logits: &[f32], best: f32, temperature: f32) -> f64 {
+pub fn sum_exp(logits: &[f32], best: f32, temperature: f32) -> f64 {
     let mut sum = 0.0;
     // So few are added in f32 that its rounding stays below that of the exponential.
     for part in logits.chunks(4 * LANES) {
@@ -65,7 +65,7 @@ pub(crate) fn sum_exp(logits: &[f32], best: f32, temperature: f32) -> f64 {
 
 /// e^x for x ≤ 0, to about two units in the last place; 0 where f32 has no normal number for it. No branch, no call.
 #[inline(always)]
-pub(crate) fn exp(x: f32) -> f32 {
+pub(super) fn exp(x: f32) -> f32 {
     // e^x = 2^n · e^r with n = x / ln 2 rounded, |r| ≤ ln 2 / 2. Adding 1.5 · 2²³ rounds, and leaves n in the low bits.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, the first of so few bits that n times it is exact.
@@ -117,7 +117,7 @@ mod tests {
                 }
                 let mut logits = logits.clone();
                 logits[at] = 1.0;
-                assert_eq!((argmax(&logits), max(&logits)), (Some(at as u32), 1.0));
+                assert_eq!((argmax(&logits), largest(&logits)), (Some(at as u32), 1.0));
                 let exact: f64 = logits.iter().map(|x| (f64::from(*x - 1.0) / 0.7).exp()).sum();
                 assert!((sum_exp(&logits, 1.0, 0.7) / exact - 1.0).abs() < 3e-7);
             }

@@ -1,0 +1,331 @@
+// The next token of each row of logits: the best, or one by its share after temperature, top_k, top_p and min_p.
+//
+// A threadgroup a row. Tokens are ordered by one number each, their place, so that there are no equals. A row is never sorted: a
+// window holds its best few, in order, and the next window those behind, if anybody has to look there. Sums are trees of one order.
+
+struct Shape {
+    uint n;
+    // Elements from one row to the next.
+    uint stride;
+};
+
+struct Choosing {
+    float temperature;
+    uint top_k;
+    float top_p;
+    float min_p;
+    float u;
+};
+
+// A place that is no token's: of what is not a finite number.
+constant ulong BROKEN = 0xffffffffffffffff;
+
+// Rises with the logit, and of equals is the largest for the lowest id; never 0.
+METAL_FUNC ulong place_of(float logit, uint id) {
+    uint bits = as_type<uint>(logit);
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) {
+        return BROKEN;
+    }
+    // One of the two zeros. Then the bits of floats above zero rise with them, those of others fall.
+    bits = (bits << 1) == 0u ? 0u : bits;
+    uint rising = (bits >> 31) == 0u ? bits | 0x80000000u : ~bits;
+    return (ulong(rising) << 32) | ulong(~id);
+}
+
+METAL_FUNC float logit_at(ulong place) {
+    uint rising = uint(place >> 32);
+    return as_type<float>((rising >> 31) == 1u ? rising & 0x7fffffffu : ~rising);
+}
+
+METAL_FUNC uint id_at(ulong place) {
+    return ~uint(place);
+}
+
+// The share of a token, of which the best has 1; 0 where f32 has no normal number for it.
+METAL_FUNC float weight_of(float logit, float best, float temperature) {
+    float x = (logit - best) / temperature;
+    return x > -87.3f ? precise::exp(x) : 0.0f;
+}
+
+// Who a thread is.
+struct Self {
+    uint tid;
+    uint threads;
+    uint lane;
+    uint simd;
+    uint simds;
+};
+
+// What the threads of a group share.
+struct Room {
+    // The window: twice as many as threads.
+    threadgroup ulong *found;
+    // Each thread's best.
+    threadgroup ulong *most;
+    // One a SIMD-group.
+    threadgroup ulong *places;
+    threadgroup float *sums;
+    threadgroup uint *ends;
+    threadgroup atomic_uint *count;
+    threadgroup float *sum;
+};
+
+METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
+    uint high = simd_max(uint(v >> 32));
+    uint low = simd_max(uint(v >> 32) == high ? uint(v) : 0u);
+    if (self.lane == 0) {
+        room.places[self.simd] = (ulong(high) << 32) | ulong(low);
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    ulong most = 0;
+    for (uint i = 0; i < self.simds; i++) {
+        most = max(most, room.places[i]);
+    }
+    return most;
+}
+
+METAL_FUNC uint group_first(uint v, Room room, Self self) {
+    v = simd_min(v);
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the last ones have been read
+    if (self.lane == 0) {
+        room.ends[self.simd] = v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    uint first = room.ends[0];
+    for (uint i = 1; i < self.simds; i++) {
+        first = min(first, room.ends[i]);
+    }
+    return first;
+}
+
+// The sum over the threads before this one.
+METAL_FUNC float group_before(float v, Room room, Self self) {
+    float before = simd_prefix_exclusive_sum(v);
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the last ones have been read
+    if (self.lane == LANES - 1) {
+        room.sums[self.simd] = before + v;
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    float sum = 0.0f;
+    for (uint i = 0; i < self.simd; i++) {
+        sum += room.sums[i];
+    }
+    return sum + before;
+}
+
+// Sorts a power of two of numbers, the largest first. What was written before is seen, and all see what was sorted.
+METAL_FUNC void sort_falling(threadgroup ulong *v, uint count, Self self) {
+    for (uint size = 2; size <= count; size *= 2) {
+        for (uint apart = size / 2; apart > 0; apart /= 2) {
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            for (uint i = self.tid; i < count / 2; i += self.threads) {
+                uint at = 2 * i - (i & (apart - 1));
+                ulong a = v[at];
+                ulong b = v[at + apart];
+                if ((a < b) == ((at & size) == 0)) {
+                    v[at] = b;
+                    v[at + apart] = a;
+                }
+            }
+        }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+}
+
+// The largest place up to `upto` among the tokens that are this thread's; 0 if there is none.
+template <typename T>
+METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
+    ulong most = 0;
+    for (uint i = 4 * self.tid; i < n; i += 4 * self.threads) {
+        float4 v = four_at<T>(x, i, n, 0.0f);
+        for (uint j = 0; j < 4; j++) {
+            ulong place = place_of(v[j], i + j);
+            most = i + j < n && place <= upto ? max(most, place) : most;
+        }
+    }
+    return most;
+}
+
+// Makes `found` the best places up to `upto`, in order, and says how many. `own` is the thread's largest.
+//
+// The r-th largest of the threads' largest is reached by at least r places, and by few others: those are found. Should it be too
+// many, because few threads have most of the best, then it is those of a smaller r; that of the largest alone is one.
+template <typename T>
+METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room room, Self self) {
+    room.most[self.tid] = own;
+    sort_falling(room.most, self.threads, self);
+    uint rank = self.threads / 2 - 1;
+    uint count = 0;
+    while (true) {
+        ulong floor = max(room.most[rank], ulong(1));
+        threadgroup_barrier(mem_flags::mem_threadgroup); // the last window and count have been read
+        if (self.tid == 0) {
+            atomic_store_explicit(room.count, 0u, memory_order_relaxed);
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        for (uint i = 4 * self.tid; i < n; i += 4 * self.threads) {
+            float4 v = four_at<T>(x, i, n, 0.0f);
+            for (uint j = 0; j < 4; j++) {
+                ulong place = place_of(v[j], i + j);
+                if (i + j < n && place >= floor && place <= upto) {
+                    uint at = atomic_fetch_add_explicit(room.count, 1u, memory_order_relaxed);
+                    if (at < 2 * self.threads) {
+                        room.found[at] = place;
+                    }
+                }
+            }
+        }
+        threadgroup_barrier(mem_flags::mem_threadgroup);
+        count = atomic_load_explicit(room.count, memory_order_relaxed);
+        if (count <= 2 * self.threads) {
+            break;
+        }
+        rank /= 8;
+    }
+    uint size = 2;
+    while (size < count) {
+        size *= 2;
+    }
+    for (uint i = count + self.tid; i < size; i += self.threads) {
+        room.found[i] = 0;
+    }
+    sort_falling(room.found, size, self);
+    return count;
+}
+
+// Which tokens a walk takes, best first. The best it always takes.
+struct Until {
+    // No more than so many;
+    uint most;
+    // those before which there is less than this;
+    float enough;
+    // those that have at least this, and more than nothing;
+    float least;
+    // up to the first with which there is more than this.
+    float target;
+};
+
+// The weight of those that a walk took, and the last of them.
+struct Taken {
+    float sum;
+    uint id;
+};
+
+// The row, and what is known of it.
+template <typename T> struct Logits {
+    device const T *x;
+    uint n;
+    float best;
+    float temperature;
+    // The thread's largest place.
+    ulong own;
+    // Tokens in the first window; 0 while it is not the one that is found.
+    uint first;
+};
+
+template <typename T>
+METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) {
+    Taken taken = {0.0f, 0u};
+    uint before = 0;
+    ulong upto = BROKEN;
+    while (true) {
+        uint count = row.first;
+        if (before > 0) {
+            count = window<T>(row.x, row.n, upto, most_upto<T>(row.x, row.n, upto, self), room, self);
+            row.first = 0;
+        } else if (count == 0) {
+            count = window<T>(row.x, row.n, upto, row.own, room, self);
+            row.first = count;
+        }
+        if (count == 0) {
+            return taken;
+        }
+        // Two neighbours a thread.
+        float weights[2];
+        for (uint j = 0; j < 2; j++) {
+            uint i = 2 * self.tid + j;
+            weights[j] = i < count ? weight_of(logit_at(room.found[i]), row.best, row.temperature) : 0.0f;
+        }
+        float sums[3];
+        sums[0] = taken.sum + group_before(weights[0] + weights[1], room, self);
+        sums[1] = sums[0] + weights[0];
+        sums[2] = sums[1] + weights[1];
+        uint end = count;
+        for (uint j = 0; j < 2; j++) {
+            uint i = 2 * self.tid + j;
+            bool goes = before + i < until.most && weights[j] > 0.0f && sums[j] < until.enough && weights[j] >= until.least;
+            if ((i > 0 || before > 0) && !goes) {
+                end = min(end, i);
+            } else if (sums[j + 1] > until.target) {
+                end = min(end, i + 1);
+            }
+        }
+        end = group_first(end, room, self);
+        if (end > 0) {
+            if (self.tid == (end - 1) / 2) {
+                *room.sum = sums[1 + (end - 1) % 2];
+            }
+            threadgroup_barrier(mem_flags::mem_threadgroup);
+            taken.sum = *room.sum;
+            taken.id = id_at(room.found[end - 1]);
+        }
+        bool is_over = taken.sum > until.target;
+        if (end < count || is_over) {
+            return taken;
+        }
+        before += count;
+        upto = room.found[count - 1] - 1;
+    }
+    return taken;
+}
+
+template <typename T>
+[[kernel]] void choose(device const T *x [[buffer(0)]], device uint *y [[buffer(1)]], constant Shape &p [[buffer(2)]],
+    constant Choosing *all [[buffer(3)]], uint group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
+    uint simds [[simdgroups_per_threadgroup]]) {
+    threadgroup ulong found[2048];
+    threadgroup ulong most[1024];
+    threadgroup ulong places[32];
+    threadgroup float sums[32];
+    threadgroup uint ends[32];
+    threadgroup atomic_uint count;
+    threadgroup float sum;
+    Room room = {found, most, places, sums, ends, &count, &sum};
+    Self self = {tid, threads, lane, simd, simds};
+    constant Choosing &how = all[group];
+    x += ulong(group) * ulong(p.stride);
+
+    ulong own = most_upto<T>(x, p.n, BROKEN, self);
+    ulong best = group_most(own, room, self);
+    if (best == BROKEN || how.temperature == 0.0f) {
+        if (tid == 0) {
+            y[group] = best == BROKEN ? 0xffffffffu : id_at(best);
+        }
+        return;
+    }
+    Logits<T> row = {x, p.n, logit_at(best), how.temperature, own, 0u};
+    bool cuts = how.top_p < 1.0f || how.min_p > 0.0f;
+    float whole = INFINITY;
+    if (how.top_k < p.n) {
+        Until top = {how.top_k, INFINITY, 0.0f, INFINITY};
+        whole = walk<T>(row, top, room, self).sum;
+    } else if (how.top_p < 1.0f || !cuts) {
+        whole = 0.0f;
+        for (uint i = 4 * tid; i < p.n; i += 4 * threads) {
+            float4 v = four_at<T>(x, i, p.n, -INFINITY);
+            for (uint j = 0; j < 4; j++) {
+                whole += weight_of(v[j], row.best, row.temperature);
+            }
+        }
+        whole = group_sum(whole, sums, lane, simd, simds);
+    }
+    Until until = {how.top_k, how.top_p < 1.0f ? whole * how.top_p : INFINITY, how.min_p, INFINITY};
+    until.target = how.u * (cuts ? walk<T>(row, until, room, self).sum : whole);
+    uint id = walk<T>(row, until, room, self).id;
+    if (tid == 0) {
+        y[group] = id;
+    }
+}
+FLOATS(choose)

@@ -1,0 +1,127 @@
+//! y[row] = the next token by the logits x[row]: temperature 0 takes the largest, the lowest id of equals. Else it is the token at
+//! u of the whole of what is left, best first, of x / temperature after `top_k`, `top_p` and `min_p`, in this order.
+//! u32::MAX where a logit is no finite number.        weights in f32, their sums in f64 on the CPU and in f32 elsewhere
+
+mod cases;
+mod composed;
+mod cpu;
+mod maths;
+#[cfg(metal)]
+mod metal;
+mod rank;
+mod reference;
+
+pub(crate) use cases::cases;
+pub use cpu::pick;
+pub use maths::{largest, not_finite, sum_exp};
+pub use rank::Ranked;
+
+use crate::cpu::Isa;
+use crate::ladder::{self, Can, Op, Rung};
+use crate::{DType, Device, Error, Ladder, Result, Tensor};
+use std::sync::Arc;
+
+/// How a token is chosen.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Choosing {
+    /// Divides the logits; 0 takes the largest.
+    pub temperature: f32,
+    /// Keeps the so many largest, at least one: the lowest ids of equals.
+    pub top_k: Option<u32>,
+    /// Keeps the fewest that have this much of the probability of those; 0 keeps one, 1 all.
+    pub top_p: f32,
+    /// Keeps those that have this much of the probability of the largest.
+    pub min_p: f32,
+    /// Where among the rest, in [0, 1): best first, each has as much room as it has of the probability.
+    pub u: f64,
+}
+
+impl Choosing {
+    /// The largest.
+    pub const BEST: Choosing = Choosing { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0, u: 0.0 };
+}
+
+/// A token for each row of `logits` `[rows, vocabulary]`: `[rows]`, u32::MAX where a logit is not finite.
+pub fn choose(logits: &Tensor, how: &[Choosing]) -> Result<Tensor> {
+    if how.iter().any(|how| how.top_k == Some(0)) {
+        return Err(Error::call("choose", "one of no tokens at all"));
+    }
+    match *logits.dims() {
+        [rows, vocabulary] if rows == how.len() && vocabulary > 0 && u32::try_from(vocabulary).is_ok() => {
+            ladder::run(ChooseOp { x: logits.clone(), how: how.into() })
+        }
+        ref other => Err(Error::call("choose", format!("logits {other:?} for {} tokens", how.len()))),
+    }
+}
+
+/// Whether our kernel chooses where `logits` are, so that they need not be read. On the CPU there is nothing to gain: see [`pick`].
+pub fn chooses(logits: &Tensor) -> bool {
+    let phantom = Tensor::phantom(logits.dims(), logits.dtype(), logits.device());
+    let how = vec![Choosing::BEST; logits.dims()[0]];
+    // A ladder apart, with the same rules: nothing is chosen, so nothing is counted.
+    let (_, steps) = Ladder::new(ladder::current().policy.clone()).trace(|| choose(&phantom, &how).map(drop));
+    logits.device().is_gpu() && steps.iter().all(|step| step.rung == Ok(Rung::Fused)) && !steps.is_empty()
+}
+
+pub(crate) struct ChooseOp {
+    x: Tensor,
+    how: Arc<[Choosing]>,
+}
+
+impl Op for ChooseOp {
+    const NAME: &'static str = "choose";
+
+    fn x(&self) -> &Tensor {
+        &self.x
+    }
+
+    fn out(&self) -> (Vec<usize>, DType) {
+        (vec![self.how.len()], DType::U32)
+    }
+
+    fn detail(&self) -> String {
+        format!("of {}", self.x.dims()[1])
+    }
+
+    fn fused(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu | Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+        }
+    }
+
+    fn composable(&self, device: Device) -> Can {
+        match device {
+            Device::Cpu => Can::Yes,
+            _ => Can::no("Candle sorts no row as wide as a vocabulary there"),
+        }
+    }
+
+    fn scratch(&self, rung: Rung) -> usize {
+        let [rows, vocabulary] = [self.x.dims()[0], self.x.dims()[1]];
+        match rung {
+            // Tame, in order and their ids, and a mask.
+            Rung::Composed => rows.saturating_mul(vocabulary).saturating_mul(3 * 4 + 1),
+            // A row in f32 and its places.
+            Rung::Fused if self.x.device() == Device::Cpu => vocabulary.saturating_mul(4 + 8),
+            _ => 0,
+        }
+    }
+
+    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
+        cpu::run(self)
+    }
+
+    #[cfg(metal)]
+    fn metal(&self) -> Result<candle_core::Tensor> {
+        metal::run(self)
+    }
+
+    fn composed(&self) -> Result<candle_core::Tensor> {
+        composed::run(self)
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
+        Ok(ChooseOp { x: to(&self.x)?, how: self.how.clone() })
+    }
+}

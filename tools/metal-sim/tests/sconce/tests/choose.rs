@@ -1,0 +1,57 @@
+//! Tokens are chosen where their logits are: the same as on the CPU, and no logits are read unless something else is asked of them.
+
+use sconce_engine::ops::{Counted, Device, Rung};
+use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start};
+use sconce_testkit::materialize;
+
+const TOKENS: usize = 12;
+
+/// The tokens of an answer by each of the parameters, and what ran for it.
+fn write(device: Device, all: &[Params]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
+    let dir = materialize("task-embed-llama");
+    for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
+        std::fs::remove_file(dir.path().join(name)).expect("a file");
+    }
+    let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
+    let options = LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") };
+    let one = |params: &Params| {
+        // A model each, whose counts are then those of this answer.
+        let llm = Llm::load(&reference, &options, &LlmOptions::default(), &()).expect("a model");
+        let request = Request {
+            start: Start::Text("the cat".into()),
+            params: Some(params.clone()),
+            max_tokens: Some(TOKENS),
+            ignore_end: true,
+            ..Request::default()
+        };
+        let answer = llm.generate(&[request]).remove(0).expect("an answer").answers.remove(0);
+        (answer.picks.iter().map(|pick| pick.id).collect(), llm.counts())
+    };
+    all.iter().map(one).collect()
+}
+
+#[test]
+fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
+    let plain = Params { seed: 7, ..Params::default() };
+    // How, and whether nothing is asked of the logits but a token.
+    let (how, alone): (Vec<Params>, Vec<bool>) = [
+        (Params { temperature: 0.0, ..plain.clone() }, true),
+        (plain.clone(), true),
+        (Params { top_k: Some(40), top_p: 0.9, min_p: 0.01, temperature: 0.7, ..plain.clone() }, true),
+        (Params { logprobs: Some(2), ..plain.clone() }, false),
+        (Params { repetition_penalty: 1.2, ..plain }, false),
+    ]
+    .into_iter()
+    .unzip();
+    let (got, want) = (write(Device::Metal(0), &how), write(Device::Cpu, &how));
+    for (((got, counts), (want, on_cpu)), (how, alone)) in got.iter().zip(&want).zip(how.iter().zip(alone)) {
+        assert_eq!((got.len(), got), (TOKENS, want), "{how:?}");
+        let chosen = |counts: &[(Counted, u64)]| -> u64 {
+            let fused = |c: &Counted| c.op == "choose" && c.rung == Rung::Fused;
+            counts.iter().filter(|(counted, _)| fused(counted)).map(|(_, n)| n).sum()
+        };
+        assert_eq!(chosen(counts), if alone { TOKENS as u64 } else { 0 }, "{how:?}");
+        assert_eq!(chosen(on_cpu), 0, "{how:?}");
+        assert!(counts.iter().all(|(counted, _)| counted.rung == Rung::Fused), "{how:?}");
+    }
+}

@@ -10,7 +10,7 @@ mod pipelines;
 mod view;
 
 pub(crate) use call::{Call, Grid, Told};
-pub(crate) use pipelines::{Kernel, keep_in, save};
+pub(crate) use pipelines::{Kernel, dry, is_dry, keep_in};
 pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};

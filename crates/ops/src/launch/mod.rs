@@ -46,6 +46,19 @@ pub(crate) mod metal {
         f()
     }
 
+    pub(crate) mod mapped {
+        //! No device, nothing to lend.
+
+        pub(crate) fn lend(
+            _: &candle_core::Device,
+            _: &crate::weights::Mapped,
+            _: std::ops::Range<usize>,
+            _: (&[usize], crate::DType),
+        ) -> Option<candle_core::Tensor> {
+            None
+        }
+    }
+
     pub(crate) mod buffers {
         //! No device, no buffers.
 

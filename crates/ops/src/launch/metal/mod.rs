@@ -6,6 +6,7 @@
 mod archive;
 pub(crate) mod buffers;
 mod call;
+pub(crate) mod mapped;
 mod pipelines;
 mod view;
 

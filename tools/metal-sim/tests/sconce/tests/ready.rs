@@ -94,7 +94,7 @@ fn embedding_compiles_nothing() {
     for name in ["task-embed-llama", "task-m3"] {
         let (embedder, _dir) = embedder(name, cache.path());
         let made = pipelines();
-        for n in 1..=40 {
+        for n in [1, 2, 3, 4, 7, 8, 9, 16, 25, 33, 40] {
             let texts: Vec<String> = (0..n).map(|i| text(n + i)).collect();
             embedder.embed(&texts.iter().map(String::as_str).collect::<Vec<_>>(), &Prompt::Default).expect("vectors");
             assert_eq!(pipelines(), made, "{name}: {n} texts");
@@ -115,20 +115,18 @@ fn generating_compiles_nothing() {
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let llm = Llm::load(&reference, &options(cache.path()), &LlmOptions::default(), &()).expect("a model");
     let made = pipelines();
-    for (n, answers) in [(1, 1), (3, 1), (12, 1), (1, 5), (2, 2)] {
-        for length in [1, 7, 40, 300] {
-            let params = Params { temperature: 0.0, n: answers, ..Params::default() };
-            let request = |i: usize| Request {
-                start: Start::Tokens((0..length).map(|j| 5 + ((i + j) % 50) as u32).collect()),
-                params: Some(params.clone()),
-                max_tokens: Some(3),
-                ignore_end: true,
-                ..Request::default()
-            };
-            let requests: Vec<Request> = (0..n).map(request).collect();
-            llm.generate(&requests).into_iter().for_each(|answer| drop(answer.expect("an answer")));
-            assert_eq!(pipelines(), made, "{n} prompts of {length} tokens, {answers} answers each");
-        }
+    for (n, answers, length) in [(1, 1, 1), (1, 1, 7), (1, 1, 300), (3, 1, 40), (12, 1, 5), (1, 5, 7), (2, 2, 140)] {
+        let params = Params { temperature: 0.0, n: answers, ..Params::default() };
+        let request = |i: usize| Request {
+            start: Start::Tokens((0..length).map(|j| 5 + ((i + j) % 50) as u32).collect()),
+            params: Some(params.clone()),
+            max_tokens: Some(3),
+            ignore_end: true,
+            ..Request::default()
+        };
+        let requests: Vec<Request> = (0..n).map(request).collect();
+        llm.generate(&requests).into_iter().for_each(|answer| drop(answer.expect("an answer")));
+        assert_eq!(pipelines(), made, "{n} prompts of {length} tokens, {answers} answers each");
     }
 }
 
@@ -141,13 +139,10 @@ fn writing_what_was_read_compiles_nothing() {
     let room = Seq2SeqRoom { input: Some(256), output: 200, sequences: 12, cache_format: None };
     let model = Seq2Seq::load(&reference, &options(cache.path()), &room, &()).expect("a model");
     let made = pipelines();
-    for n in [1, 2, 11] {
-        for length in [1, 30, 200] {
-            let inputs: Vec<Vec<u32>> =
-                (0..n).map(|i| (0..length).map(|j| 3 + ((i + j) % 20) as u32).collect()).collect();
-            let wanted = Seq2SeqOptions { max_tokens: Some(3), ..Seq2SeqOptions::default() };
-            model.generate_ids(&inputs, &wanted).expect("answers");
-            assert_eq!(pipelines(), made, "{n} inputs of {length} tokens");
-        }
+    for (n, length) in [(1, 1), (1, 200), (2, 30), (11, 9)] {
+        let input = |i: usize| (0..length).map(|j| 3 + ((i + j) % 20) as u32).collect();
+        let wanted = Seq2SeqOptions { max_tokens: Some(3), ..Seq2SeqOptions::default() };
+        model.generate_ids(&(0..n).map(input).collect::<Vec<_>>(), &wanted).expect("answers");
+        assert_eq!(pipelines(), made, "{n} inputs of {length} tokens");
     }
 }

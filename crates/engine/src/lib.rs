@@ -32,6 +32,7 @@ mod options;
 mod outputs;
 mod pipeline;
 mod plan;
+mod ready;
 mod reranker;
 mod run;
 mod sample;

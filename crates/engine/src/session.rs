@@ -4,6 +4,7 @@ use crate::line::{Line, Results, Taken, Waiting, Want, Work};
 use crate::loaded::Loaded;
 use crate::pipeline::{Parts, Pipeline, plan_of};
 use crate::plan::Plan;
+use crate::ready;
 use crate::run::{Owner, words};
 use crate::schedule::Budget;
 use crate::source::{self, Files, Progress, Reference};
@@ -194,22 +195,25 @@ impl<P: Pipeline> Session<P> {
         plan.check(info.free_bytes)?;
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, keep) = (plan.dtype, plan.keep);
-        let (policy, made_from) = (options.policy.clone(), recipe.clone());
+        let (given, made_from) = (options.clone(), recipe.clone());
+        let (tokens, longest) = (plan.batch_tokens, plan.max_tokens);
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         let line = Arc::new(Line::new(budget));
         let served = line.clone();
         let (root, manner) = (reading.root.clone(), reading.manner);
         let make = move || {
-            let place = Place::open(device)?;
+            let place = ready::open(device, &given)?;
             let parts = Parts::open(&reading.root, (dtype, keep), place.clone())?;
             let pipeline = P::load(&parts, &made_from).map_err(|e| e.of(&reading.root))?;
             // Apart: the warm-up is nobody's request, and is not counted as one.
-            let _apart = Ladder::new(policy).enter();
+            let apart = Ladder::new(given.policy.clone()).enter();
             for result in pipeline.prove(&place)? {
                 if !result.to_f32()?.iter().all(|v| v.is_finite()) {
                     return Err(Error::Input(format!("the model is not sound: {}", overflow(device, dtype))));
                 }
             }
+            drop(apart);
+            ready::make(&place, &given, tokens, |tokens| pipeline.rehearse(&place, tokens, longest));
             Ok(Running { pipeline, place, line: served })
         };
         // A vocabulary takes a third of the time that the weights of a small model take: one is read beside the other.

@@ -6,7 +6,7 @@
 
 use crate::cpu::Isa;
 use crate::ledger::Ledger;
-use crate::{DType, Device, Error, Place, Result, Tensor};
+use crate::{DType, Device, Error, Place, Result, Tensor, launch};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -340,6 +340,9 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
     let Some(rung) = rung else {
         return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
     };
+    if rung != Rung::Fused && launch::metal::is_dry() {
+        return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
+    }
     let result = match rung {
         Rung::Fused => match device {
             Device::Cpu => op.cpu(Isa::of(&ladder.policy)?),

@@ -34,7 +34,7 @@ pub use place::Place;
 pub use quant::{Quant, dequantize};
 pub use segments::Segments;
 pub use tensor::Tensor;
-pub use weights::{Keep, Raw, Store, Stored, Weights};
+pub use weights::{Keep, Mapped, Raw, Store, Stored, Weights};
 
 // One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.
 pub mod attention;

@@ -49,10 +49,21 @@ impl Place {
     }
 
     /// Keeps compiled kernels in this folder, where the device compiles them on this machine: now those that were made so far, and
-    /// from now on they are looked for there first.
-    pub fn keep_kernels(&self, folder: &std::path::Path) {
-        launch::metal::keep_in(folder);
-        launch::metal::save();
+    /// from now on they are looked for there first. Where this fails they are compiled again next time, and all is well otherwise.
+    pub fn keep_kernels(&self, folder: &std::path::Path) -> Result<()> {
+        if self.compiles() { launch::metal::keep_in(folder) } else { Ok(()) }
+    }
+
+    /// Makes every kernel of ours that `f` calls for, and runs none of them: what comes out of ops has a shape, but no values and no
+    /// memory, so that the largest shapes cost no more than the smallest. An op that would not run a kernel of ours is an error.
+    /// Where kernels are not compiled on this machine nothing is done.
+    pub fn make_kernels<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
+        self.compiles().then(|| launch::metal::dry(f))
+    }
+
+    /// Whether kernels are compiled on this machine, when they are first called for.
+    fn compiles(&self) -> bool {
+        matches!(self.0, Kind::Open(Device::Metal(_), _))
     }
 
     /// Waits until everything submitted to the device has run: a clock read before that measures nothing.

@@ -2,13 +2,15 @@
 
 use crate::cpu::elem::{Elem, with_elem};
 use crate::linear::Weight;
+use crate::place::Kind;
 use crate::quant::{Quant, dequantize};
 use crate::tensor::host;
-use crate::{DType, Error, Place, Result, Tensor};
+use crate::{DType, Error, Place, Result, Tensor, launch};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// One tensor as the file holds it: little-endian, row-major, perhaps not aligned.
@@ -46,6 +48,9 @@ pub enum Keep {
     Bytes,
 }
 
+/// A file in memory, at the beginning of a page, that does not change.
+pub type Mapped = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
 /// A file, or several, that weights are read from.
 pub trait Store: Send + Sync {
     /// The tensor of that name, if there is one; an error if its format cannot be used.
@@ -56,6 +61,10 @@ pub trait Store: Send + Sync {
     }
     /// Every name.
     fn names(&self) -> Vec<String>;
+    /// The mapped file that holds the tensor of that name, if it is in one: [`Store::get`] may borrow from it.
+    fn file(&self, _name: &str) -> Option<Mapped> {
+        None
+    }
     /// Told when the tensor of that name has been taken over, so that its pages need not stay in memory. It may be read again.
     fn taken(&self, _name: &str) {}
 }
@@ -100,6 +109,11 @@ impl Weights {
     /// The tensor `name`, which must have exactly these dimensions.
     pub fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
         let raw = self.raw(name, dims)?;
+        if raw.stored == Stored::Float(self.dtype)
+            && let Some(tensor) = self.lent(name, &raw, 0..raw.bytes.len(), (dims, self.dtype))
+        {
+            return Ok(tensor);
+        }
         Tensor::upload(dims, self.dtype, &self.place, || {
             with_elem!("weights", self.dtype, T => {
                 let mut values = vec![T::default(); dims.iter().product()];
@@ -178,6 +192,24 @@ impl Weights {
         }
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
         Ok(raw)
+    }
+
+    /// These bytes of the tensor `name` where they lie in the file, if its device can read them there.
+    pub(crate) fn lent(
+        &self,
+        name: &str,
+        raw: &Raw<'_>,
+        bytes: Range<usize>,
+        (dims, dtype): (&[usize], DType),
+    ) -> Option<Tensor> {
+        let Kind::Open(device, candle) = &self.place.0 else { return None };
+        let file = self.store.file(&self.name(name)).filter(|_| device.is_gpu())?;
+        // What was made from the file's bytes lies elsewhere.
+        let start = raw.bytes.as_ptr().addr().checked_sub((*file).as_ref().as_ptr().addr())?;
+        let is_borrowed = matches!(raw.bytes, Cow::Borrowed(_)) && start + raw.bytes.len() <= (*file).as_ref().len();
+        let bytes = start + bytes.start..start + bytes.end;
+        let lent = is_borrowed.then(|| launch::metal::mapped::lend(candle, &file, bytes, (dims, dtype)))??;
+        Some(Tensor::real(lent, dtype, *device))
     }
 
     /// The matrix `name` as `lay_out` makes it, or as it has made it before.

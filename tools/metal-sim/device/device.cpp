@@ -14,6 +14,7 @@ struct ResidencySet : Object {
 };
 
 std::atomic<uint64_t> allocated{0}; // bytes of live buffers
+std::atomic<uint64_t> lent{0};      // those of them that are the host's
 
 Buffer *make_buffer(size_t length) {
   Buffer *b = make<Buffer>("SimMTLBuffer");
@@ -34,6 +35,7 @@ Buffer *make_borrowed_buffer(char *bytes, size_t length, Block *deallocator) {
   Buffer *b = make<Buffer>("SimMTLBuffer");
   b->length = length;
   allocated += length;
+  lent += length;
   b->memory.data = bytes;
   if (is_checked())
     b->shadow = mmap(nullptr, length * SHADOW_CELL, PROT_READ | PROT_WRITE,
@@ -205,6 +207,8 @@ EXPORT Object *MTLCreateSystemDefaultDevice() { return the_device(); }
 
 Buffer::~Buffer() {
   allocated -= length;
+  if (!memory.map)
+    lent -= length;
   if (deallocator) {
     ((void (*)(Block *, void *, size_t))(void *)deallocator->invoke)(deallocator, memory.data, length);
     _Block_release(deallocator);
@@ -217,6 +221,9 @@ Buffer::~Buffer() {
 
 // For tests: bytes of the buffers that live now.
 EXPORT uint64_t metal_sim_allocated() { return allocated; }
+
+// For tests: those of them on memory that the host lent.
+EXPORT uint64_t metal_sim_lent() { return lent; }
 
 // For tests: what the kernels run so far are suspected of, one line each. Valid until the next call.
 EXPORT const char *metal_sim_warnings() {

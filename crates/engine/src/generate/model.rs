@@ -238,6 +238,26 @@ impl LmModel {
         Ok(Came::Logits(if idle { Vec::new() } else { logits }))
     }
 
+    /// Runs steps of so many tokens, of one prompt and of as many answers as there may be, at the beginning and at the end of the
+    /// longest text: what is between them calls for no other kernels. The cache is written to.
+    pub(crate) fn rehearse(&self, planned: &LmPlan, tokens: usize, cache: &Cache, place: &Place) -> Result<()> {
+        let longest = planned.context;
+        let table: std::sync::Arc<[u32]> = (0..longest.div_ceil(PAGE) as u32).collect();
+        let piece = |n: usize, start, wanted| Piece { ids: vec![0; n], start, table: table.clone(), wanted };
+        let (prompt, answers) = (tokens.min(longest), tokens.min(planned.sequences));
+        for back in [longest, prompt] {
+            // The last row alone is chosen from; of a prompt that is scored all of them are told.
+            self.run(&[piece(prompt, longest - back, 1)], cache, place)?;
+            self.run(&[piece(prompt, longest - back, prompt)], cache, place)?;
+        }
+        for start in [0, longest - 1] {
+            let logits = self.run(&vec![piece(1, start, 1); answers], cache, place)?;
+            self.choose(&logits, &vec![Choosing::BEST; answers])?;
+        }
+        let rows = Tensor::from_u32(&rows(0).collect::<Vec<_>>(), place)?;
+        Ok(cache.copy(&rows, &rows)?)
+    }
+
     /// Runs a sequence of its own through a cache of its own, and sees that numbers come out, and the right token of them.
     pub(crate) fn prove(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
         let cache = Cache::new(self.shape()?, PAGE, cache_format, place)?;

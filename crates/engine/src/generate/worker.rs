@@ -7,6 +7,7 @@ use super::{Activity, Listener};
 use crate::constrain::Constraint;
 use crate::kv::{Blocks, SeqId};
 use crate::load::Model;
+use crate::ready;
 use crate::run::{Owner, words};
 use crate::sample::Params;
 use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
@@ -119,7 +120,7 @@ struct Running {
 
 impl Running {
     fn load(planned: &LmPlan, options: &LoadOptions, inbox: Receiver<Job>, board: Arc<Board>) -> Result<Running> {
-        let place = Place::open(planned.plan.device)?;
+        let place = ready::open(planned.plan.device, options)?;
         let model = Model::open(&planned.plan.root)?;
         let (model, _) = LmModel::load(&model, options, (planned.keep, planned.context), &place)?;
         {
@@ -130,6 +131,7 @@ impl Running {
         let cache = Cache::new(model.shape()?, planned.pages * PAGE, planned.cache_format, &place)?;
         let blocks = Blocks::new(planned.pages as u32, PAGE as u32).map_err(Error::Input)?;
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
+        ready::make(&place, options, planned.step_tokens, |tokens| model.rehearse(planned, tokens, &cache, &place));
         let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());
         Ok(Running { model, place, cache, blocks, scheduler, budget, inbox, board, tally, live, forks, next: 0 })
     }

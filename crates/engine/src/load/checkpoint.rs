@@ -4,18 +4,19 @@
 use super::torch;
 use crate::{Error, Result};
 use memmap2::Mmap;
-use sconce_ops::{DType, Raw, Store, Stored};
+use sconce_ops::{DType, Mapped, Raw, Store, Stored};
 use serde::Deserialize;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 /// The weights of a model: one file or several listed by an index, of safetensors or, where there are none, of torch's own
 /// checkpoints, which are read without being run.
 pub struct Checkpoint {
-    maps: Vec<Mmap>,
+    maps: Vec<Arc<Mmap>>,
     entries: BTreeMap<String, Entry>,
 }
 
@@ -102,7 +103,7 @@ impl Checkpoint {
                 return Err(Error::file(path, format!("holds {name}, which an earlier file holds too")));
             }
         }
-        self.maps.push(map);
+        self.maps.push(Arc::new(map));
         Ok(())
     }
 }
@@ -134,6 +135,10 @@ impl Store for Checkpoint {
 
     fn names(&self) -> Vec<String> {
         self.entries.keys().cloned().collect()
+    }
+
+    fn file(&self, name: &str) -> Option<Mapped> {
+        Some(self.maps[self.entries.get(name)?.map].clone())
     }
 
     fn taken(&self, name: &str) {

@@ -4,7 +4,7 @@ use super::checkpoint::let_go;
 use super::gguf::{self, Gguf};
 use super::{Checkpoint, json};
 use crate::{Error, Result};
-use sconce_ops::{DType, Quant, Raw, Store, Stored};
+use sconce_ops::{DType, Mapped, Quant, Raw, Store, Stored};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -78,6 +78,10 @@ impl Store for Gguf {
 
     fn names(&self) -> Vec<String> {
         Gguf::names(self)
+    }
+
+    fn file(&self, name: &str) -> Option<Mapped> {
+        self.mapped(name).map(|(map, _)| -> Mapped { map.clone() })
     }
 
     fn taken(&self, name: &str) {

@@ -167,6 +167,28 @@ impl Whole {
         Ok(self.0.head().forward(&states)?)
     }
 
+    /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
+    /// the end of the longest: what is between them calls for no other kernels. The caches are written to.
+    pub(super) fn rehearse(
+        &self,
+        layout: &Layout,
+        tokens: usize,
+        (read, written): (&Cache, &Cache),
+        place: &Place,
+    ) -> Result<()> {
+        let pages = |n: usize| -> Arc<[u32]> { (0..n.div_ceil(PAGE) as u32).collect() };
+        let (answers, tokens) = (tokens.min(layout.sequences), tokens.min(layout.plan.batch_tokens));
+        for length in [1, layout.input] {
+            let inputs = phantoms(tokens, length, usize::MAX).into_iter().map(|s| (pages(layout.input), s.ids));
+            self.read(&inputs.collect::<Vec<_>>(), read, place)?;
+            for start in [0, layout.output - 1] {
+                let piece = Piece { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
+                self.step(&vec![(piece, (pages(layout.input), length)); answers], written, read, place)?;
+            }
+        }
+        copy(&[(0, 0)], written, place)
+    }
+
     /// Reads and writes something in caches of its own, and sees that numbers come out.
     pub(super) fn prove(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
         let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));

@@ -9,6 +9,7 @@ use super::task::{Job, Row, Task};
 use crate::generate::PAGE;
 use crate::kv::{Blocks, SeqId};
 use crate::load::Model;
+use crate::ready;
 use crate::run::words;
 use crate::sample::Continued;
 use crate::{Error, LoadOptions, Result};
@@ -40,7 +41,7 @@ pub(super) struct Running {
 
 impl Running {
     pub(super) fn load(layout: &Layout, options: &LoadOptions, start: u32, inbox: Receiver<Job>) -> Result<Running> {
-        let place = Place::open(layout.plan.device)?;
+        let place = ready::open(layout.plan.device, options)?;
         let (model, _) = Whole::load(&Model::open(&layout.plan.root)?, options, layout.keep, &place)?;
         {
             // Apart: the warm-up is nobody's request, and is not counted as one.
@@ -53,6 +54,10 @@ impl Running {
         };
         let (read, written) = (kept(layout.read)?, kept(layout.written)?);
         let (batch_tokens, sequences) = (layout.plan.batch_tokens, layout.sequences);
+        let caches = (&read.0, &written.0);
+        ready::make(&place, options, batch_tokens.max(sequences), |tokens| {
+            model.rehearse(layout, tokens, caches, &place)
+        });
         let (waiting, tasks) = (VecDeque::new(), Vec::new());
         Ok(Running { model, place, read, written, batch_tokens, sequences, start, inbox, waiting, tasks, next: 0 })
     }

@@ -34,9 +34,30 @@ pub(crate) mod metal;
 #[cfg(not(metal))]
 pub(crate) mod metal {
     //! Stands in for the Metal launcher where the build has none.
-    pub(crate) fn keep_in(_: &std::path::Path) {}
+    pub(crate) fn keep_in(_: &std::path::Path) -> Result<()> {
+        Ok(())
+    }
 
-    pub(crate) fn save() {}
+    pub(crate) fn is_dry() -> bool {
+        false
+    }
+
+    pub(crate) fn dry<T>(f: impl FnOnce() -> T) -> T {
+        f()
+    }
+
+    pub(crate) mod mapped {
+        //! No device, nothing to lend.
+
+        pub(crate) fn lend(
+            _: &candle_core::Device,
+            _: &crate::weights::Mapped,
+            _: std::ops::Range<usize>,
+            _: (&[usize], crate::DType),
+        ) -> Option<candle_core::Tensor> {
+            None
+        }
+    }
 
     pub(crate) mod buffers {
         //! No device, no buffers.

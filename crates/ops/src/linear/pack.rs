@@ -54,6 +54,24 @@ impl Source<'_> {
         }
     }
 
+    /// As it lies in the file, where the device reads it there and as it is.
+    fn lent(&self, k: usize, w: &Weights) -> Option<Data> {
+        let Order::From(first) = self.order else { return None };
+        let rows = |bytes: usize| first * bytes..(first + self.n) * bytes;
+        match (self.kept(k, w), self.raw.stored) {
+            (Kept::Float(dtype), Stored::Float(stored)) if stored == dtype => {
+                let shape = (&[self.n, k][..], dtype);
+                self.w.lent(self.name, &self.raw, rows(k * dtype.size()), shape).map(Data::Rows)
+            }
+            (Kept::Blocks(quant), Stored::Blocks(stored)) if stored == quant => {
+                let bytes = quant.bytes(k)?;
+                let shape = (&[self.n, bytes][..], DType::U8);
+                self.w.lent(self.name, &self.raw, rows(bytes), shape).map(|blocks| Data::Raw(quant, blocks))
+            }
+            _ => None,
+        }
+    }
+
     fn read<T: Elem>(&self, row: usize, out: &mut [T]) {
         let k = out.len();
         match self.order {
@@ -113,6 +131,12 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
         };
         // What has been read need not stay in memory beside what became of it.
         let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
+        if let [only] = group
+            && let Some(data) = only.lent(k, w)
+        {
+            parts.push(Part { data, n });
+            continue;
+        }
         let data = match group[0].kept(k, w) {
             Kept::Float(dtype) => with_elem!("linear", dtype, T => {
                 let read = |row: usize, out: &mut [T]| {

@@ -24,6 +24,7 @@ use parts::Part;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use undo::{Context, Index};
 
 /// What is wrong with a file.
@@ -77,7 +78,7 @@ pub(crate) enum Pooling {
 
 /// A model in GGUF. Opening reads headers; a tensor's bytes are read when it is used.
 pub(crate) struct Gguf {
-    files: Vec<(PathBuf, Mmap)>,
+    files: Vec<(PathBuf, Arc<Mmap>)>,
     values: BTreeMap<String, Value>,
     /// By their names in the file, with the part that holds them.
     tensors: BTreeMap<String, (usize, Tensor)>,
@@ -107,7 +108,7 @@ impl Gguf {
             if place == 0 {
                 values = part.header.values;
             }
-            files.push((part.path, part.bytes));
+            files.push((part.path, Arc::new(part.bytes)));
         }
         let metadata = Metadata { path: &files[0].0, bytes: &files[0].1, values: &values };
         let (architecture, family) = family::find(metadata, &tensors)?;
@@ -151,7 +152,7 @@ impl Gguf {
     }
 
     /// Where the tensor lies in a mapped file.
-    pub(super) fn mapped(&self, name: &str) -> Option<(&Mmap, std::ops::Range<usize>)> {
+    pub(super) fn mapped(&self, name: &str) -> Option<(&Arc<Mmap>, std::ops::Range<usize>)> {
         let source = self.index.named.get(name)?;
         Some((&self.files[source.part].1, source.bytes()))
     }

@@ -57,17 +57,22 @@ impl Archive {
     }
 
     /// Writes it to `folder` if it has grown: aside first, so that no other process ever reads half a file.
-    pub(super) fn save(&mut self, folder: &Path) {
-        let aside = folder.join(format!("{}.{}", self.name, std::process::id()));
-        if !self.grew || std::fs::create_dir_all(folder).is_err() {
-            return;
+    pub(super) fn save(&mut self, folder: &Path) -> Result<()> {
+        if !self.grew {
+            return Ok(());
         }
-        let written = url(&aside).is_some_and(|url| self.raw.serializeToURL_error(&url).is_ok());
-        if written && std::fs::rename(&aside, folder.join(&self.name)).is_ok() {
-            self.grew = false;
-        } else {
+        let (kept, aside) = (folder.join(&self.name), folder.join(format!("{}.{}", self.name, std::process::id())));
+        let fail = |why: String| Error::call("metal", format!("{} cannot be written: {why}", kept.display()));
+        std::fs::create_dir_all(folder).map_err(|e| fail(e.to_string()))?;
+        let url = url(&aside).ok_or_else(|| fail("its name is not Unicode".into()))?;
+        let written = self.raw.serializeToURL_error(&url).map_err(|e| e.localizedDescription().to_string());
+        let renamed = written.and_then(|()| std::fs::rename(&aside, &kept).map_err(|e| e.to_string()));
+        if let Err(why) = renamed {
             let _ = std::fs::remove_file(&aside);
+            return Err(fail(why));
         }
+        self.grew = false;
+        Ok(())
     }
 }
 

@@ -4,6 +4,7 @@
 //! A buffer is free when nobody but the pool holds it. Commands that still read it run before those that write it again: the
 //! encoder orders them by buffer.
 
+use super::pipelines::is_dry;
 use crate::ledger::Ledger;
 use crate::{DType, Error, Result};
 use candle_core::backend::BackendStorage;
@@ -19,7 +20,11 @@ const GRAIN: usize = 256;
 
 /// Every buffer made under one ledger, in use or free.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers(Mutex<Vec<Kept>>);
+pub(crate) struct Buffers {
+    made: Mutex<Vec<Kept>>,
+    /// Files, which are only read, and so are never free for results.
+    lent: Mutex<Vec<Kept>>,
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -43,7 +48,7 @@ impl Drop for Kept {
 
 impl Buffers {
     fn take(&self, ledger: &Ledger, device: &MetalDevice, bytes: usize) -> Result<Arc<Buffer>> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |k: &&Kept| k.is_free() && k.device.id() == device.id() && k.buffer.length() >= bytes;
         if let Some(best) = kept.iter().filter(fits).min_by_key(|k| k.buffer.length()) {
             return Ok(best.buffer.clone());
@@ -66,10 +71,18 @@ impl Buffers {
         Ok(buffer)
     }
 
+    /// Keeps a file's buffer resident for as long as it is in use.
+    pub(super) fn hold(&self, buffer: Arc<Buffer>, device: &MetalDevice) {
+        device.register_buffers([&*buffer]);
+        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
+        lent.retain(|kept| !kept.is_free());
+        lent.push(Kept { buffer, device: device.clone() });
+    }
+
     /// How many there are, and how many of them nobody uses.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
-        let kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         (kept.len(), kept.iter().filter(|k| k.is_free()).count())
     }
 }
@@ -86,6 +99,8 @@ impl Made {
     pub(super) fn new(ledger: &Ledger, device: &MetalDevice, elements: usize, dtype: DType) -> Result<Made> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or_else(|| Error::call("metal", format!("{elements} elements in {dtype}")))?;
+        // Nobody writes or reads it there.
+        let bytes = if is_dry() { 1 } else { bytes };
         Ok(Made { buffer: ledger.metal.take(ledger, device, bytes)?, device: device.clone(), elements, dtype })
     }
 

@@ -1,7 +1,7 @@
 //! One dispatch of a kernel: what it reads and writes, what it is told, and how many threads take part.
 
 use super::buffers::Made;
-use super::pipelines::{Kernel, pipeline};
+use super::pipelines::{Kernel, is_dry, pipeline};
 use super::view::View;
 use crate::{DType, Error, Result, ladder};
 use candle_core::MetalDevice;
@@ -122,6 +122,8 @@ impl<'a> Call<'a> {
         self.arguments.push(if bytes.is_empty() {
             // A binding must be there, though nothing of it is read.
             Argument::Bytes(&[0; 4])
+        } else if is_dry() {
+            Argument::Bytes(&bytes[..4])
         } else if bytes.len() <= MOST_BYTES {
             Argument::Bytes(bytes)
         } else {
@@ -153,6 +155,9 @@ impl<'a> Call<'a> {
         if threads > most {
             let what = format!("{} needs {threads} threads a group, this GPU has room for {most}", self.name);
             return Err(Error::call("metal kernel", what));
+        }
+        if is_dry() {
+            return Ok(());
         }
         // The guard is not re-entrant: nothing below may allocate or call a tensor op before it is dropped.
         let encoder = self.device.command_encoder()?;

@@ -6,11 +6,12 @@
 mod archive;
 pub(crate) mod buffers;
 mod call;
+pub(crate) mod mapped;
 mod pipelines;
 mod view;
 
 pub(crate) use call::{Call, Grid, Told};
-pub(crate) use pipelines::{Kernel, keep_in, save};
+pub(crate) use pipelines::{Kernel, dry, is_dry, keep_in};
 pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};

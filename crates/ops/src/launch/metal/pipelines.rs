@@ -1,13 +1,13 @@
-//! Pipelines: a kernel compiled for one device with its function constants set. Each is made once in the life of the process, and,
-//! where there is a folder for it, kept in an archive for the next one.
+//! Pipelines: a kernel compiled for one device with its function constants set. Each is made once in the life of the process, however
+//! often the device is opened, and, where there is a folder for it, kept in an archive for the next one.
 
 use super::archive::Archive;
 use crate::{Error, Result};
 use candle_core::MetalDevice;
-use candle_core::metal_backend::DeviceId;
 use candle_metal_kernels::MetalKernelError;
 use candle_metal_kernels::metal::{ComputePipeline, ConstantValues, Library, Value};
 use objc2_metal::{MTLCompileOptions, MTLMathMode};
+use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -58,13 +58,37 @@ impl Kernel {
     }
 }
 
+/// What names a GPU for as long as the system runs.
+type GpuId = u64;
+
 #[derive(Default)]
 struct Made {
     /// Where archives are.
     folder: Option<PathBuf>,
-    libraries: HashMap<(DeviceId, usize), Library>,
-    pipelines: HashMap<(DeviceId, Kernel), ComputePipeline>,
-    archives: HashMap<DeviceId, Option<Archive>>,
+    libraries: HashMap<(GpuId, usize), Library>,
+    pipelines: HashMap<(GpuId, Kernel), ComputePipeline>,
+    archives: HashMap<GpuId, Option<Archive>>,
+}
+
+thread_local! {
+    static DRY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Whether this thread makes kernels and runs none.
+pub(crate) fn is_dry() -> bool {
+    DRY.get()
+}
+
+/// `f` with kernels made and not run.
+pub(crate) fn dry<T>(f: impl FnOnce() -> T) -> T {
+    struct Leave(bool);
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            DRY.set(self.0);
+        }
+    }
+    let _leave = Leave(DRY.replace(true));
+    f()
 }
 
 fn made() -> MutexGuard<'static, Option<Made>> {
@@ -72,18 +96,15 @@ fn made() -> MutexGuard<'static, Option<Made>> {
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on pipelines are looked for in an archive in this folder, before they are compiled.
-pub(crate) fn keep_in(folder: &Path) {
-    made().get_or_insert_default().folder = Some(folder.to_owned());
-}
-
-/// Writes the archives that have grown. What cannot be written is compiled again next time, and is no error.
-pub(crate) fn save() {
+/// From now on pipelines are looked for in an archive in this folder, before they are compiled. Archives that have grown are written;
+/// what cannot be written is compiled again next time.
+pub(crate) fn keep_in(folder: &Path) -> Result<()> {
     let mut made = made();
-    let Made { folder, archives, .. } = made.get_or_insert_default();
-    if let Some(folder) = folder {
-        archives.values_mut().flatten().for_each(|archive| archive.save(folder));
-    }
+    let made = made.get_or_insert_default();
+    made.folder = Some(folder.to_owned());
+    // Where pipelines were made before there was a folder, there may be an archive from now on.
+    made.archives.retain(|_, archive| archive.is_some());
+    made.archives.values_mut().flatten().try_for_each(|archive| archive.save(folder))
 }
 
 /// The pipeline of a kernel. Compiling takes tens of milliseconds, so each library and each pipeline is kept for as long as the
@@ -91,15 +112,16 @@ pub(crate) fn save() {
 pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputePipeline> {
     let mut made = made();
     let Made { folder, libraries, pipelines, archives } = made.get_or_insert_default();
-    let key = (device.id(), kernel.clone());
+    let gpu = device.metal_device();
+    let id = gpu.registry_id();
+    let key = (id, kernel.clone());
     if let Some(pipeline) = pipelines.get(&key) {
         return Ok(pipeline.clone());
     }
     let function = &kernel.function;
     let fail = |e: MetalKernelError| Error::call("metal kernel", format!("{function}: {e}"));
-    let gpu = device.metal_device();
     // The text is a constant of this program, so its address names it.
-    let library = match libraries.entry((device.id(), kernel.source.as_ptr().addr())) {
+    let library = match libraries.entry((id, kernel.source.as_ptr().addr())) {
         Entry::Occupied(kept) => kept.into_mut(),
         Entry::Vacant(room) => {
             let options = MTLCompileOptions::new();
@@ -109,7 +131,7 @@ pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputeP
         }
     };
     let entry = library.get_function(function, Some(&kernel.values())).map_err(fail)?;
-    let archive = archives.entry(device.id()).or_insert_with(|| folder.as_deref().and_then(|f| Archive::open(gpu, f)));
+    let archive = archives.entry(id).or_insert_with(|| folder.as_deref().and_then(|f| Archive::open(gpu, f)));
     let pipeline = match archive {
         Some(archive) => archive.pipeline(gpu, &entry)?,
         None => gpu.new_compute_pipeline_state_with_function(&entry).map_err(fail)?,

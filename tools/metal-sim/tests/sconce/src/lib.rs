@@ -11,6 +11,7 @@ unsafe extern "C" {
     safe fn metal_sim_pipelines() -> u64;
     safe fn metal_sim_archived_pipelines() -> u64;
     safe fn metal_sim_allocated() -> u64;
+    safe fn metal_sim_lent() -> u64;
 }
 
 /// How often this kernel has been dispatched by this process.
@@ -52,4 +53,9 @@ pub fn archived_pipelines() -> u64 {
 /// Bytes of the buffers that live now.
 pub fn allocated() -> u64 {
     metal_sim_allocated()
+}
+
+/// Bytes of those among them that lie on the host's own memory, and are no copy of it.
+pub fn lent() -> u64 {
+    metal_sim_lent()
 }

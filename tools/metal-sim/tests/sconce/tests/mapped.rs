@@ -1,0 +1,90 @@
+//! Weights that the device reads where they lie in the file: no second copy of them, and the numbers of the goldens.
+
+use metal_sim_sconce::{allocated, lent};
+use sconce_engine::ops::Device;
+use sconce_engine::source::Options;
+use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use sconce_testkit::{Arrays, golden, json, materialize, worst};
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+
+const NAME: &str = "task-embed-llama";
+
+/// The counters are the process's: one test at a time.
+static ALONE: Mutex<()> = Mutex::new(());
+
+fn options(device: Device, cache: &Path) -> LoadOptions {
+    LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::new(Options::new(cache, cache)) }
+}
+
+/// Moves the tensors of a safetensors file until the first of them begins `over` bytes behind a multiple of 64.
+fn moved(file: &Path, over: usize) {
+    let bytes = std::fs::read(file).expect("weights");
+    let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
+    let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
+    let header = header.trim_ascii_end();
+    // Spaces behind the header are a part of it.
+    let spaces = (64 + over - (8 + header.len()) % 64) % 64;
+    let length = ((header.len() + spaces) as u64).to_le_bytes();
+    std::fs::write(file, [&length[..], header, &vec![b' '; spaces], tensors].concat()).expect("weights");
+}
+
+/// Embeds the golden's texts from a file moved like that: the worst error, and the bytes of weights, of those that were lent, and of
+/// all that was allocated and not lent.
+fn embedded(over: usize) -> (f32, [u64; 3]) {
+    let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize(NAME));
+    moved(&dir.path().join("model.safetensors"), over);
+    let (before, lent_before) = (allocated(), lent());
+    let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
+    let embedder = Embedder::load(&reference, &options(Device::Metal(0), cache.path()), &()).expect("a model");
+    let lent = lent() - lent_before;
+    let bytes = [embedder.plan().weights, lent, allocated() - before - lent];
+    let want = Arrays::open(&golden(NAME).join("golden.safetensors")).f32("embeddings");
+    let answers = json(&golden(NAME).join("golden.json"));
+    let mut off = 0f32;
+    for (i, case) in answers["cases"].as_array().expect("cases").iter().enumerate() {
+        let prompt = case["prompt_name"].as_str().map_or(Prompt::Default, |name| Prompt::Named(name.into()));
+        let got = embedder.embed(&[case["text"].as_str().expect("a text")], &prompt).expect("a vector");
+        off = off.max(worst(got.row(0), &want.values[i * want.dims[1]..][..want.dims[1]]));
+    }
+    (off, bytes)
+}
+
+#[test]
+fn weights_are_read_where_they_lie() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = lent();
+    let (off, [weights, there, copied]) = embedded(0);
+    assert!(off <= 1e-5, "off by {off}");
+    assert!(there > 0 && copied < weights, "of {weights} bytes {there} are read where they lie, {copied} are copied");
+    // They are given back with the model, or the file would stay mapped.
+    assert_eq!(lent(), before);
+}
+
+/// Elements that do not begin where a kernel may read them are copied, and no number changes.
+#[test]
+fn weights_that_lie_badly_are_copied() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    for over in [1, 4, 8] {
+        let (off, [_, there, _]) = embedded(over);
+        assert!(off <= 1e-5, "{over}: off by {off}");
+        assert_eq!(there, 0, "{over}");
+    }
+}
+
+#[test]
+fn blocks_are_read_where_they_lie() {
+    let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-embed").join("model.gguf"));
+    let reference = file.to_str().expect("a path").parse().expect("a reference");
+    let params = Params { temperature: 0.0, ..Params::default() };
+    let start = Start::Tokens(vec![5, 6, 7, 8]);
+    let request = Request { start, params: Some(params), max_tokens: Some(4), ignore_end: true, ..Request::default() };
+    let before = lent();
+    let write = |device| {
+        let llm = Llm::load(&reference, &options(device, cache.path()), &LlmOptions::default(), &()).expect("a model");
+        assert_eq!(lent() > before, device != Device::Cpu, "{device}");
+        llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers.remove(0).text
+    };
+    assert_eq!(write(Device::Metal(0)), write(Device::Cpu));
+}

@@ -81,6 +81,6 @@ pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
 /// Bytes of the largest words that rows of `bytes` consist of, where they lie: blocks are never odd, nor are floats.
 fn word(cache: &Tensor, bytes: usize) -> Result<usize> {
     let start = cache.candle()?.layout().start_offset() * cache.dtype().size();
-    let word = [4, 2].into_iter().find(|word| bytes % word == 0 && start % word == 0);
+    let word = [4, 2].into_iter().find(|word| bytes.is_multiple_of(*word) && start.is_multiple_of(*word));
     word.ok_or_else(|| Error::call("store", format!("rows of {bytes} bytes from {start} on")))
 }

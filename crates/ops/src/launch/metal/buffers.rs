@@ -78,13 +78,6 @@ impl Buffers {
         lent.retain(|kept| !kept.is_free());
         lent.push(Kept { buffer, device: device.clone() });
     }
-
-    /// How many there are, and how many of them nobody uses.
-    #[cfg(test)]
-    pub(crate) fn count(&self) -> (usize, usize) {
-        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        (kept.len(), kept.iter().filter(|k| k.is_free()).count())
-    }
 }
 
 /// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.

@@ -32,11 +32,19 @@ enum Kind {
     Blind,
     /// One query a sequence over keys of their own.
     Probe,
+    /// The same where every score is far below zero: nothing may stand in for a key that is not there.
+    Sunk,
+}
+
+impl Kind {
+    fn probes(self) -> bool {
+        matches!(self, Kind::Probe | Kind::Sunk)
+    }
 }
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 26] = [
+    let shapes: [(&[usize], usize, usize, Kind); 27] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -64,6 +72,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[40, 3], 1, 130, Kind::Disentangled { logarithmic: false }),
         (&[35, 2], 2, 18, Kind::OtherTerm),
         (&[40, 21], 1, 130, Kind::Probe),
+        (&[20, 9], 2, 64, Kind::Sunk),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
@@ -111,7 +120,7 @@ impl Inputs {
             Kind::Heads | Kind::Blind => {
                 (all.clone(), all.heads(&self.lengths.iter().map(|n| n / 2 + 1).collect::<Vec<_>>())?)
             }
-            Kind::Probe => (Segments::new(&vec![1; self.lengths.len()])?, all),
+            Kind::Probe | Kind::Sunk => (Segments::new(&vec![1; self.lengths.len()])?, all),
             _ => (all.clone(), all),
         })
     }
@@ -151,7 +160,7 @@ impl Inputs {
         let part = |i: usize| -> Vec<f32> {
             self.qkv.values.chunks(3 * row).flat_map(|token| token[i * row..][..row].to_vec()).collect()
         };
-        let (q, k, v) = (if self.kind == Kind::Probe { self.probe.values.to_vec() } else { part(0) }, part(1), part(2));
+        let (q, k, v) = (if self.kind.probes() { self.probe.values.to_vec() } else { part(0) }, part(1), part(2));
         let (queries, keys) = self.segments()?;
         let slopes = self.slopes();
         let d = Disentangled { keys: None, queries: None, span: SPAN, far: self.far() };
@@ -193,22 +202,29 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
     let tokens: usize = lengths.iter().sum();
     // Scores of up to 250, whose exponentials are beyond f32 unless the largest is taken off first.
     let spread = if kind == Kind::Peaked { 8.0 } else { 1.0 };
-    let normal = |seed, dims: &[usize], spread| Input::normal(seed, dims, dtype, (0.0, spread));
+    // Scores of about -128.
+    let centre = if kind == Kind::Sunk { 4.0 } else { 0.0 };
+    let normal = |seed, dims: &[usize], centre| Input::normal(seed, dims, dtype, (centre, spread));
     let inputs = Inputs {
         lengths,
         heads,
         size,
         kind,
-        qkv: normal(seed + 300, &[tokens, 3, heads, size], spread),
-        probe: normal(seed + 330, &[lengths.len(), heads, size], spread),
-        positions: [350, 370].map(|s| normal(seed + s, &[2 * SPAN, heads, size], 1.0)),
+        qkv: normal(seed + 300, &[tokens, 3, heads, size], centre),
+        probe: normal(seed + 330, &[lengths.len(), heads, size], -centre),
+        positions: [350, 370].map(|s| normal(seed + s, &[2 * SPAN, heads, size], 0.0)),
         table: Input::normal(seed + 390, &[32 * heads], DType::F32, (0.0, 1.0)).values,
     };
     let kept = inputs.clone();
     let longest = lengths.iter().max().copied().unwrap_or(0) as f64;
     let walk = 2.0 * (longest.sqrt() + (size as f64).sqrt());
     // A bias makes scores larger, and their f32 errors with them.
-    let scores = f64::from(spread * spread) + if matches!(kind, Kind::Alibi) { longest / 4.0 } else { 1.0 };
+    let larger = match kind {
+        Kind::Alibi => longest / 4.0,
+        Kind::Sunk => 128.0,
+        _ => 1.0,
+    };
+    let scores = f64::from(spread * spread) + larger;
     Case {
         op: "attention",
         name: format!("{lengths:?} x {heads} heads of {size}, {kind:?}"),
@@ -224,7 +240,7 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         prepare: Box::new(move |place| {
             let (qkv, how) = (inputs.qkv.on(place)?, inputs.how(place)?);
             let (mut q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
-            if kind == Kind::Probe {
+            if kind.probes() {
                 q = inputs.probe.on(place)?;
             }
             Ok(Box::new(move || attention(&q, &k, &v, &how)))

@@ -58,7 +58,7 @@ template <typename S, typename E, uint D, uint N>
     int low = place - p.back;
     int high = is_row ? min(place + p.ahead + 1, item.end) : 0;
     float slope = 0.0f;
-    if (BIAS == BIAS_ALIBI && is_row) {
+    if (BIAS == BIAS_ALIBI) {
         slope = bias[head];
     }
 
@@ -264,7 +264,8 @@ SIZES("bf16", bfloat, bfloat, 32)
 // which lie one after another, each with the rows of every head of k and v.
 constant uint JOIN = 5;
 
-// A SIMD-group a row: parts by their largest scores, as blocks of keys are above.
+// A SIMD-group a row: parts by their largest scores, as blocks of keys are above. Each row sees some key: where the last of a block
+// sees none, the first sees fewer than the block has rows, which is nothing to split.
 [[kernel]] void attention_join(device const float *parts [[buffer(0)]], device uchar *y [[buffer(1)]],
     constant Shape &p [[buffer(2)]], device const uint *joins [[buffer(3)]],
     uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
@@ -289,7 +290,7 @@ constant uint JOIN = 5;
                 device const float *part = first + ulong(i) * step;
                 value += part[c] * exp_below(part[p.size], top);
             }
-            put(y, p, told[0], told[1] + r, group.y, c, total == 0.0f ? 0.0f : value / total);
+            put(y, p, told[0], told[1] + r, group.y, c, value / total);
         }
     }
 }

@@ -11,7 +11,7 @@ mod view;
 
 pub(crate) use call::{Call, Grid, Told};
 pub(crate) use pipelines::{Kernel, keep_in, save};
-pub(crate) use view::View;
+pub(crate) use view::{Lines, View};
 
 use crate::{Device, DeviceInfo, Error, Result};
 use candle_metal_kernels::metal::Device as Gpu;

@@ -54,10 +54,13 @@ fn smollm_writes_as_on_the_cpu() {
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
     let write = |device| {
         let llm = Llm::load(&smollm, &on(device), &LlmOptions::default(), &()).expect("SmolLM2");
+        let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
-        (answers.remove(0).text, llm.counts())
+        (answers.remove(0).text, llm.counts(), all_dispatches() - before)
     };
-    let ((got, counts), (want, _)) = (write(METAL), write(Device::Cpu));
+    let ((got, counts, dispatches), (want, ..)) = (write(METAL), write(Device::Cpu));
     assert_eq!(got, want);
+    // Nine in each of thirty layers; and words, a norm and the head. The prompt's pass also picks its last row.
+    assert_eq!(dispatches, 4 * (30 * 9 + 3) + 1);
     assert_fused(&counts);
 }

@@ -78,14 +78,15 @@ impl SelfAttention {
     }
 
     fn mix(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
-        let tokens = b.segments.tokens();
-        let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, self.heads, self.size])?;
-        let (mut q, mut k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
+        let (tokens, heads) = (b.segments.tokens(), self.heads);
+        let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3 * heads, self.size])?;
+        let (mut qk, v) = (qkv.narrow(1, 0, 2 * heads)?, qkv.narrow(1, 2 * heads, heads)?);
         if let Some(rotary) = scores.rotary {
-            (q, k) = (rotary.forward(&q, &b.positions)?, rotary.forward(&k, &b.positions)?);
+            qk = rotary.forward(&qk, &b.positions)?; // both at once
         }
+        let (q, k) = (qk.narrow(1, 0, heads)?, qk.narrow(1, heads, heads)?); // [tokens, heads, size]
         let how = Attention { sees: scores.sees, bias: scores.bias.clone(), ..b.attention(scores.scale) };
-        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, self.heads * self.size])?)
+        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, heads * self.size])?)
     }
 }
 

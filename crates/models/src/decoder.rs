@@ -4,8 +4,8 @@
 use crate::block::{Layer, through};
 use crate::{Batch, Encoder, Error, Limits, Result, Watch};
 use sconce_ops::{
-    Activation, Attention, Bias, CacheShape, Experts, Gate, Keys, LayerNorm, Linear, RmsNorm, Rotary, Sees, Tensor,
-    Weights, attention, glu,
+    Activation, Attention, Bias, CacheShape, Experts, Gate, Keys, LayerNorm, Linear, Projected, RmsNorm, Rotary, Sees,
+    Tensor, Weights, attention, glu,
 };
 
 /// Heads of a block's attention.
@@ -98,15 +98,24 @@ impl SharedAttention {
         if let Some([of_q, of_k]) = &self.norms {
             (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
         }
-        if let Some(rotary) = &self.rotary {
-            (q, k) = (rotary.forward(&q, &b.positions)?, rotary.forward(&k, &b.positions)?);
-        }
         let (k, v, keys) = match &b.kept {
             Some(kept) => {
-                let (k, v) = kept.cache.write(self.layer, &k, &v, &kept.rows)?;
-                (k, v, Keys::Paged(kept.pages.clone()))
+                let cache @ [keys, values] = kept.cache.layer(self.layer)?;
+                match &self.rotary {
+                    Some(rotary) => {
+                        let x = Projected { q: &q, k: &k, v: &v, positions: &b.positions };
+                        q = rotary.forward_and_store(x, cache, &kept.rows)?;
+                    }
+                    None => kept.cache.write(self.layer, &k, &v, &kept.rows)?,
+                }
+                (keys.clone(), values.clone(), Keys::Paged(kept.pages.clone()))
             }
-            None => (k.into(), v.into(), b.keys.clone().into()),
+            None => {
+                if let Some(rotary) = &self.rotary {
+                    (q, k) = (rotary.forward(&q, &b.positions)?, rotary.forward(&k, &b.positions)?);
+                }
+                (k.into(), v.into(), b.keys.clone().into())
+            }
         };
         let sees = self.window.map_or(Sees::Causal, Sees::Recent);
         let bias = self.bias.clone();

@@ -144,8 +144,7 @@ impl Cross {
     fn remember(&self, states: &Tensor, cache: &Cache, rows: &Tensor) -> Result<()> {
         let Heads { count, size, .. } = self.heads;
         let kv = self.keys.forward(states)?.reshape(&[states.dims()[0], 2, count, size])?;
-        cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?;
-        Ok(())
+        Ok(cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?)
     }
 
     fn forward_residual(&self, x: &Tensor, b: &Batch, read: &Read, residual: &Tensor) -> Result<Tensor> {

@@ -77,7 +77,7 @@ pub(crate) trait Op: Sized {
     /// Shapes and options, for the plan's reader.
     fn detail(&self) -> String;
     /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which
-    /// cannot open it anyway. Every op has a kernel for the CPU.
+    /// cannot open it anyway. Every op has a kernel for the CPU, but for a call that stands for others: see [`is_fused`].
     fn fused(&self, device: Device) -> Can {
         match device {
             Device::Cpu => Can::Yes,
@@ -309,6 +309,11 @@ pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
 /// The same for a call whose result is a tensor that was there before and is booked already.
 pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
+}
+
+/// Whether our kernel takes the call: asked of a call that stands for several others, which are made where it does not.
+pub(crate) fn is_fused<O: Op>(op: &O) -> bool {
+    current().can(op, Rung::Fused) == Can::Yes
 }
 
 /// The result and its rung, or nothing on phantoms, whose step is told instead.

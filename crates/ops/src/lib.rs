@@ -85,7 +85,7 @@ pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use pool::{Pooling, pool};
 pub use rms_norm::RmsNorm;
-pub use rotary::Rotary;
+pub use rotary::{Projected, Rotary};
 pub use softmax::softmax;
 pub use splade::{Splade, splade};
 pub use store::{Cache, CacheFormat, CacheShape, Vectors};

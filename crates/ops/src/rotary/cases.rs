@@ -1,9 +1,11 @@
-//! Cases: whole heads and a part of them, a view into a fused projection, positions far out.
+//! Cases: whole heads and a part of them, a view into a fused projection, positions far out; and with keys and values kept, in every
+//! format and in rows of no order.
 
 use super::Rotary;
 use super::reference::{self, Problem};
 use crate::case::{Case, Input, Tolerance, ids, weights};
-use crate::{DType, Tensor};
+use crate::tensor::host;
+use crate::{Cache, CacheFormat, CacheShape, DType, Projected, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, heads, head size, dims turned, positions, base
@@ -15,7 +17,17 @@ pub(crate) fn cases() -> Vec<Case> {
         (11, 3, 17, 6, 3, 1_000.0),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).collect()
+    // heads of queries and of keys, head size, dims turned
+    let floats = [(4, 2, 64, 64), (3, 1, 17, 6), (2, 2, 12, 8), (5, 1, 10, 10), (3, 3, 7, 4)];
+    // Halves that end within a block, and whole ones.
+    let blocks = [(3, 1, 64, 64), (2, 2, 96, 96), (4, 2, 32, 12), (1, 1, 64, 20)];
+    let kept = |dtype| {
+        let floats = [DType::F32, DType::F16, DType::BF16].into_iter().flat_map(move |kept| {
+            floats.into_iter().zip(0..).map(move |(s, seed)| one_kept(seed, (dtype, CacheFormat::Float(kept)), s))
+        });
+        floats.chain(blocks.into_iter().zip(10..).map(move |(s, seed)| one_kept(seed, (dtype, CacheFormat::Q8), s)))
+    };
+    DType::FLOATS.into_iter().flat_map(case).chain(DType::FLOATS.into_iter().flat_map(kept)).collect()
 }
 
 type Shape = (usize, usize, usize, usize, usize, f64);
@@ -43,5 +55,79 @@ fn one(seed: u64, dtype: DType, (tokens, heads, size, dims, positions, base): Sh
         reference: Box::new(move || {
             reference::rotary(&Problem { x: &seen, positions: &kept, frequencies: &turned, heads, size })
         }),
+    }
+}
+
+/// Rows of the cache, and of them those of the tokens.
+const ROWS: usize = 9;
+const TOKENS: [u32; 5] = [3, 8, 4, 0, 7];
+
+type Heads = (usize, usize, usize, usize);
+
+fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size, dims): Heads) -> Case {
+    let all = heads + 2 * shared;
+    let x = Input::normal(seed + 870, &[TOKENS.len(), all, size], dtype, (0.0, 1.0));
+    // The keys once more, as a tensor of their own whose heads lie apart.
+    let keys = x.values.chunks(size).enumerate().filter(|(i, _)| (heads..heads + shared).contains(&(i % all)));
+    let keys = keys.flat_map(|(_, head)| head.iter().copied().chain([9.0; 3])).collect();
+    let apart = Input { values: keys, dims: vec![TOKENS.len(), shared, size + 3], dtype };
+    let at = ids(seed + 890, TOKENS.len(), 50);
+    let frequencies = Rotary::frequencies(100.0, dims);
+    let want = {
+        let parts = |from: usize, heads: usize| -> Vec<f32> {
+            x.values.chunks(all * size).flat_map(|row| row[from * size..][..heads * size].to_vec()).collect()
+        };
+        let turned = |x: &[f32], heads| {
+            reference::rotary(&Problem { x, positions: &at, frequencies: &frequencies, heads, size })
+        };
+        let in_rows = |x: Vec<f64>| {
+            let mut rows = vec![0f64; ROWS * shared * size];
+            for (row, x) in TOKENS.iter().zip(x.chunks(shared * size)) {
+                rows[*row as usize * x.len()..][..x.len()].copy_from_slice(x);
+            }
+            rows
+        };
+        let keys = in_rows(turned(&parts(heads, shared), shared));
+        let values = in_rows(parts(heads + shared, shared).into_iter().map(f64::from).collect());
+        [turned(&parts(0, heads), heads), keys, values].concat()
+    };
+    let n = want.len();
+    // Of the turning, and then of the cache.
+    let sums = 4.0
+        + match kept {
+            CacheFormat::Float(kept) => kept.unit_roundoff() / DType::F32.unit_roundoff(),
+            // Half a step of a block of the largest elements, beside the smallest: a code next to the right one is further off.
+            CacheFormat::Q8 => {
+                let largest = want.iter().fold(0f64, |most, v| most.max(v.abs()));
+                let rms = (want.iter().map(|v| v * v).sum::<f64>() / n as f64).sqrt();
+                (0.5 / 127.0 + DType::F16.unit_roundoff()) * largest / rms / DType::F32.unit_roundoff()
+            }
+        };
+    Case {
+        op: "rotary",
+        name: format!("{heads} and {shared} heads of {size}, {dims} turned, kept in {kept}"),
+        dtype,
+        tolerance: Tolerance { fused: 1.0, composed: 1.0, sums },
+        flops: 3 * (TOKENS.len() * (heads + shared) * size) as u64,
+        prepare: Box::new(move |place| {
+            let rotary = Rotary::new(&weights(&[], place), &frequencies, 50)?;
+            let x = x.on(place)?;
+            let part = |from, heads| x.narrow(1, from, heads);
+            let (q, mut k, v) = (part(0, heads)?, part(heads, shared)?, part(heads + shared, shared)?);
+            if seed % 2 == 1 {
+                k = apart.on(place)?.narrow(2, 0, size)?;
+            }
+            let (positions, rows) = (Tensor::from_u32(&at, place)?, Tensor::from_u32(&TOKENS, place)?);
+            let place = place.clone();
+            Ok(Box::new(move || {
+                let cache = Cache::new(CacheShape { layers: 1, heads: shared, size }, ROWS, kept, &place)?;
+                let x = Projected { q: &q, k: &k, v: &v, positions: &positions };
+                let q = rotary.forward_and_store(x, cache.layer(0)?, &rows)?;
+                let [keys, values] = cache.layer(0)?;
+                let all = || host([q.to_f32()?, keys.to_f32()?, values.to_f32()?].concat(), &[n]);
+                Tensor::upload(&[n], DType::F32, &place, all)
+            }))
+        }),
+        reference: Box::new(move || want.clone()),
     }
 }

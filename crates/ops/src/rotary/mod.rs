@@ -7,11 +7,13 @@
 mod cases;
 mod composed;
 mod cpu;
+mod kept;
 #[cfg(metal)]
 mod metal;
 mod reference;
 
 pub(crate) use cases::cases;
+pub use kept::Projected;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
@@ -56,18 +58,30 @@ impl Rotary {
 
     /// Turns the first `dims` elements of each head of `x` `[tokens, heads, size]` by its position `[tokens]`.
     pub fn forward(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
-        let half = self.cos.dims()[1];
+        self.check(x, positions)?;
+        ladder::run(RotaryOp { x: x.clone(), positions: positions.clone(), rotary: self.clone() })
+    }
+
+    fn check(&self, x: &Tensor, positions: &Tensor) -> Result<()> {
+        let turned = 2 * self.half();
         match *x.dims() {
-            [tokens, _, size]
-                if positions.dims() == [tokens] && 2 * half <= size && positions.dtype() == DType::U32 =>
-            {
-                ladder::run(RotaryOp { x: x.clone(), positions: positions.clone(), rotary: self.clone() })
+            [tokens, _, size] if positions.dims() == [tokens] && turned <= size && positions.dtype() == DType::U32 => {
+                Ok(())
             }
             ref other => {
-                let what = format!("x {other:?} with positions {:?}, to turn {} elements", positions.dims(), 2 * half);
+                let what = format!("x {other:?} with positions {:?}, to turn {turned} elements", positions.dims());
                 Err(Error::call("rotary", what))
             }
         }
+    }
+
+    /// Pairs of a head that are turned.
+    fn half(&self) -> usize {
+        self.cos.dims()[1]
+    }
+
+    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Rotary> {
+        Ok(Rotary { cos: to(&self.cos)?, sin: to(&self.sin)? })
     }
 }
 
@@ -79,7 +93,7 @@ pub(crate) struct RotaryOp {
 
 impl RotaryOp {
     fn half(&self) -> usize {
-        self.rotary.cos.dims()[1]
+        self.rotary.half()
     }
 }
 
@@ -125,7 +139,6 @@ impl Op for RotaryOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let rotary = Rotary { cos: to(&self.rotary.cos)?, sin: to(&self.rotary.sin)? };
-        Ok(RotaryOp { x: to(&self.x)?, positions: to(&self.positions)?, rotary })
+        Ok(RotaryOp { x: to(&self.x)?, positions: to(&self.positions)?, rotary: self.rotary.map(to)? })
     }
 }

@@ -1,7 +1,7 @@
 //! Cases: rows in no order, other rows left alone; a cache in another format; tokens that are views into a wider projection; rows
 //! copied within a cache; what is no number.
 
-use super::{Cache, CacheFormat, CacheShape, Vectors, store};
+use super::{Cache, CacheFormat, CacheShape};
 use crate::case::{Case, Input, Tolerance};
 use crate::tensor::host;
 use crate::{DType, Place, Result, Tensor};
@@ -31,13 +31,11 @@ pub(crate) fn cases() -> Vec<Case> {
     floats.chain(blocks).chain(copies).chain(DType::FLOATS.map(broken)).collect()
 }
 
-/// What the values of a cache of one layer stand for.
+/// What the keys and the values of a cache of one layer stand for.
 fn held(cache: &Cache, place: &Place) -> Result<Tensor> {
-    let [_, values] = cache.layer(0)?;
-    match values {
-        Vectors::Float(floats) => Ok(floats.clone()),
-        blocks => Tensor::upload(blocks.dims(), DType::F32, place, || host(blocks.to_f32()?, blocks.dims())),
-    }
+    let [keys, values] = cache.layer(0)?;
+    let dims = [&[2], keys.dims()].concat();
+    Tensor::upload(&dims, DType::F32, place, || host([keys.to_f32()?, values.to_f32()?].concat(), &dims))
 }
 
 /// Rows of a cache copied within it, to and from its ends.
@@ -75,7 +73,7 @@ fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Cas
                 let from = *from as usize * width;
                 rows.copy_within(from..from + width, *to as usize * width);
             }
-            rows
+            rows.repeat(2)
         }),
     }
 }
@@ -96,21 +94,23 @@ fn broken(dtype: DType) -> Case {
             let (x, rows, place) = (x.on(place)?, Tensor::from_u32(&[0], place)?, place.clone());
             Ok(Box::new(move || {
                 let cache = Cache::new(CacheShape { layers: 1, heads: 2, size: 64 }, 1, CacheFormat::Q8, &place)?;
-                let (_, kept) = cache.write(0, &x, &x, &rows)?;
+                cache.write(0, &x, &x, &rows)?;
+                let held = held(&cache, &place)?;
                 let shown = |v: &f32| if v.is_nan() { -1.0 } else { *v };
-                let upload = || host(kept.to_f32()?.iter().map(shown).collect::<Vec<f32>>(), &[4, 32]);
-                Tensor::upload(&[4, 32], DType::F32, &place, upload)
+                let upload = || host(held.to_f32()?.iter().map(shown).collect::<Vec<f32>>(), held.dims());
+                Tensor::upload(held.dims(), DType::F32, &place, upload)
             }))
         }),
         reference: Box::new(|| {
-            (0..4 * 32).map(|i| if BROKEN.iter().any(|(b, _)| i / 32 == b / 32) { -1.0 } else { 127.0 }).collect()
+            let is_broken = |i: usize| BROKEN.iter().any(|(b, _)| i % 128 / 32 == b / 32);
+            (0..2 * 128).map(|i| if is_broken(i) { -1.0 } else { 127.0 }).collect()
         }),
     }
 }
 
 fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, usize)) -> Case {
     let width = heads * size;
-    // The values of a projection to keys and values.
+    // A projection to keys and values.
     let mut x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
     if kept == CacheFormat::Q8 {
         x.values = x.values.iter().enumerate().map(|(i, v)| untied(i, *v)).collect();
@@ -131,23 +131,23 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
                 CacheFormat::Q8 => 1.0,
             },
         },
-        flops: (2 * TOKENS.len() * width) as u64,
+        flops: (4 * TOKENS.len() * width) as u64,
         prepare: Box::new(move |place| {
             let rows = Tensor::from_u32(&TOKENS, place)?;
-            let values = x.on(place)?.narrow(1, heads, heads)?;
+            let x = x.on(place)?;
+            let (k, v) = (x.narrow(1, 0, heads)?, x.narrow(1, heads, heads)?);
             let place = place.clone();
             Ok(Box::new(move || {
                 let cache = Cache::new(CacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
-                let [_, kept] = cache.layer(0)?;
-                store(kept, &values, &rows)?;
+                cache.write(0, &k, &v, &rows)?;
                 held(&cache, &place)
             }))
         }),
         reference: Box::new(move || {
-            let mut rows = vec![0f64; ROWS * width];
-            for (token, row) in TOKENS.iter().enumerate() {
-                let values = &reference.values[(2 * token + 1) * width..][..width];
-                rows[*row as usize * width..][..width].iter_mut().zip(values).for_each(|(r, v)| *r = f64::from(*v));
+            let mut rows = vec![0f64; 2 * ROWS * width];
+            for (part, values) in reference.values.chunks(width).enumerate() {
+                let row = part % 2 * ROWS + TOKENS[part / 2] as usize;
+                rows[row * width..][..width].iter_mut().zip(values).for_each(|(r, v)| *r = f64::from(*v));
             }
             if kept == CacheFormat::Q8 {
                 rows.chunks_exact_mut(32).for_each(blocked);

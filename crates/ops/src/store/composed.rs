@@ -7,16 +7,20 @@ use crate::{DType, Device, Result};
 use candle_core::Tensor;
 use candle_core::{D, DType as Candle};
 
-pub(super) fn run(op: &StoreOp) -> Result<Tensor> {
-    let (x, rows) = (op.x.candle()?, op.rows.candle()?);
-    match &op.cache {
-        Vectors::Float(cache) => scatter(cache.candle()?, &x.to_dtype(cache.dtype().candle())?, rows),
-        Vectors::Q8 { codes, scales } => {
-            let (quantised, d) = blocks(x)?;
-            scatter(scales.candle()?, &d, rows)?;
-            scatter(codes.candle()?, &quantised, rows)
-        }
+pub(super) fn run(op: &StoreOp) -> Result<()> {
+    let rows = op.rows.candle()?;
+    for (x, cache) in op.both() {
+        let x = x.candle()?;
+        match cache {
+            Vectors::Float(cache) => scatter(cache.candle()?, &x.to_dtype(cache.dtype().candle())?, rows)?,
+            Vectors::Q8 { codes, scales } => {
+                let (quantised, d) = blocks(x)?;
+                scatter(scales.candle()?, &d, rows)?;
+                scatter(codes.candle()?, &quantised, rows)?
+            }
+        };
     }
+    Ok(())
 }
 
 /// Codes and scales of `[tokens, heads, size]`.

@@ -11,14 +11,18 @@ use crate::{Error, Result};
 use candle_core::{CpuStorage, InplaceOp1, Layout};
 use half::{bf16, f16};
 
-pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<candle_core::Tensor> {
+pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<()> {
     let rows = Reading::of(&op.rows)?;
     let rows = rows.slice::<u32>()?;
-    within(rows, op.cache.elements())?;
-    with_elem!("store", op.x.dtype(), T => {
-        let x = Reading::of(&op.x)?;
-        let x = Heads::<T>::of(&x, op.x.dims())?;
-        match &op.cache {
+    op.both().try_for_each(|(x, cache)| store(x, cache, rows, isa))
+}
+
+fn store(x: &crate::Tensor, cache: &Vectors, rows: &[u32], isa: Isa) -> Result<()> {
+    within(rows, cache.elements())?;
+    with_elem!("store", x.dtype(), T => {
+        let reading = Reading::of(x)?;
+        let x = Heads::<T>::of(&reading, x.dims())?;
+        match cache {
             Vectors::Float(cache) => {
                 with_elem!("store", cache.dtype(), C => write(cache, rows, &|i, out: &mut [C]| {
                     out.chunks_exact_mut(x.size).enumerate().for_each(|(h, out)| isa.run(Row { x: x.of_token(i, h), out }));
@@ -64,11 +68,9 @@ impl<'a, T: Elem> Heads<'a, T> {
 }
 
 /// Fills the rows of `cache` that `rows` names, each by its place there.
-fn write<C: Held>(cache: &crate::Tensor, rows: &[u32], fill: &dyn Fn(usize, &mut [C])) -> Result<candle_core::Tensor> {
+fn write<C: Held>(cache: &crate::Tensor, rows: &[u32], fill: &dyn Fn(usize, &mut [C])) -> Result<()> {
     let width = cache.dims()[1..].iter().product();
-    let cache = cache.candle()?;
-    cache.inplace_op1(&Write { rows, width, fill })?;
-    Ok(cache.clone())
+    Ok(cache.candle()?.inplace_op1(&Write { rows, width, fill })?)
 }
 
 /// What a cache holds on the CPU.

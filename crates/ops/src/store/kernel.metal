@@ -1,31 +1,112 @@
-// cache[rows[i]] = x[i], rounded to the cache's format; and cache[to[i]] = cache[from[i]], bit by bit.
+// keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's format, in one dispatch; if TURNS, k and queries are turned
+// first, as `rotary` does. And cache[to[i]] = cache[from[i]], bit by bit.
 //
 // A row beyond the cache, which nobody may send, is not written: it would be another's.
 
+constant bool TURNS [[function_constant(0)]];
+
 struct Heads {
-    // Elements of a head of x; from one token to the next, and from one head to the next.
+    // Of queries, none unless they are turned, and of keys and as many of values; elements of each.
+    uint queries;
     uint heads;
     uint size;
-    uint token;
-    uint head;
+    // Elements from one token of queries, keys and values to the next, and from one head to the next.
+    uint apart[3][2];
     // Rows of the cache.
     uint held;
+    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    uint pairs;
+    uint positions;
 };
 
-// Floats: a thread writes four neighbours of a head.
+// What a thread has: four neighbours of a head, from i on. Heads of queries come first, then those of keys and of values.
+constant uint QUERIES = 0;
+constant uint KEYS = 1;
+constant uint VALUES = 2;
+constant uint NOTHING = 3;
+struct Share {
+    uint of;
+    uint head;
+    uint i;
+};
+
+METAL_FUNC Share share_of(constant Heads &p, uint x) {
+    uint fours = (p.size + 3) / 4;
+    uint head = x / fours;
+    Share s;
+    s.i = 4 * (x % fours);
+    s.of = QUERIES;
+    s.head = head;
+    if (head >= p.queries) {
+        uint kept = (head - p.queries) / p.heads;
+        s.of = kept == 0 ? KEYS : kept == 1 ? VALUES : NOTHING;
+        s.head = (head - p.queries) % p.heads;
+    }
+    return s;
+}
+
+// The four, turned in f32 and rounded to T. Their partners are read by the threads that have them as well, at the same time: memory
+// gives them once.
+template <typename T>
+METAL_FUNC float4 four_of(Share s, uint at, device const T *q, device const T *k, device const T *v,
+    device const uint *positions, device const float *cosines, device const float *sines, constant Heads &p) {
+    device const T *x = s.of == QUERIES ? q : s.of == KEYS ? k : v;
+    x += ulong(at) * ulong(p.apart[s.of][0]) + ulong(s.head) * ulong(p.apart[s.of][1]);
+    float4 four = four_at<T>(x, s.i, p.size, 0.0f);
+    if (!TURNS || s.of == VALUES || s.i >= 2 * p.pairs) {
+        return four;
+    }
+    ulong row = ulong(min(positions[at], p.positions - 1)) * ulong(p.pairs);
+    cosines += row;
+    sines += row;
+    if (p.pairs % 4 == 0) {
+        uint pair = s.i % p.pairs;
+        float4 c = four_at<float>(cosines, pair, p.pairs, 0.0f);
+        float4 t = four_at<float>(sines, pair, p.pairs, 0.0f);
+        bool is_first = s.i < p.pairs;
+        float4 other = four_at<T>(is_first ? x + p.pairs : x, pair, p.pairs, 0.0f);
+        return rounded<T>(is_first ? four * c - other * t : four * c + other * t);
+    }
+    // Some of the four may be of the first half and some of the second, or not turned at all.
+    for (uint j = 0; j < 4; j++) {
+        uint i = s.i + j;
+        if (i < p.pairs) {
+            four[j] = four[j] * cosines[i] - float(x[i + p.pairs]) * sines[i];
+        } else if (i < 2 * p.pairs) {
+            four[j] = four[j] * cosines[i - p.pairs] + float(x[i - p.pairs]) * sines[i - p.pairs];
+        }
+    }
+    return rounded<T>(four);
+}
+
+// Writes the four to their head of the queries.
+template <typename T>
+METAL_FUNC void put_query(device T *y, uint at, Share s, constant Heads &p, float4 four) {
+    put_four<T>(y + (ulong(at) * ulong(p.queries) + ulong(s.head)) * ulong(p.size), s.i, p.size, four);
+}
+
+// Floats.
 template <typename T, typename C>
-[[kernel]] void store(device const T *x [[buffer(0)]], device const uint *rows [[buffer(1)]],
-    device C *cache [[buffer(2)]], constant Heads &p [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {
-    uint share = (p.size + 3) / 4;
-    uint head = at.x / share;
-    uint row = rows[at.y];
-    if (head >= p.heads || row >= p.held) {
+[[kernel]] void store(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]], device const T *v [[buffer(2)]],
+    device const uint *positions [[buffer(3)]], device const float *cosines [[buffer(4)]],
+    device const float *sines [[buffer(5)]], device const uint *rows [[buffer(6)]], device T *y [[buffer(7)]],
+    device C *keys [[buffer(8)]], device C *values [[buffer(9)]], constant Heads &p [[buffer(10)]],
+    uint3 at [[thread_position_in_grid]]) {
+    Share s = share_of(p, at.x);
+    if (s.of == NOTHING) {
         return;
     }
-    uint i = 4 * (at.x % share);
-    x += ulong(at.y) * ulong(p.token) + ulong(head) * ulong(p.head);
-    cache += (ulong(row) * ulong(p.heads) + ulong(head)) * ulong(p.size);
-    put_four<C>(cache, i, p.size, four_at<T>(x, i, p.size, 0.0f));
+    float4 four = four_of<T>(s, at.y, q, k, v, positions, cosines, sines, p);
+    if (s.of == QUERIES) {
+        put_query<T>(y, at.y, s, p, four);
+        return;
+    }
+    uint row = rows[at.y];
+    if (row >= p.held) {
+        return;
+    }
+    device C *cache = s.of == KEYS ? keys : values;
+    put_four<C>(cache + (ulong(row) * ulong(p.heads) + ulong(s.head)) * ulong(p.size), s.i, p.size, four);
 }
 #define STORE(T, NAME) \
 KERNEL("store_" NAME "_in_f32", store<T, float>) \
@@ -41,35 +122,46 @@ constant uint SHARERS = 8;
 
 // q8_0: codes of a signed byte, a scale in f16 for 32 of them.
 template <typename T>
-[[kernel]] void store_blocks(device const T *x [[buffer(0)]], device const uint *rows [[buffer(1)]],
-    device uchar *codes [[buffer(2)]], device half *scales [[buffer(3)]], constant Heads &p [[buffer(4)]],
+[[kernel]] void store_blocks(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]],
+    device const T *v [[buffer(2)]], device const uint *positions [[buffer(3)]],
+    device const float *cosines [[buffer(4)]], device const float *sines [[buffer(5)]],
+    device const uint *rows [[buffer(6)]], device T *y [[buffer(7)]], device uchar *keys [[buffer(8)]],
+    device uchar *values [[buffer(9)]], device half *key_scales [[buffer(10)]],
+    device half *value_scales [[buffer(11)]], constant Heads &p [[buffer(12)]],
     uint3 at [[thread_position_in_grid]]) {
-    uint share = p.size / 4;
-    uint head = at.x / share;
-    uint i = 4 * (at.x % share);
-    float4 v = float4(0.0f);
+    Share s = share_of(p, at.x);
+    float4 four = float4(0.0f);
     // Nobody leaves yet: threads of a SIMD-group look at each other's elements.
-    if (head < p.heads) {
-        v = four_at<T>(x + ulong(at.y) * ulong(p.token) + ulong(head) * ulong(p.head), i, p.size, 0.0f);
+    if (s.of != NOTHING) {
+        four = four_of<T>(s, at.y, q, k, v, positions, cosines, sines, p);
     }
-    bool is_finite = isfinite(v[0]) && isfinite(v[1]) && isfinite(v[2]) && isfinite(v[3]);
-    float most = max(max(fabs(v[0]), fabs(v[1])), max(fabs(v[2]), fabs(v[3])));
+    bool is_finite = isfinite(four[0]) && isfinite(four[1]) && isfinite(four[2]) && isfinite(four[3]);
+    float most = max(max(fabs(four[0]), fabs(four[1])), max(fabs(four[2]), fabs(four[3])));
     most = is_finite ? most : INFINITY;
     for (ushort apart = 1; apart < SHARERS; apart *= 2) {
         most = max(most, simd_shuffle_xor(most, apart));
     }
-    uint row = rows[at.y];
-    if (head >= p.heads || row >= p.held) {
+    if (s.of == NOTHING) {
         return;
     }
+    if (s.of == QUERIES) {
+        put_query<T>(y, at.y, s, p, four);
+        return;
+    }
+    uint row = rows[at.y];
+    if (row >= p.held) {
+        return;
+    }
+    device uchar *codes = s.of == KEYS ? keys : values;
+    device half *scales = s.of == KEYS ? key_scales : value_scales;
     // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
     float d = isinf(most) ? 0.0f : most / 127.0f;
     float inverse = d == 0.0f ? 0.0f : 1.0f / d;
-    ulong first = (ulong(row) * ulong(p.heads) + ulong(head)) * ulong(p.size) + ulong(i);
+    ulong first = (ulong(row) * ulong(p.heads) + ulong(s.head)) * ulong(p.size) + ulong(s.i);
     for (uint j = 0; j < 4; j++) {
-        codes[first + j] = isinf(most) ? uchar(0) : uchar(as_type<uint>(int(round(v[j] * inverse))) & 0xffu);
+        codes[first + j] = isinf(most) ? uchar(0) : uchar(as_type<uint>(int(round(four[j] * inverse))) & 0xffu);
     }
-    if (i % BLOCK == 0) {
+    if (s.i % BLOCK == 0) {
         scales[first / BLOCK] = isinf(most) ? half(NAN) : half(d);
     }
 }

@@ -1,4 +1,4 @@
-//! cache[rowᵢ] = xᵢ        rounded to the cache's format
+//! keys[rowᵢ] = kᵢ, values[rowᵢ] = vᵢ        rounded to the cache's format
 //!
 //! The keys and values of tokens that were seen, kept in rows of tensors that are made once. Which row belongs to whom is decided
 //! elsewhere; here they are written, copied and lent out.
@@ -8,7 +8,7 @@ mod composed;
 mod copy;
 mod cpu;
 #[cfg(metal)]
-mod metal;
+pub(crate) mod metal;
 mod vectors;
 
 pub(crate) use cases::cases;
@@ -58,13 +58,9 @@ impl Cache {
         self.rows
     }
 
-    /// Writes `k` and `v` `[tokens, heads, size]` of `layer` to `rows`, and lends all of the layer's.
-    pub fn write(&self, layer: usize, k: &Tensor, v: &Tensor, rows: &Tensor) -> Result<(Vectors, Vectors)> {
-        let [keys, values] = self.layer(layer)?;
-        for (cache, x) in [(keys, k), (values, v)] {
-            store(cache, x, rows)?;
-        }
-        Ok((keys.clone(), values.clone()))
+    /// Writes `k` and `v` `[tokens, heads, size]` of `layer` to `rows`.
+    pub fn write(&self, layer: usize, k: &Tensor, v: &Tensor, rows: &Tensor) -> Result<()> {
+        ladder::run_in_place(StoreOp::checked(self.layer(layer)?, [k, v], rows)?)
     }
 
     /// A layer's keys and values as they are.
@@ -82,35 +78,55 @@ impl Cache {
     }
 }
 
-/// Writes row i of `x` to row `rows[i]` of `cache`. A row beyond the cache is an error on the CPU and must not be sent to a GPU.
-fn store(cache: &Vectors, x: &Tensor, rows: &Tensor) -> Result<()> {
-    let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
-    if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
-        let what = format!("{:?} to rows {:?} of a cache {:?}", x.dims(), rows.dims(), cache.dims());
-        return Err(Error::call("store", what));
-    }
-    ladder::run_in_place(StoreOp { x: x.clone(), cache: cache.clone(), rows: rows.clone() })
+/// Keys and values of one layer.
+pub(crate) struct StoreOp {
+    x: [Tensor; 2],
+    cache: [Vectors; 2],
+    rows: Tensor,
 }
 
-pub(crate) struct StoreOp {
-    x: Tensor,
-    cache: Vectors,
-    rows: Tensor,
+impl StoreOp {
+    /// Writes row i of each of `x` to row `rows[i]` of its part of `cache`. A row beyond the cache is an error on the CPU and must not
+    /// be sent to a GPU.
+    pub(crate) fn checked(cache: &[Vectors; 2], x: [&Tensor; 2], rows: &Tensor) -> Result<StoreOp> {
+        for (x, cache) in x.into_iter().zip(cache) {
+            let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
+            if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
+                let what = format!("{:?} to rows {:?} of a cache {:?}", x.dims(), rows.dims(), cache.dims());
+                return Err(Error::call("store", what));
+            }
+        }
+        if x[0].dtype() != x[1].dtype() || cache[0].format() != cache[1].format() {
+            return Err(Error::call("store", "keys and values are of one format, and so is what keeps them"));
+        }
+        Ok(StoreOp { x: x.map(Tensor::clone), cache: cache.clone(), rows: rows.clone() })
+    }
+
+    /// Keys and values, each with its part of the cache.
+    fn both(&self) -> impl Iterator<Item = (&Tensor, &Vectors)> {
+        self.x.iter().zip(&self.cache)
+    }
+
+    /// All of the keys that are kept: what the call is said to give.
+    fn keys(&self) -> &Tensor {
+        self.cache[0].elements()
+    }
 }
 
 impl Op for StoreOp {
     const NAME: &'static str = "store";
 
     fn x(&self) -> &Tensor {
-        &self.x
+        &self.x[0]
     }
 
     fn out(&self) -> (Vec<usize>, DType) {
-        (self.cache.dims().to_vec(), self.cache.elements().dtype())
+        (self.keys().dims().to_vec(), self.keys().dtype())
     }
 
     fn detail(&self) -> String {
-        format!("{} heads of {}, in {}", self.x.dims()[1], self.x.dims()[2], self.cache.format())
+        let dims = self.x().dims();
+        format!("{} heads of {} of keys and of values, in {}", dims[1], dims[2], self.cache[0].format())
     }
 
     fn fused(&self, device: Device) -> Can {
@@ -118,33 +134,37 @@ impl Op for StoreOp {
     }
 
     fn composable(&self, device: Device) -> Can {
-        composed::scatters(self.cache.elements().dtype(), device)
+        composed::scatters(self.keys().dtype(), device)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        let n = self.x.dims().iter().product::<usize>();
-        match (rung, self.cache.format()) {
+        // Values after keys.
+        let n = self.x().dims().iter().product::<usize>();
+        match (rung, self.cache[0].format()) {
             // The rows in the cache's dtype, and a row number an element.
             (Rung::Composed, CacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
             // Four stages in f32, and the same.
             (Rung::Composed, CacheFormat::Q8) => n * (4 * 4 + 2 + 4),
             // Only the CPU rounds all of them first and writes them then.
-            (_, CacheFormat::Q8) if self.x.device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
+            (_, CacheFormat::Q8) if self.x().device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
             _ => 0,
         }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
+        cpu::run(self, isa)?;
+        Ok(self.keys().candle()?.clone())
     }
 
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
+        metal::run(self)?;
+        Ok(self.keys().candle()?.clone())
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
+        composed::run(self)?;
+        Ok(self.keys().candle()?.clone())
     }
 
     fn movable(&self) -> Can {
@@ -152,7 +172,8 @@ impl Op for StoreOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(StoreOp { x: to(&self.x)?, cache: self.cache.map(to)?, rows: to(&self.rows)? })
+        let ([k, v], [keys, values]) = (&self.x, &self.cache);
+        Ok(StoreOp { x: [to(k)?, to(v)?], cache: [keys.map(to)?, values.map(to)?], rows: to(&self.rows)? })
     }
 }
 
@@ -224,7 +245,8 @@ mod tests {
             let mut values = vec![1.0; 64];
             values[40] = broken;
             let x = Tensor::from_f32(&values, &[1, 1, 64], DType::F32, &place).unwrap();
-            let held = cache.write(0, &x, &x, &rows(&[0])).unwrap().0.to_f32().unwrap();
+            cache.write(0, &x, &x, &rows(&[0])).unwrap();
+            let held = cache.layer(0).unwrap()[0].to_f32().unwrap();
             assert!(held[..32].iter().all(|v| (v - 1.0).abs() < 1e-3), "{rung}: {held:?}");
             assert!(held[32..].iter().all(|v| v.is_nan()), "{rung}: {held:?}");
         }

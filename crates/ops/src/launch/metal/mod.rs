@@ -12,7 +12,7 @@ mod view;
 
 pub(crate) use call::{Call, Grid, Told};
 pub(crate) use pipelines::{Kernel, dry, is_dry, keep_in};
-pub(crate) use view::View;
+pub(crate) use view::{Lines, View};
 
 use crate::{Device, DeviceInfo, Error, Result};
 use candle_metal_kernels::metal::Device as Gpu;

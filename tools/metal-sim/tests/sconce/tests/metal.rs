@@ -2,7 +2,11 @@
 
 use metal_sim_sconce::warnings;
 use sconce_ops::case::{Variant, check, variants};
-use sconce_ops::{Device, Place, Rung, cases};
+use sconce_ops::{
+    Cache, CacheFormat, CacheShape, DType, Device, Place, Projected, Raw, Result, Rotary, Rung, Store, Tensor, Vectors,
+    Weights, cases,
+};
+use std::sync::Arc;
 
 const METAL: Device = Device::Metal(0);
 
@@ -44,4 +48,49 @@ fn every_case_holds_on_every_rung() {
 /// Whether a warning is of a kernel of an op's folder, or of that of the block formats, which its name begins with.
 fn is_ours(warning: &str) -> bool {
     warning.starts_with("quant_") || cases().iter().any(|case| warning.starts_with(&format!("{}_", case.op)))
+}
+
+/// A file of nothing.
+struct Nothing;
+
+impl Store for Nothing {
+    fn get(&self, _: &str) -> Result<Option<Raw<'_>>> {
+        Ok(None)
+    }
+    fn names(&self) -> Vec<String> {
+        Vec::new()
+    }
+}
+
+/// The one dispatch that turns and stores gives, to the bit, what turning and storing give one after another.
+#[test]
+fn turning_while_storing_changes_no_number() {
+    const TOKENS: usize = 4;
+    let place = metal();
+    let (positions, rows) = ([3, 0, 40, 17], [2, 5, 0, 4]);
+    let (positions, rows) =
+        (Tensor::from_u32(&positions, &place).expect("positions"), Tensor::from_u32(&rows, &place).expect("rows"));
+    for (dtype, format, (size, dims)) in DType::FLOATS.into_iter().flat_map(|dtype| {
+        let shapes = |format| [(64, 64), (96, 96), (32, 20)].map(|shape| (dtype, format, shape));
+        CacheFormat::ALL.into_iter().flat_map(shapes)
+    }) {
+        let weights = Weights::new(Arc::new(Nothing), dtype, place.clone());
+        let rotary = Rotary::new(&weights, &Rotary::frequencies(100.0, dims), 50).expect("tables");
+        let values: Vec<f32> = (0..TOKENS * 7 * size).map(|i| ((i * 7919) as f32 * 0.37).sin() * 3.0).collect();
+        let x = Tensor::from_f32(&values, &[TOKENS, 7, size], dtype, &place).expect("a projection");
+        let part = |from, heads| x.narrow(1, from, heads).expect("a part");
+        let (q, k, v) = (part(0, 3), part(3, 2), part(5, 2));
+        let caches = [(); 2].map(|()| Cache::new(CacheShape { layers: 1, heads: 2, size }, 6, format, &place));
+        let [once, twice] = caches.map(|cache| cache.expect("a cache"));
+        let kept = |cache: &Cache| cache.layer(0).expect("a layer").clone();
+        let all = Projected { q: &q, k: &k, v: &v, positions: &positions };
+        let got = rotary.forward_and_store(all, &kept(&once), &rows).expect("queries");
+        let turned = |x| rotary.forward(x, &positions).expect("turned");
+        twice.write(0, &turned(&k), &v, &rows).expect("written");
+        let floats = |q: &Tensor, cache: &[Vectors; 2]| {
+            [q.to_f32(), cache[0].to_f32(), cache[1].to_f32()].map(|x| x.expect("numbers"))
+        };
+        let (got, want) = (floats(&got, &kept(&once)), floats(&turned(&q), &kept(&twice)));
+        assert_eq!(got, want, "{dtype}, {dims} of {size} in {format}");
+    }
 }

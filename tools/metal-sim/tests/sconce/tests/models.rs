@@ -55,15 +55,18 @@ fn smollm_writes_as_on_the_cpu() {
     let write = |device, dtype| {
         let llm =
             Llm::load(&smollm, &LoadOptions { dtype, ..on(device) }, &LlmOptions::default(), &()).expect("SmolLM2");
+        let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
-        (answers.remove(0).text, llm.counts(), llm.plan().clone())
+        (answers.remove(0).text, llm.counts(), llm.plan().clone(), all_dispatches() - before)
     };
     let (want, ..) = write(Device::Cpu, DType::F32);
     let mut weights = Vec::new();
     for dtype in [DType::F32, DType::F16] {
-        let (got, counts, plan) = write(METAL, dtype);
+        let (got, counts, plan, dispatches) = write(METAL, dtype);
         assert_eq!((got, plan.keep), (want.clone(), Keep::File), "{dtype}");
         assert_fused(&counts);
+        // Nine in each of thirty layers; and words, a norm, the head and the choice. The prompt's pass also picks its last row.
+        assert_eq!(dispatches, 4 * (30 * 9 + 4) + 1, "{dtype}");
         weights.push(plan.weights);
     }
     // Its blocks are the same beside both; only vectors are half as long.

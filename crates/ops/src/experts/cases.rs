@@ -30,7 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
         ((40, 96, 64, 8, 2, false), [Some(Quant::Q4_0), Some(Quant::Q8_0)]),
         ((11, 64, 37, 20, 3, true), [Some(Quant::Q4_1), None]),
         ((150, 33, 32, 3, 1, false), [None, Some(Quant::Q5_0)]),
-        ((10, 256, 256, 3, 2, true), [Some(Quant::Iq2Xxs), Some(Quant::Q6K)]),
+        // Its weights are hundreds: squared by a gate they would be more than a half holds.
+        ((10, 256, 256, 3, 2, false), [Some(Quant::Iq2Xxs), Some(Quant::Q6K)]),
     ];
     let all = floats.into_iter().map(|shape| (shape, [None; 2])).chain(blocks).enumerate();
     let all: Vec<_> = all.collect();

@@ -12,7 +12,7 @@ use crate::{Activation, DType, Error, Result};
 
 const SOURCE: &str = kernels!("grouped.metal");
 
-/// The products on weights in blocks: a library of its own, since it is large and most mixtures are in floats or in blocks.
+/// The products on weights in blocks: a library of their own, so that who has floats does not compile kernels for every format.
 const IN_BLOCKS: &str = concat!(
     include_str!("../launch/metal/prelude.metal"),
     include_str!("../quant/formats.metal"),

@@ -7,6 +7,7 @@ use sconce_ops::{
     Store, Stored, Tensor, Weights, embed,
 };
 use std::collections::BTreeMap;
+use std::process::Command;
 use std::sync::Arc;
 
 fn candle() -> Candle {
@@ -57,14 +58,25 @@ fn weights(tensors: &[(&'static str, &[usize])], place: &Place) -> Weights {
     Weights::new(Arc::new(Memory(held.collect())), DType::F32, place.clone())
 }
 
+/// The simulated device ends a process that asks for more threads than a threadgroup has; a real one does nothing, and says nothing.
 #[test]
 fn argsort_beyond_1024_columns_is_wrong() {
+    let this = std::env::current_exe().expect("this test");
+    let apart =
+        Command::new(this).args(["--exact", "--ignored", "argsort_of_1500_columns"]).output().expect("a process");
+    assert!(!apart.status.success(), "Candle sorts more than 1024 columns on Metal now");
+}
+
+#[test]
+#[ignore = "the test before runs it in a process of its own"]
+fn argsort_of_1500_columns() {
     let n = 1500;
     let values: Vec<f32> = (0..n).map(|i| ((i * 7919) % n) as f32).collect();
-    let order =
-        |device: &Candle| Plain::from_vec(values.clone(), (1, n), device)?.arg_sort_last_dim(true)?.to_vec2::<u32>();
-    let right = order(&Candle::Cpu).expect("an order");
-    assert!(order(&candle()).map_or(true, |got| got != right), "Candle sorts more than 1024 on Metal now");
+    let order = |device: &Candle| {
+        let row = Plain::from_vec(values.clone(), (1, n), device)?;
+        row.arg_sort_last_dim(true)?.to_vec2::<u32>()
+    };
+    assert_eq!(order(&candle()).expect("an order"), order(&Candle::Cpu).expect("an order"));
 }
 
 /// The experts of a token, which could be sorted by their probabilities, are found one by one.

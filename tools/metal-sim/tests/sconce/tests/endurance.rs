@@ -3,7 +3,7 @@
 
 use metal_sim_sconce::{allocated, fail_next, pipelines};
 use sconce_engine::ops::Device;
-use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
 use sconce_testkit::materialize;
 use std::sync::{Mutex, PoisonError};
 

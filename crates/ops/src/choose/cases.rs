@@ -48,6 +48,7 @@ fn of(dtype: DType) -> Vec<Rows> {
             vec![-1.0, -0.0, 0.0, -1.0, 0.0, -0.0],
             vec![Choosing::BEST, Choosing { u: 0.1, ..PLAIN }],
         ),
+        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![Choosing::BEST, PLAIN]),
         normal("one", 1, 1.0, at(PLAIN, &[0.0, 0.9])),
         normal("any", 7, 0.5, at(PLAIN, &us)),
         normal("any", 333, 2.0, at(PLAIN, &us[..6])),
@@ -69,8 +70,8 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("many and top_p", 4099, 0.25, at(Choosing { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
         normal("many and min_p", 4099, 0.25, at(Choosing { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),
     ];
-    // The largest belong to few of those who look: ids of the first half of every 4096.
-    let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 2048 { 2.0 } else { 1.0 }).collect();
+    // The largest belong to few of those who look, who find more of them than there is room for.
+    let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 1200 { 2.0 } else { 1.0 }).collect();
     all.push(whole("crowded", 8200, crowded, at(PLAIN, &[0.3, 0.8])));
     let together = Choosing { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
     let various = vec![

@@ -64,8 +64,10 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("min_p 1", 333, 2.0, at(Choosing { min_p: 1.0, ..PLAIN }, &us[5..])),
         whole("equals and top_k", 301, few(301, 5, 5), at(Choosing { top_k: Some(41), ..PLAIN }, &us[..5])),
         whole("equals and top_p", 301, few(301, 5, 5), at(Choosing { top_p: 0.45, ..PLAIN }, &us[..5])),
-        whole("all equal", 4099, vec![0.5; 4099 * 4], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999])),
+        // 1024 threads look at 2045 first: one of these is the last of them.
+        whole("all equal", 4099, vec![0.5; 4099 * 5], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999, 2044.5 / 4099.0])),
         whole("all equal, top_k", 4099, vec![-3.0; 4099 * 2], at(Choosing { top_k: Some(3001), ..PLAIN }, &us[3..5])),
+        whole("all equal, top_k", 4099, vec![1.0; 4099], at(Choosing { top_k: Some(2045), ..PLAIN }, &[0.9999])),
         normal("many", 4099, 0.25, at(PLAIN, &[0.1, 0.6, 0.98])),
         normal("many and top_p", 4099, 0.25, at(Choosing { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
         normal("many and min_p", 4099, 0.25, at(Choosing { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),

@@ -48,6 +48,7 @@ fn of(dtype: DType) -> Vec<Rows> {
             vec![-1.0, -0.0, 0.0, -1.0, 0.0, -0.0],
             vec![Choosing::BEST, Choosing { u: 0.1, ..PLAIN }],
         ),
+        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![Choosing::BEST, PLAIN]),
         normal("one", 1, 1.0, at(PLAIN, &[0.0, 0.9])),
         normal("any", 7, 0.5, at(PLAIN, &us)),
         normal("any", 333, 2.0, at(PLAIN, &us[..6])),
@@ -63,14 +64,16 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("min_p 1", 333, 2.0, at(Choosing { min_p: 1.0, ..PLAIN }, &us[5..])),
         whole("equals and top_k", 301, few(301, 5, 5), at(Choosing { top_k: Some(41), ..PLAIN }, &us[..5])),
         whole("equals and top_p", 301, few(301, 5, 5), at(Choosing { top_p: 0.45, ..PLAIN }, &us[..5])),
-        whole("all equal", 4099, vec![0.5; 4099 * 4], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999])),
+        // 1024 threads look at 2045 first: one of these is the last of them.
+        whole("all equal", 4099, vec![0.5; 4099 * 5], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999, 2044.5 / 4099.0])),
         whole("all equal, top_k", 4099, vec![-3.0; 4099 * 2], at(Choosing { top_k: Some(3001), ..PLAIN }, &us[3..5])),
+        whole("all equal, top_k", 4099, vec![1.0; 4099], at(Choosing { top_k: Some(2045), ..PLAIN }, &[0.9999])),
         normal("many", 4099, 0.25, at(PLAIN, &[0.1, 0.6, 0.98])),
         normal("many and top_p", 4099, 0.25, at(Choosing { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
         normal("many and min_p", 4099, 0.25, at(Choosing { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),
     ];
-    // The largest belong to few of those who look: ids of the first half of every 4096.
-    let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 2048 { 2.0 } else { 1.0 }).collect();
+    // The largest belong to few of those who look, who find more of them than there is room for.
+    let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 1200 { 2.0 } else { 1.0 }).collect();
     all.push(whole("crowded", 8200, crowded, at(PLAIN, &[0.3, 0.8])));
     let together = Choosing { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
     let various = vec![

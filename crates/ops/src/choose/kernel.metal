@@ -70,6 +70,7 @@ struct Room {
     threadgroup float *sum;
 };
 
+// None of these three is called twice without a barrier between: what the last call left has been read.
 METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
     uint high = simd_max(uint(v >> 32));
     uint low = simd_max(uint(v >> 32) == high ? uint(v) : 0u);
@@ -86,7 +87,6 @@ METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
 
 METAL_FUNC uint group_first(uint v, Room room, Self self) {
     v = simd_min(v);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the last ones have been read
     if (self.lane == 0) {
         room.ends[self.simd] = v;
     }
@@ -101,7 +101,6 @@ METAL_FUNC uint group_first(uint v, Room room, Self self) {
 // The sum over the threads before this one.
 METAL_FUNC float group_before(float v, Room room, Self self) {
     float before = simd_prefix_exclusive_sum(v);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // the last ones have been read
     if (self.lane == LANES - 1) {
         room.sums[self.simd] = before + v;
     }

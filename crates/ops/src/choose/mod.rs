@@ -56,11 +56,15 @@ pub fn choose(logits: &Tensor, how: &[Choosing]) -> Result<Tensor> {
 
 /// Whether our kernel chooses where `logits` are, so that they need not be read. On the CPU there is nothing to gain: see [`pick`].
 pub fn chooses(logits: &Tensor) -> bool {
-    let phantom = Tensor::phantom(logits.dims(), logits.dtype(), logits.device());
-    let how = vec![Choosing::BEST; logits.dims()[0]];
-    // A ladder apart, with the same rules: nothing is chosen, so nothing is counted.
-    let (_, steps) = Ladder::new(ladder::current().policy.clone()).trace(|| choose(&phantom, &how).map(drop));
-    logits.device().is_gpu() && steps.iter().all(|step| step.rung == Ok(Rung::Fused)) && !steps.is_empty()
+    let (dims, dtype, device) = (logits.dims(), logits.dtype(), logits.device());
+    if !device.is_gpu() {
+        return false;
+    }
+    // A ladder apart, with the same rules: nothing is chosen, so nothing is booked or counted.
+    let ladder = Ladder::new(ladder::current().policy.clone());
+    let how = vec![Choosing::BEST; dims.first().copied().unwrap_or(0)];
+    let (_, steps) = ladder.trace(|| choose(&Tensor::phantom(dims, dtype, device), &how).map(drop));
+    matches!(&*steps, [step] if step.rung == Ok(Rung::Fused))
 }
 
 pub(crate) struct ChooseOp {

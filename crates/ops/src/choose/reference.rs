@@ -7,7 +7,8 @@ pub(super) fn choose(logits: &[f32], how: &Choosing) -> (u32, f64) {
     if logits.iter().any(|l| !l.is_finite()) {
         return (u32::MAX, 1.0);
     }
-    let mut order: Vec<(f64, u32)> = logits.iter().zip(0..).map(|(l, id)| (f64::from(*l), id)).collect();
+    // + 0.0 makes one of the two zeros.
+    let mut order: Vec<(f64, u32)> = logits.iter().zip(0..).map(|(l, id)| (f64::from(*l) + 0.0, id)).collect();
     order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
     let best = order[0];
     if how.temperature == 0.0 {

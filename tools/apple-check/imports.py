@@ -11,7 +11,7 @@ import struct
 import sys
 
 LIST = pathlib.Path(__file__).with_name("imports.txt")
-# zig has this one with all that it exports.
+# zig has this one with all that macOS exports there, so that linking tells enough.
 SYSTEM = "/usr/lib/libSystem.B.dylib"
 # What the linker calls a symbol that none of the stubs has.
 NOWHERE = "?"
@@ -29,7 +29,7 @@ def listed():
 
 
 def imported(binary):
-    """Library → symbols, as the Mach-O file has them: every library that it loads, every symbol that it leaves undefined."""
+    """Library → symbols, as the Mach-O file has them: every library but libSystem that it loads, every symbol that it takes."""
     data = pathlib.Path(binary).read_bytes()
     magic, cpu, _, _, commands = struct.unpack_from("<5I", data)
     assert (magic, cpu) == (0xFEEDFACF, 0x0100000C), f"{binary} is no 64-bit Mach-O file for ARM"
@@ -52,6 +52,7 @@ def imported(binary):
             ordinal = about >> 8
             library = libraries[ordinal - 1] if 1 <= ordinal <= len(libraries) else NOWHERE
             symbols.setdefault(library, set()).add(text(data, strings + name))
+    symbols.pop(SYSTEM, None)
     return symbols
 
 
@@ -61,8 +62,6 @@ def text(data, at):
 
 def stubs(sdk):
     for library, symbols in listed().items():
-        if library == SYSTEM:
-            continue
         framework = re.fullmatch(r"(/System/Library/Frameworks/(\w+)\.framework)/.*", library)
         plain = re.fullmatch(r"(/usr/lib/lib\w+)\..*dylib", library)
         assert framework or plain, f"{LIST.name}: {library} is neither a framework nor a library in /usr/lib"
@@ -95,9 +94,10 @@ def bless(binary):
     found = imported(binary)
     if lost := sorted(found.pop(NOWHERE, [])):
         sys.exit(f"which library has {', '.join(lost)}? Put each under its library in {LIST.name}, and run again.")
-    head = [line for line in LIST.read_text().splitlines() if line.startswith("#")]
+    # Crates ask for libraries of which nothing is used in the end; the linker looks for their stubs all the same.
+    found = dict.fromkeys(listed(), set()) | found
     groups = ["\n".join([library, *(f"  {s}" for s in sorted(found[library]))]) for library in sorted(found)]
-    LIST.write_text("\n".join(head) + "\n\n" + "\n\n".join(groups) + "\n")
+    LIST.write_text("# What `sconce` takes from macOS, but for libSystem. See the README.\n\n" + "\n\n".join(groups) + "\n")
 
 
 if __name__ == "__main__":

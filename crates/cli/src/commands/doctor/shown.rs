@@ -37,7 +37,7 @@ pub(super) fn failures(rows: &[Row]) -> Vec<String> {
     let of = |row: &Row| -> Vec<String> {
         let mut lines: Vec<String> = row.failures().map(|(case, why)| line(row, case, why)).collect();
         if row.not_run > 0 {
-            lines.push(line(row, "", &format!("{} more cases were not run", row.not_run)));
+            lines.push(line(row, "the rest", &format!("{} cases were not run", row.not_run)));
         }
         lines
     };

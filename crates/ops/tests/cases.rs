@@ -1,7 +1,7 @@
 //! Every case of every op, on every rung and instruction set that this machine has, against the f64 reference.
 
 use sconce_ops::case::{check, support_md, variants};
-use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung, Step};
+use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung};
 
 #[test]
 fn every_case_holds_on_every_variant_of_the_cpu() {
@@ -71,10 +71,9 @@ fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
             ladder.trace(|| (case.prepare)(&Place::phantom(Device::Cpu)).and_then(|call| call()).expect("phantom"));
         let real = (case.prepare)(&Place::cpu()).and_then(|call| call()).expect("real");
         assert_eq!((phantom.dims(), phantom.dtype()), (real.dims(), real.dtype()), "{} {}", case.op, case.name);
-        assert!(!steps.is_empty(), "{} {}", case.op, case.name);
-        for Step { op, rung, .. } in &steps {
-            assert_eq!((*op, rung.clone()), (case.op, Ok(Rung::Fused)));
-        }
+        // A call that is one kernel elsewhere may be several ops on the CPU.
+        assert!(steps.iter().any(|step| step.op == case.op), "{} {}", case.op, case.name);
+        assert!(steps.iter().all(|step| step.rung == Ok(Rung::Fused)), "{} {}", case.op, case.name);
     }
 }
 

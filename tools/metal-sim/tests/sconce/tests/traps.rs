@@ -193,7 +193,12 @@ fn no_composed_rung_calls_what_is_wrong() {
     ];
     let mut seen = 0;
     for op in std::fs::read_dir(ops).expect("the ops") {
-        let Ok(text) = std::fs::read_to_string(op.expect("an entry").path().join("composed.rs")) else { continue };
+        let op = op.expect("an entry").path();
+        // Composed on the CPU alone.
+        if op.ends_with("choose") {
+            continue;
+        }
+        let Ok(text) = std::fs::read_to_string(op.join("composed.rs")) else { continue };
         seen += 1;
         for name in avoided {
             assert!(!text.contains(name), "a composed rung names {name}");

@@ -1,14 +1,18 @@
-//! Names the devices this build serves as plain cfgs (`cuda`, `metal`), and compiles every `kernel.cu` to PTX for the former.
+//! Names the devices this build serves as plain cfgs (`cuda`, `metal`), and compiles every `.cu` for the former.
 //!
 //! On macOS Metal is always on, so a feature alone cannot say it; elsewhere the feature turns it on (the simulated device of
 //! `tools/metal-sim` runs it on Linux).
 
 use std::env;
+use std::ffi::OsStr;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::Mutex;
+use std::time::SystemTime;
 
-/// The oldest GPU we serve is Ampere: bf16 arithmetic starts there, and the driver compiles this PTX for anything newer.
-const VIRTUAL_ARCH: &str = "compute_80";
+/// The oldest GPU we serve is Ampere: bf16 arithmetic starts there. The driver compiles this PTX for what we have no code for.
+const VIRTUAL_ARCH: &str = "arch=compute_80,code=compute_80";
 
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(cuda)");
@@ -23,30 +27,84 @@ fn main() {
     }
 }
 
-/// `src/<op>/kernel.cu` becomes `$OUT_DIR/<op>.ptx`.
+/// `src/<op>/kernel.cu` becomes `$OUT_DIR/<op>.fatbin`, `src/<op>/<other>.cu` `<op>_<other>.fatbin`.
 fn compile_cuda_kernels() {
-    for var in ["NVCC", "CUDA_HOME", "CUDA_PATH"] {
+    for var in ["NVCC", "CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP"] {
         println!("cargo::rerun-if-env-changed={var}");
     }
+    let arch = arch();
+    println!("cargo::rustc-env=SCONCE_CUDA_ARCH={arch}");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    for entry in std::fs::read_dir("src").expect("src is readable").flatten() {
-        let kernel = entry.path().join("kernel.cu");
-        if !kernel.is_file() {
-            continue;
+    let mut texts = Vec::new();
+    find(Path::new("src"), &mut texts);
+    texts.iter().for_each(|text| println!("cargo::rerun-if-changed={}", text.display()));
+    let is = |text: &PathBuf, extension: &str| text.extension() == Some(OsStr::new(extension));
+    // Any kernel may include any header.
+    let headers = texts.iter().filter(|text| is(text, "cuh")).map(|text| age(text)).max().flatten();
+    let stale = texts.iter().filter(|text| is(text, "cu")).map(|text| (text, out.join(name(text))));
+    let stale = stale.filter(|(text, made)| age(made).is_none_or(|age_of| Some(age_of) < age(text).max(headers)));
+    let left = Mutex::new(stale.collect::<Vec<_>>());
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                loop {
+                    let next = left.lock().expect("no worker panics while it holds the list").pop();
+                    let Some((text, made)) = next else { break };
+                    compile(text, &made, &arch);
+                }
+            });
         }
-        println!("cargo::rerun-if-changed={}", kernel.display());
-        let ptx = out.join(entry.file_name()).with_extension("ptx");
-        let status = Command::new(nvcc())
-            .args(["--ptx", "-O3", "-std=c++17", "-arch", VIRTUAL_ARCH, "-o"])
-            .arg(&ptx)
-            .arg(&kernel)
-            .status();
-        match status {
-            Ok(status) if status.success() => {}
-            Ok(status) => panic!("nvcc failed on {} ({status})", kernel.display()),
-            Err(e) => panic!("cannot run nvcc ({e}); the `cuda` feature needs the CUDA toolkit: set CUDA_HOME or NVCC"),
+    });
+}
+
+fn compile(text: &Path, made: &Path, arch: &str) {
+    let own = format!("arch=compute_{arch},code=sm_{arch}");
+    let status = Command::new(nvcc())
+        .args(["--fatbin", "-O3", "-std=c++17", "-I", "src", "-gencode", VIRTUAL_ARCH, "-gencode", &own, "-o"])
+        .arg(made)
+        .arg(text)
+        .status();
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => panic!("nvcc failed on {} ({status})", text.display()),
+        Err(e) => panic!("cannot run nvcc ({e}); the `cuda` feature needs the CUDA toolkit: set CUDA_HOME or NVCC"),
+    }
+}
+
+/// Every text for CUDA below `folder`.
+fn find(folder: &Path, texts: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).expect("src is readable").flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            find(&path, texts);
+        } else if path.extension().is_some_and(|extension| extension == "cu" || extension == "cuh") {
+            texts.push(path);
         }
     }
+}
+
+fn name(text: &Path) -> String {
+    let parts: Vec<_> =
+        text.with_extension("").iter().skip(1).map(|part| part.to_string_lossy().into_owned()).collect();
+    let parts = if parts.last().is_some_and(|last| last == "kernel") { &parts[..parts.len() - 1] } else { &parts };
+    parts.join("_") + ".fatbin"
+}
+
+fn age(path: &Path) -> Option<SystemTime> {
+    fs::metadata(path).and_then(|meta| meta.modified()).ok()
+}
+
+/// The architecture that machine code is made for: as Candle's build has it, what is asked for or what is there.
+fn arch() -> String {
+    let asked = env::var("CUDA_COMPUTE_CAP").ok();
+    let there = || {
+        let args = ["--query-gpu=compute_cap", "--format=csv,noheader"];
+        let said = Command::new("nvidia-smi").args(args).output().ok()?;
+        String::from_utf8(said.stdout).ok()?.lines().next().map(str::to_owned)
+    };
+    let digits = |s: String| s.chars().filter(char::is_ascii_digit).collect::<String>();
+    asked.or_else(there).map(digits).filter(|s| s.len() >= 2).unwrap_or_else(|| "80".into())
 }
 
 fn nvcc() -> PathBuf {

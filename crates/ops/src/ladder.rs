@@ -300,7 +300,7 @@ impl Ladder {
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
     Ok(match perform(&op)? {
-        Some((result, Rung::Fused)) if device == Device::Cpu => Tensor::made(result, dtype),
+        Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::made(result, dtype, device),
         Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
     })

@@ -1,6 +1,6 @@
 //! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
 
-use crate::launch::metal::buffers::Buffers;
+use crate::launch::{cuda, metal};
 use crate::spare::Spare;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -14,7 +14,9 @@ pub struct Ledger {
     pub(crate) spare: Spare,
     /// The same on Metal, those of living tensors among them.
     #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
-    pub(crate) metal: Buffers,
+    pub(crate) metal: metal::buffers::Buffers,
+    /// The same with CUDA.
+    pub(crate) cuda: cuda::buffers::Buffers,
 }
 
 impl Ledger {

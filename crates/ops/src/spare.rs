@@ -7,6 +7,7 @@
 
 use crate::cpu::elem::Elem;
 use crate::cpu::gemm::LINE;
+use crate::launch::cuda;
 use crate::ledger::Ledger;
 use candle_core::{CpuStorage, InplaceOp1, Layout, WithDType};
 use half::vec::HalfBitsVecExt;
@@ -197,7 +198,9 @@ impl Ledger {
     /// Keeps the buffer of a tensor that nobody reads any more, which is left empty; where somebody may, `is_shared`, only what it
     /// left idle is counted off.
     pub(crate) fn reclaim(&self, tensor: &candle_core::Tensor, is_shared: bool) {
-        // A tensor that is not on the CPU keeps what it has.
+        if let Some(address) = cuda::buffers::address_of(tensor) {
+            return self.cuda.give(address, is_shared);
+        }
         let _ = tensor.inplace_op1(&Reclaim { ledger: self, is_shared });
     }
 }

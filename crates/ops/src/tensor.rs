@@ -66,11 +66,11 @@ impl Tensor {
         Tensor { repr: Repr::Real(candle), dtype, device, lease }
     }
 
-    /// Books what a kernel on the CPU has made, whose buffer nothing else reads: it is used again when the tensor is gone.
-    pub(crate) fn made(candle: Candle, dtype: DType) -> Tensor {
+    /// Books what a kernel of ours has made, whose buffer nothing else reads: it is used again when the tensor is gone.
+    pub(crate) fn made(candle: Candle, dtype: DType, device: Device) -> Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
-        Tensor { repr: Repr::Real(candle), dtype, device: Device::Cpu, lease }
+        Tensor { repr: Repr::Real(candle), dtype, device, lease }
     }
 
     /// Another tensor may read the same buffer from now on, without a lease of it.

@@ -1,6 +1,8 @@
 //! Opening devices and launching kernels on them: one file a device. A build without a device holds a stand-in that says so.
 
 pub(crate) mod cpu;
+#[cfg(any(cuda, metal))]
+pub(crate) mod strided;
 
 #[cfg(not(all(cuda, metal)))]
 macro_rules! absent {
@@ -26,6 +28,21 @@ pub(crate) mod cuda;
 #[cfg(not(cuda))]
 pub(crate) mod cuda {
     //! Stands in for the CUDA launcher where the build has none.
+    pub(crate) mod buffers {
+        //! No device, no buffers.
+
+        /// None.
+        #[derive(Debug, Default)]
+        pub(crate) struct Buffers;
+
+        impl Buffers {
+            pub(crate) fn give(&self, _: u64, _: bool) {}
+        }
+
+        pub(crate) fn address_of(_: &candle_core::Tensor) -> Option<u64> {
+            None
+        }
+    }
     absent!(Cuda, "this build has no CUDA; build with `--features cuda` (needs the CUDA toolkit)");
 }
 

@@ -1,56 +1,54 @@
-//! Launches `kernel.cu`: a block a row, as many threads as the row can feed.
-#![allow(unsafe_code, reason = "kernel launch")]
+//! Launches `kernel.cu`: a warp a row where a row fits into its registers, else a block.
 
 use super::LayerNormOp;
-use crate::Result;
-use crate::cpu::elem::{Elem, with_elem};
-use crate::launch::cuda::{LaunchConfig, PushKernelArg, launch, storage, view};
-use candle_core::backend::BackendStorage;
-use candle_core::cuda_backend::CudaStorage;
-use candle_core::op::BackpropOp;
-use candle_core::{Storage, Tensor};
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::{Error, Result};
 
-/// What `build.rs` made of `kernel.cu`.
-const PTX: &str = include_str!(concat!(env!("OUT_DIR"), "/layer_norm.ptx"));
+const BINARY: Binary = binary!("layer_norm");
 
-pub(super) fn run(op: &LayerNormOp) -> Result<Tensor> {
-    let contiguous = |t: &crate::Tensor| -> Result<Tensor> { Ok(t.candle()?.contiguous()?) };
-    let (x, w) = (contiguous(&op.x)?, contiguous(&op.norm.weight)?);
-    let residual = op.residual.as_ref().map(contiguous).transpose()?;
-    let bias = op.norm.bias.as_ref().map(contiguous).transpose()?;
-    let n = w.elem_count();
-    let rows = x.elem_count() / n;
-    with_elem!("layer_norm", op.x.dtype(), T => {
-        let (xs, xl) = x.storage_and_layout();
-        let (ws, wl) = w.storage_and_layout();
-        let residual = residual.as_ref().map(|t| t.storage_and_layout());
-        let bias = bias.as_ref().map(|t| t.storage_and_layout());
-        let xs = storage(&xs)?;
-        let (xv, wv) = (view::<T>(xs, xl)?, view::<T>(storage(&ws)?, wl)?);
-        let residual = residual.as_ref().map(|(s, l)| view::<T>(storage(s)?, l)).transpose()?;
-        let bias = bias.as_ref().map(|(s, l)| view::<T>(storage(s)?, l)).transpose()?;
-        let device = xs.device().clone();
-        // SAFETY: the kernel writes every element.
-        let mut y = unsafe { device.alloc::<T>(rows * n)? };
-        let threads = n.div_ceil(4).next_multiple_of(32).clamp(32, 1024) as u32;
-        let config = LaunchConfig { grid_dim: (rows as u32, 1, 1), block_dim: (threads, 1, 1), shared_mem_bytes: 0 };
-        let (null, count) = (0u64, n as u32);
-        let kernel = device.get_or_load_custom_func(&format!("layer_norm_{}", T::TYPE), "layer_norm", PTX)?;
-        let mut args = kernel.builder();
-        args.arg(&xv);
-        match &residual {
-            Some(r) => args.arg(r),
-            None => args.arg(&null),
-        };
-        args.arg(&wv);
-        match &bias {
-            Some(b) => args.arg(b),
-            None => args.arg(&null),
-        };
-        args.arg(&mut y).arg(&count).arg(&op.norm.eps);
-        // SAFETY: argument for argument the kernel's signature; x, residual and y hold rows · n elements, w and bias n.
-        unsafe { launch(args, config)? };
-        let y = CudaStorage::wrap_cuda_slice(y, device.clone());
-        Ok(Tensor::from_storage(Storage::Cuda(y), op.x.dims(), BackpropOp::none(), false))
-    })
+/// Warps of a block that has a row for each.
+const WARPS: usize = 4;
+
+pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
+    let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
+    let residual = op.residual.as_ref().map(View::of).transpose()?;
+    let bias = op.norm.bias.as_ref().map(View::whole).transpose()?;
+    let lines = x.lines()?;
+    let (n, rows) = (lines.size, lines.tokens * lines.heads);
+    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
+    if added.heads != lines.heads {
+        return Err(Error::call("layer_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
+    }
+    let run = 16 / op.x.dtype().size();
+    let starts = [x.start, residual.as_ref().map_or(0, |r| r.start), w.start, bias.as_ref().map_or(0, |b| b.start)];
+    let steps = [n, lines.token, lines.head, added.token, added.head];
+    let in_runs = starts.iter().chain(&steps).all(|i| i.is_multiple_of(run));
+    let kind = match n {
+        ..=512 if in_runs => "512",
+        ..=1024 if in_runs => "1024",
+        ..=256 => "odd",
+        _ => "long",
+    };
+    let grid = match kind {
+        "long" => Grid::of(rows, n.div_ceil(4).next_multiple_of(32).min(1024)),
+        _ => Grid::of(rows.div_ceil(WARPS), 32 * WARPS),
+    };
+    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    Call::new(&x, &Kernel::new(BINARY, format!("layer_norm_{kind}_{}", op.x.dtype())))?
+        .input(&x)
+        .maybe(residual.as_ref())
+        .input(&w)
+        .maybe(bias.as_ref())
+        .made(&y)
+        .u32(rows)
+        .u32(n)
+        .u32(lines.heads)
+        .u32(lines.token)
+        .u32(lines.head)
+        .u32(added.token)
+        .u32(added.head)
+        .u32(w.elements() / n)
+        .f32(op.norm.eps)
+        .run(grid)?;
+    y.tensor(op.x.dims())
 }

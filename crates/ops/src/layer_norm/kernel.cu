@@ -1,59 +1,94 @@
-// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. One block a row, everything in f32, one rounding.
+// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. Everything in f32, one rounding.
 //
-// The work is two reads and one write of the row, so memory is the limit: neighbouring threads read neighbouring elements,
-// and the second and third look at the row find it in the first-level cache.
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+// The work is to read a row or two and write one, so memory is the limit. A warp has a row of up to 1024 elements in registers, in
+// runs of N that are read at once, and no warp waits for another. Longer rows have a block, and are read again from the first-level
+// cache. Where rows are not whole runs N is 1.
+#include "launch/cuda/prelude.cuh"
 
-__device__ inline float wide(float v) { return v; }
-__device__ inline float wide(__half v) { return __half2float(v); }
-__device__ inline float wide(__nv_bfloat16 v) { return __bfloat162float(v); }
+// Where a row of x or of the residual is: heads of a token may lie in a wider projection.
+struct Lines {
+    uint heads, token, head;
+    __device__ size_t at(uint row) const { return size_t(row / heads) * token + size_t(row % heads) * head; }
+};
 
-template <typename T> __device__ inline T narrow(float v);
-template <> __device__ inline float narrow<float>(float v) { return v; }
-template <> __device__ inline __half narrow<__half>(float v) { return __float2half_rn(v); }
-template <> __device__ inline __nv_bfloat16 narrow<__nv_bfloat16>(float v) { return __float2bfloat16_rn(v); }
-
-// The sum over the block, in every thread. blockDim.x is a multiple of 32, at most 1024.
-__device__ float block_sum(float v) {
-    __shared__ float part[32];
-    const unsigned lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
-    __syncthreads();  // an earlier call's parts have been read
-    if (lane == 0) part[warp] = v;
-    __syncthreads();
-    v = lane < warps ? part[lane] : 0.0f;
-    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(0xffffffffu, v, step);
-    return v;
-}
-
-// residual and bias may be null.
-template <typename T>
-__device__ void layer_norm(const T *x, const T *residual, const T *w, const T *bias, T *y, unsigned n, float eps) {
-    const size_t row = static_cast<size_t>(blockIdx.x) * n;
-    auto sum_at = [&](unsigned i) { return wide(x[row + i]) + (residual ? wide(residual[row + i]) : 0.0f); };
-
+template <typename T, int N, int RUNS>
+__device__ void short_rows(const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, Lines lines,
+    Lines added, uint weights, float eps) {
+    const uint lane = threadIdx.x % LANES;
+    const uint row = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+    if (row >= rows) return;
+    x += lines.at(row);
+    if (residual) residual += added.at(row);
+    const size_t own = size_t(row % weights) * n;
+    float s[RUNS][N];
     float sum = 0.0f;
-    for (unsigned i = threadIdx.x; i < n; i += blockDim.x) sum += sum_at(i);
-    const float mean = block_sum(sum) / n;
-
-    float squares = 0.0f;
-    for (unsigned i = threadIdx.x; i < n; i += blockDim.x) {
-        const float d = sum_at(i) - mean;
-        squares += d * d;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        const uint i = (r * LANES + lane) * N;
+        Run<T, N> a, b;
+        const bool there = i < n;
+        if (there) a = load<T, N>(x + i);
+        if (there && residual) b = load<T, N>(residual + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            s[r][j] = there ? wide(a.of[j]) + (residual ? wide(b.of[j]) : 0.0f) : 0.0f;
+            sum += s[r][j];
+        }
     }
-    const float scale = 1.0f / sqrtf(block_sum(squares) / n + eps);
-
-    for (unsigned i = threadIdx.x; i < n; i += blockDim.x) {
-        const float normal = (sum_at(i) - mean) * scale;
-        y[row + i] = narrow<T>(normal * wide(w[i]) + (bias ? wide(bias[i]) : 0.0f));
+    const float mean = warp_sum(sum) / n;
+    float squares = 0.0f;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        const bool there = (r * LANES + lane) * N < n;
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            s[r][j] -= mean;
+            squares += there ? s[r][j] * s[r][j] : 0.0f;
+        }
+    }
+    const float scale = 1.0f / sqrtf(warp_sum(squares) / n + eps);
+    y += size_t(row) * n;
+#pragma unroll
+    for (int r = 0; r < RUNS; r++) {
+        const uint i = (r * LANES + lane) * N;
+        if (i >= n) continue;
+        const Run<T, N> a = load<T, N>(w + own + i);
+        Run<T, N> b, out;
+        if (bias) b = load<T, N>(bias + own + i);
+#pragma unroll
+        for (int j = 0; j < N; j++) out.of[j] = narrow<T>(s[r][j] * scale * wide(a.of[j]) + (bias ? wide(b.of[j]) : 0.0f));
+        put<T, N>(y + i, out);
     }
 }
 
-#define LAYER_NORM(NAME, T)                                                                                        \
-    extern "C" __global__ void NAME(const T *x, const T *residual, const T *w, const T *bias, T *y, unsigned n, float eps) { \
-        layer_norm<T>(x, residual, w, bias, y, n, eps);                                                            \
+template <typename T>
+__device__ void long_row(const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, Lines lines,
+    Lines added, uint weights, float eps) {
+    __shared__ float part[LANES];
+    const uint row = blockIdx.x;
+    x += lines.at(row);
+    if (residual) residual += added.at(row);
+    const size_t own = size_t(row % weights) * n;
+    auto at = [&](uint i) { return wide(x[i]) + (residual ? wide(residual[i]) : 0.0f); };
+    float sum = 0.0f;
+    for (uint i = threadIdx.x; i < n; i += blockDim.x) sum += at(i);
+    const float mean = block_sum(sum, part) / n;
+    float squares = 0.0f;
+    for (uint i = threadIdx.x; i < n; i += blockDim.x) squares += (at(i) - mean) * (at(i) - mean);
+    const float scale = 1.0f / sqrtf(block_sum(squares, part) / n + eps);
+    for (uint i = threadIdx.x; i < n; i += blockDim.x) {
+        const float normal = (at(i) - mean) * scale;
+        y[size_t(row) * n + i] = narrow<T>(normal * wide(w[own + i]) + (bias ? wide(bias[own + i]) : 0.0f));
     }
-LAYER_NORM(layer_norm_f32, float)
-LAYER_NORM(layer_norm_f16, __half)
-LAYER_NORM(layer_norm_bf16, __nv_bfloat16)
+}
+
+#define PARAMETERS(T) const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, uint heads, uint token, \
+    uint head, uint added_token, uint added_head, uint weights, float eps
+#define ARGUMENTS x, residual, w, bias, y, rows, n, Lines{heads, token, head}, Lines{heads, added_token, added_head}, weights, eps
+// Of up to 512 and 1024 elements in whole runs, of up to 256 in any, and of all others.
+#define LAYER_NORM(NAME, T) \
+    extern "C" __global__ void layer_norm_512_##NAME(PARAMETERS(T)) { short_rows<T, SIXTEEN<T>, 16 / SIXTEEN<T>>(ARGUMENTS); } \
+    extern "C" __global__ void layer_norm_1024_##NAME(PARAMETERS(T)) { short_rows<T, SIXTEEN<T>, 32 / SIXTEEN<T>>(ARGUMENTS); } \
+    extern "C" __global__ void layer_norm_odd_##NAME(PARAMETERS(T)) { short_rows<T, 1, 8>(ARGUMENTS); } \
+    extern "C" __global__ void layer_norm_long_##NAME(PARAMETERS(T)) { long_row<T>(ARGUMENTS); }
+FORMATS(LAYER_NORM)

@@ -101,9 +101,7 @@ impl Op for LayerNormOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) if self.norm.weight.dims().len() > 1 => Can::no("our kernel has one weight for all rows"),
-            Device::Cuda(_) => Can::Yes,
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 

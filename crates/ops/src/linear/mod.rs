@@ -5,6 +5,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+pub(crate) mod cuda;
 mod cut;
 mod epilogue;
 #[cfg(metal)]
@@ -255,8 +257,8 @@ impl Op for LinearOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cuda(_) if self.weight.is_raw() => Can::no("no kernel of ours yet"),
+            _ => Can::Yes,
         }
     }
 
@@ -276,6 +278,11 @@ impl Op for LinearOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

@@ -78,7 +78,7 @@ impl<'a> Call<'a> {
 
     /// The next argument: a tensor that is read.
     pub(crate) fn input(mut self, t: &View) -> Call<'a> {
-        self.arguments.push(Argument::Input(t.buffer.clone(), t.offset));
+        self.arguments.push(Argument::Input(t.buffer.clone(), t.offset()));
         self
     }
 
@@ -101,7 +101,7 @@ impl<'a> Call<'a> {
 
     /// The next argument: a tensor that is changed in place.
     pub(crate) fn changed(mut self, t: &View) -> Call<'a> {
-        self.arguments.push(Argument::Output(t.buffer.clone(), t.offset));
+        self.arguments.push(Argument::Output(t.buffer.clone(), t.offset()));
         self
     }
 

@@ -10,9 +10,10 @@ pub(crate) mod mapped;
 mod pipelines;
 mod view;
 
+pub(crate) use super::strided::Lines;
 pub(crate) use call::{Call, Grid, Told};
 pub(crate) use pipelines::{Kernel, dry, is_dry, keep_in};
-pub(crate) use view::{Lines, View};
+pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};
 use candle_metal_kernels::metal::Device as Gpu;

@@ -1,0 +1,218 @@
+//! Products of matrices by cuBLASLt, with the sums in f32.
+//!
+//! What it advises for a shape is asked once and kept. Matrices are row by row here and column by column there: it is asked for
+//! Yᵀ = W · Xᵀ, whose columns are our rows.
+#![allow(unsafe_code, reason = "cuBLASLt is C")]
+
+use super::buffers::Made;
+use super::view::View;
+use crate::{DType, Error, Result};
+use candle_core::CudaDevice;
+use candle_core::cuda_backend::cudarc::cublaslt::result as lt;
+use candle_core::cuda_backend::cudarc::cublaslt::result::CublasError;
+use candle_core::cuda_backend::cudarc::cublaslt::sys;
+use std::collections::HashMap;
+use std::ffi::c_void;
+use std::sync::{Mutex, PoisonError};
+
+/// Memory that a product may take beside its matrices: what its makers advise for Hopper.
+const WORKSPACE: usize = 32 << 20;
+
+/// Shapes whose advice is kept. Batches of any length make new ones for as long as there are callers.
+const MOST: usize = 4096;
+
+/// y = x · Wᵀ + bias + residual.
+pub(crate) struct Product<'a> {
+    /// Rows of k elements: see [`crate::launch::strided::Strided::rows`].
+    pub(crate) x: &'a View,
+    /// `[n, k]`.
+    pub(crate) w: &'a View,
+    /// `[n]`, where a part of the bias begins at `first`.
+    pub(crate) bias: Option<&'a View>,
+    /// As y.
+    pub(crate) residual: Option<&'a View>,
+    pub(crate) y: &'a Made,
+    /// Of a row of y, and which of them the first column of this product is.
+    pub(crate) width: usize,
+    pub(crate) first: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Key {
+    gpu: usize,
+    dtype: DType,
+    rows: usize,
+    n: usize,
+    k: usize,
+    /// Elements from row to row of x, of the residual and of y.
+    steps: [usize; 3],
+    has_bias: bool,
+    has_residual: bool,
+    /// Of W, x, the residual and y, in bytes.
+    alignments: [u32; 4],
+}
+
+struct Advised {
+    descriptor: sys::cublasLtMatmulDesc_t,
+    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    algorithm: sys::cublasLtMatmulAlgo_t,
+    workspace: usize,
+}
+
+impl Drop for Advised {
+    fn drop(&mut self) {
+        // SAFETY: made by `advise`, and dropped once. That it cannot be freed is nothing to act on.
+        unsafe {
+            let _ = lt::destroy_matmul_desc(self.descriptor);
+            self.layouts.iter().for_each(|layout| drop(lt::destroy_matrix_layout(*layout)));
+        }
+    }
+}
+
+#[derive(Default)]
+struct Library {
+    /// Of each GPU.
+    handles: HashMap<usize, sys::cublasLtHandle_t>,
+    advised: HashMap<Key, Advised>,
+}
+
+// SAFETY: handles and descriptors are plain memory of the library's, used by one thread at a time behind the lock.
+unsafe impl Send for Library {}
+
+pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
+    static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
+    let (x, w, dtype) = (p.x.rows()?, p.w.rows()?, p.x.dtype());
+    let size = dtype.size();
+    let residual = p.residual.map(|r| r.rows()).transpose()?;
+    let y_address = p.y.address + (p.first * size) as u64;
+    let c_address = p.residual.map_or(y_address, |r| r.address + (p.first * size) as u64);
+    let addresses = [p.w.address, p.x.address, c_address, y_address];
+    let stream = p.x.device.cuda_stream();
+    let context = stream.context();
+    context.bind_to_thread().map_err(|e| Error::call("cuda", super::describe(e)))?;
+    let key = Key {
+        gpu: context.ordinal(),
+        dtype,
+        rows: x.rows,
+        n: w.rows,
+        k: x.cols,
+        steps: [x.stride, residual.map_or(p.width, |r| r.stride), p.width],
+        has_bias: p.bias.is_some(),
+        has_residual: residual.is_some(),
+        alignments: addresses.map(|address| 1 << address.trailing_zeros().min(8)),
+    };
+    let fail = |e: CublasError| {
+        Error::call("linear", format!("cuBLASLt: {:?} for {} × {} × {} in {dtype}", e.0, x.rows, w.rows, x.cols))
+    };
+    let mut library = LIBRARY.lock().unwrap_or_else(PoisonError::into_inner);
+    let Library { handles, advised } = library.get_or_insert_default();
+    let handle = match handles.get(&key.gpu) {
+        Some(handle) => *handle,
+        None => *handles.entry(key.gpu).or_insert(lt::create_handle().map_err(fail)?),
+    };
+    if advised.len() >= MOST {
+        advised.clear();
+    }
+    if !advised.contains_key(&key) {
+        // SAFETY: the handle is live.
+        let advice = unsafe { advise(handle, &key, w.stride) }.map_err(fail)?;
+        advised.insert(key, advice);
+    }
+    let Some(advice) = advised.get(&key) else { return Err(Error::call("linear", "no advice")) };
+    let workspace = workspace(&p.x.device, advice.workspace)?;
+    let (one, zero) = (1f32, 0f32);
+    let beta = if key.has_residual { &one } else { &zero };
+    let pointer = |address: u64| address as *const c_void;
+    // SAFETY: the shapes are those of the matrices behind the addresses, which live until the launch has been made; see `View`.
+    unsafe {
+        if let Some(bias) = p.bias {
+            let address = bias.address + (p.first * size) as u64;
+            set(advice.descriptor, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
+                .map_err(fail)?;
+        }
+        let [a, b, c, d] = advice.layouts;
+        lt::matmul(
+            handle,
+            advice.descriptor,
+            std::ptr::from_ref(&one).cast(),
+            std::ptr::from_ref(beta).cast(),
+            pointer(addresses[0]),
+            a,
+            pointer(addresses[1]),
+            b,
+            pointer(addresses[2]),
+            c,
+            addresses[3] as *mut c_void,
+            d,
+            &raw const advice.algorithm,
+            workspace.as_ref().map_or(std::ptr::null_mut(), |made| made.address as *mut c_void),
+            advice.workspace,
+            stream.cu_stream().cast(),
+        )
+        .map_err(fail)
+    }
+}
+
+fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<Made>> {
+    (bytes > 0).then(|| Made::new(device, WORKSPACE, DType::U8)).transpose()
+}
+
+/// # Safety
+/// The handle is live.
+unsafe fn advise(handle: sys::cublasLtHandle_t, key: &Key, w_step: usize) -> std::result::Result<Advised, CublasError> {
+    use sys::cublasLtMatmulDescAttributes_t as Of;
+    use sys::cublasLtMatmulPreferenceAttributes_t as Wish;
+    let element = match key.dtype {
+        DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
+        DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
+        _ => sys::cudaDataType_t::CUDA_R_32F,
+    };
+    let descriptor =
+        lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F)?;
+    let layout = |rows: usize, columns: usize, step: usize| {
+        lt::create_matrix_layout(element, rows as u64, columns as u64, step as i64)
+    };
+    let Key { n, k, rows, steps: [x, residual, y], .. } = *key;
+    let layouts = [layout(k, n, w_step)?, layout(k, rows, x)?, layout(n, rows, residual)?, layout(n, rows, y)?];
+    // SAFETY: the descriptors were just made; every attribute is given in the type that it has.
+    unsafe {
+        set(descriptor, Of::CUBLASLT_MATMUL_DESC_TRANSA, &(sys::cublasOperation_t::CUBLAS_OP_T as i32))?;
+        if key.has_bias {
+            let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as i32;
+            set(descriptor, Of::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;
+        }
+        let wish = lt::create_matmul_pref()?;
+        let prefer =
+            |attribute, value: *const c_void, size| lt::set_matmul_pref_attribute(wish, attribute, value, size);
+        prefer(
+            Wish::CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+            std::ptr::from_ref(&WORKSPACE).cast(),
+            size_of::<usize>(),
+        )?;
+        let aligned = [
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+            Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
+        ];
+        for (attribute, alignment) in aligned.into_iter().zip(&key.alignments) {
+            prefer(attribute, std::ptr::from_ref(alignment).cast(), size_of::<u32>())?;
+        }
+        let [a, b, c, d] = layouts;
+        let heuristic = lt::get_matmul_algo_heuristic(handle, descriptor, a, b, c, d, wish);
+        lt::destroy_matmul_pref(wish)?;
+        let heuristic = heuristic?;
+        Ok(Advised { descriptor, layouts, algorithm: heuristic.algo, workspace: heuristic.workspaceSize })
+    }
+}
+
+/// # Safety
+/// The attribute has the type of the value.
+unsafe fn set<T>(
+    descriptor: sys::cublasLtMatmulDesc_t,
+    attribute: sys::cublasLtMatmulDescAttributes_t,
+    value: &T,
+) -> std::result::Result<(), CublasError> {
+    // SAFETY: the caller's.
+    unsafe { lt::set_matmul_desc_attribute(descriptor, attribute, std::ptr::from_ref(value).cast(), size_of::<T>()) }
+}

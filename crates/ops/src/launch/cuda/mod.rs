@@ -1,0 +1,114 @@
+//! Opening NVIDIA GPUs and launching our kernels on them.
+//!
+//! All work of an open device is on one stream, in the order of the calls. Buffers for results are ours ([`buffers`]). A kernel is
+//! launched as a [`Call`]; products go through cuBLASLt ([`blas`]).
+
+pub(crate) mod blas;
+pub(crate) mod buffers;
+mod call;
+mod modules;
+mod uploads;
+mod view;
+
+pub(crate) use call::{Call, Grid};
+pub(crate) use modules::{Binary, Kernel};
+pub(crate) use view::View;
+
+use crate::{Device, DeviceInfo, Error, Result};
+use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
+use std::sync::Arc;
+
+/// What `build.rs` made of an op's `kernel.cu`; of another text of the op's, by the op's name and its own.
+macro_rules! binary {
+    ($name:literal) => {
+        include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))
+    };
+}
+pub(crate) use binary;
+
+/// The first architecture that we serve: bf16 arithmetic and asynchronous copies start there.
+const OLDEST: (i32, i32) = (8, 0);
+
+/// How many there are.
+pub(crate) fn count() -> usize {
+    CudaContext::device_count().ok().and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
+}
+
+pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
+    let context = context(n)?;
+    let (major, minor) = context.compute_capability().map_err(|e| absent(n, describe(e)))?;
+    if (major, minor) < OLDEST {
+        let why = format!("its compute capability is {major}.{minor}, and 8.0 (Ampere) is the first that is served");
+        return Err(absent(n, why + "; run with `--device cpu`"));
+    }
+    let built: i32 = env!("SCONCE_CUDA_ARCH").parse().unwrap_or(0);
+    if built / 10 != major || built % 10 > minor {
+        let why =
+            format!("this build is for compute capability {}.{}, the card has {major}.{minor}", built / 10, built % 10);
+        return Err(absent(n, format!("{why}; build with `CUDA_COMPUTE_CAP={major}{minor}`")));
+    }
+    let device = candle_core::Device::new_cuda_with_stream(n).map_err(|e| absent(n, e.to_string()))?;
+    if let candle_core::Device::Cuda(cuda) = &device {
+        // SAFETY: tensors of this device are made, read and freed on its one stream.
+        #[allow(unsafe_code, reason = "a promise about streams")]
+        unsafe {
+            cuda.disable_event_tracking();
+        }
+    }
+    Ok(device)
+}
+
+pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
+    let context = context(n)?;
+    let ask = || {
+        let (free, total) = context.mem_get_info()?;
+        let (major, minor) = context.compute_capability()?;
+        Ok((context.name()?, free, total, major, minor))
+    };
+    let (name, free, total, major, minor) = ask().map_err(|e| absent(n, describe(e)))?;
+    Ok(DeviceInfo {
+        device: Device::Cuda(n),
+        description: format!("{name}, compute capability {major}.{minor}"),
+        free_bytes: free as u64,
+        total_bytes: total as u64,
+    })
+}
+
+fn context(n: usize) -> Result<Arc<CudaContext>> {
+    let count = CudaContext::device_count().map_err(|e| absent(n, describe(e)))?;
+    if n >= usize::try_from(count).unwrap_or(0) {
+        return Err(absent(n, format!("this machine has {count} CUDA devices; see `sconce devices`")));
+    }
+    CudaContext::new(n).map_err(|e| absent(n, describe(e)))
+}
+
+fn absent(n: usize, why: String) -> Error {
+    Error::Device { device: Device::Cuda(n), why }
+}
+
+/// The driver's word, with what to do about it where that is known.
+fn describe(e: DriverError) -> String {
+    let advice = match e.0 {
+        CUresult::CUDA_ERROR_OUT_OF_MEMORY => "no memory is left on the card; try a smaller batch, context or --dtype",
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            "there is no NVIDIA GPU, or CUDA_VISIBLE_DEVICES hides it; run with `--device cpu`"
+        }
+        CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH | CUresult::CUDA_ERROR_UNSUPPORTED_PTX_VERSION => {
+            "the NVIDIA driver is older than the CUDA toolkit of this build; update the driver"
+        }
+        CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
+            "this build has no code for the card; build with its CUDA_COMPUTE_CAP"
+        }
+        CUresult::CUDA_ERROR_STUB_LIBRARY => "no NVIDIA driver is installed; libcuda here is the toolkit's stub",
+        _ => return e.to_string(),
+    };
+    format!("{advice} ({:?})", e.0)
+}
+
+/// A refusal of the driver to give so many bytes.
+fn no_memory(bytes: usize, e: &candle_core::Error) -> Error {
+    let what =
+        format!("no {bytes} bytes on the card; try a smaller batch, a shorter context or a smaller --dtype ({e})");
+    Error::call("cuda", what)
+}

@@ -1,0 +1,93 @@
+// What every kernel file begins with: formats, sums over a warp and a block, activations, and how numbers are read.
+#pragma once
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <stdint.h>
+
+using half_t = __half;
+using bhalf_t = __nv_bfloat16;
+using uint = unsigned;
+
+constexpr uint LANES = 32;
+constexpr uint ALL_LANES = 0xffffffffu;
+
+// Numbers are computed with in f32, and rounded once.
+__device__ __forceinline__ float wide(float v) { return v; }
+__device__ __forceinline__ float wide(half_t v) { return __half2float(v); }
+__device__ __forceinline__ float wide(bhalf_t v) { return __bfloat162float(v); }
+template <typename T> __device__ __forceinline__ T narrow(float v);
+template <> __device__ __forceinline__ float narrow<float>(float v) { return v; }
+template <> __device__ __forceinline__ half_t narrow<half_t>(float v) { return __float2half_rn(v); }
+template <> __device__ __forceinline__ bhalf_t narrow<bhalf_t>(float v) { return __float2bfloat16_rn(v); }
+
+// N neighbours, which lie where all may be read at once: of 16 bytes at most.
+template <typename T, int N> struct alignas(sizeof(T) * N) Run {
+    T of[N];
+};
+// How many make 16 bytes.
+template <typename T> constexpr int SIXTEEN = 16 / sizeof(T);
+
+template <typename T, int N> __device__ __forceinline__ Run<T, N> load(const T *x) {
+    return *reinterpret_cast<const Run<T, N> *>(x);
+}
+// What is read once, and need not push anything else out of the cache.
+template <typename T> __device__ __forceinline__ Run<T, SIXTEEN<T>> load_once(const T *x) {
+    uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(x));
+    return *reinterpret_cast<Run<T, SIXTEEN<T>> *>(&bits);
+}
+template <typename T, int N> __device__ __forceinline__ void put(T *y, const Run<T, N> &run) {
+    *reinterpret_cast<Run<T, N> *>(y) = run;
+}
+
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v += __shfl_xor_sync(ALL_LANES, v, step);
+    return v;
+}
+
+// The larger, or NaN if either is.
+__device__ __forceinline__ float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v = larger(v, __shfl_xor_sync(ALL_LANES, v, step));
+    return v;
+}
+
+// Over the block, in every thread; it has whole warps. `part` is shared, with room for one float a warp.
+__device__ __forceinline__ float block_sum(float v, float *part) {
+    const uint lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
+    v = warp_sum(v);
+    __syncthreads(); // an earlier call's parts have been read
+    if (lane == 0) part[threadIdx.x / LANES] = v;
+    __syncthreads();
+    return warp_sum(lane < warps ? part[lane] : 0.0f);
+}
+__device__ __forceinline__ float block_max(float v, float *part) {
+    const uint lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
+    v = warp_max(v);
+    __syncthreads();
+    if (lane == 0) part[threadIdx.x / LANES] = v;
+    __syncthreads();
+    return warp_max(lane < warps ? part[lane] : -INFINITY);
+}
+
+// The activations, numbered as `Activation` is in Rust.
+enum Activation : uint { NONE, GELU, GELU_TANH, QUICK_GELU, RELU, SILU, SIGMOID, TANH };
+
+__device__ __forceinline__ float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+__device__ __forceinline__ float activate(float x, uint kind) {
+    switch (kind) {
+        case GELU: return 0.5f * x * (1.0f + erff(x * 0.70710678f));
+        case GELU_TANH: return 0.5f * x * (1.0f + tanhf(0.7978846f * fmaf(x * x * x, 0.044715f, x)));
+        case QUICK_GELU: return x * sigmoid_of(1.702f * x);
+        case RELU: return x < 0.0f ? 0.0f : x;
+        case SILU: return x * sigmoid_of(x);
+        case SIGMOID: return sigmoid_of(x);
+        case TANH: return tanhf(x);
+        default: return x;
+    }
+}
+
+// KERNEL(name, T) for each format of the activations.
+#define FORMATS(KERNEL) KERNEL(f32, float) KERNEL(f16, half_t) KERNEL(bf16, bhalf_t)

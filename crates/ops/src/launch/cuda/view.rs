@@ -1,0 +1,63 @@
+//! A tensor as a kernel sees it: the address of its first element, and how far apart they are.
+
+use crate::launch::strided::Strided;
+use crate::{Error, Result, Tensor};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
+use candle_core::{CudaDevice, Storage};
+use std::ops::Deref;
+
+/// A tensor on a CUDA device. The address is good as long as the tensor is, and for what was launched before its end: memory is
+/// given back in the order of the stream.
+#[derive(Clone)]
+pub(crate) struct View {
+    pub(super) address: u64,
+    pub(super) device: CudaDevice,
+    strided: Strided,
+}
+
+impl View {
+    pub(crate) fn of(t: &Tensor) -> Result<View> {
+        let (storage, layout) = t.candle()?.storage_and_layout();
+        let Storage::Cuda(cuda) = &*storage else {
+            return Err(Error::call("cuda kernel", "the tensor is not on a CUDA device"));
+        };
+        let strided = Strided::of(layout, t.dtype());
+        let address = address(cuda)? + (strided.start * t.dtype().size()) as u64;
+        Ok(View { address, device: cuda.device.clone(), strided })
+    }
+
+    /// Without gaps, or an error that says so.
+    pub(crate) fn whole(t: &Tensor) -> Result<View> {
+        let view = View::of(t)?;
+        if view.is_whole() { Ok(view) } else { Err(view.unfit("elements without gaps")) }
+    }
+
+    /// Whether rows begin at multiples of 16 bytes and hold whole ones: what a thread reads at once.
+    pub(crate) fn in_sixteens(&self) -> Result<bool> {
+        self.in_runs(16 / self.dtype.size())
+    }
+}
+
+impl Deref for View {
+    type Target = Strided;
+    fn deref(&self) -> &Strided {
+        &self.strided
+    }
+}
+
+/// Where a buffer begins.
+pub(super) fn address(storage: &CudaStorage) -> Result<u64> {
+    fn of<T>(slice: &CudaSlice<T>) -> u64 {
+        // Events are not tracked, so that nothing is recorded when the guard goes: see `super::open`.
+        slice.device_ptr(slice.stream()).0
+    }
+    Ok(match &storage.slice {
+        CudaStorageSlice::U8(s) => of(s),
+        CudaStorageSlice::U32(s) => of(s),
+        CudaStorageSlice::BF16(s) => of(s),
+        CudaStorageSlice::F16(s) => of(s),
+        CudaStorageSlice::F32(s) => of(s),
+        _ => return Err(Error::call("cuda kernel", "a tensor in a dtype that no kernel reads")),
+    })
+}

@@ -1,0 +1,94 @@
+//! How a tensor's elements lie in a GPU's memory, in the terms that kernels are told.
+
+use crate::{DType, Error, Result};
+
+/// Shape, and elements from one entry of an axis to the next.
+#[derive(Clone, Debug)]
+pub(crate) struct Strided {
+    pub(crate) dims: Vec<usize>,
+    pub(crate) strides: Vec<usize>,
+    /// Where the first element is, in elements.
+    pub(crate) start: usize,
+    pub(crate) dtype: DType,
+}
+
+/// Rows of `cols` elements that begin `stride` elements apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rows {
+    pub(crate) rows: usize,
+    pub(crate) cols: usize,
+    pub(crate) stride: usize,
+}
+
+/// Vectors of `size` elements, `heads` of them `head` elements apart, and then the next `token` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Lines {
+    pub(crate) tokens: usize,
+    pub(crate) heads: usize,
+    pub(crate) size: usize,
+    pub(crate) token: usize,
+    pub(crate) head: usize,
+}
+
+impl Strided {
+    pub(crate) fn of(layout: &candle_core::Layout, dtype: DType) -> Strided {
+        let (dims, strides) = (layout.dims().to_vec(), layout.stride().to_vec());
+        Strided { dims, strides, start: layout.start_offset(), dtype }
+    }
+
+    pub(crate) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    pub(crate) fn elements(&self) -> usize {
+        self.dims.iter().product()
+    }
+
+    /// The last axis as columns, all others as rows.
+    pub(crate) fn rows(&self) -> Result<Rows> {
+        let cols = *self.dims.last().unwrap_or(&1);
+        let rows = self.dims[..self.dims.len().saturating_sub(1)].iter().product();
+        match *self.strides {
+            _ if self.is_whole() => Ok(Rows { rows, cols, stride: cols }),
+            [stride, 1] => Ok(Rows { rows, cols, stride }),
+            _ => Err(self.unfit("rows")),
+        }
+    }
+
+    /// `[tokens, heads, size]`, which may be a part of a wider projection; what has fewer axes is one head, or one token.
+    pub(crate) fn lines(&self) -> Result<Lines> {
+        match (&*self.dims, &*self.strides) {
+            (&[tokens, heads, size], &[token, head, 1]) => Ok(Lines { tokens, heads, size, token, head }),
+            _ => {
+                let Rows { rows, cols, stride } = self.rows()?;
+                Ok(Lines { tokens: rows, heads: 1, size: cols, token: stride, head: 0 })
+            }
+        }
+    }
+
+    /// Whether every row begins where `n` elements may be read at once, and holds whole runs of them.
+    pub(crate) fn in_runs(&self, n: usize) -> Result<bool> {
+        let Rows { rows, cols, stride } = self.rows()?;
+        let apart = rows <= 1 || stride.is_multiple_of(n);
+        Ok(cols.is_multiple_of(n) && apart && self.start.is_multiple_of(n))
+    }
+
+    /// The same for four.
+    pub(crate) fn in_fours(&self) -> Result<bool> {
+        self.in_runs(4)
+    }
+
+    /// Without gaps.
+    pub(crate) fn is_whole(&self) -> bool {
+        let mut expected = 1;
+        self.dims.iter().zip(&self.strides).rev().all(|(dim, stride)| {
+            let fits = *dim == 1 || *stride == expected;
+            expected *= dim;
+            fits
+        })
+    }
+
+    pub(crate) fn unfit(&self, what: &str) -> Error {
+        Error::call("kernel", format!("{what} of a view {:?} with strides {:?}", self.dims, self.strides))
+    }
+}

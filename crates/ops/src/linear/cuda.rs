@@ -1,0 +1,108 @@
+//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt.
+
+use super::LinearOp;
+use super::weight::Data;
+use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
+use crate::{Activation, Error, Result};
+use std::ops::Range;
+
+const BINARY: Binary = binary!("linear");
+
+/// Rows of x up to which our kernel takes a product.
+const FEW: usize = 4;
+
+/// Warps of a block.
+const WARPS: usize = 4;
+
+/// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`.
+pub(crate) struct Product<'a> {
+    /// `[.., k]`; see [`View::rows`].
+    pub(crate) x: &'a View,
+    /// `[width]`, of the whole of y.
+    pub(crate) bias: Option<&'a View>,
+    pub(crate) activation: Activation,
+    /// As y, but it may be a view.
+    pub(crate) residual: Option<&'a View>,
+    /// `[rows, width]`.
+    pub(crate) y: &'a Made,
+    /// Of a row of y.
+    pub(crate) width: usize,
+    /// Those of y that this part makes.
+    pub(crate) columns: Range<usize>,
+}
+
+impl Product<'_> {
+    /// The parameters that every kernel of a product ends with.
+    pub(crate) fn told(&self, call: Call) -> Result<Call> {
+        let x = self.x.rows()?;
+        let residual = self.residual.map(|r| r.rows()).transpose()?;
+        Ok(call
+            .u32(x.rows)
+            .u32(self.columns.len())
+            .u32(x.cols)
+            .u32(x.stride)
+            .u32(residual.map_or(0, |r| r.stride))
+            .u32(self.width)
+            .u32(self.columns.start)
+            .u32(self.activation as usize))
+    }
+}
+
+pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let bias = op.bias.as_ref().map(View::whole).transpose()?;
+    let residual = op.residual.as_ref().map(View::of).transpose()?;
+    let (rows, width) = (x.rows()?.rows, op.weight.n);
+    let y = Call::room(&x, rows * width, op.x.dtype())?;
+    let mut first = 0;
+    for part in op.weight.parts.iter().filter(|_| rows > 0) {
+        let columns = first..first + part.n;
+        let (bias, residual) = (bias.as_ref(), residual.as_ref());
+        let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
+        match &part.data {
+            Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
+        }
+        first += part.n;
+    }
+    y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
+}
+
+/// A part whose rows are floats, `[n, k]`, in the format of the activations.
+fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
+    let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
+    if x.rows <= FEW {
+        let (kind, columns) = match x.rows {
+            _ if !(p.x.in_sixteens()? && w.in_sixteens()?) => ("odd", 2),
+            1 => ("few1", 2),
+            2 => ("few2", 2),
+            _ => ("few4", 4),
+        };
+        let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
+        let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
+        return p.told(call)?.run(Grid::of(n.div_ceil(columns * WARPS), 32 * WARPS));
+    }
+    // Its epilogue adds, but its GELU is the approximation, and what it adds comes before an activation.
+    let is_plain = p.activation == Activation::None;
+    let residual = p.residual.filter(|_| is_plain);
+    blas::multiply(&blas::Product {
+        x: p.x,
+        w,
+        bias: p.bias,
+        residual,
+        y: p.y,
+        width: p.width,
+        first: p.columns.start,
+    })?;
+    if is_plain {
+        return Ok(());
+    }
+    let run = 16 / dtype.size();
+    let steps = [n, p.width, p.columns.start, p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?];
+    let starts = p.residual.map_or(0, |r| r.start);
+    let in_runs = steps.iter().chain([&starts]).all(|i| i.is_multiple_of(run));
+    let (kind, run) = if in_runs { ("then", run) } else { ("then_odd", 1) };
+    let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?.maybe(p.residual).made(p.y);
+    p.told(call)?.run(Grid::over((x.rows * n).div_ceil(run)))
+}

@@ -14,10 +14,14 @@ use std::time::SystemTime;
 /// The oldest GPU we serve is Ampere: bf16 arithmetic starts there. The driver compiles this PTX for what we have no code for.
 const VIRTUAL_ARCH: &str = "arch=compute_80,code=compute_80";
 
+/// What a text named `…_90a.cu` is compiled for alone; a build for another card has nothing of it.
+const HOPPER: &str = "arch=compute_90a,code=sm_90a";
+
 fn main() {
     println!("cargo::rustc-check-cfg=cfg(cuda)");
     println!("cargo::rustc-check-cfg=cfg(metal)");
     println!("cargo::rerun-if-changed=build.rs");
+    println!("cargo::rerun-if-changed=src");
     if env::var_os("CARGO_FEATURE_METAL").is_some() || env::var("CARGO_CFG_TARGET_OS").as_deref() == Ok("macos") {
         println!("cargo::rustc-cfg=metal");
     }
@@ -59,9 +63,16 @@ fn compile_cuda_kernels() {
 }
 
 fn compile(text: &Path, made: &Path, arch: &str) {
+    let is_hopper = text.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_90a"));
+    if is_hopper && arch != "90" {
+        return fs::write(made, "").expect("OUT_DIR is writable");
+    }
     let own = format!("arch=compute_{arch},code=sm_{arch}");
+    let codes = if is_hopper { vec![HOPPER] } else { vec![VIRTUAL_ARCH, &own] };
     let status = Command::new(nvcc())
-        .args(["--fatbin", "-O3", "-std=c++17", "-I", "src", "-gencode", VIRTUAL_ARCH, "-gencode", &own, "-o"])
+        .args(["--fatbin", "-O3", "-std=c++17", "-I", "src"])
+        .args(codes.iter().flat_map(|code| ["-gencode", code]))
+        .arg("-o")
         .arg(made)
         .arg(text)
         .status();

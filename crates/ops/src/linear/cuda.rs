@@ -4,16 +4,22 @@ use super::LinearOp;
 use super::weight::Data;
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
-use crate::{Activation, Error, Result};
+use crate::{Activation, DType, Error, Result};
 use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
+const HOPPER: Binary = binary!("linear_hopper_90a");
 
 /// Rows of x up to which our kernel takes a product.
 const FEW: usize = 4;
 
 /// Warps of a block.
 const WARPS: usize = 4;
+
+/// Rows and columns of a tile on Hopper, threads of its blocks and the shared memory that they have, as in `hopper_90a.cu`.
+const HOPPER_TILE: usize = 128;
+const HOPPER_THREADS: usize = 384;
+const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4) + (2 * 4 + 2) * 8;
 
 /// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`.
 pub(crate) struct Product<'a> {
@@ -35,13 +41,18 @@ pub(crate) struct Product<'a> {
 impl Product<'_> {
     /// The parameters that every kernel of a product ends with.
     pub(crate) fn told(&self, call: Call) -> Result<Call> {
+        self.told_with(call, self.x.rows()?.stride)
+    }
+
+    /// The same for a kernel that reads something else than x, whose rows are so far apart.
+    fn told_with(&self, call: Call, step: usize) -> Result<Call> {
         let x = self.x.rows()?;
         let residual = self.residual.map(|r| r.rows()).transpose()?;
         Ok(call
             .u32(x.rows)
             .u32(self.columns.len())
             .u32(x.cols)
-            .u32(x.stride)
+            .u32(step)
             .u32(residual.map_or(0, |r| r.stride))
             .u32(self.width)
             .u32(self.columns.start)
@@ -83,26 +94,55 @@ fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
         return p.told(call)?.run(Grid::of(n.div_ceil(columns * WARPS), 32 * WARPS));
     }
-    // Its epilogue adds, but its GELU is the approximation, and what it adds comes before an activation.
-    let is_plain = p.activation == Activation::None;
-    let residual = p.residual.filter(|_| is_plain);
-    blas::multiply(&blas::Product {
-        x: p.x,
-        w,
-        bias: p.bias,
-        residual,
-        y: p.y,
-        width: p.width,
-        first: p.columns.start,
-    })?;
-    if is_plain {
-        return Ok(());
+    // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
+    // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.
+    if p.activation == Activation::None && p.residual.is_none() {
+        return blas::multiply(&blas::Product {
+            x: p.x,
+            w,
+            bias: p.bias,
+            y: (p.y, dtype),
+            width: p.width,
+            first: p.columns.start,
+        });
     }
+    if is_for_hopper(p, w)? {
+        let kind = match p.activation {
+            Activation::None => "plain",
+            Activation::Gelu => "gelu",
+            _ => "any",
+        };
+        let kernel = Kernel::new(HOPPER, format!("linear_hopper_{kind}_{dtype}")).shared(HOPPER_SHARED);
+        let call = Call::new(p.x, &kernel)?.map(p.x.map(HOPPER_TILE as u32)?).map(w.map(HOPPER_TILE as u32)?);
+        let tiles = x.rows.div_ceil(HOPPER_TILE) * n.div_ceil(HOPPER_TILE);
+        let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
+        return p.told(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
+    }
+    let sums = Call::room(p.x, x.rows * n, DType::F32)?;
+    blas::multiply(&blas::Product { x: p.x, w, bias: None, y: (&sums, DType::F32), width: n, first: 0 })?;
     let run = 16 / dtype.size();
     let steps = [n, p.width, p.columns.start, p.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?];
-    let starts = p.residual.map_or(0, |r| r.start);
-    let in_runs = steps.iter().chain([&starts]).all(|i| i.is_multiple_of(run));
-    let (kind, run) = if in_runs { ("then", run) } else { ("then_odd", 1) };
-    let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?.maybe(p.residual).made(p.y);
-    p.told(call)?.run(Grid::over((x.rows * n).div_ceil(run)))
+    let starts = [p.residual, p.bias].map(|t| t.map_or(0, |t| t.start));
+    let (kind, run) = match steps.iter().chain(&starts).all(|i| i.is_multiple_of(run)) {
+        true => ("then", run),
+        false => ("then_odd", 1),
+    };
+    let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
+    p.told_with(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
+        .run(Grid::over((x.rows * n).div_ceil(run)))
+}
+
+/// Whether the kernel for Hopper takes it: there it is, and rows are whole runs of 16 bytes wherever they begin.
+fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
+    let is_half = p.x.dtype().size() == 2;
+    let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());
+    let whole = p.width.is_multiple_of(8) && p.columns.start.is_multiple_of(8) && p.columns.len().is_multiple_of(8);
+    Ok(is_half
+        && !HOPPER.is_empty()
+        && p.x.is_hopper()
+        && whole
+        && p.x.in_sixteens()?
+        && w.in_sixteens()?
+        && aligned(p.residual)?
+        && p.bias.is_none_or(|bias| bias.start.is_multiple_of(8)))
 }

@@ -59,19 +59,25 @@ __device__ void few(const T *x, const T *w, const T *bias, const T *residual, T 
     }
 }
 
-// What cuBLASLt leaves to do: act(y) + residual, in place. A thread has a run.
+// What cuBLASLt leaves to do: act(sums + b) + residual, where sums may lie where y is to be. A thread has a run.
 template <typename T, int N>
-__device__ void then(const T *residual, T *y, Sizes s, uint activation) {
-    const size_t at = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
-    if (at >= size_t(s.rows) * s.n) return;
-    const size_t row = at / s.n, column = s.first + at % s.n;
-    Run<T, N> run = load<T, N>(y + row * s.width + column), added;
-    if (residual) added = load<T, N>(residual + row * s.residual_step + column);
+__device__ void then(const float *sums, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
+    const size_t i = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;
+    if (i >= size_t(s.rows) * s.n) return;
+    const size_t row = i / s.n, column = i % s.n, at = s.first + column;
+    constexpr int FOUR = N < 4 ? N : 4;
+    Run<T, N> b = {}, added = {}, out;
+    if (bias) b = load<T, N>(bias + at);
+    if (residual) added = load<T, N>(residual + row * s.residual_step + at);
 #pragma unroll
-    for (int j = 0; j < N; j++) {
-        run.of[j] = narrow<T>(activate(wide(run.of[j]), activation) + (residual ? wide(added.of[j]) : 0.0f));
+    for (int f = 0; f < N; f += FOUR) {
+        const Run<float, FOUR> sum = load<float, FOUR>(sums + row * s.x_step + column + f);
+#pragma unroll
+        for (int j = 0; j < FOUR; j++) {
+            out.of[f + j] = narrow<T>(activate(sum.of[j] + wide(b.of[f + j]), activation) + wide(added.of[f + j]));
+        }
     }
-    put<T, N>(y + row * s.width + column, run);
+    put<T, N>(y + row * s.width + at, out);
 }
 
 #define SIZES uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation
@@ -81,8 +87,8 @@ __device__ void then(const T *residual, T *y, Sizes s, uint activation) {
         few<T, N, M, R>(x, w, bias, residual, y, GIVEN); \
     }
 #define THEN(NAME, T, N, KIND) \
-    extern "C" __global__ void linear_##KIND##_##NAME(const T *residual, T *y, SIZES) { \
-        then<T, N>(residual, y, GIVEN); \
+    extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
+        then<T, N>(sums, bias, residual, y, GIVEN); \
     }
 #define LINEAR(NAME, T) \
     FEW(NAME, T, SIXTEEN<T>, 1, 2, few1) \

@@ -25,7 +25,7 @@ const TRANSPOSED: i32 = 1;
 /// Shapes whose advice is kept. Batches of any length make new ones for as long as there are callers.
 const MOST: usize = 4096;
 
-/// y = x · Wᵀ + bias + residual.
+/// y = x · Wᵀ + bias.
 pub(crate) struct Product<'a> {
     /// Rows of k elements: see [`crate::launch::strided::Strided::rows`].
     pub(crate) x: &'a View,
@@ -33,9 +33,8 @@ pub(crate) struct Product<'a> {
     pub(crate) w: &'a View,
     /// `[n]`, where a part of the bias begins at `first`.
     pub(crate) bias: Option<&'a View>,
-    /// As y.
-    pub(crate) residual: Option<&'a View>,
-    pub(crate) y: &'a Made,
+    /// In the format of x, or in f32 where there is no bias.
+    pub(crate) y: (&'a Made, DType),
     /// Of a row of y, and which of them the first column of this product is.
     pub(crate) width: usize,
     pub(crate) first: usize,
@@ -48,17 +47,19 @@ struct Key {
     rows: usize,
     n: usize,
     k: usize,
-    /// Elements from row to row of x, of the residual and of y.
-    steps: [usize; 3],
+    /// Elements from row to row of x and of y.
+    steps: [usize; 2],
+    /// Of y.
+    made: DType,
     has_bias: bool,
-    has_residual: bool,
-    /// Of W, x, the residual and y, in bytes.
-    alignments: [u32; 4],
+    /// Of W, x and y, in bytes.
+    alignments: [u32; 3],
 }
 
 struct Advised {
     descriptor: sys::cublasLtMatmulDesc_t,
-    layouts: [sys::cublasLtMatrixLayout_t; 4],
+    /// Of W, x and y.
+    layouts: [sys::cublasLtMatrixLayout_t; 3],
     algorithm: sys::cublasLtMatmulAlgo_t,
     workspace: usize,
 }
@@ -89,10 +90,8 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
     static LIBRARY: Mutex<Option<Library>> = Mutex::new(None);
     let (x, w, dtype) = (p.x.rows()?, p.w.rows()?, p.x.dtype());
     let size = dtype.size();
-    let residual = p.residual.map(|r| r.rows()).transpose()?;
-    let y_address = p.y.address + (p.first * size) as u64;
-    let c_address = p.residual.map_or(y_address, |r| r.address + (p.first * size) as u64);
-    let addresses = [p.w.address, p.x.address, c_address, y_address];
+    let (y, made) = p.y;
+    let addresses = [p.w.address, p.x.address, y.address + (p.first * made.size()) as u64];
     let stream = p.x.device.cuda_stream();
     let context = stream.context();
     context.bind_to_thread().map_err(|e| Error::call("cuda", super::describe(e)))?;
@@ -102,9 +101,9 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
         rows: x.rows,
         n: w.rows,
         k: x.cols,
-        steps: [x.stride, residual.map_or(p.width, |r| r.stride), p.width],
+        steps: [x.stride, p.width],
+        made,
         has_bias: p.bias.is_some(),
-        has_residual: residual.is_some(),
         alignments: addresses.map(|address| 1 << address.trailing_zeros().min(8)),
     };
     let fail = |e: CublasError| {
@@ -126,7 +125,6 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
     };
     let workspace = workspace(&p.x.device, advice.workspace)?;
     let (one, zero) = (1f32, 0f32);
-    let beta = if key.has_residual { &one } else { &zero };
     let pointer = |address: u64| address as *const c_void;
     // SAFETY: the shapes are those of the matrices behind the addresses, which live until the launch has been made; see `View`.
     unsafe {
@@ -135,19 +133,19 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
             set(advice.descriptor, sys::cublasLtMatmulDescAttributes_t::CUBLASLT_MATMUL_DESC_BIAS_POINTER, &address)
                 .map_err(fail)?;
         }
-        let [a, b, c, d] = advice.layouts;
+        let [a, b, d] = advice.layouts;
         lt::matmul(
             handle,
             advice.descriptor,
             std::ptr::from_ref(&one).cast(),
-            std::ptr::from_ref(beta).cast(),
+            std::ptr::from_ref(&zero).cast(),
             pointer(addresses[0]),
             a,
             pointer(addresses[1]),
             b,
             pointer(addresses[2]),
-            c,
-            addresses[3] as *mut c_void,
+            d,
+            addresses[2] as *mut c_void,
             d,
             &raw const advice.algorithm,
             workspace.as_ref().map_or(std::ptr::null_mut(), |made| made.address as *mut c_void),
@@ -167,18 +165,18 @@ fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<Made>> {
 unsafe fn advise(handle: sys::cublasLtHandle_t, key: &Key, w_step: usize) -> std::result::Result<Advised, CublasError> {
     use sys::cublasLtMatmulDescAttributes_t as Of;
     use sys::cublasLtMatmulPreferenceAttributes_t as Wish;
-    let element = match key.dtype {
+    let element = |dtype: DType| match dtype {
         DType::F16 => sys::cudaDataType_t::CUDA_R_16F,
         DType::BF16 => sys::cudaDataType_t::CUDA_R_16BF,
         _ => sys::cudaDataType_t::CUDA_R_32F,
     };
     let descriptor =
         lt::create_matmul_desc(sys::cublasComputeType_t::CUBLAS_COMPUTE_32F, sys::cudaDataType_t::CUDA_R_32F)?;
-    let layout = |rows: usize, columns: usize, step: usize| {
-        lt::create_matrix_layout(element, rows as u64, columns as u64, step as i64)
+    let layout = |dtype: DType, rows: usize, columns: usize, step: usize| {
+        lt::create_matrix_layout(element(dtype), rows as u64, columns as u64, step as i64)
     };
-    let Key { n, k, rows, steps: [x, residual, y], .. } = *key;
-    let layouts = [layout(k, n, w_step)?, layout(k, rows, x)?, layout(n, rows, residual)?, layout(n, rows, y)?];
+    let Key { n, k, rows, steps: [x, y], dtype, made, .. } = *key;
+    let layouts = [layout(dtype, k, n, w_step)?, layout(dtype, k, rows, x)?, layout(made, n, rows, y)?];
     // SAFETY: the descriptors were just made; every attribute is given in the type that it has.
     unsafe {
         set(descriptor, Of::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
@@ -200,11 +198,13 @@ unsafe fn advise(handle: sys::cublasLtHandle_t, key: &Key, w_step: usize) -> std
             Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
             Wish::CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES,
         ];
-        for (attribute, alignment) in aligned.into_iter().zip(&key.alignments) {
+        // y stands for C too, which is not read.
+        let [of_w, of_x, of_y] = &key.alignments;
+        for (attribute, alignment) in aligned.into_iter().zip([of_w, of_x, of_y, of_y]) {
             prefer(attribute, std::ptr::from_ref(alignment).cast(), size_of::<u32>())?;
         }
-        let [a, b, c, d] = layouts;
-        let heuristic = lt::get_matmul_algo_heuristic(handle, descriptor, a, b, c, d, wish);
+        let [a, b, d] = layouts;
+        let heuristic = lt::get_matmul_algo_heuristic(handle, descriptor, a, b, d, d, wish);
         lt::destroy_matmul_pref(wish)?;
         let heuristic = heuristic?;
         Ok(Advised { descriptor, layouts, algorithm: heuristic.algo, workspace: heuristic.workspaceSize })

@@ -2,6 +2,7 @@
 
 use super::buffers::Made;
 use super::describe;
+use super::maps::TensorMap;
 use super::modules::{Kernel, function};
 use super::view::View;
 use crate::{DType, Error, Result, ladder};
@@ -29,14 +30,20 @@ impl Grid {
     }
 }
 
+enum Parameter {
+    /// An address or a number, of which as much is read as it is long.
+    Word(u64),
+    /// A matrix as the copy engine sees it.
+    Map(Box<TensorMap>),
+}
+
 /// What a kernel is given, in the order of its parameters.
 pub(crate) struct Call {
     device: CudaDevice,
     function: CudaFunction,
     name: String,
     shared: usize,
-    /// Addresses and numbers, each in a word of its own: a parameter is read at its beginning.
-    words: Vec<u64>,
+    parameters: Vec<Parameter>,
     /// What was uploaded for it, held until it is sent off.
     uploads: Vec<Arc<Made>>,
 }
@@ -47,24 +54,24 @@ impl Call {
         let device = x.device.clone();
         let function = function(&device, kernel)?;
         let (name, shared) = (kernel.function.clone(), kernel.shared);
-        Ok(Call { device, function, name, shared, words: Vec::with_capacity(16), uploads: Vec::new() })
+        Ok(Call { device, function, name, shared, parameters: Vec::with_capacity(16), uploads: Vec::new() })
     }
 
     /// The next parameter: a tensor that is read.
     pub(crate) fn input(mut self, t: &View) -> Call {
-        self.words.push(t.address);
+        self.parameters.push(Parameter::Word(t.address));
         self
     }
 
     /// The next parameter: a tensor that is read, or null.
     pub(crate) fn maybe(mut self, t: Option<&View>) -> Call {
-        self.words.push(t.map_or(0, |t| t.address));
+        self.parameters.push(Parameter::Word(t.map_or(0, |t| t.address)));
         self
     }
 
     /// The next parameter: a result that is written, or what an earlier call of the same op has written.
     pub(crate) fn made(mut self, made: &Made) -> Call {
-        self.words.push(made.address);
+        self.parameters.push(Parameter::Word(made.address));
         self
     }
 
@@ -73,21 +80,27 @@ impl Call {
         self.input(t)
     }
 
-    /// The next parameter, a `unsigned`.
+    /// The next parameter, a `CUtensorMap`.
+    pub(crate) fn map(mut self, map: TensorMap) -> Call {
+        self.parameters.push(Parameter::Map(Box::new(map)));
+        self
+    }
+
+    /// The next parameter, an `unsigned`.
     pub(crate) fn u32(mut self, n: usize) -> Call {
-        self.words.push(u64::from(n as u32));
+        self.parameters.push(Parameter::Word(u64::from(n as u32)));
         self
     }
 
     /// The next parameter, an `int`.
     pub(crate) fn i32(mut self, n: i32) -> Call {
-        self.words.push(u64::from(n as u32));
+        self.parameters.push(Parameter::Word(u64::from(n as u32)));
         self
     }
 
     /// The next parameter, a `float`.
     pub(crate) fn f32(mut self, x: f32) -> Call {
-        self.words.push(u64::from(x.to_bits()));
+        self.parameters.push(Parameter::Word(u64::from(x.to_bits())));
         self
     }
 
@@ -96,7 +109,7 @@ impl Call {
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;
-        self.words.push(upload.as_ref().map_or(0, |made| made.address));
+        self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |made| made.address)));
         self.uploads.extend(upload);
         Ok(self)
     }
@@ -121,13 +134,16 @@ impl Call {
         }
         let axis = |n: usize| u32::try_from(n).map_err(|_| Error::call("cuda", format!("{}: {n} blocks", self.name)));
         let blocks = (axis(blocks[0])?, axis(blocks[1])?, axis(blocks[2])?);
-        let mut parameters: Vec<*mut c_void> =
-            self.words.iter_mut().map(|word| std::ptr::from_mut(word).cast()).collect();
+        let pointer = |parameter: &mut Parameter| match parameter {
+            Parameter::Word(word) => std::ptr::from_mut(word).cast::<c_void>(),
+            Parameter::Map(map) => std::ptr::from_mut(&mut **map).cast(),
+        };
+        let mut parameters: Vec<*mut c_void> = self.parameters.iter_mut().map(pointer).collect();
         let stream = self.device.cuda_stream();
         let fail = |e| Error::call("cuda", format!("{}: {}", self.name, describe(e)));
         stream.context().bind_to_thread().map_err(fail)?;
-        // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of at most
-        // eight bytes each, and its reads and writes stay within their tensors.
+        // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of these two
+        // kinds, and its reads and writes stay within their tensors.
         #[allow(unsafe_code, reason = "a kernel is launched")]
         let launched = unsafe {
             let (function, threads) = (self.function.cu_function(), (threads as u32, 1, 1));

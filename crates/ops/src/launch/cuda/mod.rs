@@ -6,6 +6,7 @@
 pub(crate) mod blas;
 pub(crate) mod buffers;
 mod call;
+mod maps;
 mod modules;
 mod uploads;
 mod view;

@@ -2,7 +2,7 @@
 
 use crate::launch::strided::Strided;
 use crate::{Error, Result, Tensor};
-use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr};
+use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, sys};
 use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
 use candle_core::{CudaDevice, Storage};
 use std::ops::Deref;
@@ -36,6 +36,19 @@ impl View {
     /// Whether rows begin at multiples of 16 bytes and hold whole ones: what a thread reads at once.
     pub(crate) fn in_sixteens(&self) -> Result<bool> {
         self.in_runs(16 / self.dtype.size())
+    }
+}
+
+impl View {
+    /// Multiprocessors of its device.
+    pub(crate) fn processors(&self) -> usize {
+        use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
+        self.device.cuda_stream().context().attribute(COUNT).map_or(1, |n| n.max(1) as usize)
+    }
+
+    /// Whether its device has warpgroup products and the copy engine.
+    pub(crate) fn is_hopper(&self) -> bool {
+        self.device.cuda_stream().context().compute_capability().is_ok_and(|(major, _)| major == 9)
     }
 }
 

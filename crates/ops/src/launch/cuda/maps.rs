@@ -1,0 +1,45 @@
+//! Matrices as Hopper's copy engine sees them.
+
+use super::view::View;
+use crate::{DType, Error, Result};
+use candle_core::cuda_backend::cudarc::driver::sys;
+
+pub(super) type TensorMap = sys::CUtensorMap;
+
+/// Columns of a box: 128 bytes of a half format, which is what its swizzle is made for.
+const COLUMNS: u32 = 64;
+
+impl View {
+    /// Rows of a half format, of which the engine fetches so many at a time, 64 columns wide; what is beyond the matrix is zero. Rows
+    /// begin at multiples of 16 bytes.
+    pub(crate) fn map(&self, rows: u32) -> Result<TensorMap> {
+        let own = self.rows()?;
+        let dtype = match self.dtype {
+            DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            DType::BF16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            other => return Err(Error::call("cuda", format!("a map of {other}"))),
+        };
+        let mut map = TensorMap { opaque: [0; 16] };
+        let (sizes, step) = ([own.cols as u64, own.rows as u64], (own.stride * self.dtype.size()) as u64);
+        // SAFETY: every array has as many entries as the map has axes, or one less for steps.
+        #[allow(unsafe_code, reason = "the driver is C")]
+        let made = unsafe {
+            sys::cuTensorMapEncodeTiled(
+                &raw mut map,
+                dtype,
+                2,
+                self.address as *mut _,
+                sizes.as_ptr(),
+                &raw const step,
+                [COLUMNS, rows].as_ptr(),
+                [1, 1].as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        };
+        made.result().map_err(|e| Error::call("cuda", format!("a map of {own:?}: {}", super::describe(e))))?;
+        Ok(map)
+    }
+}

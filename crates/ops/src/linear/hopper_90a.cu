@@ -1,0 +1,215 @@
+// y = act(x · Wᵀ + b) + residual for many rows on Hopper: tiles of 128 × 128 by warpgroup products (wgmma), sums in f32, one rounding.
+//
+// A block stays on its processor and takes tile after tile. One warp has the copy engine fetch what the products read, into a ring of
+// stages; two warpgroups take turns with whole tiles, so that one multiplies while the other ends its tile: with the short depths of
+// encoders the end, GELU above all, takes as long as the product. Stages are filled in the order of the tiles.
+#include <cuda.h>
+#include "launch/cuda/prelude.cuh"
+
+constexpr int TILE = 128;
+constexpr int DEPTH = 64; // of a stage: rows of 128 bytes, which is what the swizzle is made for
+constexpr int STAGES = 4;
+constexpr int CONSUMERS = 2;
+constexpr int GROUP = 128; // threads of a warpgroup
+constexpr int STAGE_BYTES = 2 * TILE * DEPTH * 2;
+// The end of a tile passes 16 rows at a time through shared memory, for each warp. A step that is 8 more than a multiple of 32 keeps
+// eight rows of two columns in different banks.
+constexpr int STRIP_STEP = TILE + 8;
+constexpr int STRIP_FLOATS = 16 * STRIP_STEP;
+
+__device__ __forceinline__ uint address(const void *p) { return static_cast<uint>(__cvta_generic_to_shared(p)); }
+
+__device__ __forceinline__ void barrier_make(uint64_t *barrier, uint count) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count));
+}
+__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+}
+__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+        "@done bra over;\n"
+        "bra again;\n"
+        "over:\n"
+        "}\n" ::"r"(address(barrier)), "r"(phase) : "memory");
+}
+__device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint depth, uint row) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(address(to)),
+        "l"(map), "r"(address(barrier)), "r"(depth), "r"(row)
+        : "memory");
+}
+
+// Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.
+__device__ __forceinline__ uint64_t matrix(const void *p) {
+    return uint64_t((address(p) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+}
+
+#define SUMS8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
+// d += 64 rows of x · 128 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
+#define WGMMA(FORMAT) \
+    asm volatile( \
+        "{\n" \
+        ".reg .pred p;\n" \
+        "setp.ne.b32 p, %66, 0;\n" \
+        "wgmma.mma_async.sync.aligned.m64n128k16.f32." FORMAT "." FORMAT " " \
+        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
+        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
+        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
+        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63}, " \
+        "%64, %65, p, 1, 1, 0, 0;\n" \
+        "}\n" \
+        : SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16), SUMS8(d, 24), SUMS8(d, 32), SUMS8(d, 40), SUMS8(d, 48), SUMS8(d, 56) \
+        : "l"(a), "l"(b), "r"(more))
+template <typename T> __device__ __forceinline__ void multiply(float (&d)[64], uint64_t a, uint64_t b, int more);
+template <> __device__ __forceinline__ void multiply<half_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
+template <> __device__ __forceinline__ void multiply<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
+
+struct Sizes {
+    uint rows, n, k, x_step, residual_step, width, first;
+};
+
+// What follows a product: nothing, GELU, or one of the others, which are rare.
+enum Then { PLAIN, WITH_GELU, WITH_ANY };
+
+// Which of the ring's stages is next, and how often it has been around.
+struct Turn {
+    uint stage = 0, phase = 0;
+    __device__ __forceinline__ void next() {
+        if (++stage == STAGES) stage = 0, phase ^= 1;
+    }
+    __device__ __forceinline__ void skip(uint n) {
+        phase ^= (stage + n) / STAGES & 1;
+        stage = (stage + n) % STAGES;
+    }
+};
+
+template <typename T, Then THEN>
+__device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, const T *residual, T *y, Sizes s,
+    uint activation) {
+    extern __shared__ __align__(1024) unsigned char shared[];
+    T *stages = reinterpret_cast<T *>(shared);
+    float *strips = reinterpret_cast<float *>(shared + STAGES * STAGE_BYTES);
+    uint64_t *full = reinterpret_cast<uint64_t *>(strips + CONSUMERS * 4 * STRIP_FLOATS);
+    uint64_t *empty = full + STAGES, *turns = empty + STAGES;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, GROUP / LANES);
+        for (int i = 0; i < CONSUMERS; i++) barrier_make(turns + i, GROUP / LANES);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    const uint columns = (s.n + TILE - 1) / TILE, tiles = (s.rows + TILE - 1) / TILE * columns, steps = (s.k + DEPTH - 1) / DEPTH;
+    const uint group = threadIdx.x / GROUP;
+
+    if (group == CONSUMERS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x != CONSUMERS * GROUP) return;
+        Turn turn;
+        for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            for (uint step = 0; step < steps; step++, turn.next()) {
+                barrier_wait(empty + turn.stage, turn.phase ^ 1);
+                barrier_expect(full + turn.stage, STAGE_BYTES);
+                T *x = stages + turn.stage * (STAGE_BYTES / 2);
+                fetch(x, xs, full + turn.stage, step * DEPTH, tile / columns * TILE);
+                fetch(x + TILE * DEPTH, ws, full + turn.stage, step * DEPTH, tile % columns * TILE);
+            }
+        }
+        return;
+    }
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
+    float *strip = strips + (group * 4 + warp) * STRIP_FLOATS;
+    Turn turn;
+    uint number = 0;
+    for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x, number++) {
+        if (number % CONSUMERS != group) {
+            turn.skip(steps);
+            continue;
+        }
+        // A barrier tells only the last use of its stage from the one before: a group that looked ahead would mistake them.
+        barrier_wait(turns + group, (number / CONSUMERS + group + 1) & 1);
+        float sums[2][64];
+        uint before = 0;
+        for (uint step = 0; step < steps; step++, turn.next()) {
+            barrier_wait(full + turn.stage, turn.phase);
+            const T *x = stages + turn.stage * (STAGE_BYTES / 2);
+            asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+            for (int d = 0; d < DEPTH; d += 16) {
+                const uint64_t w = matrix(x + TILE * DEPTH) + d * 2 / 16;
+                multiply<T>(sums[0], matrix(x) + d * 2 / 16, w, step + d > 0);
+                multiply<T>(sums[1], matrix(x + 64 * DEPTH) + d * 2 / 16, w, step + d > 0);
+            }
+            asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+            // The stage before has been read by this warp when all but the last products are done.
+            asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+            if (step > 0 && lane == 0) barrier_arrive(empty + before);
+            before = turn.stage;
+        }
+        if (lane == 0) barrier_arrive(turns + (group + 1) % CONSUMERS);
+        asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+        if (lane == 0) barrier_arrive(empty + before);
+
+        // A lane has two neighbours of rows lane / 4 and lane / 4 + 8 in every eight columns, and ends two fours of a row, half a tile
+        // apart. That is a loop, though the sums, which are registers, have to be written out: else there would be so many
+        // instructions that fetching them took longer than all else.
+        const uint row0 = tile / columns * TILE + warp * 16 + lane / 16, column0 = tile % columns * TILE + lane % 16 * 4;
+        bool there[2];
+        Run<T, 4> b[2] = {};
+#pragma unroll
+        for (int c = 0; c < 2; c++) {
+            there[c] = column0 + c * 64 < s.n;
+            if (bias && there[c]) b[c] = load<T, 4>(bias + s.first + column0 + c * 64);
+        }
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            __syncwarp(); // the strip has been read
+#pragma unroll
+            for (int i = 0; i < TILE / 8; i++) {
+                const float *d = sums[half] + i * 4;
+                float *to = strip + lane / 4 * STRIP_STEP + i * 8 + lane % 4 * 2;
+                *reinterpret_cast<float2 *>(to) = make_float2(d[0], d[1]);
+                *reinterpret_cast<float2 *>(to + 8 * STRIP_STEP) = make_float2(d[2], d[3]);
+            }
+            __syncwarp();
+#pragma unroll(THEN == WITH_ANY ? 1 : 2)
+            for (uint i = 0; i < 8; i++) {
+                const uint row = row0 + half * 64 + i * 2;
+                const float *from = strip + (i * 2 + lane / 16) * STRIP_STEP + lane % 16 * 4;
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    if (row >= s.rows || !there[c]) continue;
+                    const uint column = s.first + column0 + c * 64;
+                    Run<T, 4> added = {}, out;
+                    if (residual) added = load<T, 4>(residual + size_t(row) * s.residual_step + column);
+                    const float4 sum = *reinterpret_cast<const float4 *>(from + c * 64);
+                    float v[4] = {sum.x, sum.y, sum.z, sum.w};
+#pragma unroll
+                    for (int j = 0; j < 4; j++) {
+                        v[j] += wide(b[c].of[j]);
+                        if (THEN == WITH_GELU) v[j] = gelu_half(v[j]);
+                        if (THEN == WITH_ANY) v[j] = activate(v[j], activation);
+                        out.of[j] = narrow<T>(v[j] + wide(added.of[j]));
+                    }
+                    put<T, 4>(y + size_t(row) * s.width + column, out);
+                }
+            }
+        }
+    }
+}
+
+#define HOPPER(NAME, T, KIND, THEN) \
+    extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * GROUP, 1) linear_hopper_##KIND##_##NAME( \
+        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *residual, T *y, \
+        uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation) { \
+        product<T, THEN>(&xs, &ws, bias, residual, y, Sizes{rows, n, k, x_step, residual_step, width, first}, activation); \
+    }
+#define KINDS(NAME, T) HOPPER(NAME, T, plain, PLAIN) HOPPER(NAME, T, gelu, WITH_GELU) HOPPER(NAME, T, any, WITH_ANY)
+KINDS(f16, half_t)
+KINDS(bf16, bhalf_t)

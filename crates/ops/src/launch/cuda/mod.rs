@@ -7,6 +7,7 @@ pub(crate) mod blas;
 pub(crate) mod buffers;
 mod call;
 mod modules;
+pub(crate) mod rows;
 mod uploads;
 mod view;
 

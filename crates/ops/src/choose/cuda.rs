@@ -45,13 +45,13 @@ pub(super) fn run(op: &ChooseOp) -> Result<candle_core::Tensor> {
         let [temperature, top_p, min_p, u] = [temperature, how.top_p, how.min_p, how.u as f32].map(f32::to_bits);
         [temperature, how.top_k.unwrap_or(u32::MAX), top_p, min_p, u]
     });
-    let how = Call::upload(&x, &how.collect::<Vec<u32>>())?;
+    let how: Vec<u32> = how.collect();
     let groups = Call::room(&x, 2 * rows * parts * GROUPS, DType::U32)?;
     let sums = Call::room(&x, rows * parts, DType::F32)?;
-    first.made(&how).made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
+    first.array(&how)?.made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
     Call::new(&x, &Kernel::new(BINARY, format!("choose_draw_{kind}_{dtype}")))?
         .input(&x)
-        .made(&how)
+        .array(&how)?
         .made(&bests)
         .made(&groups)
         .made(&sums)

@@ -117,11 +117,6 @@ impl Call {
         Made::new(&x.device, elements, dtype)
     }
 
-    /// An array of `unsigned` for several calls, on the device that `x` is on.
-    pub(crate) fn upload(x: &View, values: &[u32]) -> Result<Made> {
-        uploaded(&x.device, values)
-    }
-
     /// Sends it off.
     pub(crate) fn run(mut self, grid: Grid) -> Result<()> {
         let Grid { blocks, threads } = grid;

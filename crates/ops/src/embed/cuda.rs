@@ -21,7 +21,8 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     let [(words, ids, Rows { cols: n, .. }), ..] = &*open else { return Err(Error::call("embed", "no tables")) };
     let (n, t, dtype) = (*n, ids.elements(), words.dtype());
     let run = 16 / dtype.size();
-    let in_runs = open.iter().all(|(table, _, rows)| [table.start, rows.stride, n].iter().all(|i| i.is_multiple_of(run)));
+    let in_runs =
+        open.iter().all(|(table, _, rows)| [table.start, rows.stride, n].iter().all(|i| i.is_multiple_of(run)));
     let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
     let y = Call::room(words, t * n, dtype)?;
     let mut call = Call::new(words, &Kernel::new(BINARY, format!("embed_{kind}_{dtype}")))?;

@@ -14,7 +14,8 @@ struct Lines {
 template <typename T> __device__ __forceinline__ float rounded(float v) { return wide(narrow<T>(v)); }
 
 template <typename T, int N>
-__device__ __forceinline__ Run<T, N> weighted(const Run<T, N> &x, float scale, const Run<T, N> &w, const T *residual, bool from_one) {
+__device__ __forceinline__ Run<T, N> weighted(const Run<T, N> &x, float scale, const Run<T, N> &w, const T *residual,
+    bool from_one) {
     Run<T, N> added, out;
     if (residual) added = load<T, N>(residual);
 #pragma unroll
@@ -35,8 +36,8 @@ template <typename T, int N> __device__ __forceinline__ float squares_of(const R
 }
 
 template <typename T, int N, int RUNS, bool IS_WARP>
-__device__ void rms_norm(const T *x, const T *w, const T *residual, T *y, uint rows, uint n, Lines lines, Lines added, uint from_one,
-    float eps) {
+__device__ void rms_norm(const T *x, const T *w, const T *residual, T *y, uint rows, uint n, Lines lines, Lines added,
+    uint from_one, float eps) {
     const Team<IS_WARP> team;
     if (team.row >= rows) return;
     x += lines.at(team.row);
@@ -77,8 +78,8 @@ __device__ void rms_norm(const T *x, const T *w, const T *residual, T *y, uint r
 }
 
 #define RMS_NORM(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) rms_norm_##KIND##_##NAME(const T *x, const T *w, const T *residual, T *y, \
-        uint rows, uint n, uint heads, uint token, uint head, uint added_token, uint added_head, uint from_one, float eps) { \
+    extern "C" __global__ void __launch_bounds__(THREADS) rms_norm_##KIND##_##NAME(const T *x, const T *w, const T *residual, \
+        T *y, uint rows, uint n, uint heads, uint token, uint head, uint added_token, uint added_head, uint from_one, float eps) { \
         rms_norm<T, N, RUNS, IS_WARP>( \
             x, w, residual, y, rows, n, Lines{heads, token, head}, Lines{heads, added_token, added_head}, from_one, eps); \
     }

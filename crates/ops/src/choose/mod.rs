@@ -5,6 +5,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 mod maths;
 #[cfg(metal)]
 mod metal;
@@ -89,8 +91,7 @@ impl Op for ChooseOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 
@@ -108,12 +109,21 @@ impl Op for ChooseOp {
             Rung::Composed => rows.saturating_mul(vocabulary).saturating_mul(3 * 4 + 1),
             // A row in f32 and its places.
             Rung::Fused if self.x.device() == Device::Cpu => vocabulary.saturating_mul(4 + 8),
+            // Of every part of 4096 its best, those of its 128 groups, and a sum.
+            Rung::Fused if matches!(self.x.device(), Device::Cuda(_)) => {
+                rows.saturating_mul(vocabulary.div_ceil(4096)).saturating_mul(8 + 128 * 8 + 4)
+            }
             _ => 0,
         }
     }
 
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

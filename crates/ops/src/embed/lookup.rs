@@ -60,7 +60,8 @@ impl Op for LookupOp {
             Device::Cpu => Can::Yes,
             Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
             Device::Metal(_) => Can::no("our kernels look up rows of one format"),
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cuda(_) if self.words.data().is_ok_and(is_rows) => Can::Yes,
+            Device::Cuda(_) => Can::no("our kernel looks up rows of floats"),
         }
     }
 
@@ -97,6 +98,13 @@ impl Op for LookupOp {
             });
             host(y, &[t, n])
         })
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        let words = (self.words.data()?, &self.ids);
+        let also = self.also.iter().map(|(table, ids)| (table, ids));
+        super::cuda::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?)
     }
 
     #[cfg(metal)]

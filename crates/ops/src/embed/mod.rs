@@ -3,6 +3,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 mod lookup;
 #[cfg(metal)]
 mod metal;
@@ -60,9 +62,10 @@ impl Op for EmbedOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Metal(_) if self.pairs.len() > MOST_TABLES => Can::no("our kernel adds three tables at most"),
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Metal(_) | Device::Cuda(_) if self.pairs.len() > MOST_TABLES => {
+                Can::no("our kernel adds three tables at most")
+            }
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 
@@ -74,6 +77,11 @@ impl Op for EmbedOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(&self.pairs.iter().map(|(table, ids)| (table, ids)).collect::<Vec<_>>(), 1.0)
     }
 
     #[cfg(metal)]

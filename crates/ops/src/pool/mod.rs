@@ -9,6 +9,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 #[cfg(metal)]
 mod metal;
 mod reference;
@@ -92,8 +94,7 @@ impl Op for PoolOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 
@@ -106,6 +107,11 @@ impl Op for PoolOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

@@ -6,6 +6,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 #[cfg(metal)]
 mod metal;
 mod reference;
@@ -78,11 +80,10 @@ impl Op for SpladeOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Metal(_) if self.weight.data().is_err() => {
+            Device::Metal(_) | Device::Cuda(_) if self.weight.data().is_err() => {
                 Can::no("our kernel takes a vocabulary in floats, and this one is in blocks or in several parts")
             }
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 
@@ -99,6 +100,11 @@ impl Op for SpladeOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

@@ -28,6 +28,12 @@ impl Grid {
     pub(crate) fn over(n: usize) -> Grid {
         Grid::of(n.div_ceil(256), 256)
     }
+
+    /// A block for each of `rows`, or several where `n` threads are too many for one: they are along the second axis.
+    pub(crate) fn along(rows: usize, n: usize) -> Grid {
+        let several = n.div_ceil(128);
+        Grid { blocks: [rows, several, 1], threads: n.div_ceil(several.max(1)).next_multiple_of(32).max(32) }
+    }
 }
 
 enum Parameter {

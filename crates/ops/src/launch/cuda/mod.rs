@@ -8,6 +8,7 @@ pub(crate) mod buffers;
 mod call;
 mod maps;
 mod modules;
+pub(crate) mod rows;
 mod uploads;
 mod view;
 

@@ -1,0 +1,349 @@
+// The next token of each row of logits: the best, or one by its share after temperature, top_k, top_p and min_p.
+//
+// Tokens are ordered by one number each, their place, so that there are no equals. First a row is cut into parts, a block each, since
+// one alone would be long over the whole: every thread finds the largest place of its few tokens, a group, every block that of its
+// part and the sum of its weights. Then the best of the parts is the best of the row; or, where a token is drawn, a block a row goes
+// on with what the parts have found. A row is never sorted: a window holds its best few, in order, and the next window those behind,
+// if anybody has to look there. Sums are trees of one order.
+#include "launch/cuda/prelude.cuh"
+
+using place_t = unsigned long long;
+
+// Tokens of a group, and groups of a part: one a thread.
+constexpr uint GROUP = 32, PART = 128;
+// Threads that draw from a row, and tokens of their window.
+constexpr uint THREADS = 1024, WINDOW = 2 * THREADS;
+// Tokens that each of them reads at once: registers are few where threads are many.
+constexpr uint FEW = 8;
+
+struct Choosing {
+    float temperature;
+    uint top_k;
+    float top_p, min_p, u;
+};
+
+// A place that is no token's: of what is not a finite number.
+constexpr place_t BROKEN = ~place_t(0);
+
+// Rises with the logit, and of equals is the largest for the lowest id; never 0.
+__device__ __forceinline__ place_t place_of(float logit, uint id) {
+    uint bits = __float_as_uint(logit);
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) return BROKEN;
+    // One of the two zeros. Then the bits of floats above zero rise with them, those of others fall.
+    bits = (bits << 1) == 0 ? 0 : bits;
+    const uint rising = (bits >> 31) == 0 ? bits | 0x80000000u : ~bits;
+    return (place_t(rising) << 32) | place_t(~id);
+}
+__device__ __forceinline__ float logit_at(place_t place) {
+    const uint rising = uint(place >> 32);
+    return __uint_as_float((rising >> 31) == 1 ? rising & 0x7fffffffu : ~rising);
+}
+__device__ __forceinline__ uint id_at(place_t place) { return ~uint(place); }
+
+// The share of a token, of which the best has 1; 0 where f32 has no normal number for it.
+__device__ __forceinline__ float weight_of(float logit, float best, float temperature) {
+    const float x = (logit - best) / temperature;
+    return x > -87.3f ? expf(x) : 0.0f;
+}
+
+__device__ __forceinline__ place_t warp_most(place_t v) {
+#pragma unroll
+    for (int step = 16; step > 0; step /= 2) v = max(v, __shfl_xor_sync(ALL_LANES, v, step));
+    return v;
+}
+
+// In every thread. None of these is called twice without a barrier between: what the last call left has been read.
+__device__ __forceinline__ place_t block_most(place_t v, place_t *part) {
+    const uint lane = threadIdx.x % LANES;
+    v = warp_most(v);
+    if (lane == 0) part[threadIdx.x / LANES] = v;
+    __syncthreads();
+    return warp_most(lane < blockDim.x / LANES ? part[lane] : 0);
+}
+__device__ __forceinline__ uint block_first(uint v, uint *part) {
+    v = __reduce_min_sync(ALL_LANES, v);
+    if (threadIdx.x % LANES == 0) part[threadIdx.x / LANES] = v;
+    __syncthreads();
+    return __reduce_min_sync(ALL_LANES, part[threadIdx.x % LANES]); // of 32 warps
+}
+// The sum over the threads before this one.
+__device__ __forceinline__ float block_before(float v, float *part) {
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    float upto = v;
+#pragma unroll
+    for (uint step = 1; step < LANES; step *= 2) {
+        const float before = __shfl_up_sync(ALL_LANES, upto, step);
+        if (lane >= step) upto += before;
+    }
+    if (lane == LANES - 1) part[warp] = upto;
+    const float before = __shfl_up_sync(ALL_LANES, upto, 1);
+    __syncthreads();
+    return warp_sum(lane < warp ? part[lane] : 0.0f) + (lane > 0 ? before : 0.0f);
+}
+
+// Group g of a row: its runs are a part's width apart, so that a part is read without gaps. f(logit, id) for each of its tokens, of
+// which so many are read at once.
+template <typename T, int N, uint AT_ONCE, typename F>
+__device__ __forceinline__ void each_of(const T *x, uint n, uint g, F f) {
+    constexpr uint RUNS = AT_ONCE / N;
+    const uint first = g / PART * (PART * GROUP) + g % PART * N;
+#pragma unroll 1
+    for (uint from = first; from < n && from < first + GROUP * PART; from += AT_ONCE * PART) {
+        Run<T, N> runs[RUNS];
+#pragma unroll
+        for (uint r = 0; r < RUNS; r++) {
+            const uint i = from + r * PART * N;
+            if (i < n) runs[r] = load<T, N>(x + i);
+        }
+#pragma unroll
+        for (uint r = 0; r < RUNS; r++) {
+            const uint i = from + r * PART * N;
+            if (i >= n) break;
+#pragma unroll
+            for (int j = 0; j < N; j++) f(wide(runs[r].of[j]), i + j);
+        }
+    }
+}
+
+// The first step. `groups` and `sums` are for rows of which a token is drawn; `all` is null where there are none.
+template <typename T, int N>
+__device__ void parts(const T *x, const Choosing *all, place_t *bests, place_t *groups, float *sums, uint n, uint stride) {
+    __shared__ place_t places[LANES];
+    __shared__ float part[LANES];
+    const uint row = blockIdx.x, g = blockIdx.y * PART + threadIdx.x;
+    const size_t at = size_t(row) * gridDim.y + blockIdx.y;
+    x += size_t(row) * stride;
+    place_t own = 0;
+    float logits[GROUP];
+#pragma unroll
+    for (uint k = 0; k < GROUP; k++) logits[k] = -INFINITY;
+    uint k = 0;
+    each_of<T, N, GROUP>(x, n, g, [&](float logit, uint id) {
+        own = max(own, place_of(logit, id));
+        logits[k++] = logit;
+    });
+    const place_t best = block_most(own, places);
+    if (threadIdx.x == 0) bests[at] = best;
+    const float temperature = all ? all[row].temperature : 0.0f;
+    if (temperature == 0.0f) return;
+    groups[size_t(row) * gridDim.y * PART + g] = own;
+    float sum = 0.0f;
+#pragma unroll
+    for (uint k = 0; k < GROUP; k++) sum += weight_of(logits[k], logit_at(best), temperature);
+    sum = block_sum(sum, part);
+    if (threadIdx.x == 0) sums[at] = sum;
+}
+
+// The last step where every row wants its best: a warp a row.
+__device__ void best(const place_t *bests, uint *y, uint rows, uint parts) {
+    const uint row = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES, lane = threadIdx.x % LANES;
+    if (row >= rows) return;
+    place_t most = 0;
+    for (uint i = lane; i < parts; i += LANES) most = max(most, bests[size_t(row) * parts + i]);
+    most = warp_most(most);
+    if (lane == 0) y[row] = most == BROKEN ? 0xffffffffu : id_at(most);
+}
+
+// Sorts a power of two of up to WINDOW numbers, the largest first. What was written before is seen, and all see what was sorted.
+// While numbers that are compared lie no further apart than 32, each warp is alone with 64 of them.
+__device__ void sort_falling(place_t *v, uint count) {
+    bool was_wide = true;
+    for (uint size = 2; size <= count; size *= 2) {
+        for (uint apart = size / 2; apart > 0; apart /= 2) {
+            const bool is_wide = apart > LANES;
+            if (is_wide || was_wide) __syncthreads();
+            else __syncwarp();
+            was_wide = is_wide;
+            const uint i = threadIdx.x;
+            if (i < count / 2) {
+                const uint at = 2 * i - (i & (apart - 1));
+                const place_t a = v[at], b = v[at + apart];
+                if ((a < b) == ((at & size) == 0)) {
+                    v[at] = b;
+                    v[at + apart] = a;
+                }
+            }
+        }
+    }
+    __syncthreads();
+}
+
+// What the threads of a block share.
+struct Room {
+    // The window.
+    place_t found[WINDOW];
+    // Each thread's best.
+    place_t most[THREADS];
+    float sums[LANES];
+    uint ends[LANES];
+    uint count;
+    float sum;
+};
+
+// The row, and what is known of it.
+template <typename T, int N> struct Logits {
+    const T *x;
+    uint n;
+    // The largest place of each group, and how many there are.
+    const place_t *groups;
+    uint how_many;
+    float best, temperature;
+    // Tokens in the first window; 0 while it is not the one that is found.
+    uint first;
+};
+
+// Makes `found` the best places up to `upto`, in order, and says how many.
+//
+// The r-th largest of the threads' largest is reached by at least r places, and by few others: those are found. Should it be too
+// many, because few threads have most of the best, then it is those of a smaller r; that of the largest alone is one. Groups whose
+// largest does not reach it are not read again.
+template <typename T, int N> __device__ uint window(const Logits<T, N> &row, place_t upto, Room &room) {
+    place_t own = 0;
+    for (uint g = threadIdx.x; g < row.how_many; g += THREADS) {
+        const place_t most = row.groups[g];
+        if (most <= upto) own = max(own, most);
+        else each_of<T, N, FEW>(row.x, row.n, g, [&](float logit, uint id) {
+            const place_t place = place_of(logit, id);
+            if (place <= upto) own = max(own, place);
+        });
+    }
+    room.most[threadIdx.x] = own;
+    sort_falling(room.most, THREADS);
+    uint rank = THREADS / 2 - 1, count = 0;
+    while (true) {
+        const place_t floor = max(room.most[rank], place_t(1));
+        __syncthreads(); // the last window and count have been read
+        if (threadIdx.x == 0) room.count = 0;
+        __syncthreads();
+        for (uint g = threadIdx.x; g < row.how_many; g += THREADS) {
+            if (row.groups[g] < floor) continue;
+            each_of<T, N, FEW>(row.x, row.n, g, [&](float logit, uint id) {
+                const place_t place = place_of(logit, id);
+                if (place >= floor && place <= upto) {
+                    const uint at = atomicAdd(&room.count, 1u); // in any order: they are sorted
+                    if (at < WINDOW) room.found[at] = place;
+                }
+            });
+        }
+        __syncthreads();
+        count = room.count;
+        if (count <= WINDOW) break;
+        rank /= 8;
+    }
+    uint size = 2;
+    while (size < count) size *= 2;
+    for (uint i = count + threadIdx.x; i < size; i += THREADS) room.found[i] = 0;
+    sort_falling(room.found, size);
+    return count;
+}
+
+// Which tokens a walk takes, best first. The best it always takes.
+struct Until {
+    // No more than so many;
+    uint most;
+    // those before which there is less than this;
+    float enough;
+    // those that have at least this, and more than nothing;
+    float least;
+    // up to the first with which there is more than this.
+    float target;
+};
+
+// The weight of those that a walk took, and the last of them.
+struct Taken {
+    float sum;
+    uint id;
+};
+
+template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until until, Room &room) {
+    Taken taken = {0.0f, 0};
+    uint before = 0;
+    place_t upto = BROKEN;
+    while (true) {
+        uint count = row.first;
+        if (before > 0 || count == 0) {
+            count = window<T, N>(row, upto, room);
+            row.first = before > 0 ? 0 : count;
+        }
+        if (count == 0) return taken;
+        // Two neighbours a thread.
+        float weights[2];
+#pragma unroll
+        for (uint j = 0; j < 2; j++) {
+            const uint i = 2 * threadIdx.x + j;
+            weights[j] = i < count ? weight_of(logit_at(room.found[i]), row.best, row.temperature) : 0.0f;
+        }
+        float sums[3];
+        sums[0] = taken.sum + block_before(weights[0] + weights[1], room.sums);
+        sums[1] = sums[0] + weights[0];
+        sums[2] = sums[1] + weights[1];
+        uint end = count;
+#pragma unroll
+        for (uint j = 0; j < 2; j++) {
+            const uint i = 2 * threadIdx.x + j;
+            const bool goes = before + i < until.most && weights[j] > 0.0f && sums[j] < until.enough && weights[j] >= until.least;
+            if ((i > 0 || before > 0) && !goes) end = min(end, i);
+            else if (sums[j + 1] > until.target) end = min(end, i + 1);
+        }
+        end = block_first(end, room.ends);
+        if (end > 0) {
+            if (threadIdx.x == (end - 1) / 2) room.sum = (end - 1) % 2 == 0 ? sums[1] : sums[2];
+            __syncthreads();
+            taken.sum = room.sum;
+            taken.id = id_at(room.found[end - 1]);
+        }
+        const place_t last = room.found[count - 1];
+        __syncthreads(); // what this window and its sums had has been read
+        if (end < count || taken.sum > until.target) return taken;
+        before += count;
+        upto = last - 1;
+    }
+}
+
+// The last step where tokens are drawn: a block a row.
+template <typename T, int N>
+__device__ void draw(const T *x, const Choosing *all, const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n,
+    uint stride, uint parts) {
+    __shared__ Room room;
+    __shared__ place_t places[LANES];
+    const Choosing how = all[blockIdx.x];
+    const size_t first = size_t(blockIdx.x) * parts;
+    place_t own = 0;
+    for (uint i = threadIdx.x; i < parts; i += THREADS) own = max(own, bests[first + i]);
+    const place_t best = block_most(own, places);
+    if (best == BROKEN || how.temperature == 0.0f) {
+        if (threadIdx.x == 0) y[blockIdx.x] = best == BROKEN ? 0xffffffffu : id_at(best);
+        return;
+    }
+    Logits<T, N> row = {x + size_t(blockIdx.x) * stride, n, groups + first * PART, parts * PART, logit_at(best), how.temperature, 0};
+    const bool cuts = how.top_p < 1.0f || how.min_p > 0.0f;
+    float whole = INFINITY;
+    if (how.top_k < n) {
+        whole = walk<T, N>(row, Until{how.top_k, INFINITY, 0.0f, INFINITY}, room).sum;
+    } else if (how.top_p < 1.0f || !cuts) {
+        whole = 0.0f;
+        // Of each part, whose best had 1.
+        for (uint i = threadIdx.x; i < parts; i += THREADS) {
+            whole += sums[first + i] * weight_of(logit_at(bests[first + i]), row.best, how.temperature);
+        }
+        whole = block_sum(whole, room.sums);
+        __syncthreads();
+    }
+    Until until = {how.top_k, how.top_p < 1.0f ? whole * how.top_p : INFINITY, how.min_p, INFINITY};
+    until.target = how.u * (cuts ? walk<T, N>(row, until, room).sum : whole);
+    const uint id = walk<T, N>(row, until, room).id;
+    if (threadIdx.x == 0) y[blockIdx.x] = id;
+}
+
+extern "C" __global__ void choose_best(const place_t *bests, uint *y, uint rows, uint parts) { best(bests, y, rows, parts); }
+#define KIND(NAME, T, N, RUNS) \
+    extern "C" __global__ void __launch_bounds__(PART) choose_parts_##RUNS##_##NAME(const T *x, const Choosing *all, place_t *bests, \
+        place_t *groups, float *sums, uint n, uint stride) { \
+        parts<T, N>(x, all, bests, groups, sums, n, stride); \
+    } \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_draw_##RUNS##_##NAME(const T *x, const Choosing *all, \
+        const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n, uint stride, uint parts) { \
+        draw<T, N>(x, all, bests, groups, sums, y, n, stride, parts); \
+    }
+#define CHOOSE(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
+FORMATS(CHOOSE)

@@ -1,0 +1,25 @@
+//! Launches `kernel.cu`: a thread for 16 bytes of a row, or for one element where its halves are no whole runs.
+
+use super::{Gate, GluOp};
+use crate::Result;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+
+const BINARY: Binary = binary!("glu");
+
+pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let (rows, n, dtype) = (x.rows()?, op.half(), op.x.dtype());
+    let y = Call::room(&x, rows.rows * n, dtype)?;
+    let run = 16 / dtype.size();
+    let in_runs = [n, rows.stride, x.start].iter().all(|i| i.is_multiple_of(run));
+    let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
+    Call::new(&x, &Kernel::new(BINARY, format!("glu_{kind}_{dtype}")))?
+        .input(&x)
+        .made(&y)
+        .u32(n)
+        .u32(rows.stride)
+        .u32(op.activation as usize)
+        .u32(usize::from(op.gate == Gate::Second))
+        .run(Grid::along(rows.rows, n.div_ceil(run)))?;
+    y.tensor(&[rows.rows, n])
+}

@@ -1,0 +1,39 @@
+// y = act(gate) * value, gate and value the two halves of a row: in f32, one rounding. A thread makes a run; a row has one block or
+// several, so that nobody divides to find his place.
+#include "launch/cuda/prelude.cuh"
+
+template <typename T, int N, uint KIND>
+__device__ __forceinline__ void gated(const T *gate, const T *value, T *y) {
+    const Run<T, N> a = load<T, N>(gate), b = load<T, N>(value);
+    Run<T, N> out;
+#pragma unroll
+    for (int j = 0; j < N; j++) out.of[j] = narrow<T>(activate(wide(a.of[j]), KIND) * wide(b.of[j]));
+    put<T, N>(y, out);
+}
+
+template <typename T, int N>
+__device__ void glu(const T *x, T *y, uint n, uint stride, uint activation, uint is_second) {
+    const uint i = (blockIdx.y * blockDim.x + threadIdx.x) * N;
+    if (i >= n) return;
+    x += size_t(blockIdx.x) * stride + i;
+    y += size_t(blockIdx.x) * n + i;
+    const T *gate = is_second ? x + n : x, *value = is_second ? x : x + n;
+    switch (activation) {
+        case GELU: return gated<T, N, GELU>(gate, value, y);
+        case GELU_TANH: return gated<T, N, GELU_TANH>(gate, value, y);
+        case QUICK_GELU: return gated<T, N, QUICK_GELU>(gate, value, y);
+        case RELU: return gated<T, N, RELU>(gate, value, y);
+        case SILU: return gated<T, N, SILU>(gate, value, y);
+        case SIGMOID: return gated<T, N, SIGMOID>(gate, value, y);
+        case TANH: return gated<T, N, TANH>(gate, value, y);
+        default: return gated<T, N, NONE>(gate, value, y);
+    }
+}
+
+#define KIND(NAME, T, N, RUNS) \
+    extern "C" __global__ void __launch_bounds__(128) glu_##RUNS##_##NAME(const T *x, T *y, uint n, uint stride, uint activation, \
+        uint is_second) { \
+        glu<T, N>(x, y, n, stride, activation, is_second); \
+    }
+#define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)
+FORMATS(GLU)

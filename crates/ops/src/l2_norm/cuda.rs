@@ -1,0 +1,24 @@
+//! Launches `kernel.cu`: a warp a row, or a block where rows are long.
+
+use super::{L2NormOp, LEAST};
+use crate::Result;
+use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
+use crate::launch::strided::Rows;
+
+const BINARY: Binary = binary!("l2_norm");
+
+pub(super) fn run(op: &L2NormOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let Rows { rows, cols: n, stride } = x.rows()?;
+    let (kind, grid) = rows::kind(rows, n, op.x.dtype(), x.in_sixteens()?);
+    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    Call::new(&x, &Kernel::new(BINARY, format!("l2_norm_{kind}_{}", op.x.dtype())))?
+        .input(&x)
+        .made(&y)
+        .u32(rows)
+        .u32(n)
+        .u32(stride)
+        .f32(LEAST)
+        .run(grid)?;
+    y.tensor(op.x.dims())
+}

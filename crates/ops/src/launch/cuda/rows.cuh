@@ -1,0 +1,50 @@
+// Rows that are read, summed up and written again: who makes one, and how much of it is in registers. See `rows.rs`.
+//
+// A team, which is a warp or a block, has a row. Each thread holds RUNS runs of N neighbours, which are a team's width apart, so that
+// all of a short row is read once and at once. What a row has beyond that is read again from a cache.
+#pragma once
+#include "launch/cuda/prelude.cuh"
+
+template <bool IS_WARP> struct Team {
+    uint row, me, size;
+
+    __device__ __forceinline__ Team() {
+        if constexpr (IS_WARP) {
+            row = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
+            me = threadIdx.x % LANES;
+            size = LANES;
+        } else {
+            row = blockIdx.x;
+            me = threadIdx.x;
+            size = blockDim.x;
+        }
+    }
+
+    __device__ __forceinline__ float sum(float v) const {
+        if constexpr (IS_WARP) {
+            return warp_sum(v);
+        } else {
+            __shared__ float part[LANES];
+            return block_sum(v, part);
+        }
+    }
+
+    __device__ __forceinline__ float max(float v) const {
+        if constexpr (IS_WARP) {
+            return warp_max(v);
+        } else {
+            __shared__ float part[LANES];
+            return block_max(v, part);
+        }
+    }
+};
+
+// KERNEL(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) for each kind of row: in whole runs and up to 512 or 1024 elements, in any number
+// up to 256, in whole runs where there are few rows and where there are many, and all others. THREADS is the most of a block.
+#define ROWS(KERNEL, NAME, T) \
+    KERNEL(NAME, T, 512, SIXTEEN<T>, 16 / SIXTEEN<T>, true, 128) \
+    KERNEL(NAME, T, 1024, SIXTEEN<T>, 32 / SIXTEEN<T>, true, 128) \
+    KERNEL(NAME, T, odd, 1, 8, true, 128) \
+    KERNEL(NAME, T, one, SIXTEEN<T>, 1, false, 1024) \
+    KERNEL(NAME, T, four, SIXTEEN<T>, 4, false, 1024) \
+    KERNEL(NAME, T, long, 1, 4, false, 1024)

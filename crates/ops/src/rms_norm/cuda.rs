@@ -1,0 +1,40 @@
+//! Launches `kernel.cu`: a warp a row, or a block where rows are long.
+
+use super::RmsNormOp;
+use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
+use crate::{Error, Result};
+
+const BINARY: Binary = binary!("rms_norm");
+
+pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
+    let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
+    let residual = op.residual.as_ref().map(View::of).transpose()?;
+    let lines = x.lines()?;
+    let (n, rows) = (lines.size, lines.tokens * lines.heads);
+    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
+    if added.heads != lines.heads {
+        return Err(Error::call("rms_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
+    }
+    let run = 16 / op.x.dtype().size();
+    let starts = [x.start, residual.as_ref().map_or(0, |r| r.start), w.start];
+    let steps = [n, lines.token, lines.head, added.token, added.head];
+    let in_runs = starts.iter().chain(&steps).all(|i| i.is_multiple_of(run));
+    let (kind, grid) = rows::kind(rows, n, op.x.dtype(), in_runs);
+    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    Call::new(&x, &Kernel::new(BINARY, format!("rms_norm_{kind}_{}", op.x.dtype())))?
+        .input(&x)
+        .input(&w)
+        .maybe(residual.as_ref())
+        .made(&y)
+        .u32(rows)
+        .u32(n)
+        .u32(lines.heads)
+        .u32(lines.token)
+        .u32(lines.head)
+        .u32(added.token)
+        .u32(added.head)
+        .u32(usize::from(op.norm.from_one))
+        .f32(op.norm.eps)
+        .run(grid)?;
+    y.tensor(op.x.dims())
+}

@@ -1,0 +1,23 @@
+//! Launches `kernel.cu`: a warp a row, or a block where rows are long.
+
+use super::SoftmaxOp;
+use crate::Result;
+use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
+use crate::launch::strided::Rows;
+
+const BINARY: Binary = binary!("softmax");
+
+pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let Rows { rows, cols: n, stride } = x.rows()?;
+    let (kind, grid) = rows::kind(rows, n, op.x.dtype(), x.in_sixteens()?);
+    let y = Call::room(&x, rows * n, op.x.dtype())?;
+    Call::new(&x, &Kernel::new(BINARY, format!("softmax_{kind}_{}", op.x.dtype())))?
+        .input(&x)
+        .made(&y)
+        .u32(rows)
+        .u32(n)
+        .u32(stride)
+        .run(grid)?;
+    y.tensor(op.x.dims())
+}

@@ -1,0 +1,52 @@
+//! Launches a block a sequence and block of the vocabulary: `kernel.cu` in the units for small matrices where the format is one of
+//! theirs, `plain.cu` in f32 and for rows that begin anywhere. Sequences follow each other, so that the rows of W which they share
+//! stay in a cache.
+
+use super::SpladeOp;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::{DType, Result};
+
+const TILES: Binary = binary!("splade");
+const PLAIN: Binary = binary!("splade_plain");
+
+/// Columns of a block, as in either kernel.
+const COLUMNS: usize = 128;
+const PLAIN_COLUMNS: usize = 64;
+
+/// Bytes of a row of a tile, and tiles that are on the way or in use: as `DEEP` and `STAGES` in the kernel.
+const DEEP: usize = 64;
+const STAGES: usize = 4;
+
+pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
+    let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
+    let bias = op.bias.as_ref().map(View::whole).transpose()?;
+    let (sequences, n, dtype) = (op.segments.count(), op.weight.n(), op.x.dtype());
+    let ranges: Vec<u32> = op.segments.iter().flat_map(|r| [r.start as u32, r.end as u32]).collect();
+    let y = Call::room(&x, sequences * n, DType::F32)?;
+    let is_tiled = dtype != DType::F32 && x.in_sixteens()? && w.in_sixteens()?;
+    let (kernel, columns) = if is_tiled {
+        // Short sequences would leave most of a large tile empty.
+        let rows = match op.segments.longest() {
+            ..=32 => 32,
+            33..=64 => 64,
+            _ => 128,
+        };
+        let kernel = Kernel::new(TILES, format!("splade_{rows}_{dtype}"));
+        (kernel.shared(STAGES * DEEP * (rows + COLUMNS)), COLUMNS)
+    } else {
+        (Kernel::new(PLAIN, format!("splade_{dtype}")), PLAIN_COLUMNS)
+    };
+    Call::new(&x, &kernel)?
+        .input(&x)
+        .input(&w)
+        .maybe(bias.as_ref())
+        .made(&y)
+        .array(&ranges)?
+        .u32(n)
+        .u32(op.weight.k())
+        .u32(x.rows()?.stride)
+        .u32(usize::from(op.how.sum))
+        .u32(usize::from(op.how.twice))
+        .run(Grid { blocks: [sequences, n.div_ceil(columns), 1], threads: 256 })?;
+    y.tensor(&[sequences, n])
+}

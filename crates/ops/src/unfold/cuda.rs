@@ -1,0 +1,33 @@
+//! Launches `kernel.cu`: a thread for 16 bytes of a token's windows.
+
+use super::UnfoldOp;
+use crate::ladder::Op;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::{Error, Result};
+
+const BINARY: Binary = binary!("unfold");
+
+pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
+    let x = View::of(&op.x)?;
+    let (rows, (dims, dtype)) = (x.rows()?, op.out());
+    let whole = dims[1];
+    if u32::try_from(whole).is_err() {
+        return Err(Error::call("unfold", format!("windows of {whole} elements")));
+    }
+    let y = Call::room(&x, rows.rows * whole, dtype)?;
+    // One behind another without gaps, so that where each ends is where the next starts.
+    let starts = op.segments.iter().map(|range| range.start as u32);
+    let starts: Vec<u32> = starts.chain([op.segments.tokens() as u32]).collect();
+    let run = 16 / dtype.size();
+    let (kind, run) = if whole.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
+    Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?
+        .input(&x)
+        .array(&starts)?
+        .made(&y)
+        .u32(rows.cols)
+        .u32(rows.stride)
+        .u32(op.width)
+        .u32(op.segments.count())
+        .run(Grid::along(rows.rows, whole.div_ceil(run)))?;
+    y.tensor(&dims)
+}

@@ -27,6 +27,12 @@ impl Grid {
     pub(crate) fn over(n: usize) -> Grid {
         Grid::of(n.div_ceil(256), 256)
     }
+
+    /// At least `n` threads for each of `rows` along the first axis, in blocks of 256 or one smaller of whole warps.
+    pub(crate) fn each(rows: usize, n: usize) -> Grid {
+        let threads = n.next_multiple_of(32).clamp(32, 256);
+        Grid { blocks: [rows, n.div_ceil(threads), 1], threads }
+    }
 }
 
 /// What a kernel is given, in the order of its parameters.
@@ -106,6 +112,15 @@ impl Call {
         self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
     }
 
+    /// The last parameter: a struct of `room` addresses, null beyond those that are given. It is read from its first word on, as any
+    /// parameter is, and all of its words follow.
+    pub(crate) fn last(mut self, addresses: &[u64], room: usize) -> Call {
+        let end = self.words.len() + room;
+        self.words.extend(addresses.iter().take(room));
+        self.words.resize(end, 0);
+        self
+    }
+
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.
     pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<Made> {
         Made::new(&x.device, elements, dtype)
@@ -125,7 +140,7 @@ impl Call {
         let fail = |e| Error::call("cuda", format!("{}: {}", self.name, describe(e)));
         stream.context().bind_to_thread().map_err(fail)?;
         // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of at most
-        // eight bytes each, and its reads and writes stay within their tensors.
+        // eight bytes each but for a last one whose words all follow, and its reads and writes stay within their tensors.
         #[allow(unsafe_code, reason = "a kernel is launched")]
         let launched = unsafe {
             let (function, threads) = (self.function.cu_function(), (threads as u32, 1, 1));

@@ -46,7 +46,7 @@ impl Experts {
     /// The same with a gate above each up projection, in one matrix of twice the rows.
     pub fn gated(self) -> Result<Experts> {
         let twice = |(u, d): (&Weight, &Weight)| u.n() == 2 * d.k();
-        if !self.up.iter().zip(&self.down).all(twice) {
+        if !self.up.iter().zip(&*self.down).all(twice) {
             return Err(Error::call(
                 "experts",
                 "a gate and an up projection are twice as many rows as the down's columns",
@@ -69,7 +69,7 @@ impl Experts {
         // Twice as many rows are a gate's too: see `gated`.
         let fits = |(u, d): (&Weight, &Weight)| [d.k(), 2 * d.k()].contains(&u.n()) && (u.k(), d.n()) == (n, n);
         let sound = up.len() == down.len()
-            && up.iter().zip(&down).all(fits)
+            && up.iter().zip(&*down).all(fits)
             && router.dims() == [up.len(), n]
             && router.dtype() == DType::F32
             && bias.as_ref().is_none_or(|b| b.dims() == [n] && b.dtype() == up[0].dtype());
@@ -100,7 +100,7 @@ impl Experts {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let plain = self.up.iter().zip(&self.down).all(|(u, d)| u.n() == d.k());
+        let plain = self.up.iter().zip(&*self.down).all(|(u, d)| u.n() == d.k());
         if !plain && !self.gated || residual.is_some_and(|r| r.dims() != x.dims() || r.dtype() != x.dtype()) {
             return Err(Error::call("experts", "up and down projections or a residual that do not fit"));
         }
@@ -205,7 +205,7 @@ impl Op for ExpertsOp {
             // Every expert on every row, one after another: between its products in T, the rest in f32. Blocks become floats first.
             _ => {
                 let floats = |(u, d): (&Weight, &Weight)| u.rows_scratch() + d.rows_scratch();
-                let largest = self.experts.up.iter().zip(&self.experts.down).map(floats).max().unwrap_or(0);
+                let largest = self.experts.up.iter().zip(&*self.experts.down).map(floats).max().unwrap_or(0);
                 largest + tokens * (size * (4 * inner + n) + 4 * (6 * n + 8 * self.experts.up.len()))
             }
         }

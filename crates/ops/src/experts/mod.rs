@@ -171,7 +171,7 @@ impl Op for ExpertsOp {
 
     fn fused(&self, device: Device) -> Can {
         let Experts { up, down, top, .. } = &self.experts;
-        let are_floats = |weights| match held(weights) {
+        let are_floats = |weights: &[Weight]| match held(weights) {
             Some((None, tensors)) => tensors.iter().all(|t| t.dtype() == self.x.dtype()),
             _ => false,
         };

@@ -4,7 +4,8 @@
 
 // Lane i gets the i-th likeliest expert, of equals the first, and its probability; up to 32 · EACH of them, of which a lane looks at EACH.
 template <uint EACH>
-__device__ __forceinline__ void choose_of(const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
+__device__ __forceinline__ void choose_of(
+    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
     const uint lane = threadIdx.x % LANES;
     float own[EACH];
     // A bit for each expert lane, lane + 32, … that has been chosen, or is none.
@@ -57,7 +58,8 @@ __device__ __forceinline__ void choose_of(const float *logits, uint experts, uin
     share = expf(logit - largest) / sum;
 }
 
-__device__ __forceinline__ void choose(const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
+__device__ __forceinline__ void choose(
+    const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
     if (experts <= 4 * LANES) choose_of<4>(logits, experts, top, is_renormalised, mine, share);
     else choose_of<MOST_EXPERTS / LANES>(logits, experts, top, is_renormalised, mine, share);
 }

@@ -31,7 +31,8 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
     let bias = e.bias.as_ref().map(View::whole).transpose()?;
     let residual = op.residual.as_ref().map(View::of).transpose()?;
-    let layer = Layer { op, rows, pairs: rows.rows * e.top, n, inner, run: 16 / op.x.dtype().size(), x, bias, residual };
+    let layer =
+        Layer { op, rows, pairs: rows.rows * e.top, n, inner, run: 16 / op.x.dtype().size(), x, bias, residual };
     let logits = layer.logits()?;
     // Where an expert has hardly more than one pair, a tile would be empty but for its first row.
     if layer.pairs <= e.up.len().max(8) {

@@ -49,7 +49,8 @@ template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&
         for (uint d = 0; d < DEPTH; d++) {
             float left[4], right[8];
             read<float, 4>(left, &room[half][0][d][down]);
-            const Run<float, 4> first = load<float, 4>(&room[half][1][d][across]), second = load<float, 4>(&room[half][1][d][SIDE / 2 + across]);
+            const float *of_w = &room[half][1][d][across];
+            const Run<float, 4> first = load<float, 4>(of_w), second = load<float, 4>(of_w + SIDE / 2);
 #pragma unroll
             for (int c = 0; c < 4; c++) {
                 right[c] = first.of[c];
@@ -107,7 +108,8 @@ template <typename T, bool IN_RUNS>
 __device__ void logits_of(const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) {
     const uint own = threadIdx.x % SIDE, first = blockIdx.x * SIDE, column = blockIdx.y * SIDE;
     float sums[4][8];
-    product<T, float, IN_RUNS>(sums, x + size_t(min(first + own, tokens - 1)) * step, router + size_t(min(column + own, experts - 1)) * n, n);
+    product<T, float, IN_RUNS>(sums, x + size_t(min(first + own, tokens - 1)) * step,
+        router + size_t(min(column + own, experts - 1)) * n, n); // the last stand in for those beyond
 #pragma unroll
     for (uint r = 0; r < 4; r++) {
 #pragma unroll

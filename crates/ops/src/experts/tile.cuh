@@ -23,7 +23,9 @@ struct Tile {
         return p.is_up ? sorted[place] / p.top : place;
     }
     // The row of y.
-    __device__ uint target(uint place, const uint *sorted, const Grouped &p) const { return p.is_up ? first + place : sorted[first + place]; }
+    __device__ uint target(uint place, const uint *sorted, const Grouped &p) const {
+        return p.is_up ? first + place : sorted[first + place];
+    }
 };
 
 // The tile of that number, of `tall` pairs. There may be fewer than the grid has, and then false.

@@ -62,7 +62,8 @@ template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N],
     }
 }
 
-template <typename T, int N> __device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
+template <typename T, int N>
+__device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
     write<T, N>(g.y + (size_t(blockIdx.x) * p.queries + s.head) * p.size + s.i, v);
 }
 
@@ -110,7 +111,7 @@ __device__ void store_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, 
         codes.of[j] = uint8_t(code);
     }
     put<uint8_t, N>((s.of == KEYS ? keys : values) + first, codes);
-    if (s.i % BLOCK == 0) (s.of == KEYS ? key_scales : value_scales)[first / BLOCK] = is_sound ? __float2half_rn(d) : __float2half_rn(NAN);
+    if (s.i % BLOCK == 0) (s.of == KEYS ? key_scales : value_scales)[first / BLOCK] = __float2half_rn(is_sound ? d : NAN);
 }
 
 #define PARAMETERS(T) const T *q, const T *k, const T *v, const uint *positions, const float *cosines, const float *sines, \

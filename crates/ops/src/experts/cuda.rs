@@ -102,8 +102,8 @@ impl Layer<'_> {
         } else {
             let (together, kind) = match tokens {
                 _ if !in_runs => (4, "odd"),
-                ..=1 => (1, "1"),
-                ..=4 => (4, "4"),
+                0..=1 => (1, "1"),
+                2..=4 => (4, "4"),
                 _ => (8, "8"),
             };
             let kernel = Kernel::new(ROUTING, format!("experts_logits_{kind}_{dtype}"));
@@ -211,8 +211,8 @@ impl Layer<'_> {
             // As tall as the experts can fill on average, and as many steps of 64 elements in shared memory as the kernel has.
             let (kind, tall, steps) = match self.pairs / experts {
                 _ if !in_runs => ("odd", 32, 4),
-                ..=24 => ("32", 32, 4),
-                ..=96 => ("64", 64, 4),
+                0..=24 => ("32", 32, 4),
+                25..=96 => ("64", 64, 4),
                 _ => ("128", 128, 3),
             };
             let kernel = Kernel::new(TILE, format!("experts_tile_{kind}_{}", self.dtype()));

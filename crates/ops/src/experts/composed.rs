@@ -25,7 +25,7 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
         p = p.broadcast_div(&p.sum_keepdim(1)?)?;
     }
     let mut sum: Option<Tensor> = None;
-    for (e, (up, down)) in op.experts.up.iter().zip(&op.experts.down).enumerate() {
+    for (e, (up, down)) in op.experts.up.iter().zip(&*op.experts.down).enumerate() {
         let inner = x.matmul(&up.rows()?.t()?)?;
         let inner = match op.experts.gated {
             true => {

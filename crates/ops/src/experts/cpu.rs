@@ -20,7 +20,7 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
         let x = x.rows::<T>()?;
         let chosen: Vec<_> = (0..x.rows).into_par_iter().flat_map_iter(|t| choose(t, x.row(t), router, experts)).collect();
         let mut sums = vec![0f32; x.rows * n];
-        for (e, (up, down)) in experts.up.iter().zip(&experts.down).enumerate() {
+        for (e, (up, down)) in experts.up.iter().zip(&*experts.down).enumerate() {
             let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
             if tokens.is_empty() {
                 continue;

@@ -9,6 +9,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 #[cfg(metal)]
 mod metal;
 mod reference;
@@ -19,9 +21,10 @@ use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
 use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
+use std::sync::Arc;
 
-/// What our kernel for Metal can choose from, and how many for a token: a lane of a SIMD-group holds each of the chosen, and
-/// threadgroup memory all logits.
+/// What our kernels for GPUs can choose from, and how many for a token: a lane holds each of the chosen, and threadgroup memory or
+/// registers all logits.
 const MOST_EXPERTS: usize = 512;
 const MOST_CHOSEN: usize = 32;
 
@@ -30,8 +33,8 @@ const MOST_CHOSEN: usize = 32;
 pub struct Experts {
     /// f32 `[experts, n]`.
     router: Tensor,
-    up: Vec<Weight>,
-    down: Vec<Weight>,
+    up: Arc<[Weight]>,
+    down: Arc<[Weight]>,
     bias: Option<Tensor>,
     activation: Activation,
     top: usize,
@@ -43,7 +46,7 @@ impl Experts {
     /// The same with a gate above each up projection, in one matrix of twice the rows.
     pub fn gated(self) -> Result<Experts> {
         let twice = |(u, d): (&Weight, &Weight)| u.n() == 2 * d.k();
-        if !self.up.iter().zip(&self.down).all(twice) {
+        if !self.up.iter().zip(&*self.down).all(twice) {
             return Err(Error::call(
                 "experts",
                 "a gate and an up projection are twice as many rows as the down's columns",
@@ -60,13 +63,13 @@ impl Experts {
     /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as `[outputs, inputs]` and without
     /// biases, and one bias for all.
     pub fn new(router: Tensor, parts: ExpertParts<'_>, activation: Activation, top: usize) -> Result<Experts> {
-        let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Vec<_>>();
+        let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Arc<[_]>>();
         let (up, down, bias) = (weights(parts.up), weights(parts.down), parts.bias);
         let n = up.first().map_or(0, Weight::k);
         // Twice as many rows are a gate's too: see `gated`.
         let fits = |(u, d): (&Weight, &Weight)| [d.k(), 2 * d.k()].contains(&u.n()) && (u.k(), d.n()) == (n, n);
         let sound = up.len() == down.len()
-            && up.iter().zip(&down).all(fits)
+            && up.iter().zip(&*down).all(fits)
             && router.dims() == [up.len(), n]
             && router.dtype() == DType::F32
             && bias.as_ref().is_none_or(|b| b.dims() == [n] && b.dtype() == up[0].dtype());
@@ -97,7 +100,7 @@ impl Experts {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let plain = self.up.iter().zip(&self.down).all(|(u, d)| u.n() == d.k());
+        let plain = self.up.iter().zip(&*self.down).all(|(u, d)| u.n() == d.k());
         if !plain && !self.gated || residual.is_some_and(|r| r.dims() != x.dims() || r.dtype() != x.dtype()) {
             return Err(Error::call("experts", "up and down projections or a residual that do not fit"));
         }
@@ -109,7 +112,7 @@ impl Experts {
     }
 }
 
-/// The tensors of one product, and their format where it is blocks: what our kernel for Metal takes. None where an expert's matrix is
+/// The tensors of one product, and their format where it is blocks: what our kernels for GPUs take. None where an expert's matrix is
 /// in several parts, or another's in another format.
 fn held(weights: &[Weight]) -> Option<(Option<Quant>, Vec<&Tensor>)> {
     let quant = weights.first()?.only_raw().map(|(quant, _)| quant);
@@ -168,15 +171,21 @@ impl Op for ExpertsOp {
 
     fn fused(&self, device: Device) -> Can {
         let Experts { up, down, top, .. } = &self.experts;
+        let are_floats = |weights: &[Weight]| match held(weights) {
+            Some((None, tensors)) => tensors.iter().all(|t| t.dtype() == self.x.dtype()),
+            _ => false,
+        };
         match device {
-            Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
+            Device::Cuda(_) | Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
                 Can::no(format!("our kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS}"))
+            }
+            Device::Cuda(_) if !(are_floats(up) && are_floats(down)) => {
+                Can::no("our kernel takes the experts' matrices in the format of the activations")
             }
             Device::Metal(_) if held(up).is_none() || held(down).is_none() => {
                 Can::no("our kernel takes the experts' matrices in one format each, floats or blocks")
             }
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
+            Device::Cpu | Device::Cuda(_) | Device::Metal(_) => Can::Yes,
         }
     }
 
@@ -185,17 +194,18 @@ impl Op for ExpertsOp {
         let size = self.x.dtype().size();
         match rung {
             // Of every pair of token and expert its choice, its probability, its place, and its rows between and after the
-            // products; where each expert's begin.
+            // products; where each expert's begin; and on CUDA the logits.
             Rung::Fused if self.x.device().is_gpu() => {
-                let row = size * (self.experts.down[0].k() + n);
-                tokens * self.experts.top * (3 * 4 + row) + 4 * (self.experts.up.len() + 1)
+                let (row, experts) = (size * (self.experts.down[0].k() + n), self.experts.up.len());
+                let logits = if matches!(self.x.device(), Device::Cuda(_)) { 4 * tokens * experts } else { 0 };
+                tokens * self.experts.top * (3 * 4 + row) + 4 * (experts + 1) + logits
             }
             // The sums in f32, and of one expert at worst all rows, before, between and after its products.
             Rung::Fused => tokens * (4 * n + size * (2 * n + 2 * inner)),
             // Every expert on every row, one after another: between its products in T, the rest in f32. Blocks become floats first.
             _ => {
                 let floats = |(u, d): (&Weight, &Weight)| u.rows_scratch() + d.rows_scratch();
-                let largest = self.experts.up.iter().zip(&self.experts.down).map(floats).max().unwrap_or(0);
+                let largest = self.experts.up.iter().zip(&*self.experts.down).map(floats).max().unwrap_or(0);
                 largest + tokens * (size * (4 * inner + n) + 4 * (6 * n + 8 * self.experts.up.len()))
             }
         }
@@ -203,6 +213,11 @@ impl Op for ExpertsOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]
@@ -215,7 +230,7 @@ impl Op for ExpertsOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let moved = |w: &[Weight]| w.iter().map(|w| w.moved(to)).collect::<Result<Vec<_>>>();
+        let moved = |w: &[Weight]| w.iter().map(|w| w.moved(to)).collect::<Result<Arc<[_]>>>();
         let e = &self.experts;
         let (up, down, bias) = (moved(&e.up)?, moved(&e.down)?, e.bias.as_ref().map(to).transpose()?);
         let experts = Experts { router: to(&e.router)?, up, down, bias, ..e.clone() };

@@ -1,6 +1,6 @@
 //! q turned; keys[rowᵢ] = k turned, values[rowᵢ] = v        rounded to T, and then to the cache's format
 //!
-//! All that happens between a layer's projection and its attention, where a cache keeps keys and values. On Metal it is one dispatch;
+//! All that happens between a layer's projection and its attention, where a cache keeps keys and values. On a GPU it is one launch;
 //! elsewhere, and where that is withdrawn, it is the calls of `rotary` and `store` that it stands for.
 
 use super::Rotary;
@@ -52,6 +52,14 @@ struct KeptOp {
     store: StoreOp,
 }
 
+#[cfg(any(cuda, metal))]
+impl KeptOp {
+    fn turn(&self) -> crate::store::Turn<'_> {
+        let Rotary { cos, sin } = &self.rotary;
+        crate::store::Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
+    }
+}
+
 impl Op for KeptOp {
     const NAME: &'static str = "rotary";
 
@@ -70,9 +78,9 @@ impl Op for KeptOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Metal(_) => Can::Yes,
+            Device::Cuda(_) | Device::Metal(_) => Can::Yes,
             // A call costs nothing there.
-            Device::Cpu | Device::Cuda(_) => Can::no("made of other calls"),
+            Device::Cpu => Can::no("made of other calls"),
         }
     }
 
@@ -88,11 +96,14 @@ impl Op for KeptOp {
         Err(Error::call(Self::NAME, "made of other calls"))
     }
 
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        crate::store::cuda::turned(&self.store, &self.turn())
+    }
+
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
-        use crate::store::metal::{Turn, turned};
-        let Rotary { cos, sin } = &self.rotary;
-        turned(&self.store, &Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin })
+        crate::store::metal::turned(&self.store, &self.turn())
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

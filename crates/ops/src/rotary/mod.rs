@@ -7,6 +7,8 @@
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 mod kept;
 #[cfg(metal)]
 mod metal;
@@ -112,11 +114,8 @@ impl Op for RotaryOp {
         format!("{} of {} in {} heads", 2 * self.half(), self.x.dims()[2], self.x.dims()[1])
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) => Can::Yes,
-            Device::Cuda(_) => Can::no("no kernel of ours yet"),
-        }
+    fn fused(&self, _: Device) -> Can {
+        Can::Yes
     }
 
     fn scratch(&self, rung: Rung) -> usize {
@@ -127,6 +126,11 @@ impl Op for RotaryOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

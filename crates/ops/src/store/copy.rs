@@ -29,8 +29,8 @@ impl Op for CopyOp {
         format!("{} rows of {:?}, copied", self.from.dims()[0], &self.cache.dims()[1..])
     }
 
-    fn fused(&self, device: Device) -> Can {
-        super::kernels(device)
+    fn fused(&self, _: Device) -> Can {
+        Can::Yes
     }
 
     fn composable(&self, device: Device) -> Can {
@@ -52,6 +52,11 @@ impl Op for CopyOp {
         let cache = self.cache.candle()?;
         cache.inplace_op1(&Copy { from, to, width })?;
         Ok(cache.clone())
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        super::cuda::copy(self)
     }
 
     #[cfg(metal)]

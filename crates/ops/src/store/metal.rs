@@ -1,7 +1,7 @@
 //! Launches `kernel.metal`: into the cache's own memory.
 
 use super::copy::CopyOp;
-use super::{CacheFormat, StoreOp, Vectors};
+use super::{CacheFormat, StoreOp, Turn, Vectors};
 use crate::launch::metal::buffers::Made;
 use crate::launch::metal::{Call, Grid, Kernel, Lines, Told, View, kernels};
 use crate::{Error, Result, Tensor};
@@ -25,15 +25,6 @@ struct Heads {
 // SAFETY: numbers of four bytes.
 #[allow(unsafe_code, reason = "a promise about a layout")]
 unsafe impl Told for Heads {}
-
-/// Queries that are turned in the same dispatch, as keys are.
-pub(crate) struct Turn<'a> {
-    pub(crate) q: &'a Tensor,
-    pub(crate) positions: &'a Tensor,
-    /// f32 `[positions, pairs]`, and the same of sines.
-    pub(crate) cosines: &'a Tensor,
-    pub(crate) sines: &'a Tensor,
-}
 
 pub(super) fn run(op: &StoreOp) -> Result<()> {
     launch(op, None)

@@ -7,6 +7,8 @@ mod cases;
 mod composed;
 mod copy;
 mod cpu;
+#[cfg(cuda)]
+pub(crate) mod cuda;
 #[cfg(metal)]
 pub(crate) mod metal;
 mod vectors;
@@ -113,6 +115,16 @@ impl StoreOp {
     }
 }
 
+/// Queries that are turned in the same launch, as keys are.
+#[cfg(any(cuda, metal))]
+pub(crate) struct Turn<'a> {
+    pub(crate) q: &'a Tensor,
+    pub(crate) positions: &'a Tensor,
+    /// f32 `[positions, pairs]`, and the same of sines.
+    pub(crate) cosines: &'a Tensor,
+    pub(crate) sines: &'a Tensor,
+}
+
 impl Op for StoreOp {
     const NAME: &'static str = "store";
 
@@ -129,8 +141,8 @@ impl Op for StoreOp {
         format!("{} heads of {} of keys and of values, in {}", dims[1], dims[2], self.cache[0].format())
     }
 
-    fn fused(&self, device: Device) -> Can {
-        kernels(device)
+    fn fused(&self, _: Device) -> Can {
+        Can::Yes
     }
 
     fn composable(&self, device: Device) -> Can {
@@ -156,6 +168,12 @@ impl Op for StoreOp {
         Ok(self.keys().candle()?.clone())
     }
 
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)?;
+        Ok(self.keys().candle()?.clone())
+    }
+
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
         metal::run(self)?;
@@ -174,14 +192,6 @@ impl Op for StoreOp {
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let ([k, v], [keys, values]) = (&self.x, &self.cache);
         Ok(StoreOp { x: [to(k)?, to(v)?], cache: [keys.map(to)?, values.map(to)?], rows: to(&self.rows)? })
-    }
-}
-
-/// Where there are kernels of ours, for both calls.
-fn kernels(device: Device) -> Can {
-    match device {
-        Device::Cpu | Device::Metal(_) => Can::Yes,
-        Device::Cuda(_) => Can::no("no kernel of ours yet"),
     }
 }
 

@@ -39,6 +39,8 @@ impl Grid {
 enum Parameter {
     /// An address or a number, of which as much is read as it is long.
     Word(u64),
+    /// A struct of addresses.
+    Addresses(Vec<u64>),
     /// A matrix as the copy engine sees it.
     Map(Box<TensorMap>),
 }
@@ -127,6 +129,13 @@ impl Call {
         self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
     }
 
+    /// The next parameter: a struct of `room` addresses, null beyond those that are given.
+    pub(crate) fn addresses(mut self, addresses: &[u64], room: usize) -> Call {
+        let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(room).collect();
+        self.parameters.push(Parameter::Addresses(all));
+        self
+    }
+
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.
     pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<Made> {
         Made::new(&x.device, elements, dtype)
@@ -142,13 +151,14 @@ impl Call {
         let blocks = (axis(blocks[0])?, axis(blocks[1])?, axis(blocks[2])?);
         let pointer = |parameter: &mut Parameter| match parameter {
             Parameter::Word(word) => std::ptr::from_mut(word).cast::<c_void>(),
+            Parameter::Addresses(all) => all.as_mut_ptr().cast(),
             Parameter::Map(map) => std::ptr::from_mut(&mut **map).cast(),
         };
         let mut parameters: Vec<*mut c_void> = self.parameters.iter_mut().map(pointer).collect();
         let stream = self.device.cuda_stream();
         let fail = |e| Error::call("cuda", format!("{}: {}", self.name, describe(e)));
         stream.context().bind_to_thread().map_err(fail)?;
-        // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of these two
+        // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of these
         // kinds, and its reads and writes stay within their tensors.
         #[allow(unsafe_code, reason = "a kernel is launched")]
         let launched = unsafe {

@@ -33,6 +33,17 @@ impl View {
         if view.is_whole() { Ok(view) } else { Err(view.unfit("elements without gaps")) }
     }
 
+    /// The address of a tensor without gaps, where that is all that is asked, of hundreds perhaps.
+    pub(crate) fn place(t: &Tensor) -> Result<u64> {
+        let (storage, layout) = t.candle()?.storage_and_layout();
+        match &*storage {
+            Storage::Cuda(cuda) if layout.is_contiguous() => {
+                Ok(address(cuda)? + (layout.start_offset() * t.dtype().size()) as u64)
+            }
+            _ => Err(Error::call("cuda kernel", "the tensor is not on a CUDA device, or has gaps")),
+        }
+    }
+
     /// Whether rows begin at multiples of 16 bytes and hold whole ones: what a thread reads at once.
     pub(crate) fn in_sixteens(&self) -> Result<bool> {
         self.in_runs(16 / self.dtype.size())

@@ -1,0 +1,256 @@
+//! Launches `kernel.cu` and the products: the router's logits, and then for few pairs of token and expert `few.cu`, which chooses, multiplies
+//! and adds up in two launches. Many are chosen, sorted by expert, multiplied in tiles (`tile.cu`, in f32 `plain.cu`) and added up, in
+//! five. Nothing is read back, so grids are as large as the worst case needs, and blocks without work end at once.
+
+use super::{ExpertsOp, MOST_EXPERTS, held};
+use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::strided::Rows;
+use crate::linear::Weight;
+use crate::{Activation, DType, Error, Result};
+
+const ROUTING: Binary = binary!("experts");
+const FEW: Binary = binary!("experts_few");
+const TILE: Binary = binary!("experts_tile");
+const PLAIN: Binary = binary!("experts_plain");
+
+/// Tokens up to which logits are made by warps that read the router each for themselves.
+const FEW_TOKENS: usize = 256;
+
+/// Rows and columns of a tile in f32, and columns of one in halves.
+const SIDE: usize = 64;
+const WIDE: usize = 128;
+
+/// Columns of a block of `down` in `few.cu`, and rows of matrices that a warp of `up` has.
+const ROWS: usize = 4;
+
+pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
+    let (e, x) = (&op.experts, View::of(&op.x)?);
+    let rows = x.rows()?;
+    let (n, inner) = (e.up[0].k(), e.down[0].k());
+    let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
+    let bias = e.bias.as_ref().map(View::whole).transpose()?;
+    let residual = op.residual.as_ref().map(View::of).transpose()?;
+    let layer =
+        Layer { op, rows, pairs: rows.rows * e.top, n, inner, run: 16 / op.x.dtype().size(), x, bias, residual };
+    let logits = layer.logits()?;
+    // Where an expert has hardly more than one pair, a tile would be empty but for its first row.
+    if layer.pairs <= e.up.len().max(8) {
+        layer.few(&logits, &y)?;
+    } else {
+        layer.many(&logits, &y)?;
+    }
+    y.tensor(op.x.dims())
+}
+
+struct Layer<'a> {
+    op: &'a ExpertsOp,
+    x: View,
+    rows: Rows,
+    /// Of token and expert.
+    pairs: usize,
+    n: usize,
+    inner: usize,
+    /// Elements of 16 bytes.
+    run: usize,
+    bias: Option<View>,
+    residual: Option<View>,
+}
+
+/// The experts' matrices of one product.
+struct Matrices {
+    addresses: Vec<u64>,
+    /// Whether their rows are whole runs of 16 bytes.
+    in_runs: bool,
+}
+
+impl Matrices {
+    fn of(weights: &[Weight]) -> Result<Matrices> {
+        let Some((None, tensors)) = held(weights) else {
+            return Err(Error::call("experts", "weights in several parts, or in blocks"));
+        };
+        let addresses = tensors.into_iter().map(View::place).collect::<Result<Vec<_>>>()?;
+        let row = weights[0].k() * weights[0].dtype().size();
+        let in_runs = row.is_multiple_of(16) && addresses.iter().all(|address| address.is_multiple_of(16));
+        Ok(Matrices { addresses, in_runs })
+    }
+}
+
+/// What kernels for whole runs and for others are called.
+fn kind(in_runs: bool) -> &'static str {
+    if in_runs { "runs" } else { "odd" }
+}
+
+impl Layer<'_> {
+    fn dtype(&self) -> DType {
+        self.op.x.dtype()
+    }
+
+    fn experts(&self) -> usize {
+        self.op.experts.up.len()
+    }
+
+    /// `[tokens, experts]` in f32.
+    fn logits(&self) -> Result<Made> {
+        let (tokens, experts, dtype) = (self.rows.rows, self.experts(), self.dtype());
+        let router = View::whole(&self.op.experts.router)?;
+        let in_runs = self.x.in_sixteens()? && router.in_runs(self.run)?;
+        let logits = Call::room(&self.x, tokens * experts, DType::F32)?;
+        let (kernel, grid) = if tokens > FEW_TOKENS {
+            let kernel = Kernel::new(PLAIN, format!("experts_many_{}_{dtype}", kind(in_runs)));
+            (kernel, Grid { blocks: [tokens.div_ceil(SIDE), experts.div_ceil(SIDE), 1], threads: 128 })
+        } else {
+            let (together, kind) = match tokens {
+                _ if !in_runs => (4, "odd"),
+                0..=1 => (1, "1"),
+                2..=4 => (4, "4"),
+                _ => (8, "8"),
+            };
+            let kernel = Kernel::new(ROUTING, format!("experts_logits_{kind}_{dtype}"));
+            (kernel, Grid { blocks: [experts.div_ceil(4), tokens.div_ceil(together), 1], threads: 4 * 32 })
+        };
+        let call = Call::new(&self.x, &kernel)?.input(&self.x).input(&router).made(&logits);
+        call.u32(tokens).u32(self.n).u32(self.rows.stride).u32(experts).run(grid)?;
+        Ok(logits)
+    }
+
+    fn few(&self, logits: &Made, y: &Made) -> Result<()> {
+        let (e, pairs, dtype) = (&self.op.experts, self.pairs, self.dtype());
+        let (up, down) = (Matrices::of(&e.up)?, Matrices::of(&e.down)?);
+        let chosen = Call::room(&self.x, pairs, DType::U32)?;
+        let share = Call::room(&self.x, pairs, DType::F32)?;
+        let between = Call::room(&self.x, pairs * self.inner, dtype)?;
+        let room = if self.experts() <= 128 { 128 } else { MOST_EXPERTS };
+        let in_runs = up.in_runs && self.x.in_sixteens()?;
+        let warps = 8;
+        let columns = warps * if e.gated { ROWS / 2 } else { ROWS };
+        Call::new(&self.x, &Kernel::new(FEW, format!("experts_up_{}_{room}_{dtype}", kind(in_runs))))?
+            .input(&self.x)
+            .made(logits)
+            .made(&chosen)
+            .made(&share)
+            .made(&between)
+            .u32(self.inner)
+            .u32(self.n)
+            .u32(self.rows.stride)
+            .u32(self.experts())
+            .u32(e.top)
+            .u32(usize::from(e.renormalised))
+            .u32(e.activation as usize)
+            .u32(usize::from(e.gated))
+            .addresses(&up.addresses, room)
+            .run(Grid { blocks: [pairs, self.inner.div_ceil(columns), 1], threads: 32 * warps })?;
+        Call::new(&self.x, &Kernel::new(FEW, format!("experts_down_{}_{room}_{dtype}", kind(down.in_runs))))?
+            .made(&between)
+            .made(&chosen)
+            .made(&share)
+            .maybe(self.bias.as_ref())
+            .maybe(self.residual.as_ref())
+            .made(y)
+            .u32(self.n)
+            .u32(self.inner)
+            .u32(e.top)
+            .u32(self.residual_step()?)
+            .addresses(&down.addresses, room)
+            .run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
+    }
+
+    fn many(&self, logits: &Made, y: &Made) -> Result<()> {
+        let (e, tokens, pairs, dtype) = (&self.op.experts, self.rows.rows, self.pairs, self.dtype());
+        let chosen = Call::room(&self.x, pairs, DType::U32)?;
+        let share = Call::room(&self.x, pairs, DType::F32)?;
+        Call::new(&self.x, &Kernel::new(ROUTING, "experts_choose"))?
+            .made(logits)
+            .made(&chosen)
+            .made(&share)
+            .u32(tokens)
+            .u32(self.experts())
+            .u32(e.top)
+            .u32(usize::from(e.renormalised))
+            .run(Grid::of(tokens.div_ceil(4), 4 * 32))?;
+        let starts = Call::room(&self.x, self.experts() + 1, DType::U32)?;
+        let sorted = Call::room(&self.x, pairs, DType::U32)?;
+        Call::new(&self.x, &Kernel::new(ROUTING, "experts_sort"))?
+            .made(&chosen)
+            .made(&starts)
+            .made(&sorted)
+            .u32(pairs)
+            .run(Grid::of(self.experts() + 1, pairs.next_multiple_of(32).min(1024)))?;
+
+        let between = Call::room(&self.x, pairs * self.inner, dtype)?;
+        let parts = Call::room(&self.x, pairs * self.n, dtype)?;
+        self.tiles(&Half { weights: &e.up, inner: None, y: &between }, &starts, &sorted)?;
+        self.tiles(&Half { weights: &e.down, inner: Some(&between), y: &parts }, &starts, &sorted)?;
+
+        let bias = self.bias.as_ref().is_none_or(|b| b.start.is_multiple_of(self.run));
+        let residual = self.residual.as_ref().map_or(Ok(true), |r| r.in_sixteens())?;
+        let in_runs = self.n.is_multiple_of(self.run) && bias && residual;
+        let run = if in_runs { self.run } else { 1 };
+        Call::new(&self.x, &Kernel::new(ROUTING, format!("experts_sum_{}_{dtype}", kind(in_runs))))?
+            .made(&parts)
+            .made(&share)
+            .maybe(self.bias.as_ref())
+            .maybe(self.residual.as_ref())
+            .made(y)
+            .u32(self.n)
+            .u32(e.top)
+            .u32(self.residual_step()?)
+            .run(Grid::along(tokens, self.n / run))
+    }
+
+    /// One product of all pairs.
+    fn tiles(&self, half: &Half<'_>, starts: &Made, sorted: &Made) -> Result<()> {
+        let (e, experts) = (&self.op.experts, self.experts());
+        let (is_up, matrices) = (half.inner.is_none(), Matrices::of(half.weights)?);
+        let is_gated = is_up && e.gated;
+        let (n, k) = if is_up { (self.inner, self.n) } else { (self.n, self.inner) };
+        let in_runs = matrices.in_runs && (!is_up || self.x.in_sixteens()?);
+        let (kernel, tall, wide) = if self.dtype() == DType::F32 {
+            (Kernel::new(PLAIN, format!("experts_plain_{}", kind(in_runs))), SIDE, SIDE)
+        } else {
+            // As tall as the experts can fill on average, and as many steps of 64 elements in shared memory as the kernel has.
+            let (kind, tall, steps) = match self.pairs / experts {
+                _ if !in_runs => ("odd", 32, 4),
+                0..=24 => ("32", 32, 4),
+                25..=96 => ("64", 64, 4),
+                _ => ("128", 128, 3),
+            };
+            let kernel = Kernel::new(TILE, format!("experts_tile_{kind}_{}", self.dtype()));
+            (kernel.shared(steps * (tall + WIDE) * 2 * 64), tall, WIDE)
+        };
+        // Each expert's last tile may be all but empty, and it has a token once.
+        let tiles = (self.pairs / tall + experts).min(experts * self.rows.rows.div_ceil(tall));
+        let columns = if is_gated { wide / 2 } else { wide };
+        let call = Call::new(&self.x, &kernel)?;
+        let call = match half.inner {
+            Some(inner) => call.made(inner),
+            None => call.input(&self.x),
+        };
+        let activation = if is_up { e.activation } else { Activation::None };
+        call.made(starts)
+            .made(sorted)
+            .made(half.y)
+            .u32(n)
+            .u32(k)
+            .u32(if is_up { self.rows.stride } else { k })
+            .u32(e.top)
+            .u32(experts)
+            .u32(activation as usize)
+            .u32(usize::from(is_up))
+            .u32(usize::from(is_gated))
+            .addresses(&matrices.addresses, MOST_EXPERTS)
+            .run(Grid { blocks: [tiles, n.div_ceil(columns), 1], threads: 128 })
+    }
+
+    fn residual_step(&self) -> Result<usize> {
+        self.residual.as_ref().map_or(Ok(0), |r| r.rows().map(|rows| rows.stride))
+    }
+}
+
+/// One of the two products.
+struct Half<'a> {
+    weights: &'a [Weight],
+    /// What the second is given, in sorted order; the first takes x.
+    inner: Option<&'a Made>,
+    y: &'a Made,
+}

@@ -1,0 +1,147 @@
+// The products of few pairs of token and expert, each on its own: what counts is that the matrices of the chosen are read at the speed of
+// memory. Two launches: up chooses on its way, and down adds up. Everything in f32, rounded between the products and at the end.
+#include "experts/choose.cuh"
+
+template <typename T, int N> __device__ __forceinline__ float dot(float sum, const Run<T, N> &a, const Run<T, N> &b) {
+#pragma unroll
+    for (int j = 0; j < N; j++) sum = fmaf(wide(a.of[j]), wide(b.of[j]), sum);
+    return sum;
+}
+
+// Of a matrix, which other blocks hardly ask for.
+template <typename T, int N> __device__ __forceinline__ Run<T, N> load_row(const T *w) {
+    if constexpr (N == SIXTEEN<T>) return load_once<T>(w);
+    else return load<T, N>(w);
+}
+
+// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
+constexpr uint R = 4;
+
+struct Up {
+    // Outputs, a gate's not counted.
+    uint n, k, step, experts, top, is_renormalised, activation, is_gated;
+};
+
+// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Every block chooses anew what is its own to
+// do: a microsecond, where a launch that chose for all would take more. Somebody writes it down. Neighbours among blocks are pairs, so
+// that those of one expert find its rows in the cache.
+template <typename T, int N, uint ROOM>
+__device__ void up(const T *x, const float *logits, uint *chosen, float *share, T *y, Up p, const Weights<T, ROOM> &weights) {
+    __shared__ uint expert;
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
+    if (warp == 0) {
+        uint mine;
+        float probability;
+        choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
+        if (lane == slot) {
+            expert = mine;
+            if (blockIdx.y == 0) {
+                chosen[pair] = mine;
+                share[pair] = probability;
+            }
+        }
+    }
+    __syncthreads();
+    const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
+    if (column >= p.n) return;
+    const T *w = weights.of[expert], *row[R];
+    x += size_t(token) * p.step;
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        // The last stands in for those beyond. Of gated ones every other is the gate's.
+        const uint at = min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
+        row[r] = w + size_t(at) * p.k;
+    }
+    float sums[R] = {};
+#pragma unroll 2
+    for (uint i = lane * N; i < p.k; i += LANES * N) {
+        Run<T, N> b[R];
+#pragma unroll
+        for (uint r = 0; r < R; r++) b[r] = load_row<T, N>(row[r] + i);
+        const Run<T, N> a = load<T, N>(x + i);
+#pragma unroll
+        for (uint r = 0; r < R; r++) sums[r] = dot<T, N>(sums[r], a, b[r]);
+    }
+    y += size_t(pair) * p.n;
+#pragma unroll
+    for (uint r = 0; r < R; r++) sums[r] = warp_sum(sums[r]);
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        const uint to = column + (p.is_gated ? r / 2 : r);
+        if (lane != r || to >= p.n || (p.is_gated && r % 2 == 1)) continue;
+        const float v = activate(sums[r], p.activation);
+        y[to] = narrow<T>(p.is_gated ? v * sums[r ^ 1] : v);
+    }
+}
+
+struct Down {
+    uint n, k, top, residual_step;
+};
+
+// The sum over a token's pairs of p · x · Downᵀ, of R columns a block: all of its experts' rows are one long row, of which each thread
+// takes two runs at a time.
+template <typename T, int N, uint ROOM>
+__device__ void down(const T *x, const uint *chosen, const float *share, const T *bias, const T *residual, T *y, Down p,
+    const Weights<T, ROOM> &weights) {
+    __shared__ const T *matrix[MOST_CHOSEN];
+    __shared__ float probability[MOST_CHOSEN];
+    __shared__ float part[R][LANES];
+    const uint token = blockIdx.x, column = blockIdx.y * R, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    if (threadIdx.x < p.top) {
+        matrix[threadIdx.x] = weights.of[chosen[size_t(token) * p.top + threadIdx.x]];
+        probability[threadIdx.x] = share[size_t(token) * p.top + threadIdx.x];
+    }
+    __syncthreads();
+    x += size_t(token) * p.top * p.k;
+    const uint runs = p.k / N, all = p.top * runs;
+    float sums[R] = {};
+    for (uint first = threadIdx.x; first < all; first += 2 * blockDim.x) {
+        uint slot[2];
+        Run<T, N> a[2], b[2][R];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            // Beyond the end, the first once more, and for nothing.
+            const uint at = first + h * blockDim.x < all ? first + h * blockDim.x : first;
+            slot[h] = at / runs;
+            const uint i = at % runs * N;
+            const T *w = matrix[slot[h]] + i;
+#pragma unroll
+            for (uint r = 0; r < R; r++) b[h][r] = load_row<T, N>(w + size_t(min(column + r, p.n - 1)) * p.k);
+            a[h] = load<T, N>(x + size_t(at) * N);
+        }
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (first + h * blockDim.x >= all) continue;
+#pragma unroll
+            for (uint r = 0; r < R; r++) sums[r] = fmaf(probability[slot[h]], dot<T, N>(0.0f, a[h], b[h][r]), sums[r]);
+        }
+    }
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        const float sum = warp_sum(sums[r]);
+        if (lane == 0) part[r][warp] = sum;
+    }
+    __syncthreads();
+    const uint at = column + threadIdx.x;
+    if (threadIdx.x >= R || at >= p.n) return;
+    float v = 0.0f;
+    for (uint i = 0; i < blockDim.x / LANES; i++) v += part[threadIdx.x][i];
+    if (bias) v += wide(bias[at]);
+    if (residual) v += wide(residual[size_t(token) * p.residual_step + at]);
+    y[size_t(token) * p.n + at] = narrow<T>(v);
+}
+
+#define ONE(NAME, T, N, KIND, ROOM) \
+    extern "C" __global__ void experts_up_##KIND##_##ROOM##_##NAME(const T *x, const float *logits, uint *chosen, float *share, T *y, \
+        uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
+        const __grid_constant__ Weights<T, ROOM> weights) { \
+        up<T, N, ROOM>(x, logits, chosen, share, y, Up{n, k, step, experts, top, is_renormalised, activation, is_gated}, weights); \
+    } \
+    extern "C" __global__ void experts_down_##KIND##_##ROOM##_##NAME(const T *x, const uint *chosen, const float *share, const T *bias, \
+        const T *residual, T *y, uint n, uint k, uint top, uint residual_step, const __grid_constant__ Weights<T, ROOM> weights) { \
+        down<T, N, ROOM>(x, chosen, share, bias, residual, y, Down{n, k, top, residual_step}, weights); \
+    }
+// As much room for addresses as most models need, and as any does.
+#define FEW(NAME, T) \
+    ONE(NAME, T, SIXTEEN<T>, runs, 128) ONE(NAME, T, SIXTEEN<T>, runs, 512) ONE(NAME, T, 1, odd, 128) ONE(NAME, T, 1, odd, 512)
+FORMATS(FEW)

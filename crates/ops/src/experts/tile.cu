@@ -1,0 +1,197 @@
+// The products of many pairs of token and expert in halves, on tensor cores: a block makes a tile of an expert's pairs and of 128 rows of
+// its matrix, with the sums in f32. Neighbours among blocks are tiles of pairs, so that those of one expert read a part of its matrix at
+// the same time and memory gives it once.
+//
+// Both sides come into shared memory 64 elements of k at a time, some steps ahead. A row there is eight chunks of 16 bytes, which lie
+// where the row's number turns them to: eight rows' chunks of one k are in different banks, as `ldmatrix` wants them.
+#include "experts/tile.cuh"
+
+constexpr uint WARPS = 4;
+constexpr uint DEPTH = 64;
+// A row of DEPTH halves, and chunks of it.
+constexpr uint ROW = 2 * DEPTH;
+constexpr uint CHUNKS = ROW / 16;
+// Rows that the threads copy at once.
+constexpr uint AT_ONCE = WARPS * LANES / CHUNKS;
+
+__device__ __forceinline__ uint chunk_at(uint row, uint chunk) { return row * ROW + (chunk ^ (row % CHUNKS)) * 16; }
+
+__device__ __forceinline__ void copy_async(uint to, const void *from, bool is_there) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
+}
+__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int LEFT> __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
+
+// Four matrices of 8 by 8 halves, each lane the address of a row of one.
+__device__ __forceinline__ void load_matrices(uint (&to)[4], uint from) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+                 : "r"(from)
+                 : "memory");
+}
+
+// sums += a · b of 16 by 16 and 16 by 8.
+template <typename T> __device__ __forceinline__ void multiply(float (&sums)[4], const uint (&a)[4], uint b0, uint b1);
+#define MULTIPLY(T, NAME) \
+    template <> __device__ __forceinline__ void multiply<T>(float (&sums)[4], const uint (&a)[4], uint b0, uint b1) { \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." NAME "." NAME ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+                     "{%0, %1, %2, %3};" \
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3]) \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
+    }
+MULTIPLY(half_t, "f16")
+MULTIPLY(bhalf_t, "bf16")
+
+// TALL pairs by WIDE rows of the matrix: M by N fragments of 16 by 8 for each warp, and UP warps above each other.
+template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Product {
+    static constexpr uint ACROSS = WARPS / UP, TALL = 16 * M * UP, WIDE = 8 * N * ACROSS;
+    static constexpr uint STAGE = (TALL + WIDE) * ROW;
+
+    const T *x, *w;
+    uint k, x_step;
+    // The rows that this thread copies.
+    uint x_rows[TALL / AT_ONCE], w_rows[WIDE / AT_ONCE];
+    unsigned char *room;
+    float sums[M][N][4];
+
+    __device__ void copy(unsigned char *to, const T *row, uint i) {
+        if constexpr (IN_RUNS) {
+            copy_async(uint(__cvta_generic_to_shared(to)), row + (i < k ? i : 0), i < k);
+        } else {
+            Run<T, 8> run;
+#pragma unroll
+            for (uint j = 0; j < 8; j++) run.of[j] = i + j < k ? row[i + j] : narrow<T>(0.0f);
+            put<T, 8>(reinterpret_cast<T *>(to), run);
+        }
+    }
+
+    // Beyond k both sides are zeros.
+    __device__ void fill(uint step) {
+        unsigned char *stage = room + step % STAGES * STAGE;
+        const uint own = threadIdx.x / CHUNKS, chunk = threadIdx.x % CHUNKS, i = step * DEPTH + chunk * (DEPTH / CHUNKS);
+#pragma unroll
+        for (uint r = 0; r < TALL / AT_ONCE; r++) copy(stage + chunk_at(r * AT_ONCE + own, chunk), x + size_t(x_rows[r]) * x_step, i);
+        stage += TALL * ROW;
+#pragma unroll
+        for (uint r = 0; r < WIDE / AT_ONCE; r++) copy(stage + chunk_at(r * AT_ONCE + own, chunk), w + size_t(w_rows[r]) * k, i);
+    }
+
+    __device__ void run() {
+        const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, steps = (k + DEPTH - 1) / DEPTH;
+        const uint x_first = warp / ACROSS * 16 * M + lane % 16, w_first = warp % ACROSS * 8 * N + lane / 16 * 8 + lane % 8;
+#pragma unroll
+        for (int i = 0; i < M; i++)
+#pragma unroll
+            for (int j = 0; j < N; j++)
+#pragma unroll
+                for (int c = 0; c < 4; c++) sums[i][j][c] = 0.0f;
+#pragma unroll
+        for (uint s = 0; s < STAGES - 1; s++) {
+            if (s < steps) fill(s);
+            commit();
+        }
+        for (uint step = 0; step < steps; step++) {
+            wait<STAGES - 2>();
+            __syncthreads(); // this step is there for all, and nobody reads the one before it any more
+            if (step + STAGES - 1 < steps) fill(step + STAGES - 1);
+            commit();
+            const uint of_x = uint(__cvta_generic_to_shared(room)) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
+#pragma unroll
+            for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
+                uint a[M][4];
+#pragma unroll
+                for (int i = 0; i < M; i++) load_matrices(a[i], of_x + chunk_at(x_first + 16 * i, chunk + lane / 16));
+#pragma unroll
+                for (int j = 0; j < N; j += 2) {
+                    uint b[4];
+                    load_matrices(b, of_w + chunk_at(w_first + 8 * j, chunk + lane / 8 % 2));
+#pragma unroll
+                    for (int i = 0; i < M; i++) {
+                        multiply<T>(sums[i][j], a[i], b[0], b[1]);
+                        multiply<T>(sums[i][j + 1], a[i], b[2], b[3]);
+                    }
+                }
+            }
+        }
+    }
+};
+
+// With a gate, every other fragment of eight rows is the gate's, so that a thread has both sides of its results.
+template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS>
+__device__ void product(const T *x, const uint *starts, const uint *sorted, T *y, const Grouped &p,
+    const Weights<T, MOST_EXPERTS> &weights) {
+    using P = Product<T, UP, M, N, STAGES, IN_RUNS>;
+    extern __shared__ __align__(128) unsigned char room[];
+    Tile tile;
+    if (!tile_of(tile, starts, blockIdx.x, P::TALL, p.experts)) return;
+    P own;
+    own.x = x;
+    own.w = weights.of[tile.expert];
+    own.k = p.k;
+    own.x_step = p.step;
+    own.room = room;
+    const uint copied = threadIdx.x / CHUNKS;
+#pragma unroll
+    for (uint r = 0; r < P::TALL / AT_ONCE; r++) own.x_rows[r] = tile.row(r * AT_ONCE + copied, sorted, p);
+    const uint width = p.is_gated ? P::WIDE / 2 : P::WIDE;
+#pragma unroll
+    for (uint r = 0; r < P::WIDE / AT_ONCE; r++) {
+        const uint row = r * AT_ONCE + copied;
+        const uint column = blockIdx.y * width + (p.is_gated ? row / 16 * 8 + row % 8 : row);
+        own.w_rows[r] = min(column, p.n - 1) + (p.is_gated && row / 8 % 2 == 1 ? p.n : 0); // the last stands in for those beyond
+    }
+    own.run();
+
+    // Through shared memory, so that whole lines are written; a row there is eight banks on from the one before.
+    constexpr uint STRIP = P::WIDE + 8;
+    static_assert(P::TALL * STRIP * sizeof(float) <= STAGES * P::STAGE);
+    float *strips = reinterpret_cast<float *>(room);
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    __syncthreads(); // nobody reads the last step any more
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const uint row = (warp / P::ACROSS * M + i) * 16 + lane / 4, column = (warp % P::ACROSS * N + j) * 8 + lane % 4 * 2;
+            put<float, 2>(strips + row * STRIP + column, {own.sums[i][j][0], own.sums[i][j][1]});
+            put<float, 2>(strips + (row + 8) * STRIP + column, {own.sums[i][j][2], own.sums[i][j][3]});
+        }
+    }
+    __syncthreads();
+    const uint tall = min(P::TALL, tile.end - tile.first);
+    const bool in_twos = p.n % 2 == 0;
+#pragma unroll 2
+    for (uint at = threadIdx.x * 2; at < tall * width; at += 2 * WARPS * LANES) {
+        const uint place = at / width, column = at % width, to = blockIdx.y * width + column;
+        const float *strip = strips + place * STRIP + (p.is_gated ? column / 8 * 16 + column % 8 : column);
+        Run<T, 2> run;
+#pragma unroll
+        for (uint c = 0; c < 2; c++) {
+            const float v = activate(strip[c], p.activation);
+            run.of[c] = narrow<T>(p.is_gated ? v * strip[c + 8] : v);
+        }
+        T *row = y + size_t(tile.target(place, sorted, p)) * p.n;
+        if (in_twos && to < p.n) {
+            put<T, 2>(row + to, run);
+        } else {
+            if (to < p.n) row[to] = run.of[0];
+            if (to + 1 < p.n) row[to + 1] = run.of[1];
+        }
+    }
+}
+
+#define TILE(NAME, T, KIND, UP, M, N, STAGES, IN_RUNS) \
+    extern "C" __global__ void __launch_bounds__(WARPS *LANES, 2) experts_tile_##KIND##_##NAME(const T *x, const uint *starts, \
+        const uint *sorted, T *y, uint n, uint k, uint step, uint top, uint experts, uint activation, uint is_up, uint is_gated, \
+        const __grid_constant__ Weights<T, MOST_EXPERTS> weights) { \
+        product<T, UP, M, N, STAGES, IN_RUNS>( \
+            x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
+    }
+// By how tall they are; of 32 pairs where rows are not whole runs. The room in shared memory is told in Rust.
+#define TILES(NAME, T) \
+    TILE(NAME, T, 128, 2, 4, 8, 3, true) \
+    TILE(NAME, T, 64, 1, 4, 4, 4, true) \
+    TILE(NAME, T, 32, 1, 2, 4, 4, true) \
+    TILE(NAME, T, odd, 1, 2, 4, 4, false)
+TILES(f16, half_t)
+TILES(bf16, bhalf_t)

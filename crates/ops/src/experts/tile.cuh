@@ -1,0 +1,54 @@
+// Tiles of the products of many pairs of token and expert: which pairs and which rows of a matrix belong to one.
+#pragma once
+#include "experts/weights.cuh"
+
+struct Grouped {
+    // Outputs, a gate's not counted.
+    uint n, k;
+    // Elements from one row of x to the next.
+    uint step;
+    uint top, experts, activation;
+    // Up takes the rows of the pairs' tokens and writes in sorted order; down reads that order and writes each pair's row where its token
+    // will look for it.
+    uint is_up, is_gated;
+};
+
+// The pairs of a tile, from `first` to `end` at most in sorted order, and their expert.
+struct Tile {
+    uint expert, first, end;
+
+    // The row of x that the place belongs to; the last stands in for those beyond.
+    __device__ uint row(uint place, const uint *sorted, const Grouped &p) const {
+        place = min(first + place, end - 1);
+        return p.is_up ? sorted[place] / p.top : place;
+    }
+    // The row of y.
+    __device__ uint target(uint place, const uint *sorted, const Grouped &p) const {
+        return p.is_up ? first + place : sorted[first + place];
+    }
+};
+
+// The tile of that number, of `tall` pairs. There may be fewer than the grid has, and then false.
+__device__ __forceinline__ bool tile_of(Tile &tile, const uint *starts, uint number, uint tall, uint experts) {
+    const uint lane = threadIdx.x % LANES;
+    for (uint base = 0; base < experts; base += LANES) {
+        const uint from = starts[min(base + lane, experts)], to = starts[min(base + lane + 1, experts)];
+        const uint own = (to - from + tall - 1) / tall;
+        uint all = own; // of the lanes up to this
+#pragma unroll
+        for (int step = 1; step < int(LANES); step *= 2) {
+            const uint below = __shfl_up_sync(ALL_LANES, all, step);
+            if (lane >= uint(step)) all += below;
+        }
+        const uint there = __ballot_sync(ALL_LANES, number < all);
+        if (there) {
+            const int at = __ffs(int(there)) - 1;
+            tile.expert = base + at;
+            tile.first = __shfl_sync(ALL_LANES, from, at) + (number - __shfl_sync(ALL_LANES, all - own, at)) * tall;
+            tile.end = __shfl_sync(ALL_LANES, to, at);
+            return true;
+        }
+        number -= __shfl_sync(ALL_LANES, all, LANES - 1);
+    }
+    return false;
+}

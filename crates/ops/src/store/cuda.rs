@@ -1,0 +1,121 @@
+//! Launches `kernel.cu`: into the cache's own memory.
+
+use super::copy::CopyOp;
+use super::{StoreOp, Turn, Vectors};
+use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::strided::Lines;
+use crate::{Error, Result};
+
+const BINARY: Binary = binary!("store");
+
+pub(super) fn run(op: &StoreOp) -> Result<()> {
+    launch(op, None)
+}
+
+/// The queries of `turn`, turned; and its keys, turned, and values in the cache.
+pub(crate) fn turned(op: &StoreOp, turn: &Turn<'_>) -> Result<candle_core::Tensor> {
+    let q = View::of(turn.q)?;
+    let y = Call::room(&q, q.elements(), turn.q.dtype())?;
+    launch(op, Some(&Turning::of(turn, &q, &y)?))?;
+    y.tensor(turn.q.dims())
+}
+
+/// What is turned, as the kernel is told.
+struct Turning<'a> {
+    q: &'a View,
+    positions: View,
+    cosines: View,
+    sines: View,
+    y: &'a Made,
+    of_q: Lines,
+    /// Positions of the tables, and pairs.
+    table: [usize; 2],
+}
+
+impl<'a> Turning<'a> {
+    fn of(turn: &Turn<'_>, q: &'a View, y: &'a Made) -> Result<Turning<'a>> {
+        let (positions, cosines) = (View::whole(turn.positions)?, View::whole(turn.cosines)?);
+        let (of_q, table) = (q.lines()?, cosines.rows()?);
+        let table = [table.rows, table.cols];
+        Ok(Turning { q, positions, cosines, sines: View::whole(turn.sines)?, y, of_q, table })
+    }
+}
+
+/// A thread for a run of neighbours of a head.
+fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
+    let ([k, v], rows) = (&op.x, View::whole(&op.rows)?);
+    let (k, v) = (View::of(k)?, View::of(v)?);
+    let mut kept = [k.lines()?, v.lines()?];
+    // Heads next to each other are one long head.
+    if turn.is_none() && kept.iter().all(|lines| lines.head == lines.size) {
+        kept = kept.map(|lines| Lines { heads: 1, size: lines.heads * lines.size, head: 0, ..lines });
+    }
+    let [of_k, of_v] = kept;
+    let Lines { tokens, heads, size, .. } = of_k;
+    let of_q = turn.map_or(Lines { heads: 0, ..of_k }, |turn| turn.of_q);
+    let [positions, pairs] = turn.map_or([0; 2], |turn| turn.table);
+    let [keys, values] = &op.cache;
+    let (keys, values) = (Written::of(keys)?, Written::of(values)?);
+    let run = 16 / k.dtype().size();
+    let apart = [of_q, of_k, of_v].map(|lines| [lines.token, if lines.heads == 1 { 0 } else { lines.head }]);
+    let starts = turn.map_or([0; 3], |turn| [turn.q.start, turn.cosines.start, turn.sines.start]);
+    let others = [k.start, v.start, keys.elements.start, values.elements.start, size, pairs];
+    let whole = |i: &usize| i.is_multiple_of(run);
+    let in_runs = apart.as_flattened().iter().all(whole) && starts.iter().chain(&others).all(whole);
+    let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
+
+    let kernel = Kernel::new(BINARY, format!("store_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
+    let call = Call::new(&k, &kernel)?.changed(&keys.elements).changed(&values.elements);
+    let call = match (&keys.scales, &values.scales) {
+        (Some(of_keys), Some(of_values)) => call.changed(of_keys).changed(of_values),
+        _ => call,
+    };
+    let call = call.maybe(turn.map(|turn| turn.q)).input(&k).input(&v);
+    let call = call.maybe(turn.map(|turn| &turn.positions));
+    let call = call.maybe(turn.map(|turn| &turn.cosines)).maybe(turn.map(|turn| &turn.sines)).input(&rows);
+    let call = match turn {
+        Some(turn) => call.made(turn.y),
+        None => call.maybe(None),
+    };
+    let call = call.u32(of_q.heads).u32(heads).u32(size);
+    let call = apart.as_flattened().iter().fold(call, |call, step| call.u32(*step));
+    let threads = (of_q.heads + 2 * heads) * (size / run);
+    call.u32(op.cache[0].dims()[0]).u32(pairs).u32(positions).run(Grid::along(tokens, threads))
+}
+
+/// The tensors of a cache's keys or values.
+struct Written {
+    elements: View,
+    scales: Option<View>,
+}
+
+impl Written {
+    fn of(cache: &Vectors) -> Result<Written> {
+        let scales = match cache {
+            Vectors::Float(_) => None,
+            Vectors::Q8 { scales, .. } => Some(View::whole(scales)?),
+        };
+        Ok(Written { elements: View::whole(cache.elements())?, scales })
+    }
+}
+
+/// A thread for each word of a row, the largest that rows consist of where they lie.
+pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
+    let (cache, from, to) = (View::whole(&op.cache)?, View::whole(&op.from)?, View::whole(&op.to)?);
+    let [held, ref row @ ..] = *op.cache.dims() else { return Err(Error::call("store", "a cache without rows")) };
+    let size = op.cache.dtype().size();
+    let (bytes, start) = (row.iter().product::<usize>() * size, cache.start * size);
+    let fits = |word: &usize| bytes.is_multiple_of(*word) && start.is_multiple_of(*word);
+    let word = [16, 4, 2].into_iter().find(fits).unwrap_or(1);
+    let words = bytes / word;
+    Call::new(&cache, &Kernel::new(BINARY, format!("store_copies_{word}")))?
+        .changed(&cache)
+        .input(&from)
+        .input(&to)
+        .u32(words)
+        .u32(held)
+        .u32(from.elements())
+        .run(Grid::of(words.div_ceil(64), 64))?;
+    Ok(op.cache.candle()?.clone())
+}

@@ -1,0 +1,181 @@
+// keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's format, in one launch; where positions are given, k and queries
+// are turned first, as `rotary` does. And cache[to[i]] = cache[from[i]], bit by bit.
+//
+// A row beyond the cache, which nobody may send, is not written: it would be another's.
+#include "rotary/turn.cuh"
+
+struct Heads {
+    // Of queries, none unless they are turned, and of keys and as many of values; elements of each.
+    uint queries, heads, size;
+    // Elements from one token of queries, keys and values to the next, and from one head to the next.
+    uint apart[3][2];
+    // Rows of the cache.
+    uint held;
+    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    uint pairs, positions;
+};
+
+template <typename T> struct Given {
+    const T *q, *k, *v;
+    const uint *positions;
+    const float *cosines, *sines;
+    const uint *rows;
+    T *y;
+};
+
+// What a thread has: N neighbours of a head, from i on. Heads of queries come first, then those of keys and of values.
+enum Of : uint { QUERIES, KEYS, VALUES, NOTHING };
+struct Share {
+    uint of, head, i;
+};
+
+template <int N> __device__ __forceinline__ Share share_of(const Heads &p) {
+    const uint runs = p.size / N, at = blockIdx.y * blockDim.x + threadIdx.x;
+    const uint head = at / runs, i = at % runs * N;
+    if (head < p.queries) return {QUERIES, head, i};
+    const uint kept = head - p.queries;
+    return {kept < p.heads ? KEYS : kept < 2 * p.heads ? VALUES : NOTHING, kept % p.heads, i};
+}
+
+// The N, turned in f32 and rounded to T. Their partners are read by the threads that have them as well, at the same time: memory gives
+// them once. A half is whole runs, so that all of a run are of one half.
+template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
+    const uint token = blockIdx.x;
+    const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;
+    // Not indexed by what is known at run time: that would put them into memory.
+    const uint step = s.of == QUERIES ? p.apart[0][0] : s.of == KEYS ? p.apart[1][0] : p.apart[2][0];
+    const uint head = s.of == QUERIES ? p.apart[0][1] : s.of == KEYS ? p.apart[1][1] : p.apart[2][1];
+    x += size_t(token) * step + size_t(s.head) * head;
+    read<T, N>(v, x + s.i);
+    if (!g.positions || s.of == VALUES || s.i >= 2 * p.pairs) return;
+    const size_t row = size_t(min(g.positions[token], p.positions - 1)) * p.pairs;
+    const bool is_first = s.i < p.pairs;
+    const uint pair = is_first ? s.i : s.i - p.pairs;
+    float other[N], c[N], t[N];
+    read<T, N>(other, is_first ? x + p.pairs + pair : x + pair);
+    read<float, N>(c, g.cosines + row + pair);
+    read<float, N>(t, g.sines + row + pair);
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        const float turned = is_first ? first_turned(v[j], other[j], c[j], t[j]) : second_turned(other[j], v[j], c[j], t[j]);
+        v[j] = wide(narrow<T>(turned));
+    }
+}
+
+template <typename T, int N>
+__device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
+    write<T, N>(g.y + (size_t(blockIdx.x) * p.queries + s.head) * p.size + s.i, v);
+}
+
+// Floats.
+template <typename T, typename C, int N> __device__ void store(const Given<T> &g, C *keys, C *values, const Heads &p) {
+    const Share s = share_of<N>(p);
+    if (s.of == NOTHING) return;
+    float v[N];
+    take<T, N>(v, s, g, p);
+    if (s.of == QUERIES) return put_query<T, N>(v, s, g, p);
+    const uint row = g.rows[blockIdx.x];
+    if (row >= p.held) return;
+    write<C, N>((s.of == KEYS ? keys : values) + (size_t(row) * p.heads + s.head) * p.size + s.i, v);
+}
+
+// Elements that share a scale.
+constexpr uint BLOCK = 32;
+
+// q8_0: codes of a signed byte, a scale in f16 for 32 of them, rounded as on the CPU. Neighbours in a warp share a block.
+template <typename T, int N>
+__device__ void store_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
+    const Heads &p) {
+    const Share s = share_of<N>(p);
+    float v[N] = {};
+    // Nobody leaves yet: lanes look at each other's elements.
+    if (s.of != NOTHING) take<T, N>(v, s, g, p);
+    float most = 0.0f;
+#pragma unroll
+    for (int j = 0; j < N; j++) most = fmaxf(most, isfinite(v[j]) ? fabsf(v[j]) : INFINITY);
+#pragma unroll
+    for (int apart = 1; apart < int(BLOCK) / N; apart *= 2) most = fmaxf(most, __shfl_xor_sync(ALL_LANES, most, apart));
+    if (s.of == NOTHING) return;
+    if (s.of == QUERIES) return put_query<T, N>(v, s, g, p);
+    const uint row = g.rows[blockIdx.x];
+    if (row >= p.held) return;
+    // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
+    const bool is_sound = most < INFINITY;
+    const float d = __fdiv_rn(most, 127.0f), inverse = d == 0.0f || !is_sound ? 0.0f : __frcp_rn(d);
+    const size_t first = (size_t(row) * p.heads + s.head) * p.size + s.i;
+    Run<uint8_t, N> codes;
+#pragma unroll
+    for (int j = 0; j < N; j++) {
+        // Half away from zero. The bounds are for steps so small that one over them is infinite.
+        const int code = is_sound ? min(max(int(roundf(v[j] * inverse)), -128), 127) : 0;
+        codes.of[j] = uint8_t(code);
+    }
+    put<uint8_t, N>((s.of == KEYS ? keys : values) + first, codes);
+    if (s.i % BLOCK == 0) (s.of == KEYS ? key_scales : value_scales)[first / BLOCK] = __float2half_rn(is_sound ? d : NAN);
+}
+
+#define PARAMETERS(T) const T *q, const T *k, const T *v, const uint *positions, const float *cosines, const float *sines, \
+    const uint *rows, T *y, uint queries, uint heads, uint size, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
+    uint v_head, uint held, uint pairs, uint table
+#define GIVEN(T) Given<T>{q, k, v, positions, cosines, sines, rows, y}
+#define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, held, pairs, table}
+#define FLOATS_IN(NAME, T, KEPT, C, N, KIND) \
+    extern "C" __global__ void store_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
+        store<T, C, N>(GIVEN(T), keys, values, HEADS); \
+    }
+#define BLOCKS_IN(NAME, T, N, KIND) \
+    extern "C" __global__ void store_##KIND##_##NAME##_in_q8_0( \
+        uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales, PARAMETERS(T)) { \
+        store_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
+    }
+#define ALL(NAME, T, N, KIND) \
+    FLOATS_IN(NAME, T, f32, float, N, KIND) \
+    FLOATS_IN(NAME, T, f16, half_t, N, KIND) \
+    FLOATS_IN(NAME, T, bf16, bhalf_t, N, KIND) \
+    BLOCKS_IN(NAME, T, N, KIND)
+// In whole runs, and in any.
+#define STORE(NAME, T) ALL(NAME, T, SIXTEEN<T>, runs) ALL(NAME, T, 1, odd)
+FORMATS(STORE)
+
+// Copies that a thread has on the way.
+constexpr int AT_ONCE = 8;
+
+// Rows within the cache, as words of any meaning. A thread has one word of all rows, and so copies one row after another, or several at
+// once where none of them is copied to before it is copied from.
+template <typename W> __device__ void copies(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) {
+    const uint word = blockIdx.x * blockDim.x + threadIdx.x;
+    if (word >= words) return;
+    cache += word;
+    auto at = [&](uint row) -> W & { return cache[size_t(row) * words]; };
+    uint i = 0;
+    for (; i + AT_ONCE <= count; i += AT_ONCE) {
+        uint source[AT_ONCE], target[AT_ONCE];
+        bool is_free = true;
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) {
+            source[j] = from[i + j];
+            target[j] = to[i + j];
+            is_free &= source[j] < held && target[j] < held;
+#pragma unroll
+            for (int earlier = 0; earlier < j; earlier++) is_free &= target[earlier] != source[j];
+        }
+        if (!is_free) break;
+        W kept[AT_ONCE];
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) kept[j] = at(source[j]);
+#pragma unroll
+        for (int j = 0; j < AT_ONCE; j++) at(target[j]) = kept[j];
+    }
+    for (; i < count; i++) {
+        const uint source = from[i], target = to[i];
+        if (source < held && target < held) at(target) = at(source);
+    }
+}
+#define COPIES(BYTES, W) \
+    extern "C" __global__ void store_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) { \
+        copies<W>(cache, from, to, words, held, count); \
+    }
+COPIES(16, uint4)
+COPIES(4, uint)
+COPIES(2, ushort)
+COPIES(1, uint8_t)

@@ -60,6 +60,7 @@ impl Op for LookupOp {
             Device::Cpu => Can::Yes,
             Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
             Device::Metal(_) => Can::no("our kernels look up rows of one format"),
+            Device::Cuda(_) if self.words.only_raw().is_some() => Can::Yes,
             Device::Cuda(_) => Can::no("no kernel of ours yet"),
         }
     }
@@ -97,6 +98,20 @@ impl Op for LookupOp {
             });
             host(y, &[t, n])
         })
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        use crate::launch::cuda::View;
+        let Some((quant, blocks)) = self.words.only_raw() else {
+            return Err(Error::call("embed", "no kernel of ours for rows of floats on CUDA"));
+        };
+        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+        let also = self.also.as_ref().map(view).transpose()?;
+        let also = also.as_ref().map(|(table, ids)| (table, ids));
+        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+        let to = (&like, self.words.k());
+        crate::quant::cuda::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
     }
 
     #[cfg(metal)]

@@ -1,10 +1,11 @@
-//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt.
+//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt; parts in blocks by kernels of
+//! their own.
 
 use super::LinearOp;
 use super::weight::Data;
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
-use crate::{Activation, Error, Result};
+use crate::{Activation, Error, Result, quant};
 use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
@@ -55,13 +56,20 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let (rows, width) = (x.rows()?.rows, op.weight.n);
     let y = Call::room(&x, rows * width, op.x.dtype())?;
-    let mut first = 0;
+    let (mut first, mut in_8_bits) = (0, None);
     for part in op.weight.parts.iter().filter(|_| rows > 0) {
         let columns = first..first + part.n;
         let (bias, residual) = (bias.as_ref(), residual.as_ref());
         let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
         match &part.data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            Data::Raw(quant, blocks) => {
+                // For all parts that are blocks.
+                if in_8_bits.is_none() {
+                    in_8_bits = Some(quant::cuda::rounded(&x)?);
+                }
+                quant::cuda::multiply(&p, in_8_bits.as_ref(), *quant, &View::whole(blocks)?)?;
+            }
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
         }
         first += part.n;

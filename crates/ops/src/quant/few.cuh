@@ -25,7 +25,7 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
 #pragma unroll
     for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last stands in for those beyond
     float sums[R][M] = {};
-#pragma unroll 2
+#pragma unroll(M <= 2 ? 2 : 1)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {
         const uint block = i / F::PAIRS, p = i % F::PAIRS;
         const uint at = block * (2 * F::PAIRS) + F::first(p);

@@ -3,6 +3,7 @@
 use super::buffers::Made;
 use super::describe;
 use super::modules::{Kernel, function};
+use super::tables;
 use super::uploads::uploaded;
 use super::view::View;
 use crate::{DType, Error, Result};
@@ -104,6 +105,12 @@ impl Call {
         // SAFETY: both are four bytes of any value.
         #[allow(unsafe_code, reason = "floats seen as their bits")]
         self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
+    }
+
+    /// The next parameter: a table that never changes, uploaded when it is first asked for; null where it is empty.
+    pub(crate) fn table(mut self, table: &'static [u8]) -> Result<Call> {
+        self.words.push(if table.is_empty() { 0 } else { tables::address(&self.device, table)? });
+        Ok(self)
     }
 
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.

@@ -7,6 +7,7 @@ pub(crate) mod blas;
 pub(crate) mod buffers;
 mod call;
 mod modules;
+mod tables;
 mod uploads;
 mod view;
 

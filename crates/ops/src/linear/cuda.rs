@@ -63,13 +63,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
         let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
         match &part.data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
-            Data::Raw(quant, blocks) => {
-                // For all parts that are blocks.
-                if in_8_bits.is_none() {
-                    in_8_bits = Some(quant::cuda::rounded(&x)?);
-                }
-                quant::cuda::multiply(&p, in_8_bits.as_ref(), *quant, &View::whole(blocks)?)?;
-            }
+            Data::Raw(quant, blocks) => quant::cuda::multiply(&p, &mut in_8_bits, *quant, &View::whole(blocks)?)?,
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
         }
         first += part.n;
@@ -78,7 +72,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
 }
 
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.
-fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
+pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows <= FEW {
         let (kind, columns) = match x.rows {

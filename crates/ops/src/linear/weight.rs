@@ -10,7 +10,7 @@ use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::ledger::Lease;
-use crate::quant::{Packed, Quant, dequantize, rounded_bytes};
+use crate::quant::{MANY, PART, Packed, Quant, dequantize, rounded_bytes};
 use crate::tensor::host;
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
@@ -203,7 +203,9 @@ impl Weight {
     pub(super) fn scratch(&self, rows: usize) -> usize {
         let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
         match self.like.device() {
-            Device::Cuda(_) if self.is_raw() => rounded_bytes(rows, self.k),
+            Device::Cuda(_) if !self.is_raw() => 0,
+            Device::Cuda(_) if self.dtype() == DType::F16 && rows >= MANY => PART.max(2 * self.k),
+            Device::Cuda(_) => rounded_bytes(rows, self.k),
             _ if in_bytes => Codes::size_of(rows, self.k),
             _ => 0,
         }

@@ -76,14 +76,14 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float lea
     }
 }
 
-// y[t] = scale · W[ids[t]] + table[places[t]], a thread for a pair. Without ids, row after row; an id beyond the last is that one.
+// y[t] = scale · W[ids[t]] + table[places[t]], a thread for a pair. Without ids, row after row from `first` on; an id beyond the last is that one.
 template <typename F>
 __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, const uint *places, void *y,
-    uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale) {
+    uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale, uint first) {
     const size_t i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i >= size_t(tokens) * (k / 32)) return;
     const uint token = uint(i / (k / 32)), at = uint(i % (k / 32)), block = at / F::PAIRS, p = at % F::PAIRS;
-    const uint row = ids ? min(ids[token], n - 1) : token;
+    const uint row = ids ? min(ids[token], n - 1) : first + token;
     const Pair pair = F::pair(w + size_t(row) * bytes + size_t(block) * F::BYTES, grid, p);
     const size_t beside = table ? size_t(min(places[token], table_rows - 1)) * table_step : 0;
 #pragma unroll
@@ -95,8 +95,8 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
 #define ROWS_OF(NAME, F) \
     extern "C" __global__ void quant_rows_##NAME(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, \
         const uint *places, void *y, uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, \
-        float scale) { \
-        rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale); \
+        float scale, uint first) { \
+        rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale, first); \
     }
 PLAIN_FORMATS(ROWS_OF)
 OTHER_FORMATS(ROWS_OF)

@@ -90,17 +90,16 @@ pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Qua
     };
     let (kind, (tall, wide), threads) = match x.rows {
         0 => return Ok(()),
-        1..=8 => {
-            let kind = ["few1", "few2", "few4", "few4", "few8", "few8", "few8", "few8"][x.rows - 1];
+        1..=16 => {
+            let kind = format!("few{}", x.rows.next_power_of_two());
             // Warps that share their columns, as far as rows are long enough for all: four where columns are so few that the card
             // would be idle, two elsewhere, so that no block is long at work when the others are done.
             let wanted = if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 };
             let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
             let groups = w.rows.div_ceil(COLUMNS * WARPS / split);
-            return launch(few, kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
+            return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
-        9..=16 => ("tall16", (16, 32), 128),
-        17..=32 => ("tall32", (32, 32), 128),
+        17..=32 => ("tall32", (32, 16), 128),
         33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < CORES => ("tall64", (64, 32), 128),
         _ => ("wide", (64, 128), 256),
     };

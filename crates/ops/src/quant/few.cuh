@@ -78,9 +78,12 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
     if (lane < R * M && m < s.rows && column + r < s.n) finish(mine, m, column + r, bias, residual, y, s);
 }
 
+// Blocks that a multiprocessor has at once: fewer where a lane has more sums.
+constexpr int few_blocks(int m) { return m <= 2 ? 8 : m == 4 ? 5 : m == 8 ? 4 : 3; }
+
 #define FEW(NAME, F, M, R) \
-    extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS) quant_few##M##_##NAME(const uint8_t *x, const uint8_t *w, \
-        const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
+    extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS, few_blocks(M)) quant_few##M##_##NAME(const uint8_t *x, \
+        const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
         few<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
     }
-#define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 2) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2)
+#define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 2) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2) FEW(NAME, F, 16, 2)

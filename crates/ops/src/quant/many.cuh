@@ -1,13 +1,9 @@
-// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 inputs at a time, a
-// tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has scales for so few) are
+// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 or 256 inputs at a
+// time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has scales for so few) are
 // whole numbers; then they meet the scales of both, in f32.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
-
-constexpr uint DEEP = 128, UNITS = DEEP / 32;
-// Bytes from row to row of a tile: sixteens of eight neighbouring rows lie in different banks.
-constexpr uint PITCH = DEEP + 16;
 
 // The float of whole numbers below 2²²: a sum that begins at these bits is, as a float, 1.5 · 2²³ more than itself.
 constexpr int RAISED = 0x4b400000;
@@ -32,8 +28,12 @@ __device__ __forceinline__ void multiply_16(int (&c)[4], uint a0, uint a1, uint 
                  : "r"(a0), "r"(a1), "r"(b));
 }
 
-// A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps that share the inputs.
-template <typename F, int MT, int NT, int WN, int WK> struct Tile {
+// A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps that share the inputs, UNITS times 32 in
+// a step.
+template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
+    static constexpr uint UNITS = UNITS_, DEEP = 32 * UNITS;
+    // Bytes from row to row: sixteens of eight neighbouring rows lie in different banks.
+    static constexpr uint PITCH = DEEP + 16;
     static constexpr uint ROWS = 16 * MT, COLUMNS = 8 * NT * WN, THREADS = LANES * WN * WK;
     // Scales of a row in a step.
     static constexpr uint PARTS = F::HALVES ? 2 * UNITS : UNITS;
@@ -186,14 +186,13 @@ template <typename F, int MT, int NT, int WN, int WK> struct Tile {
     }
 };
 
-#define MANY(NAME, F, KIND, MT, NT, WN, WK, BLOCKS) \
+#define MANY(NAME, F, KIND, MT, NT, WN, WK, UNITS, BLOCKS) \
     extern "C" __global__ void __launch_bounds__(32 * WN * WK, BLOCKS) quant_##KIND##_##NAME(const uint8_t *x, const uint8_t *w, \
         const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES) { \
-        Tile<F, MT, NT, WN, WK>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
+        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
     }
 // Few columns at a time, so that a matrix of few rows of x still fills the card, and tiles for many.
 #define EVERY_MANY(NAME, F) \
-    MANY(NAME, F, tall16, 1, 4, 1, 4, 6) \
-    MANY(NAME, F, tall32, 2, 4, 1, 4, 5) \
-    MANY(NAME, F, tall64, 4, 4, 1, 4, 4) \
-    MANY(NAME, F, wide, 4, 2, 8, 1, 2)
+    MANY(NAME, F, tall32, 2, 2, 1, 4, 8, 6) \
+    MANY(NAME, F, tall64, 4, 4, 1, 4, 4, 4) \
+    MANY(NAME, F, wide, 4, 2, 8, 1, 4, 2)

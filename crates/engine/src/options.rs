@@ -170,7 +170,7 @@ impl LoadOptions {
             }
             (Some(keep), _) => Ok(keep),
             // Our kernels read blocks beside activations in any format, and reading them is what writing a token costs.
-            (None, Device::Metal(_)) => Ok(Keep::File),
+            (None, Device::Metal(_) | Device::Cuda(_)) => Ok(Keep::File),
             (None, _) if self.dtype == DType::F32 => Ok(Keep::File),
             (None, _) => Ok(Keep::Activations),
         }

@@ -34,7 +34,7 @@ pub enum Stored {
     Blocks(Quant),
 }
 
-/// What matrices are kept in. With CUDA it is the dtype of the activations; on Metal it is that too, unless it is blocks.
+/// What matrices are kept in. On a GPU it is the dtype of the activations, unless it is blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Keep {
     /// The dtype of the activations.

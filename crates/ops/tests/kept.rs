@@ -27,21 +27,20 @@ fn kept(stored: Stored, keep: Keep, (n, k): (usize, usize), device: Device) -> u
 }
 
 #[test]
-fn blocks_stay_blocks_on_metal_and_become_floats_with_cuda() {
-    let (metal, cuda) = (Device::Metal(0), Device::Cuda(0));
+fn blocks_stay_blocks_on_gpus() {
     let (n, k) = (70, 512);
-    for quant in Quant::all() {
-        let blocks = (n * quant.bytes(k).unwrap()) as u64;
-        assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), metal), blocks, "{quant}");
-        assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), cuda), 2 * 70 * 512, "{quant}");
-        assert_eq!(kept(Stored::Blocks(quant), Keep::Activations, (n, k), metal), 2 * 70 * 512, "{quant}");
+    for gpu in [Device::Metal(0), Device::Cuda(0)] {
+        for quant in Quant::all() {
+            let blocks = (n * quant.bytes(k).unwrap()) as u64;
+            assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), gpu), blocks, "{quant}");
+            assert_eq!(kept(Stored::Blocks(quant), Keep::Activations, (n, k), gpu), 2 * 70 * 512, "{quant}");
+        }
+        let (half, q4_k) = (Stored::Float(DType::F16), Keep::Blocks(Quant::Q4K));
+        assert_eq!(kept(half, q4_k, (n, k), gpu), 70 * 2 * 144);
+        // Rows that are no whole blocks of 256 are made of 32, and of none at all stay floats.
+        assert_eq!(kept(half, q4_k, (n, 96), gpu), 70 * 3 * 34);
+        assert_eq!(kept(half, q4_k, (n, 90), gpu), 2 * 70 * 90);
+        assert_eq!(kept(half, Keep::File, (n, k), gpu), 2 * 70 * 512);
+        assert_eq!(kept(half, Keep::Bytes, (n, k), gpu), 2 * 70 * 512);
     }
-    let (half, q4_k) = (Stored::Float(DType::F16), Keep::Blocks(Quant::Q4K));
-    assert_eq!(kept(half, q4_k, (n, k), metal), 70 * 2 * 144);
-    assert_eq!(kept(half, q4_k, (n, k), cuda), 2 * 70 * 512);
-    // Rows that are no whole blocks of 256 are made of 32, and of none at all stay floats.
-    assert_eq!(kept(half, q4_k, (n, 96), metal), 70 * 3 * 34);
-    assert_eq!(kept(half, q4_k, (n, 90), metal), 2 * 70 * 90);
-    assert_eq!(kept(half, Keep::File, (n, k), metal), 2 * 70 * 512);
-    assert_eq!(kept(half, Keep::Bytes, (n, k), metal), 2 * 70 * 512);
 }

@@ -60,8 +60,8 @@ impl Op for LookupOp {
             Device::Cpu => Can::Yes,
             Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
             Device::Metal(_) => Can::no("our kernels look up rows of one format"),
-            Device::Cuda(_) if self.words.data().is_ok_and(is_rows) => Can::Yes,
-            Device::Cuda(_) => Can::no("our kernel looks up rows of floats"),
+            Device::Cuda(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
+            Device::Cuda(_) => Can::no("our kernels look up rows of one format"),
         }
     }
 
@@ -102,9 +102,18 @@ impl Op for LookupOp {
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        let words = (self.words.data()?, &self.ids);
-        let also = self.also.iter().map(|(table, ids)| (table, ids));
-        super::cuda::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?)
+        use crate::launch::cuda::View;
+        let Some((quant, blocks)) = self.words.only_raw() else {
+            let words = (self.words.data()?, &self.ids);
+            let also = self.also.iter().map(|(table, ids)| (table, ids));
+            return super::cuda::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?);
+        };
+        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+        let also = self.also.as_ref().map(view).transpose()?;
+        let also = also.as_ref().map(|(table, ids)| (table, ids));
+        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+        let to = (&like, self.words.k());
+        crate::quant::cuda::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
     }
 
     #[cfg(metal)]

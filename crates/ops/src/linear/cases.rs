@@ -57,6 +57,10 @@ fn blocks() -> Vec<Case> {
     // More units of 32 than a SIMD-group has lanes, and outputs that none of them shares evenly.
     all.push(in_blocks(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
     all.push(in_blocks(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
+    // For CUDA: so many rows that blocks become floats beside activations in f16, and so many that tiles are the largest.
+    let many: &[_] = &[(Quant::Q6K, 70), (Quant::Q4K, 33)];
+    all.push(in_blocks(Blocks { dtype: DType::F16, m: 130, formats: many, then: Some(Activation::Gelu), ..plain }));
+    all.push(in_blocks(Blocks { m: 1030, k: 256, formats: many, ..plain }));
     for dtype in DType::FLOATS {
         // Rows that begin where four elements may be read at once, and rows that do not.
         for (m, gap) in [(1, 3), (5, 8), (6, 1), (40, 2)] {

@@ -1,10 +1,11 @@
-//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt.
+//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt; parts in blocks by kernels of
+//! their own.
 
 use super::LinearOp;
 use super::weight::Data;
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
-use crate::{Activation, DType, Error, Result};
+use crate::{Activation, DType, Error, Result, quant};
 use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
@@ -66,13 +67,14 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let (rows, width) = (x.rows()?.rows, op.weight.n);
     let y = Call::room(&x, rows * width, op.x.dtype())?;
-    let mut first = 0;
+    let (mut first, mut in_8_bits) = (0, None);
     for part in op.weight.parts.iter().filter(|_| rows > 0) {
         let columns = first..first + part.n;
         let (bias, residual) = (bias.as_ref(), residual.as_ref());
         let p = Product { x: &x, bias, activation: op.activation, residual, y: &y, width, columns };
         match &part.data {
             Data::Rows(w) if w.dtype() == op.x.dtype() => multiply(&p, &View::whole(w)?)?,
+            Data::Raw(quant, blocks) => quant::cuda::multiply(&p, &mut in_8_bits, *quant, &View::whole(blocks)?)?,
             other => return Err(Error::call("linear", format!("no kernel for a weight in {other:?} on CUDA"))),
         }
         first += part.n;
@@ -81,7 +83,7 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
 }
 
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.
-fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
+pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows <= FEW {
         let (kind, columns) = match x.rows {

@@ -257,8 +257,7 @@ impl Op for LinearOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Cuda(_) if self.weight.is_raw() => Can::no("no kernel of ours yet"),
-            _ => Can::Yes,
+            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
         }
     }
 

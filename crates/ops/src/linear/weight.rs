@@ -10,9 +10,9 @@ use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::ledger::Lease;
-use crate::quant::{Packed, Quant, dequantize};
+use crate::quant::{MANY, PART, Packed, Quant, dequantize, rounded_bytes};
 use crate::tensor::host;
-use crate::{DType, Error, Place, Result, Tensor};
+use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ pub(super) struct Part {
 pub(super) enum Data {
     /// `[n, k]`, as in the file: what cuBLAS and Metal's product take.
     Rows(Tensor),
-    /// `[n, bytes of a row]`, blocks as in the file: what our kernels on Metal read.
+    /// `[n, bytes of a row]`, blocks as in the file: what our kernels on GPUs read.
     Raw(Quant, Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
@@ -202,7 +202,13 @@ impl Weight {
     /// Memory that a product with `rows` rows of activations takes beside its result.
     pub(super) fn scratch(&self, rows: usize) -> usize {
         let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
-        if in_bytes { Codes::size_of(rows, self.k) } else { 0 }
+        match self.like.device() {
+            Device::Cuda(_) if !self.is_raw() => 0,
+            Device::Cuda(_) if self.dtype() == DType::F16 && rows >= MANY => PART.max(2 * self.k),
+            Device::Cuda(_) => rounded_bytes(rows, self.k),
+            _ if in_bytes => Codes::size_of(rows, self.k),
+            _ => 0,
+        }
     }
 
     /// The tensor of a weight that is one part of floats.

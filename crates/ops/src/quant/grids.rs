@@ -15,11 +15,11 @@ impl<const BITS: usize, const BYTES: usize> Grid<BITS, BYTES> {
     }
 }
 
-/// The groups of the grid that `quant` chooses from, two of them in a word; none for formats without one.
-#[cfg(metal)]
-pub(crate) fn words(quant: super::Quant) -> Vec<u32> {
+/// The groups of the grid that `quant` chooses from; none for formats without one.
+#[cfg(any(cuda, metal))]
+pub(super) fn codes(quant: super::Quant) -> &'static [u8] {
     use super::Quant;
-    let codes: &[u8] = match quant {
+    match quant {
         Quant::Iq1S | Quant::Iq1M => &IQ1.codes,
         Quant::Iq2Xxs => &IQ2_XXS.codes,
         Quant::Iq2Xs => &IQ2_XS.codes,
@@ -27,8 +27,13 @@ pub(crate) fn words(quant: super::Quant) -> Vec<u32> {
         Quant::Iq3Xxs => &IQ3_XXS.codes,
         Quant::Iq3S => &IQ3_S.codes,
         _ => &[],
-    };
-    codes.as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
+    }
+}
+
+/// The same, two groups in a word.
+#[cfg(metal)]
+pub(crate) fn words(quant: super::Quant) -> Vec<u32> {
+    codes(quant).as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
 }
 
 /// The bytes that `hex` spells.

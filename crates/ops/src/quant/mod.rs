@@ -5,6 +5,8 @@
 
 mod activations;
 mod blocks;
+#[cfg(cuda)]
+pub(crate) mod cuda;
 mod dequantize;
 mod format;
 mod formats;
@@ -140,8 +142,7 @@ impl Quant {
     pub(crate) fn stays(self, device: Device) -> bool {
         match device {
             Device::Cpu => self.packs(),
-            Device::Metal(_) => true,
-            Device::Cuda(_) => false,
+            Device::Metal(_) | Device::Cuda(_) => true,
         }
     }
 
@@ -149,6 +150,18 @@ impl Quant {
     pub fn packs(self) -> bool {
         blocks::Shape::of(self).is_some()
     }
+}
+
+/// Rows of x from which a product on CUDA in f16 has its blocks made floats, a part at a time, for cuBLASLt: what that costs is paid once
+/// for all rows.
+pub(crate) const MANY: usize = 128;
+
+/// Bytes of such a part. It is read again at once, from a large card's second cache.
+pub(crate) const PART: usize = 32 << 20;
+
+/// Bytes of so many activations in 8 bits as kernels on CUDA read them: with a scale for 32 of them and a sum for 16.
+pub(crate) fn rounded_bytes(rows: usize, k: usize) -> usize {
+    rows * k + 4 * (rows * k / 32 + rows * k / 16)
 }
 
 impl fmt::Display for Quant {

@@ -4,6 +4,7 @@ use super::buffers::Made;
 use super::describe;
 use super::maps::TensorMap;
 use super::modules::{Kernel, function};
+use super::tables;
 use super::view::View;
 use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
@@ -134,6 +135,13 @@ impl Call {
         let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(room).collect();
         self.parameters.push(Parameter::Addresses(all));
         self
+    }
+
+    /// The next parameter: a table that never changes, uploaded when it is first asked for; null where it is empty.
+    pub(crate) fn table(mut self, table: &'static [u8]) -> Result<Call> {
+        let address = if table.is_empty() { 0 } else { tables::address(&self.device, table)? };
+        self.parameters.push(Parameter::Word(address));
+        Ok(self)
     }
 
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.

@@ -9,6 +9,7 @@ mod call;
 mod maps;
 mod modules;
 pub(crate) mod rows;
+mod tables;
 mod uploads;
 mod view;
 

@@ -1,7 +1,8 @@
 //! A tensor as a kernel sees it: the address of its first element, and how far apart they are.
 
+use super::buffers::Made;
 use crate::launch::strided::Strided;
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, sys};
 use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
 use candle_core::{CudaDevice, Storage};
@@ -25,6 +26,12 @@ impl View {
         let strided = Strided::of(layout, t.dtype());
         let address = address(cuda)? + (strided.start * t.dtype().size()) as u64;
         Ok(View { address, device: cuda.device.clone(), strided })
+    }
+
+    /// What a call has made, beside `like`: rows of `cols` elements.
+    pub(crate) fn of_rows(made: &Made, like: &View, (rows, cols): (usize, usize), dtype: DType) -> View {
+        let strided = Strided { dims: vec![rows, cols], strides: vec![cols, 1], start: 0, dtype };
+        View { address: made.address, device: like.device.clone(), strided }
     }
 
     /// Without gaps, or an error that says so.

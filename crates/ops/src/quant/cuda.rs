@@ -1,0 +1,165 @@
+//! Products with blocks on CUDA, and rows that are looked up.
+//!
+//! Activations are rounded to 8 bits first, with a scale for 32 of them, as on the CPU: then products are of whole numbers, four at a
+//! time, and it is the reading of W that a product of few rows costs. More rows go to the tensor cores' integers, whatever the dtype
+//! of the activations, so that weights of eight bits stay what they are beside bf16 too. Many rows in f16 are another's work, cuBLASLt's,
+//! with the blocks made floats of that.
+
+use super::{MANY, PART, Quant, grids, rounded_bytes};
+use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::linear::cuda::{Product, multiply as multiply_floats};
+use crate::{DType, Error, Result};
+
+const BINARY: Binary = binary!("quant");
+
+/// Warps of a block in products of few rows, and columns of y that each makes.
+const WARPS: usize = 4;
+const COLUMNS: usize = 2;
+
+/// Multiprocessors of a large card, and warps on each that keep its memory busy.
+const CORES: usize = 132;
+const BUSY: usize = 24;
+
+/// The text that a format is in, of few rows and of many.
+fn binaries(quant: Quant) -> (Binary, Binary) {
+    use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    match quant {
+        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K => {
+            (binary!("quant_few_plain"), binary!("quant_many_plain"))
+        }
+        _ => (binary!("quant_few_other"), binary!("quant_many_other")),
+    }
+}
+
+/// What kernels call the dtype of bias, residual and y.
+fn number(dtype: DType) -> usize {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
+    }
+}
+
+/// Rows of x in 8 bits: see `rounded.cuh`. Rows are of a multiple of 32 elements.
+fn rounded(x: &View) -> Result<Made> {
+    let rows = x.rows()?;
+    let made = Call::room(x, rounded_bytes(rows.rows, rows.cols), DType::U8)?;
+    Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
+        .input(x)
+        .made(&made)
+        .u32(rows.rows)
+        .u32(rows.cols)
+        .u32(rows.stride)
+        .u32(usize::from(x.in_fours()?))
+        .run(Grid::over(rows.rows * rows.cols / 4))?;
+    Ok(made)
+}
+
+/// Blocks that a kernel may read: rows of whole blocks, from a multiple of 16 bytes on.
+fn checked(quant: Quant, blocks: &View, k: usize) -> Result<()> {
+    let w = blocks.rows()?;
+    if quant.bytes(k) != Some(w.cols) || !blocks.is_whole() || !blocks.start.is_multiple_of(16) {
+        let what = format!("rows of {k} against {} of {} bytes in {quant}, from {}", w.rows, w.cols, blocks.start);
+        return Err(Error::call("linear", what));
+    }
+    Ok(())
+}
+
+/// A part of W in blocks, `[n, bytes of a row]`. `in_8_bits` is x as [`rounded`] makes it, for the first part that needs it and those
+/// behind it.
+pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Quant, blocks: &View) -> Result<()> {
+    let (x, w) = (p.x.rows()?, blocks.rows()?);
+    checked(quant, blocks, x.cols)?;
+    if w.rows != p.columns.len() {
+        return Err(Error::call("linear", format!("{} rows of {quant} for {} columns", w.rows, p.columns.len())));
+    }
+    if p.x.dtype() == DType::F16 && x.rows >= MANY {
+        return multiply_as_floats(p, quant, blocks);
+    }
+    let in_8_bits = match in_8_bits.take() {
+        Some(made) => in_8_bits.insert(made),
+        None => in_8_bits.insert(rounded(p.x)?),
+    };
+    let (few, many) = binaries(quant);
+    let launch = |binary: Binary, kind: &str| -> Result<Call> {
+        let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
+        let call = call.made(in_8_bits).input(blocks).table(grids::codes(quant))?;
+        let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
+        Ok(p.told(call)?.u32(w.cols).u32(number(p.x.dtype())))
+    };
+    let (kind, (tall, wide), threads) = match x.rows {
+        0 => return Ok(()),
+        1..=16 => {
+            let kind = format!("few{}", x.rows.next_power_of_two());
+            // Warps that share their columns, as far as rows are long enough for all: four where columns are so few that the card
+            // would be idle, two elsewhere, so that no block is long at work when the others are done.
+            let wanted = if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 };
+            let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
+            let groups = w.rows.div_ceil(COLUMNS * WARPS / split);
+            return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
+        }
+        17..=32 => ("tall32", (32, 16), 128),
+        33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < CORES => ("tall64", (64, 32), 128),
+        _ => ("wide", (64, 128), 256),
+    };
+    // Tiles of the same columns follow each other: their blocks are read from memory once.
+    launch(many, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
+}
+
+/// The same with blocks that become floats, so many rows of W at a time that they are at hand when cuBLASLt reads them.
+fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
+    let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
+    let most = (PART / (k * dtype.size()).max(1)).max(1);
+    let floats = Call::room(p.x, most.min(p.columns.len()) * k, dtype)?;
+    for first in (0..p.columns.len()).step_by(most) {
+        let n = most.min(p.columns.len() - first);
+        let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
+        let call = call.table(grids::codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
+        call.u32(n)
+            .u32(k)
+            .u32(p.columns.len())
+            .u32(blocks.rows()?.cols)
+            .u32(0)
+            .u32(0)
+            .u32(number(dtype))
+            .f32(1.0)
+            .u32(first)
+            .run(Grid::over(n * k / 32))?;
+        let begin = p.columns.start + first;
+        let part = Product { columns: begin..begin + n, ..*p };
+        multiply_floats(&part, &View::of_rows(&floats, p.x, (n, k), dtype))?;
+    }
+    Ok(())
+}
+
+/// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
+pub(crate) fn look_up(
+    (quant, blocks): (Quant, &View),
+    ids: &View,
+    scale: f32,
+    also: Option<(&View, &View)>,
+    (like, k): (&View, usize),
+) -> Result<Made> {
+    checked(quant, blocks, k)?;
+    let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
+    let y = Call::room(like, ids.elements() * k, like.dtype())?;
+    Call::new(blocks, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?
+        .input(blocks)
+        .table(grids::codes(quant))?
+        .input(ids)
+        .maybe(also.map(|(table, _)| table))
+        .maybe(also.map(|(_, places)| places))
+        .made(&y)
+        .u32(ids.elements())
+        .u32(k)
+        .u32(w.rows)
+        .u32(w.cols)
+        .u32(table.map_or(0, |t| t.rows))
+        .u32(table.map_or(0, |t| t.stride))
+        .u32(number(like.dtype()))
+        .f32(scale)
+        .u32(0)
+        .run(Grid::over(ids.elements() * k / 32))?;
+    Ok(y)
+}

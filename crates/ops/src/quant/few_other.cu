@@ -1,0 +1,2 @@
+#include "quant/few.cuh"
+OTHER_FORMATS(EVERY_FEW)

@@ -1,0 +1,2 @@
+#include "quant/few.cuh"
+PLAIN_FORMATS(EVERY_FEW)

@@ -1,0 +1,198 @@
+// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 or 256 inputs at a
+// time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has scales for so few) are
+// whole numbers; then they meet the scales of both, in f32.
+#pragma once
+#include "quant/formats.cuh"
+#include "quant/rounded.cuh"
+
+// The float of whole numbers below 2²²: a sum that begins at these bits is, as a float, 1.5 · 2²³ more than itself.
+constexpr int RAISED = 0x4b400000;
+__device__ __forceinline__ float lowered(int v) { return __int_as_float(v) - 12582912.0f; }
+
+__device__ __forceinline__ void load_matrices(uint (&r)[4], const uint8_t *row) {
+    const uint at = uint(__cvta_generic_to_shared(row));
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+                 : "r"(at)
+                 : "memory");
+}
+// 16 × 8 sums over 32 inputs, and over 16.
+__device__ __forceinline__ void multiply_32(int (&c)[4], const uint (&a)[4], uint b0, uint b1) {
+    asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+__device__ __forceinline__ void multiply_16(int (&c)[4], uint a0, uint a1, uint b) {
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};"
+                 : "+r"(c[0]), "+r"(c[1]), "+r"(c[2]), "+r"(c[3])
+                 : "r"(a0), "r"(a1), "r"(b));
+}
+
+// A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps that share the inputs, UNITS times 32 in
+// a step.
+template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
+    static constexpr uint UNITS = UNITS_, DEEP = 32 * UNITS;
+    // Bytes from row to row: sixteens of eight neighbouring rows lie in different banks.
+    static constexpr uint PITCH = DEEP + 16;
+    static constexpr uint ROWS = 16 * MT, COLUMNS = 8 * NT * WN, THREADS = LANES * WN * WK;
+    // Scales of a row in a step.
+    static constexpr uint PARTS = F::HALVES ? 2 * UNITS : UNITS;
+
+    struct Step {
+        alignas(16) uint8_t x[ROWS * PITCH];
+        alignas(16) uint8_t w[COLUMNS * PITCH];
+        float x_scale[UNITS][ROWS];
+        alignas(8) float w_scale[PARTS][COLUMNS];
+        float x_sum[F::LEAST ? PARTS : 1][ROWS];
+        alignas(8) float w_least[F::LEAST ? PARTS : 1][COLUMNS];
+    };
+    union Room {
+        Step step;
+        alignas(16) float sums[WK][ROWS * COLUMNS];
+    };
+
+    // What of x belongs to step `step`; rows beyond the last are that one again, inputs beyond the last are zero.
+    static __device__ __forceinline__ void fetch_x(Step &to, const Rounded &x, uint first_row, uint step, const Sizes &s) {
+        for (uint i = threadIdx.x; i < ROWS * (DEEP / 16); i += THREADS) {
+            const uint row = i / (DEEP / 16), column = i % (DEEP / 16), at = step * (DEEP / 16) + column;
+            const uint4 v = at < s.k / 16 ? x.sixteen_of(min(first_row + row, s.rows - 1), at) : make_uint4(0, 0, 0, 0);
+            *reinterpret_cast<uint4 *>(to.x + row * PITCH + column * 16) = v;
+        }
+        for (uint i = threadIdx.x; i < ROWS * UNITS; i += THREADS) {
+            const uint row = i / UNITS, unit = i % UNITS, at = 2 * (step * UNITS + unit), of = min(first_row + row, s.rows - 1);
+            const bool is_there = at < s.k / 16;
+            to.x_scale[unit][row] = is_there ? x.scale_of(of, at) : 0.0f;
+            if constexpr (F::LEAST) {
+                const float a = is_there ? x.sum_of(of, at) : 0.0f, b = is_there ? x.sum_of(of, at + 1) : 0.0f;
+                if constexpr (F::HALVES) to.x_sum[2 * unit][row] = a, to.x_sum[2 * unit + 1][row] = b;
+                else to.x_sum[unit][row] = a + b;
+            }
+        }
+    }
+
+    static __device__ __forceinline__ void set_scale(Step &to, uint part, uint row, float scale, float least) {
+        to.w_scale[part][row] = scale;
+        if constexpr (F::LEAST) to.w_least[part][row] = least;
+    }
+
+    // The same of W, unpacked.
+    static __device__ __forceinline__ void fetch_w(
+        Step &to, const uint8_t *w, const uint16_t *grid, uint first_column, uint step, const Sizes &s) {
+        for (uint i = threadIdx.x; i < COLUMNS * UNITS; i += THREADS) {
+            const uint row = i / UNITS, at = step * UNITS + i % UNITS;
+            const uint block = at / F::PAIRS, p = at % F::PAIRS;
+            Pair pair = {};
+            if (at < s.k / 32) {
+                const size_t begin = size_t(min(first_column + row, s.n - 1)) * s.bytes + size_t(block) * F::BYTES;
+                pair = F::pair(w + begin, grid, p);
+            }
+            const uint part = block * (2 * F::PAIRS) + F::first(p) - step * (2 * UNITS);
+            *reinterpret_cast<uint4 *>(to.w + row * PITCH + part * 16) = pair.q[0];
+            *reinterpret_cast<uint4 *>(to.w + row * PITCH + (part + F::APART) * 16) = pair.q[1];
+            if constexpr (F::HALVES) {
+                set_scale(to, part, row, pair.scale[0], pair.least[0]);
+                set_scale(to, part + F::APART, row, pair.scale[1], pair.least[1]);
+            } else if (part % 2 == 0) { // the other sixteens have the same
+                set_scale(to, part / 2, row, pair.scale[0], pair.least[0]);
+                if constexpr (F::APART > 1) set_scale(to, (part + F::APART) / 2, row, pair.scale[1], pair.least[1]);
+            }
+        }
+    }
+
+    // Whole numbers times both scales, and least values times the sums of x, for the rows g and g + 8 and two columns.
+    static __device__ __forceinline__ void add(float (&sum)[4], const int (&c)[4], const Step &from, uint unit, uint part, uint row, uint column) {
+        const float x0 = from.x_scale[unit][row], x1 = from.x_scale[unit][row + 8];
+        const float2 w = *reinterpret_cast<const float2 *>(&from.w_scale[part][column]);
+        sum[0] = fmaf(x0 * w.x, lowered(c[0]), sum[0]);
+        sum[1] = fmaf(x0 * w.y, lowered(c[1]), sum[1]);
+        sum[2] = fmaf(x1 * w.x, lowered(c[2]), sum[2]);
+        sum[3] = fmaf(x1 * w.y, lowered(c[3]), sum[3]);
+        if constexpr (F::LEAST) {
+            const float s0 = from.x_sum[part][row], s1 = from.x_sum[part][row + 8];
+            const float2 least = *reinterpret_cast<const float2 *>(&from.w_least[part][column]);
+            sum[0] = fmaf(least.x, s0, sum[0]);
+            sum[1] = fmaf(least.y, s0, sum[1]);
+            sum[2] = fmaf(least.x, s1, sum[2]);
+            sum[3] = fmaf(least.y, s1, sum[3]);
+        }
+    }
+
+    static __device__ __forceinline__ void multiply(float (&sums)[MT][NT][4], const Step &from, uint unit, uint first_column) {
+        const uint lane = threadIdx.x % LANES, g = lane / 4, two = lane % 4 * 2;
+        uint b[NT / 2][4];
+#pragma unroll
+        for (int j = 0; j < NT / 2; j++) {
+            // Columns 0 to 7, their first sixteen inputs and their second; then columns 8 to 15.
+            const uint row = first_column + 16 * j + lane / 16 * 8 + lane % 8;
+            load_matrices(b[j], from.w + row * PITCH + unit * 32 + lane / 8 % 2 * 16);
+        }
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+            uint a[4]; // rows 0 to 7 and 8 to 15 of the first sixteen inputs, then of the second
+            load_matrices(a, from.x + (16 * i + lane % 16) * PITCH + unit * 32 + lane / 16 * 16);
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                const uint b0 = b[j / 2][j % 2 * 2], b1 = b[j / 2][j % 2 * 2 + 1];
+                const uint row = 16 * i + g, column = first_column + 8 * j + two;
+                if constexpr (F::HALVES) {
+                    int first[4] = {RAISED, RAISED, RAISED, RAISED}, second[4] = {RAISED, RAISED, RAISED, RAISED};
+                    multiply_16(first, a[0], a[1], b0);
+                    multiply_16(second, a[2], a[3], b1);
+                    add(sums[i][j], first, from, unit, 2 * unit, row, column);
+                    add(sums[i][j], second, from, unit, 2 * unit + 1, row, column);
+                } else {
+                    int c[4] = {RAISED, RAISED, RAISED, RAISED};
+                    multiply_32(c, a, b0, b1);
+                    add(sums[i][j], c, from, unit, unit, row, column);
+                }
+            }
+        }
+    }
+
+    static __device__ void run(const uint8_t *rounded, const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual,
+        void *y, const Sizes &s) {
+        __shared__ Room room;
+        const Rounded x(rounded, s.rows, s.k);
+        const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+        const uint first_row = blockIdx.x * ROWS, first_column = blockIdx.y * COLUMNS, own = warp / WK * (8 * NT);
+        float sums[MT][NT][4] = {};
+        for (uint step = 0; step * UNITS < s.k / 32; step++) {
+            __syncthreads(); // the tiles before have been read
+            fetch_w(room.step, w, grid, first_column, step, s);
+            fetch_x(room.step, x, first_row, step, s);
+            __syncthreads();
+#pragma unroll
+            for (uint unit = 0; unit < UNITS / WK; unit++) multiply(sums, room.step, unit * WK + warp % WK, own);
+        }
+        __syncthreads(); // the sums take the room of the tiles
+#pragma unroll
+        for (int i = 0; i < MT; i++) {
+#pragma unroll
+            for (int j = 0; j < NT; j++) {
+                const uint at = (16 * i + lane / 4) * COLUMNS + own + 8 * j + lane % 4 * 2;
+                float *to = room.sums[warp % WK];
+                *reinterpret_cast<float2 *>(to + at) = make_float2(sums[i][j][0], sums[i][j][1]);
+                *reinterpret_cast<float2 *>(to + at + 8 * COLUMNS) = make_float2(sums[i][j][2], sums[i][j][3]);
+            }
+        }
+        __syncthreads();
+        for (uint i = threadIdx.x; i < ROWS * COLUMNS; i += THREADS) {
+            const uint row = first_row + i / COLUMNS, column = first_column + i % COLUMNS;
+            float sum = room.sums[0][i];
+#pragma unroll
+            for (uint other = 1; other < WK; other++) sum += room.sums[other][i];
+            if (row < s.rows && column < s.n) finish(sum, row, column, bias, residual, y, s);
+        }
+    }
+};
+
+#define MANY(NAME, F, KIND, MT, NT, WN, WK, UNITS, BLOCKS) \
+    extern "C" __global__ void __launch_bounds__(32 * WN * WK, BLOCKS) quant_##KIND##_##NAME(const uint8_t *x, const uint8_t *w, \
+        const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES) { \
+        Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
+    }
+// Few columns at a time, so that a matrix of few rows of x still fills the card, and tiles for many.
+#define EVERY_MANY(NAME, F) \
+    MANY(NAME, F, tall32, 2, 2, 1, 4, 8, 6) \
+    MANY(NAME, F, tall64, 4, 4, 1, 4, 4, 4) \
+    MANY(NAME, F, wide, 4, 2, 8, 1, 4, 2)

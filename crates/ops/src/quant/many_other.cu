@@ -1,0 +1,2 @@
+#include "quant/many.cuh"
+OTHER_FORMATS(EVERY_MANY)

@@ -1,0 +1,2 @@
+#include "quant/many.cuh"
+PLAIN_FORMATS(EVERY_MANY)

@@ -51,13 +51,15 @@ impl Read {
 
 /// Shared memory of a block, for heads that are `padded` there. As in the kernels.
 fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
-    let is_few = launch.kind == "few";
-    if launch.kind == "plain" {
-        return 4 * 32 * (padded + 4) * (2 + usize::from(has_positions));
+    match launch.kind {
+        "plain" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
+        "placed" => 2 * (padded + 8) * (launch.rows + 2 * 64 + 2 * 128) + 4 * 4 * 16 * 84,
+        kind => {
+            let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
+            let stages = if padded > 128 { 1 } else { 2 };
+            2 * (padded + 8) * (launch.rows + stages * 2 * keys)
+        }
     }
-    let keys = if !is_few && padded * launch.warps >= 1024 { 32 } else { 64 };
-    let stages = if padded > 128 { 1 } else { 2 };
-    2 * (padded + 8) * (launch.rows + stages * 2 * keys)
 }
 
 pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
@@ -126,14 +128,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let binary = if way == Way::Plain { PLAIN } else { TILES };
         let kernel = Kernel::new(binary, format!("attention_{}_{dtype}_{padded}", launch.kind)).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
-        let call = match way {
-            Way::Tiles { .. } => call,
-            Way::Plain => call
-                .maybe(k.scales.as_ref())
-                .maybe(v.scales.as_ref())
-                .maybe(met_by_queries.as_ref().map(|t| &t.view))
-                .maybe(met_by_keys.as_ref().map(|t| &t.view)),
-        };
+        let call = if way == Way::Plain { call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref()) } else { call };
+        let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
+        let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(tables.grid(launch, shared), 32 * launch.warps);
         told(call.made(&y).made(&parts).made(&table), launch).run(grid)?;
         if launch.splits > 1 {

@@ -11,20 +11,23 @@
 // warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows, since then half as much comes
 // from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes other keys of
 // them: there memory is the limit, and 15 rows of nothing cost nothing.
+//
+// Disentangled positions (PLACED) are products too, of rows and of keys with the positions of their distances: see placed.cuh.
 #include "attention/mma.cuh"
+#include "attention/placed.cuh"
 #include "attention/task.cuh"
 
 constexpr uint NOWHERE = 0xffffffffu;
 
 // D is the size of a head as it is in shared memory. Rows there are 16 bytes longer, so that eight of them begin in different
 // banks. As in cuda.rs.
-template <uint D, bool FEW, uint WARPS> struct Sizes {
+template <uint D, bool FEW, uint WARPS, bool PLACED> struct Sizes {
     static constexpr uint THREADS = WARPS * LANES;
     static constexpr uint PITCH = D + 8;
     static constexpr uint ROWS = FEW ? 16 : 16 * WARPS;
     // So that a block stays below 99 KiB, which every card has.
     static constexpr uint KEYS = !FEW && D * WARPS >= 1024 ? 32 : 64;
-    static constexpr uint STAGES = D > 128 ? 1 : 2;
+    static constexpr uint STAGES = D > 128 || PLACED ? 1 : 2;
     // Keys that a warp takes of those.
     static constexpr uint OWN = FEW ? KEYS / WARPS : KEYS;
     // Whether there are registers to keep q in.
@@ -53,14 +56,16 @@ __device__ __forceinline__ void stage(T *to, const T *from, Steps steps, uint he
     }
 }
 
-template <typename T, uint D, bool FEW, uint WARPS>
-__device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y, float *parts, const uint *table, const Shape &s) {
-    using Z = Sizes<D, FEW, WARPS>;
+template <typename T, uint D, bool FEW, uint WARPS, bool PLACED>
+__device__ __forceinline__ void attend(const T *q, const T *k, const T *v, const T *position_keys, const T *position_queries, T *y,
+    float *parts, const uint *table, const Shape &s) {
+    using Z = Sizes<D, FEW, WARPS, PLACED>;
     constexpr uint THREADS = Z::THREADS, PITCH = Z::PITCH, KEYS = Z::KEYS, TILES = Z::OWN / 8;
     extern __shared__ uint4 memory[];
     __shared__ uint key_rows[2][KEYS];
     T *held = reinterpret_cast<T *>(memory);       // [ROWS][PITCH]
     T *stages = held + Z::ROWS * PITCH;            // [STAGES][k, v][KEYS][PITCH]
+    T *placed = stages + Z::STAGES * 2 * KEYS * PITCH; // [met by queries, by keys][DISTANCES][PITCH]
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
 
     Task t;
@@ -81,6 +86,18 @@ __device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y,
         T *to = stages + round % int(Z::STAGES) * (2 * KEYS * PITCH);
         stage<T, D, KEYS, THREADS>(to, k, s.k, t.head, key_rows[round % 2], s);
         stage<T, D, KEYS, THREADS>(to + KEYS * PITCH, v, s.v, t.head, key_rows[round % 2], s);
+        if constexpr (PLACED) {
+            const int nearest = t.place + int(t.row) - (t.start + round * int(KEYS)) - int(KEYS - 1);
+            for (uint i = threadIdx.x; i < DISTANCES * (D / 8); i += THREADS) {
+                const uint c = i % (D / 8) * 8, row = position_row(nearest + int(i / (D / 8)), s, table);
+                const bool there = c < s.size;
+                T *at = placed + i / (D / 8) * PITCH + c;
+                const size_t met[2] = {s.position_keys.at(row, t.head) + c, s.position_queries.at(row, t.head) + c};
+                if (position_keys) stage_eight(at, position_keys + (there ? met[0] : 0), there, s.size - c, s.in_sixteens);
+                at += DISTANCES * PITCH;
+                if (position_queries) stage_eight(at, position_queries + (there ? met[1] : 0), there, s.size - c, s.in_sixteens);
+            }
+        }
     };
     if (rounds > 0) bring(0);
     end_of_copies();
@@ -122,8 +139,9 @@ __device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y,
         const T *ks = stages + round % int(Z::STAGES) * (2 * KEYS * PITCH), *vs = ks + KEYS * PITCH;
         const uint own = FEW ? warp * Z::OWN : 0;
         const int key = first + int(own), beyond = key + int(Z::OWN);
-        if (first_row < t.rows && key < min(farthest + s.ahead + 1, t.end) && beyond > nearest - s.back) {
-            float x[TILES][4] = {};
+        const bool sees = first_row < t.rows && key < min(farthest + s.ahead + 1, t.end) && beyond > nearest - s.back;
+        float x[TILES][4] = {};
+        if (sees) {
             const T *k_at = ks + (own + lane / 16 * 8 + lane % 8) * PITCH + lane / 8 % 2 * 8;
 #pragma unroll
             for (uint i = 0; i < D / 16; i++) {
@@ -137,6 +155,13 @@ __device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y,
                     multiply<T>(x[n + 1], Z::HELD ? mq[i] : other, mk[2], mk[3]);
                 }
             }
+        }
+        if constexpr (PLACED) {
+            float *tiles = reinterpret_cast<float *>(placed + 2 * DISTANCES * PITCH);
+            if (position_keys) add_met_by_queries<T, D>(x, mq, placed, tiles);
+            if (position_queries) add_met_by_keys<T, D>(x, ks, placed + DISTANCES * PITCH, tiles);
+        }
+        if (sees) {
             if (!plain) {
 #pragma unroll
                 for (uint n = 0; n < TILES; n++) {
@@ -314,15 +339,16 @@ __device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y,
     }
 }
 
-#define KERNEL(NAME, T, D, KIND, FEW, WARPS) \
-    extern "C" __global__ void __launch_bounds__(WARPS * LANES) attention_##KIND##_##NAME##_##D( \
-        const T *q, const T *k, const T *v, T *y, float *parts, const uint *table, SHAPE) { \
-        attend<T, D, FEW, WARPS>(q, k, v, y, parts, table, GIVEN); \
+#define KERNEL(NAME, T, D, KIND, FEW, WARPS, PLACED) \
+    extern "C" __global__ void __launch_bounds__(WARPS * LANES) attention_##KIND##_##NAME##_##D(const T *q, const T *k, \
+        const T *v, const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
+        attend<T, D, FEW, WARPS, PLACED>(q, k, v, position_keys, position_queries, y, parts, table, GIVEN); \
     }
 #define SIZE(NAME, T, D) \
-    KERNEL(NAME, T, D, few, true, 4) \
-    KERNEL(NAME, T, D, many, false, 4)
-#define WIDE(NAME, T, D) KERNEL(NAME, T, D, wide, false, 8)
+    KERNEL(NAME, T, D, few, true, 4, false) \
+    KERNEL(NAME, T, D, many, false, 4, false)
+#define WIDE(NAME, T, D) KERNEL(NAME, T, D, wide, false, 8, false)
+#define PLACED(NAME, T, D) KERNEL(NAME, T, D, placed, false, 4, true)
 #define ATTENTION(NAME, T) \
     SIZE(NAME, T, 32) \
     SIZE(NAME, T, 64) \
@@ -332,6 +358,8 @@ __device__ __forceinline__ void attend(const T *q, const T *k, const T *v, T *y,
     WIDE(NAME, T, 32) \
     WIDE(NAME, T, 64) \
     WIDE(NAME, T, 96) \
-    WIDE(NAME, T, 128)
+    WIDE(NAME, T, 128) \
+    PLACED(NAME, T, 32) \
+    PLACED(NAME, T, 64)
 ATTENTION(f16, half_t)
 ATTENTION(bf16, bhalf_t)

@@ -25,16 +25,22 @@ const WIDE: usize = 96;
 pub(super) enum Way {
     /// Both products by tensor cores; of heads so large that eight warps are too many for a block, or not.
     Tiles { large: bool },
+    /// The same with disentangled positions.
+    Placed,
     /// In f32.
     Plain,
 }
 
 impl Way {
     pub(super) fn of(op: &AttentionOp) -> Way {
-        let tiles = op.q.dtype() != DType::F32
-            && op.k.format() == CacheFormat::Float(op.q.dtype())
-            && !matches!(op.how.bias, Bias::Disentangled(_));
-        if tiles { Way::Tiles { large: op.q.dims()[2] > 128 } } else { Way::Plain }
+        let (dtype, size) = (op.q.dtype(), op.q.dims()[2]);
+        match op.how.bias {
+            _ if dtype == DType::F32 || op.k.format() != CacheFormat::Float(dtype) => Way::Plain,
+            // Larger ones find no room beside the positions of a block.
+            Bias::Disentangled(_) if size > 64 => Way::Plain,
+            Bias::Disentangled(_) => Way::Placed,
+            _ => Way::Tiles { large: size > 128 },
+        }
     }
 }
 
@@ -146,8 +152,11 @@ fn launches(how: &Attention, way: Way, group: usize, shared: usize) -> Vec<Launc
         let splits = (busy / (rows.len() * blocks * shared).max(1)).clamp(1, useful);
         Some(Launch { kind, rows: block, warps, blocks, splits, least, most })
     };
-    let Way::Tiles { large } = way else {
-        return launch("plain", (32, 4), (0, u32::MAX as usize), BUSY).into_iter().collect();
+    let all = (0, u32::MAX as usize);
+    let large = match way {
+        Way::Tiles { large } => large,
+        Way::Placed => return launch("placed", (64, 4), all, BUSY).into_iter().collect(),
+        Way::Plain => return launch("plain", (32, 4), all, BUSY).into_iter().collect(),
     };
     // Eight warps where most have rows, and blocks are enough.
     let many = rows.iter().filter(|rows| **rows > FEW);

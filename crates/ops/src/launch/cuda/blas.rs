@@ -12,11 +12,15 @@ use candle_core::cuda_backend::cudarc::cublaslt::result as lt;
 use candle_core::cuda_backend::cudarc::cublaslt::result::CublasError;
 use candle_core::cuda_backend::cudarc::cublaslt::sys;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
 
 /// Memory that a product may take beside its matrices: what its makers advise for Hopper.
 const WORKSPACE: usize = 32 << 20;
+
+/// `CUBLAS_OP_T`.
+const TRANSPOSED: i32 = 1;
 
 /// Shapes whose advice is kept. Batches of any length make new ones for as long as there are callers.
 const MOST: usize = 4096;
@@ -64,7 +68,9 @@ impl Drop for Advised {
         // SAFETY: made by `advise`, and dropped once. That it cannot be freed is nothing to act on.
         unsafe {
             let _ = lt::destroy_matmul_desc(self.descriptor);
-            self.layouts.iter().for_each(|layout| drop(lt::destroy_matrix_layout(*layout)));
+            for layout in self.layouts {
+                let _ = lt::destroy_matrix_layout(layout);
+            }
         }
     }
 }
@@ -113,12 +119,11 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
     if advised.len() >= MOST {
         advised.clear();
     }
-    if !advised.contains_key(&key) {
+    let advice = match advised.entry(key) {
+        Entry::Occupied(known) => &*known.into_mut(),
         // SAFETY: the handle is live.
-        let advice = unsafe { advise(handle, &key, w.stride) }.map_err(fail)?;
-        advised.insert(key, advice);
-    }
-    let Some(advice) = advised.get(&key) else { return Err(Error::call("linear", "no advice")) };
+        Entry::Vacant(new) => &*new.insert(unsafe { advise(handle, &key, w.stride) }.map_err(fail)?),
+    };
     let workspace = workspace(&p.x.device, advice.workspace)?;
     let (one, zero) = (1f32, 0f32);
     let beta = if key.has_residual { &one } else { &zero };
@@ -176,7 +181,7 @@ unsafe fn advise(handle: sys::cublasLtHandle_t, key: &Key, w_step: usize) -> std
     let layouts = [layout(k, n, w_step)?, layout(k, rows, x)?, layout(n, rows, residual)?, layout(n, rows, y)?];
     // SAFETY: the descriptors were just made; every attribute is given in the type that it has.
     unsafe {
-        set(descriptor, Of::CUBLASLT_MATMUL_DESC_TRANSA, &(sys::cublasOperation_t::CUBLAS_OP_T as i32))?;
+        set(descriptor, Of::CUBLASLT_MATMUL_DESC_TRANSA, &TRANSPOSED)?;
         if key.has_bias {
             let epilogue = sys::cublasLtEpilogue_t::CUBLASLT_EPILOGUE_BIAS as i32;
             set(descriptor, Of::CUBLASLT_MATMUL_DESC_EPILOGUE, &epilogue)?;

@@ -4,6 +4,7 @@
 //! A result is a view of a buffer that is kept here, and its lease gives the buffer back. What still runs may read it then: all
 //! work of a device is on one stream, so that whoever writes it next does so afterwards.
 
+use super::uploads::Uploads;
 use super::view::address;
 use crate::ledger::Ledger;
 use crate::{DType, Error, Result, ladder};
@@ -11,14 +12,17 @@ use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, Storage, Tensor};
 use half::{bf16, f16};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Mutex, PoisonError, Weak};
 
 /// Lengths are multiples of so many bytes, so that sizes a little apart share buffers.
 const GRAIN: usize = 512;
 
 /// Every buffer made under one ledger, in use or free.
 #[derive(Debug, Default)]
-pub(crate) struct Buffers(Mutex<Vec<Kept>>);
+pub(crate) struct Buffers {
+    made: Mutex<Vec<Kept>>,
+    pub(super) uploads: Uploads,
+}
 
 #[derive(Debug)]
 struct Kept {
@@ -37,7 +41,7 @@ impl Kept {
 
 impl Buffers {
     fn take(&self, ledger: &Ledger, device: &CudaDevice, elements: usize, dtype: DType) -> Result<(Tensor, u64)> {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |k: &&mut Kept| {
             k.is_free
                 && k.device.id() == device.id()
@@ -66,7 +70,7 @@ impl Buffers {
 
     /// The buffer at this address is free again; or, where somebody may read it still, no longer ours.
     pub(crate) fn give(&self, address: u64, is_shared: bool) {
-        let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(i) = kept.iter().position(|k| k.address == address && !k.is_free) else { return };
         if is_shared {
             kept.swap_remove(i);
@@ -97,19 +101,22 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
 }
 
 /// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.
+#[derive(Debug)]
 pub(crate) struct Made {
     all: Tensor,
     pub(super) address: u64,
     elements: usize,
-    ledger: Arc<Ledger>,
+    /// Which keeps some of these itself.
+    ledger: Weak<Ledger>,
     /// Whether it has become a tensor, whose lease gives it back.
     is_taken: bool,
 }
 
 impl Made {
     pub(super) fn new(device: &CudaDevice, elements: usize, dtype: DType) -> Result<Made> {
-        let ledger = ladder::current().ledger.clone();
-        let (all, address) = ledger.cuda.take(&ledger, device, elements, dtype)?;
+        let ledger = &ladder::current().ledger;
+        let (all, address) = ledger.cuda.take(ledger, device, elements, dtype)?;
+        let ledger = std::sync::Arc::downgrade(ledger);
         Ok(Made { all, address, elements, ledger, is_taken: false })
     }
 
@@ -126,8 +133,8 @@ impl Made {
 
 impl Drop for Made {
     fn drop(&mut self) {
-        if !self.is_taken {
-            self.ledger.cuda.give(self.address, false);
+        if let Some(ledger) = self.ledger.upgrade().filter(|_| !self.is_taken) {
+            ledger.cuda.give(self.address, false);
         }
     }
 }

@@ -3,12 +3,12 @@
 use super::buffers::Made;
 use super::describe;
 use super::modules::{Kernel, function};
-use super::uploads::uploaded;
 use super::view::View;
-use crate::{DType, Error, Result};
+use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, result};
 use std::ffi::c_void;
+use std::sync::Arc;
 
 /// Blocks along each axis, and threads in each.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +37,8 @@ pub(crate) struct Call {
     shared: usize,
     /// Addresses and numbers, each in a word of its own: a parameter is read at its beginning.
     words: Vec<u64>,
-    /// What was uploaded for this call alone.
-    uploads: Vec<Made>,
+    /// What was uploaded for it, held until it is sent off.
+    uploads: Vec<Arc<Made>>,
 }
 
 impl Call {
@@ -93,7 +93,9 @@ impl Call {
 
     /// The next parameter: an array of `unsigned`, null where it is empty.
     pub(crate) fn array(mut self, values: &[u32]) -> Result<Call> {
-        let upload = (!values.is_empty()).then(|| uploaded(&self.device, values)).transpose()?;
+        let ladder = ladder::current();
+        let uploads = &ladder.ledger.cuda.uploads;
+        let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;
         self.words.push(upload.as_ref().map_or(0, |made| made.address));
         self.uploads.extend(upload);
         Ok(self)

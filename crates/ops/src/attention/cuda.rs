@@ -115,15 +115,12 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .u32(tables.distances)
             .u32(tables.distance_count)
             .i32(tables.origin as i32)
-            .u32(launch.blocks)
+            .u32(launch.entries)
             .u32(launch.splits)
-            .u32(launch.least)
-            .u32(launch.most)
     };
     let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
-    let table = Call::uploaded(&q.view, &tables.words)?;
     for launch in &tables.launches {
-        let parts = Call::room(&q.view, tables.parts(launch, shared, size), DType::F32)?;
+        let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;
         let bytes = shared_bytes(launch, padded, met_by_queries.is_some() || met_by_keys.is_some());
         let binary = if way == Way::Plain { PLAIN } else { TILES };
         let kernel = Kernel::new(binary, format!("attention_{}_{dtype}_{padded}", launch.kind)).shared(bytes);
@@ -131,12 +128,12 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = if way == Way::Plain { call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref()) } else { call };
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
-        let grid = Grid::of(tables.grid(launch, shared), 32 * launch.warps);
-        told(call.made(&y).made(&parts).made(&table), launch).run(grid)?;
+        let grid = Grid::of(launch.grid(shared), 32 * launch.warps);
+        told(call.made(&y).made(&parts).array(&tables.words)?, launch).run(grid)?;
         if launch.splits > 1 {
             let join = Kernel::new(PLAIN, format!("attention_join_{dtype}_{}", launch.rows));
-            let call = Call::new(&q.view, &join)?.made(&parts).made(&y).made(&table);
-            told(call, launch).run(Grid::of(tables.grid(launch, shared) / launch.splits, 128))?;
+            let call = Call::new(&q.view, &join)?.made(&parts).made(&y).array(&tables.words)?;
+            told(call, launch).run(Grid::of(launch.blocks * shared, 128))?;
         }
     }
     y.tensor(op.q.dims())

@@ -1,5 +1,6 @@
-//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number. The host decides
-//! on launches from the largest lengths alone, so that one launch may serve other batches of the same size.
+//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number. Where each sequence
+//! has one block of rows, as in decoding, the launch depends on how many there are and on the longest alone, so that it may serve
+//! other lengths.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Sees};
@@ -13,6 +14,9 @@ const BUSY_WITH_FEW: usize = 384;
 
 /// Keys below which a part is not worth a block. As in `task.cuh`.
 const PART: usize = 128;
+
+/// The numbers of a block.
+const ENTRY: usize = 5;
 
 /// Rows that four warps take over other keys each.
 const FEW: usize = 16;
@@ -44,26 +48,36 @@ impl Way {
     }
 }
 
-/// One launch, for the sequences that have a number of rows between two.
+/// One launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
-    /// The kernel's name, and the rows of its blocks.
+    /// The kernel's name, the rows of its blocks, and their warps.
     pub(super) kind: &'static str,
     pub(super) rows: usize,
     pub(super) warps: usize,
-    /// Of a sequence, at most.
+    /// Where its blocks are in the table, and how many.
+    pub(super) entries: usize,
     pub(super) blocks: usize,
     /// Parts of a block's keys, at most.
     pub(super) splits: usize,
-    pub(super) least: usize,
-    pub(super) most: usize,
+}
+
+impl Launch {
+    /// Blocks of threads.
+    pub(super) fn grid(&self, shared: usize) -> usize {
+        self.blocks * self.splits * shared
+    }
+
+    /// Floats that its parts take: of each row a result, its largest score and its sum.
+    pub(super) fn parts(&self, shared: usize, size: usize) -> usize {
+        if self.splits > 1 { self.grid(shared) * self.rows * (size + 2) } else { 0 }
+    }
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Four numbers of each sequence, then page tables, then what the bias needs.
+    /// Page tables, then five numbers of each block of rows, then what the bias needs.
     pub(super) words: Vec<u32>,
-    pub(super) sequences: usize,
     /// Where the bias is, and the farthest distance that it tells apart.
     pub(super) bias: usize,
     pub(super) reach: usize,
@@ -77,27 +91,63 @@ pub(super) struct Tables {
 impl Tables {
     /// For `heads` of queries over `shared` heads of keys.
     pub(super) fn of(how: &Attention, way: Way, heads: usize, shared: usize) -> Tables {
-        let mut tables = Tables { sequences: how.queries.count(), ..Tables::default() };
-        let mut pages_at = 4 * tables.sequences;
-        let mut places = 0;
-        for (i, queries) in how.queries.iter().enumerate() {
-            let keys = how.keys.len(i);
-            places = places.max(how.sees.first(queries.len(), keys) + queries.len());
-            let base = match &how.keys {
+        let mut tables = Tables::default();
+        let bases: Vec<usize> = (0..how.queries.count())
+            .map(|i| match &how.keys {
                 Keys::Packed(segments) => segments.range(i).start,
                 Keys::Paged(pages) => {
-                    pages_at += pages.table(i).len();
-                    pages_at - pages.table(i).len()
+                    tables.words.extend(pages.table(i));
+                    tables.words.len() - pages.table(i).len()
                 }
-            };
-            tables.words.extend([queries.start, queries.len(), keys, base].map(|n| n as u32));
-        }
-        if let Keys::Paged(pages) = &how.keys {
-            (0..tables.sequences).for_each(|i| tables.words.extend(pages.table(i)));
-        }
+            })
+            .collect();
+        tables.add_launches(how, way, &bases, (heads / shared, shared));
+        let place = |(i, queries): (usize, std::ops::Range<usize>)| {
+            how.sees.first(queries.len(), how.keys.len(i)) + queries.len()
+        };
+        let places = how.queries.iter().enumerate().map(place).max().unwrap_or(0);
         tables.add_bias(how, heads, places);
-        tables.launches = launches(how, way, heads / shared, shared);
         tables
+    }
+
+    fn add_launches(&mut self, how: &Attention, way: Way, bases: &[usize], (group, shared): (usize, usize)) {
+        let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
+        let mut launch = |kind, (block, warps): (usize, usize), takes: &dyn Fn(usize) -> bool, busy: usize| {
+            let (entries, mut longest) = (self.words.len(), 0);
+            for (i, queries) in how.queries.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
+                let keys = how.keys.len(i);
+                longest = longest.max(keys);
+                let sequence = [queries.start, queries.len(), keys, bases[i]].map(|n| n as u32);
+                // The last block of a sequence may have the most keys to look at, and is not what the others wait for.
+                for row in (0..rows[i]).step_by(block).rev() {
+                    self.words.extend(sequence);
+                    self.words.push(row as u32);
+                }
+            }
+            let blocks = (self.words.len() - entries) / ENTRY;
+            if blocks == 0 {
+                return;
+            }
+            let seen = match how.sees {
+                Sees::All | Sees::Causal => longest,
+                Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
+                Sees::Recent(most) => longest.min(most.saturating_add(block)),
+            };
+            let splits = (busy / (blocks * shared).max(1)).clamp(1, seen.div_ceil(PART).max(1));
+            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits });
+        };
+        let large = match way {
+            Way::Tiles { large } => large,
+            Way::Placed => return launch("placed", (64, 4), &|_| true, BUSY),
+            Way::Plain => return launch("plain", (32, 4), &|_| true, BUSY),
+        };
+        launch("few", (FEW, 4), &|rows| rows <= FEW, BUSY_WITH_FEW);
+        // Eight warps where most have rows, and blocks are enough.
+        let many = rows.iter().filter(|rows| **rows > FEW);
+        let (count, all) = (many.clone().count(), many.sum::<usize>());
+        let is_wide = !large && all >= WIDE * count && all * shared >= BUSY * 128;
+        let (kind, block) = if is_wide { ("wide", (128, 8)) } else { ("many", (64, 4)) };
+        launch(kind, block, &|rows| rows > FEW, BUSY);
     }
 
     fn add_bias(&mut self, how: &Attention, heads: usize, places: usize) {
@@ -121,51 +171,11 @@ impl Tables {
         }
     }
 
-    /// Blocks of a launch.
-    pub(super) fn grid(&self, launch: &Launch, shared: usize) -> usize {
-        self.sequences * launch.blocks * launch.splits * shared
-    }
-
-    /// Floats that the parts of a launch take: of each row a result, its largest score and its sum.
-    pub(super) fn parts(&self, launch: &Launch, shared: usize, size: usize) -> usize {
-        if launch.splits > 1 { self.grid(launch, shared) * launch.rows * (size + 2) } else { 0 }
-    }
-
     /// Bytes that the kernels take beside the result.
     pub(super) fn bytes(&self, shared: usize, size: usize) -> usize {
-        let parts = self.launches.iter().map(|launch| self.parts(launch, shared, size));
+        let parts = self.launches.iter().map(|launch| launch.parts(shared, size));
         4 * (self.words.len() + parts.sum::<usize>())
     }
-}
-
-fn launches(how: &Attention, way: Way, group: usize, shared: usize) -> Vec<Launch> {
-    let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
-    let launch = |kind, (block, warps): (usize, usize), (least, most): (usize, usize), busy: usize| {
-        let longest = rows.iter().copied().filter(|rows| (least..=most).contains(rows)).max()?;
-        let blocks = longest.div_ceil(block);
-        let seen = match how.sees {
-            Sees::All | Sees::Causal => usize::MAX,
-            Sees::Window(reach) => reach.saturating_mul(2).saturating_add(block),
-            Sees::Recent(most) => most.saturating_add(block),
-        };
-        let useful = how.keys.longest().min(seen).div_ceil(PART).max(1);
-        let splits = (busy / (rows.len() * blocks * shared).max(1)).clamp(1, useful);
-        Some(Launch { kind, rows: block, warps, blocks, splits, least, most })
-    };
-    let all = (0, u32::MAX as usize);
-    let large = match way {
-        Way::Tiles { large } => large,
-        Way::Placed => return launch("placed", (64, 4), all, BUSY).into_iter().collect(),
-        Way::Plain => return launch("plain", (32, 4), all, BUSY).into_iter().collect(),
-    };
-    // Eight warps where most have rows, and blocks are enough.
-    let many = rows.iter().filter(|rows| **rows > FEW);
-    let (count, all) = (many.clone().count(), many.sum::<usize>());
-    let is_wide = !large && all >= WIDE * count && all * shared >= BUSY * 128;
-    let (kind, block) = if is_wide { ("wide", (128, 8)) } else { ("many", (64, 4)) };
-    let few = launch("few", (FEW, 4), (0, FEW), BUSY_WITH_FEW);
-    let many = launch(kind, block, (FEW + 1, u32::MAX as usize), BUSY);
-    few.into_iter().chain(many).collect()
 }
 
 #[cfg(test)]
@@ -188,14 +198,15 @@ mod tests {
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
         let t = Tables::of(&how, Way::Tiles { large: false }, 8, 2);
-        assert_eq!(t.words[..12], [0, 1, 5000, 12, 1, 40, 90, 12 + 313, 41, 3, 18, 12 + 313 + 6]);
-        assert_eq!((t.bias, t.reach), (12 + 313 + 6 + 2, 128));
+        let pages = 313 + 6 + 2;
+        let few = [0, 1, 5000, 0, 0, 41, 3, 18, 319, 0];
+        let many = [1, 40, 90, 313, 128, 1, 40, 90, 313, 64, 1, 40, 90, 313, 0];
+        assert_eq!(t.words[pages..][..25], [&few[..], &many].concat());
+        assert_eq!((t.bias, t.reach), (pages + 25, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
-        let kinds: Vec<_> = t.launches.iter().map(|l| (l.kind, l.blocks, l.splits)).collect();
-        assert_eq!(kinds, [("few", 1, 40), ("many", 3, 7)]);
-        let few = t.launches[0];
-        assert_eq!(t.parts(&few, 2, 64), 3 * 40 * 2 * 16 * 66);
-        let plain = Tables::of(&how, Way::Plain, 8, 2);
-        assert_eq!(plain.launches.len(), 1);
+        let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
+        assert_eq!(launches, [("few", 0, 2, 40), ("many", 10, 3, 1)]);
+        assert_eq!(t.launches[0].parts(2, 64), 2 * 40 * 2 * 16 * 66);
+        assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
     }
 }

@@ -1,5 +1,5 @@
-// What the kernels are told, and which rows and keys a block of threads has. There is no list of work: a block finds its own from
-// its number and one table, so that the same launch serves other lengths.
+// What the kernels are told, and which rows and keys a block of threads has. The table says where rows are; how their keys are
+// split each block finds from its number and the sequence's length, so that the same launch serves other lengths.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
@@ -37,21 +37,21 @@ struct Shape {
     // Where the rows of the tables of positions are by distance, how many, and which is that of distance 0.
     uint distances, distance_count;
     int origin;
-    // Blocks of a sequence, parts of a block's keys, and the rows of those sequences that this launch is for.
-    uint blocks, splits, least, most;
+    // Where the blocks of this launch are in the table, and how many parts the keys of each may have.
+    uint entries, splits;
 };
 
 #define SHAPE uint size, uint heads, uint shared, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
     uint v_head, uint pk_token, uint pk_head, uint pq_token, uint pq_head, uint in_sixteens, uint k_format, uint page, \
     int back, int ahead, uint at_end, float scale, float cap, uint added, uint bias, int reach, uint distances, \
-    uint distance_count, int origin, uint blocks, uint splits, uint least, uint most
+    uint distance_count, int origin, uint entries, uint splits
 #define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
-    reach, distances, distance_count, origin, blocks, splits, least, most}
+    reach, distances, distance_count, origin, entries, splits}
 
-// What the table says of a sequence, first of all: its first query, its queries, its keys, and its first key's row in k or where
-// its pages are in the table.
-constexpr uint SEQUENCE = 4;
+// What the table says of a block of rows: its sequence's first query, its queries, its keys, and its first key's row in k or where
+// its pages are in the table; then the block's first row. A sequence without queries is a place that nobody has taken.
+constexpr uint ENTRY = 5;
 
 // Keys below which a part is not worth a block, and of which parts are multiples. As in tables.rs.
 constexpr int PART = 128;
@@ -84,20 +84,20 @@ struct Task {
 };
 
 // The task of block `index` of a launch whose blocks have ROWS rows; false where there is nothing to do. Heads are the nearest
-// neighbours, since theirs often lie in the same lines of memory; then parts, blocks and sequences.
+// neighbours, since theirs often lie in the same lines of memory; then parts, and blocks.
 template <uint ROWS>
 __device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shape &s, uint index, uint splits) {
     t.head = index % s.shared;
     index /= s.shared;
     t.part = index % splits;
     index /= splits;
-    t.row = index % s.blocks * ROWS;
-    const uint *sequence = table + index / s.blocks * SEQUENCE;
-    t.token = sequence[0];
-    const uint queries = sequence[1], all = queries * s.group;
-    const int keys = int(sequence[2]);
-    t.base = sequence[3];
-    if (t.row >= all || all < s.least || all > s.most) return false;
+    const uint *entry = table + s.entries + size_t(index) * ENTRY;
+    t.token = entry[0];
+    const uint queries = entry[1], all = queries * s.group;
+    const int keys = int(entry[2]);
+    t.base = entry[3];
+    t.row = entry[4];
+    if (t.row >= all) return false;
     t.rows = min(ROWS, all - t.row);
     t.place = s.at_end ? max(keys - int(queries), 0) : 0;
     const int from = max(t.place_of(0, s) - s.back, 0);

@@ -113,11 +113,6 @@ impl Call {
         Made::new(&x.device, elements, dtype)
     }
 
-    /// An array of `unsigned` on the device that `x` is on, for more calls than one.
-    pub(crate) fn uploaded(x: &View, values: &[u32]) -> Result<Made> {
-        uploaded(&x.device, values)
-    }
-
     /// Sends it off.
     pub(crate) fn run(mut self, grid: Grid) -> Result<()> {
         let Grid { blocks, threads } = grid;

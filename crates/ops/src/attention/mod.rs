@@ -10,6 +10,8 @@ mod cached;
 mod cases;
 mod composed;
 mod cpu;
+#[cfg(cuda)]
+mod cuda;
 mod few;
 mod keys;
 mod lines;
@@ -18,6 +20,7 @@ mod metal;
 mod pack;
 mod plan;
 mod reference;
+mod tables;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(not(target_arch = "x86_64"))]
@@ -135,8 +138,7 @@ impl Op for AttentionOp {
 
     fn fused(&self, device: Device) -> Can {
         match (device, &self.how.keys) {
-            (Device::Cuda(_), _) => Can::no("no kernel of ours yet"),
-            (Device::Metal(_), _) if self.q.dims()[2] > plan::LARGEST => {
+            (Device::Cuda(_) | Device::Metal(_), _) if self.q.dims()[2] > plan::LARGEST => {
                 Can::no(format!("a head has at most {} elements in our kernel", plan::LARGEST))
             }
             (Device::Metal(_), Keys::Paged(pages)) if u16::try_from(pages.size()).is_err() => {
@@ -151,6 +153,10 @@ impl Op for AttentionOp {
         let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
         match rung {
             Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, heads, size),
+            Rung::Fused if matches!(self.q.device(), Device::Cuda(_)) => {
+                let shared = self.k.dims()[1];
+                tables::Tables::of(&self.how, tables::Way::of(self), heads, shared).bytes(shared, size)
+            }
             Rung::Fused => {
                 let shared = self.k.dims()[1];
                 plan::Plan::of(&self.how, shared, heads / shared).bytes(&self.how.bias, heads, size)
@@ -188,6 +194,11 @@ impl Op for AttentionOp {
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
         cpu::run(self, isa)
+    }
+
+    #[cfg(cuda)]
+    fn cuda(&self) -> Result<candle_core::Tensor> {
+        cuda::run(self)
     }
 
     #[cfg(metal)]

@@ -1,0 +1,150 @@
+//! Launches `kernel.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows, once for those of many, and once more
+//! for each where keys were split.
+
+use super::plan::SIZES;
+use super::tables::{Launch, Tables, Way};
+use super::{AttentionOp, Bias, Keys, Sees};
+use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::store::{CacheFormat, Vectors};
+use crate::{DType, Error, Result, Tensor};
+
+const TILES: Binary = binary!("attention");
+const PLAIN: Binary = binary!("attention_plain");
+
+/// A distance that no query and key have.
+const FAR: usize = 1 << 30;
+
+/// Vectors `[tokens, heads, size]` as the kernels read them.
+struct Read {
+    view: View,
+    scales: Option<View>,
+    token: usize,
+    head: usize,
+}
+
+impl Read {
+    fn of(t: &Tensor) -> Result<Read> {
+        let view = View::of(t)?;
+        let lines = view.lines()?;
+        if [lines.tokens, lines.heads, lines.size] != *t.dims() {
+            return Err(Error::call("attention", format!("vectors {:?} whose elements lie apart", t.dims())));
+        }
+        Ok(Read { view, scales: None, token: lines.token, head: lines.head })
+    }
+
+    fn cached(t: &Vectors) -> Result<Read> {
+        match t {
+            Vectors::Float(floats) => Read::of(floats),
+            // The kernel finds a scale by the number of its code.
+            Vectors::Q8 { codes, scales } => {
+                View::whole(codes)?;
+                Ok(Read { scales: Some(View::whole(scales)?), ..Read::of(codes)? })
+            }
+        }
+    }
+
+    /// Whether every vector begins at a multiple of `n` elements.
+    fn in_runs(&self, n: usize) -> bool {
+        [self.view.start, self.token, self.head].iter().all(|at| at.is_multiple_of(n))
+    }
+}
+
+/// Shared memory of a block, for heads that are `padded` there. As in the kernels.
+fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
+    match launch.kind {
+        "plain" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
+        "placed" => 2 * (padded + 8) * (launch.rows + 2 * 64 + 2 * 128) + 4 * 4 * 16 * 84,
+        kind => {
+            let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
+            let stages = if padded > 128 { 1 } else { 2 };
+            2 * (padded + 8) * (launch.rows + stages * 2 * keys)
+        }
+    }
+}
+
+pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
+    let (how, shared, dtype) = (&op.how, op.k.dims()[1], op.q.dtype());
+    let way = Way::of(op);
+    let tables = Tables::of(how, way, heads, shared);
+    let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
+    let positions = match &how.bias {
+        Bias::Disentangled(d) => [&d.keys, &d.queries],
+        _ => [&None, &None],
+    };
+    let [met_by_queries, met_by_keys] = positions.map(|t| t.as_ref().map(Read::of).transpose());
+    let (met_by_queries, met_by_keys) = (met_by_queries?, met_by_keys?);
+    let padded = SIZES.into_iter().find(|padded| size <= *padded);
+    let padded = padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))?;
+    // Tiles are copied in runs of 16 bytes, all else read in runs of four elements.
+    let run = if way == Way::Plain { 4 } else { 8 };
+    let read = [Some(&q), Some(&k), Some(&v), met_by_queries.as_ref(), met_by_keys.as_ref()];
+    let in_runs = size.is_multiple_of(run) && read.into_iter().flatten().all(|t| t.in_runs(run));
+    let page = match &how.keys {
+        Keys::Packed(_) => 0,
+        Keys::Paged(pages) => pages.size(),
+    };
+    let (back, ahead) = match how.sees {
+        Sees::All => (FAR, FAR),
+        Sees::Window(reach) => (reach, reach),
+        Sees::Causal => (FAR, 0),
+        // Of so many in all the query itself is one.
+        Sees::Recent(most) => (most.min(FAR), 0),
+    };
+    let back = back.min(FAR) as i32 - i32::from(matches!(how.sees, Sees::Recent(_)));
+    let added = match how.bias {
+        Bias::None | Bias::Disentangled(_) => 0,
+        Bias::Alibi(_) => 1,
+        Bias::Buckets { .. } => 2,
+    };
+    let told = |call: Call, launch: &Launch| {
+        let steps = |call: Call, t: Option<&Read>| call.u32(t.map_or(0, |t| t.token)).u32(t.map_or(0, |t| t.head));
+        let call = call.u32(size).u32(heads).u32(shared);
+        let call = read.into_iter().fold(call, steps);
+        call.u32(usize::from(in_runs))
+            .u32(format_of(op.k.format()))
+            .u32(page)
+            .i32(back)
+            .i32(ahead.min(FAR) as i32)
+            .u32(usize::from(matches!(how.sees, Sees::Causal | Sees::Recent(_))))
+            .f32(how.scale)
+            .f32(how.cap.unwrap_or(0.0))
+            .u32(added)
+            .u32(tables.bias)
+            .i32(tables.reach as i32)
+            .u32(tables.distances)
+            .u32(tables.distance_count)
+            .i32(tables.origin as i32)
+            .u32(launch.entries)
+            .u32(launch.splits)
+    };
+    let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
+    for launch in &tables.launches {
+        let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;
+        let bytes = shared_bytes(launch, padded, met_by_queries.is_some() || met_by_keys.is_some());
+        let binary = if way == Way::Plain { PLAIN } else { TILES };
+        let kernel = Kernel::new(binary, format!("attention_{}_{dtype}_{padded}", launch.kind)).shared(bytes);
+        let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
+        let call = if way == Way::Plain { call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref()) } else { call };
+        let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
+        let call = positions.into_iter().fold(call, Call::maybe);
+        let grid = Grid::of(launch.grid(shared), 32 * launch.warps);
+        told(call.made(&y).made(&parts).array(&tables.words)?, launch).run(grid)?;
+        if launch.splits > 1 {
+            let join = Kernel::new(PLAIN, format!("attention_join_{dtype}_{}", launch.rows));
+            let call = Call::new(&q.view, &join)?.made(&parts).made(&y).array(&tables.words)?;
+            told(call, launch).run(Grid::of(launch.blocks * shared, 128))?;
+        }
+    }
+    y.tensor(op.q.dims())
+}
+
+/// As the kernels number them.
+fn format_of(format: CacheFormat) -> usize {
+    match format {
+        CacheFormat::Float(DType::F32) => 0,
+        CacheFormat::Float(DType::F16) => 1,
+        CacheFormat::Float(_) => 2,
+        CacheFormat::Q8 => 3,
+    }
+}

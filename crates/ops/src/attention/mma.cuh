@@ -1,0 +1,61 @@
+// Tensor cores and copies that nobody waits for, as PTX has them (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
+// "cp.async"). Of a fragment, lane 4g + t has rows g and g + 8 of A and of the sums, column g of B, and pairs of neighbours
+// from 2t on in the other direction.
+#pragma once
+#include "launch/cuda/prelude.cuh"
+
+__device__ __forceinline__ uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(p)); }
+
+// Four 8 × 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ __forceinline__ void load_matrices(uint m[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint m[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// c += a · b.
+template <typename T> __device__ __forceinline__ void multiply(float c[4], const uint a[4], uint b0, uint b1);
+template <> __device__ __forceinline__ void multiply<half_t>(float c[4], const uint a[4], uint b0, uint b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+template <> __device__ __forceinline__ void multiply<bhalf_t>(float c[4], const uint a[4], uint b0, uint b1) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+        : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// Two neighbours in a register, the first in the lower half; and what rounding them has left.
+template <typename T> __device__ __forceinline__ uint pair_of(float x, float y, uint &rest);
+template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y, uint &rest) {
+    const __half2 pair = __floats2half2_rn(x, y);
+    const float2 back = __half22float2(pair);
+    const __half2 left = __floats2half2_rn(x - back.x, y - back.y);
+    rest = *reinterpret_cast<const uint *>(&left);
+    return *reinterpret_cast<const uint *>(&pair);
+}
+template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y, uint &rest) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    const uint bits = *reinterpret_cast<const uint *>(&pair);
+    const __nv_bfloat162 left =
+        __floats2bfloat162_rn(x - __uint_as_float(bits << 16), y - __uint_as_float(bits & 0xffff0000u));
+    rest = *reinterpret_cast<const uint *>(&left);
+    return bits;
+}
+
+// 16 bytes to shared memory, or zeros.
+__device__ __forceinline__ void copy_sixteen(void *to, const void *from, bool there) {
+    const int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most N of the latest groups are on their way.
+template <int N> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

@@ -1,0 +1,81 @@
+// Disentangled positions by tensor cores: q · key[δ] and k · query[δ] of every pair of 64 rows and 64 keys of a block.
+//
+// Row r and key c are r + 63 − c further from each other than the nearest pair, so a block has 127 distances, and sixteen rows, or
+// keys, have 79 of them. A warp multiplies its sixteen with the positions of those 79, which is little more than with the 64
+// keys; each pair then looks up the distance that it has.
+#pragma once
+#include "attention/mma.cuh"
+#include "attention/task.cuh"
+
+constexpr uint DISTANCES = 128;
+// Distances of sixteen vectors, in whole tiles, and the floats of a row of their products: rows begin in different banks.
+constexpr uint BAND = 80;
+constexpr uint BAND_PITCH = BAND + 4;
+
+__device__ __forceinline__ uint position_row(int distance, const Shape &s, const uint *table) {
+    // Distances of rows or keys that are not there have no entry; nobody looks at what they give.
+    return table[s.distances + uint(min(max(distance + s.origin, 0), int(s.distance_count) - 1))];
+}
+
+// The products of sixteen vectors with the positions of a band, to a tile.
+template <typename T, uint D>
+__device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band, float *tile) {
+    const uint lane = threadIdx.x % LANES;
+    const T *at = band + (lane / 16 * 8 + lane % 8) * (D + 8) + lane / 8 % 2 * 8;
+#pragma unroll
+    for (uint n = 0; n < BAND / 8; n += 2) {
+        float x[2][4] = {};
+#pragma unroll
+        for (uint i = 0; i < D / 16; i++) {
+            uint p[4];
+            load_matrices(p, at + n * 8 * (D + 8) + i * 16);
+            multiply<T>(x[0], m[i], p[0], p[1]);
+            multiply<T>(x[1], m[i], p[2], p[3]);
+        }
+#pragma unroll
+        for (uint h = 0; h < 4; h++) {
+            float *to = tile + (lane / 4 + h % 2 * 8) * BAND_PITCH + (n + h / 2) * 8 + lane % 4 * 2;
+            put<float, 2>(to, {x[h / 2][h % 2 * 2], x[h / 2][h % 2 * 2 + 1]});
+        }
+    }
+}
+
+// Of a warp's own rows, to scores of its own; `m` are its rows of q.
+template <typename T, uint D>
+__device__ __forceinline__ void add_met_by_queries(float x[8][4], const uint m[D / 16][4], const T *placed, float *tiles) {
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    float *tile = tiles + warp * 16 * BAND_PITCH;
+    __syncwarp(); // what the last one left has been read
+    meet_band<T, D>(m, placed + warp * 16 * (D + 8), tile);
+    __syncwarp();
+#pragma unroll
+    for (uint n = 0; n < 8; n++) {
+#pragma unroll
+        for (uint e = 0; e < 4; e++) {
+            const uint r = lane / 4 + e / 2 * 8, c = n * 8 + lane % 4 * 2 + e % 2;
+            x[n][e] += tile[r * BAND_PITCH + r + 63 - c];
+        }
+    }
+    __syncwarp(); // the tile has been read
+}
+
+// Of every warp's sixteen keys, to everybody's scores: all warps call it.
+template <typename T, uint D>
+__device__ __forceinline__ void add_met_by_keys(float x[8][4], const T *ks, const T *placed, float *tiles) {
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    uint m[D / 16][4];
+#pragma unroll
+    for (uint i = 0; i < D / 16; i++) {
+        load_matrices(m[i], ks + (warp * 16 + lane % 16) * (D + 8) + lane / 16 * 8 + i * 16);
+    }
+    meet_band<T, D>(m, placed + (48 - warp * 16) * (D + 8), tiles + warp * 16 * BAND_PITCH);
+    __syncthreads();
+#pragma unroll
+    for (uint n = 0; n < 8; n++) {
+#pragma unroll
+        for (uint e = 0; e < 4; e++) {
+            const uint r = warp * 16 + lane / 4 + e / 2 * 8, c = n * 8 + lane % 4 * 2 + e % 2;
+            x[n][e] += tiles[c * BAND_PITCH + r + 15 - c % 16];
+        }
+    }
+}

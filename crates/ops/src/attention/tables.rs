@@ -1,0 +1,212 @@
+//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number. Where each sequence
+//! has one block of rows, as in decoding, the launch depends on how many there are and on the longest alone, so that it may serve
+//! other lengths.
+#![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
+
+use super::{Attention, AttentionOp, Bias, Keys, Sees};
+use crate::DType;
+use crate::store::CacheFormat;
+
+/// Blocks that keep a GPU busy: where there are fewer, the keys of a block are split. Blocks of few rows wait for memory, and
+/// several of them share a processor.
+const BUSY: usize = 128;
+const BUSY_WITH_FEW: usize = 384;
+
+/// Keys below which a part is not worth a block. As in `task.cuh`.
+const PART: usize = 128;
+
+/// The numbers of a block.
+const ENTRY: usize = 5;
+
+/// Rows that four warps take over other keys each.
+const FEW: usize = 16;
+
+/// Rows of a sequence from which on a block has eight warps.
+const WIDE: usize = 96;
+
+/// Which kernel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    /// Both products by tensor cores; of heads so large that eight warps are too many for a block, or not.
+    Tiles { large: bool },
+    /// The same with disentangled positions.
+    Placed,
+    /// In f32.
+    Plain,
+}
+
+impl Way {
+    pub(super) fn of(op: &AttentionOp) -> Way {
+        let (dtype, size) = (op.q.dtype(), op.q.dims()[2]);
+        match op.how.bias {
+            _ if dtype == DType::F32 || op.k.format() != CacheFormat::Float(dtype) => Way::Plain,
+            // Larger ones find no room beside the positions of a block.
+            Bias::Disentangled(_) if size > 64 => Way::Plain,
+            Bias::Disentangled(_) => Way::Placed,
+            _ => Way::Tiles { large: size > 128 },
+        }
+    }
+}
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Launch {
+    /// The kernel's name, the rows of its blocks, and their warps.
+    pub(super) kind: &'static str,
+    pub(super) rows: usize,
+    pub(super) warps: usize,
+    /// Where its blocks are in the table, and how many.
+    pub(super) entries: usize,
+    pub(super) blocks: usize,
+    /// Parts of a block's keys, at most.
+    pub(super) splits: usize,
+}
+
+impl Launch {
+    /// Blocks of threads.
+    pub(super) fn grid(&self, shared: usize) -> usize {
+        self.blocks * self.splits * shared
+    }
+
+    /// Floats that its parts take: of each row a result, its largest score and its sum.
+    pub(super) fn parts(&self, shared: usize, size: usize) -> usize {
+        if self.splits > 1 { self.grid(shared) * self.rows * (size + 2) } else { 0 }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tables {
+    /// Page tables, then five numbers of each block of rows, then what the bias needs.
+    pub(super) words: Vec<u32>,
+    /// Where the bias is, and the farthest distance that it tells apart.
+    pub(super) bias: usize,
+    pub(super) reach: usize,
+    /// Where rows of positions are by distance, how many, and which is that of distance 0.
+    pub(super) distances: usize,
+    pub(super) distance_count: usize,
+    pub(super) origin: usize,
+    pub(super) launches: Vec<Launch>,
+}
+
+impl Tables {
+    /// For `heads` of queries over `shared` heads of keys.
+    pub(super) fn of(how: &Attention, way: Way, heads: usize, shared: usize) -> Tables {
+        let mut tables = Tables::default();
+        let bases: Vec<usize> = (0..how.queries.count())
+            .map(|i| match &how.keys {
+                Keys::Packed(segments) => segments.range(i).start,
+                Keys::Paged(pages) => {
+                    tables.words.extend(pages.table(i));
+                    tables.words.len() - pages.table(i).len()
+                }
+            })
+            .collect();
+        tables.add_launches(how, way, &bases, (heads / shared, shared));
+        let place = |(i, queries): (usize, std::ops::Range<usize>)| {
+            how.sees.first(queries.len(), how.keys.len(i)) + queries.len()
+        };
+        let places = how.queries.iter().enumerate().map(place).max().unwrap_or(0);
+        tables.add_bias(how, heads, places);
+        tables
+    }
+
+    fn add_launches(&mut self, how: &Attention, way: Way, bases: &[usize], (group, shared): (usize, usize)) {
+        let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
+        let mut launch = |kind, (block, warps): (usize, usize), takes: &dyn Fn(usize) -> bool, busy: usize| {
+            let (entries, mut longest) = (self.words.len(), 0);
+            for (i, queries) in how.queries.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
+                let keys = how.keys.len(i);
+                longest = longest.max(keys);
+                let sequence = [queries.start, queries.len(), keys, bases[i]].map(|n| n as u32);
+                // The last block of a sequence may have the most keys to look at, and is not what the others wait for.
+                for row in (0..rows[i]).step_by(block).rev() {
+                    self.words.extend(sequence);
+                    self.words.push(row as u32);
+                }
+            }
+            let blocks = (self.words.len() - entries) / ENTRY;
+            if blocks == 0 {
+                return;
+            }
+            let seen = match how.sees {
+                Sees::All | Sees::Causal => longest,
+                Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
+                Sees::Recent(most) => longest.min(most.saturating_add(block)),
+            };
+            let splits = (busy / (blocks * shared).max(1)).clamp(1, seen.div_ceil(PART).max(1));
+            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits });
+        };
+        let large = match way {
+            Way::Tiles { large } => large,
+            Way::Placed => return launch("placed", (64, 4), &|_| true, BUSY),
+            Way::Plain => return launch("plain", (32, 4), &|_| true, BUSY),
+        };
+        launch("few", (FEW, 4), &|rows| rows <= FEW, BUSY_WITH_FEW);
+        // Eight warps where most have rows, and blocks are enough.
+        let many = rows.iter().filter(|rows| **rows > FEW);
+        let (count, all) = (many.clone().count(), many.sum::<usize>());
+        let is_wide = !large && all >= WIDE * count && all * shared >= BUSY * 128;
+        let (kind, block) = if is_wide { ("wide", (128, 8)) } else { ("many", (64, 4)) };
+        launch(kind, block, &|rows| rows > FEW, BUSY);
+    }
+
+    fn add_bias(&mut self, how: &Attention, heads: usize, places: usize) {
+        let keys = how.keys.longest();
+        self.bias = self.words.len();
+        match &how.bias {
+            Bias::None => {}
+            Bias::Alibi(slopes) => self.words.extend(slopes.iter().map(|slope| slope.to_bits())),
+            bias @ Bias::Buckets { far, .. } => {
+                // Keys farther away share the last bucket.
+                self.reach = (*far).min(places.max(keys));
+                let by_distance = bias.by_distance(heads, self.reach + 1, self.reach + 1).unwrap_or_default();
+                self.words.extend(by_distance.iter().map(|x| x.to_bits()));
+            }
+            Bias::Disentangled(d) => {
+                self.distances = self.words.len();
+                self.origin = keys - 1;
+                self.words.extend((1 - keys as i64..places as i64).map(|distance| d.row(distance) as u32));
+                self.distance_count = self.words.len() - self.distances;
+            }
+        }
+    }
+
+    /// Bytes that the kernels take beside the result.
+    pub(super) fn bytes(&self, shared: usize, size: usize) -> usize {
+        let parts = self.launches.iter().map(|launch| launch.parts(shared, size));
+        4 * (self.words.len() + parts.sum::<usize>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Segments;
+    use crate::attention::Pages;
+
+    #[test]
+    fn every_sequence_has_a_launch_and_its_pages() {
+        let lengths = [(1, 5000), (40, 90), (3, 18)];
+        let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
+        let sequences = lengths.iter().map(|(_, keys)| (tables(*keys).into(), *keys)).collect();
+        let how = Attention {
+            queries: Segments::new(&lengths.map(|(queries, _)| queries)).unwrap(),
+            keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
+            scale: 1.0,
+            cap: None,
+            sees: Sees::Causal,
+            bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
+        };
+        let t = Tables::of(&how, Way::Tiles { large: false }, 8, 2);
+        let pages = 313 + 6 + 2;
+        let few = [0, 1, 5000, 0, 0, 41, 3, 18, 319, 0];
+        let many = [1, 40, 90, 313, 128, 1, 40, 90, 313, 64, 1, 40, 90, 313, 0];
+        assert_eq!(t.words[pages..][..25], [&few[..], &many].concat());
+        assert_eq!((t.bias, t.reach), (pages + 25, 128));
+        assert_eq!(t.words.len(), t.bias + 8 * 257);
+        let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
+        assert_eq!(launches, [("few", 0, 2, 40), ("many", 10, 3, 1)]);
+        assert_eq!(t.launches[0].parts(2, 64), 2 * 40 * 2 * 16 * 66);
+        assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
+    }
+}

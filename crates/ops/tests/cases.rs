@@ -20,6 +20,25 @@ fn every_case_holds_on_every_variant_of_the_cpu() {
     assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
 }
 
+/// Where there is one: our kernels take every case, and every rung is right.
+#[test]
+fn every_case_holds_on_every_gpu() {
+    for info in Device::all().into_iter().filter(|info| info.device.is_gpu()) {
+        let place = Place::open(info.device).expect("the device opens");
+        let mut failures = Vec::new();
+        for case in sconce_ops::cases() {
+            for variant in variants(info.device) {
+                let failure = match check(&case, &place, variant) {
+                    Some(outcome) => outcome.failure,
+                    None => (variant.rung == Rung::Fused).then(|| "no kernel of ours takes it".into()),
+                };
+                failures.extend(failure.map(|f| format!("{} {} {} {variant}: {f}", case.op, case.name, case.dtype)));
+            }
+        }
+        assert!(failures.is_empty(), "{}: {} do not hold:\n{}", info.device, failures.len(), failures.join("\n"));
+    }
+}
+
 #[test]
 fn a_wrong_answer_fails_its_case() {
     let place = Place::cpu();

@@ -18,7 +18,7 @@ pub(crate) use cases::cases;
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
-use crate::{Activation, DType, Device, Error, Keep, Linear, Quant, Result, Tensor, Weights};
+use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
 
 /// What our kernel for Metal can choose from, and how many for a token: a lane of a SIMD-group holds each of the chosen, and
 /// threadgroup memory all logits.
@@ -83,12 +83,7 @@ impl Experts {
         let ExpertShape { experts, rows, columns, turned } = shape;
         let all = experts.checked_mul(rows).filter(|_| e < experts);
         let all = all.ok_or_else(|| Error::call("experts", format!("expert {e} of {experts} with {rows} rows")))?;
-        // CUDA has no kernel for experts in blocks yet, and without one blocks would become floats on the host at every call.
-        let kept = match w.place().device() {
-            Device::Cuda(_) if !matches!(w.keep(), Keep::Activations) => w.keeping(Keep::Activations),
-            _ => w.clone(),
-        };
-        Linear::from_rows(&kept, name, &[all, columns], e * rows..(e + 1) * rows, turned)
+        Linear::from_rows(&w.of_experts(), name, &[all, columns], e * rows..(e + 1) * rows, turned)
     }
 
     /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.

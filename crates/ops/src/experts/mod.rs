@@ -20,7 +20,7 @@ pub(crate) use cases::cases;
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
-use crate::{Activation, DType, Device, Error, Keep, Linear, Quant, Result, Tensor, Weights};
+use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
 use std::sync::Arc;
 
 /// What our kernels for GPUs can choose from, and how many for a token: a lane holds each of the chosen, and threadgroup memory or
@@ -86,12 +86,7 @@ impl Experts {
         let ExpertShape { experts, rows, columns, turned } = shape;
         let all = experts.checked_mul(rows).filter(|_| e < experts);
         let all = all.ok_or_else(|| Error::call("experts", format!("expert {e} of {experts} with {rows} rows")))?;
-        // CUDA has no kernel for experts in blocks yet, and without one blocks would become floats on the host at every call.
-        let kept = match w.place().device() {
-            Device::Cuda(_) if !matches!(w.keep(), Keep::Activations) => w.keeping(Keep::Activations),
-            _ => w.clone(),
-        };
-        Linear::from_rows(&kept, name, &[all, columns], e * rows..(e + 1) * rows, turned)
+        Linear::from_rows(&w.of_experts(), name, &[all, columns], e * rows..(e + 1) * rows, turned)
     }
 
     /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.

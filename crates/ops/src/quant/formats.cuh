@@ -209,13 +209,12 @@ struct TQ2_0 : Format<8, 66, 2, false, false> {
 // Five digits to the base 3 in a byte, the first on top: digit i is the top one after a multiplication by 3^i.
 struct TQ1_0 : Format<8, 54, 1, false, false> {
     static __device__ __forceinline__ uint4 part_of(const uint8_t *b, uint part) {
-        constexpr uint POWERS[5] = {1, 3, 9, 27, 81};
         uint q[4];
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
             // Bytes 0 to 31 hold 32 elements a digit, the sixteen behind them sixteen, the last four bytes the last part's.
             const uint digit = part < 10 ? part / 2 : part < 15 ? part - 10 : i;
-            const uint power = digit == 0 ? POWERS[0] : digit == 1 ? POWERS[1] : digit == 2 ? POWERS[2] : digit == 3 ? POWERS[3] : POWERS[4];
+            const uint power = digit < 2 ? (digit == 0 ? 1 : 3) : digit == 2 ? 9 : digit == 3 ? 27 : 81;
             const uint8_t *at = b + (part < 10 ? part % 2 * 16 + 4 * i : part < 15 ? 32 + 4 * i : 48);
             const uint v = two_words_at(at);
             q[i] = 0;

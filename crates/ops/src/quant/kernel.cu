@@ -89,7 +89,8 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
 #pragma unroll
     for (uint h = 0; h < 2; h++) {
         const uint column = (block * (2 * F::PAIRS) + F::first(p) + h * F::APART) * 16;
-        put_sixteen(pair.q[h], pair.scale[h], pair.least[h], scale, table, beside + column, y, size_t(token) * k + column, dtype);
+        const size_t to = size_t(token) * k + column;
+        put_sixteen(pair.q[h], pair.scale[h], pair.least[h], scale, table, beside + column, y, to, dtype);
     }
 }
 #define ROWS_OF(NAME, F) \

@@ -1,6 +1,6 @@
-// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 or 256 inputs at a
-// time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has scales for so few) are
-// whole numbers; then they meet the scales of both, in f32.
+// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 or 256
+// inputs at a time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has
+// scales for so few) are whole numbers; then they meet the scales of both, in f32.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
@@ -53,11 +53,14 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
 
     // What of x belongs to step `step`; rows beyond the last are that one again, inputs beyond the last are zero.
     static __device__ __forceinline__ void fetch_x(Step &to, const Rounded &x, uint first_row, uint step, const Sizes &s) {
+        static_assert(ROWS * (DEEP / 16) % THREADS == 0 && COLUMNS * UNITS % THREADS == 0, "every thread has as much to fetch");
+#pragma unroll
         for (uint i = threadIdx.x; i < ROWS * (DEEP / 16); i += THREADS) {
             const uint row = i / (DEEP / 16), column = i % (DEEP / 16), at = step * (DEEP / 16) + column;
-            const uint4 v = at < s.k / 16 ? x.sixteen_of(min(first_row + row, s.rows - 1), at) : make_uint4(0, 0, 0, 0);
-            *reinterpret_cast<uint4 *>(to.x + row * PITCH + column * 16) = v;
+            const uint4 v = x.sixteen_of(min(first_row + row, s.rows - 1), min(at, s.k / 16 - 1));
+            *reinterpret_cast<uint4 *>(to.x + row * PITCH + column * 16) = at < s.k / 16 ? v : make_uint4(0, 0, 0, 0);
         }
+#pragma unroll
         for (uint i = threadIdx.x; i < ROWS * UNITS; i += THREADS) {
             const uint row = i / UNITS, unit = i % UNITS, at = 2 * (step * UNITS + unit), of = min(first_row + row, s.rows - 1);
             const bool is_there = at < s.k / 16;
@@ -78,15 +81,21 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     // The same of W, unpacked.
     static __device__ __forceinline__ void fetch_w(
         Step &to, const uint8_t *w, const uint16_t *grid, uint first_column, uint step, const Sizes &s) {
+#pragma unroll
         for (uint i = threadIdx.x; i < COLUMNS * UNITS; i += THREADS) {
             const uint row = i / UNITS, at = step * UNITS + i % UNITS;
-            const uint block = at / F::PAIRS, p = at % F::PAIRS;
-            Pair pair = {};
-            if (at < s.k / 32) {
-                const size_t begin = size_t(min(first_column + row, s.n - 1)) * s.bytes + size_t(block) * F::BYTES;
-                pair = F::pair(w + begin, grid, p);
+            // Beyond the last is that one again, worth nothing: without a branch, the reads of all that a thread fetches are on the way at
+            // once.
+            const bool is_there = at < s.k / 32;
+            const uint from = is_there ? at : s.k / 32 - 1, block = from / F::PAIRS, p = from % F::PAIRS;
+            const size_t begin = size_t(min(first_column + row, s.n - 1)) * s.bytes + size_t(block) * F::BYTES;
+            Pair pair = F::pair(w + begin, grid, p);
+#pragma unroll
+            for (int h = 0; h < 2; h++) {
+                pair.scale[h] = is_there ? pair.scale[h] : 0.0f;
+                pair.least[h] = is_there ? pair.least[h] : 0.0f;
             }
-            const uint part = block * (2 * F::PAIRS) + F::first(p) - step * (2 * UNITS);
+            const uint part = at / F::PAIRS * (2 * F::PAIRS) + F::first(at % F::PAIRS) - step * (2 * UNITS);
             *reinterpret_cast<uint4 *>(to.w + row * PITCH + part * 16) = pair.q[0];
             *reinterpret_cast<uint4 *>(to.w + row * PITCH + (part + F::APART) * 16) = pair.q[1];
             if constexpr (F::HALVES) {
@@ -100,7 +109,8 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     }
 
     // Whole numbers times both scales, and least values times the sums of x, for the rows g and g + 8 and two columns.
-    static __device__ __forceinline__ void add(float (&sum)[4], const int (&c)[4], const Step &from, uint unit, uint part, uint row, uint column) {
+    static __device__ __forceinline__ void add(
+        float (&sum)[4], const int (&c)[4], const Step &from, uint unit, uint part, uint row, uint column) {
         const float x0 = from.x_scale[unit][row], x1 = from.x_scale[unit][row + 8];
         const float2 w = *reinterpret_cast<const float2 *>(&from.w_scale[part][column]);
         sum[0] = fmaf(x0 * w.x, lowered(c[0]), sum[0]);
@@ -194,5 +204,5 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
 // Few columns at a time, so that a matrix of few rows of x still fills the card, and tiles for many.
 #define EVERY_MANY(NAME, F) \
     MANY(NAME, F, tall32, 2, 2, 1, 4, 8, 6) \
-    MANY(NAME, F, tall64, 4, 4, 1, 4, 4, 4) \
+    MANY(NAME, F, tall64, 4, 4, 1, 4, 4, 3) \
     MANY(NAME, F, wide, 4, 2, 8, 1, 4, 2)

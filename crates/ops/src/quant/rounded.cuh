@@ -44,7 +44,8 @@ __device__ __forceinline__ void set_element(void *y, size_t i, float v, uint dty
 
 // act(sum + b) + residual where it belongs. Once for a whole row of W, so that the format is asked for here, and kernels are made for
 // all at once; and a function of its own, so that the activations are compiled once.
-static __device__ __noinline__ void finish(float sum, uint row, uint column, const void *bias, const void *residual, void *y, const Sizes &s) {
+static __device__ __noinline__ void finish(
+    float sum, uint row, uint column, const void *bias, const void *residual, void *y, const Sizes &s) {
     const uint at = s.first + column;
     float v = activate(sum + (bias ? element(bias, at, s.dtype) : 0.0f), s.activation);
     if (residual) v += element(residual, size_t(row) * s.residual_step + at, s.dtype);

@@ -36,6 +36,9 @@ template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     static constexpr uint OWN = FEW ? KEYS / WARPS : KEYS;
     // Whether there are registers to keep q in.
     static constexpr bool HELD = D <= 128;
+    // Blocks that share a processor, and its registers: the more the better where they wait for memory.
+    static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? (D <= 64 ? 2 : 1)
+        : FEW ? (D <= 64 ? 4 : D <= 128 ? 3 : 1) : D <= 32 ? 4 : D <= 64 ? 3 : 2;
 };
 
 // Eight elements to shared memory, of which there are `left` and the rest are zeros.
@@ -377,7 +380,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
 }
 
 #define KERNEL(NAME, T, D, CALLED, FEW, WARPS, KIND) \
-    extern "C" __global__ void __launch_bounds__(WARPS * LANES, KIND == PLACED || (WARPS == 8 && D <= 64) ? 2 : 1) \
+    extern "C" __global__ void __launch_bounds__(WARPS * LANES, (Sizes<D, FEW, WARPS, KIND>::SHARING)) \
         attention_##CALLED##_##NAME##_##D(const T *q, const T *k, const T *v, const half_t *k_scales, const half_t *v_scales, \
             const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
         const Given<T> given = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \

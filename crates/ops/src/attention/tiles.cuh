@@ -3,9 +3,9 @@
 // comes. Both products are the tensor cores', with sums in f32. Scores never leave registers: where they are as sums of the first
 // product is where the second wants its left matrix.
 //
-// An exponential rounded to 16 bits would cost the result a second rounding: rows of many like keys are sums of as many such
-// errors as of values, about 0.4 units in the last place of the result each, and four times that in the worst of ten thousand
-// elements. So it meets v in two parts, the second what rounding has left of the first.
+// An exponential rounded to 16 bits would cost the result a second rounding, and of rows with many like keys more than one: their
+// results are as small as the errors' sum. The worst elements are then off by up to 1.7 units, by emulation, where 0.8 is what the
+// rounding of the result alone gives. So an exponential meets v in two parts, the second what rounding has left of the first.
 //
 // A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. Four
 // warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows, since then half as much comes

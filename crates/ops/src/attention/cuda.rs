@@ -1,4 +1,4 @@
-//! Launches `kernel.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows, once for those of many, and once more
+//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows, once for those of many, and once more
 //! for each where keys were split.
 
 use super::plan::SIZES;
@@ -9,6 +9,7 @@ use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Tensor};
 
 const TILES: Binary = binary!("attention");
+const OTHER: Binary = binary!("attention_other");
 const PLAIN: Binary = binary!("attention_plain");
 
 /// A distance that no query and key have.
@@ -54,6 +55,7 @@ fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
     match launch.kind {
         "plain" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
         "placed" => 2 * (padded + 8) * (launch.rows + 2 * 64 + 2 * 128) + 4 * 4 * 16 * 84,
+        "few_coded" | "many_coded" => 2 * (padded + 8) * (launch.rows + 4 * 64),
         kind => {
             let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
             let stages = if padded > 128 { 1 } else { 2 };
@@ -76,10 +78,13 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let (met_by_queries, met_by_keys) = (met_by_queries?, met_by_keys?);
     let padded = SIZES.into_iter().find(|padded| size <= *padded);
     let padded = padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))?;
-    // Tiles are copied in runs of 16 bytes, all else read in runs of four elements.
+    // Tiles are copied in runs of 16 bytes, and codes always lie so; all else is read in runs of four elements.
     let run = if way == Way::Plain { 4 } else { 8 };
     let read = [Some(&q), Some(&k), Some(&v), met_by_queries.as_ref(), met_by_keys.as_ref()];
     let in_runs = size.is_multiple_of(run) && read.into_iter().flatten().all(|t| t.in_runs(run));
+    if way == Way::Coded && ![&k, &v].iter().all(|t| t.in_runs(16)) {
+        return Err(Error::call("attention", "codes that begin between two runs of 16"));
+    }
     let page = match &how.keys {
         Keys::Packed(_) => 0,
         Keys::Paged(pages) => pages.size(),
@@ -122,10 +127,14 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     for launch in &tables.launches {
         let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;
         let bytes = shared_bytes(launch, padded, met_by_queries.is_some() || met_by_keys.is_some());
-        let binary = if way == Way::Plain { PLAIN } else { TILES };
+        let binary = match way {
+            Way::Tiles { .. } => TILES,
+            Way::Coded | Way::Placed => OTHER,
+            Way::Plain => PLAIN,
+        };
         let kernel = Kernel::new(binary, format!("attention_{}_{dtype}_{padded}", launch.kind)).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
-        let call = if way == Way::Plain { call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref()) } else { call };
+        let call = call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref());
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(launch.grid(shared), 32 * launch.warps);

@@ -34,21 +34,22 @@ template <> __device__ __forceinline__ void multiply<bhalf_t>(float c[4], const 
 }
 
 // Two neighbours in a register, the first in the lower half; and what rounding them has left.
-template <typename T> __device__ __forceinline__ uint pair_of(float x, float y, uint &rest);
-template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y, uint &rest) {
+template <typename T> __device__ __forceinline__ uint pair_of(float x, float y);
+template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);
-    const float2 back = __half22float2(pair);
-    const __half2 left = __floats2half2_rn(x - back.x, y - back.y);
-    rest = *reinterpret_cast<const uint *>(&left);
     return *reinterpret_cast<const uint *>(&pair);
 }
-template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y, uint &rest) {
+template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
-    const uint bits = *reinterpret_cast<const uint *>(&pair);
-    const __nv_bfloat162 left =
-        __floats2bfloat162_rn(x - __uint_as_float(bits << 16), y - __uint_as_float(bits & 0xffff0000u));
-    rest = *reinterpret_cast<const uint *>(&left);
-    return bits;
+    return *reinterpret_cast<const uint *>(&pair);
+}
+template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, uint pair);
+template <> __device__ __forceinline__ uint rest_of<half_t>(float x, float y, uint pair) {
+    const float2 back = __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+    return pair_of<half_t>(x - back.x, y - back.y);
+}
+template <> __device__ __forceinline__ uint rest_of<bhalf_t>(float x, float y, uint pair) {
+    return pair_of<bhalf_t>(x - __uint_as_float(pair << 16), y - __uint_as_float(pair & 0xffff0000u));
 }
 
 // 16 bytes to shared memory, or zeros.

@@ -29,6 +29,8 @@ const WIDE: usize = 96;
 pub(super) enum Way {
     /// Both products by tensor cores; of heads so large that eight warps are too many for a block, or not.
     Tiles { large: bool },
+    /// The same with keys and values in blocks.
+    Coded,
     /// The same with disentangled positions.
     Placed,
     /// In f32.
@@ -39,6 +41,7 @@ impl Way {
     pub(super) fn of(op: &AttentionOp) -> Way {
         let (dtype, size) = (op.q.dtype(), op.q.dims()[2]);
         match op.how.bias {
+            _ if dtype != DType::F32 && op.k.format() == CacheFormat::Q8 && size <= 128 => Way::Coded,
             _ if dtype == DType::F32 || op.k.format() != CacheFormat::Float(dtype) => Way::Plain,
             // Larger ones find no room beside the positions of a block.
             Bias::Disentangled(_) if size > 64 => Way::Plain,
@@ -138,6 +141,10 @@ impl Tables {
         };
         let large = match way {
             Way::Tiles { large } => large,
+            Way::Coded => {
+                launch("few_coded", (FEW, 4), &|rows| rows <= FEW, BUSY_WITH_FEW);
+                return launch("many_coded", (64, 4), &|rows| rows > FEW, BUSY);
+            }
             Way::Placed => return launch("placed", (64, 4), &|_| true, BUSY),
             Way::Plain => return launch("plain", (32, 4), &|_| true, BUSY),
         };

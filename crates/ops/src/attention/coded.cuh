@@ -1,0 +1,54 @@
+// Keys and values of a cache in blocks of 32 codes, as tensor cores take them.
+//
+// A code times its scale has up to 18 bits, and q meets it in 16-bit formats: so it comes in two parts, the second what rounding has
+// left of the first. In f16 the two are exact, in bf16 they have 16 bits of the 18, for a result that is rounded to eight.
+#pragma once
+#include "attention/mma.cuh"
+#include "attention/task.cuh"
+
+// Code `i` of four: as the last bits of a float beyond 2^23, since conversions of integers are slow.
+__device__ __forceinline__ float code_of(uint four, uint i) {
+    return __uint_as_float(__byte_perm(four ^ 0x80808080u, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
+}
+
+// What the first part may be: where the product is beyond f16 the second has the rest.
+template <typename T> __device__ __forceinline__ float within(float x) { return x; }
+template <> __device__ __forceinline__ float within<half_t>(float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); }
+
+// The vectors of rows `rows` of k or v, 16 codes a thread; second parts begin `rest` elements after the first. All are read before
+// the first is written. Vectors are whole blocks.
+template <typename T, uint D, uint N, uint THREADS>
+__device__ __forceinline__ void stage_coded(T *to, uint rest, const T *from, const half_t *scales, Steps steps, uint head,
+    const uint *rows, uint size) {
+    constexpr uint TURNS = N * (D / 16) / THREADS;
+    static_assert(N * (D / 16) % THREADS == 0, "a thread has as much as any other");
+    const int8_t *codes = reinterpret_cast<const int8_t *>(from);
+    uint4 read[TURNS];
+    float scale[TURNS];
+#pragma unroll
+    for (uint turn = 0; turn < TURNS; turn++) {
+        const uint i = turn * THREADS + threadIdx.x, c = i % (D / 16) * 16, row = rows[i / (D / 16)];
+        const bool there = row != 0xffffffffu && c < size;
+        const size_t at = there ? steps.at(row, head) + c : 0;
+        read[turn] = there ? *reinterpret_cast<const uint4 *>(codes + at) : make_uint4(0, 0, 0, 0);
+        scale[turn] = there ? wide(scales[at / 32]) : 0.0f;
+    }
+#pragma unroll
+    for (uint turn = 0; turn < TURNS; turn++) {
+        const uint i = turn * THREADS + threadIdx.x;
+        T *at = to + i / (D / 16) * (D + 8) + i % (D / 16) * 16;
+        const uint fours[4] = {read[turn].x, read[turn].y, read[turn].z, read[turn].w};
+        uint first[8], second[8];
+#pragma unroll
+        for (uint j = 0; j < 8; j++) {
+            const float x = code_of(fours[j / 2], j % 2 * 2) * scale[turn], y = code_of(fours[j / 2], j % 2 * 2 + 1) * scale[turn];
+            first[j] = pair_of<T>(within<T>(x), within<T>(y));
+            second[j] = rest_of<T>(x, y, first[j]);
+        }
+#pragma unroll
+        for (uint j = 0; j < 8; j += 4) {
+            *reinterpret_cast<uint4 *>(at + 2 * j) = make_uint4(first[j], first[j + 1], first[j + 2], first[j + 3]);
+            *reinterpret_cast<uint4 *>(at + rest + 2 * j) = make_uint4(second[j], second[j + 1], second[j + 2], second[j + 3]);
+        }
+    }
+}

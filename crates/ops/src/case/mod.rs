@@ -68,11 +68,11 @@ impl Tolerance {
 }
 
 /// Where the tests of models run them, and on which rung: on the CPU with our kernels and with Candle's ops, on every GPU of this
-/// machine as the ladder has it, and on Metal with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
+/// machine with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
 pub fn places() -> Vec<(Place, Option<Rung>)> {
     let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
     let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
-    let gpus = gpus.map(|device| (device, (device.kind() == "metal").then_some(Rung::Fused)));
+    let gpus = gpus.map(|device| (device, Some(Rung::Fused)));
     let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Device::Cpu, Some(rung)));
     let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
     let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);

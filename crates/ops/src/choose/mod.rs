@@ -89,12 +89,6 @@ impl Op for ChooseOp {
         format!("of {}", self.x.dims()[1])
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
-    }
-
     fn composable(&self, device: Device) -> Can {
         match device {
             Device::Cpu => Can::Yes,

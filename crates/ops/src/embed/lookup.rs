@@ -58,10 +58,8 @@ impl Op for LookupOp {
         let is_rows = |t: &Tensor| t.dims() == [self.words.n(), self.words.k()] && t.dtype() == self.words.dtype();
         match device {
             Device::Cpu => Can::Yes,
-            Device::Metal(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
-            Device::Metal(_) => Can::no("our kernels look up rows of one format"),
-            Device::Cuda(_) if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
-            Device::Cuda(_) => Can::no("our kernels look up rows of one format"),
+            _ if self.words.only_raw().is_some() || self.words.data().is_ok_and(is_rows) => Can::Yes,
+            _ => Can::no("our kernels look up rows of one format"),
         }
     }
 

@@ -15,8 +15,8 @@ pub(crate) use cases::cases;
 pub(crate) use cpu::gated;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{Activation, DType, Device, Error, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{Activation, DType, Error, Result, Tensor};
 
 /// Which half of a row goes through the activation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -60,12 +60,6 @@ impl Op for GluOp {
 
     fn detail(&self) -> String {
         format!("2 × {}, {}", self.half(), self.activation)
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

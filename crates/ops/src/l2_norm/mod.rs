@@ -12,8 +12,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
 const LEAST: f32 = 1e-12;
@@ -40,12 +40,6 @@ impl Op for L2NormOp {
 
     fn detail(&self) -> String {
         format!("{}", self.x.dims().last().unwrap_or(&0))
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -15,8 +15,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor, Weights};
 
 /// Weight, bias and eps of a layer norm.
 #[derive(Clone, Debug)]
@@ -97,12 +97,6 @@ impl Op for LayerNormOp {
             _ => String::new(),
         };
         format!("{heads}{}{residual}{bias}", self.x.dims().last().unwrap_or(&0))
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -167,6 +167,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             there[c] = column0 + c * 64 < s.n;
             if (bias && there[c]) b[c] = load<T, 4>(bias + s.first + column0 + c * 64);
         }
+        constexpr int ROWS = THEN == WITH_ANY ? 1 : 8; // at once
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             __syncwarp(); // the strip has been read
@@ -178,26 +179,39 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                 *reinterpret_cast<float2 *>(to + 8 * STRIP_STEP) = make_float2(d[2], d[3]);
             }
             __syncwarp();
-#pragma unroll(THEN == WITH_ANY ? 1 : 2)
-            for (uint i = 0; i < 8; i++) {
-                const uint row = row0 + half * 64 + i * 2;
-                const float *from = strip + (i * 2 + lane / 16) * STRIP_STEP + lane % 16 * 4;
+#pragma unroll 1
+            for (uint first = 0; first < 8; first += ROWS) {
+                Run<T, 4> added[ROWS][2] = {};
+                if (residual) {
 #pragma unroll
-                for (int c = 0; c < 2; c++) {
-                    if (row >= s.rows || !there[c]) continue;
-                    const uint column = s.first + column0 + c * 64;
-                    Run<T, 4> added = {}, out;
-                    if (residual) added = load<T, 4>(residual + size_t(row) * s.residual_step + column);
-                    const float4 sum = *reinterpret_cast<const float4 *>(from + c * 64);
-                    float v[4] = {sum.x, sum.y, sum.z, sum.w};
+                    for (int i = 0; i < ROWS; i++) {
+                        const uint row = row0 + half * 64 + (first + i) * 2;
+                        const T *from = residual + size_t(row) * s.residual_step + s.first + column0;
 #pragma unroll
-                    for (int j = 0; j < 4; j++) {
-                        v[j] += wide(b[c].of[j]);
-                        if (THEN == WITH_GELU) v[j] = gelu_half(v[j]);
-                        if (THEN == WITH_ANY) v[j] = activate(v[j], activation);
-                        out.of[j] = narrow<T>(v[j] + wide(added.of[j]));
+                        for (int c = 0; c < 2; c++) {
+                            if (row < s.rows && there[c]) added[i][c] = load<T, 4>(from + c * 64);
+                        }
                     }
-                    put<T, 4>(y + size_t(row) * s.width + column, out);
+                }
+#pragma unroll
+                for (int i = 0; i < ROWS; i++) {
+                    const uint row = row0 + half * 64 + (first + i) * 2;
+                    const float *from = strip + ((first + i) * 2 + lane / 16) * STRIP_STEP + lane % 16 * 4;
+                    T *to = y + size_t(row) * s.width + s.first + column0;
+#pragma unroll
+                    for (int c = 0; c < 2; c++) {
+                        const float4 sum = *reinterpret_cast<const float4 *>(from + c * 64);
+                        float v[4] = {sum.x, sum.y, sum.z, sum.w};
+                        Run<T, 4> out;
+#pragma unroll
+                        for (int j = 0; j < 4; j++) {
+                            v[j] += wide(b[c].of[j]);
+                            if (THEN == WITH_GELU) v[j] = gelu_half(v[j]);
+                            if (THEN == WITH_ANY) v[j] = activate(v[j], activation);
+                            out.of[j] = narrow<T>(v[j] + wide(added[i][c].of[j]));
+                        }
+                        if (row < s.rows && there[c]) put<T, 4>(to + c * 64, out);
+                    }
                 }
             }
         }

@@ -23,8 +23,8 @@ pub(crate) use epilogue::Then;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{Activation, DType, Device, Error, Result, Tensor, Weights, embed};
+use crate::ladder::{self, Op, Rung};
+use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
 use pack::{Order, Source, pack};
 use std::ops::Range;
 
@@ -253,12 +253,6 @@ impl Op for LinearOp {
         };
         let residual = if self.residual.is_some() { ", residual" } else { "" };
         format!("{} → {}{}{bias}{activation}{residual}", self.weight.k, self.weight.n, self.weight.formats())
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

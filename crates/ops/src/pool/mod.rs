@@ -18,8 +18,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Segments, Tensor};
 use std::ops::Range;
 
 /// How a sequence becomes a vector.
@@ -90,12 +90,6 @@ impl Op for PoolOp {
 
     fn detail(&self) -> String {
         format!("{:?} of {}", self.modes, self.size())
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -14,8 +14,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor, Weights};
 
 /// Weight and eps of a root-mean-square norm: no mean is taken off, no bias added (T5's layer norm, Llama's).
 #[derive(Clone, Debug)]
@@ -83,12 +83,6 @@ impl Op for RmsNormOp {
         let from_one = if self.norm.from_one { ", 1 + w" } else { "" };
         let residual = if self.residual.is_some() { ", residual" } else { "" };
         format!("{}{from_one}{residual}", self.norm.weight.dims()[0])
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -18,8 +18,8 @@ pub(crate) use cases::cases;
 pub use kept::Projected;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor, Weights};
 
 /// Cosines and sines of every position.
 #[derive(Clone, Debug)]
@@ -112,10 +112,6 @@ impl Op for RotaryOp {
 
     fn detail(&self) -> String {
         format!("{} of {} in {} heads", 2 * self.half(), self.x.dims()[2], self.x.dims()[1])
-    }
-
-    fn fused(&self, _: Device) -> Can {
-        Can::Yes
     }
 
     fn scratch(&self, rung: Rung) -> usize {

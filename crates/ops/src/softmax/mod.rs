@@ -13,8 +13,8 @@ pub(crate) use cases::cases;
 pub(crate) use cpu::exp_row;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Tensor};
 
 /// Probabilities from scores, over the last axis.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
@@ -41,12 +41,6 @@ impl Op for SoftmaxOp {
 
     fn detail(&self) -> String {
         format!("over {}", self.x.dims().last().unwrap_or(&0))
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

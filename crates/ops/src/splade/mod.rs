@@ -83,7 +83,7 @@ impl Op for SpladeOp {
             Device::Metal(_) | Device::Cuda(_) if self.weight.data().is_err() => {
                 Can::no("our kernel takes a vocabulary in floats, and this one is in blocks or in several parts")
             }
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
+            _ => Can::Yes,
         }
     }
 

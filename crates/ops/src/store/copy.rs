@@ -29,10 +29,6 @@ impl Op for CopyOp {
         format!("{} rows of {:?}, copied", self.from.dims()[0], &self.cache.dims()[1..])
     }
 
-    fn fused(&self, _: Device) -> Can {
-        Can::Yes
-    }
-
     fn composable(&self, device: Device) -> Can {
         super::composed::scatters(self.cache.dtype(), device)
     }

@@ -141,10 +141,6 @@ impl Op for StoreOp {
         format!("{} heads of {} of keys and of values, in {}", dims[1], dims[2], self.cache[0].format())
     }
 
-    fn fused(&self, _: Device) -> Can {
-        Can::Yes
-    }
-
     fn composable(&self, device: Device) -> Can {
         composed::scatters(self.keys().dtype(), device)
     }

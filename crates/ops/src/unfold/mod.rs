@@ -15,8 +15,8 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::ladder::{self, Op, Rung};
+use crate::{DType, Error, Result, Segments, Tensor};
 
 /// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
@@ -54,12 +54,6 @@ impl Op for UnfoldOp {
 
     fn detail(&self) -> String {
         format!("{} × {}", self.x.dims()[1], self.width)
-    }
-
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cpu | Device::Metal(_) | Device::Cuda(_) => Can::Yes,
-        }
     }
 
     fn scratch(&self, rung: Rung) -> usize {

@@ -89,23 +89,18 @@ __device__ __forceinline__ float activate(float x, uint kind) {
     }
 }
 
-// GELU for results in half formats, whose roundings hide errors of 1e-6: an erf within 4 ulp of 1, an odd rational function on
-// [-4, 4], beyond which it stays within an ulp of 1, takes a quarter of erff's time.
+// GELU for results in half formats, within 4e-6, which their roundings hide, in a quarter of erff's instructions: Φ(x) as the
+// logistic function of an odd polynomial, fitted to the least error of x · Φ(x). The coefficients are to base 2.
 __device__ __forceinline__ float gelu_half(float x) {
-    // Below -6 the answer is 0 to within 1e-8, but erf is an ulp short of -1, and x would multiply that.
-    const float v = fmaxf(x, -6.0f), c = fminf(fmaxf(v * 0.70710678f, -4.0f), 4.0f), s = c * c;
-    float p = fmaf(-2.7261423e-10f, s, 2.7706814e-8f);
-    p = fmaf(p, s, -2.101024e-6f);
-    p = fmaf(p, s, -5.6925064e-5f);
-    p = fmaf(p, s, -7.3499063e-4f);
-    p = fmaf(p, s, -2.9545998e-3f);
-    p = fmaf(p, s, -1.6096033e-2f);
-    float q = fmaf(-1.4566072e-5f, s, -2.1337406e-4f);
-    q = fmaf(q, s, -1.682827e-3f);
-    q = fmaf(q, s, -7.373329e-3f);
-    q = fmaf(q, s, -1.4264739e-2f);
-    const float h = 0.5f * v;
-    return isnan(x) ? x : fmaf(h, __fdividef(c * p, q), h);
+    const float s = x * x;
+    float p = fmaf(-3.2290145e-6f, s, 8.8238558e-5f);
+    p = fmaf(p, s, 3.6027253e-4f);
+    p = fmaf(p, s, -0.10522669f);
+    p = fmaf(p, s, -2.3020453f);
+    float e, r;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(p * x));
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
+    return x * r;
 }
 
 // KERNEL(name, T) for each format of the activations.

@@ -1,0 +1,103 @@
+//! Forward passes from token ids to vectors or tokens in the CPU's memory: what a device does, without tokenizers and callers.
+//! `cargo bench --workspace --bench passes -- DIR DEVICE DTYPE SHAPE…`; `benches/cuda.py` runs it beside PyTorch.
+//!
+//! DIR holds `config.json` and weights. A SHAPE is `256x128` (sequences × tokens), `ragged256` (of 8 to 256 tokens each, so many
+//! sequences), `decode32` (a token of so many sequences behind 128 others) or `prefill2048`. A line of JSON comes for each: the median
+//! time of a pass.
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::choose::choose;
+use sconce_engine::ops::{
+    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Weights, l2_norm, pool,
+};
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
+use serde_json::{Value, json};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Tokens of a page, and of what stands before a decoded token.
+const PAGE: usize = 16;
+const BEFORE: usize = 128;
+
+fn main() -> Result<(), Failure> {
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    let [dir, device, dtype, shapes @ ..] = &args[..] else { return Err("DIR DEVICE DTYPE SHAPE…".into()) };
+    let (device, dtype): (Device, DType) = (device.parse()?, dtype.parse()?);
+    let _here = Ladder::new(Policy::default()).enter();
+    let place = Place::open(device)?;
+    let mut config: Value = serde_json::from_slice(&std::fs::read(Path::new(dir).join("config.json"))?)?;
+    config[CONTEXT] = 4096.into();
+    let store = Arc::new(Checkpoint::open(Path::new(dir))?);
+    let weights = Weights::new(store, dtype, place.clone()).keeping(Keep::Activations);
+    let model = encoder(&config, &weights)?;
+    for shape in shapes {
+        let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {
+            let n: usize = n.parse()?;
+            (n, language(&*model, &lm_head(&config, &weights)?, &vec![(BEFORE, 1); n], (dtype, &place))?)
+        } else if let Some(n) = shape.strip_prefix("prefill") {
+            (1, language(&*model, &lm_head(&config, &weights)?, &[(0, n.parse()?)], (dtype, &place))?)
+        } else {
+            let lengths = match (shape.strip_prefix("ragged"), shape.split_once('x')) {
+                (Some(n), _) => (0..n.parse::<usize>()?).map(|i| 8 + i * 97 % 249).collect(),
+                (None, Some((n, tokens))) => vec![tokens.parse()?; n.parse()?],
+                (None, None) => return Err(format!("no shape: {shape}").into()),
+            };
+            (lengths.len(), vectors(&*model, &lengths, &place)?)
+        };
+        println!("{}", json!({ "shape": shape, "seconds": median.as_secs_f64(), "sequences": sequences }));
+    }
+    Ok(())
+}
+
+/// Mean vectors of length 1.
+fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
+    let sequence =
+        |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
+    let sequences: Vec<Sequence> = lengths.iter().map(sequence).collect();
+    median(|| {
+        let batch = Batch::new(&sequences, model.limits(), place)?;
+        let hidden = model.forward(&batch, &mut |_, _| ())?;
+        let pooled = pool(&hidden, &batch.segments, &vec![0; sequences.len()], &[Pooling::Mean])?;
+        Ok(drop(l2_norm(&pooled)?.to_f32()?))
+    })
+}
+
+/// The likeliest next token of sequences of (tokens before, tokens now).
+fn language(
+    model: &dyn Encoder,
+    head: &LmHead,
+    of: &[(usize, usize)],
+    at: (DType, &Place),
+) -> Result<Duration, Failure> {
+    let (dtype, place) = at;
+    let pages: Vec<usize> = of.iter().map(|(before, now)| (before + now).div_ceil(PAGE)).collect();
+    let shape = model.cache().ok_or("not a language model")?;
+    let cache = Cache::new(shape, pages.iter().sum::<usize>() * PAGE, CacheFormat::Float(dtype), place)?;
+    let mut first = 0;
+    let mut pieces = Vec::new();
+    for ((before, now), pages) in of.iter().zip(&pages) {
+        let table: Arc<[u32]> = (first..first + *pages as u32).collect();
+        first += *pages as u32;
+        pieces.push(Piece { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
+    }
+    median(|| {
+        let batch = Batch::going_on(&pieces, PAGE, &cache, model.limits(), place)?;
+        let logits = head.forward(&model.forward(&batch, &mut |_, _| ())?)?;
+        Ok(drop(choose(&logits, &vec![Choosing::BEST; of.len()])?.to_u32()?))
+    })
+}
+
+fn median(call: impl Fn() -> Result<(), Failure>) -> Result<Duration, Failure> {
+    (0..5).try_for_each(|_| call())?;
+    let (start, mut times) = (Instant::now(), Vec::new());
+    while times.len() < 10 || start.elapsed() < Duration::from_secs(1) {
+        let one = Instant::now();
+        call()?;
+        times.push(one.elapsed());
+    }
+    times.sort_unstable();
+    Ok(times[times.len() / 2])
+}

@@ -1,7 +1,7 @@
 //! Tiny random BERTs against transformers, layer by layer.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{Activation, DType, Device, Ladder, Linear, Place, Policy, Rung, Tensor, Weights};
+use sconce_engine::ops::{Activation, DType, Device, Ladder, Linear, Place, Policy, Rung, Tensor, Weights, Withdrawn};
 use sconce_models::{Batch, Sequence, encoder};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use std::sync::Arc;
@@ -112,7 +112,8 @@ fn the_pooler_and_the_classifier_are_linears_on_the_first_token() {
 #[test]
 fn the_host_rung_is_refused_behind_a_gpu_and_named() {
     let dir = golden("bert-gelu");
-    let policy = Policy { force: Some(Rung::Fused), ..Policy::default() };
+    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F16, rung: Rung::Fused };
+    let policy = Policy { force: Some(Rung::Fused), withdrawn: vec![attention], ..Policy::default() };
     let ladder = Ladder::new(policy);
     let (_, steps) = ladder.trace(|| {
         let place = Place::phantom(Device::Cuda(0));
@@ -123,6 +124,6 @@ fn the_host_rung_is_refused_behind_a_gpu_and_named() {
     });
     let refused = steps.iter().find(|s| s.op == "attention" && s.at == "layer 2").unwrap();
     let why = refused.rung.as_ref().unwrap_err();
-    assert!(why.contains("no kernel of ours yet") && why.contains("fused is forced"), "{why}");
+    assert!(why.contains("is withdrawn") && why.contains("fused is forced"), "{why}");
     assert!(steps.iter().any(|s| s.op == "layer_norm" && s.rung == Ok(Rung::Fused)));
 }

@@ -1,6 +1,6 @@
 //! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
 
-use sconce_engine::ops::{DType, Device, Policy, Rung};
+use sconce_engine::ops::{DType, Device, Policy, Rung, Withdrawn};
 use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
 use sconce_testkit::{golden, json};
@@ -229,7 +229,8 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     assert!(error.contains("model needs") && error.contains("free") && error.contains("--batch-tokens"), "{error}");
     assert!(p.check(p.weights - 1).unwrap_err().to_string().contains("--dtype bf16"));
 
-    let fused = Policy { force: Some(Rung::Fused), ..Policy::default() };
+    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: DType::F32, rung: Rung::Fused };
+    let fused = Policy { force: Some(Rung::Fused), withdrawn: vec![attention], ..Policy::default() };
     let error = plan_with(fused, Device::Cuda(0)).check(u64::MAX).unwrap_err().to_string();
     assert!(error.contains("cuda:0 cannot run") && error.contains("attention in f32 (first in layer 0)"), "{error}");
 }

@@ -1,6 +1,6 @@
 //! Every family on every device, before anything is loaded; and configurations that somebody broke.
 
-use sconce_engine::ops::{Device, Rung};
+use sconce_engine::ops::{Device, Rung, Withdrawn};
 use sconce_engine::source::Options;
 use sconce_engine::{Kind, LoadOptions, plan, supports};
 use sconce_testkit::{golden, json, materialize};
@@ -47,12 +47,7 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
                     plan(dir.path(), kind, device, &options()).unwrap_or_else(|e| panic!("{name} for {kind}: {e}"));
                 assert!(!plan.steps.is_empty() && plan.weights > 0 && plan.workspace > 0, "{name} for {kind}");
                 for step in &plan.steps {
-                    let rung = step
-                        .rung
-                        .as_ref()
-                        .unwrap_or_else(|e| panic!("{name} for {kind} on {device}: {}: {e}", step.op));
-                    assert_ne!(*rung, Rung::Host, "{name} for {kind} on {device}: {}", step.op);
-                    assert!(device != Device::Cpu || *rung == Rung::Fused, "{name}: {} is {rung}", step.op);
+                    assert_eq!(step.rung, Ok(Rung::Fused), "{name} for {kind} on {device}: {}", step.op);
                 }
             }
         }
@@ -67,7 +62,11 @@ fn what_a_device_supports_comes_from_the_plan() {
     let mut fused = options();
     fused.policy.force = Some(Rung::Fused);
     let there = supports(Device::Cuda(7), dir.path(), &fused).unwrap();
-    assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("no kernel of ours")), "{:?}", there.refusals);
+    assert!(there.is_full() && there.refusals.is_empty(), "{:?}", there.refusals);
+    let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: fused.dtype, rung: Rung::Fused };
+    fused.policy.withdrawn = vec![attention];
+    let there = supports(Device::Cuda(7), dir.path(), &fused).unwrap();
+    assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", there.refusals);
 }
 
 /// Writes `config` beside the weights in `dir` and plans; anything but a panic or a long wait is fine.

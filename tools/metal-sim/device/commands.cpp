@@ -77,6 +77,8 @@ std::string run_dispatch(const Command &c) {
   launch.threadgroup_memory = memory;
   launch.clock = &counted;
   launch.ordered_until = ordered_until;
+  sim_traffic traffic{};
+  launch.traffic = &traffic;
   for (auto &[id, value] : function.constants)
     function.compiled->set_constant(int(id), value.data(), unsigned(value.size()));
   if (getenv("METAL_SIM_TRACE"))
@@ -86,6 +88,9 @@ std::string run_dispatch(const Command &c) {
   running = &function;
   int failed = function.compiled->dispatch(function.name.c_str(), &launch);
   running = nullptr;
+  if (getenv("METAL_SIM_TRACE") && traffic.read + traffic.written)
+    fprintf(stderr, "metal-sim: %s reads %lu bytes (%lu different ones), writes %lu (%lu)\n", function.name.c_str(),
+            traffic.read, traffic.read_once, traffic.written, traffic.written_once);
   return failed ? function.compiled->error() : "";
 }
 

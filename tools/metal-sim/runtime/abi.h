@@ -44,6 +44,11 @@ struct sim_buffer {
   int is_fresh; // made without contents: what is still poison there was never written
 };
 
+// Bytes of buffers, without those of setBytes, that the threads of a checked dispatch asked for; and how many different ones.
+struct sim_traffic {
+  uint64_t read, written, read_once, written_once;
+};
+
 // A grid and how it is cut. `grid` counts threads where `grid_is_threads` (dispatchThreads), else threadgroups.
 struct sim_launch {
   uint32_t grid[3];
@@ -57,6 +62,7 @@ struct sim_launch {
   uint32_t *clock;
   // What was counted by the last barrier between commands: those since may run at the same time. 0: it runs alone.
   uint32_t ordered_until;
+  sim_traffic *traffic; // may be null
 };
 
 constexpr size_t SIM_THREADGROUP_MEMORY = 32768;

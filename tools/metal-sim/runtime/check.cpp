@@ -95,6 +95,7 @@ void Checker::begin_dispatch(const char *name, const sim_launch &launch) {
   is_on = is_instrumented;
   kernel = name;
   clock = launch.clock ? launch.clock : &own_clock;
+  traffic = launch.traffic ? launch.traffic : &own_traffic;
   dispatch_began = *clock + 1;
   unordered_from = launch.ordered_until ? launch.ordered_until + 1 : dispatch_began;
   groups.clear();
@@ -149,10 +150,13 @@ void Checker::pass_simd_barrier(uint32_t simdgroup, uint32_t flags) {
 
 void Checker::end_dispatch() { buffers.clear(); }
 
-void Checker::access(const void *address, size_t size, Access kind) {
+void Checker::access(const void *address, size_t size, Access kind, size_t alignment) {
   if (is_private(address) || !current_fiber())
     return;
   const char *p = (const char *)address;
+  if (uintptr_t(p) % alignment)
+    stop(self() + " " + verb(kind) + " " + std::to_string(size) + " bytes at an address that is no multiple of " +
+         std::to_string(alignment));
   if (library.arena && p >= library.arena && p < library.arena + SLOT * SLOTS)
     access_threadgroup(p, size, kind);
   else
@@ -213,8 +217,10 @@ void Checker::access_device(const char *p, size_t size, Access kind) {
   if (!writes(kind) && r.is_fresh && is_uninitialised(r, p, size))
     library.warn(kernel, "uninitialised " + r.name,
                  self() + " reads byte " + std::to_string(p - r.data) + " of " + r.name + ", which no one has written");
-  if (r.cells)
-    check(r, p, size, kind, device, true);
+  if (!r.cells)
+    return;
+  (writes(kind) ? traffic->written : traffic->read) += size;
+  check(r, p, size, kind, device, true);
 }
 
 // Single bytes may have any value: their neighbours are asked too.
@@ -243,9 +249,12 @@ void Checker::check(const Region &r, const char *p, size_t size, Access kind, co
       report_race(r, cell - r.cells, was.write, "wrote", verb(kind));
     if (writes(kind) && races(was.read, now))
       report_race(r, cell - r.cells, was.read, "read", verb(kind));
-    record(writes(kind) ? is.write : is.read, now);
+    Seen &last = writes(kind) ? is.write : is.read;
+    bool is_new = is_device && last.segment < dispatch_began;
+    record(last, now);
     do {
       *cell++ = is;
+      (writes(kind) ? traffic->written_once : traffic->read_once) += is_new;
     } while (cell != end && !memcmp(cell, &was, sizeof was));
   }
 }

@@ -47,8 +47,8 @@ struct Checker {
   void pass_barrier(uint32_t flags);
   void pass_simd_barrier(uint32_t simdgroup, uint32_t flags);
   void end_dispatch();
-  // Called on a fiber, before the access. Does not return from an access that is out of bounds.
-  void access(const void *, size_t, Access);
+  // Called on a fiber, before the access. Does not return from an access that is out of bounds or not where its type may be.
+  void access(const void *, size_t, Access, size_t alignment = 1);
 
 private:
   struct Group {
@@ -59,6 +59,7 @@ private:
   std::vector<Region> buffers;
   size_t last_buffer = 0;
   std::vector<Group> groups; // that have begun
+  sim_traffic own_traffic, *traffic = &own_traffic;
   uint32_t own_clock = 0, *clock = &own_clock, dispatch_began = 0, unordered_from = 0;
   Clock device, threadgroup;
   Cell *arena_cells = nullptr;

@@ -70,14 +70,14 @@ struct Inputs {
     /// The cache's k and v, `[rows, shared, size]`.
     kept: [Input; 2],
     tables: Vec<Arc<[u32]>>,
-    table: Arc<[f32]>,
+    table: Input,
 }
 
 impl Inputs {
     fn bias(&self) -> Bias {
         match self.shape.kind {
-            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128, both: false },
-            Kind::Alibi => Bias::Alibi(self.table[..self.shape.heads].into()),
+            Kind::Buckets => Bias::Buckets { table: self.table.values.as_slice().into(), far: 128, both: false },
+            Kind::Alibi => Bias::Alibi(self.table.values[..self.shape.heads].into()),
             _ => Bias::None,
         }
     }
@@ -114,8 +114,8 @@ impl Inputs {
         let (k, v) = (gathered(&self.kept[0]), gathered(&self.kept[1]));
         let keys = Segments::new(&lengths.iter().map(|(_, keys)| *keys).collect::<Vec<_>>())?;
         let added = |i: i64, j: i64, head: usize, _: &[f32], _: &[f32]| match self.shape.kind {
-            Kind::Buckets => (0.0, f64::from(self.table[past_bucket(i - j) * heads + head])),
-            Kind::Alibi => (0.0, -f64::from(self.table[head]) * (i - j).abs() as f64),
+            Kind::Buckets => (0.0, f64::from(self.table.values[past_bucket(i - j) * heads + head])),
+            Kind::Alibi => (0.0, -f64::from(self.table.values[head]) * (i - j).abs() as f64),
             _ => (0.0, 0.0),
         };
         Ok(reference::attention(&Problem {
@@ -147,13 +147,13 @@ fn held(seed: u64, dims: &[usize], format: CacheFormat) -> Input {
         CacheFormat::Float(dtype) => dtype,
         CacheFormat::Q8 => DType::F32,
     };
-    let mut input = Input::normal(seed, dims, dtype, (0.0, 1.0));
+    let input = Input::normal(seed, dims, dtype, (0.0, 1.0));
     if format == CacheFormat::Q8 {
         // Codes to 127, of which the first of a block is the largest, and a scale with few bits.
         let code =
             |i: usize, v: f32| if i.is_multiple_of(32) { 127.0 } else { (v * 40.0).round().clamp(-127.0, 127.0) };
         let scale = |i: usize| (1 + i / 32 % 7) as f32 / 256.0;
-        input.values = input.values.iter().enumerate().map(|(i, v)| code(i, *v) * scale(i)).collect();
+        return input.map(move |i, v| code(i, v) * scale(i));
     }
     input
 }
@@ -171,7 +171,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), shape: Shape) -> Case {
         q: Input::normal(seed + 1300, &[queries, heads, size], dtype, (0.0, 1.0)),
         kept: [1320, 1340].map(|s| held(seed + s, &[rows, shared, size], kept)),
         tables,
-        table: Input::normal(seed + 1360, &[32 * heads], DType::F32, (0.5, 0.3)).values,
+        table: Input::normal(seed + 1360, &[32 * heads], DType::F32, (0.5, 0.3)),
     };
     let reference = inputs.clone();
     let longest = lengths.iter().map(|(_, keys)| *keys).max().unwrap_or(0) as f64;

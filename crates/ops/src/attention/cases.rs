@@ -4,13 +4,15 @@
 use super::reference::{self, Problem, dot};
 use super::{Attention, Bias, Disentangled, Sees, attention, cached};
 use crate::case::{Case, Input, Tolerance};
-use crate::{DType, Place, Result, Segments};
+use crate::{DType, Place, Result, Segments, Tensor};
 use std::sync::Arc;
 
 /// What differs from self-attention over the whole sequence.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Plain,
+    /// Keys in a tensor of their own, so that they lie otherwise than the values.
+    Apart,
     Peaked,
     Window(usize),
     Causal,
@@ -44,7 +46,7 @@ impl Kind {
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 27] = [
+    let shapes: [(&[usize], usize, usize, Kind); 28] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -73,6 +75,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[35, 2], 2, 18, Kind::OtherTerm),
         (&[40, 21], 1, 130, Kind::Probe),
         (&[20, 9], 2, 64, Kind::Sunk),
+        (&[21, 4], 3, 16, Kind::Apart),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
@@ -95,7 +98,7 @@ struct Inputs {
     /// Of disentangled positions: `[2·span, heads, size]`.
     positions: [Input; 2],
     /// `[32, heads]`
-    table: Arc<[f32]>,
+    table: Input,
 }
 
 impl Inputs {
@@ -133,7 +136,7 @@ impl Inputs {
         let (queries, keys) = self.segments()?;
         let bias = match self.kind {
             Kind::Alibi => Bias::Alibi(self.slopes()),
-            Kind::Buckets => Bias::Buckets { table: self.table.clone(), far: 128, both: true },
+            Kind::Buckets => Bias::Buckets { table: self.table.values.as_slice().into(), far: 128, both: true },
             Kind::Disentangled { .. } | Kind::OneTerm | Kind::OtherTerm => Bias::Disentangled(Disentangled {
                 keys: (self.kind != Kind::OtherTerm).then(|| self.positions[0].on(place)).transpose()?,
                 queries: (self.kind != Kind::OneTerm).then(|| self.positions[1].on(place)).transpose()?,
@@ -169,7 +172,7 @@ impl Inputs {
         };
         let added = |i: i64, j: i64, head: usize, q: &[f32], k: &[f32]| match self.kind {
             Kind::Alibi => (0.0, -f64::from(slopes[head]) * (i - j).abs() as f64),
-            Kind::Buckets => (0.0, f64::from(self.table[bucket_in_f64(j - i) * heads + head])),
+            Kind::Buckets => (0.0, f64::from(self.table.values[bucket_in_f64(j - i) * heads + head])),
             Kind::Disentangled { .. } => (dot(q, position(0, i, j, head)) + dot(k, position(1, i, j, head)), 0.0),
             Kind::OneTerm => (dot(q, position(0, i, j, head)), 0.0),
             Kind::OtherTerm => (dot(k, position(1, i, j, head)), 0.0),
@@ -213,7 +216,7 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         qkv: normal(seed + 300, &[tokens, 3, heads, size], centre),
         probe: normal(seed + 330, &[lengths.len(), heads, size], -centre),
         positions: [350, 370].map(|s| normal(seed + s, &[2 * SPAN, heads, size], 0.0)),
-        table: Input::normal(seed + 390, &[32 * heads], DType::F32, (0.0, 1.0)).values,
+        table: Input::normal(seed + 390, &[32 * heads], DType::F32, (0.0, 1.0)),
     };
     let kept = inputs.clone();
     let longest = lengths.iter().max().copied().unwrap_or(0) as f64;
@@ -239,7 +242,11 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         flops: lengths.iter().map(|t| 4 * (t * t * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
             let (qkv, how) = (inputs.qkv.on(place)?, inputs.how(place)?);
-            let (mut q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
+            let (mut q, mut k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
+            if kind == Kind::Apart {
+                let keys = inputs.qkv.columns(heads * size, heads * size);
+                k = Tensor::from_f32(&keys, &[tokens, heads, size], dtype, place)?;
+            }
             if kind.probes() {
                 q = inputs.probe.on(place)?;
             }

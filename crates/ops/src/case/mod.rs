@@ -11,7 +11,10 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::quant::{dequantize, quantize, tame};
 use crate::weights::{Keep, Raw, Store, Stored};
 use crate::{DType, Device, Place, Quant, Result, Rung, Tensor, Weights};
+use std::cell::LazyCell;
 use std::collections::BTreeMap;
+use std::ops::Deref;
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// A call ready to be made, as often as one likes.
@@ -81,10 +84,27 @@ pub fn places() -> Vec<(Place, Option<Rung>)> {
     places
 }
 
+/// Made when it is first looked at, and once: many ask for all cases and run a few.
+#[derive(Clone)]
+pub(crate) struct Lazy<T>(Rc<LazyCell<T, Box<dyn FnOnce() -> T>>>);
+
+impl<T> Lazy<T> {
+    pub(crate) fn new(make: impl FnOnce() -> T + 'static) -> Lazy<T> {
+        Lazy(Rc::new(LazyCell::new(Box::new(make))))
+    }
+}
+
+impl<T> Deref for Lazy<T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
 /// Seeded random numbers in a shape, already rounded to their dtype, so that reference and kernel see the same.
 #[derive(Clone)]
 pub(crate) struct Input {
-    pub(crate) values: Arc<[f32]>,
+    pub(crate) values: Lazy<Vec<f32>>,
     pub(crate) dims: Vec<usize>,
     pub(crate) dtype: DType,
 }
@@ -92,10 +112,28 @@ pub(crate) struct Input {
 impl Input {
     /// Normally distributed, with this centre and spread.
     pub(crate) fn normal(seed: u64, dims: &[usize], dtype: DType, (centre, spread): (f32, f32)) -> Input {
-        let mut random = Random(seed);
         let n = dims.iter().product::<usize>();
-        let values = (0..n).map(|_| round(dtype, centre + spread * random.normal())).collect();
-        Input { values, dims: dims.to_vec(), dtype }
+        Input::new(dims, dtype, move || {
+            let mut random = Random(seed);
+            (0..n).map(|_| round(dtype, centre + spread * random.normal())).collect()
+        })
+    }
+
+    /// Of values that are rounded already.
+    pub(crate) fn new(dims: &[usize], dtype: DType, make: impl FnOnce() -> Vec<f32> + 'static) -> Input {
+        Input { values: Lazy::new(make), dims: dims.to_vec(), dtype }
+    }
+
+    /// With each value changed, given its index.
+    pub(crate) fn map(self, change: impl Fn(usize, f32) -> f32 + 'static) -> Input {
+        let Input { values, dims, dtype } = self;
+        Input::new(&dims, dtype, move || values.iter().enumerate().map(|(i, v)| change(i, *v)).collect())
+    }
+
+    /// Of each row the elements from `start` on.
+    pub(crate) fn columns(&self, start: usize, n: usize) -> Lazy<Vec<f32>> {
+        let (values, width) = (self.values.clone(), self.dims[1..].iter().product());
+        Lazy::new(move || values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect())
     }
 
     pub(crate) fn on(&self, place: &Place) -> Result<Tensor> {
@@ -124,29 +162,41 @@ pub(crate) fn weights(entries: &[(&str, &Input)], place: &Place) -> Weights {
 pub(crate) struct InBlocks {
     pub(crate) quant: Quant,
     pub(crate) dims: [usize; 2],
-    pub(crate) bytes: Vec<u8>,
-    /// What they stand for.
-    pub(crate) values: Vec<f32>,
+    made: Lazy<(Vec<u8>, Vec<f32>)>,
 }
 
 impl InBlocks {
     /// Of about these values, `[n, k]`; where blocks of this format are read but not made, of any.
-    pub(crate) fn of(seed: u64, quant: Quant, k: usize, values: &[f32]) -> InBlocks {
-        let mut blocks = InBlocks { quant, dims: [values.len() / k, k], bytes: Vec::new(), values: values.to_vec() };
-        if quantize(quant, values, &mut blocks.bytes).is_err() {
-            let bytes = quant.bytes(values.len()).unwrap_or_default();
-            blocks.bytes = ids(seed, bytes, 256).into_iter().map(|byte| byte as u8).collect();
-            tame(quant, &mut blocks.bytes);
-        }
-        // Whole blocks.
-        let read = dequantize(quant, &blocks.bytes, &mut blocks.values).is_ok();
-        debug_assert!(read);
-        blocks
+    pub(crate) fn of(
+        seed: u64,
+        quant: Quant,
+        dims: [usize; 2],
+        values: impl FnOnce() -> Vec<f32> + 'static,
+    ) -> InBlocks {
+        let made = move || {
+            let (mut values, mut bytes) = (values(), Vec::new());
+            if quantize(quant, &values, &mut bytes).is_err() {
+                let any = quant.bytes(values.len()).unwrap_or_default();
+                bytes = ids(seed, any, 256).into_iter().map(|byte| byte as u8).collect();
+                tame(quant, &mut bytes);
+            }
+            // Whole blocks.
+            let read = dequantize(quant, &bytes, &mut values).is_ok();
+            debug_assert!(read);
+            (bytes, values)
+        };
+        InBlocks { quant, dims, made: Lazy::new(made) }
+    }
+
+    /// What they stand for.
+    pub(crate) fn values(&self) -> &[f32] {
+        &self.made.1
     }
 
     /// As `weight`, for activations of this dtype.
     pub(crate) fn weights(&self, dtype: DType, place: &Place) -> Weights {
-        let held = (Stored::Blocks(self.quant), self.dims.to_vec(), self.bytes.clone());
+        let (bytes, _) = &*self.made;
+        let held = (Stored::Blocks(self.quant), self.dims.to_vec(), bytes.clone());
         let held = [("weight".to_string(), held)];
         Weights::new(Arc::new(Memory(held.into())), dtype, place.clone()).keeping(Keep::File)
     }

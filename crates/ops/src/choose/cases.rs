@@ -24,7 +24,7 @@ struct Rows {
 fn of(dtype: DType) -> Vec<Rows> {
     let at = |how: Choosing, us: &[f64]| us.iter().map(|u| Choosing { u: *u, ..how }).collect::<Vec<_>>();
     let whole = |name: &str, n: usize, values: Vec<f32>, how: Vec<Choosing>| {
-        let x = Input { dims: vec![how.len(), n], values: values.into(), dtype };
+        let x = Input::new(&[how.len(), n], dtype, move || values);
         Rows { name: format!("{name} of {n}"), x, start: 0, n, how }
     };
     // Within wider rows, so that these begin anywhere.
@@ -97,14 +97,7 @@ fn of(dtype: DType) -> Vec<Rows> {
 
 fn case(rows: Rows) -> Case {
     let Rows { name, x, start, n, how } = rows;
-    let width = x.dims[1];
-    let want: Vec<f64> = x
-        .values
-        .chunks(width)
-        .zip(&how)
-        // As the host reads it.
-        .map(|(row, how)| f64::from(reference::choose(&row[start..][..n], how).0 as f32))
-        .collect();
+    let (logits, wishes) = (x.columns(start, n), how.clone());
     Case {
         op: "choose",
         name: format!("{name}, {} rows", how.len()),
@@ -116,7 +109,11 @@ fn case(rows: Rows) -> Case {
             let (x, how) = (x.on(place)?.narrow(1, start, n)?, how.clone());
             Ok(Box::new(move || choose(&x, &how)))
         }),
-        reference: Box::new(move || want.clone()),
+        reference: Box::new(move || {
+            // As the host reads it.
+            let chosen = |(row, how)| f64::from(reference::choose(row, how).0 as f32);
+            logits.chunks(n).zip(&wishes).map(chosen).collect()
+        }),
     }
 }
 

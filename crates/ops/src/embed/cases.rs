@@ -50,7 +50,7 @@ fn in_blocks(dtype: DType) -> Case {
     let (t, n, rows) = (9, 256, 30);
     let quant = if dtype == DType::F32 { Quant::Q4_1 } else { Quant::Q6K };
     let words = Input::normal(280, &[rows, n], DType::F32, (0.0, 1.0));
-    let words = InBlocks::of(280, quant, n, &words.values);
+    let words = InBlocks::of(280, quant, [rows, n], move || words.values.to_vec());
     let (of_words, known) = (ids(281, t, rows as u32), words.clone());
     let table = (dtype != DType::BF16).then(|| Input::normal(282, &[12, n], dtype, (0.0, 1.0)));
     let (places, added, kept) = (ids(283, t, 12), table.clone(), of_words.clone());
@@ -72,7 +72,7 @@ fn in_blocks(dtype: DType) -> Case {
             Ok(Box::new(move || linear.embed(&ids, 3.0, table.as_ref().map(|table| (table, &places)))))
         }),
         reference: Box::new(move || {
-            let words: Vec<f32> = known.values.iter().map(|v| v * 3.0).collect();
+            let words: Vec<f32> = known.values().iter().map(|v| v * 3.0).collect();
             match &added {
                 Some(table) => reference::embed(&[(&words, &kept), (&table.values, &positions)], n),
                 None => reference::embed(&[(&words, &kept)], n),
@@ -101,7 +101,7 @@ fn one(seed: u64, dtype: DType, (t, n, rows): (usize, usize, &'static [u32])) ->
             Ok(Box::new(move || embed(&pairs.iter().map(|(t, i)| (t, i)).collect::<Vec<_>>())))
         }),
         reference: Box::new(move || {
-            reference::embed(&kept.iter().map(|(t, i)| (&*t.values, &**i)).collect::<Vec<_>>(), n)
+            reference::embed(&kept.iter().map(|(t, i)| (&**t.values, &**i)).collect::<Vec<_>>(), n)
         }),
     }
 }

@@ -20,6 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
         // Several tiles an expert.
         (300, 12, 70, 5, 1, false),
         (200, 8, 36, 6, 2, true),
+        // As many as our kernel for Metal takes, and choices that fill their buffer.
+        (2, 4, 4, 512, 32, false),
     ];
     // The same in blocks: up, down or both, so that outputs need be no whole blocks.
     let blocks = [
@@ -53,23 +55,23 @@ struct Matrices {
 
 impl Matrices {
     /// About these values, which the blocks, if there are any, change.
-    fn new(seed: u64, mut values: Input, shape: ExpertShape, quant: Option<Quant>) -> Matrices {
-        let ExpertShape { rows, columns, turned, .. } = shape;
-        let turn = |v: &[f32], columns: usize| -> Vec<f32> {
-            (0..v.len()).map(|i| v[i % (v.len() / columns) * columns + i / (v.len() / columns)]).collect()
+    fn new(seed: u64, values: Input, shape: ExpertShape, quant: Option<Quant>) -> Matrices {
+        let ExpertShape { rows, columns, turned, experts } = shape;
+        let Some(quant) = quant else { return Matrices { values, blocks: Vec::new(), shape } };
+        let turn = move |v: &[f32], columns: usize| match turned {
+            true => (0..v.len()).map(|i| v[i % (v.len() / columns) * columns + i / (v.len() / columns)]).collect(),
+            false => v.to_vec(),
         };
-        let (mut blocks, mut all) = (Vec::new(), Vec::new());
-        for one in quant.iter().flat_map(|quant| values.values.chunks(rows * columns).map(move |one| (*quant, one))) {
-            let made = match turned {
-                true => InBlocks::of(seed, one.0, rows, &turn(one.1, columns)),
-                false => InBlocks::of(seed, one.0, columns, one.1),
-            };
-            all.extend(if turned { turn(&made.values, rows) } else { made.values.clone() });
-            blocks.push(made);
-        }
-        if quant.is_some() {
-            values.values = all.into();
-        }
+        let block = |e: usize| {
+            let (all, size) = (values.values.clone(), rows * columns);
+            let dims = if turned { [columns, rows] } else { [rows, columns] };
+            InBlocks::of(seed, quant, dims, move || turn(&all[e * size..][..size], columns))
+        };
+        let blocks: Vec<_> = (0..experts).map(block).collect();
+        let known = blocks.clone();
+        let values = Input::new(&values.dims, values.dtype, move || {
+            known.iter().flat_map(|made| turn(made.values(), rows)).collect()
+        });
         Matrices { values, blocks, shape }
     }
 
@@ -132,7 +134,7 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, 
         }),
         reference: Box::new(move || {
             let (x, router, up, down, bias) = &kept;
-            let x: Vec<f32> = x.values.chunks(n + gap).flat_map(|row| &row[gap..]).copied().collect();
+            let x = x.columns(gap, n);
             reference::experts(&Problem {
                 x: &x,
                 router: &router.values,

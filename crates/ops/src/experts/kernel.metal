@@ -129,7 +129,7 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     }
     for (uint first = 0; first < pairs; first += threads) {
         uint i = first + simd * LANES + lane;
-        uint is_own = i < pairs && chosen[min(i, pairs - 1)] == expert ? 1 : 0;
+        uint is_own = i < pairs && chosen[i] == expert ? 1 : 0;
         uint rank = simd_prefix_exclusive_sum(is_own);
         uint all = group_count(is_own, part, lane, simd, simds, below);
         if (is_own == 1) {

@@ -21,7 +21,7 @@ fn one(seed: u64, dtype: DType, (rows, n, activation, gate): (usize, usize, Acti
     // Every other one is a part of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (2 * n, 0) } else { (2 * n + 7, 3) };
     let x = Input::normal(seed + 600, &[rows, width], dtype, (0.0, 2.0));
-    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..2 * n].to_vec()).collect();
+    let kept = x.columns(start, 2 * n);
     Case {
         op: "glu",
         name: format!("{rows}x2x{n} {activation:?} {gate:?}"),

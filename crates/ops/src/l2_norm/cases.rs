@@ -16,7 +16,7 @@ fn one(seed: u64, dtype: DType, (rows, n, spread): (usize, usize, f32)) -> Case 
     // Every other one is a part of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 500, &[rows, width], dtype, (0.0, spread));
-    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect();
+    let kept = x.columns(start, n);
     Case {
         op: "l2_norm",
         name: format!("{rows}x{n} ± {spread}"),

@@ -78,9 +78,9 @@ fn one(seed: u64, dtype: DType, (rows, n, bias, residual, (centre, spread)): Sha
         reference: Box::new(move || {
             layer_norm(&Problem {
                 x: &rx.values,
-                residual: rr.as_ref().map(|r| &*r.values),
+                residual: rr.as_ref().map(|r| &**r.values),
                 weight: &rw.values,
-                bias: rb.as_ref().map(|b| &*b.values),
+                bias: rb.as_ref().map(|b| &**b.values),
                 eps,
             })
         }),

@@ -138,8 +138,8 @@ impl Product {
 
     fn answer(&self) -> Vec<f64> {
         let ((_, k, _), activation) = (self.sizes(), self.activation);
-        let x: Vec<f32> = self.x.values.chunks(self.gap() + k).flat_map(|row| &row[self.gap()..]).copied().collect();
-        let (bias, residual) = [&self.bias, &self.residual].map(|i| i.as_ref().map(|i| &*i.values)).into();
+        let x = self.x.columns(self.gap(), k);
+        let (bias, residual) = [&self.bias, &self.residual].map(|i| i.as_ref().map(|i| &**i.values)).into();
         linear(&Problem { x: &x, w: &self.w.values, bias, k, activation, residual })
     }
 }
@@ -163,19 +163,20 @@ fn in_blocks(Blocks { dtype, m, k, formats, then, gap }: Blocks<'_>) -> Case {
     let n = formats.iter().map(|(_, n)| n).sum();
     let seed = formats[0].0 as u64 * 2 + 1000;
     let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
-    let (mut parts, mut rounded) = (Vec::new(), Vec::new());
+    let (mut parts, mut from) = (Vec::new(), 0);
     for &(quant, n) in formats {
-        let blocks = InBlocks::of(seed, quant, k, &w.values[rounded.len()..][..n * k]);
-        rounded.extend_from_slice(&blocks.values);
-        parts.push(blocks);
+        let (w, part) = (w.clone(), from..from + n * k);
+        from = part.end;
+        parts.push(InBlocks::of(seed, quant, [n, k], move || w.values[part].to_vec()));
     }
-    let whole = |(i, v): (usize, &f32)| match (i % (gap + k)).checked_sub(gap) {
-        Some(i) if i % 32 == 0 => 127.0,
-        _ => (40.0 * v).round().clamp(-127.0, 127.0),
+    let whole = move |i: usize, v: f32| match (i % (gap + k)).checked_sub(gap) {
+        Some(i) if i % 32 == 0 => 127.0 / 64.0,
+        _ => (40.0 * v).round().clamp(-127.0, 127.0) / 64.0,
     };
     let x = Input::normal(seed + 1, &[m, gap + k], DType::F32, (0.0, 1.0));
-    let x = Input { values: x.values.iter().enumerate().map(whole).map(|v| v / 64.0).collect(), dtype, ..x };
-    let w = Input { values: rounded.into(), ..w };
+    let x = Input { dtype, ..x.map(whole) };
+    let known = parts.clone();
+    let w = Input::new(&[n, k], DType::F32, move || known.iter().flat_map(InBlocks::values).copied().collect());
     let bias = then.map(|_| Input::normal(seed + 2, &[n], dtype, (0.0, 0.5)));
     let activation = then.unwrap_or(Activation::None);
     let residual = (activation != Activation::None).then(|| Input::normal(seed + 3, &[m, n], dtype, (0.0, 1.0)));
@@ -205,13 +206,12 @@ fn in_blocks(Blocks { dtype, m, k, formats, then, gap }: Blocks<'_>) -> Case {
 /// row of x the others are so small that the largest stands out, and the row is multiplied in two parts.
 fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
     let whole = |seed, rows: usize, step: f32, small: f32| {
-        let normal = Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0));
-        let value = |(i, v): (usize, &f32)| {
-            let v = if i / k % 5 == 3 { v * small } else { *v };
+        let value = move |i: usize, v: f32| {
+            let v = if i / k % 5 == 3 { v * small } else { v };
             let code = if i % k == i / k % k { 127.0 } else { v.round().clamp(-127.0, 127.0) };
             code * step * [0.5, 1.0, 2.0][i / k % 3]
         };
-        Input { values: normal.values.iter().enumerate().map(value).collect(), dtype, ..normal }
+        Input { dtype, ..Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0)).map(value) }
     };
     // Sums come to about one.
     let x = whole(seed + 2000, m, 1.0 / 32.0, 0.05);

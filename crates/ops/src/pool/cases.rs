@@ -30,7 +30,7 @@ fn one(
     // Every other one is a part of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 600, &[tokens, width], dtype, (0.0, 1.0));
-    let kept: Vec<f32> = x.values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect();
+    let kept = x.columns(start, n);
     Case {
         op: "pool",
         name: format!("{lengths:?} skip {skip:?} x {n} {modes:?}"),

@@ -68,7 +68,11 @@ struct Lookup {
     uint parts;
     uint parts_of_row;
     uint bytes;
+    // Elements from one row of the table to the next.
     uint table;
+    // Of W and of the table: an id beyond them, which nobody may send, counts as the last.
+    uint rows;
+    uint places;
     float scale;
 };
 
@@ -84,13 +88,16 @@ template <typename T, typename F>
     uint part = i % p.parts_of_row;
     uint unit = part / 2;
     half q[16];
-    device const uchar *b = w + ulong(ids[token]) * ulong(p.bytes) + ulong(unit / uint(F::UNITS) * uint(F::BYTES));
+    device const uchar *b = w + ulong(min(ids[token], p.rows - 1)) * ulong(p.bytes) + ulong(unit / uint(F::UNITS) * uint(F::BYTES));
     float2 scale = codes(F(), b, grid, unit % uint(F::UNITS), part % 2, q);
     y += ulong(i) * 16;
+    if (HAS_RESIDUAL) {
+        table += ulong(min(places[token], p.places - 1)) * ulong(p.table) + ulong(part * 16);
+    }
     for (uint j = 0; j < 16; j++) {
         float v = fma(scale.x, float(q[j]), scale.y) * p.scale;
         if (HAS_RESIDUAL) {
-            v += float(table[ulong(places[token]) * ulong(p.table) + ulong(part * 16 + j)]);
+            v += float(table[j]);
         }
         y[j] = T(v);
     }

@@ -57,6 +57,8 @@ struct Lookup {
     parts_of_row: u32,
     bytes: u32,
     table: u32,
+    rows: u32,
+    places: u32,
     scale: f32,
 }
 
@@ -83,6 +85,8 @@ pub(crate) fn look_up(
         parts_of_row: (k / 16) as u32,
         bytes: w.cols as u32,
         table: table.map_or(0, |t| t.stride as u32),
+        rows: w.rows as u32,
+        places: table.map_or(0, |t| t.rows as u32),
         scale,
     };
     let kernel =

@@ -37,7 +37,7 @@ fn one(seed: u64, dtype: DType, (tokens, heads, size, dims, positions, base): Sh
     let x = Input::normal(seed + 800, &[tokens, 2 * heads, size], dtype, (0.0, 1.0));
     let at = ids(seed + 850, tokens, positions as u32);
     let frequencies = Rotary::frequencies(base, dims);
-    let seen = x.values.chunks(2 * heads * size).flat_map(|row| row[..heads * size].to_vec()).collect::<Vec<f32>>();
+    let seen = x.columns(0, heads * size);
     let (kept, turned) = (at.clone(), frequencies.clone());
     Case {
         op: "rotary",
@@ -69,14 +69,12 @@ fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size
     let x = Input::normal(seed + 870, &[TOKENS.len(), all, size], dtype, (0.0, 1.0));
     // The keys once more, as a tensor of their own whose heads lie apart.
     let keys = x.values.chunks(size).enumerate().filter(|(i, _)| (heads..heads + shared).contains(&(i % all)));
-    let keys = keys.flat_map(|(_, head)| head.iter().copied().chain([9.0; 3])).collect();
-    let apart = Input { values: keys, dims: vec![TOKENS.len(), shared, size + 3], dtype };
+    let keys: Vec<f32> = keys.flat_map(|(_, head)| head.iter().copied().chain([9.0; 3])).collect();
+    let apart = Input::new(&[TOKENS.len(), shared, size + 3], dtype, move || keys);
     let at = ids(seed + 890, TOKENS.len(), 50);
     let frequencies = Rotary::frequencies(100.0, dims);
     let want = {
-        let parts = |from: usize, heads: usize| -> Vec<f32> {
-            x.values.chunks(all * size).flat_map(|row| row[from * size..][..heads * size].to_vec()).collect()
-        };
+        let parts = |from: usize, heads: usize| x.columns(from * size, heads * size);
         let turned = |x: &[f32], heads| {
             reference::rotary(&Problem { x, positions: &at, frequencies: &frequencies, heads, size })
         };
@@ -88,7 +86,7 @@ fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size
             rows
         };
         let keys = in_rows(turned(&parts(heads, shared), shared));
-        let values = in_rows(parts(heads + shared, shared).into_iter().map(f64::from).collect());
+        let values = in_rows(parts(heads + shared, shared).iter().map(|v| f64::from(*v)).collect());
         [turned(&parts(0, heads), heads), keys, values].concat()
     };
     let n = want.len();

@@ -44,8 +44,9 @@ fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Cas
     let width = heads * size;
     // Whole numbers of which the largest is 127 are kept as they are in every format.
     let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { (i % 101) as f32 - 50.0 };
-    let values: Vec<f32> = (0..TOKENS.len() * width).map(value).collect();
-    let x = Input { values: values.clone().into(), dims: vec![TOKENS.len(), heads, size], dtype };
+    let all = move || (0..TOKENS.len() * width).map(value).collect();
+    let x = Input::new(&[TOKENS.len(), heads, size], dtype, all);
+    let values = x.values.clone();
     Case {
         op: "store",
         name: format!("{} of {ROWS} rows copied, {heads} heads of {size}, in {kept}", COPIES.0.len()),
@@ -78,22 +79,26 @@ fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Cas
     }
 }
 
-/// A number that is none in one block and an infinite one in another, which show as -1; the blocks beside them are as they were.
+/// A number that is none in some blocks, each at another place of the four that a thread of a GPU has, and an infinite one in another.
+/// They show as -1; the blocks beside them are as they were.
 fn broken(dtype: DType) -> Case {
-    const BROKEN: [(usize, f32); 2] = [(40, f32::NAN), (3 * 32, f32::INFINITY)];
-    let mut values = vec![127.0; 4 * 32];
-    BROKEN.into_iter().for_each(|(i, v)| values[i] = v);
-    let x = Input { values: values.into(), dims: vec![1, 2, 64], dtype };
+    const BROKEN: [(usize, f32); 5] =
+        [(40, f32::NAN), (96, f32::INFINITY), (133, f32::NAN), (170, f32::NAN), (255, f32::NAN)];
+    let x = Input::new(&[1, 4, 64], dtype, || {
+        let mut values = vec![127.0; 8 * 32];
+        BROKEN.into_iter().for_each(|(i, v)| values[i] = v);
+        values
+    });
     Case {
         op: "store",
-        name: "two broken blocks of four".to_string(),
+        name: "five broken blocks of eight".to_string(),
         dtype,
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
         flops: 0,
         prepare: Box::new(move |place| {
             let (x, rows, place) = (x.on(place)?, Tensor::from_u32(&[0], place)?, place.clone());
             Ok(Box::new(move || {
-                let cache = Cache::new(CacheShape { layers: 1, heads: 2, size: 64 }, 1, CacheFormat::Q8, &place)?;
+                let cache = Cache::new(CacheShape { layers: 1, heads: 4, size: 64 }, 1, CacheFormat::Q8, &place)?;
                 cache.write(0, &x, &x, &rows)?;
                 let held = held(&cache, &place)?;
                 let shown = |v: &f32| if v.is_nan() { -1.0 } else { *v };
@@ -102,8 +107,8 @@ fn broken(dtype: DType) -> Case {
             }))
         }),
         reference: Box::new(|| {
-            let is_broken = |i: usize| BROKEN.iter().any(|(b, _)| i % 128 / 32 == b / 32);
-            (0..2 * 128).map(|i| if is_broken(i) { -1.0 } else { 127.0 }).collect()
+            let is_broken = |i: usize| BROKEN.iter().any(|(b, _)| i % 256 / 32 == b / 32);
+            (0..2 * 256).map(|i| if is_broken(i) { -1.0 } else { 127.0 }).collect()
         }),
     }
 }
@@ -113,7 +118,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
     // A projection to keys and values.
     let mut x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
     if kept == CacheFormat::Q8 {
-        x.values = x.values.iter().enumerate().map(|(i, v)| untied(i, *v)).collect();
+        x = x.map(untied);
     }
     let reference = x.clone();
     Case {

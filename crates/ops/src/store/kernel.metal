@@ -155,7 +155,7 @@ template <typename T>
     device uchar *codes = s.of == KEYS ? keys : values;
     device half *scales = s.of == KEYS ? key_scales : value_scales;
     // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
-    float d = isinf(most) ? 0.0f : most / 127.0f;
+    float d = most / 127.0f;
     float inverse = d == 0.0f ? 0.0f : 1.0f / d;
     ulong first = (ulong(row) * ulong(p.heads) + ulong(s.head)) * ulong(p.size) + ulong(s.i);
     for (uint j = 0; j < 4; j++) {

@@ -14,7 +14,7 @@ fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, u
     // Every other one is a part of wider rows.
     let (wide, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 900, &[lengths.iter().sum(), wide], dtype, (0.0, 1.0));
-    let kept: Vec<f32> = x.values.chunks(wide).flat_map(|row| row[start..][..n].to_vec()).collect();
+    let kept = x.columns(start, n);
     Case {
         op: "unfold",
         name: format!("{lengths:?} x {n}, windows of {width}"),

@@ -13,6 +13,11 @@ template [[host_name("reads")]] [[kernel]] decltype(reads<0>) reads<0>;
 template [[host_name("reads_one_past")]] [[kernel]] decltype(reads<1>) reads<1>;
 template [[host_name("reads_one_before")]] [[kernel]] decltype(reads<-1>) reads<-1>;
 
+[[kernel]] void reads_first(device float *y [[buffer(0)]], device const float *x [[buffer(1)]],
+    uint i [[thread_index_in_threadgroup]]) {
+    y[i] = x[0];
+}
+
 template <int SHIFT>
 [[kernel]] void writes(device half *y [[buffer(0)]], uint i [[thread_index_in_threadgroup]]) {
     y[int(i) + SHIFT] = half(1.0f);
@@ -25,6 +30,13 @@ template [[host_name("writes_one_past")]] [[kernel]] decltype(writes<1>) writes<
     if (i < 8) {
         y[i] = x[i];
     }
+}
+
+// Four at a time, from where one may be read.
+[[kernel]] void reads_vector_astray(device float *y [[buffer(0)]], device const float *x [[buffer(1)]],
+    uint i [[thread_index_in_threadgroup]]) {
+    float4 v = *(device const float4 *)(x + 1);
+    y[i] = v.x;
 }
 
 template <int SHIFT>

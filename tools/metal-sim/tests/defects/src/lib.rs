@@ -58,6 +58,7 @@ struct Launch {
     threadgroup_memory_count: c_int,
     clock: *mut u32,
     ordered_until: u32,
+    traffic: *mut [u64; 4],
 }
 
 #[repr(C)]
@@ -160,13 +161,31 @@ impl Library {
         self.dispatch_together(&[kernel], grid, buffers, order)
     }
 
+    /// Bytes that one dispatch in a checked library reads and writes, and how many different ones of each.
+    pub fn traffic(&self, kernel: &str, grid: [u32; 2], buffers: &[&Buffer<'_>]) -> [u64; 4] {
+        let mut traffic = [0; 4];
+        self.dispatch_counted(&[kernel], grid, buffers, Order::Forward, &mut traffic).unwrap();
+        traffic
+    }
+
     /// The same for several kernels that no barrier orders.
     pub fn dispatch_together(
+        &self,
+        kernels: &[&str],
+        grid: [u32; 2],
+        buffers: &[&Buffer<'_>],
+        order: Order,
+    ) -> Result<String, String> {
+        self.dispatch_counted(kernels, grid, buffers, order, &mut [0; 4])
+    }
+
+    fn dispatch_counted(
         &self,
         kernels: &[&str],
         [groups, threads]: [u32; 2],
         buffers: &[&Buffer<'_>],
         order: Order,
+        traffic: &mut [u64; 4],
     ) -> Result<String, String> {
         let bound: Vec<Bound> = buffers.iter().map(|buffer| buffer.bound()).collect();
         let ordered_until = CLOCK.fetch_add(1, Ordering::Relaxed) + 1;
@@ -180,6 +199,7 @@ impl Library {
             threadgroup_memory_count: 0,
             clock: CLOCK.as_ptr(),
             ordered_until,
+            traffic,
         };
         let (mode, seed) = match order {
             Order::Forward => (0, 0),

@@ -95,6 +95,8 @@ fn one_element_out_of_bounds_ends_the_dispatch() {
     }
     let past = "thread 31 reads 4 bytes at byte 128 of buffer 1, which has 128";
     assert_eq!(out_of_bounds(&library, "reads_one_past", all), past);
+    let astray = "thread 0 reads 16 bytes at an address that is no multiple of 8";
+    assert_eq!(out_of_bounds(&library, "reads_vector_astray", all), astray);
     let before = "thread 0 reads 4 bytes at byte -4 of buffer 1, which has 128";
     assert_eq!(out_of_bounds(&library, "reads_one_before", all), before);
     let offset = library.buffer(&[0f32; 64]).at(128);
@@ -188,4 +190,13 @@ fn orders_differ_and_a_seed_gives_one_order() {
     assert_eq!((forward[0], forward[1], forward[second], forward[32]), (0, 1, 32, 64));
     assert_eq!((in_turns[0], in_turns[1], in_turns[33], in_turns[second + 1]), (16, 0, 32, 64));
     assert_eq!((backward[second - 1], backward[second - 64]), (0, 95));
+}
+
+#[test]
+fn bytes_are_counted_as_asked_for_and_once() {
+    let library = checked("memory");
+    let (y, x) = (library.buffer(&[0f32; 32]), library.buffer(&[0f32; 32]));
+    assert_eq!(library.traffic("reads", [1, 32], &[&y, &x]), [128, 128, 128, 128]);
+    // Every thread reads the same.
+    assert_eq!(library.traffic("reads_first", [1, 32], &[&y, &x]), [128, 128, 4, 128]);
 }

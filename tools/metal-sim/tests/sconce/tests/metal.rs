@@ -1,10 +1,10 @@
 //! Every case of every op on the simulated Metal device, on every rung.
 
 use metal_sim_sconce::warnings;
-use sconce_ops::case::{Variant, check, variants};
+use sconce_ops::case::{Case, Variant, check, variants};
 use sconce_ops::{
-    Cache, CacheFormat, CacheShape, DType, Device, Place, Projected, Raw, Result, Rotary, Rung, Store, Tensor, Vectors,
-    Weights, cases,
+    Activation, Cache, CacheFormat, CacheShape, DType, Device, ExpertParts, Experts, Keep, Linear, Place, Projected,
+    Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, Vectors, Weights, cases, embed,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -15,9 +15,23 @@ fn metal() -> Place {
     Place::open(METAL).expect("the simulated Metal device")
 }
 
-/// `METAL_SIM_OPS="linear softmax"` runs the cases of these ops only, and `METAL_SIM_RUNGS=fused` these rungs.
+/// `METAL_SIM_OPS="linear softmax"` runs the cases of these ops only, `METAL_SIM_DTYPES` in these formats, `METAL_SIM_RUNGS=fused` on
+/// these rungs.
 fn is_wanted(variable: &str, name: &str) -> bool {
     std::env::var(variable).map_or(true, |wanted| wanted.split(' ').any(|w| w == name))
+}
+
+/// The cases that are wanted, the cheapest first; with `METAL_SIM_FLOPS` those that take no more.
+fn wanted() -> Vec<Case> {
+    let most = std::env::var("METAL_SIM_FLOPS").map_or(u64::MAX, |most| most.parse().expect("a number of operations"));
+    let is_wanted = |case: &Case| {
+        is_wanted("METAL_SIM_OPS", case.op)
+            && is_wanted("METAL_SIM_DTYPES", &case.dtype.to_string())
+            && case.flops <= most
+    };
+    let mut all: Vec<Case> = cases().into_iter().filter(is_wanted).collect();
+    all.sort_by_key(|case| case.flops);
+    all
 }
 
 #[test]
@@ -25,7 +39,15 @@ fn every_case_holds_on_every_rung() {
     let place = metal();
     let (mut fused, mut run, mut failures) = (0, 0, Vec::new());
     let host = Variant { rung: Rung::Host, isa: None };
-    for case in cases().into_iter().filter(|case| is_wanted("METAL_SIM_OPS", case.op)) {
+    // `METAL_SIM_STOP=1` asks only whether all hold, and with `METAL_SIM_TRACE=1` the dispatches of a case stand below its name.
+    let (stops, tells) = (std::env::var("METAL_SIM_STOP").is_ok(), std::env::var("METAL_SIM_TRACE").is_ok());
+    for case in wanted() {
+        if stops && !failures.is_empty() {
+            break;
+        }
+        if tells {
+            eprintln!("{} {} {}", case.op, case.name, case.dtype);
+        }
         for variant in variants(METAL).into_iter().chain([host]) {
             if !is_wanted("METAL_SIM_RUNGS", &variant.rung.to_string()) {
                 continue;
@@ -50,12 +72,16 @@ fn every_case_holds_on_every_rung() {
     assert!(ours.is_empty(), "{}", ours.join("\n"));
 }
 
-/// A file of nothing.
-struct Nothing;
+/// A file of one matrix in blocks, no two of which are the same; or of nothing.
+struct File(Option<[usize; 2]>);
 
-impl Store for Nothing {
+impl Store for File {
     fn get(&self, _: &str) -> Result<Option<Raw<'_>>> {
-        Ok(None)
+        Ok(self.0.map(|dims| {
+            let blocks = dims[0] * dims[1] / 32;
+            let bytes = (0..blocks).flat_map(|i| [0x3c00 + i as u16; 17].map(u16::to_le_bytes)).flatten().collect();
+            Raw { stored: Stored::Blocks(Quant::Q8_0), dims: dims.to_vec(), bytes }
+        }))
     }
     fn names(&self) -> Vec<String> {
         Vec::new()
@@ -74,7 +100,7 @@ fn turning_while_storing_changes_no_number() {
         let shapes = move |format| [(64, 64), (96, 96), (32, 20)].map(|shape| (dtype, format, shape));
         CacheFormat::ALL.into_iter().flat_map(shapes)
     }) {
-        let weights = Weights::new(Arc::new(Nothing), dtype, place.clone());
+        let weights = Weights::new(Arc::new(File(None)), dtype, place.clone());
         let rotary = Rotary::new(&weights, &Rotary::frequencies(100.0, dims), 50).expect("tables");
         let values: Vec<f32> = (0..TOKENS * 7 * size).map(|i| ((i * 7919) as f32 * 0.37).sin() * 3.0).collect();
         let x = Tensor::from_f32(&values, &[TOKENS, 7, size], dtype, &place).expect("a projection");
@@ -92,5 +118,79 @@ fn turning_while_storing_changes_no_number() {
         };
         let (got, want) = (floats(&got, &kept(&once)), floats(&turned(&q), &kept(&twice)));
         assert_eq!(got, want, "{dtype}, {dims} of {size} in {format}");
+    }
+}
+
+/// What nobody may send reads and writes nothing else: a token or a position beyond the last counts as the last, and a row beyond a
+/// cache is not written.
+#[test]
+fn what_is_beyond_the_end_stays_there() {
+    let place = metal();
+    let numbers = |values: &[u32]| Tensor::from_u32(values, &place).expect("numbers");
+    let floats = |x: Tensor| x.to_f32().expect("floats");
+    let table = |rows: usize, n: usize| {
+        let values: Vec<f32> = (0..rows * n).map(|i| i as f32).collect();
+        Tensor::from_f32(&values, &[rows, n], DType::F32, &place).expect("a table")
+    };
+    let (beyond, last) = (numbers(&[1, 5, u32::MAX]), numbers(&[1, 4, 4]));
+
+    let words = table(5, 64);
+    let look_up = |ids: &Tensor| floats(embed(&[(&words, ids)]).expect("rows"));
+    assert_eq!(look_up(&beyond), look_up(&last));
+    let weights = Weights::new(Arc::new(File(Some([5, 64]))), DType::F32, place.clone()).keeping(Keep::File);
+    let blocks = Linear::load(&weights, 64, 5, false).expect("words in blocks");
+    let look_up = |ids: &Tensor| floats(blocks.embed(ids, 1.0, Some((&words, ids))).expect("rows"));
+    assert_eq!(look_up(&beyond), look_up(&last));
+
+    let weights = Weights::new(Arc::new(File(None)), DType::F32, place.clone());
+    let rotary = Rotary::new(&weights, &Rotary::frequencies(100.0, 32), 5).expect("tables of five positions");
+    let x = Tensor::from_f32(&floats(table(9, 32)), &[3, 3, 32], DType::F32, &place).expect("a projection");
+    let turned = |at: &Tensor| floats(rotary.forward(&x, at).expect("turned"));
+    assert_eq!(turned(&beyond), turned(&last));
+
+    // Row 1 alone is written and copied. There are many more rows than tokens: what is taken for a token's place would not be in x.
+    const ROWS: usize = 4000;
+    let rows = numbers(&[1, ROWS as u32, u32::MAX]);
+    let part = |from| x.narrow(1, from, 1).expect("a part");
+    let (q, k, v) = (part(0), part(1), part(2));
+    for format in [CacheFormat::Float(DType::F32), CacheFormat::Q8] {
+        let cache = || Cache::new(CacheShape { layers: 1, heads: 1, size: 32 }, ROWS, format, &place).expect("a cache");
+        let held = |cache: &Cache| cache.layer(0).expect("a layer").clone().map(|x| x.to_f32().expect("what is kept"));
+        let first = |x: &Tensor| x.narrow(0, 0, 1).expect("the first token");
+        let (all, one, storing) = (cache(), cache(), cache());
+        all.write(0, &k, &v, &rows).expect("written");
+        one.write(0, &first(&k), &first(&v), &numbers(&[1])).expect("written");
+        assert_eq!(held(&all), held(&one), "{format}");
+        all.copy(&numbers(&[u32::MAX, 1, 1]), &numbers(&[1, u32::MAX, 3])).expect("copied");
+        one.copy(&numbers(&[1]), &numbers(&[3])).expect("copied");
+        assert_eq!(held(&all), held(&one), "{format}");
+        let layer = storing.layer(0).expect("a layer").clone();
+        let turn = |positions: &Tensor| {
+            let all = Projected { q: &q, k: &k, v: &v, positions };
+            floats(rotary.forward_and_store(all, &layer, &rows).expect("turned"))
+        };
+        assert_eq!(turn(&beyond), turn(&last), "{format}");
+        let row = &held(&storing)[1];
+        assert!(row.iter().enumerate().all(|(i, v)| (*v != 0.0) == (i / 32 == 1)), "{format}: {row:?}");
+    }
+}
+
+/// A token that is no number is nobody's, and the others are what they are without it.
+#[test]
+fn a_broken_token_breaks_itself_alone() {
+    const N: usize = 32;
+    let place = metal();
+    let weights = Weights::new(Arc::new(File(Some([N, N]))), DType::F32, place.clone()).keeping(Keep::File);
+    let matrices: Vec<Linear> = (0..4).map(|_| Linear::load(&weights, N, N, false).expect("a matrix")).collect();
+    let tensor = |values: &[f32], rows| Tensor::from_f32(values, &[rows, N], DType::F32, &place).expect("a tensor");
+    let values: Vec<f32> = (0..4 * N).map(|i| (i as f32 * 0.7).sin()).collect();
+    let parts = ExpertParts { up: &matrices, down: &matrices, bias: None };
+    let layer = Experts::new(tensor(&values, 4), parts, Activation::Gelu, 2).expect("experts");
+    let forward = |x: &[f32]| layer.forward(&tensor(x, 3)).and_then(|y| y.to_f32()).expect("a result");
+    let whole = forward(&values[..3 * N]);
+    let mut broken = values[..3 * N].to_vec();
+    broken[N..2 * N].fill(f32::NAN);
+    for (i, (y, whole)) in forward(&broken).into_iter().zip(whole).enumerate() {
+        assert!(if i / N == 1 { y.is_nan() } else { y == whole }, "{y} for {whole} at {i}");
     }
 }

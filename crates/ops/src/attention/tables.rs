@@ -13,7 +13,7 @@ const BUSY: usize = 128;
 const BUSY_WITH_FEW: usize = 384;
 
 /// Keys below which a part is not worth a block. As in `task.cuh`.
-const PART: usize = 128;
+const PART: usize = 256;
 
 /// The numbers of a block.
 const ENTRY: usize = 5;

@@ -13,7 +13,7 @@ const BUSY: usize = 128;
 const BUSY_WITH_FEW: usize = 384;
 
 /// Keys below which a part is not worth a block. As in `task.cuh`.
-const PART: usize = 128;
+const PART: usize = 256;
 
 /// The numbers of a block.
 const ENTRY: usize = 5;
@@ -212,8 +212,8 @@ mod tests {
         assert_eq!((t.bias, t.reach), (pages + 25, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
         let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
-        assert_eq!(launches, [("few", 0, 2, 40), ("many", 10, 3, 1)]);
-        assert_eq!(t.launches[0].parts(2, 64), 2 * 40 * 2 * 16 * 66);
+        assert_eq!(launches, [("few", 0, 2, 20), ("many", 10, 3, 1)]);
+        assert_eq!(t.launches[0].parts(2, 64), 2 * 20 * 2 * 16 * 66);
         assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
     }
 }

@@ -54,7 +54,7 @@ struct Shape {
 constexpr uint ENTRY = 5;
 
 // Keys below which a part is not worth a block, and of which parts are multiples. As in tables.rs.
-constexpr int PART = 128;
+constexpr int PART = 256;
 constexpr int PART_STEP = 64;
 
 struct Task {

@@ -1,5 +1,5 @@
-//! Products on CUDA, part by part: a few rows by `kernel.cu`, which reads W once, more of them by cuBLASLt; parts in blocks by kernels of
-//! their own.
+//! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu`; parts in blocks by
+//! kernels of their own.
 
 use super::LinearOp;
 use super::weight::Data;
@@ -10,9 +10,6 @@ use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
 const HOPPER: Binary = binary!("linear_hopper_90a");
-
-/// Rows of x up to which our kernel takes a product.
-const FEW: usize = 4;
 
 /// Warps of a block.
 const WARPS: usize = 4;
@@ -85,16 +82,11 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
-    if x.rows <= FEW {
-        let (kind, columns) = match x.rows {
-            _ if !(p.x.in_sixteens()? && w.in_sixteens()?) => ("odd", 2),
-            1 => ("few1", 2),
-            2 => ("few2", 2),
-            _ => ("few4", 4),
-        };
+    if x.rows == 1 {
+        let kind = if p.x.in_sixteens()? && w.in_sixteens()? { "one" } else { "one_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
-        return p.told(call)?.run(Grid::of(n.div_ceil(columns * WARPS), 32 * WARPS));
+        return p.told(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
     }
     // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
     // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.
@@ -139,9 +131,12 @@ fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
     let is_half = p.x.dtype().size() == 2;
     let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());
     let whole = p.width.is_multiple_of(8) && p.columns.start.is_multiple_of(8) && p.columns.len().is_multiple_of(8);
+    // Fewer tiles leave processors without work, which cuBLASLt gives parts of the depth.
+    let tiles = p.x.rows()?.rows.div_ceil(HOPPER_TILE) * p.columns.len().div_ceil(HOPPER_TILE);
     Ok(is_half
         && !HOPPER.is_empty()
         && p.x.is_hopper()
+        && 2 * tiles >= p.x.processors()
         && whole
         && p.x.in_sixteens()?
         && w.in_sixteens()?

@@ -1,6 +1,6 @@
-// y = act(x · Wᵀ + b) + residual for a few rows of x: W is read once, and nothing else counts. Each warp makes R columns of y for
-// all M rows; 16 bytes of each row of W and of x are read at once, so that a warp has R · 16 · 32 bytes of W on the way and more
-// of them before the first is used. Everything in f32, one rounding.
+// y = act(x · Wᵀ + b) + residual for one row of x: W is read once, and nothing else counts. Each warp makes a column of y, with 16 bytes
+// a lane of four places of its row of W on the way before the first is used. More rows than one are cuBLASLt's. Everything in f32, one
+// rounding.
 #include "launch/cuda/prelude.cuh"
 
 struct Sizes {
@@ -23,40 +23,29 @@ __device__ __forceinline__ void finish(float sum, uint row, uint column, const T
     y[size_t(row) * s.width + at] = narrow<T>(v);
 }
 
-template <typename T, int N, int M, int R>
-__device__ void few(const T *x, const T *w, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
+template <typename T, int N>
+__device__ void one(const T *x, const T *w, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
+    constexpr uint AT_ONCE = 4, STEP = LANES * N;
     const uint lane = threadIdx.x % LANES;
-    const uint column = (blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES) * R;
+    const uint column = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (column >= s.n) return;
-    const T *row[R];
+    w += size_t(column) * s.k;
+    auto next = [&](uint i) {
+        if constexpr (N == SIXTEEN<T>) return load_once<T>(w + i);
+        else return load<T, N>(w + i);
+    };
+    float sum = 0.0f;
+    uint i = lane * N;
+    for (; i + (AT_ONCE - 1) * STEP < s.k; i += AT_ONCE * STEP) {
+        Run<T, N> b[AT_ONCE];
 #pragma unroll
-    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.k; // the last stands in for those beyond
-    float sums[R][M] = {};
-#pragma unroll 4
-    for (uint i = lane * N; i < s.k; i += LANES * N) {
-        Run<T, N> b[R];
+        for (uint u = 0; u < AT_ONCE; u++) b[u] = next(i + u * STEP);
 #pragma unroll
-        for (int r = 0; r < R; r++) {
-            if constexpr (N == SIXTEEN<T>) b[r] = load_once<T>(row[r] + i);
-            else b[r] = load<T, N>(row[r] + i);
-        }
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            const Run<T, N> a = load<T, N>(x + size_t(min(uint(m), s.rows - 1)) * s.x_step + i);
-#pragma unroll
-            for (int r = 0; r < R; r++) sums[r][m] = dot<T, N>(sums[r][m], a, b[r]);
-        }
+        for (uint u = 0; u < AT_ONCE; u++) sum = dot<T, N>(sum, load<T, N>(x + i + u * STEP), b[u]);
     }
-#pragma unroll
-    for (int r = 0; r < R; r++) {
-#pragma unroll
-        for (int m = 0; m < M; m++) {
-            const float sum = warp_sum(sums[r][m]);
-            if (lane == uint(r * M + m) && uint(m) < s.rows && column + r < s.n) {
-                finish(sum, m, column + r, bias, residual, y, s, activation);
-            }
-        }
-    }
+    for (; i < s.k; i += STEP) sum = dot<T, N>(sum, load<T, N>(x + i), next(i));
+    sum = warp_sum(sum);
+    if (lane == 0) finish(sum, 0, column, bias, residual, y, s, activation);
 }
 
 // What cuBLASLt leaves to do: act(sums + b) + residual, where sums may lie where y is to be. A thread has a run.
@@ -82,19 +71,17 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
 
 #define SIZES uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation
 #define GIVEN Sizes{rows, n, k, x_step, residual_step, width, first}, activation
-#define FEW(NAME, T, N, M, R, KIND) \
+#define ONE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
-        few<T, N, M, R>(x, w, bias, residual, y, GIVEN); \
+        one<T, N>(x, w, bias, residual, y, GIVEN); \
     }
 #define THEN(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
         then<T, N>(sums, bias, residual, y, GIVEN); \
     }
 #define LINEAR(NAME, T) \
-    FEW(NAME, T, SIXTEEN<T>, 1, 2, few1) \
-    FEW(NAME, T, SIXTEEN<T>, 2, 2, few2) \
-    FEW(NAME, T, SIXTEEN<T>, 4, 4, few4) \
-    FEW(NAME, T, 1, 4, 2, odd) \
+    ONE(NAME, T, SIXTEEN<T>, one) \
+    ONE(NAME, T, 1, one_odd) \
     THEN(NAME, T, SIXTEEN<T>, then) \
     THEN(NAME, T, 1, then_odd)
 FORMATS(LINEAR)

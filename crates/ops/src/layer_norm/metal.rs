@@ -30,7 +30,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let bias = op.norm.bias.as_ref().map(View::whole).transpose()?;
     let lines = x.lines()?;
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
-    let added = residual.as_ref().map_or(Ok(lines), View::lines)?;
+    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
     if added.heads != lines.heads {
         return Err(Error::call("layer_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
     }

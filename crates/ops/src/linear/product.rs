@@ -45,7 +45,7 @@ impl Product<'_> {
     /// What a kernel is told of it; `bytes`: of a row of W, where that is in blocks.
     pub(crate) fn sizes(&self, bytes: usize) -> Result<Sizes> {
         let x = self.x.rows()?;
-        let residual = self.residual.map(View::rows).transpose()?;
+        let residual = self.residual.map(|r| r.rows()).transpose()?;
         Ok(Sizes {
             rows: x.rows as u32,
             n: self.columns.len() as u32,

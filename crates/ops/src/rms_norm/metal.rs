@@ -29,7 +29,7 @@ pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let lines = x.lines()?;
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
-    let added = residual.as_ref().map_or(Ok(lines), View::lines)?;
+    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
     if added.heads != lines.heads {
         return Err(Error::call("rms_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
     }

@@ -7,8 +7,9 @@
 
 use sconce_engine::Checkpoint;
 use sconce_engine::ops::choose::choose;
+use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_engine::ops::{
-    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Weights, l2_norm, pool,
+    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
 };
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
 use serde_json::{Value, json};
@@ -36,9 +37,9 @@ fn main() -> Result<(), Failure> {
     for shape in shapes {
         let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {
             let n: usize = n.parse()?;
-            (n, language(&*model, &lm_head(&config, &weights)?, &vec![(BEFORE, 1); n], (dtype, &place))?)
+            (n, language((&*model, &lm_head(&config, &weights)?), &vec![(BEFORE, 1); n], (dtype, &place))?)
         } else if let Some(n) = shape.strip_prefix("prefill") {
-            (1, language(&*model, &lm_head(&config, &weights)?, &[(0, n.parse()?)], (dtype, &place))?)
+            (1, language((&*model, &lm_head(&config, &weights)?), &[(0, n.parse()?)], (dtype, &place))?)
         } else {
             let lengths = match (shape.strip_prefix("ragged"), shape.split_once('x')) {
                 (Some(n), _) => (0..n.parse::<usize>()?).map(|i| 8 + i * 97 % 249).collect(),
@@ -52,30 +53,76 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Mean vectors of length 1.
+/// Mean vectors of length 1 of each sequence.
+struct Vectors<'a> {
+    model: &'a dyn Encoder,
+    sequences: Vec<Sequence>,
+    place: &'a Place,
+}
+
+impl Pass for Vectors<'_> {
+    type Batch = Batch;
+    type Error = sconce_models::Error;
+
+    fn batch(&self, fill: Option<Fill>) -> sconce_models::Result<Batch> {
+        Batch::filled(&self.sequences, fill, self.model.limits(), self.place)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&vec![0; batch.segments.count()])
+    }
+
+    fn forward(&self, batch: &Batch) -> sconce_models::Result<Vec<Tensor>> {
+        let hidden = self.model.forward(batch, &mut |_, _| ())?;
+        let pooled = pool(&hidden, &batch.segments, &vec![0; batch.segments.count()], &[Pooling::Mean])?;
+        Ok(vec![l2_norm(&pooled)?])
+    }
+}
+
 fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
     let sequence =
         |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
-    let sequences: Vec<Sequence> = lengths.iter().map(sequence).collect();
+    let pass = Vectors { model, sequences: lengths.iter().map(sequence).collect(), place };
+    let passes = Passes::new(place)?;
+    let fill = passes.fill(lengths.iter().sum(), lengths.len());
     median(|| {
-        let batch = Batch::new(&sequences, model.limits(), place)?;
-        let hidden = model.forward(&batch, &mut |_, _| ())?;
-        let pooled = pool(&hidden, &batch.segments, &vec![0; sequences.len()], &[Pooling::Mean])?;
-        l2_norm(&pooled)?.to_f32()?;
+        let (_, results) = if fill.is_some() { passes.replay(&pass, 0, fill)? } else { replay::run(&pass)? };
+        results[0].to_f32()?;
         Ok(())
     })
 }
 
+/// Logits of the last token of each piece.
+struct Pieces<'a> {
+    model: (&'a dyn Encoder, &'a LmHead),
+    pieces: Vec<Piece>,
+    cache: &'a Cache,
+    place: &'a Place,
+}
+
+impl Pass for Pieces<'_> {
+    type Batch = Batch;
+    type Error = sconce_models::Error;
+
+    fn batch(&self, _: Option<Fill>) -> sconce_models::Result<Batch> {
+        Batch::going_on(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&[])
+    }
+
+    fn forward(&self, batch: &Batch) -> sconce_models::Result<Vec<Tensor>> {
+        let (model, head) = self.model;
+        Ok(vec![head.forward(&model.forward(batch, &mut |_, _| ())?)?])
+    }
+}
+
 /// The likeliest next token of sequences of (tokens before, tokens now).
-fn language(
-    model: &dyn Encoder,
-    head: &LmHead,
-    of: &[(usize, usize)],
-    at: (DType, &Place),
-) -> Result<Duration, Failure> {
+fn language(model: (&dyn Encoder, &LmHead), of: &[(usize, usize)], at: (DType, &Place)) -> Result<Duration, Failure> {
     let (dtype, place) = at;
     let pages: Vec<usize> = of.iter().map(|(before, now)| (before + now).div_ceil(PAGE)).collect();
-    let shape = model.cache().ok_or("not a language model")?;
+    let shape = model.0.cache().ok_or("not a language model")?;
     let cache = Cache::new(shape, pages.iter().sum::<usize>() * PAGE, CacheFormat::Float(dtype), place)?;
     let mut first = 0;
     let mut pieces = Vec::new();
@@ -84,10 +131,11 @@ fn language(
         first += *pages as u32;
         pieces.push(Piece { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
     }
+    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, Passes::new(place)?);
+    let is_decoding = of.iter().all(|(_, now)| *now == 1);
     median(|| {
-        let batch = Batch::going_on(&pieces, PAGE, &cache, model.limits(), place)?;
-        let logits = head.forward(&model.forward(&batch, &mut |_, _| ())?)?;
-        choose(&logits, &vec![Choosing::BEST; of.len()])?.to_u32()?;
+        let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };
+        choose(&results[0], &vec![Choosing::BEST; of.len()])?.to_u32()?;
         Ok(())
     })
 }

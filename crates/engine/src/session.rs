@@ -11,7 +11,8 @@ use crate::source::{self, Files, Progress, Reference};
 use crate::text::{Encoded, Reader, TextToken, Tokenizer, Truncate};
 use crate::{Caller, Error, LoadOptions, Result};
 use sconce_models::Batch;
-use sconce_ops::{Counted, DType, Device, Ladder, Place};
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -105,6 +106,7 @@ impl<P: Pipeline> Deref for Session<P> {
 pub(crate) struct Running<P> {
     pub(crate) pipeline: P,
     pub(crate) place: Place,
+    passes: Passes,
     line: Arc<Line>,
 }
 
@@ -142,10 +144,10 @@ impl<P: Pipeline> Running<P> {
 
     fn forward(&self, taken: &Taken) -> Result<Results> {
         let run = || {
-            let batch = Batch::new(&taken.sequences, self.pipeline.limits(), &self.place)?;
-            let results = match taken.want {
-                Want::Task => self.pipeline.forward(&batch, &taken.skips)?,
-                Want::Hidden => vec![self.pipeline.hidden(&batch)?],
+            let tokens = taken.sequences.iter().map(|s| s.ids.len()).sum();
+            let (batch, results) = match self.passes.fill(tokens, taken.sequences.len()) {
+                Some(fill) => self.passes.replay(&Texts { running: self, taken }, taken.want as u32, Some(fill))?,
+                None => replay::run(&Texts { running: self, taken })?,
             };
             let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
             Ok(Results { segments: batch.segments, values })
@@ -155,6 +157,42 @@ impl<P: Pipeline> Running<P> {
 
     fn panicked(&self, panic: &(dyn std::any::Any + Send)) -> Error {
         Error::Panicked { device: self.place.device(), why: words(panic) }
+    }
+}
+
+/// A batch of texts, and what is wanted of them.
+struct Texts<'a, P> {
+    running: &'a Running<P>,
+    taken: &'a Taken,
+}
+
+impl<P: Pipeline> Texts<'_, P> {
+    /// None of what fills a batch up is left out.
+    fn skips(&self, batch: &Batch) -> Vec<usize> {
+        let mut skips = self.taken.skips.clone();
+        skips.resize(batch.segments.count(), 0);
+        skips
+    }
+}
+
+impl<P: Pipeline> Pass for Texts<'_, P> {
+    type Batch = Batch;
+    type Error = Error;
+
+    fn batch(&self, fill: Option<Fill>) -> Result<Batch> {
+        let Running { pipeline, place, .. } = self.running;
+        Ok(Batch::filled(&self.taken.sequences, fill, pipeline.limits(), place)?)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&self.skips(batch))
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
+        match self.taken.want {
+            Want::Task => self.running.pipeline.forward(batch, &self.skips(batch)),
+            Want::Hidden => Ok(vec![self.running.pipeline.hidden(batch)?]),
+        }
     }
 }
 
@@ -214,7 +252,8 @@ impl<P: Pipeline> Session<P> {
             }
             drop(apart);
             ready::make(&place, &given, tokens, |tokens| pipeline.rehearse(&place, tokens, longest));
-            Ok(Running { pipeline, place, line: served })
+            let passes = Passes::new(&place)?;
+            Ok(Running { pipeline, place, passes, line: served })
         };
         // A vocabulary takes a third of the time that the weights of a small model take: one is read beside the other.
         let (tokenizer, owner) = thread::scope(|scope| {

@@ -35,8 +35,8 @@ impl Pipeline for Sums {
         1
     }
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
-        let ids = &batch.host_ids;
-        let _ = self.seen.send(ids.clone());
+        let ids = batch.host_ids();
+        let _ = self.seen.send(ids.to_vec());
         if ids.contains(&HOLD) {
             let _ = self.go.lock().unwrap().recv();
         }
@@ -64,7 +64,8 @@ fn serve() -> Served {
     let served = line.clone();
     let make = move || {
         let pipeline = Sums { seen: saw, go: Mutex::new(wait) };
-        Ok(Running { pipeline, place: Place::open(Device::Cpu)?, line: served })
+        let place = Place::open(Device::Cpu)?;
+        Ok(Running { pipeline, passes: Passes::new(&place)?, place, line: served })
     };
     let owner = Owner::start_with(Device::Cpu, Arc::default(), make, Running::turn).unwrap();
     Served { line, owner, seen, go }

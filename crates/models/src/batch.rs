@@ -1,7 +1,8 @@
 //! What a model is given: tokens of several sequences, one after another.
 
 use crate::{Error, Result};
-use sconce_ops::{Attention, Cache, Pages, Place, Segments, Tensor};
+use sconce_ops::replay::{self, Fill, Given};
+use sconce_ops::{Attention, Cache, Keys, Pages, Place, Segments, Tensor};
 use std::sync::Arc;
 
 /// One tokenized text.
@@ -51,8 +52,8 @@ pub struct Batch {
     pub segments: Segments,
     /// Where their tokens lie that are looked at.
     pub keys: Segments,
-    /// The ids once more, on the host: for rows that are found by their id.
-    pub host_ids: Vec<u32>,
+    /// The ids once more, on the host.
+    host_ids: Vec<u32>,
     /// Where their keys and values are kept, of sequences that go on.
     pub kept: Option<Kept>,
     /// The rows whose results are wanted; none means all.
@@ -88,9 +89,19 @@ pub struct Piece {
 impl Batch {
     /// Packs and uploads. Ids are checked here, once, because a GPU would read beyond its tables without a word.
     pub fn new(sequences: &[Sequence], limits: Limits, place: &Place) -> Result<Batch> {
+        Batch::filled(sequences, None, limits, place)
+    }
+
+    /// The same, filled up so that a recorded pass serves it: with tokens of the first id, in sequences behind all others.
+    pub fn filled(sequences: &[Sequence], fill: Option<Fill>, limits: Limits, place: &Place) -> Result<Batch> {
         let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
-        let segments = Segments::new(&lengths)?;
-        let seen: Vec<usize> = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len())).collect();
+        let segments = match fill {
+            Some(fill) => Segments::filled(&lengths, fill)?,
+            None => Segments::new(&lengths)?,
+        };
+        let fillers = sequences.len()..segments.count();
+        let seen = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len()));
+        let seen: Vec<usize> = seen.chain(fillers.map(|i| segments.range(i).len())).collect();
         let keys = segments.heads(&seen)?;
         let (mut ids, mut positions, mut types) = (Vec::new(), Vec::new(), Vec::new());
         for s in sequences {
@@ -118,6 +129,14 @@ impl Batch {
             }
             types.extend(s.types.iter().copied().chain(std::iter::repeat(0)).take(s.ids.len()));
         }
+        ids.resize(segments.tokens(), 0);
+        types.resize(segments.tokens(), 0);
+        // Within every table, as the first place is.
+        let first = match limits.counting {
+            Positions::FromZero => 0,
+            Positions::BehindPadding(padding) => padding,
+        };
+        positions.resize(segments.tokens(), first);
         Ok(Batch {
             ids: Tensor::from_u32(&ids, place)?,
             positions: Tensor::from_u32(&positions, place)?,
@@ -148,7 +167,8 @@ impl Batch {
             rows.extend((p.start..end).map(|j| pages.row(i, j) as u32));
             wanted.extend((ids.len() - p.wanted.min(p.ids.len()))..ids.len());
         }
-        if let Some(row) = rows.iter().find(|row| **row as usize >= cache.rows()) {
+        let seen = pieces.iter().flat_map(|p| p.table.iter()).map(|table| (*table as usize + 1) * page - 1);
+        if let Some(row) = seen.max().filter(|row| *row >= cache.rows()) {
             return Err(Error::Input(format!("row {row} of a cache of {}", cache.rows())));
         }
         let all = wanted.len() == ids.len();
@@ -165,6 +185,21 @@ impl Batch {
             wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
             place: place.clone(),
         })
+    }
+
+    /// What kernels are told of the batch; `skips[i]` tokens at the head of sequence `i` are not pooled.
+    pub fn given(&self, skips: &[usize]) -> Given {
+        let keys = match &self.kept {
+            Some(kept) => Keys::Paged(kept.pages.clone()),
+            None => self.keys.clone().into(),
+        };
+        Given { segments: self.segments.clone(), keys, skips: skips.to_vec() }
+    }
+
+    /// The ids: for rows that are found by their id.
+    pub fn host_ids(&self) -> &[u32] {
+        replay::look();
+        &self.host_ids
     }
 
     /// The rows of `x` `[tokens, n]` whose results are wanted.

@@ -38,7 +38,7 @@ impl Head {
         };
         // Of nothing but padding it is the first.
         let last = |tokens: std::ops::Range<usize>| {
-            let (first, ids) = (tokens.start, &batch.host_ids[tokens]);
+            let (first, ids) = (tokens.start, &batch.host_ids()[tokens]);
             (first + ids.iter().rposition(|id| *id != padding).unwrap_or(0)) as u32
         };
         let rows: Vec<u32> = batch.segments.iter().map(last).collect();

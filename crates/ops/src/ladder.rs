@@ -6,7 +6,7 @@
 
 use crate::cpu::Isa;
 use crate::ledger::Ledger;
-use crate::{DType, Device, Error, Place, Result, Tensor, launch};
+use crate::{DType, Device, Error, Place, Result, Tensor, launch, replay};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
@@ -288,6 +288,12 @@ impl Ladder {
         }
     }
 
+    /// Counts calls that were made before and ran once more.
+    pub(crate) fn add(&self, counts: &[(Counted, u64)]) {
+        let mut all = lock(&self.counts);
+        counts.iter().for_each(|(counted, n)| *all.entry(*counted).or_default() += n);
+    }
+
     fn count(&self, counted: Counted) {
         *lock(&self.counts).entry(counted).or_default() += 1;
     }
@@ -316,6 +322,7 @@ pub(crate) fn is_fused<O: Op>(op: &O) -> bool {
 /// The result and its rung, or nothing on phantoms, whose step is told instead.
 fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
     let ladder = current();
+    let _own = replay::own();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
     let (rung, why_not) = ladder.choose(op);
@@ -344,6 +351,9 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
     };
     if rung != Rung::Fused && launch::metal::is_dry() {
         return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
+    }
+    if rung != Rung::Fused {
+        replay::lose();
     }
     let result = match rung {
         Rung::Fused => match device {

@@ -17,6 +17,7 @@ mod launch;
 mod ledger;
 mod place;
 mod quant;
+pub mod replay;
 mod segments;
 mod spare;
 mod tensor;

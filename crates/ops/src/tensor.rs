@@ -7,7 +7,7 @@ use crate::cpu::elem::Elem;
 use crate::ledger::Lease;
 use crate::place::Kind;
 use crate::spare::Fresh;
-use crate::{DType, Device, Error, Place, Result, ladder, launch};
+use crate::{DType, Device, Error, Place, Result, ladder, launch, replay};
 use candle_core::{Tensor as Candle, WithDType};
 use half::{bf16, f16};
 use std::sync::Arc;
@@ -42,6 +42,11 @@ impl Tensor {
     /// Uploads ids or positions.
     pub fn from_u32(values: &[u32], place: &Place) -> Result<Tensor> {
         let dims = [values.len()];
+        if let Kind::Open(device @ Device::Cuda(_), _) = &place.0
+            && let Some(on_tape) = replay::upload(values)
+        {
+            return Ok(Self::real(on_tape?, DType::U32, *device));
+        }
         Self::upload(&dims, DType::U32, place, || host(values.to_vec(), &dims))
     }
 
@@ -52,6 +57,7 @@ impl Tensor {
         place: &Place,
         build: impl FnOnce() -> Result<Candle>,
     ) -> Result<Tensor> {
+        replay::lose();
         match &place.0 {
             Kind::Phantom(device) => Ok(Self::phantom(dims, dtype, *device)),
             Kind::Open(Device::Cpu, _) => Ok(Self::real(build()?, dtype, Device::Cpu)),

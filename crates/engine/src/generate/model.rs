@@ -7,6 +7,7 @@ use crate::schedule::Step;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
 use sconce_ops::choose::{choose, chooses, pick};
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_ops::{Cache, CacheFormat, CacheShape, Choosing, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -183,9 +184,8 @@ impl LmModel {
 
     /// Logits of the rows that the pieces want.
     pub(crate) fn run(&self, pieces: &[Piece], cache: &Cache, place: &Place) -> Result<Tensor> {
-        let batch = Batch::going_on(pieces, PAGE, cache, self.encoder.limits(), place)?;
-        let hidden = self.encoder.forward(&batch, &mut |_, _| ())?;
-        Ok(self.head.forward(&hidden)?)
+        let pieces = Pieces { model: self, pieces, cache, place };
+        pieces.forward(&pieces.batch(None)?)?.pop().ok_or_else(|| Error::Input("a step gives logits".into()))
     }
 
     /// Tokens of rows of logits, chosen where these are; none where our kernel does not, or where logits mean something else yet.
@@ -202,7 +202,7 @@ impl LmModel {
         blocks: &Blocks,
         tokens: impl Fn(crate::kv::SeqId) -> Option<&'a [u32]>,
         cache: &Cache,
-        place: &Place,
+        (place, passes): (&Place, &Passes),
     ) -> Result<Came> {
         let (from, to): (Vec<u32>, Vec<u32>) =
             step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
@@ -224,9 +224,13 @@ impl LmModel {
         if let Some(last) = pieces.last_mut().filter(|_| idle) {
             last.wanted = 1;
         }
-        let logits = self.run(&pieces, cache, place)?;
+        let pieces = Pieces { model: self, pieces: &pieces, cache, place };
+        // A token of each sequence: the step that is made most often, and the same each time.
+        let is_decoding = pieces.pieces.iter().all(|p| p.ids.len() == 1 && p.wanted == 1);
+        let (_, results) = if is_decoding { passes.replay(&pieces, 0, None)? } else { replay::run(&pieces)? };
+        let [logits] = &results[..] else { return Err(Error::Input("a step gives logits".into())) };
         if let Some(how) = how.filter(|_| !idle)
-            && let Some(tokens) = self.choose(&logits, how)?
+            && let Some(tokens) = self.choose(logits, how)?
         {
             let tokens = tokens.to_u32()?;
             // Who reads logits that are no numbers can say which.
@@ -285,6 +289,32 @@ impl LmModel {
             }
         }
         Ok(())
+    }
+}
+
+/// The next tokens of sequences, and the logits of those that are wanted.
+struct Pieces<'a> {
+    model: &'a LmModel,
+    pieces: &'a [Piece],
+    cache: &'a Cache,
+    place: &'a Place,
+}
+
+impl Pass for Pieces<'_> {
+    type Batch = Batch;
+    type Error = Error;
+
+    fn batch(&self, _: Option<Fill>) -> Result<Batch> {
+        Ok(Batch::going_on(self.pieces, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&[])
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
+        let hidden = self.model.encoder.forward(batch, &mut |_, _| ())?;
+        Ok(vec![self.model.head.forward(&hidden)?])
     }
 }
 

@@ -14,6 +14,7 @@ use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
 use crate::text::stream::{Detok, Stops};
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
+use sconce_ops::replay::Passes;
 use sconce_ops::{Cache, Choosing, Ladder, Place};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -105,6 +106,7 @@ impl Outcome {
 struct Running {
     model: LmModel,
     place: Place,
+    passes: Passes,
     cache: Cache,
     blocks: Blocks,
     scheduler: Scheduler,
@@ -133,7 +135,22 @@ impl Running {
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         ready::make(&place, options, planned.step_tokens, |tokens| model.rehearse(planned, tokens, &cache, &place));
         let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());
-        Ok(Running { model, place, cache, blocks, scheduler, budget, inbox, board, tally, live, forks, next: 0 })
+        let passes = Passes::new(&place)?;
+        Ok(Running {
+            model,
+            place,
+            passes,
+            cache,
+            blocks,
+            scheduler,
+            budget,
+            inbox,
+            board,
+            tally,
+            live,
+            forks,
+            next: 0,
+        })
     }
 
     /// Runs until nothing is left to do. Who comes meanwhile joins in.
@@ -272,7 +289,8 @@ impl Running {
     fn run(&self, step: &Step) -> Result<Came> {
         let tokens = |id| self.scheduler.tokens(id);
         let how = self.plain(step);
-        let run = || self.model.step((step, how.as_deref()), &self.blocks, tokens, &self.cache, &self.place);
+        let run =
+            || self.model.step((step, how.as_deref()), &self.blocks, tokens, &self.cache, (&self.place, &self.passes));
         let device = self.place.device();
         catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| Err(Error::Panicked { device, why: words(&*panic) }))
     }

@@ -3,10 +3,12 @@
 
 use super::plan::SIZES;
 use super::tables::{Launch, Tables, Way};
-use super::{AttentionOp, Bias, Keys, Sees};
+use super::{Attention, AttentionOp, Bias, Keys, Sees};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::replay::Given;
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Tensor};
+use std::rc::Rc;
 
 const TILES: Binary = binary!("attention");
 const OTHER: Binary = binary!("attention_other");
@@ -50,6 +52,37 @@ impl Read {
     }
 }
 
+/// The words of the table, and how they are worked out for others.
+struct Words<'a> {
+    how: &'a Attention,
+    tables: &'a Rc<Tables>,
+    way: Way,
+    heads: usize,
+    shared: usize,
+}
+
+impl Words<'_> {
+    fn told(&self, call: Call) -> Result<Call> {
+        let Words { how, tables, way, heads, shared } = *self;
+        let is_given = |given: &Given| how.queries.is(&given.segments) && how.keys.are(&given.keys);
+        let bias = || match &how.bias {
+            Bias::None => String::new(),
+            Bias::Alibi(slopes) => format!("{slopes:p}"),
+            Bias::Buckets { table, far, both } => format!("{table:p} {far} {both}"),
+            Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
+        };
+        let key = || format!("attention {way:?} {heads} {shared} {:?} {}", how.sees, bias());
+        call.told(&tables.words, is_given, key, || {
+            let (how, tables) = (how.clone(), tables.clone());
+            Box::new(move |given| {
+                let how = Attention { queries: given.segments.clone(), keys: given.keys.clone(), ..how.clone() };
+                let others = Tables::of(&how, way, heads, shared);
+                others.are_alike(&tables).then_some(others.words)
+            })
+        })
+    }
+}
+
 /// Shared memory of a block, for heads that are `padded` there. As in the kernels.
 fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
     match launch.kind {
@@ -68,7 +101,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
     let (how, shared, dtype) = (&op.how, op.k.dims()[1], op.q.dtype());
     let way = Way::of(op);
-    let tables = Tables::of(how, way, heads, shared);
+    let tables = Rc::new(Tables::of(how, way, heads, shared));
+    let words = Words { how, tables: &tables, way, heads, shared };
     let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
     let positions = match &how.bias {
         Bias::Disentangled(d) => [&d.keys, &d.queries],
@@ -138,10 +172,10 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(launch.grid(shared), 32 * launch.warps);
-        told(call.made(&y).made(&parts).array(&tables.words)?, launch).run(grid)?;
+        told(words.told(call.made(&y).made(&parts))?, launch).run(grid)?;
         if launch.splits > 1 {
             let join = Kernel::new(PLAIN, format!("attention_join_{dtype}_{}", launch.rows));
-            let call = Call::new(&q.view, &join)?.made(&parts).made(&y).array(&tables.words)?;
+            let call = words.told(Call::new(&q.view, &join)?.made(&parts).made(&y))?;
             told(call, launch).run(Grid::of(launch.blocks * shared, 128))?;
         }
     }

@@ -40,6 +40,11 @@ impl Pages {
         self.size
     }
 
+    /// The most pages of a sequence.
+    pub(super) fn most(&self) -> usize {
+        self.tables.iter().map(|table| table.len()).max().unwrap_or(0)
+    }
+
     /// The pages of sequence `i`.
     pub(super) fn table(&self, i: usize) -> &[u32] {
         &self.tables[i]
@@ -58,6 +63,29 @@ impl From<Segments> for Keys {
 }
 
 impl Keys {
+    /// Whether they are these.
+    pub(crate) fn is(&self, segments: &Segments) -> bool {
+        matches!(self, Keys::Packed(own) if own.is(segments))
+    }
+
+    /// Whether they are the same, and not only alike.
+    #[cfg(cuda)]
+    pub(crate) fn are(&self, others: &Keys) -> bool {
+        match (self, others) {
+            (Keys::Packed(own), Keys::Packed(others)) => own.is(others),
+            (Keys::Paged(own), Keys::Paged(others)) => Arc::ptr_eq(&own.tables, &others.tables),
+            _ => false,
+        }
+    }
+
+    /// What a launch allows for, so that it serves others: the most keys of a sequence, in pages the next power of two.
+    pub(super) fn bound(&self) -> usize {
+        match self {
+            Keys::Packed(segments) => segments.bound(),
+            Keys::Paged(_) => self.longest().next_power_of_two(),
+        }
+    }
+
     /// How many sequences.
     pub(super) fn count(&self) -> usize {
         match self {

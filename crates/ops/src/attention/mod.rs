@@ -34,7 +34,7 @@ pub use keys::{Keys, Pages};
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::store::{CacheFormat, Vectors};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::{DType, Device, Error, Result, Segments, Tensor, replay};
 
 /// What the scores are like; q, k and v come beside it.
 #[derive(Clone, Debug)]
@@ -64,6 +64,7 @@ impl Attention {
 /// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
 pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: &Attention) -> Result<Tensor> {
     let (k, v) = (k.into(), v.into());
+    let _own = replay::own();
     let fits = match (q.dims(), k.dims()) {
         ([queries, heads, size], [keys, shared, of]) => {
             *shared > 0

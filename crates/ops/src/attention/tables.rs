@@ -1,6 +1,8 @@
-//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number. Where each sequence
-//! has one block of rows, as in decoding, the launch depends on how many there are and on the longest alone, so that it may serve
-//! other lengths.
+//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number.
+//!
+//! A recorded launch serves others whose tables differ in nothing but the words. So what is laid out depends on lengths as little as
+//! it can: of sequences in pages that decode, on how many there are and on the power of two above the longest; of such that are
+//! filled up, on how many there are and on all their tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Sees};
@@ -52,7 +54,7 @@ impl Way {
 }
 
 /// One launch.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Launch {
     /// The kernel's name, the rows of its blocks, and their warps.
     pub(super) kind: &'static str,
@@ -99,8 +101,10 @@ impl Tables {
             .map(|i| match &how.keys {
                 Keys::Packed(segments) => segments.range(i).start,
                 Keys::Paged(pages) => {
+                    let (base, room) = (tables.words.len(), pages.most().next_power_of_two());
                     tables.words.extend(pages.table(i));
-                    tables.words.len() - pages.table(i).len()
+                    tables.words.resize(base + room, 0);
+                    base
                 }
             })
             .collect();
@@ -113,24 +117,35 @@ impl Tables {
         tables
     }
 
+    /// Whether a launch by these would be a launch by the others, were it not for the words.
+    pub(super) fn are_alike(&self, others: &Tables) -> bool {
+        let laid_out =
+            |t: &Tables| (t.words.len(), [t.bias, t.reach, t.distances, t.distance_count, t.origin].map(|n| n as u64));
+        laid_out(self) == laid_out(others) && self.launches == others.launches
+    }
+
     fn add_launches(&mut self, how: &Attention, way: Way, bases: &[usize], (group, shared): (usize, usize)) {
         let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
         let mut launch = |kind, (block, warps): (usize, usize), takes: &dyn Fn(usize) -> bool, busy: usize| {
-            let (entries, mut longest) = (self.words.len(), 0);
+            let entries = self.words.len();
             for (i, queries) in how.queries.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
-                let keys = how.keys.len(i);
-                longest = longest.max(keys);
-                let sequence = [queries.start, queries.len(), keys, bases[i]].map(|n| n as u32);
+                let sequence = [queries.start, queries.len(), how.keys.len(i), bases[i]].map(|n| n as u32);
                 // The last block of a sequence may have the most keys to look at, and is not what the others wait for.
                 for row in (0..rows[i]).step_by(block).rev() {
                     self.words.extend(sequence);
                     self.words.push(row as u32);
                 }
             }
+            if how.queries.fillers() > 0 {
+                // As many as there may be: those without queries are nobody's.
+                let blocks = how.queries.tokens() * group / block + how.queries.count();
+                self.words.resize(entries + blocks * ENTRY, 0);
+            }
             let blocks = (self.words.len() - entries) / ENTRY;
             if blocks == 0 {
                 return;
             }
+            let longest = how.keys.bound();
             let seen = match how.sees {
                 Sees::All | Sees::Causal => longest,
                 Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
@@ -148,6 +163,9 @@ impl Tables {
             Way::Placed => return launch("placed", (64, 4), &|_| true, BUSY),
             Way::Plain => return launch("plain", (32, 4), &|_| true, BUSY),
         };
+        if how.queries.fillers() > 0 {
+            return launch("many", (64, 4), &|_| true, BUSY);
+        }
         launch("few", (FEW, 4), &|rows| rows <= FEW, BUSY_WITH_FEW);
         // Eight warps where most have rows, and blocks are enough.
         let many = rows.iter().filter(|rows| **rows > FEW);
@@ -158,7 +176,9 @@ impl Tables {
     }
 
     fn add_bias(&mut self, how: &Attention, heads: usize, places: usize) {
-        let keys = how.keys.longest();
+        let keys = how.keys.bound();
+        let is_fixed = how.queries.fillers() > 0 || matches!(how.keys, Keys::Paged(_));
+        let places = if is_fixed { keys.max(places) } else { places };
         self.bias = self.words.len();
         match &how.bias {
             Bias::None => {}
@@ -189,7 +209,8 @@ impl Tables {
 mod tests {
     use super::*;
     use crate::Segments;
-    use crate::attention::Pages;
+    use crate::attention::{Disentangled, Pages};
+    use crate::replay::Fill;
 
     #[test]
     fn every_sequence_has_a_launch_and_its_pages() {
@@ -205,9 +226,9 @@ mod tests {
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
         let t = Tables::of(&how, Way::Tiles { large: false }, 8, 2);
-        let pages = 313 + 6 + 2;
-        let few = [0, 1, 5000, 0, 0, 41, 3, 18, 319, 0];
-        let many = [1, 40, 90, 313, 128, 1, 40, 90, 313, 64, 1, 40, 90, 313, 0];
+        let pages = 3 * 512;
+        let few = [0, 1, 5000, 0, 0, 41, 3, 18, 1024, 0];
+        let many = [1, 40, 90, 512, 128, 1, 40, 90, 512, 64, 1, 40, 90, 512, 0];
         assert_eq!(t.words[pages..][..25], [&few[..], &many].concat());
         assert_eq!((t.bias, t.reach), (pages + 25, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
@@ -215,5 +236,44 @@ mod tests {
         assert_eq!(launches, [("few", 0, 2, 20), ("many", 10, 3, 1)]);
         assert_eq!(t.launches[0].parts(2, 64), 2 * 20 * 2 * 16 * 66);
         assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
+    }
+
+    /// Steps of decoding are told in as many words, and their launches are the same.
+    #[test]
+    fn launches_serve_other_lengths() {
+        let decoding = |lengths: &[usize], sees: Sees| {
+            let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
+            let sequences = lengths.iter().map(|keys| (tables(*keys).into(), *keys)).collect();
+            let how = Attention {
+                queries: Segments::new(&vec![1; lengths.len()]).unwrap(),
+                keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
+                sees,
+                ..Attention::over(&Segments::new(&[1]).unwrap(), 1.0)
+            };
+            Tables::of(&how, Way::Tiles { large: false }, 8, 2)
+        };
+        for sees in [Sees::Causal, Sees::Recent(300)] {
+            let t = decoding(&[600, 20, 1], sees);
+            assert!(t.are_alike(&decoding(&[1, 1000, 30], sees)), "{sees:?}");
+            assert!(!t.are_alike(&decoding(&[1, 1100, 30], sees)) && !t.are_alike(&decoding(&[600, 20], sees)));
+        }
+        let encoding = |lengths: &[usize], bias: &Bias, way: Way| {
+            let queries = Segments::filled(lengths, Fill { tokens: 160, sequences: 5 }).unwrap();
+            let how = Attention { bias: bias.clone(), ..Attention::over(&queries, 1.0) };
+            let t = Tables::of(&how, way, 2, 2);
+            let rows = t.launches[0].rows;
+            let entries = t.words[t.launches[0].entries..][..ENTRY * t.launches[0].blocks].chunks(ENTRY);
+            let own: usize = entries.map(|e| (e[1] as usize).saturating_sub(e[4] as usize).min(rows)).sum();
+            assert_eq!(own, 160, "every row is somebody's");
+            t
+        };
+        let far = Disentangled { keys: None, queries: None, span: 64, far: None };
+        let buckets = Bias::Buckets { table: vec![1.0; 32 * 2].into(), far: 128, both: true };
+        for bias in [Bias::None, Bias::Alibi(vec![1.0; 2].into()), buckets, Bias::Disentangled(far)] {
+            for way in [Way::Tiles { large: false }, Way::Placed, Way::Plain] {
+                let t = encoding(&[150], &bias, way);
+                assert!(t.are_alike(&encoding(&[1, 2, 30, 127], &bias, way)), "{bias:?} {way:?}");
+            }
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use super::{PoolOp, Pooling};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
-use crate::{DType, Result};
+use crate::replay::Given;
+use crate::{DType, Result, Segments};
 
 const BINARY: Binary = binary!("pool");
 
@@ -23,15 +24,16 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
             }
     });
     let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
-    let sequence = |i: usize| [op.rows(i).start as u32, op.rows(i).end as u32, op.skip[i] as u32];
-    let told: Vec<u32> = (0..sequences).flat_map(sequence).chain(op.modes.iter().map(|mode| *mode as u32)).collect();
-    let longest = (0..sequences).map(|i| op.rows(i).len()).max().unwrap_or(0);
+    let told = told(&op.segments, &op.skip, &op.modes);
     // A few tokens each, or they would rather wait for one another than read.
-    let warps = if needs == 0 { 1 } else { longest.div_ceil(AHEAD).clamp(1, MOST_WARPS) };
+    let warps = if needs == 0 { 1 } else { op.segments.bound().div_ceil(AHEAD).clamp(1, MOST_WARPS) };
     let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("odd", 1) };
-    Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?
-        .input(&x)
-        .array(&told)?
+    let call = Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?.input(&x);
+    let is_given = |given: &Given| op.segments.is(&given.segments) && op.skip == given.skips;
+    let (own, bound) = (op.modes.clone(), op.segments.bound());
+    let again =
+        move |given: &Given| (given.segments.bound() == bound).then(|| self::told(&given.segments, &given.skips, &own));
+    call.told(&told, is_given, || format!("pool {:?}", op.modes), || Box::new(again))?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)
@@ -39,4 +41,14 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
         .u32(needs)
         .run(Grid { blocks: [sequences, rows.cols.div_ceil(run * 32), 1], threads: 32 * warps })?;
     y.tensor(&[sequences, modes * rows.cols])
+}
+
+/// The rows of each sequence that count, and how many before them do not; then the modes.
+fn told(segments: &Segments, skip: &[usize], modes: &[Pooling]) -> Vec<u32> {
+    let sequence = |(range, skip): (std::ops::Range<usize>, &usize)| match range.len() {
+        // What fills a batch up may be empty. Somebody's row then, which nobody asks for.
+        0 => [0, 1, 0],
+        _ => [(range.start + skip) as u32, range.end as u32, *skip as u32],
+    };
+    segments.iter().zip(skip).flat_map(sequence).chain(modes.iter().map(|mode| *mode as u32)).collect()
 }

@@ -19,7 +19,7 @@ pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor};
+use crate::{DType, Error, Result, Segments, Tensor, replay};
 use std::ops::Range;
 
 /// How a sequence becomes a vector.
@@ -44,7 +44,9 @@ pub fn pool(x: &Tensor, segments: &Segments, skip: &[usize], modes: &[Pooling]) 
     let [tokens, _] = *x.dims() else {
         return Err(Error::call("pool", format!("x {:?} is not [tokens, size]", x.dims())));
     };
-    let leaves_some = segments.iter().zip(skip).all(|(range, skip)| *skip < range.len());
+    let _own = replay::own();
+    let asked = segments.count() - segments.fillers();
+    let leaves_some = segments.iter().zip(skip).take(asked).all(|(range, skip)| *skip < range.len());
     if tokens != segments.tokens() || skip.len() != segments.count() || !leaves_some || modes.is_empty() {
         let what = format!(
             "{tokens} rows for {} packed tokens, {} skips for {} sequences (each must leave a token), {} modes",

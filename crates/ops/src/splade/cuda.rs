@@ -4,7 +4,8 @@
 
 use super::SpladeOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
-use crate::{DType, Result};
+use crate::replay::Given;
+use crate::{DType, Result, Segments};
 
 const TILES: Binary = binary!("splade");
 const PLAIN: Binary = binary!("splade_plain");
@@ -21,12 +22,11 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
     let bias = op.bias.as_ref().map(View::whole).transpose()?;
     let (sequences, n, dtype) = (op.segments.count(), op.weight.n(), op.x.dtype());
-    let ranges: Vec<u32> = op.segments.iter().flat_map(|r| [r.start as u32, r.end as u32]).collect();
     let y = Call::room(&x, sequences * n, DType::F32)?;
     let is_tiled = dtype != DType::F32 && x.in_sixteens()? && w.in_sixteens()?;
     let (kernel, columns) = if is_tiled {
         // Short sequences would leave most of a large tile empty.
-        let rows = match op.segments.longest() {
+        let rows = match op.segments.bound() {
             ..=32 => 32,
             33..=64 => 64,
             _ => 128,
@@ -36,12 +36,10 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     } else {
         (Kernel::new(PLAIN, format!("splade_{dtype}")), PLAIN_COLUMNS)
     };
-    Call::new(&x, &kernel)?
-        .input(&x)
-        .input(&w)
-        .maybe(bias.as_ref())
-        .made(&y)
-        .array(&ranges)?
+    let call = Call::new(&x, &kernel)?.input(&x).input(&w).maybe(bias.as_ref()).made(&y);
+    let (is_given, bound) = (|given: &Given| op.segments.is(&given.segments), op.segments.bound());
+    let again = move |given: &Given| (given.segments.bound() == bound).then(|| ranges(&given.segments));
+    call.told(&ranges(&op.segments), is_given, || "splade".into(), || Box::new(again))?
         .u32(n)
         .u32(op.weight.k())
         .u32(x.rows()?.stride)
@@ -49,4 +47,9 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         .u32(usize::from(op.how.twice))
         .run(Grid { blocks: [sequences, n.div_ceil(columns), 1], threads: 256 })?;
     y.tensor(&[sequences, n])
+}
+
+/// Where each sequence begins and ends.
+fn ranges(segments: &Segments) -> Vec<u32> {
+    segments.iter().flat_map(|range| [range.start as u32, range.end as u32]).collect()
 }

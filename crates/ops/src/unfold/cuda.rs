@@ -3,7 +3,8 @@
 use super::UnfoldOp;
 use crate::ladder::Op;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
-use crate::{Error, Result};
+use crate::replay::{self, Given};
+use crate::{Error, Result, Segments};
 
 const BINARY: Binary = binary!("unfold");
 
@@ -15,14 +16,12 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
         return Err(Error::call("unfold", format!("windows of {whole} elements")));
     }
     let y = Call::room(&x, rows.rows * whole, dtype)?;
-    // One behind another without gaps, so that where each ends is where the next starts.
-    let starts = op.segments.iter().map(|range| range.start as u32);
-    let starts: Vec<u32> = starts.chain([op.segments.tokens() as u32]).collect();
     let run = 16 / dtype.size();
     let (kind, run) = if whole.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
-    Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?
-        .input(&x)
-        .array(&starts)?
+    let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
+    let is_given = |given: &Given| op.segments.is(&given.segments);
+    let again = || -> replay::Again { Box::new(|given| Some(starts(&given.segments))) };
+    call.told(&starts(&op.segments), is_given, || "unfold".into(), again)?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)
@@ -30,4 +29,9 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
         .u32(op.segments.count())
         .run(Grid::along(rows.rows, whole.div_ceil(run)))?;
     y.tensor(&dims)
+}
+
+/// One behind another without gaps, so that where each ends is where the next starts.
+fn starts(segments: &Segments) -> Vec<u32> {
+    segments.iter().map(|range| range.start as u32).chain([segments.tokens() as u32]).collect()
 }

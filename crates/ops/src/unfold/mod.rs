@@ -16,10 +16,11 @@ pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor};
+use crate::{DType, Error, Result, Segments, Tensor, replay};
 
 /// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
+    let _own = replay::own();
     match *x.dims() {
         [tokens, n]
             if tokens == segments.iter().map(|range| range.len()).sum::<usize>()

@@ -6,6 +6,7 @@ use super::maps::TensorMap;
 use super::modules::{Kernel, function};
 use super::tables;
 use super::view::View;
+use crate::replay::{self, Given};
 use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::{CudaFunction, result};
@@ -113,21 +114,31 @@ impl Call {
         self
     }
 
-    /// The next parameter: an array of `unsigned`, null where it is empty.
+    /// The next parameter: an array of `unsigned` that says how sequences lie. If they are those that the pass was given, `again`
+    /// works it out for others, where the launch would be the same; for calls of the same `key` it is the same.
+    pub(crate) fn told(
+        mut self,
+        values: &[u32],
+        is_given: impl FnOnce(&Given) -> bool,
+        key: impl FnOnce() -> String,
+        again: impl FnOnce() -> replay::Again,
+    ) -> Result<Call> {
+        match replay::tell(is_given, key, again) {
+            Some(address) => self.parameters.push(Parameter::Word(address?)),
+            None => return self.array(values),
+        }
+        Ok(self)
+    }
+
+    /// The next parameter: an array of `unsigned`, null where it is empty. A pass that is recorded cannot have it told anew.
     pub(crate) fn array(mut self, values: &[u32]) -> Result<Call> {
+        replay::lose();
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;
         self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |made| made.address)));
         self.uploads.extend(upload);
         Ok(self)
-    }
-
-    /// The same for an array of floats.
-    pub(crate) fn floats(self, values: &[f32]) -> Result<Call> {
-        // SAFETY: both are four bytes of any value.
-        #[allow(unsafe_code, reason = "floats seen as their bits")]
-        self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
     }
 
     /// The next parameter: a struct of `room` addresses, null beyond those that are given.

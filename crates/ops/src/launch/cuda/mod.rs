@@ -6,6 +6,7 @@
 pub(crate) mod blas;
 pub(crate) mod buffers;
 mod call;
+pub(crate) mod graph;
 mod maps;
 mod modules;
 pub(crate) mod rows;

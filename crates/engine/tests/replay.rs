@@ -1,0 +1,188 @@
+//! Recorded passes against the same passes run by themselves, over batches that differ in everything that a recording lets differ.
+//! A device without recordings runs both by itself.
+
+use sconce_engine::Checkpoint;
+use sconce_engine::ops::case::places;
+use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_engine::ops::{Cache, CacheFormat, DType, Device, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Result, Sequence, encoder, lm_head};
+use sconce_testkit::{json, materialize, worst};
+use std::sync::Arc;
+
+/// Attention of a batch that is filled up is by other tiles, whose sums come in another order; in f16 a result may round the other
+/// way, and what stands behind it a few times over.
+const WORST: [(DType, f32); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-2)];
+
+const PAGE: usize = 8;
+
+const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
+
+/// Rows of every token, and a vector of each sequence.
+struct Texts<'a> {
+    encoder: &'a dyn Encoder,
+    sequences: Vec<Sequence>,
+    place: &'a Place,
+}
+
+impl Pass for Texts<'_> {
+    type Batch = Batch;
+    type Error = sconce_models::Error;
+
+    fn batch(&self, fill: Option<Fill>) -> Result<Batch> {
+        Batch::filled(&self.sequences, fill, self.encoder.limits(), self.place)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&vec![0; batch.segments.count()])
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| ())?;
+        let modes = [Pooling::Mean, Pooling::Max, Pooling::Cls, Pooling::LastToken];
+        let pooled = pool(&hidden, &batch.segments, &vec![0; batch.segments.count()], &modes)?;
+        Ok(vec![hidden, pooled])
+    }
+}
+
+/// What was asked for, of results that may be filled up.
+fn asked(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
+    let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum::<usize>();
+    let rows = [tokens, texts.sequences.len()];
+    let own = |(t, n): (&Tensor, usize)| t.narrow(0, 0, n).unwrap().to_f32().unwrap();
+    results.iter().zip(rows).flat_map(own).collect()
+}
+
+fn load(name: &str, dtype: DType, place: &Place) -> (Box<dyn Encoder>, Option<LmHead>) {
+    let dir = materialize(name);
+    let mut config = json(&dir.path().join("config.json"));
+    config[CONTEXT] = 600.into();
+    let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).unwrap()), dtype, place.clone());
+    (encoder(&config, &weights).unwrap_or_else(|e| panic!("{name}: {e}")), lm_head(&config, &weights).ok())
+}
+
+#[test]
+fn short_texts() {
+    let lengths: [&[usize]; 9] = [&[7], &[16], &[12], &[3, 9], &[1, 1], &[5, 20, 2], &[1, 1, 29], &[40], &[33, 1]];
+    let names = [
+        "bert-token",
+        "roberta-tiny",
+        "jina-tiny",
+        "nomic-tiny",
+        "nomic-moe-tiny",
+        "modernbert-tiny",
+        "t5-relu",
+        "mpnet-tiny",
+        "deberta-tiny",
+    ];
+    for (place, force) in places() {
+        let ladder = Ladder::new(Policy { force, ..Policy::default() });
+        let _here = ladder.clone().enter();
+        for (name, (dtype, allowed)) in names.iter().flat_map(|name| WORST.map(|of| (name, of))) {
+            let (encoder, _) = load(name, dtype, &place);
+            let passes = Passes::new(&place).unwrap();
+            let limits = encoder.limits();
+            for round in 0..3 {
+                for lengths in lengths {
+                    let id = |i: usize, n: usize| ((i * 31 + n * 7 + round * 13) % (limits.vocabulary - 4) + 4) as u32;
+                    let of = |n: &usize| (0..(*n).min(limits.positions)).map(|i| id(i, *n)).collect();
+                    let sequences = lengths.iter().map(|n| Sequence { ids: of(n), ..Sequence::default() }).collect();
+                    let texts = Texts { encoder: &*encoder, sequences, place: &place };
+                    let counted = || ladder.counts().iter().map(|(_, n)| n).sum::<u64>();
+                    let before = counted();
+                    let want = asked(&texts, &replay::run(&texts).unwrap().1);
+                    let calls = counted() - before;
+                    let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum();
+                    let fill = passes.fill(tokens, lengths.len());
+                    let got = asked(&texts, &passes.replay(&texts, 0, fill).unwrap().1);
+                    let largest = worst(&want, &vec![0.0; want.len()]);
+                    let off = worst(&got, &want) / largest;
+                    assert!(off <= allowed, "{name} in {dtype} on {}, {lengths:?}: {off:.1e}", place.device());
+                    assert_eq!(counted() - before, 2 * calls, "a replay is counted as what it replays: {name}");
+                }
+            }
+            let made = passes.count();
+            assert_eq!(made > 0, matches!(place.device(), Device::Cuda(_)), "{name} on {}: {made}", place.device());
+            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+        }
+    }
+}
+
+struct Pieces<'a> {
+    model: (&'a dyn Encoder, &'a LmHead),
+    pieces: Vec<Piece>,
+    cache: &'a Cache,
+    place: &'a Place,
+}
+
+impl Pass for Pieces<'_> {
+    type Batch = Batch;
+    type Error = sconce_models::Error;
+
+    fn batch(&self, _: Option<Fill>) -> Result<Batch> {
+        Batch::going_on(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&[])
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
+        Ok(vec![self.model.1.forward(&self.model.0.forward(batch, &mut |_, _| ())?)?])
+    }
+}
+
+/// Sequences that join and leave, grow over pages and over powers of two; the kernels are the same, and so are the bits.
+#[test]
+fn decoding() {
+    for (place, force) in places() {
+        let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+        for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
+            let (encoder, head) = load(name, dtype, &place);
+            let (model, limits) = ((&*encoder, head.as_ref().expect("a head")), encoder.limits());
+            let passes = Passes::new(&place).unwrap();
+            let pages = 64usize;
+            let caches = [0, 1].map(|_| {
+                Cache::new(encoder.cache().unwrap(), 3 * pages * PAGE, CacheFormat::Float(dtype), &place).unwrap()
+            });
+            let id = |i: usize, n: usize| ((i * 31 + n * 7) % limits.vocabulary) as u32;
+            // Pages in no order; a table grows with its sequence.
+            let table =
+                |s: usize, end: usize| (0..end.div_ceil(PAGE) as u32).map(|p| 3 * p + s as u32).collect::<Arc<[u32]>>();
+            let piece = |s: usize, start: usize, n: usize| Piece {
+                ids: (start..start + n).map(|i| id(i, s)).collect(),
+                start,
+                table: table(s, start + n),
+                wanted: 1,
+            };
+            let starts = [250usize, 30, 1].map(|n| n.min(limits.positions.saturating_sub(20).max(1)));
+            for cache in &caches {
+                let pieces = (0..3).map(|s| piece(s, 0, starts[s])).collect();
+                replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+            }
+            for step in 0..16 {
+                let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
+                let mut results = caches.each_ref().map(|cache| {
+                    let pieces = who.iter().map(|s| piece(*s, starts[*s] + step, 1)).collect();
+                    Pieces { model, pieces, cache, place: &place }
+                });
+                let [by_itself, replayed] = &mut results;
+                let want = replay::run(by_itself).unwrap().1[0].to_f32().unwrap();
+                let got = passes.replay(replayed, 0, None).unwrap().1[0].to_f32().unwrap();
+                assert!(
+                    got == want,
+                    "{name} in {dtype} on {}, step {step}: {:.1e}",
+                    place.device(),
+                    worst(&got, &want)
+                );
+                // What others leave out is written too, so that nobody has a hole.
+                for cache in &caches {
+                    let pieces = (0..3).map(|s| piece(s, starts[s] + step, 1)).collect();
+                    replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+                }
+            }
+            let made = passes.count();
+            assert_eq!(made > 0, matches!(place.device(), Device::Cuda(_)), "{name} on {}: {made}", place.device());
+            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! CUDA graphs: the tape that a recorded pass reads, and the recording itself. See `replay.rs` for what is recorded and when.
+
+use super::view::address;
+use super::{describe, no_memory};
+use crate::place::Kind;
+use crate::{Error, Place, Result};
+use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
+use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
+use candle_core::cuda_backend::{CudaDType, CudaStorage};
+use candle_core::op::BackpropOp;
+use candle_core::{CudaDevice, Storage, Tensor};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Words of the tape: page tables of 64 sequences of 64 thousand tokens, and more than anything else takes.
+const WORDS: usize = 1 << 18;
+
+/// Numbers that differ from batch to batch: as the host writes them, and as kernels read them.
+pub(crate) struct Tape {
+    stream: Arc<CudaStream>,
+    /// One axis, all of it.
+    all: Tensor,
+    address: u64,
+    host: RefCell<Pinned>,
+}
+
+impl Tape {
+    /// None where the device is another, or a phantom.
+    pub(crate) fn open(place: &Place) -> Result<Option<Tape>> {
+        let Kind::Open(_, candle_core::Device::Cuda(device)) = &place.0 else { return Ok(None) };
+        let storage = zeros(device).map_err(|e| no_memory(4 * WORDS, &e))?;
+        let address = address(&storage)?;
+        let all = Tensor::from_storage(Storage::Cuda(storage), WORDS, BackpropOp::none(), false);
+        let stream = device.cuda_stream();
+        let host = RefCell::new(Pinned::new(stream.context()).map_err(fail)?);
+        Ok(Some(Tape { stream, all, address, host }))
+    }
+
+    /// Where a word is on the device.
+    pub(crate) fn address(&self, at: usize) -> u64 {
+        self.address + 4 * at as u64
+    }
+
+    /// Words as a tensor.
+    pub(crate) fn view(&self, at: usize, len: usize) -> Result<Tensor> {
+        Ok(self.all.narrow(0, at, len)?)
+    }
+
+    /// Writes words on the host. What was there must have been copied: see [`Tape::wait`].
+    pub(crate) fn write(&self, at: usize, words: &[u32]) -> Result<()> {
+        let range = within(at, words.len())?;
+        self.host.borrow_mut().words()[range].copy_from_slice(words);
+        Ok(())
+    }
+
+    /// Copies words to the device, in the order of its work.
+    pub(crate) fn send(&self, at: usize, len: usize) -> Result<()> {
+        let range = within(at, len)?;
+        let mut host = self.host.borrow_mut();
+        self.stream.context().bind_to_thread().map_err(fail)?;
+        // SAFETY: both ends have these words, and live as long as the tape does; who writes them again waits first.
+        #[allow(unsafe_code, reason = "a copy to the device")]
+        let sent =
+            unsafe { result::memcpy_htod_async(self.address(at), &host.words()[range], self.stream.cu_stream()) };
+        sent.map_err(fail)
+    }
+
+    /// Waits until all that was sent off has run.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.stream.synchronize().map_err(fail)
+    }
+
+    /// Writes down what `f` sends off, and runs none of it.
+    pub(crate) fn capture<T>(&self, f: impl FnOnce() -> T) -> Result<(T, Graph)> {
+        // Ends it on every way out: a stream that is left so would take no work any more.
+        struct End<'a>(Option<&'a Arc<CudaStream>>);
+        impl Drop for End<'_> {
+            fn drop(&mut self) {
+                self.0.map(|stream| stream.end_capture(CUgraphInstantiate_flags(0)));
+            }
+        }
+        // Of this thread only: others may have devices of their own.
+        self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(fail)?;
+        let mut end = End(Some(&self.stream));
+        let out = f();
+        end.0 = None;
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).map_err(fail)?;
+        let graph = graph.ok_or_else(|| Error::call("cuda", "nothing came of recording a pass"))?;
+        graph.upload().map_err(fail)?;
+        Ok((out, Graph(graph)))
+    }
+}
+
+/// A pass that was recorded.
+pub(crate) struct Graph(CudaGraph);
+
+impl Graph {
+    /// Sends it off. Its buffers and its tape must be there still.
+    pub(crate) fn launch(&self) -> Result<()> {
+        self.0.launch().map_err(fail)
+    }
+}
+
+/// Memory of the host that the device copies from by itself.
+struct Pinned(*mut u32);
+
+impl Pinned {
+    fn new(context: &Arc<CudaContext>) -> Result<Pinned, DriverError> {
+        context.bind_to_thread()?;
+        // SAFETY: the driver gives so many bytes, which are written before anybody reads them.
+        #[allow(unsafe_code, reason = "memory that the driver gives")]
+        let words = unsafe {
+            let words = result::malloc_host(4 * WORDS, 0)?.cast::<u32>();
+            words.write_bytes(0, WORDS);
+            words
+        };
+        Ok(Pinned(words))
+    }
+
+    fn words(&mut self) -> &mut [u32] {
+        // SAFETY: so many words, written at the start, and nobody else has their address but the device, which reads.
+        #[allow(unsafe_code, reason = "memory that the driver gave")]
+        unsafe {
+            std::slice::from_raw_parts_mut(self.0, WORDS)
+        }
+    }
+}
+
+impl Drop for Pinned {
+    fn drop(&mut self) {
+        // SAFETY: from `malloc_host`, once. The driver waits for copies that are under way.
+        #[allow(unsafe_code, reason = "memory that the driver gave")]
+        let _ = unsafe { result::free_host(self.0.cast()) };
+    }
+}
+
+fn zeros(device: &CudaDevice) -> candle_core::Result<CudaStorage> {
+    Ok(u32::wrap_cuda_slice(device.alloc_zeros::<u32>(WORDS)?, device.clone()))
+}
+
+fn within(at: usize, len: usize) -> Result<Range<usize>> {
+    let end = at.checked_add(len).filter(|end| *end <= WORDS);
+    end.map(|end| at..end).ok_or_else(|| Error::call("cuda", format!("{len} words from {at} on a tape of {WORDS}")))
+}
+
+fn fail(e: DriverError) -> Error {
+    Error::call("cuda", format!("a recorded pass: {}", describe(e)))
+}

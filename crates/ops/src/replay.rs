@@ -1,0 +1,441 @@
+//! Passes that are recorded once and replayed: a GPU that is given a whole pass at once waits for nobody between its kernels.
+//!
+//! A pass is uploading a batch and running a model on it. It can be replayed for another batch if it would make the very same
+//! launches: of the same kernels, over the same buffers, with the same numbers. So everything that differs from batch to batch is in
+//! one array of words, the tape: ids and positions, which are uploaded as the batch is made, and what kernels are told of the
+//! sequences, which is worked out again from [`Given`]. A replay writes the tape, and the device copies it and runs the rest.
+//!
+//! What a recording cannot know ends it, and the pass runs as ever: a model that looks at ids or lengths itself, an upload that is
+//! not on the tape, an op that is not by a kernel of ours. Results are in buffers of the recording, and good until the next pass.
+
+use crate::ladder::{self, Counted, Ladder};
+use crate::launch::cuda::graph::{Graph, Tape};
+use crate::{Error, Keys, Place, Result, Rung, Segments, Tensor};
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Recordings that are kept; of more, the one goes that was used the longest time ago.
+const MOST: usize = 64;
+
+/// Recordings of one shape, where what kernels are told calls for different launches.
+const MOST_ALIKE: usize = 8;
+
+/// Shapes that are remembered.
+const MOST_SEEN: usize = 256;
+
+/// Arrays on the tape begin at multiples of so many words.
+const GRAIN: usize = 64;
+
+/// Tokens and sequences of encoders that are worth a recording: larger batches keep a device busy as they are.
+const TOKENS: usize = 512;
+const SEQUENCES: usize = 32;
+
+/// What kernels may be told of a batch besides the numbers that are uploaded with it.
+#[derive(Clone, Debug)]
+pub struct Given {
+    /// Where the sequences lie.
+    pub segments: Segments,
+    /// Where their keys do.
+    pub keys: Keys,
+    /// Tokens at the head of each that are not pooled.
+    pub skips: Vec<usize>,
+}
+
+/// What a batch is filled up to, so that others are of the same shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// Tokens in all.
+    pub tokens: usize,
+    /// Sequences in all: at least one more than there are, which has what is missing in tokens.
+    pub sequences: usize,
+}
+
+impl Fill {
+    /// For so many, or none where it would not pay.
+    fn of(tokens: usize, sequences: usize) -> Option<Fill> {
+        let step = match tokens {
+            ..=128 => 16,
+            129..=256 => 32,
+            _ => 64,
+        };
+        let pays = (1..=TOKENS).contains(&tokens) && sequences <= SEQUENCES;
+        pays.then(|| Fill { tokens: tokens.next_multiple_of(step), sequences: sequences.next_power_of_two() + 1 })
+    }
+}
+
+/// A batch, and what is run on it.
+pub trait Pass {
+    /// The batch on its device.
+    type Batch;
+    /// What goes wrong.
+    type Error: From<Error>;
+    /// Uploads the batch.
+    fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
+    /// What kernels may be told of it.
+    fn given(&self, batch: &Self::Batch) -> Given;
+    /// Runs the model.
+    fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;
+}
+
+/// A batch, and what came of it.
+pub type Ran<P> = (<P as Pass>::Batch, Vec<Tensor>);
+
+/// Runs a pass by itself.
+pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
+    let batch = pass.batch(None)?;
+    let results = pass.forward(&batch)?;
+    Ok((batch, results))
+}
+
+/// The recordings of one model on one device. They belong to the thread that owns it.
+pub struct Passes(Option<RefCell<Recordings>>);
+
+impl Passes {
+    /// For passes on `place`, under the policy of this thread's ladder. Where a device has no recordings, or our kernels are not to
+    /// be used, every pass runs by itself.
+    pub fn new(place: &Place) -> Result<Passes> {
+        let policy = ladder::current().policy.clone();
+        let ours = policy.force.is_none_or(|rung| rung == Rung::Fused);
+        let tape = if ours { Tape::open(place)? } else { None };
+        let recordings = |tape| Recordings {
+            tape: Rc::new(tape),
+            ladder: Ladder::new(policy),
+            made: Vec::new(),
+            seen: Vec::new(),
+            clock: 0,
+        };
+        Ok(Passes(tape.map(recordings).map(RefCell::new)))
+    }
+
+    /// What a batch of an encoder is to be filled up to.
+    pub fn fill(&self, tokens: usize, sequences: usize) -> Option<Fill> {
+        self.0.as_ref().and_then(|_| Fill::of(tokens, sequences))
+    }
+
+    /// How many recordings there are.
+    pub fn count(&self) -> usize {
+        self.0.as_ref().map_or(0, |recordings| recordings.borrow().made.len())
+    }
+
+    /// Runs a pass: by a recording where one fits, which is made when a shape comes for the second time. `kind` tells passes apart
+    /// that do different things with batches of the same shape. Results are good until the next pass.
+    pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
+        let replayed =
+            self.0.as_ref().map(|recordings| recordings.borrow_mut().replay(pass, kind, fill)).transpose()?;
+        replayed.flatten().map_or_else(|| run(pass), Ok)
+    }
+}
+
+/// Which passes may fit the same recording, as far as that can be told before anything is worked out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Shape {
+    kind: u32,
+    /// The length of each array that is uploaded.
+    uploads: Vec<usize>,
+    sequences: usize,
+    /// Whether every token of a sequence is a key of it.
+    is_plain: bool,
+}
+
+/// Words that kernels are told, and how they are worked out: none where launches would differ.
+struct Told {
+    key: String,
+    at: usize,
+    len: usize,
+    again: Again,
+}
+
+pub(crate) type Again = Box<dyn Fn(&Given) -> Option<Vec<u32>>>;
+
+struct Recording {
+    shape: Shape,
+    graph: Graph,
+    results: Vec<Tensor>,
+    told: Vec<Told>,
+    counts: Vec<(Counted, u64)>,
+    used: u64,
+}
+
+impl Recording {
+    /// What its kernels are to be told of this batch, if it fits.
+    fn again(&self, shape: &Shape, given: &Given) -> Option<Vec<Vec<u32>>> {
+        let one = |told: &Told| (told.again)(given).filter(|words| words.len() == told.len);
+        (self.shape == *shape).then(|| self.told.iter().map(one).collect()).flatten()
+    }
+}
+
+struct Recordings {
+    tape: Rc<Tape>,
+    /// Under which passes are recorded: their buffers are no others', and used by all recordings in turn.
+    ladder: Arc<Ladder>,
+    made: Vec<Recording>,
+    /// Shapes that came, and whether it is of no use to record them.
+    seen: Vec<(Shape, bool)>,
+    clock: u64,
+}
+
+impl Recordings {
+    fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<Ran<P>>, P::Error> {
+        // What was written last must have left before it is written over.
+        self.tape.wait()?;
+        let feed = Now::Feeding(Feed { tape: self.tape.clone(), uploads: Vec::new(), words: 0 });
+        let (batch, now) = {
+            let _here = self.ladder.clone().enter();
+            during(feed, || pass.batch(fill))
+        };
+        let batch = batch?;
+        let (Now::Feeding(feed), given) = (now, pass.given(&batch)) else { return Ok(None) };
+        let (sequences, is_plain) = (given.segments.count(), given.keys.is(&given.segments));
+        let shape = Shape { kind, uploads: feed.uploads, sequences, is_plain };
+        let fits = |made: &[Recording]| made.iter().enumerate().find_map(|(i, r)| Some((i, r.again(&shape, &given)?)));
+        let found = fits(&self.made).or_else(|| {
+            self.record(|| pass.forward(&batch), &shape, &given, feed.words).then(|| fits(&self.made)).flatten()
+        });
+        let Some((index, words)) = found else { return Ok(None) };
+        self.clock += 1;
+        let recording = &mut self.made[index];
+        recording.used = self.clock;
+        for (told, words) in recording.told.iter().zip(words) {
+            self.tape.write(told.at, &words)?;
+        }
+        recording.graph.launch()?;
+        ladder::current().add(&recording.counts);
+        Ok(Some((batch, recording.results.clone())))
+    }
+
+    /// Records what `forward` does, unless its shape is new or it was found to be of no use.
+    fn record<E>(
+        &mut self,
+        forward: impl Fn() -> Result<Vec<Tensor>, E>,
+        shape: &Shape,
+        given: &Given,
+        words: usize,
+    ) -> bool {
+        let Some(seen) = self.seen.iter_mut().find(|(seen, _)| seen == shape) else {
+            if self.seen.len() >= MOST_SEEN {
+                self.seen.remove(0);
+            }
+            self.seen.push((shape.clone(), false));
+            return false;
+        };
+        if seen.1 || self.made.iter().filter(|r| r.shape == *shape).count() >= MOST_ALIKE {
+            return false;
+        }
+        // Whatever goes wrong here goes wrong again by itself, or does not matter.
+        seen.1 = true;
+        let _here = self.ladder.clone().enter();
+        let before = self.ladder.counts();
+        let notes = Notes {
+            tape: self.tape.clone(),
+            given: given.clone(),
+            told: Vec::new(),
+            words,
+            is_second: false,
+            is_lost: false,
+        };
+        let Ok(()) = self.tape.send(0, words) else { return false };
+        // Once by itself, so that all buffers and what is kept of each shape are there.
+        let (Ok(_), Now::Noting(notes)) = during(Now::Noting(notes), &forward) else { return false };
+        let counts = difference(&before, &self.ladder.counts());
+        if notes.is_lost {
+            return false;
+        }
+        // Then the same once more, of which nothing runs but all is written down.
+        let words = notes.words;
+        let again = || {
+            self.tape.send(0, words).ok()?;
+            let (results, now) = during(Now::Noting(Notes { is_second: true, ..notes }), &forward);
+            results.ok().zip(Some(now))
+        };
+        let Ok((Some((results, Now::Noting(notes))), graph)) = self.tape.capture(again) else { return false };
+        if notes.is_lost {
+            return false;
+        }
+        if let Some(seen) = self.seen.iter_mut().find(|(seen, _)| seen == shape) {
+            seen.1 = false;
+        }
+        if self.made.len() >= MOST
+            && let Some(oldest) = (0..self.made.len()).min_by_key(|i| self.made[*i].used)
+        {
+            self.made.swap_remove(oldest);
+        }
+        self.made.push(Recording { shape: shape.clone(), graph, results, told: notes.told, counts, used: self.clock });
+        true
+    }
+}
+
+/// What was counted between two looks.
+fn difference(before: &[(Counted, u64)], after: &[(Counted, u64)]) -> Vec<(Counted, u64)> {
+    let of = |what: &Counted| before.iter().find(|(counted, _)| counted == what).map_or(0, |(_, n)| *n);
+    after.iter().map(|(what, n)| (*what, n - of(what))).filter(|(_, n)| *n > 0).collect()
+}
+
+/// What this thread is about.
+#[derive(Default)]
+enum Now {
+    #[default]
+    Nothing,
+    Feeding(Feed),
+    Noting(Notes),
+}
+
+/// A batch is made, whose arrays go on the tape.
+struct Feed {
+    tape: Rc<Tape>,
+    uploads: Vec<usize>,
+    words: usize,
+}
+
+/// A pass is run to be recorded, whose kernels are told things from the tape.
+struct Notes {
+    tape: Rc<Tape>,
+    given: Given,
+    told: Vec<Told>,
+    words: usize,
+    /// Whether nothing new may be told any more.
+    is_second: bool,
+    /// Whether something differs from batch to batch in a way that is not known.
+    is_lost: bool,
+}
+
+thread_local! {
+    static NOW: RefCell<Now> = const { RefCell::new(Now::Nothing) };
+    /// How many ops are looking at sequences for themselves.
+    static OWN: Cell<usize> = const { Cell::new(0) };
+}
+
+/// Runs `f` while the thread is about `now`, and gives back what became of both.
+fn during<T>(now: Now, f: impl FnOnce() -> T) -> (T, Now) {
+    struct Reset;
+    impl Drop for Reset {
+        fn drop(&mut self) {
+            NOW.take();
+        }
+    }
+    NOW.set(now);
+    let _reset = Reset;
+    let out = f();
+    (out, NOW.take())
+}
+
+/// The pass depends on what it is given in a way that a recording does not know.
+pub(crate) fn lose() {
+    NOW.with_borrow_mut(|now| {
+        if let Now::Noting(notes) = now {
+            notes.is_lost = true;
+        }
+    });
+}
+
+/// Somebody looks at the lengths of sequences, or at ids: if it is not an op, the pass may be another for others.
+pub fn look() {
+    if OWN.get() == 0 {
+        lose();
+    }
+}
+
+/// Until it is dropped an op looks: at what it checks, or tells its kernels from the tape.
+pub(crate) fn own() -> impl Drop {
+    struct Leave;
+    impl Drop for Leave {
+        fn drop(&mut self) {
+            OWN.set(OWN.get() - 1);
+        }
+    }
+    OWN.set(OWN.get() + 1);
+    Leave
+}
+
+/// An array that is uploaded: on the tape, while a batch is fed.
+pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
+    NOW.with_borrow_mut(|now| match now {
+        Now::Nothing => None,
+        Now::Noting(notes) => {
+            notes.is_lost = true;
+            None
+        }
+        Now::Feeding(feed) => {
+            let at = feed.words;
+            feed.uploads.push(values.len());
+            feed.words = (at + values.len()).next_multiple_of(GRAIN);
+            Some(feed.tape.write(at, values).and_then(|()| feed.tape.view(at, values.len())))
+        }
+    })
+}
+
+/// The address on the tape of what kernels are told, while a pass is recorded that was given what they are told of. `key` stands for
+/// `again`: where it is the same, so are the words for every batch.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is recorded"))]
+pub(crate) fn tell(
+    is_given: impl FnOnce(&Given) -> bool,
+    key: impl FnOnce() -> String,
+    again: impl FnOnce() -> Again,
+) -> Option<Result<u64>> {
+    NOW.with_borrow_mut(|now| {
+        let Now::Noting(notes) = now else { return None };
+        if !is_given(&notes.given) {
+            return None;
+        }
+        let key = key();
+        if let Some(told) = notes.told.iter().find(|told| told.key == key) {
+            return Some(Ok(notes.tape.address(told.at)));
+        }
+        let again = again();
+        let Some(words) = again(&notes.given).filter(|_| !notes.is_second) else {
+            notes.is_lost = true;
+            return None;
+        };
+        let (at, len) = (notes.words, words.len());
+        notes.words = (at + len).next_multiple_of(GRAIN);
+        let sent = notes.tape.write(at, &words).and_then(|()| notes.tape.send(at, len));
+        notes.told.push(Told { key, at, len, again });
+        Some(sent.map(|()| notes.tape.address(at)))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn batches_a_little_apart_are_filled_up_to_the_same_shape() {
+        assert_eq!(Fill::of(13, 1), Fill::of(16, 1));
+        assert_eq!(Fill::of(16, 1), Some(Fill { tokens: 16, sequences: 2 }));
+        assert_eq!(Fill::of(40, 3), Some(Fill { tokens: 48, sequences: 5 }));
+        assert_eq!(Fill::of(257, 4), Some(Fill { tokens: 320, sequences: 5 }));
+        assert!(Fill::of(513, 1).is_none() && Fill::of(100, 33).is_none() && Fill::of(0, 0).is_none());
+        // A result with a row a token is never taken for one with a row a sequence.
+        for (tokens, sequences) in (1..=TOKENS).flat_map(|t| (1..=SEQUENCES.min(t)).map(move |s| (t, s))) {
+            let fill = Fill::of(tokens, sequences).unwrap();
+            assert!(fill.tokens >= tokens && fill.sequences > sequences && fill.tokens != fill.sequences);
+        }
+    }
+
+    #[test]
+    fn a_device_without_recordings_runs_every_pass_by_itself() {
+        struct Ids(Vec<u32>);
+        impl Pass for Ids {
+            type Batch = Tensor;
+            type Error = Error;
+            fn batch(&self, fill: Option<Fill>) -> Result<Tensor> {
+                assert!(fill.is_none());
+                Tensor::from_u32(&self.0, &Place::cpu())
+            }
+            fn given(&self, _: &Tensor) -> Given {
+                let segments = Segments::new(&[self.0.len()]).unwrap();
+                Given { keys: segments.clone().into(), segments, skips: Vec::new() }
+            }
+            fn forward(&self, batch: &Tensor) -> Result<Vec<Tensor>> {
+                Ok(vec![batch.clone()])
+            }
+        }
+        let passes = Passes::new(&Place::cpu()).unwrap();
+        assert!(passes.fill(16, 1).is_none());
+        for n in [3, 3, 4] {
+            let (_, results) = passes.replay(&Ids(vec![n; 3]), 0, None).unwrap();
+            assert_eq!(results[0].to_u32().unwrap(), [n; 3]);
+        }
+        assert_eq!(passes.count(), 0);
+    }
+}

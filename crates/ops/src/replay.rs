@@ -24,6 +24,9 @@ const MOST_ALIKE: usize = 8;
 /// Shapes that are remembered.
 const MOST_SEEN: usize = 256;
 
+/// How often a pass is run before it is recorded, at most.
+const WARM_UPS: usize = 4;
+
 /// Arrays on the tape begin at multiples of so many words.
 const GRAIN: usize = 64;
 
@@ -225,27 +228,32 @@ impl Recordings {
         // Whatever goes wrong here goes wrong again by itself, or does not matter.
         seen.1 = true;
         let _here = self.ladder.clone().enter();
-        let before = self.ladder.counts();
-        let notes = Notes {
-            tape: self.tape.clone(),
-            given: given.clone(),
-            told: Vec::new(),
-            words,
-            is_second: false,
-            is_lost: false,
-        };
         let Ok(()) = self.tape.send(0, words) else { return false };
-        // Once by itself, so that all buffers and what is kept of each shape are there.
-        let (Ok(_), Now::Noting(notes)) = during(Now::Noting(notes), &forward) else { return false };
-        let counts = difference(&before, &self.ladder.counts());
-        if notes.is_lost {
+        let (tape, given) = (self.tape.clone(), given.clone());
+        let mut notes =
+            Notes { tape, given, told: Vec::new(), words, is_second: false, has_grown: true, is_lost: false };
+        let mut counts = Vec::new();
+        // By itself, until it finds all buffers and all that is kept of each shape; as there are more to choose from, it may choose
+        // others the next time.
+        for _ in 0..WARM_UPS {
+            let before = self.ladder.counts();
+            notes.has_grown = false;
+            let (Ok(_), Now::Noting(noted)) = during(Now::Noting(notes), &forward) else { return false };
+            counts = difference(&before, &self.ladder.counts());
+            notes = noted;
+            if notes.is_lost || !notes.has_grown {
+                break;
+            }
+        }
+        if notes.is_lost || notes.has_grown {
             return false;
         }
         // Then the same once more, of which nothing runs but all is written down.
+        notes.is_second = true;
         let words = notes.words;
         let again = || {
             self.tape.send(0, words).ok()?;
-            let (results, now) = during(Now::Noting(Notes { is_second: true, ..notes }), &forward);
+            let (results, now) = during(Now::Noting(notes), &forward);
             results.ok().zip(Some(now))
         };
         let Ok((Some((results, Now::Noting(notes))), graph)) = self.tape.capture(again) else { return false };
@@ -293,8 +301,10 @@ struct Notes {
     given: Given,
     told: Vec<Told>,
     words: usize,
-    /// Whether nothing new may be told any more.
+    /// Whether it is written down, so that nothing new may be told any more, nor memory be taken.
     is_second: bool,
+    /// Whether memory was taken.
+    has_grown: bool,
     /// Whether something differs from batch to batch in a way that is not known.
     is_lost: bool,
 }
@@ -326,6 +336,22 @@ pub(crate) fn lose() {
             notes.is_lost = true;
         }
     });
+}
+
+/// A result takes memory from the driver: not while a pass is written down, which would take it again each time.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is recorded"))]
+pub(crate) fn grow() -> Result<()> {
+    NOW.with_borrow_mut(|now| match now {
+        Now::Noting(notes) if notes.is_second => {
+            notes.is_lost = true;
+            Err(Error::call("cuda", "a pass that is recorded takes memory"))
+        }
+        Now::Noting(notes) => {
+            notes.has_grown = true;
+            Ok(())
+        }
+        _ => Ok(()),
+    })
 }
 
 /// Somebody looks at the lengths of sequences, or at ids: if it is not an op, the pass may be another for others.

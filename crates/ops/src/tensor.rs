@@ -42,10 +42,11 @@ impl Tensor {
     /// Uploads ids or positions.
     pub fn from_u32(values: &[u32], place: &Place) -> Result<Tensor> {
         let dims = [values.len()];
-        if let Kind::Open(device @ Device::Cuda(_), _) = &place.0
-            && let Some(on_tape) = replay::upload(values)
-        {
-            return Ok(Self::real(on_tape?, DType::U32, *device));
+        if let Kind::Open(device @ Device::Cuda(_), candle) = &place.0 {
+            return match replay::upload(values) {
+                Some(on_tape) => Ok(Self::real(on_tape?, DType::U32, *device)),
+                None => Ok(Self::made(launch::cuda::uploads::tensor(candle, values)?, DType::U32, *device)),
+            };
         }
         Self::upload(&dims, DType::U32, place, || host(values.to_vec(), &dims))
     }
@@ -167,6 +168,7 @@ impl Tensor {
 
     fn to_host(&self) -> Result<Candle> {
         match self.device {
+            Device::Cuda(_) => launch::cuda::pinned::to_host(self),
             Device::Metal(_) => launch::metal::buffers::to_host(self.candle()?),
             _ => Ok(self.candle()?.to_device(&candle_core::Device::Cpu)?),
         }

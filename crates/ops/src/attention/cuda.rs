@@ -67,8 +67,8 @@ impl Words<'_> {
         let is_given = |given: &Given| how.queries.is(&given.segments) && how.keys.are(&given.keys);
         let bias = || match &how.bias {
             Bias::None => String::new(),
-            Bias::Alibi(slopes) => format!("{slopes:p}"),
-            Bias::Buckets { table, far, both } => format!("{table:p} {far} {both}"),
+            Bias::Alibi(slopes) => format!("{slopes:?}"),
+            Bias::Buckets { table, far, both } => format!("{table:?} {far} {both}"),
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
         let key = || format!("attention {way:?} {heads} {shared} {:?} {}", how.sees, bias());
@@ -101,8 +101,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
     let (how, shared, dtype) = (&op.how, op.k.dims()[1], op.q.dtype());
     let way = Way::of(op);
-    let tables = Rc::new(Tables::of(how, way, heads, shared));
-    let words = Words { how, tables: &tables, way, heads, shared };
+    let tables = op.tables();
+    let words = Words { how, tables, way, heads, shared };
     let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
     let positions = match &how.bias {
         Bias::Disentangled(d) => [&d.keys, &d.queries],

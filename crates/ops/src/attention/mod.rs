@@ -31,10 +31,13 @@ pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::cases;
 pub use keys::{Keys, Pages};
 
+use self::tables::{Tables, Way};
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Device, Error, Result, Segments, Tensor, replay};
+use std::cell::OnceCell;
+use std::rc::Rc;
 
 /// What the scores are like; q, k and v come beside it.
 #[derive(Clone, Debug)]
@@ -105,7 +108,7 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
         return Err(Error::call("attention", format!("scores capped at {:?}", how.cap)));
     }
     how.bias.check(q)?;
-    ladder::run(AttentionOp { q: q.clone(), k, v, how: how.clone() })
+    ladder::run(AttentionOp::new(q.clone(), k, v, how.clone()))
 }
 
 pub(crate) struct AttentionOp {
@@ -113,6 +116,20 @@ pub(crate) struct AttentionOp {
     k: Vectors,
     v: Vectors,
     how: Attention,
+    /// Worked out once, for its memory and for the launch.
+    tables: OnceCell<Rc<Tables>>,
+}
+
+impl AttentionOp {
+    fn new(q: Tensor, k: Vectors, v: Vectors, how: Attention) -> AttentionOp {
+        AttentionOp { q, k, v, how, tables: OnceCell::new() }
+    }
+
+    /// What CUDA's kernels are told.
+    fn tables(&self) -> &Rc<Tables> {
+        let of = || Tables::of(&self.how, Way::of(self), self.q.dims()[1], self.k.dims()[1]);
+        self.tables.get_or_init(|| Rc::new(of()))
+    }
 }
 
 impl Op for AttentionOp {
@@ -154,10 +171,7 @@ impl Op for AttentionOp {
         let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
         match rung {
             Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, heads, size),
-            Rung::Fused if matches!(self.q.device(), Device::Cuda(_)) => {
-                let shared = self.k.dims()[1];
-                tables::Tables::of(&self.how, tables::Way::of(self), heads, shared).bytes(shared, size)
-            }
+            Rung::Fused if matches!(self.q.device(), Device::Cuda(_)) => self.tables().bytes(self.k.dims()[1], size),
             Rung::Fused => {
                 let shared = self.k.dims()[1];
                 plan::Plan::of(&self.how, shared, heads / shared).bytes(&self.how.bias, heads, size)
@@ -215,4 +229,4 @@ impl Op for AttentionOp {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
         Ok(AttentionOp { q: to(&self.q)?, k: self.k.map(to)?, v: self.v.map(to)?, how })
     }
-}
+        Ok(AttentionOp::new(to(&self.q)?, self.k.map(to)?, self.v.map(to)?, how))

@@ -43,6 +43,22 @@ pub(crate) mod cuda {
             None
         }
     }
+    pub(crate) mod pinned {
+        //! No device, nothing to copy from.
+
+        pub(crate) fn to_host(t: &crate::Tensor) -> crate::Result<candle_core::Tensor> {
+            Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?)
+        }
+    }
+
+    pub(crate) mod uploads {
+        //! No device, nothing to copy to.
+
+        pub(crate) fn tensor(device: &candle_core::Device, values: &[u32]) -> crate::Result<candle_core::Tensor> {
+            Ok(candle_core::Tensor::new(values, device)?)
+        }
+    }
+
     pub(crate) mod graph {
         //! No device, nothing is recorded.
         use crate::{Place, Result};

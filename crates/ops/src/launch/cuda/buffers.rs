@@ -4,10 +4,11 @@
 //! A result is a view of a buffer that is kept here, and its lease gives the buffer back. What still runs may read it then: all
 //! work of a device is on one stream, so that whoever writes it next does so afterwards.
 
+use super::pinned::Lane;
 use super::uploads::Uploads;
 use super::view::address;
 use crate::ledger::Ledger;
-use crate::{DType, Error, Result, ladder};
+use crate::{DType, Error, Result, ladder, replay};
 use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, Storage, Tensor};
@@ -22,6 +23,7 @@ const GRAIN: usize = 512;
 pub(crate) struct Buffers {
     made: Mutex<Vec<Kept>>,
     pub(super) uploads: Uploads,
+    pub(super) lane: Lane,
 }
 
 #[derive(Debug)]
@@ -61,6 +63,7 @@ impl Buffers {
             let Some(largest) = free.max_by_key(|i| kept[*i].bytes()) else { break };
             kept.swap_remove(largest);
         }
+        replay::grow()?;
         let storage = allocate(device, length, dtype)?;
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), length, BackpropOp::none(), false);

@@ -1,11 +1,12 @@
 //! CUDA graphs: the tape that a recorded pass reads, and the recording itself. See `replay.rs` for what is recorded and when.
 
+use super::pinned::Pinned;
 use super::view::address;
 use super::{describe, no_memory};
 use crate::place::Kind;
 use crate::{Error, Place, Result};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
-use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaGraph, CudaStream, DriverError, result};
+use candle_core::cuda_backend::cudarc::driver::{CudaGraph, CudaStream, DriverError, result};
 use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, Storage, Tensor};
@@ -33,7 +34,7 @@ impl Tape {
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), WORDS, BackpropOp::none(), false);
         let stream = device.cuda_stream();
-        let host = RefCell::new(Pinned::new(stream.context()).map_err(fail)?);
+        let host = RefCell::new(Pinned::new(stream.context(), 4 * WORDS).map_err(fail("memory to copy from"))?);
         Ok(Some(Tape { stream, all, address, host }))
     }
 
@@ -50,7 +51,9 @@ impl Tape {
     /// Writes words on the host. What was there must have been copied: see [`Tape::wait`].
     pub(crate) fn write(&self, at: usize, words: &[u32]) -> Result<()> {
         let range = within(at, words.len())?;
-        self.host.borrow_mut().words()[range].copy_from_slice(words);
+        let mut host = self.host.borrow_mut();
+        let own = host.bytes()[4 * range.start..4 * range.end].chunks_exact_mut(4);
+        own.zip(words).for_each(|(own, word)| own.copy_from_slice(&word.to_ne_bytes()));
         Ok(())
     }
 
@@ -58,17 +61,22 @@ impl Tape {
     pub(crate) fn send(&self, at: usize, len: usize) -> Result<()> {
         let range = within(at, len)?;
         let mut host = self.host.borrow_mut();
-        self.stream.context().bind_to_thread().map_err(fail)?;
+        self.stream.context().bind_to_thread().map_err(fail("a copy of the tape"))?;
         // SAFETY: both ends have these words, and live as long as the tape does; who writes them again waits first.
         #[allow(unsafe_code, reason = "a copy to the device")]
-        let sent =
-            unsafe { result::memcpy_htod_async(self.address(at), &host.words()[range], self.stream.cu_stream()) };
-        sent.map_err(fail)
+        let sent = unsafe {
+            result::memcpy_htod_async(
+                self.address(at),
+                &host.bytes()[4 * range.start..4 * range.end],
+                self.stream.cu_stream(),
+            )
+        };
+        sent.map_err(fail("a copy of the tape"))
     }
 
     /// Waits until all that was sent off has run.
     pub(crate) fn wait(&self) -> Result<()> {
-        self.stream.synchronize().map_err(fail)
+        self.stream.synchronize().map_err(fail("an earlier pass"))
     }
 
     /// Writes down what `f` sends off, and runs none of it.
@@ -81,13 +89,15 @@ impl Tape {
             }
         }
         // Of this thread only: others may have devices of their own.
-        self.stream.begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL).map_err(fail)?;
+        self.stream
+            .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
+            .map_err(fail("recording a pass"))?;
         let mut end = End(Some(&self.stream));
         let out = f();
         end.0 = None;
-        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).map_err(fail)?;
+        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).map_err(fail("recording a pass"))?;
         let graph = graph.ok_or_else(|| Error::call("cuda", "nothing came of recording a pass"))?;
-        graph.upload().map_err(fail)?;
+        graph.upload().map_err(fail("recording a pass"))?;
         Ok((out, Graph(graph)))
     }
 }
@@ -98,40 +108,7 @@ pub(crate) struct Graph(CudaGraph);
 impl Graph {
     /// Sends it off. Its buffers and its tape must be there still.
     pub(crate) fn launch(&self) -> Result<()> {
-        self.0.launch().map_err(fail)
-    }
-}
-
-/// Memory of the host that the device copies from by itself.
-struct Pinned(*mut u32);
-
-impl Pinned {
-    fn new(context: &Arc<CudaContext>) -> Result<Pinned, DriverError> {
-        context.bind_to_thread()?;
-        // SAFETY: the driver gives so many bytes, which are written before anybody reads them.
-        #[allow(unsafe_code, reason = "memory that the driver gives")]
-        let words = unsafe {
-            let words = result::malloc_host(4 * WORDS, 0)?.cast::<u32>();
-            words.write_bytes(0, WORDS);
-            words
-        };
-        Ok(Pinned(words))
-    }
-
-    fn words(&mut self) -> &mut [u32] {
-        // SAFETY: so many words, written at the start, and nobody else has their address but the device, which reads.
-        #[allow(unsafe_code, reason = "memory that the driver gave")]
-        unsafe {
-            std::slice::from_raw_parts_mut(self.0, WORDS)
-        }
-    }
-}
-
-impl Drop for Pinned {
-    fn drop(&mut self) {
-        // SAFETY: from `malloc_host`, once. The driver waits for copies that are under way.
-        #[allow(unsafe_code, reason = "memory that the driver gave")]
-        let _ = unsafe { result::free_host(self.0.cast()) };
+        self.0.launch().map_err(fail("a recorded pass"))
     }
 }
 
@@ -144,6 +121,6 @@ fn within(at: usize, len: usize) -> Result<Range<usize>> {
     end.map(|end| at..end).ok_or_else(|| Error::call("cuda", format!("{len} words from {at} on a tape of {WORDS}")))
 }
 
-fn fail(e: DriverError) -> Error {
-    Error::call("cuda", format!("a recorded pass: {}", describe(e)))
+fn fail(what: &str) -> impl Fn(DriverError) -> Error {
+    move |e| Error::call("cuda", format!("{what}: {}", describe(e)))
 }

@@ -9,9 +9,10 @@ mod call;
 pub(crate) mod graph;
 mod maps;
 mod modules;
+pub(crate) mod pinned;
 pub(crate) mod rows;
 mod tables;
-mod uploads;
+pub(crate) mod uploads;
 mod view;
 
 pub(crate) use call::{Call, Grid};

@@ -4,9 +4,8 @@
 //! contents, so that most calls upload nothing.
 
 use super::buffers::Made;
-use crate::{DType, Error, Result};
+use crate::{DType, Result, ladder};
 use candle_core::CudaDevice;
-use candle_core::cuda_backend::cudarc::driver::result;
 use std::sync::{Arc, Mutex, PoisonError};
 
 /// How many are kept.
@@ -34,12 +33,7 @@ impl Uploads {
             return Ok(made);
         }
         let made = Made::new(device, values.len(), DType::U32)?;
-        let stream = device.cuda_stream();
-        let fail = |e| Error::call("cuda", format!("an upload of {} numbers: {}", values.len(), super::describe(e)));
-        stream.context().bind_to_thread().map_err(fail)?;
-        // SAFETY: the buffer has room for the values; from memory that is not pinned the driver has read them when this returns.
-        #[allow(unsafe_code, reason = "a copy to the device")]
-        unsafe { result::memcpy_htod_async(made.address, values, stream.cu_stream()) }.map_err(fail)?;
+        send(device, &made, values)?;
         if kept.len() >= MOST {
             kept.remove(0);
         }
@@ -47,4 +41,19 @@ impl Uploads {
         kept.push(Kept { device: device.clone(), values: values.to_vec(), made: made.clone() });
         Ok(made)
     }
+}
+
+/// Ids, positions or rows as a tensor.
+pub(crate) fn tensor(device: &candle_core::Device, values: &[u32]) -> Result<candle_core::Tensor> {
+    let device = device.as_cuda_device()?;
+    let made = Made::new(device, values.len(), DType::U32)?;
+    send(device, &made, values)?;
+    made.tensor(&[values.len()])
+}
+
+fn send(device: &CudaDevice, to: &Made, values: &[u32]) -> Result<()> {
+    // SAFETY: a number is four bytes of any value.
+    #[allow(unsafe_code, reason = "numbers seen as their bytes")]
+    let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), 4 * values.len()) };
+    ladder::current().ledger.cuda.lane.send(&device.cuda_stream(), to.address, bytes)
 }

@@ -227,6 +227,6 @@ impl Op for AttentionOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
-        Ok(AttentionOp { q: to(&self.q)?, k: self.k.map(to)?, v: self.v.map(to)?, how })
-    }
         Ok(AttentionOp::new(to(&self.q)?, self.k.map(to)?, self.v.map(to)?, how))
+    }
+}

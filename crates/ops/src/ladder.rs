@@ -5,7 +5,7 @@
 //! CPU without knowing.
 
 use crate::cpu::Isa;
-use crate::ledger::Ledger;
+use crate::ledger::{Lease, Ledger};
 use crate::{DType, Device, Error, Place, Result, Tensor, launch};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -296,7 +296,9 @@ impl Ladder {
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    Ok(match perform(&op)? {
+    // The scratch is struck out only when the result is booked: the rung held both at once.
+    let Done { result, scratch: _held } = perform(&op)?;
+    Ok(match result {
         Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::made(result, dtype, device),
         Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
@@ -313,15 +315,21 @@ pub(crate) fn is_fused<O: Op>(op: &O) -> bool {
     current().can(op, Rung::Fused) == Can::Yes
 }
 
-/// The result and its rung, or nothing on phantoms, whose step is told instead.
-fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
+/// What came of a call.
+struct Done {
+    /// With the rung that made it; nothing on phantoms, whose step is told instead.
+    result: Option<(candle_core::Tensor, Rung)>,
+    /// The rung's own buffers, as they are booked.
+    scratch: Option<Arc<Lease>>,
+}
+
+fn perform<O: Op>(op: &O) -> Result<Done> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
     let (rung, why_not) = ladder.choose(op);
     let (dims, out) = op.out();
-    // Held until the result is there, as the rung's own buffers are.
-    let _scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
+    let scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
 
     if op.x().is_phantom() {
         let step = Step {
@@ -335,7 +343,7 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok(None);
+        return Ok(Done { result: None, scratch });
     }
 
     let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
@@ -364,7 +372,7 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
                     Ok(t.clone())
                 })?;
             }
-            Ok(Some((t, rung)))
+            Ok(Done { result: Some((t, rung)), scratch })
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());

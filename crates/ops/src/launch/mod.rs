@@ -7,6 +7,10 @@ pub(crate) mod strided;
 
 pub(crate) use dry::{dry, is_dry};
 
+/// Memory that a product of cuBLASLt's may take beside its matrices: what its makers advise for Hopper. It is here and not in
+/// `cuda/blas.rs`, for a plan counts it in builds without CUDA too.
+pub(crate) const BLAS_WORKSPACE: usize = 32 << 20;
+
 #[cfg(not(all(cuda, metal)))]
 macro_rules! absent {
     ($kind:ident, $why:literal) => {

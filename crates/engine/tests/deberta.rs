@@ -1,7 +1,7 @@
 //! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::places;
+use sconce_engine::ops::case::{half_formats, places};
 use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -146,13 +146,17 @@ fn half_formats_stay_near_our_own_f32() {
         let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
         let sequences = lengths.map(|n| Sequence { ids: ids(n), ..Sequence::default() });
         let want = layers(&*files.encoder(DType::F32, &Place::cpu()), &sequences, &Place::cpu()).0;
-        for dtype in [DType::BF16, DType::F16] {
-            let got = layers(&*files.encoder(dtype, &Place::cpu()), &sequences, &Place::cpu()).0;
-            for (i, (got, want)) in got.iter().zip(&want).enumerate() {
-                assert!(got.iter().all(|v| v.is_finite()), "{name} {dtype} layer {i}");
-                let off = relative(got, want) / dtype.unit_roundoff() as f32;
-                println!("{name} {dtype} layer {i}: {off:.1} roundings");
-                assert!(off <= ROUNDINGS, "{name} {dtype} layer {i}: off by {off:.1} roundings");
+        for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+            let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+            for dtype in half_formats() {
+                let got = layers(&*files.encoder(dtype, &place), &sequences, &place).0;
+                for (i, (got, want)) in got.iter().zip(&want).enumerate() {
+                    let what = format!("{name} on {} in {dtype}, layer {i}", place.device());
+                    assert!(got.iter().all(|v| v.is_finite()), "{what}");
+                    let off = relative(got, want) / dtype.unit_roundoff() as f32;
+                    println!("{what}: {off:.1} roundings");
+                    assert!(off <= ROUNDINGS, "{what}: off by {off:.1} roundings");
+                }
             }
         }
     }

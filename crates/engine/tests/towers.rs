@@ -1,7 +1,7 @@
 //! CLIP and SigLIP against transformers, tower by tower and layer by layer.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::places;
+use sconce_engine::ops::case::{half_formats, places};
 use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
 use sconce_models::{Batch, Dual, DualKind as Kind, Images, Sequence, TextTower, VisionTower, dual};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -178,27 +178,28 @@ fn a_text_and_an_image_do_not_see_their_neighbours() {
 fn half_formats_stay_near_our_own_f32() {
     for name in ["clip-tiny", "siglip-tiny"] {
         let (files, arrays) = (Files::of(name), Arrays::open(&golden(name).join("golden.safetensors")));
-        let run = |dtype| {
-            let model = files.dual(dtype, &Place::cpu());
+        let run = |dtype, place: &Place| {
+            let model = files.dual(dtype, place);
             let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
             let longest = text.limits().positions;
             let ids = |n: usize| (0..n).map(|i| (i * 7 + n) as u32 % 99).collect();
             let sequences = [1, 2, 17, longest].map(|n| Sequence { ids: ids(n), ..Sequence::default() });
-            [
-                texts(text, &sequences, &Place::cpu()),
-                images(vision, &borrowed(&cut(&arrays, vision)), dtype, &Place::cpu()),
-            ]
+            [texts(text, &sequences, place), images(vision, &borrowed(&cut(&arrays, vision)), dtype, place)]
         };
-        let want = run(DType::F32);
-        for dtype in [DType::BF16, DType::F16] {
-            for ((got, vectors), (want, exact)) in run(dtype).iter().zip(&want) {
-                assert_eq!(vectors.dtype(), DType::F32);
-                let last = (&vectors.to_f32().unwrap(), &exact.to_f32().unwrap());
-                for (i, (got, want)) in got.iter().zip(want).chain([last]).enumerate() {
-                    assert!(got.iter().all(|v| v.is_finite()), "{name} {dtype} layer {i}");
-                    let off = relative(got, want) / dtype.unit_roundoff() as f32;
-                    println!("{name} {dtype} layer {i}: {off:.1} roundings");
-                    assert!(off <= ROUNDINGS, "{name} {dtype} layer {i}: off by {off:.1} roundings");
+        let want = run(DType::F32, &Place::cpu());
+        for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+            let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+            for dtype in half_formats() {
+                for ((got, vectors), (want, exact)) in run(dtype, &place).iter().zip(&want) {
+                    assert_eq!(vectors.dtype(), DType::F32);
+                    let last = (&vectors.to_f32().unwrap(), &exact.to_f32().unwrap());
+                    for (i, (got, want)) in got.iter().zip(want).chain([last]).enumerate() {
+                        let what = format!("{name} on {} in {dtype}, layer {i}", place.device());
+                        assert!(got.iter().all(|v| v.is_finite()), "{what}");
+                        let off = relative(got, want) / dtype.unit_roundoff() as f32;
+                        println!("{what}: {off:.1} roundings");
+                        assert!(off <= ROUNDINGS, "{what}: off by {off:.1} roundings");
+                    }
                 }
             }
         }

@@ -5,7 +5,7 @@
 //! CPU without knowing.
 
 use crate::cpu::Isa;
-use crate::ledger::Ledger;
+use crate::ledger::{Lease, Ledger};
 use crate::{DType, Device, Error, Place, Result, Tensor, launch, replay};
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -302,7 +302,9 @@ impl Ladder {
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    Ok(match perform(&op)? {
+    // The scratch is struck out only when the result is booked: the rung held both at once.
+    let Done { result, scratch: _held } = perform(&op)?;
+    Ok(match result {
         Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::made(result, dtype, device),
         Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
@@ -319,16 +321,22 @@ pub(crate) fn is_fused<O: Op>(op: &O) -> bool {
     current().can(op, Rung::Fused) == Can::Yes
 }
 
-/// The result and its rung, or nothing on phantoms, whose step is told instead.
-fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
+/// What came of a call.
+struct Done {
+    /// With the rung that made it; nothing on phantoms, whose step is told instead.
+    result: Option<(candle_core::Tensor, Rung)>,
+    /// The rung's own buffers, as they are booked.
+    scratch: Option<Arc<Lease>>,
+}
+
+fn perform<O: Op>(op: &O) -> Result<Done> {
     let ladder = current();
     let _own = replay::own();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
     let (rung, why_not) = ladder.choose(op);
     let (dims, out) = op.out();
-    // Held until the result is there, as the rung's own buffers are.
-    let _scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
+    let scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
 
     if op.x().is_phantom() {
         let step = Step {
@@ -342,14 +350,14 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok(None);
+        return Ok(Done { result: None, scratch });
     }
 
     let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
     let Some(rung) = rung else {
         return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
     };
-    if rung != Rung::Fused && launch::metal::is_dry() {
+    if rung != Rung::Fused && launch::is_dry() {
         return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
     }
     if rung != Rung::Fused {
@@ -374,7 +382,7 @@ fn perform<O: Op>(op: &O) -> Result<Option<(candle_core::Tensor, Rung)>> {
                     Ok(t.clone())
                 })?;
             }
-            Ok(Some((t, rung)))
+            Ok(Done { result: Some((t, rung)), scratch })
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());
@@ -402,95 +410,4 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// An op that has no kernel on a GPU, and that Candle lacks there too.
-    struct Lacking(Tensor);
-
-    impl Op for Lacking {
-        const NAME: &'static str = "lacking";
-        fn x(&self) -> &Tensor {
-            &self.0
-        }
-        fn out(&self) -> (Vec<usize>, DType) {
-            (self.0.dims().to_vec(), self.0.dtype())
-        }
-        fn detail(&self) -> String {
-            String::new()
-        }
-        fn fused(&self, device: Device) -> Can {
-            if device.is_gpu() { Can::no("no kernel of ours") } else { Can::Yes }
-        }
-        fn composable(&self, device: Device) -> Can {
-            if device.is_gpu() { Can::no("Candle lacks it") } else { Can::Yes }
-        }
-        fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
-            Ok(self.0.candle()?.clone())
-        }
-        fn composed(&self) -> Result<candle_core::Tensor> {
-            Err(Error::call("lacking", "broken on purpose"))
-        }
-        fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-            Ok(Lacking(to(&self.0)?))
-        }
-    }
-
-    fn step(policy: Policy, device: Device) -> Step {
-        let (_, steps) = Ladder::new(policy).trace(|| {
-            let _at = at("layer", 3);
-            run(Lacking(Tensor::phantom(&[2], DType::BF16, device))).map(drop)
-        });
-        steps[0].clone()
-    }
-
-    fn call(policy: Policy) -> (Result<Tensor>, Vec<(Counted, u64)>) {
-        let ladder = Ladder::new(policy);
-        let _here = ladder.clone().enter();
-        let x = Tensor::from_f32(&[1.0], &[1], DType::F32, &Place::cpu());
-        (x.and_then(|x| run(Lacking(x))), ladder.counts())
-    }
-
-    #[test]
-    fn the_host_is_refused_behind_a_gpu_unless_allowed() {
-        let refused = step(Policy::default(), Device::Metal(0));
-        let why = refused.rung.expect_err("refused");
-        assert!(
-            why.contains("no kernel of ours") && why.contains("Candle lacks it") && why.contains("--allow-host"),
-            "{why}"
-        );
-        assert_eq!(refused.at, "layer 3");
-        let allowed = step(Policy { allow_host: true, ..Policy::default() }, Device::Metal(0));
-        assert_eq!(allowed.rung, Ok(Rung::Host));
-        assert_eq!(step(Policy::default(), Device::Cpu).rung, Ok(Rung::Fused));
-    }
-
-    #[test]
-    fn an_instruction_set_that_is_not_there_is_an_error() {
-        let missing = if cfg!(target_arch = "aarch64") { Isa::Avx2 } else { Isa::Neon };
-        let (result, _) = call(Policy { isa: Some(missing), ..Policy::default() });
-        assert!(result.expect_err("refused").to_string().contains("this processor has no"));
-    }
-
-    #[test]
-    fn a_rung_that_fails_is_an_error_and_not_counted() {
-        let (result, counts) = call(Policy { force: Some(Rung::Composed), ..Policy::default() });
-        let error = result.expect_err("broken").to_string();
-        assert!(error.contains("composed rung failed") && error.contains("broken on purpose"), "{error}");
-        assert!(counts.is_empty());
-        let (result, counts) = call(Policy::default());
-        assert!(result.is_ok());
-        assert_eq!(counts[0].0.rung, Rung::Fused);
-    }
-
-    #[test]
-    fn what_doctor_withdrew_is_not_used() {
-        let withdrawn = |rung| Withdrawn { op: "lacking".into(), kind: "cpu".into(), dtype: DType::F32, rung };
-        let both = vec![withdrawn(Rung::Fused), withdrawn(Rung::Composed)];
-        let (result, _) = call(Policy { withdrawn: both, ..Policy::default() });
-        assert!(result.expect_err("nothing left").to_string().contains("withdrawn"));
-        let other = Withdrawn { dtype: DType::F16, ..withdrawn(Rung::Fused) };
-        let (result, counts) = call(Policy { withdrawn: vec![other], ..Policy::default() });
-        assert!(result.is_ok() && counts[0].0.rung == Rung::Fused);
-    }
-}
+mod tests;

@@ -58,7 +58,7 @@ impl Place {
     /// memory, so that the largest shapes cost no more than the smallest. An op that would not run a kernel of ours is an error.
     /// Where kernels are not compiled on this machine nothing is done.
     pub fn make_kernels<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
-        self.compiles().then(|| launch::metal::dry(f))
+        self.compiles().then(|| launch::dry(f))
     }
 
     /// Whether kernels are compiled on this machine, when they are first called for.

@@ -1,7 +1,9 @@
 //! Dev only: the goldens that `tools/goldens` made with the reference implementation.
 
+mod half;
 mod synthetic;
 
+pub use half::{Half, apart};
 pub use synthetic::{materialize, plain_words, values};
 
 use serde_json::Value;

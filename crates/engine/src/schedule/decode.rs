@@ -331,3 +331,7 @@ impl Scheduler {
 #[cfg(test)]
 #[path = "decode_tests.rs"]
 mod tests;
+
+#[cfg(test)]
+#[path = "decode_world.rs"]
+mod world;

@@ -28,10 +28,7 @@ struct Read {
 impl Read {
     fn of(t: &Tensor) -> Result<Read> {
         let view = View::of(t)?;
-        let lines = view.lines()?;
-        if [lines.tokens, lines.heads, lines.size] != *t.dims() {
-            return Err(Error::call("attention", format!("vectors {:?} whose elements lie apart", t.dims())));
-        }
+        let lines = view.vectors()?;
         Ok(Read { view, scales: None, token: lines.token, head: lines.head })
     }
 

@@ -59,12 +59,8 @@ struct Read {
 impl Read {
     fn of(t: &Tensor) -> Result<Read> {
         let view = View::of(t)?;
-        let lines = view.lines()?;
-        if [lines.tokens, lines.heads, lines.size] != *t.dims() {
-            return Err(Error::call("attention", format!("vectors {:?} whose elements lie apart", t.dims())));
-        }
-        let start = t.candle()?.layout().start_offset();
-        let in_fours = [start, lines.token, lines.head, lines.size].iter().all(|n| n.is_multiple_of(4));
+        let lines = view.vectors()?;
+        let in_fours = [view.start, lines.token, lines.head, lines.size].iter().all(|n| n.is_multiple_of(4));
         let steps = Steps { token: lines.token as u32, head: lines.head as u32 };
         Ok(Read { view, scales: None, steps, in_fours })
     }

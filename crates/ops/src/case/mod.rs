@@ -1,16 +1,18 @@
 //! One set of cases, four uses: the test against an f64 reference, the micro-benchmark, the rows of SUPPORT.md, and what
 //! `sconce doctor` runs on the user's own device.
 
+mod asked;
 mod check;
 mod support;
 
+pub use asked::{half_formats, is_rung_wanted, places, wanted};
 pub use check::{Outcome, Variant, check, time, variants};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
 use crate::quant::{dequantize, quantize, tame};
 use crate::weights::{Keep, Raw, Store, Stored};
-use crate::{DType, Device, Place, Quant, Result, Rung, Tensor, Weights};
+use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
 use std::ops::Deref;
@@ -68,20 +70,6 @@ impl Tolerance {
     pub fn mean(&self, rung: Rung, dtype: DType) -> f64 {
         self.worst(rung, dtype) / 2.0
     }
-}
-
-/// Where the tests of models run them, and on which rung: on the CPU with our kernels and with Candle's ops, on every GPU of this
-/// machine with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
-pub fn places() -> Vec<(Place, Option<Rung>)> {
-    let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
-    let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
-    let gpus = gpus.map(|device| (device, Some(Rung::Fused)));
-    let cpu = [Rung::Fused, Rung::Composed].map(|rung| (Device::Cpu, Some(rung)));
-    let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
-    let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);
-    let places: Vec<_> = all.map(open).collect();
-    assert!(!places.is_empty(), "no device of the kind {wanted}, which SCONCE_TEST_PLACES asks for");
-    places
 }
 
 /// Made when it is first looked at, and once: many ask for all cases and run a few.

@@ -1,8 +1,15 @@
 //! Opening devices and launching kernels on them: one file a device. A build without a device holds a stand-in that says so.
 
 pub(crate) mod cpu;
+mod dry;
 #[cfg(any(cuda, metal))]
 pub(crate) mod strided;
+
+pub(crate) use dry::{dry, is_dry};
+
+/// Memory that a product of cuBLASLt's may take beside its matrices: what its makers advise for Hopper. It is here and not in
+/// `cuda/blas.rs`, for a plan counts it in builds without CUDA too.
+pub(crate) const BLAS_WORKSPACE: usize = 32 << 20;
 
 #[cfg(not(all(cuda, metal)))]
 macro_rules! absent {
@@ -115,14 +122,6 @@ pub(crate) mod metal {
     //! Stands in for the Metal launcher where the build has none.
     pub(crate) fn keep_in(_: &std::path::Path) -> Result<()> {
         Ok(())
-    }
-
-    pub(crate) fn is_dry() -> bool {
-        false
-    }
-
-    pub(crate) fn dry<T>(f: impl FnOnce() -> T) -> T {
-        f()
     }
 
     pub(crate) mod mapped {

@@ -66,6 +66,13 @@ impl Strided {
         }
     }
 
+    /// The same for vectors that lie as their three axes say, each without gaps: one head must not be read as another token.
+    pub(crate) fn vectors(&self) -> Result<Lines> {
+        let lines = self.lines()?;
+        let fits = [lines.tokens, lines.heads, lines.size] == *self.dims;
+        if fits { Ok(lines) } else { Err(self.unfit("vectors")) }
+    }
+
     /// Whether every row begins where `n` elements may be read at once, and holds whole runs of them.
     pub(crate) fn in_runs(&self, n: usize) -> Result<bool> {
         let Rows { rows, cols, stride } = self.rows()?;

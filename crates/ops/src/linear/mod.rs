@@ -266,7 +266,11 @@ impl Op for LinearOp {
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
         let result = rows * self.weight.n * self.x.dtype().size();
-        if rung == Rung::Composed { steps * result + self.weight.rows_scratch() } else { self.weight.scratch(rows) }
+        let is_more = self.activation != Activation::None || self.residual.is_some();
+        match rung {
+            Rung::Composed => steps * result + self.weight.rows_scratch(),
+            _ => self.weight.scratch(rows, is_more),
+        }
     }
 
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
@@ -297,4 +301,61 @@ impl Op for LinearOp {
 
 fn first<T>(parts: &[T]) -> Result<&T> {
     parts.first().ok_or_else(|| Error::call("linear", "no parts"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{InBlocks, Input, weights};
+    use crate::launch::BLAS_WORKSPACE;
+    use crate::{Device, Ladder, Place, Policy, Quant};
+
+    const K: usize = 64;
+    const N: usize = 96;
+
+    /// What a product of `rows` takes on CUDA beside its tensors, as a plan counts it: the peak without what is there before and
+    /// behind it.
+    fn planned(rows: usize, dtype: DType, make: impl Fn(&Place) -> Linear, has_residual: bool) -> usize {
+        let place = Place::phantom(Device::Cuda(0));
+        let ladder = Ladder::new(Policy::default());
+        let (taken, _) = ladder.trace(|| {
+            let zeros = |n: usize| Input::new(&[rows, n], dtype, move || vec![0.0; rows * n]).on(&place).unwrap();
+            let (linear, x, residual) = (make(&place), zeros(K), zeros(N));
+            ladder.ledger.reset_peak();
+            let _y = linear.run(&x, has_residual.then_some(&residual)).unwrap();
+            ladder.ledger.peak() - ladder.ledger.live()
+        });
+        usize::try_from(taken).unwrap()
+    }
+
+    #[test]
+    fn a_plan_counts_what_products_on_cuda_take_beside_their_results() {
+        let floats = |dtype| {
+            move |place: &Place| {
+                let w = Input::new(&[N, K], dtype, || vec![0.0; N * K]);
+                Linear::load(&weights(&[("weight", &w)], place), K, N, false).unwrap()
+            }
+        };
+        for dtype in DType::FLOATS {
+            let plain = floats(dtype);
+            // A row alone is our own kernel's, and has its sums in registers.
+            assert_eq!(planned(1, dtype, plain, true), 0);
+            assert_eq!(planned(2, dtype, plain, false), BLAS_WORKSPACE);
+            // Sums in f32, which a second pass reads.
+            let gelu = move |place: &Place| plain(place).with(Activation::Gelu);
+            assert_eq!(planned(1000, dtype, gelu, false), BLAS_WORKSPACE + 1000 * N * 4);
+            assert_eq!(planned(1000, dtype, plain, true), BLAS_WORKSPACE + 1000 * N * 4);
+        }
+        // Blocks that become f16 are multiplied by cuBLASLt too; others are not.
+        let blocks = |dtype| {
+            move |place: &Place| {
+                let blocks = InBlocks::of(1, Quant::Q8_0, [N, K], || vec![0.0; N * K]);
+                Linear::load(&blocks.weights(dtype, place), K, N, false).unwrap()
+            }
+        };
+        let (as_floats, sums) = (N * K * 2, 128 * N * 4);
+        assert_eq!(planned(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
+        let in_8_bits = crate::quant::rounded_bytes(128, K);
+        assert_eq!(planned(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
+    }
 }

@@ -9,6 +9,7 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::gemm::{PANEL, packed_len, panel_len, place};
 use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
+use crate::launch::BLAS_WORKSPACE;
 use crate::ledger::Lease;
 use crate::quant::{MANY, PART, Packed, Quant, dequantize, rounded_bytes};
 use crate::tensor::host;
@@ -199,16 +200,33 @@ impl Weight {
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }
 
-    /// Memory that a product with `rows` rows of activations takes beside its result.
-    pub(super) fn scratch(&self, rows: usize) -> usize {
+    /// Memory that a product with `rows` rows of activations takes beside its result; `is_more`: with more than a bias behind it.
+    pub(super) fn scratch(&self, rows: usize, is_more: bool) -> usize {
         let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
         match self.like.device() {
-            Device::Cuda(_) if !self.is_raw() => 0,
-            Device::Cuda(_) if self.dtype() == DType::F16 && rows >= MANY => PART.max(2 * self.k),
-            Device::Cuda(_) => rounded_bytes(rows, self.k),
+            Device::Cuda(_) => self.scratch_on_cuda(rows, is_more),
             _ if in_bytes => Codes::size_of(rows, self.k),
             _ => 0,
         }
+    }
+
+    /// At most, on whatever card: on Hopper some products need no second pass, but a plan may be made without the card.
+    fn scratch_on_cuda(&self, rows: usize, is_more: bool) -> usize {
+        let becomes_floats = self.dtype() == DType::F16 && rows >= MANY;
+        let sums = |n: usize| if is_more { rows * n * 4 } else { 0 };
+        let of = |part: &Part| match part.data {
+            Data::Raw(..) if becomes_floats => {
+                let row = self.k * self.dtype().size();
+                let n = part.n.min((PART / row).max(1));
+                n * row + sums(n) + BLAS_WORKSPACE
+            }
+            Data::Raw(..) => 0,
+            _ if rows > 1 => sums(part.n) + BLAS_WORKSPACE,
+            _ => 0,
+        };
+        // Parts follow each other and each gives back what it took, but for the activations in 8 bits, which all of them read.
+        let in_8_bits = if self.is_raw() && !becomes_floats { rounded_bytes(rows, self.k) } else { 0 };
+        in_8_bits + self.parts.iter().map(of).max().unwrap_or(0)
     }
 
     /// The tensor of a weight that is one part of floats.

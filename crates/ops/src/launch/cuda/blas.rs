@@ -6,6 +6,7 @@
 
 use super::buffers::Made;
 use super::view::View;
+use crate::launch::BLAS_WORKSPACE as WORKSPACE;
 use crate::{DType, Error, Result};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::cublaslt::result as lt;
@@ -15,9 +16,6 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::ffi::c_void;
 use std::sync::{Mutex, PoisonError};
-
-/// Memory that a product may take beside its matrices: what its makers advise for Hopper.
-const WORKSPACE: usize = 32 << 20;
 
 /// `CUBLAS_OP_T`.
 const TRANSPOSED: i32 = 1;

@@ -1,8 +1,9 @@
 //! One dispatch of a kernel: what it reads and writes, what it is told, and how many threads take part.
 
 use super::buffers::Made;
-use super::pipelines::{Kernel, is_dry, pipeline};
+use super::pipelines::{Kernel, pipeline};
 use super::view::View;
+use crate::launch::is_dry;
 use crate::{DType, Error, Result, ladder};
 use candle_core::MetalDevice;
 use candle_metal_kernels::metal::{Buffer, ComputePipeline};

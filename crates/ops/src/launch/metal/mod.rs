@@ -12,7 +12,7 @@ mod view;
 
 pub(crate) use super::strided::Lines;
 pub(crate) use call::{Call, Grid, Told};
-pub(crate) use pipelines::{Kernel, dry, is_dry, keep_in};
+pub(crate) use pipelines::{Kernel, keep_in};
 pub(crate) use view::View;
 
 use crate::{Device, DeviceInfo, Error, Result};

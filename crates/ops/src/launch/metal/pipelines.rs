@@ -7,7 +7,6 @@ use candle_core::MetalDevice;
 use candle_metal_kernels::MetalKernelError;
 use candle_metal_kernels::metal::{ComputePipeline, ConstantValues, Library, Value};
 use objc2_metal::{MTLCompileOptions, MTLMathMode};
-use std::cell::Cell;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::path::{Path, PathBuf};
@@ -68,27 +67,6 @@ struct Made {
     libraries: HashMap<(GpuId, usize), Library>,
     pipelines: HashMap<(GpuId, Kernel), ComputePipeline>,
     archives: HashMap<GpuId, Option<Archive>>,
-}
-
-thread_local! {
-    static DRY: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Whether this thread makes kernels and runs none.
-pub(crate) fn is_dry() -> bool {
-    DRY.get()
-}
-
-/// `f` with kernels made and not run.
-pub(crate) fn dry<T>(f: impl FnOnce() -> T) -> T {
-    struct Leave(bool);
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            DRY.set(self.0);
-        }
-    }
-    let _leave = Leave(DRY.replace(true));
-    f()
 }
 
 fn made() -> MutexGuard<'static, Option<Made>> {

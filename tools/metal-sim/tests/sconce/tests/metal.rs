@@ -1,7 +1,7 @@
 //! Every case of every op on the simulated Metal device, on every rung.
 
 use metal_sim_sconce::warnings;
-use sconce_ops::case::{Case, Variant, check, variants};
+use sconce_ops::case::{Variant, check, is_rung_wanted, variants, wanted};
 use sconce_ops::{
     Activation, Cache, CacheFormat, CacheShape, DType, Device, ExpertParts, Experts, Keep, Linear, Place, Projected,
     Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, Vectors, Weights, cases, embed,
@@ -13,25 +13,6 @@ const METAL: Device = Device::Metal(0);
 
 fn metal() -> Place {
     Place::open(METAL).expect("the simulated Metal device")
-}
-
-/// `METAL_SIM_OPS="linear softmax"` runs the cases of these ops only, `METAL_SIM_DTYPES` in these formats, `METAL_SIM_RUNGS=fused` on
-/// these rungs.
-fn is_wanted(variable: &str, name: &str) -> bool {
-    std::env::var(variable).map_or(true, |wanted| wanted.split(' ').any(|w| w == name))
-}
-
-/// The cases that are wanted, the cheapest first; with `METAL_SIM_FLOPS` those that take no more.
-fn wanted() -> Vec<Case> {
-    let most = std::env::var("METAL_SIM_FLOPS").map_or(u64::MAX, |most| most.parse().expect("a number of operations"));
-    let is_wanted = |case: &Case| {
-        is_wanted("METAL_SIM_OPS", case.op)
-            && is_wanted("METAL_SIM_DTYPES", &case.dtype.to_string())
-            && case.flops <= most
-    };
-    let mut all: Vec<Case> = cases().into_iter().filter(is_wanted).collect();
-    all.sort_by_key(|case| case.flops);
-    all
 }
 
 #[test]
@@ -49,7 +30,7 @@ fn every_case_holds_on_every_rung() {
             eprintln!("{} {} {}", case.op, case.name, case.dtype);
         }
         for variant in variants(METAL).into_iter().chain([host]) {
-            if !is_wanted("METAL_SIM_RUNGS", &variant.rung.to_string()) {
+            if !is_rung_wanted(variant.rung) {
                 continue;
             }
             let Some(outcome) = check(&case, &place, variant) else { continue };

@@ -1,5 +1,5 @@
-//! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu`; parts in blocks by
-//! kernels of their own.
+//! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu` and `wide_90a.cu`;
+//! parts in blocks by kernels of their own.
 
 use super::LinearOp;
 use super::weight::Data;
@@ -10,6 +10,7 @@ use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
 const HOPPER: Binary = binary!("linear_hopper_90a");
+const WIDE: Binary = binary!("linear_wide_90a");
 
 /// Warps of a block.
 const WARPS: usize = 4;
@@ -18,6 +19,46 @@ const WARPS: usize = 4;
 const HOPPER_TILE: usize = 128;
 const HOPPER_THREADS: usize = 384;
 const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4) + (2 * 4 + 2) * 8;
+
+/// Columns of a wide tile, and the rows of x and of W that are fetched at once, as in `wide_90a.cu`.
+const TILE_COLUMNS: usize = 192;
+const FETCHED: [u32; 2] = [64, 96];
+
+/// One of the ways to come by W's part of a tile.
+struct Way {
+    name: &'static str,
+    /// Of a tile.
+    rows: usize,
+    /// Blocks that make tiles together, one below the other.
+    cluster: usize,
+    threads: usize,
+    /// Memory of a block, in bytes: W that is kept, the ring, pieces on their way out, biases, barriers.
+    shared: usize,
+}
+
+/// A block keeps all depth of its columns.
+const KEPT: Way = Way {
+    name: "kept",
+    rows: 64,
+    cluster: 1,
+    threads: 512,
+    shared: 6 * W_STAGE + 6 * X_STAGE + 12 * PIECES + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
+};
+const KEPT_DEPTH: usize = 6 * 64;
+
+/// Two blocks share what each fetches half of.
+const SHARED: Way = Way {
+    name: "shared",
+    rows: 128,
+    cluster: 2,
+    threads: 384,
+    shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
+};
+
+const X_STAGE: usize = 64 * 64 * 2;
+const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
+const PIECES: usize = 2 * 16 * 32 * 2;
+const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
 /// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`.
 pub(crate) struct Product<'a> {
@@ -88,6 +129,13 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
         return p.told(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
     }
+    let is_for_hopper = is_for_hopper(p, w)?;
+    if let Some((way, blocks)) = wide(p)?.filter(|_| is_for_hopper) {
+        let kind = if p.activation == Activation::Gelu { "gelu" } else { "plain" };
+        let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", way.name)).shared(way.shared);
+        let call = Call::new(p.x, &kernel)?.map(p.x.map(FETCHED[0])?).map(w.map(FETCHED[1])?);
+        return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.run(Grid::of(blocks, way.threads));
+    }
     // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
     // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.
     if p.activation == Activation::None && p.residual.is_none() {
@@ -100,7 +148,9 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
             first: p.columns.start,
         });
     }
-    if is_for_hopper(p, w)? {
+    let tiles = x.rows.div_ceil(HOPPER_TILE) * n.div_ceil(HOPPER_TILE);
+    // Fewer tiles leave processors without work, which cuBLASLt gives parts of the depth.
+    if is_for_hopper && 2 * tiles >= p.x.processors() {
         let kind = match p.activation {
             Activation::None => "plain",
             Activation::Gelu => "gelu",
@@ -108,7 +158,6 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         };
         let kernel = Kernel::new(HOPPER, format!("linear_hopper_{kind}_{dtype}")).shared(HOPPER_SHARED);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(HOPPER_TILE as u32)?).map(w.map(HOPPER_TILE as u32)?);
-        let tiles = x.rows.div_ceil(HOPPER_TILE) * n.div_ceil(HOPPER_TILE);
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
         return p.told(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
     }
@@ -126,17 +175,35 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         .run(Grid::over((x.rows * n).div_ceil(run)))
 }
 
-/// Whether the kernel for Hopper takes it: there it is, and rows are whole runs of 16 bytes wherever they begin.
+/// How `wide_90a.cu` makes it, and with how many blocks, where it was measured to be faster than the others.
+fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
+    let (x, n, processors) = (p.x.rows()?, p.columns.len(), p.x.processors());
+    if p.residual.is_some()
+        || !matches!(p.activation, Activation::None | Activation::Gelu)
+        || !n.is_multiple_of(TILE_COLUMNS)
+    {
+        return Ok(None);
+    }
+    let columns = n / TILE_COLUMNS;
+    // As many blocks for each column of tiles, which is to leave few processors without work.
+    let (each, down) = (processors / columns, x.rows.div_ceil(KEPT.rows));
+    if x.cols <= KEPT_DEPTH && 8 * each * columns >= 7 * processors && down * columns >= processors {
+        return Ok(Some((KEPT, each.min(down) * columns)));
+    }
+    // Deep products are as fast by cuBLASLt, and few tiles faster; GELU behind them has more registers in smaller tiles.
+    let pairs = x.rows.div_ceil(SHARED.rows * SHARED.cluster) * columns;
+    let is_shared = p.activation == Activation::None && x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
+    Ok(is_shared.then(|| (SHARED, SHARED.cluster * pairs.min(processors / SHARED.cluster))))
+}
+
+/// Whether kernels for Hopper may take it: there they are, and rows are whole runs of 16 bytes wherever they begin.
 fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
     let is_half = p.x.dtype().size() == 2;
     let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());
     let whole = p.width.is_multiple_of(8) && p.columns.start.is_multiple_of(8) && p.columns.len().is_multiple_of(8);
-    // Fewer tiles leave processors without work, which cuBLASLt gives parts of the depth.
-    let tiles = p.x.rows()?.rows.div_ceil(HOPPER_TILE) * p.columns.len().div_ceil(HOPPER_TILE);
     Ok(is_half
         && !HOPPER.is_empty()
         && p.x.is_hopper()
-        && 2 * tiles >= p.x.processors()
         && whole
         && p.x.in_sixteens()?
         && w.in_sixteens()?

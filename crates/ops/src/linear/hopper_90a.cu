@@ -3,55 +3,17 @@
 // A block stays on its processor and takes tile after tile. One warp has the copy engine fetch what the products read, into a ring of
 // stages; two warpgroups take turns with whole tiles, so that one multiplies while the other ends its tile: with the short depths of
 // encoders the end, GELU above all, takes as long as the product. Stages are filled in the order of the tiles.
-#include <cuda.h>
-#include "launch/cuda/prelude.cuh"
+#include "linear/hopper.cuh"
 
 constexpr int TILE = 128;
-constexpr int DEPTH = 64; // of a stage: rows of 128 bytes, which is what the swizzle is made for
 constexpr int STAGES = 4;
 constexpr int CONSUMERS = 2;
-constexpr int GROUP = 128; // threads of a warpgroup
 constexpr int STAGE_BYTES = 2 * TILE * DEPTH * 2;
 // The end of a tile passes 16 rows at a time through shared memory, for each warp. A step that is 8 more than a multiple of 32 keeps
 // eight rows of two columns in different banks.
 constexpr int STRIP_STEP = TILE + 8;
 constexpr int STRIP_FLOATS = 16 * STRIP_STEP;
 
-__device__ __forceinline__ uint address(const void *p) { return static_cast<uint>(__cvta_generic_to_shared(p)); }
-
-__device__ __forceinline__ void barrier_make(uint64_t *barrier, uint count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count));
-}
-__device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
-}
-__device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
-}
-__device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
-        "@done bra over;\n"
-        "bra again;\n"
-        "over:\n"
-        "}\n" ::"r"(address(barrier)), "r"(phase) : "memory");
-}
-__device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint depth, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(address(to)),
-        "l"(map), "r"(address(barrier)), "r"(depth), "r"(row)
-        : "memory");
-}
-
-// Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.
-__device__ __forceinline__ uint64_t matrix(const void *p) {
-    return uint64_t((address(p) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
-}
-
-#define SUMS8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 // d += 64 rows of x · 128 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
 #define WGMMA(FORMAT) \
     asm volatile( \
@@ -71,24 +33,8 @@ template <typename T> __device__ __forceinline__ void multiply(float (&d)[64], u
 template <> __device__ __forceinline__ void multiply<half_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
 template <> __device__ __forceinline__ void multiply<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
-struct Sizes {
-    uint rows, n, k, x_step, residual_step, width, first;
-};
-
 // What follows a product: nothing, GELU, or one of the others, which are rare.
 enum Then { PLAIN, WITH_GELU, WITH_ANY };
-
-// Which of the ring's stages is next, and how often it has been around.
-struct Turn {
-    uint stage = 0, phase = 0;
-    __device__ __forceinline__ void next() {
-        if (++stage == STAGES) stage = 0, phase ^= 1;
-    }
-    __device__ __forceinline__ void skip(uint n) {
-        phase ^= (stage + n) / STAGES & 1;
-        stage = (stage + n) % STAGES;
-    }
-};
 
 template <typename T, Then THEN>
 __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, const T *residual, T *y, Sizes s,
@@ -110,7 +56,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x != CONSUMERS * GROUP) return;
-        Turn turn;
+        Turn<STAGES> turn;
         for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
             for (uint step = 0; step < steps; step++, turn.next()) {
                 barrier_wait(empty + turn.stage, turn.phase ^ 1);
@@ -125,7 +71,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
     float *strip = strips + (group * 4 + warp) * STRIP_FLOATS;
-    Turn turn;
+    Turn<STAGES> turn;
     uint number = 0;
     for (uint tile = blockIdx.x; tile < tiles; tile += gridDim.x, number++) {
         if (number % CONSUMERS != group) {

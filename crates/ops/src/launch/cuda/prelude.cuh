@@ -89,18 +89,21 @@ __device__ __forceinline__ float activate(float x, uint kind) {
     }
 }
 
-// GELU for results in half formats, within 4e-6, which their roundings hide, in a quarter of erff's instructions: Φ(x) as the
-// logistic function of an odd polynomial, fitted to the least error of x · Φ(x). The coefficients are to base 2.
+// GELU for results in half formats, in a third of erff's instructions: max(x, 0) - |x| · Φ(-|x|), where Φ's tail is 2 to a polynomial,
+// fitted to the least relative error of the product down to the least normal number of f16. That is within 2⁻¹⁷ of it there, a
+// thirtieth of half a rounding of f16, and within 1e-6 everywhere. Beyond 6 the tail is nothing to either format.
 __device__ __forceinline__ float gelu_half(float x) {
-    const float s = x * x;
-    float p = fmaf(-3.2290145e-6f, s, 8.8238558e-5f);
-    p = fmaf(p, s, 3.6027253e-4f);
-    p = fmaf(p, s, -0.10522669f);
-    p = fmaf(p, s, -2.3020453f);
-    float e, r;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(p * x));
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(1.0f + e));
-    return x * r;
+    const float a = fminf(fabsf(x), 6.0f);
+    float p = fmaf(3.2424975e-5f, a, -7.4816766e-4f);
+    p = fmaf(p, a, 7.9410565e-3f);
+    p = fmaf(p, a, -5.3049130e-2f);
+    p = fmaf(p, a, -4.5917316e-1f);
+    p = fmaf(p, a, -1.1510356f);
+    p = fmaf(p, a, -1.0000077f);
+    float e, positive;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(e) : "f"(p));
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(positive) : "f"(x), "f"(0.0f));
+    return fmaf(-a, e, positive);
 }
 
 // KERNEL(name, T) for each format of the activations.

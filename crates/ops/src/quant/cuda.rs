@@ -13,8 +13,9 @@ use crate::{DType, Error, Result};
 
 const BINARY: Binary = binary!("quant");
 
-/// Warps of a block in products of few rows, and columns of y that each makes.
+/// Warps of a block in products of few rows, and columns of y that each makes, of one row and of more.
 const WARPS: usize = 4;
+const COLUMNS_OF_ONE: usize = 4;
 const COLUMNS: usize = 2;
 
 /// Multiprocessors of a large card, and warps on each that keep its memory busy.
@@ -93,10 +94,15 @@ pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Qua
         1..=16 => {
             let kind = format!("few{}", x.rows.next_power_of_two());
             // Warps that share their columns, as far as rows are long enough for all: four where columns are so few that the card
-            // would be idle, two elsewhere, so that no block is long at work when the others are done.
-            let wanted = if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 };
+            // would be idle, fewer elsewhere, but so that no block is long at work when the others are done.
+            let (columns, wanted) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
+                (1, 0..512) => (COLUMNS_OF_ONE, 4),
+                (1, 512..4096) => (COLUMNS_OF_ONE, 2),
+                (1, _) => (COLUMNS_OF_ONE, 1),
+                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 }),
+            };
             let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
-            let groups = w.rows.div_ceil(COLUMNS * WARPS / split);
+            let groups = w.rows.div_ceil(columns * WARPS / split);
             return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
         17..=32 => ("tall32", (32, 16), 128),

@@ -5,7 +5,8 @@
 //! of the activations, so that weights of eight bits stay what they are beside bf16 too. Many rows in f16 are another's work, cuBLASLt's,
 //! with the blocks made floats of that.
 
-use super::{MANY, PART, Quant, grids, rounded_bytes};
+pub(crate) use super::grids::codes;
+use super::{MANY, PART, Quant, rounded_bytes};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::linear::cuda::{Product, multiply as multiply_floats};
@@ -22,19 +23,22 @@ const COLUMNS: usize = 2;
 const CORES: usize = 132;
 const BUSY: usize = 24;
 
+/// Whether a format is among the plain ones, which are texts of their own.
+pub(crate) fn is_plain(quant: Quant) -> bool {
+    use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    matches!(quant, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
+}
+
 /// The text that a format is in, of few rows and of many.
 fn binaries(quant: Quant) -> (Binary, Binary) {
-    use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    match quant {
-        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K => {
-            (binary!("quant_few_plain"), binary!("quant_many_plain"))
-        }
-        _ => (binary!("quant_few_other"), binary!("quant_many_other")),
+    match is_plain(quant) {
+        true => (binary!("quant_few_plain"), binary!("quant_many_plain")),
+        false => (binary!("quant_few_other"), binary!("quant_many_other")),
     }
 }
 
 /// What kernels call the dtype of bias, residual and y.
-fn number(dtype: DType) -> usize {
+pub(crate) fn number(dtype: DType) -> usize {
     match dtype {
         DType::F16 => 1,
         DType::BF16 => 2,
@@ -85,7 +89,7 @@ pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Qua
     let (few, many) = binaries(quant);
     let launch = |binary: Binary, kind: &str| -> Result<Call> {
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
-        let call = call.made(in_8_bits).input(blocks).table(grids::codes(quant))?;
+        let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
         Ok(p.told(call)?.u32(w.cols).u32(number(p.x.dtype())))
     };
@@ -121,7 +125,7 @@ fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()
     for first in (0..p.columns.len()).step_by(most) {
         let n = most.min(p.columns.len() - first);
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
-        let call = call.table(grids::codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
+        let call = call.table(codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
         call.u32(n)
             .u32(k)
             .u32(p.columns.len())
@@ -152,7 +156,7 @@ pub(crate) fn look_up(
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     Call::new(blocks, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?
         .input(blocks)
-        .table(grids::codes(quant))?
+        .table(codes(quant))?
         .input(ids)
         .maybe(also.map(|(table, _)| table))
         .maybe(also.map(|(_, places)| places))

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Sconce beside PyTorch on one NVIDIA GPU: benches/cuda.py [--only minilm,bert,llama] [--compiled] [--work DIR]
+"""Sconce beside PyTorch on one NVIDIA GPU: benches/cuda.py [--only minilm,bert,llama,q4_k_m] [--compiled] [--work DIR]
 
 Models of real sizes with random weights, the same for both, from token ids to vectors or tokens in the CPU's memory: a call ends when
 they are there, so that nothing is still under way when the clock is read. Medians after a warm-up. PyTorch runs transformers' models
 with its own attention; ragged batches are padded to their longest, for it has no other way; --compiled adds torch.compile with
-graphs, which takes minutes. $PASSES is our binary (default: `cargo bench --workspace --bench passes --features sconce-cli/cuda`).
+graphs, which takes minutes. q4_k_m is a GGUF file, which is ours alone to run: PyTorch has no products with its blocks. $PASSES is our binary (default: `cargo bench --workspace --bench passes --features sconce-cli/cuda`).
 """
 import argparse
 import json
@@ -16,6 +16,8 @@ import time
 
 import torch
 from transformers import AutoModel, AutoModelForCausalLM, BertConfig, LlamaConfig, StaticCache
+
+import q4_k_m
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MINILM = dict(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)
@@ -96,15 +98,26 @@ def ours(folder, dtype, shapes):
     return {line["shape"]: line["seconds"] for line in map(json.loads, out.splitlines())}
 
 
+def blocks(file):
+    if not file.exists():
+        q4_k_m.write(file)
+    for dtype in [torch.float16, torch.bfloat16]:
+        for shape, seconds in ours(file, dtype, ["decode1", "decode32", "prefill2048"]).items():
+            print(f"q4_k_m  {shape:12} ours {seconds * 1e3:9.3f} ms   ({str(dtype)[6:]})", flush=True)
+
+
 def main():
     args = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    args.add_argument("--only", default=",".join(MODELS))
+    args.add_argument("--only", default=",".join([*MODELS, "q4_k_m"]))
     args.add_argument("--compiled", action="store_true")
     args.add_argument("--work", type=pathlib.Path, default=ROOT / "target" / "cuda-bench")
     args = args.parse_args()
     print(f"{torch.cuda.get_device_name()}, PyTorch {torch.__version__}")
     with torch.inference_mode():
         for name in args.only.split(","):
+            if name == "q4_k_m":
+                blocks(args.work / "q4_k_m.gguf")
+                continue
             config, dtype, shapes = MODELS[name]
             folder = args.work / name
             model = make(config, dtype, folder)

@@ -1,18 +1,18 @@
 //! Forward passes from token ids to vectors or tokens in the CPU's memory: what a device does, without tokenizers and callers.
 //! `cargo bench --workspace --bench passes -- DIR DEVICE DTYPE SHAPE…`; `benches/cuda.py` runs it beside PyTorch.
 //!
-//! DIR holds `config.json` and weights. A SHAPE is `256x128` (sequences × tokens), `ragged256` (of 8 to 256 tokens each, so many
+//! DIR holds `config.json` and weights, or is a GGUF file, whose blocks stay as they are. A SHAPE is `256x128` (sequences × tokens), `ragged256` (of 8 to 256 tokens each, so many
 //! sequences), `decode32` (a token of so many sequences behind 128 others) or `prefill2048`. A line of JSON comes for each: the median
 //! time of a pass.
 
-use sconce_engine::Checkpoint;
+use sconce_engine::files;
 use sconce_engine::ops::choose::choose;
 use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_engine::ops::{
     Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
 };
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
-use serde_json::{Value, json};
+use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,10 +29,10 @@ fn main() -> Result<(), Failure> {
     let (device, dtype): (Device, DType) = (device.parse()?, dtype.parse()?);
     let _here = Ladder::new(Policy::default()).enter();
     let place = Place::open(device)?;
-    let mut config: Value = serde_json::from_slice(&std::fs::read(Path::new(dir).join("config.json"))?)?;
+    let (mut config, store) = files(Path::new(dir))?;
     config[CONTEXT] = 4096.into();
-    let store = Arc::new(Checkpoint::open(Path::new(dir))?);
-    let weights = Weights::new(store, dtype, place.clone()).keeping(Keep::Activations);
+    let keep = if dir.ends_with(".gguf") { Keep::File } else { Keep::Activations };
+    let weights = Weights::new(store, dtype, place.clone()).keeping(keep);
     let model = encoder(&config, &weights)?;
     for shape in shapes {
         let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {

@@ -58,7 +58,7 @@ pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
 pub use line::Waiting;
 pub use llm::{ChatOptions, Llm, LlmOptions, Token};
-pub use load::Checkpoint;
+pub use load::{Checkpoint, files};
 pub use loaded::Loaded;
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};

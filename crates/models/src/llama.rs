@@ -248,7 +248,7 @@ struct Sizes {
 
 fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: Sizes) -> Result<Mlp> {
     refuse(s.count > 4096, || format!("{} experts in a layer", s.count))?;
-    let all = m.of_experts().sub("experts");
+    let all = m.sub("experts");
     let of = |e: usize| all.sub(e);
     let ups = (0..s.count).map(|e| Linear::stacked(&[of(e).sub(gate), of(e).sub(up)], s.n, s.inner, false));
     let downs = (0..s.count).map(|e| Linear::load(&of(e).sub(down), s.inner, s.n, false));

@@ -5,7 +5,7 @@ use crate::linear::Weight;
 use crate::place::Kind;
 use crate::quant::{Quant, dequantize};
 use crate::tensor::host;
-use crate::{DType, Device, Error, Place, Result, Tensor, launch};
+use crate::{DType, Error, Place, Result, Tensor, launch};
 use half::{bf16, f16};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet};
@@ -148,12 +148,6 @@ impl Weights {
     pub fn of_head(&self) -> Weights {
         let keep = if self.keep == Keep::Bytes { Keep::Activations } else { self.keep };
         Weights { keep, ..self.clone() }
-    }
-
-    /// The same for experts. CUDA has no kernel for theirs in blocks, which would become floats on the host at every call.
-    pub fn of_experts(&self) -> Weights {
-        let is_cuda = matches!(self.place.device(), Device::Cuda(_));
-        if is_cuda { self.keeping(Keep::Activations) } else { self.clone() }
     }
 
     /// The same with matrices kept in another way.

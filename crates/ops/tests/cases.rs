@@ -20,12 +20,7 @@ fn every_case_holds_on_every_variant_of_the_cpu() {
     assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// The cases that our kernels leave to another rung: on CUDA, experts in blocks.
-fn is_left(device: Device, op: &str, name: &str) -> bool {
-    device.kind() == "cuda" && op == "experts" && name.contains(" in ")
-}
-
-/// Where there is one: our kernels take every case but those, and every rung is right.
+/// Where there is one: our kernels take every case, and every rung is right.
 #[test]
 fn every_case_holds_on_every_gpu() {
     for info in Device::all().into_iter().filter(|info| info.device.is_gpu()) {
@@ -35,8 +30,7 @@ fn every_case_holds_on_every_gpu() {
             for variant in variants(info.device).into_iter().filter(|variant| is_rung_wanted(variant.rung)) {
                 let failure = match check(&case, &place, variant) {
                     Some(outcome) => outcome.failure,
-                    None => (variant.rung == Rung::Fused && !is_left(info.device, case.op, &case.name))
-                        .then(|| "no kernel of ours takes it".into()),
+                    None => (variant.rung == Rung::Fused).then(|| "no kernel of ours takes it".into()),
                 };
                 failures.extend(failure.map(|f| format!("{} {} {} {variant}: {f}", case.op, case.name, case.dtype)));
             }

@@ -10,10 +10,18 @@ pub(crate) use checkpoint::tidy;
 pub(crate) use model::{Model, is_gguf};
 
 use crate::{Error, Result};
+use sconce_ops::Store;
 use serde::de::DeserializeOwned;
 use std::fs::File;
 use std::io::Read;
 use std::path::Path;
+use std::sync::Arc;
+
+/// The configuration and the weights in `root`, a folder or a GGUF file, for who builds the model from them by hand: benchmarks.
+pub fn files(root: &Path) -> Result<(serde_json::Value, Arc<dyn Store>)> {
+    let Model { config, store, .. } = Model::open(root)?;
+    Ok((config, store))
+}
 
 /// A configuration is a few kilobytes; what is larger than this is something else.
 const LARGEST_CONFIG: u64 = 16 << 20;

@@ -1,13 +1,17 @@
 //! Launches `kernel.cu` and the products: the router's logits, and then for few pairs of token and expert `few.cu`, which chooses, multiplies
 //! and adds up in two launches. Many are chosen, sorted by expert, multiplied in tiles (`tile.cu`, in f32 `plain.cu`) and added up, in
 //! five. Nothing is read back, so grids are as large as the worst case needs, and blocks without work end at once.
+//!
+//! Matrices in GGUF's blocks have kernels of their own for the same launches (`blocks/`), each of the two products for itself. There are
+//! no tiles of theirs in f32, which is for checks: there every pair is on its own, however many they are.
 
 use super::{ExpertsOp, MOST_EXPERTS, held};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::strided::Rows;
 use crate::linear::Weight;
-use crate::{Activation, DType, Error, Result};
+use crate::quant::cuda::{codes, is_plain, number};
+use crate::{Activation, DType, Error, Quant, Result};
 
 const ROUTING: Binary = binary!("experts");
 const FEW: Binary = binary!("experts_few");
@@ -20,6 +24,9 @@ const FEW_TOKENS: usize = 256;
 /// Rows and columns of a tile in f32, and columns of one in halves.
 const SIDE: usize = 64;
 const WIDE: usize = 128;
+
+/// Rows of a tile in blocks, of as many columns as one in halves.
+const TALL_IN_BLOCKS: usize = 64;
 
 /// Columns of a block of `down` in `few.cu`, and rows of matrices that a warp of `up` has.
 const ROWS: usize = 4;
@@ -34,8 +41,9 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let layer =
         Layer { op, rows, pairs: rows.rows * e.top, n, inner, run: 16 / op.x.dtype().size(), x, bias, residual };
     let logits = layer.logits()?;
+    let has_blocks = [&e.up, &e.down].into_iter().any(|weights| weights[0].only_raw().is_some());
     // Where an expert has hardly more than one pair, a tile would be empty but for its first row.
-    if layer.pairs <= e.up.len().max(8) {
+    if layer.pairs <= e.up.len().max(8) || (has_blocks && layer.dtype() == DType::F32) {
         layer.few(&logits, &y)?;
     } else {
         layer.many(&logits, &y)?;
@@ -60,19 +68,54 @@ struct Layer<'a> {
 /// The experts' matrices of one product.
 struct Matrices {
     addresses: Vec<u64>,
-    /// Whether their rows are whole runs of 16 bytes.
+    /// The format of their blocks.
+    quant: Option<Quant>,
+    /// Of the activations.
+    dtype: DType,
+    /// Bytes of a row.
+    row: usize,
+    /// Whether their rows are whole runs of 16 bytes, or of blocks the first is.
     in_runs: bool,
 }
 
 impl Matrices {
     fn of(weights: &[Weight]) -> Result<Matrices> {
-        let Some((None, tensors)) = held(weights) else {
-            return Err(Error::call("experts", "weights in several parts, or in blocks"));
+        let Some((quant, tensors)) = held(weights) else {
+            return Err(Error::call("experts", "weights in several parts, or in several formats"));
         };
         let addresses = tensors.into_iter().map(View::place).collect::<Result<Vec<_>>>()?;
-        let row = weights[0].k() * weights[0].dtype().size();
-        let in_runs = row.is_multiple_of(16) && addresses.iter().all(|address| address.is_multiple_of(16));
-        Ok(Matrices { addresses, in_runs })
+        let (k, dtype) = (weights[0].k(), weights[0].dtype());
+        let starts = addresses.iter().all(|address| address.is_multiple_of(16));
+        let Some(quant) = quant else {
+            let row = k * dtype.size();
+            return Ok(Matrices { addresses, quant, dtype, row, in_runs: starts && row.is_multiple_of(16) });
+        };
+        match quant.bytes(k) {
+            Some(row) if starts => Ok(Matrices { addresses, quant: Some(quant), dtype, row, in_runs: true }),
+            _ => Err(Error::call("experts", format!("rows of {k} in {quant}, or blocks that begin anywhere"))),
+        }
+    }
+
+    /// The kernel of that kind for their blocks, or the one for floats.
+    fn kernel(&self, kind: &str, (binary, floats): (Binary, String)) -> Kernel {
+        let Some(quant) = self.quant else { return Kernel::new(binary, floats) };
+        match (kind, is_plain(quant)) {
+            ("tile", true) => {
+                Kernel::new(binary!("experts_blocks_tile_plain"), format!("experts_tile_{quant}_{}", self.dtype))
+            }
+            ("tile", false) => {
+                Kernel::new(binary!("experts_blocks_tile_other"), format!("experts_tile_{quant}_{}", self.dtype))
+            }
+            (_, true) => Kernel::new(binary!("experts_blocks_few_plain"), format!("experts_{kind}_{quant}")),
+            (_, false) => Kernel::new(binary!("experts_blocks_few_other"), format!("experts_{kind}_{quant}")),
+        }
+    }
+
+    /// A kernel's last parameters: the matrices, of which one for floats has room for so many, and before them what blocks need.
+    fn told(&self, call: Call, in_runs: bool, room: usize) -> Result<Call> {
+        let Some(quant) = self.quant else { return Ok(call.addresses(&self.addresses, room)) };
+        let call = call.table(codes(quant))?.u32(self.row).u32(number(self.dtype)).u32(usize::from(in_runs));
+        Ok(call.addresses(&self.addresses, MOST_EXPERTS))
     }
 }
 
@@ -124,7 +167,8 @@ impl Layer<'_> {
         let in_runs = up.in_runs && self.x.in_sixteens()?;
         let warps = 8;
         let columns = warps * if e.gated { ROWS / 2 } else { ROWS };
-        Call::new(&self.x, &Kernel::new(FEW, format!("experts_up_{}_{room}_{dtype}", kind(in_runs))))?
+        let kernel = up.kernel("up", (FEW, format!("experts_up_{}_{room}_{dtype}", kind(in_runs))));
+        let call = Call::new(&self.x, &kernel)?
             .input(&self.x)
             .made(logits)
             .made(&chosen)
@@ -137,10 +181,11 @@ impl Layer<'_> {
             .u32(e.top)
             .u32(usize::from(e.renormalised))
             .u32(e.activation as usize)
-            .u32(usize::from(e.gated))
-            .addresses(&up.addresses, room)
+            .u32(usize::from(e.gated));
+        up.told(call, in_runs, room)?
             .run(Grid { blocks: [pairs, self.inner.div_ceil(columns), 1], threads: 32 * warps })?;
-        Call::new(&self.x, &Kernel::new(FEW, format!("experts_down_{}_{room}_{dtype}", kind(down.in_runs))))?
+        let kernel = down.kernel("down", (FEW, format!("experts_down_{}_{room}_{dtype}", kind(down.in_runs))));
+        let call = Call::new(&self.x, &kernel)?
             .made(&between)
             .made(&chosen)
             .made(&share)
@@ -150,9 +195,8 @@ impl Layer<'_> {
             .u32(self.n)
             .u32(self.inner)
             .u32(e.top)
-            .u32(self.residual_step()?)
-            .addresses(&down.addresses, room)
-            .run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
+            .u32(self.residual_step()?);
+        down.told(call, true, room)?.run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
     }
 
     fn many(&self, logits: &Made, y: &Made) -> Result<()> {
@@ -205,7 +249,9 @@ impl Layer<'_> {
         let is_gated = is_up && e.gated;
         let (n, k) = if is_up { (self.inner, self.n) } else { (self.n, self.inner) };
         let in_runs = matrices.in_runs && (!is_up || self.x.in_sixteens()?);
-        let (kernel, tall, wide) = if self.dtype() == DType::F32 {
+        let (kernel, tall, wide) = if matrices.quant.is_some() {
+            (matrices.kernel("tile", (TILE, String::new())), TALL_IN_BLOCKS, WIDE)
+        } else if self.dtype() == DType::F32 {
             (Kernel::new(PLAIN, format!("experts_plain_{}", kind(in_runs))), SIDE, SIDE)
         } else {
             // As tall as the experts can fill on average, and as many steps of 64 elements in shared memory as the kernel has.
@@ -227,7 +273,8 @@ impl Layer<'_> {
             None => call.input(&self.x),
         };
         let activation = if is_up { e.activation } else { Activation::None };
-        call.made(starts)
+        let call = call
+            .made(starts)
             .made(sorted)
             .made(half.y)
             .u32(n)
@@ -237,9 +284,8 @@ impl Layer<'_> {
             .u32(experts)
             .u32(activation as usize)
             .u32(usize::from(is_up))
-            .u32(usize::from(is_gated))
-            .addresses(&matrices.addresses, MOST_EXPERTS)
-            .run(Grid { blocks: [tiles, n.div_ceil(columns), 1], threads: 128 })
+            .u32(usize::from(is_gated));
+        matrices.told(call, in_runs, MOST_EXPERTS)?.run(Grid { blocks: [tiles, n.div_ceil(columns), 1], threads: 128 })
     }
 
     fn residual_step(&self) -> Result<usize> {

@@ -86,7 +86,7 @@ impl Experts {
         let ExpertShape { experts, rows, columns, turned } = shape;
         let all = experts.checked_mul(rows).filter(|_| e < experts);
         let all = all.ok_or_else(|| Error::call("experts", format!("expert {e} of {experts} with {rows} rows")))?;
-        Linear::from_rows(&w.of_experts(), name, &[all, columns], e * rows..(e + 1) * rows, turned)
+        Linear::from_rows(w, name, &[all, columns], e * rows..(e + 1) * rows, turned)
     }
 
     /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.
@@ -171,17 +171,18 @@ impl Op for ExpertsOp {
 
     fn fused(&self, device: Device) -> Can {
         let Experts { up, down, top, .. } = &self.experts;
-        let are_floats = |weights: &[Weight]| match held(weights) {
+        let fits = |weights: &[Weight]| match held(weights) {
             Some((None, tensors)) => tensors.iter().all(|t| t.dtype() == self.x.dtype()),
-            _ => false,
+            Some((Some(_), _)) => true,
+            None => false,
         };
         match device {
             Device::Cuda(_) | Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
                 Can::no(format!("our kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS}"))
             }
-            Device::Cuda(_) if !(are_floats(up) && are_floats(down)) => {
-                Can::no("our kernel takes the experts' matrices in the format of the activations")
-            }
+            Device::Cuda(_) if !(fits(up) && fits(down)) => Can::no(
+                "our kernel takes the experts' matrices in the format of the activations, or in one of blocks each",
+            ),
             Device::Metal(_) if held(up).is_none() || held(down).is_none() => {
                 Can::no("our kernel takes the experts' matrices in one format each, floats or blocks")
             }

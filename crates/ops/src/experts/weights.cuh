@@ -10,3 +10,8 @@ constexpr uint MOST_CHOSEN = 32;
 template <typename T, uint ROOM> struct Weights {
     const T *of[ROOM];
 };
+
+// The last parameters where they are in blocks: what codes choose from, bytes of a row, the format of the activations (0 for f32, 1 for
+// f16, 2 for bf16), whether their rows begin at multiples of 16 bytes, and the matrices.
+#define IN_BLOCKS \
+    const uint16_t *grid, uint bytes, uint dtype, uint in_runs, const __grid_constant__ Weights<uint8_t, MOST_EXPERTS> weights

@@ -5,7 +5,8 @@
 //! of the activations, so that weights of eight bits stay what they are beside bf16 too. Many rows in f16 are another's work, cuBLASLt's,
 //! with the blocks made floats of that.
 
-use super::{MANY, PART, Quant, grids, rounded_bytes};
+pub(crate) use super::grids::codes;
+use super::{MANY, PART, Quant, rounded_bytes};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::linear::cuda::{Product, multiply as multiply_floats};
@@ -13,27 +14,31 @@ use crate::{DType, Error, Result};
 
 const BINARY: Binary = binary!("quant");
 
-/// Warps of a block in products of few rows, and columns of y that each makes.
+/// Warps of a block in products of few rows, and columns of y that each makes, of one row and of more.
 const WARPS: usize = 4;
+const COLUMNS_OF_ONE: usize = 4;
 const COLUMNS: usize = 2;
 
 /// Multiprocessors of a large card, and warps on each that keep its memory busy.
 const CORES: usize = 132;
 const BUSY: usize = 24;
 
+/// Whether a format is among the plain ones, which are texts of their own.
+pub(crate) fn is_plain(quant: Quant) -> bool {
+    use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
+    matches!(quant, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
+}
+
 /// The text that a format is in, of few rows and of many.
 fn binaries(quant: Quant) -> (Binary, Binary) {
-    use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
-    match quant {
-        Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K => {
-            (binary!("quant_few_plain"), binary!("quant_many_plain"))
-        }
-        _ => (binary!("quant_few_other"), binary!("quant_many_other")),
+    match is_plain(quant) {
+        true => (binary!("quant_few_plain"), binary!("quant_many_plain")),
+        false => (binary!("quant_few_other"), binary!("quant_many_other")),
     }
 }
 
 /// What kernels call the dtype of bias, residual and y.
-fn number(dtype: DType) -> usize {
+pub(crate) fn number(dtype: DType) -> usize {
     match dtype {
         DType::F16 => 1,
         DType::BF16 => 2,
@@ -84,7 +89,7 @@ pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Qua
     let (few, many) = binaries(quant);
     let launch = |binary: Binary, kind: &str| -> Result<Call> {
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
-        let call = call.made(in_8_bits).input(blocks).table(grids::codes(quant))?;
+        let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
         Ok(p.told(call)?.u32(w.cols).u32(number(p.x.dtype())))
     };
@@ -93,10 +98,15 @@ pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Qua
         1..=16 => {
             let kind = format!("few{}", x.rows.next_power_of_two());
             // Warps that share their columns, as far as rows are long enough for all: four where columns are so few that the card
-            // would be idle, two elsewhere, so that no block is long at work when the others are done.
-            let wanted = if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 };
+            // would be idle, fewer elsewhere, but so that no block is long at work when the others are done.
+            let (columns, wanted) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
+                (1, 0..512) => (COLUMNS_OF_ONE, 4),
+                (1, 512..4096) => (COLUMNS_OF_ONE, 2),
+                (1, _) => (COLUMNS_OF_ONE, 1),
+                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 }),
+            };
             let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
-            let groups = w.rows.div_ceil(COLUMNS * WARPS / split);
+            let groups = w.rows.div_ceil(columns * WARPS / split);
             return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
         17..=32 => ("tall32", (32, 16), 128),
@@ -115,7 +125,7 @@ fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()
     for first in (0..p.columns.len()).step_by(most) {
         let n = most.min(p.columns.len() - first);
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
-        let call = call.table(grids::codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
+        let call = call.table(codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
         call.u32(n)
             .u32(k)
             .u32(p.columns.len())
@@ -146,7 +156,7 @@ pub(crate) fn look_up(
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     Call::new(blocks, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?
         .input(blocks)
-        .table(grids::codes(quant))?
+        .table(codes(quant))?
         .input(ids)
         .maybe(also.map(|(table, _)| table))
         .maybe(also.map(|(_, places)| places))

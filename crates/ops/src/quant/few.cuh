@@ -14,6 +14,10 @@ __device__ __forceinline__ int dot_sixteen(uint4 a, uint4 b, int sum) {
     return __dp4a(int(a.w), int(b.w), sum);
 }
 
+// Of one row, blocks at multiples of 16 bytes come in two loads: those of four rows of W are enough on the way, and what a second step
+// would hold goes to more warps.
+template <typename F, int M> constexpr int FEW_STEPS = M == 2 || (M == 1 && F::BYTES % 16 != 0) ? 2 : 1;
+
 template <typename F, int M, int R>
 __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y,
     const Sizes &s, uint split) {
@@ -25,7 +29,7 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
 #pragma unroll
     for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last stands in for those beyond
     float sums[R][M] = {};
-#pragma unroll(M <= 2 ? 2 : 1)
+#pragma unroll(FEW_STEPS<F, M>)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {
         const uint block = i / F::PAIRS, p = i % F::PAIRS;
         const uint at = block * (2 * F::PAIRS) + F::first(p);
@@ -78,12 +82,13 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
     if (lane < R * M && m < s.rows && column + r < s.n) finish(mine, m, column + r, bias, residual, y, s);
 }
 
-// Blocks that a multiprocessor has at once: fewer where a lane has more sums.
-constexpr int few_blocks(int m) { return m <= 2 ? 8 : m == 4 ? 5 : m == 8 ? 4 : 3; }
+// Blocks that a multiprocessor has at once: fewer where a lane has more on the way, or more sums.
+template <typename F, int M>
+constexpr int FEW_BLOCKS = M == 1 ? (FEW_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 8 : M == 4 ? 5 : M == 8 ? 4 : 3;
 
 #define FEW(NAME, F, M, R) \
-    extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS, few_blocks(M)) quant_few##M##_##NAME(const uint8_t *x, \
+    extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS, (FEW_BLOCKS<F, M>)) quant_few##M##_##NAME(const uint8_t *x, \
         const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
         few<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
     }
-#define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 2) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2) FEW(NAME, F, 16, 2)
+#define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 4) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2) FEW(NAME, F, 16, 2)

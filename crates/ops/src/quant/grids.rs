@@ -17,7 +17,7 @@ impl<const BITS: usize, const BYTES: usize> Grid<BITS, BYTES> {
 
 /// The groups of the grid that `quant` chooses from; none for formats without one.
 #[cfg(any(cuda, metal))]
-pub(super) fn codes(quant: super::Quant) -> &'static [u8] {
+pub(crate) fn codes(quant: super::Quant) -> &'static [u8] {
     use super::Quant;
     match quant {
         Quant::Iq1S | Quant::Iq1M => &IQ1.codes,

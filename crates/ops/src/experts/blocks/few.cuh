@@ -1,0 +1,177 @@
+// The products of few pairs of token and expert with matrices in GGUF's blocks, as `../few.cu` has them for floats: two launches, and
+// what counts is that the blocks of the chosen are read at the speed of memory. Activations stay what they are and codes become floats,
+// so that the second product sees nothing rounded to 8 bits; scales come in once for 16 elements. Many pairs in f32 go through here too.
+#pragma once
+#include "experts/choose.cuh"
+#include "quant/formats.cuh"
+
+// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
+constexpr uint R = 4;
+
+// Activations in any format, f32 (0), f16 (1) or bf16 (2): asked for where they are read, so that kernels are made once for all.
+struct Activations {
+    const void *of;
+    uint dtype;
+    // Whether rows begin at multiples of 16 bytes.
+    bool in_runs;
+
+    template <typename T> __device__ __forceinline__ void sixteen_as(float (&v)[16], size_t at) const {
+        const T *x = static_cast<const T *>(of) + at;
+        if (in_runs) return read<T, 16>(v, x);
+#pragma unroll
+        for (int j = 0; j < 16; j++) v[j] = wide(x[j]);
+    }
+    __device__ __forceinline__ void sixteen(float (&v)[16], size_t at) const {
+        if (dtype == 0) sixteen_as<float>(v, at);
+        else if (dtype == 1) sixteen_as<half_t>(v, at);
+        else sixteen_as<bhalf_t>(v, at);
+    }
+};
+__device__ __forceinline__ float element(const void *x, size_t i, uint dtype) {
+    if (dtype == 0) return static_cast<const float *>(x)[i];
+    return dtype == 1 ? wide(static_cast<const half_t *>(x)[i]) : wide(static_cast<const bhalf_t *>(x)[i]);
+}
+__device__ __forceinline__ void set_element(void *y, size_t i, float v, uint dtype) {
+    if (dtype == 0) static_cast<float *>(y)[i] = v;
+    else if (dtype == 1) static_cast<half_t *>(y)[i] = narrow<half_t>(v);
+    else static_cast<bhalf_t *>(y)[i] = narrow<bhalf_t>(v);
+}
+
+// A code as a float: 2²³ and 128 more, put together from its byte, less both. A conversion would take four times as long.
+__device__ __forceinline__ float code_of(uint flipped, uint i) {
+    return __uint_as_float(__byte_perm(flipped, 0x4b000000u, 0x7440u | i)) - 8388736.0f;
+}
+__device__ __forceinline__ float dot_codes(uint4 codes, const float (&x)[16]) {
+    const uint words[4] = {codes.x ^ 0x80808080u, codes.y ^ 0x80808080u, codes.z ^ 0x80808080u, codes.w ^ 0x80808080u};
+    float sum = 0.0f;
+#pragma unroll
+    for (uint j = 0; j < 16; j++) sum = fmaf(code_of(words[j / 4], j % 4), x[j], sum);
+    return sum;
+}
+
+// sums += by · (pair i of each row) · x, where x begins at `from`.
+template <typename F>
+__device__ __forceinline__ void add_pair(float (&sums)[R], const uint8_t *const (&rows)[R], const uint16_t *grid, uint i,
+    const Activations &x, size_t from, float by) {
+    const uint block = i / F::PAIRS, p = i % F::PAIRS, at = block * (2 * F::PAIRS) + F::first(p);
+    Pair pairs[R];
+#pragma unroll
+    for (uint r = 0; r < R; r++) pairs[r] = F::pair(rows[r] + size_t(block) * F::BYTES, grid, p);
+    float both[R] = {};
+#pragma unroll
+    for (uint h = 0; h < 2; h++) {
+        float v[16], sum = 0.0f;
+        x.sixteen(v, from + size_t(at + h * F::APART) * 16);
+        if constexpr (F::LEAST) {
+#pragma unroll
+            for (int j = 0; j < 16; j++) sum += v[j];
+        }
+#pragma unroll
+        for (uint r = 0; r < R; r++) {
+            both[r] = fmaf(pairs[r].scale[h], dot_codes(pairs[r].q[h], v), both[r]);
+            if constexpr (F::LEAST) both[r] = fmaf(pairs[r].least[h], sum, both[r]);
+        }
+    }
+#pragma unroll
+    for (uint r = 0; r < R; r++) sums[r] = fmaf(by, both[r], sums[r]);
+}
+
+struct Up {
+    // Outputs, a gate's not counted; bytes of a row of the matrix.
+    uint n, k, step, bytes, experts, top, is_renormalised, activation, is_gated;
+};
+
+// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Every block chooses anew, and the first of a
+// pair's writes it down.
+template <typename F>
+__device__ void up(const Activations &x, const float *logits, const uint16_t *grid, uint *chosen, float *share, void *y, const Up &p,
+    const Weights<uint8_t, MOST_EXPERTS> &weights) {
+    __shared__ uint expert;
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
+    if (warp == 0) {
+        uint mine;
+        float probability;
+        choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
+        if (lane == slot) {
+            expert = mine;
+            if (blockIdx.y == 0) {
+                chosen[pair] = mine;
+                share[pair] = probability;
+            }
+        }
+    }
+    __syncthreads();
+    const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
+    if (column >= p.n) return;
+    const uint8_t *rows[R];
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        // The last stands in for those beyond. Of gated ones every other is what the gate is for.
+        const uint at = min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
+        rows[r] = weights.of[expert] + size_t(at) * p.bytes;
+    }
+    float sums[R] = {};
+    for (uint i = lane; i < p.k / 32; i += LANES) add_pair<F>(sums, rows, grid, i, x, size_t(token) * p.step, 1.0f);
+#pragma unroll
+    for (uint r = 0; r < R; r++) sums[r] = warp_sum(sums[r]);
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        const uint to = column + (p.is_gated ? r / 2 : r);
+        if (lane != r || to >= p.n || (p.is_gated && r % 2 == 1)) continue;
+        const float v = activate(sums[r], p.activation);
+        set_element(y, size_t(pair) * p.n + to, p.is_gated ? v * sums[r ^ 1] : v, x.dtype);
+    }
+}
+
+struct Down {
+    uint n, k, bytes, top, residual_step;
+};
+
+// The sum over a token's pairs of p · x · Downᵀ, of R columns a block: all of its experts' rows are one long row.
+template <typename F>
+__device__ void down(const Activations &x, const uint *chosen, const float *share, const uint16_t *grid, const void *bias,
+    const void *residual, void *y, const Down &p, const Weights<uint8_t, MOST_EXPERTS> &weights) {
+    __shared__ const uint8_t *matrix[MOST_CHOSEN];
+    __shared__ float probability[MOST_CHOSEN];
+    __shared__ float part[R][LANES];
+    const uint token = blockIdx.x, column = blockIdx.y * R, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    if (threadIdx.x < p.top) {
+        matrix[threadIdx.x] = weights.of[chosen[size_t(token) * p.top + threadIdx.x]];
+        probability[threadIdx.x] = share[size_t(token) * p.top + threadIdx.x];
+    }
+    __syncthreads();
+    const uint pairs = p.k / 32;
+    float sums[R] = {};
+    for (uint i = threadIdx.x; i < p.top * pairs; i += blockDim.x) {
+        const uint slot = i / pairs;
+        const uint8_t *rows[R];
+#pragma unroll
+        for (uint r = 0; r < R; r++) rows[r] = matrix[slot] + size_t(min(column + r, p.n - 1)) * p.bytes;
+        add_pair<F>(sums, rows, grid, i % pairs, x, (size_t(token) * p.top + slot) * p.k, probability[slot]);
+    }
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        const float sum = warp_sum(sums[r]);
+        if (lane == 0) part[r][warp] = sum;
+    }
+    __syncthreads();
+    const uint at = column + threadIdx.x;
+    if (threadIdx.x >= R || at >= p.n) return;
+    float v = 0.0f;
+    for (uint i = 0; i < blockDim.x / LANES; i++) v += part[threadIdx.x][i];
+    if (bias) v += element(bias, at, x.dtype);
+    if (residual) v += element(residual, size_t(token) * p.residual_step + at, x.dtype);
+    set_element(y, size_t(token) * p.n + at, v, x.dtype);
+}
+
+#define FEW(NAME, F) \
+    extern "C" __global__ void __launch_bounds__(256, 3) experts_up_##NAME(const void *x, const float *logits, uint *chosen, \
+        float *share, void *y, uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
+        IN_BLOCKS) { \
+        up<F>({x, dtype, in_runs != 0}, logits, grid, chosen, share, y, \
+            Up{n, k, step, bytes, experts, top, is_renormalised, activation, is_gated}, weights); \
+    } \
+    extern "C" __global__ void __launch_bounds__(128, 6) experts_down_##NAME(const void *x, const uint *chosen, const float *share, \
+        const void *bias, const void *residual, void *y, uint n, uint k, uint top, uint residual_step, IN_BLOCKS) { \
+        down<F>({x, dtype, in_runs != 0}, chosen, share, grid, bias, residual, y, Down{n, k, bytes, top, residual_step}, weights); \
+    }

@@ -1,0 +1,2 @@
+#include "experts/blocks/few.cuh"
+OTHER_FORMATS(FEW)

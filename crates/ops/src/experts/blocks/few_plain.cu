@@ -1,0 +1,2 @@
+#include "experts/blocks/few.cuh"
+PLAIN_FORMATS(FEW)

@@ -1,0 +1,2 @@
+#include "experts/blocks/tile.cuh"
+OTHER_FORMATS(TILES)

@@ -61,8 +61,9 @@ pub(super) struct Launch {
     /// Where its blocks are in the table, and how many.
     pub(super) entries: usize,
     pub(super) blocks: usize,
-    /// Parts of a block's keys, at most.
+    /// Parts of a block's keys, at most, and where in the table they count themselves: a word for each head of each block.
     pub(super) splits: usize,
+    pub(super) tickets: usize,
 }
 
 impl Launch {
@@ -79,7 +80,7 @@ impl Launch {
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Page tables, then five numbers of each block of rows, then what the bias needs.
+    /// Page tables, then five numbers of each block of rows and its tickets, then what the bias needs.
     pub(super) words: Vec<u32>,
     /// Where the bias is, and the farthest distance that it tells apart.
     pub(super) bias: usize,
@@ -137,7 +138,11 @@ impl Tables {
                 Sees::Recent(most) => longest.min(most.saturating_add(block)),
             };
             let splits = (busy / (blocks * shared).max(1)).clamp(1, seen.div_ceil(PART).max(1));
-            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits });
+            let tickets = self.words.len();
+            if splits > 1 {
+                self.words.resize(tickets + blocks * shared, 0);
+            }
+            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits, tickets });
         };
         let large = match way {
             Way::Tiles { large } => large,

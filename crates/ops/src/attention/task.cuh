@@ -98,7 +98,7 @@ struct Task {
 // The task of this block, if blocks have ROWS rows; false where there is nothing to do. Heads are the nearest neighbours, since
 // theirs often lie in the same lines of memory; then parts, and blocks.
 template <uint ROWS> __device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shape &s) {
-    const uint across = s.shared / s.turns, index = blockIdx.x / across;
+    const uint across = s.turns == 1 ? s.shared : s.shared / s.turns, index = blockIdx.x / across;
     t.head = blockIdx.x % across * s.turns;
     t.part = index % s.splits;
     const uint *entry = table + s.entries + size_t(index / s.splits) * ENTRY;

@@ -21,6 +21,9 @@ constexpr uint NOWHERE = 0xffffffffu;
 #ifndef LAB_S32
 #define LAB_S32 3
 #endif
+#ifndef LAB_K32
+#define LAB_K32 64
+#endif
 #ifndef LAB_S64
 #define LAB_S64 2
 #endif
@@ -42,18 +45,18 @@ template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     static constexpr uint PITCH = D + 8;
     static constexpr uint ROWS = FEW ? 16 : 16 * WARPS;
     // So that a block stays below 99 KiB, which every card has.
-    static constexpr uint KEYS = !FEW && D * WARPS >= 1024 ? 32 : 64;
+    static constexpr uint KEYS = FEW ? 16 * WARPS : D <= 32 ? LAB_K32 : D * WARPS >= 1024 ? 32 : 64;
     // Whether a block may have several heads in turn.
     static constexpr bool IN_TURN = !FEW && KIND == FLOATS && D <= 64;
-    static constexpr uint STAGES = D > 128 || KIND != FLOATS ? 1 : IN_TURN && D <= 32 ? LAB_S32 : IN_TURN ? LAB_S64 : 2;
+    static constexpr uint STAGES = D > 128 || KIND != FLOATS || (FEW && WARPS == 8) ? 1 : IN_TURN && D <= 32 ? LAB_S32 : IN_TURN ? LAB_S64 : 2;
     // Heads of q that may be there at once: of sequences of one block of keys as many as there are stages.
     static constexpr uint QUERIES = IN_TURN ? STAGES : 1;
     // Keys that a warp takes of those.
     static constexpr uint OWN = FEW ? KEYS / WARPS : KEYS;
     // Whether there are registers to keep q in.
-    static constexpr bool HELD = D <= 128;
+    static constexpr bool HELD = D <= 128 && !(FEW && WARPS == 8);
     // Blocks that share a processor, and its registers: the more the better where they wait for memory.
-    static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? (D <= 32 ? LAB_SHARE_WIDE32 : D <= 64 ? 2 : 1)
+    static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? (FEW ? 2 : D <= 32 ? LAB_SHARE_WIDE32 : D <= 64 ? 2 : 1)
         : FEW ? (D <= 64 ? 4 : D <= 128 ? 3 : 1) : D <= 32 ? LAB_SHARE_MANY32 : D <= 64 ? LAB_SHARE_MANY64 : 2;
 };
 
@@ -68,27 +71,36 @@ __device__ __forceinline__ void stage_eight(T *to, const T *from, bool there, ui
     for (uint j = 0; j < 8; j++) to[j] = there && j < left ? from[j] : narrow<T>(0.0f);
 }
 
-// The vectors of rows `rows` of k or v.
-template <typename T, uint D, uint N, uint THREADS>
-__device__ __forceinline__ void stage(T *to, const T *from, Steps steps, uint head, const uint *rows, const Shape &s) {
+// Calls `run(r, c)` for this thread's runs of eight elements of N vectors: the vector, and where in it.
+template <uint D, uint N, uint THREADS, typename Run> __device__ __forceinline__ void for_runs(Run run) {
+    constexpr uint RUNS = D / 8, TURNS = (N * RUNS + THREADS - 1) / THREADS;
 #pragma unroll
-    for (uint i = threadIdx.x; i < N * (D / 8); i += THREADS) {
-        const uint r = i / (D / 8), c = i % (D / 8) * 8, row = rows[r];
-        const bool there = row != NOWHERE && c < s.size;
-        stage_eight(to + r * (D + 8) + c, from + (there ? steps.at(row, head) + c : 0), there, s.size - c, s.in_sixteens);
+    for (uint turn = 0; turn < TURNS; turn++) {
+        const uint i = turn * THREADS + threadIdx.x;
+        if (N * RUNS % THREADS == 0 || i < N * RUNS) run(i / RUNS, i % RUNS * 8);
     }
+}
+
+// N vectors of k and of v, which begin at the head; `row_of` says in which row vector r is, or NOWHERE.
+template <typename T, uint D, uint N, uint THREADS, typename Row>
+__device__ __forceinline__ void stage(T *to, const T *k, const T *v, const Shape &s, Row row_of) {
+    for_runs<D, N, THREADS>([&](uint r, uint c) {
+        const uint row = row_of(r);
+        const bool there = row != NOWHERE && c < s.size;
+        const size_t at[2] = {there ? size_t(row) * s.k.token + c : 0, there ? size_t(row) * s.v.token + c : 0};
+        stage_eight(to + r * (D + 8) + c, k + at[0], there, s.size - c, s.in_sixteens);
+        stage_eight(to + (N + r) * (D + 8) + c, v + at[1], there, s.size - c, s.in_sixteens);
+    });
 }
 
 // The rows of a task in q.
 template <typename T, uint D, uint ROWS, uint THREADS>
 __device__ __forceinline__ void stage_queries(T *to, const T *q, const Task &t, const Shape &s) {
-#pragma unroll
-    for (uint i = threadIdx.x; i < ROWS * (D / 8); i += THREADS) {
-        const uint r = i / (D / 8), c = i % (D / 8) * 8;
+    for_runs<D, ROWS, THREADS>([&](uint r, uint c) {
         const bool there = r < t.rows && c < s.size;
         const size_t at = there ? s.q.at(t.token_of(r, s), t.head_of(r, s)) + c : 0;
         stage_eight(to + r * (D + 8) + c, q + at, there, s.size - c, s.in_sixteens);
-    }
+    });
 }
 
 // The positions of all distances of a block of rows and keys, of which `nearest` is the least.
@@ -134,47 +146,56 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
     Task t;
     if (!find_task<Z::ROWS>(t, table, s)) return;
     // Steps are the rounds of one head, then those of the next. Who sees no keys has a round of none.
-    const uint turns = Z::IN_TURN ? s.turns : 1;
-    const uint rounds = max((t.end - t.start + int(KEYS) - 1) / int(KEYS), 1), steps = rounds * turns;
-    auto row_of = [&](uint round, uint i) {
-        const int j = t.start + int(round * KEYS + i);
+    const uint rounds = max((t.end - t.start + int(KEYS) - 1) / int(KEYS), 1), steps = rounds * (Z::IN_TURN ? s.turns : 1);
+    stage_queries<T, D, Z::ROWS, THREADS>(held, given.q, t, s);
+    // Rows of keys in pages are looked up before they are asked for. Behind the last round come those of the next head, which are
+    // the same.
+    const bool in_pages = s.page != 0 || KIND == CODED;
+    auto look_up = [&](uint round, uint i) {
+        const int j = t.start + int((Z::IN_TURN && round >= rounds ? round % rounds : round) * KEYS + i);
         return j < t.end ? t.key_row(j, s, table) : NOWHERE;
     };
-    for (uint i = threadIdx.x; i < STAGES * KEYS; i += THREADS) key_rows[i / KEYS][i % KEYS] = row_of(i / KEYS % rounds, i % KEYS);
-    __syncthreads();
+    if (in_pages) {
+        for (uint i = threadIdx.x; i < STAGES * KEYS; i += THREADS) key_rows[i / KEYS][i % KEYS] = look_up(i / KEYS, i % KEYS);
+        __syncthreads();
+    }
 
     // Asks for the next step, if there is one.
-    Task asked = t;
-    uint asked_step = 0, asked_round = 0, asked_turn = 0;
+    const uint first_head = t.head;
+    uint asked = 0, asked_round = 0, asked_turn = 0;
     auto ask = [&] {
-        if (asked_step < steps) {
-            T *to = stages + asked_step % STAGES * STAGE;
-            const uint *rows = key_rows[asked_step % RING];
-            if (asked_round == 0) {
-                stage_queries<T, D, Z::ROWS, THREADS>(held + asked_turn % Z::QUERIES * HEAD, given.q, asked, s);
+        if (asked < steps) {
+            T *to = stages + asked % STAGES * STAGE;
+            const uint *rows = key_rows[asked % RING], head = first_head + asked_turn;
+            const int first = t.start + int(asked_round * KEYS);
+            if (Z::IN_TURN && asked_round == 0 && asked_turn > 0) {
+                Task next = t;
+                next.head = head;
+                stage_queries<T, D, Z::ROWS, THREADS>(held + asked_turn % Z::QUERIES * HEAD, given.q, next, s);
             }
             if constexpr (KIND == CODED) {
-                stage_coded<T, D, KEYS, THREADS>(to, STAGE, given.k, given.k_scales, s.k, t.head, rows, s.size);
-                stage_coded<T, D, KEYS, THREADS>(to + KEYS * PITCH, STAGE, given.v, given.v_scales, s.v, t.head, rows, s.size);
+                stage_coded<T, D, KEYS, THREADS>(to, STAGE, given.k, given.k_scales, s.k, head, rows, s.size);
+                stage_coded<T, D, KEYS, THREADS>(to + KEYS * PITCH, STAGE, given.v, given.v_scales, s.v, head, rows, s.size);
             } else {
-                stage<T, D, KEYS, THREADS>(to, given.k, s.k, asked.head, rows, s);
-                stage<T, D, KEYS, THREADS>(to + KEYS * PITCH, given.v, s.v, asked.head, rows, s);
+                const T *k = given.k + size_t(head) * s.k.head, *v = given.v + size_t(head) * s.v.head;
+                stage<T, D, KEYS, THREADS>(to, k, v, s, [&](uint r) {
+                    return in_pages ? rows[r] : first + int(r) < t.end ? t.base + uint(first) + r : NOWHERE;
+                });
             }
             if constexpr (KIND == PLACED) {
-                const int nearest = t.place + int(t.row) - (t.start + int(asked_round * KEYS)) - int(KEYS - 1);
-                stage_positions<T, D, THREADS>(placed, given.position_keys, given.position_queries, nearest, t.head, s, table);
+                const int nearest = t.place + int(t.row) - first - int(KEYS - 1);
+                stage_positions<T, D, THREADS>(placed, given.position_keys, given.position_queries, nearest, head, s, table);
             }
-            asked_step++;
+            asked++;
             if (++asked_round == rounds) {
                 asked_round = 0;
                 asked_turn++;
-                asked.head++;
             }
         }
         end_of_copies();
     };
-#pragma unroll
-    for (uint i = 0; i < (STAGES < 2 ? 1 : STAGES - 1); i++) ask();
+#pragma unroll 1
+    for (uint i = 0; i < STAGES; i++) ask();
 
     // This lane's rows, r and r + 8, and what they see; then what some row of the warp sees, and what all of them do. Rows beyond
     // the last are taken for queries that follow it: nobody looks at what they give.
@@ -191,15 +212,15 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
     Sums<D> own;
     own.clear();
     T *q_rows = held;
-    uint round = 0, turn = 0, later = STAGES % rounds;
+    uint round = 0, turn = 0;
     for (uint step = 0; step < steps; step++) {
         // The rows that are asked for next, which have until the end of this step to come.
         uint next = NOWHERE;
-        if (threadIdx.x < KEYS) next = row_of(later, threadIdx.x);
-        later = later + 1 == rounds ? 0 : later + 1;
-        await_copies<STAGES < 2 ? 0 : STAGES - 2>();
+        if (in_pages && threadIdx.x < KEYS) next = look_up(round + STAGES, threadIdx.x);
+        if (step == 0) await_copies<STAGES - 1>();
+        else await_copies<STAGES < 2 ? 0 : STAGES - 2>();
         __syncthreads(); // this step's is there, and the last step's has been read
-        if (STAGES > 1) ask();
+        if (STAGES > 1 && step > 0) ask();
         const T *q_at = of_lane(q_rows + first_row * PITCH, PITCH);
         if (Z::HELD && round == 0) {
 #pragma unroll
@@ -240,7 +261,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
             }
             add_weighted<T, D, KIND == CODED>(own, x, of_lane(vs + own_keys * PITCH, PITCH), STAGE, unit);
         }
-        if (threadIdx.x < KEYS) key_rows[(step + STAGES) % RING][threadIdx.x] = next;
+        if (in_pages && threadIdx.x < KEYS) key_rows[(step + STAGES) % RING][threadIdx.x] = next;
         if (STAGES == 1) {
             __syncthreads(); // what was staged has been read
             ask();

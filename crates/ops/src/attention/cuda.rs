@@ -64,18 +64,19 @@ fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
     }
 }
 
-/// Blocks that are enough for a GPU.
-const PLENTY: usize = 512;
+/// Blocks that are enough for a GPU, and the most heads of one: the more, the longer others wait for the longest sequence.
+const PLENTY: usize = 1024;
+const TURNS: usize = 4;
 
 /// Whether a block may have several heads in turn. As in the kernels.
 fn takes_turns(launch: &Launch, padded: usize) -> bool {
-    matches!(launch.kind, "many" | "wide") && padded <= 64
+    launch.kind == "many" && padded <= 64
 }
 
 /// Heads of keys that a block takes one after another, so that it waits for the first of them alone: as many as leave blocks enough.
 fn turns(launch: &Launch, padded: usize, shared: usize) -> usize {
     let enough = |n: &usize| shared.is_multiple_of(*n) && launch.blocks * shared >= PLENTY * n;
-    let most = if takes_turns(launch, padded) && launch.splits == 1 { shared } else { 1 };
+    let most = if takes_turns(launch, padded) && launch.splits == 1 { shared.min(TURNS) } else { 1 };
     (1..=most).rev().find(enough).unwrap_or(1)
 }
 

@@ -43,46 +43,53 @@ template <uint N> __device__ __forceinline__ Run<float, N> load_shared_by_all(co
     return run;
 }
 
-// N neighbours of a row a thread.
+// Parts by their largest scores, as blocks of keys are joined in one; eight at a time, since each is far away. A thread has N
+// neighbours of a row. Parts of the same rows are `shared` blocks apart.
 template <typename T, uint ROWS, uint N>
-__device__ __forceinline__ void join_runs(float *parts, T *y, const Task &t, const Shape &s, const float *tops) {
+__device__ __forceinline__ void join_runs(float *parts, T *y, const Task &t, const Shape &s) {
+    constexpr uint AT_ONCE = 8;
     const uint first = blockIdx.x - t.part * s.shared, runs = s.size / N;
     for (uint i = threadIdx.x; i < t.rows * runs; i += blockDim.x) {
         const uint r = i / runs, c = i % runs * N;
-        float total = 0.0f, value[N] = {};
-#pragma unroll 8
-        for (uint p = 0; p < t.parts; p++) {
-            const Part<ROWS> part(parts, s, first + p * s.shared);
-            const float2 end = __ldcg(part.end(r));
-            const Run<float, N> run = load_shared_by_all<N>(part.row(r) + c);
-            const float factor = exp2f(end.x - tops[r]);
-            total = fmaf(end.y, factor, total);
+        float top = -INFINITY, total = 0.0f, value[N] = {};
+        for (uint p = 0; p < t.parts; p += AT_ONCE) {
+            float2 end[AT_ONCE];
+            Run<float, N> run[AT_ONCE];
 #pragma unroll
-            for (uint j = 0; j < N; j++) value[j] = fmaf(run.of[j], factor, value[j]);
+            for (uint j = 0; j < AT_ONCE; j++) {
+                // What is beyond the last counts for nothing.
+                const Part<ROWS> part(parts, s, first + min(p + j, t.parts - 1) * s.shared);
+                end[j] = __ldcg(part.end(r));
+                run[j] = load_shared_by_all<N>(part.row(r) + c);
+                if (p + j >= t.parts) end[j].x = -INFINITY;
+            }
+            float most = top;
+#pragma unroll
+            for (uint j = 0; j < AT_ONCE; j++) most = fmaxf(most, end[j].x);
+            const float less = exp2f(top - below(most));
+            total *= less;
+#pragma unroll
+            for (uint e = 0; e < N; e++) value[e] *= less;
+#pragma unroll
+            for (uint j = 0; j < AT_ONCE; j++) {
+                if (p + j >= t.parts) continue;
+                const float factor = exp2f(end[j].x - below(most));
+                total = fmaf(end[j].y, factor, total);
+#pragma unroll
+                for (uint e = 0; e < N; e++) value[e] = fmaf(run[j].of[e], factor, value[e]);
+            }
+            top = most;
         }
         const float over = total == 0.0f ? 0.0f : 1.0f / total;
         Run<T, N> out;
 #pragma unroll
-        for (uint j = 0; j < N; j++) out.of[j] = narrow<T>(value[j] * over);
+        for (uint e = 0; e < N; e++) out.of[e] = narrow<T>(value[e] * over);
         put<T, N>(y + t.line_of(r, s) + c, out);
     }
 }
 
-// Parts by their largest scores, as blocks of keys are joined in one. Parts of the same rows are `shared` blocks apart.
 template <typename T, uint ROWS>
 __device__ __forceinline__ void join(float *parts, T *y, const Task &t, const Shape &s) {
-    __shared__ float tops[ROWS];
-    const uint lane = threadIdx.x % LANES, first = blockIdx.x - t.part * s.shared;
-    for (uint r = threadIdx.x / LANES; r < t.rows; r += blockDim.x / LANES) {
-        float top = -INFINITY;
-        for (uint p = lane; p < t.parts; p += LANES) {
-            top = fmaxf(top, __ldcg(Part<ROWS>(parts, s, first + p * s.shared).end(r)).x);
-        }
-#pragma unroll
-        for (int step = 16; step > 0; step /= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, step));
-        if (lane == 0) tops[r] = below(top);
-    }
-    __syncthreads();
-    if (s.size % 4 == 0) join_runs<T, ROWS, 4>(parts, y, t, s, tops);
-    else join_runs<T, ROWS, 1>(parts, y, t, s, tops);
+    if (s.size % 4 == 0) join_runs<T, ROWS, 4>(parts, y, t, s);
+    else join_runs<T, ROWS, 1>(parts, y, t, s);
 }

@@ -100,10 +100,8 @@ __device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4],
             load_transposed(mv, v_at + n * 8 * (D + 8) + i * 8);
             multiply<T>(own.o[i], p, mv[0], mv[1]);
             multiply<T>(own.o[i + 1], p, mv[2], mv[3]);
-#ifndef LAB_NOREST
             multiply<T>(own.o[i], rests, mv[0], mv[1]);
             multiply<T>(own.o[i + 1], rests, mv[2], mv[3]);
-#endif
             if constexpr (TWO) {
                 load_transposed(mv, v_at + rest + n * 8 * (D + 8) + i * 8);
                 multiply<T>(own.o[i], p, mv[0], mv[1]);

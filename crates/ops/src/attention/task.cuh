@@ -56,12 +56,10 @@ struct Shape {
 // zeros alone, of which nothing is read or written but the entry. Parts beyond a sequence's keys are nobody's either.
 constexpr uint ENTRY = 5;
 
-// Keys below which a part is not worth a block, and of which parts are multiples. As in tables.rs.
-#ifndef LAB_PART
-#define LAB_PART 64
-#endif
-constexpr int PART = LAB_PART;
-constexpr int PART_STEP = 64;
+// Keys of which parts are multiples. As in tables.rs, this and the next.
+constexpr int PART = 64;
+// Keys up to which there is one part: joining would take as long as reading them.
+constexpr int ALONE = 128;
 
 struct Task {
     // The sequence's first query, the block's first row in the sequence, and its rows. A row is a query of one head.
@@ -115,10 +113,10 @@ template <uint ROWS> __device__ __forceinline__ bool find_task(Task &t, const ui
     const int count = max(to - from, 0);
     // Even parts, however long this sequence is beside the longest.
     const int even = (count + int(s.splits) - 1) / int(s.splits);
-    const int step = max((even + PART_STEP - 1) / PART_STEP * PART_STEP, PART);
+    const int step = s.splits == 1 || count <= ALONE ? max(count, 1) : (even + PART - 1) / PART * PART;
     t.parts = s.splits == 1 ? 1 : uint(max((count + step - 1) / step, 1));
-    t.start = s.splits == 1 ? from : from + int(t.part) * step;
-    t.end = s.splits == 1 ? max(to, from) : min(t.start + step, max(to, from));
+    t.start = from + int(t.part) * step;
+    t.end = min(t.start + step, max(to, from));
     return t.part < t.parts;
 }
 

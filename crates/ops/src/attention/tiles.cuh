@@ -3,8 +3,8 @@
 // comes. Both products are the tensor cores', with sums in f32, and exponentials meet v in two parts: see rows.cuh.
 //
 // A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. Four
-// warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows, since then half as much comes
-// from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes other keys of
+// warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows and heads are larger than 64, since
+// then half as much comes from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes other keys of
 // them: there memory is the limit, and 15 rows of nothing cost nothing.
 //
 // A short sequence is over before a processor has hidden that it waited for its first keys. So where there are blocks enough, one
@@ -18,24 +18,6 @@
 #include "attention/placed.cuh"
 
 constexpr uint NOWHERE = 0xffffffffu;
-#ifndef LAB_S32
-#define LAB_S32 3
-#endif
-#ifndef LAB_K32
-#define LAB_K32 64
-#endif
-#ifndef LAB_S64
-#define LAB_S64 2
-#endif
-#ifndef LAB_SHARE_WIDE32
-#define LAB_SHARE_WIDE32 2
-#endif
-#ifndef LAB_SHARE_MANY32
-#define LAB_SHARE_MANY32 4
-#endif
-#ifndef LAB_SHARE_MANY64
-#define LAB_SHARE_MANY64 3
-#endif
 
 // D is the size of a head as it is in shared memory. Rows there are 16 bytes longer, so that eight of them begin in different
 // banks. As in cuda.rs.
@@ -45,19 +27,19 @@ template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     static constexpr uint PITCH = D + 8;
     static constexpr uint ROWS = FEW ? 16 : 16 * WARPS;
     // So that a block stays below 99 KiB, which every card has.
-    static constexpr uint KEYS = FEW ? 16 * WARPS : D <= 32 ? LAB_K32 : D * WARPS >= 1024 ? 32 : 64;
+    static constexpr uint KEYS = !FEW && D * WARPS >= 1024 ? 32 : 64;
     // Whether a block may have several heads in turn.
     static constexpr bool IN_TURN = !FEW && KIND == FLOATS && D <= 64;
-    static constexpr uint STAGES = D > 128 || KIND != FLOATS || (FEW && WARPS == 8) ? 1 : IN_TURN && D <= 32 ? LAB_S32 : IN_TURN ? LAB_S64 : 2;
+    static constexpr uint STAGES = D > 128 || KIND != FLOATS ? 1 : 2;
     // Heads of q that may be there at once: of sequences of one block of keys as many as there are stages.
     static constexpr uint QUERIES = IN_TURN ? STAGES : 1;
     // Keys that a warp takes of those.
     static constexpr uint OWN = FEW ? KEYS / WARPS : KEYS;
     // Whether there are registers to keep q in.
-    static constexpr bool HELD = D <= 128 && !(FEW && WARPS == 8);
+    static constexpr bool HELD = D <= 128;
     // Blocks that share a processor, and its registers: the more the better where they wait for memory.
-    static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? (FEW ? 2 : D <= 32 ? LAB_SHARE_WIDE32 : D <= 64 ? 2 : 1)
-        : FEW ? (D <= 64 ? 4 : D <= 128 ? 3 : 1) : D <= 32 ? LAB_SHARE_MANY32 : D <= 64 ? LAB_SHARE_MANY64 : 2;
+    static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? 1
+        : FEW ? (D <= 64 ? 4 : D <= 128 ? 3 : 1) : D <= 32 ? 4 : D <= 64 ? 3 : 2;
 };
 
 // Eight elements to shared memory, of which there are `left` and the rest are zeros.

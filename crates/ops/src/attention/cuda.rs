@@ -1,5 +1,4 @@
-//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows, once for those of many, and once more
-//! for each where keys were split.
+//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows and once for those of many.
 
 use super::plan::SIZES;
 use super::tables::{Launch, Tables, Way};
@@ -89,9 +88,26 @@ fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
         kind => {
             let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
             let stages = if padded > 128 { 1 } else { 2 };
-            2 * (padded + 8) * (launch.rows + stages * 2 * keys)
+            let queries = if takes_turns(launch, padded) { stages } else { 1 };
+            2 * (padded + 8) * (queries * launch.rows + stages * 2 * keys)
         }
     }
+}
+
+/// Blocks that are enough for a GPU, and the most heads of one: the more, the longer others wait for the longest sequence.
+const PLENTY: usize = 1024;
+const TURNS: usize = 4;
+
+/// Whether a block may have several heads in turn. As in the kernels.
+fn takes_turns(launch: &Launch, padded: usize) -> bool {
+    launch.kind == "many" && padded <= 64
+}
+
+/// Heads of keys that a block takes one after another, so that it waits for the first of them alone: as many as leave blocks enough.
+fn turns(launch: &Launch, padded: usize, shared: usize) -> usize {
+    let enough = |n: &usize| shared.is_multiple_of(*n) && launch.blocks * shared >= PLENTY * n;
+    let most = if takes_turns(launch, padded) && launch.splits == 1 { shared.min(TURNS) } else { 1 };
+    (1..=most).rev().find(enough).unwrap_or(1)
 }
 
 pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
@@ -153,6 +169,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .i32(tables.origin as i32)
             .u32(launch.entries)
             .u32(launch.splits)
+            .u32(launch.tickets)
+            .u32(turns(launch, padded, shared))
     };
     let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
     for launch in &tables.launches {
@@ -168,13 +186,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref());
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
-        let grid = Grid::of(launch.grid(shared), 32 * launch.warps);
+        let grid = Grid::of(launch.grid(shared) / turns(launch, padded, shared), 32 * launch.warps);
         told(words.told(call.made(&y).made(&parts))?, launch).run(grid)?;
-        if launch.splits > 1 {
-            let join = Kernel::new(PLAIN, format!("attention_join_{dtype}_{}", launch.rows));
-            let call = words.told(Call::new(&q.view, &join)?.made(&parts).made(&y))?;
-            told(call, launch).run(Grid::of(launch.blocks * shared, 128))?;
-        }
     }
     y.tensor(op.q.dims())
 }

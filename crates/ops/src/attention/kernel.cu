@@ -11,8 +11,6 @@
     SIZE(NAME, T, 96) \
     SIZE(NAME, T, 128) \
     SIZE(NAME, T, 256) \
-    WIDE(NAME, T, 32) \
-    WIDE(NAME, T, 64) \
     WIDE(NAME, T, 96) \
     WIDE(NAME, T, 128)
 ATTENTION(f16, half_t)

@@ -1,9 +1,7 @@
 // The same in f32 throughout, without tensor cores: for q in f32, for keys in another format than q's, and with disentangled
 // positions. A block of four warps has 32 rows; blocks of 32 keys come to shared memory as f32. A thread has two rows of four
 // scores each, eight threads have all of both, and the same eight have the two rows of the result.
-//
-// Joins what the parts of a block left, whichever kernel they are from.
-#include "attention/task.cuh"
+#include "attention/join.cuh"
 
 constexpr uint THREADS = 128;
 constexpr uint ROWS = 32;
@@ -125,7 +123,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
     float *positions = staged + KEYS * PITCH; // only where there are any
 
     Task t;
-    if (!find_task<ROWS>(t, table, s, blockIdx.x, s.splits)) return;
+    if (!find_task<ROWS>(t, table, s)) return;
     stage<D>(qs, q, nullptr, FORMAT_OF<T>, s, [&](uint r, size_t &at) {
         at = s.q.at(t.token_of(r, s), t.head_of(r, s));
         return r < t.rows;
@@ -206,48 +204,18 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
         for (int step = 1; step < 8; step *= 2) sum[h] += __shfl_xor_sync(ALL_LANES, sum[h], step);
         if (r + h >= t.rows) continue;
         const float over = sum[h] == 0.0f ? 0.0f : 1.0f / sum[h];
-        float *part = part_of(parts, s, blockIdx.x, ROWS, r + h);
+        const Part<ROWS> part(parts, s, blockIdx.x);
         T *line = y + t.line_of(r + h, s);
 #pragma unroll
         for (uint i = 0; i < D / 8; i++) {
             const uint at = (c + i / 4 * 8) * 4 + i % 4;
             if (at >= s.size) continue;
-            if (t.parts > 1) part[at] = o[h][i];
+            if (t.parts > 1) part.row(r + h)[at] = o[h][i];
             else line[at] = narrow<T>(o[h][i] * over);
         }
-        if (t.parts > 1 && c == 0) {
-            part[s.size] = top[h];
-            part[s.size + 1] = sum[h];
-        }
+        if (t.parts > 1 && c == 0) *part.end(r + h) = make_float2(top[h], sum[h]);
     }
-}
-
-// A warp a row: parts by their largest scores, as blocks of keys are above. Parts of a block are `shared` blocks apart.
-template <typename T, uint ROWS>
-__device__ __forceinline__ void join(const float *parts, T *y, const uint *table, const Shape &s) {
-    Task t;
-    if (!find_task<ROWS>(t, table, s, blockIdx.x, 1) || t.parts == 1) return;
-    const uint lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
-    const size_t step = size_t(s.shared) * ROWS * (s.size + 2);
-    const uint index = blockIdx.x / s.shared * s.splits * s.shared + t.head;
-    for (uint r = threadIdx.x / LANES; r < t.rows; r += warps) {
-        const float *first = parts + (size_t(index) * ROWS + r) * (s.size + 2);
-        float top = -INFINITY;
-        for (uint i = lane; i < t.parts; i += LANES) top = fmaxf(top, first[i * step + s.size]);
-#pragma unroll
-        for (int i = 16; i > 0; i /= 2) top = fmaxf(top, __shfl_xor_sync(ALL_LANES, top, i));
-        top = below(top);
-        float total = 0.0f;
-        for (uint i = lane; i < t.parts; i += LANES) total += first[i * step + s.size + 1] * exp2f(first[i * step + s.size] - top);
-        total = warp_sum(total);
-        const float over = total == 0.0f ? 0.0f : 1.0f / total;
-        for (uint c = lane; c < s.size; c += LANES) {
-            float value = 0.0f;
-#pragma unroll 4
-            for (uint i = 0; i < t.parts; i++) value = fmaf(first[i * step + c], exp2f(first[i * step + s.size] - top), value);
-            y[t.line_of(r, s) + c] = narrow<T>(value * over);
-        }
-    }
+    if (t.parts > 1 && is_last(table, t, s)) join<T, ROWS>(parts, y, t, s);
 }
 
 #define PLAIN(NAME, T, D) \
@@ -256,19 +224,10 @@ __device__ __forceinline__ void join(const float *parts, T *y, const uint *table
         const uint *table, SHAPE) { \
         attend<T, D>(q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table, GIVEN); \
     }
-#define JOIN(NAME, T, ROWS) \
-    extern "C" __global__ void __launch_bounds__(THREADS) attention_join_##NAME##_##ROWS(const float *parts, T *y, \
-        const uint *table, SHAPE) { \
-        join<T, ROWS>(parts, y, table, GIVEN); \
-    }
 #define ATTENTION(NAME, T) \
     PLAIN(NAME, T, 32) \
     PLAIN(NAME, T, 64) \
     PLAIN(NAME, T, 96) \
     PLAIN(NAME, T, 128) \
-    PLAIN(NAME, T, 256) \
-    JOIN(NAME, T, 16) \
-    JOIN(NAME, T, 32) \
-    JOIN(NAME, T, 64) \
-    JOIN(NAME, T, 128)
+    PLAIN(NAME, T, 256)
 FORMATS(ATTENTION)

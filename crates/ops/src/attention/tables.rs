@@ -14,8 +14,9 @@ use crate::store::CacheFormat;
 const BUSY: usize = 128;
 const BUSY_WITH_FEW: usize = 384;
 
-/// Keys below which a part is not worth a block. As in `task.cuh`.
-const PART: usize = 256;
+/// Keys of which parts are multiples, and up to which there is one part. As in `task.cuh`.
+const PART: usize = 64;
+const ALONE: usize = 128;
 
 /// The numbers of a block.
 const ENTRY: usize = 5;
@@ -29,8 +30,9 @@ const WIDE: usize = 96;
 /// Which kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Way {
-    /// Both products by tensor cores; of heads so large that eight warps are too many for a block, or not.
-    Tiles { large: bool },
+    /// Both products by tensor cores, by four warps however many rows there are, or not: for heads above 128 eight warps are too
+    /// many, and for those up to 64 they are no faster.
+    Tiles { four: bool },
     /// The same with keys and values in blocks.
     Coded,
     /// The same with disentangled positions.
@@ -48,7 +50,7 @@ impl Way {
             // Larger ones find no room beside the positions of a block.
             Bias::Disentangled(_) if size > 64 => Way::Plain,
             Bias::Disentangled(_) => Way::Placed,
-            _ => Way::Tiles { large: size > 128 },
+            _ => Way::Tiles { four: size <= 64 || size > 128 },
         }
     }
 }
@@ -63,8 +65,9 @@ pub(super) struct Launch {
     /// Where its blocks are in the table, and how many.
     pub(super) entries: usize,
     pub(super) blocks: usize,
-    /// Parts of a block's keys, at most.
+    /// Parts of a block's keys, at most, and where in the table they count themselves: a word for each head of each block.
     pub(super) splits: usize,
+    pub(super) tickets: usize,
 }
 
 impl Launch {
@@ -81,7 +84,7 @@ impl Launch {
 
 #[derive(Debug, Default)]
 pub(super) struct Tables {
-    /// Page tables, then five numbers of each block of rows, then what the bias needs.
+    /// Page tables, then five numbers of each block of rows and its tickets, then what the bias needs.
     pub(super) words: Vec<u32>,
     /// Where the bias is, and the farthest distance that it tells apart.
     pub(super) bias: usize,
@@ -151,11 +154,16 @@ impl Tables {
                 Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
                 Sees::Recent(most) => longest.min(most.saturating_add(block)),
             };
-            let splits = (busy / (blocks * shared).max(1)).clamp(1, seen.div_ceil(PART).max(1));
-            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits });
+            let most = if seen <= ALONE { 1 } else { seen.div_ceil(PART) };
+            let splits = (busy / (blocks * shared).max(1)).clamp(1, most);
+            let tickets = self.words.len();
+            if splits > 1 {
+                self.words.resize(tickets + blocks * shared, 0);
+            }
+            self.launches.push(Launch { kind, rows: block, warps, entries, blocks, splits, tickets });
         };
-        let large = match way {
-            Way::Tiles { large } => large,
+        let four = match way {
+            Way::Tiles { four } => four,
             Way::Coded => {
                 launch("few_coded", (FEW, 4), &|rows| rows <= FEW, BUSY_WITH_FEW);
                 return launch("many_coded", (64, 4), &|rows| rows > FEW, BUSY);
@@ -170,7 +178,7 @@ impl Tables {
         // Eight warps where most have rows, and blocks are enough.
         let many = rows.iter().filter(|rows| **rows > FEW);
         let (count, all) = (many.clone().count(), many.sum::<usize>());
-        let is_wide = !large && all >= WIDE * count && all * shared >= BUSY * 128;
+        let is_wide = !four && all >= WIDE * count && all * shared >= BUSY * 128;
         let (kind, block) = if is_wide { ("wide", (128, 8)) } else { ("many", (64, 4)) };
         launch(kind, block, &|rows| rows > FEW, BUSY);
     }
@@ -225,16 +233,17 @@ mod tests {
             sees: Sees::Causal,
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
-        let t = Tables::of(&how, Way::Tiles { large: false }, 8, 2);
+        let t = Tables::of(&how, Way::Tiles { four: false }, 8, 2);
         let pages = 3 * 512;
         let few = [0, 1, 5000, 0, 0, 41, 3, 18, 1024, 0];
         let many = [1, 40, 90, 512, 128, 1, 40, 90, 512, 64, 1, 40, 90, 512, 0];
-        assert_eq!(t.words[pages..][..25], [&few[..], &many].concat());
-        assert_eq!((t.bias, t.reach), (pages + 25, 128));
+        let tickets = [0; 2 * 2];
+        assert_eq!(t.words[pages..][..29], [&few[..], &tickets, &many].concat());
+        assert_eq!((t.bias, t.reach), (pages + 29, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
         let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
-        assert_eq!(launches, [("few", 0, 2, 20), ("many", 10, 3, 1)]);
-        assert_eq!(t.launches[0].parts(2, 64), 2 * 20 * 2 * 16 * 66);
+        assert_eq!(launches, [("few", 0, 2, 79), ("many", 14, 3, 1)]);
+        assert_eq!((t.launches[0].tickets, t.launches[0].parts(2, 64)), (pages + 10, 2 * 79 * 2 * 16 * 66));
         assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
     }
 
@@ -250,7 +259,7 @@ mod tests {
                 sees,
                 ..Attention::over(&Segments::new(&[1]).unwrap(), 1.0)
             };
-            Tables::of(&how, Way::Tiles { large: false }, 8, 2)
+            Tables::of(&how, Way::Tiles { four: true }, 8, 2)
         };
         for sees in [Sees::Causal, Sees::Recent(300)] {
             let t = decoding(&[600, 20, 1], sees);
@@ -270,7 +279,7 @@ mod tests {
         let far = Disentangled { keys: None, queries: None, span: 64, far: None };
         let buckets = Bias::Buckets { table: vec![1.0; 32 * 2].into(), far: 128, both: true };
         for bias in [Bias::None, Bias::Alibi(vec![1.0; 2].into()), buckets, Bias::Disentangled(far)] {
-            for way in [Way::Tiles { large: false }, Way::Placed, Way::Plain] {
+            for way in [Way::Tiles { four: true }, Way::Placed, Way::Plain] {
                 let t = encoding(&[150], &bias, way);
                 assert!(t.are_alike(&encoding(&[1, 2, 30, 127], &bias, way)), "{bias:?} {way:?}");
             }

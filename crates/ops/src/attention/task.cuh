@@ -37,30 +37,34 @@ struct Shape {
     // Where the rows of the tables of positions are by distance, how many, and which is that of distance 0.
     uint distances, distance_count;
     int origin;
-    // Where the blocks of this launch are in the table, and how many parts the keys of each may have.
-    uint entries, splits;
+    // Where the blocks of this launch are in the table, and how many parts the keys of each may have; where those count themselves.
+    uint entries, splits, tickets;
+    // Heads of k and v that a block takes one after another: 1 where keys are split.
+    uint turns;
 };
 
 #define SHAPE uint size, uint heads, uint shared, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
     uint v_head, uint pk_token, uint pk_head, uint pq_token, uint pq_head, uint in_sixteens, uint k_format, uint page, \
     int back, int ahead, uint at_end, float scale, float cap, uint added, uint bias, int reach, uint distances, \
-    uint distance_count, int origin, uint entries, uint splits
+    uint distance_count, int origin, uint entries, uint splits, uint tickets, uint turns
 #define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
-    reach, distances, distance_count, origin, entries, splits}
+    reach, distances, distance_count, origin, entries, splits, tickets, turns}
 
 // What the table says of a block of rows: its sequence's first query, its queries, its keys, and its first key's row in k or where
-// its pages are in the table; then the block's first row. A sequence without queries is a place that nobody has taken.
+// its pages are in the table; then the block's first row. A sequence without queries is a place that nobody has taken: an entry of
+// zeros alone, of which nothing is read or written but the entry. Parts beyond a sequence's keys are nobody's either.
 constexpr uint ENTRY = 5;
 
-// Keys below which a part is not worth a block, and of which parts are multiples. As in tables.rs.
-constexpr int PART = 256;
-constexpr int PART_STEP = 64;
+// Keys of which parts are multiples. As in tables.rs, this and the next.
+constexpr int PART = 64;
+// Keys up to which there is one part: joining would take as long as reading them.
+constexpr int ALONE = 128;
 
 struct Task {
     // The sequence's first query, the block's first row in the sequence, and its rows. A row is a query of one head.
     uint token, row, rows;
-    // Of k and v.
+    // Of k and v, the first if there are several.
     uint head;
     // The place of the sequence's first query among its keys.
     int place;
@@ -69,9 +73,15 @@ struct Task {
     int start, end;
     uint parts, part;
 
-    __device__ __forceinline__ int place_of(uint r, const Shape &s) const { return place + int((row + r) / s.group); }
-    __device__ __forceinline__ uint head_of(uint r, const Shape &s) const { return head * s.group + (row + r) % s.group; }
-    __device__ __forceinline__ uint token_of(uint r, const Shape &s) const { return token + (row + r) / s.group; }
+    // Which query of the sequence row r of the block is. Most models have as many heads of k as of q, and divisions are slow.
+    __device__ __forceinline__ uint query_of(uint r, const Shape &s) const {
+        return s.group == 1 ? row + r : (row + r) / s.group;
+    }
+    __device__ __forceinline__ int place_of(uint r, const Shape &s) const { return place + int(query_of(r, s)); }
+    __device__ __forceinline__ uint token_of(uint r, const Shape &s) const { return token + query_of(r, s); }
+    __device__ __forceinline__ uint head_of(uint r, const Shape &s) const {
+        return head * s.group + row + r - query_of(r, s) * s.group;
+    }
     // Where row r of the block begins in y.
     __device__ __forceinline__ size_t line_of(uint r, const Shape &s) const {
         return (size_t(token_of(r, s)) * s.heads + head_of(r, s)) * s.size;
@@ -83,15 +93,13 @@ struct Task {
     }
 };
 
-// The task of block `index` of a launch whose blocks have ROWS rows; false where there is nothing to do. Heads are the nearest
-// neighbours, since theirs often lie in the same lines of memory; then parts, and blocks.
-template <uint ROWS>
-__device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shape &s, uint index, uint splits) {
-    t.head = index % s.shared;
-    index /= s.shared;
-    t.part = index % splits;
-    index /= splits;
-    const uint *entry = table + s.entries + size_t(index) * ENTRY;
+// The task of this block, if blocks have ROWS rows; false where there is nothing to do. Heads are the nearest neighbours, since
+// theirs often lie in the same lines of memory; then parts, and blocks.
+template <uint ROWS> __device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shape &s) {
+    const uint across = s.turns == 1 ? s.shared : s.shared / s.turns, index = blockIdx.x / across;
+    t.head = blockIdx.x % across * s.turns;
+    t.part = index % s.splits;
+    const uint *entry = table + s.entries + size_t(index / s.splits) * ENTRY;
     t.token = entry[0];
     const uint queries = entry[1], all = queries * s.group;
     const int keys = int(entry[2]);
@@ -105,16 +113,11 @@ __device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shap
     const int count = max(to - from, 0);
     // Even parts, however long this sequence is beside the longest.
     const int even = (count + int(s.splits) - 1) / int(s.splits);
-    const int step = max((even + PART_STEP - 1) / PART_STEP * PART_STEP, PART);
+    const int step = s.splits == 1 || count <= ALONE ? max(count, 1) : (even + PART - 1) / PART * PART;
     t.parts = s.splits == 1 ? 1 : uint(max((count + step - 1) / step, 1));
-    t.start = s.splits == 1 ? from : from + int(t.part) * step;
-    t.end = s.splits == 1 ? max(to, from) : min(t.start + step, max(to, from));
+    t.start = from + int(t.part) * step;
+    t.end = min(t.start + step, max(to, from));
     return t.part < t.parts;
-}
-
-// What is left of a row of a part: the result before it is divided, its largest score in units of log 2, and its sum.
-__device__ __forceinline__ float *part_of(float *parts, const Shape &s, uint index, uint rows, uint r) {
-    return parts + (size_t(index) * rows + r) * (s.size + 2);
 }
 
 // 2^x for x ≤ 0 to about two units in the last place of f32, which is far below the rounding of a result to 16 bits; 0 below

@@ -1,0 +1,112 @@
+// What a warp does with sixteen rows and some keys, in registers: scores, their exponentials, and the sum of weighted values. Scores
+// never leave registers: where they are as sums of the first product is where the second wants its left matrix.
+//
+// An exponential rounded to 16 bits would cost the result a second rounding, and of rows with many like keys more than one: their
+// results are as small as the errors' sum. The worst elements are then off by up to 1.7 units, by emulation, where 0.8 is what the
+// rounding of the result alone gives. So an exponential meets v in two parts, the second what rounding has left of the first.
+#pragma once
+#include "attention/mma.cuh"
+#include "attention/task.cuh"
+
+// What a lane has of rows r and r + 8: of the result before it is divided, the largest score, and its own sum of exponentials.
+template <uint D> struct Sums {
+    float o[D / 8][4], top[2], sum[2];
+
+    __device__ __forceinline__ void clear() {
+#pragma unroll
+        for (uint i = 0; i < D / 8; i++) {
+#pragma unroll
+            for (uint e = 0; e < 4; e++) o[i][e] = 0.0f;
+        }
+        top[0] = top[1] = -INFINITY;
+        sum[0] = sum[1] = 0.0f;
+    }
+};
+
+// Where a lane begins to read matrices of k, and of v, whose rows are `pitch` elements apart.
+template <typename T> __device__ __forceinline__ const T *k_of_lane(const T *k, uint pitch) {
+    const uint lane = threadIdx.x % LANES;
+    return k + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
+}
+template <typename T> __device__ __forceinline__ const T *of_lane(const T *v, uint pitch) {
+    const uint lane = threadIdx.x % LANES;
+    return v + lane % 16 * pitch + lane / 16 * 8;
+}
+
+// x += q · kᵀ, by TILES tiles of eight keys. q is in `m`, or read again from `q_at` where there are no registers for it (HELD). Keys
+// of two parts (TWO) have the second `rest` elements behind the first.
+template <typename T, uint D, bool HELD, bool TWO, uint TILES>
+__device__ __forceinline__ void add_scores(float (&x)[TILES][4], const uint (&m)[D / 16][4], const T *q_at, const T *k_at, uint rest) {
+#pragma unroll
+    for (uint i = 0; i < D / 16; i++) {
+        uint other[4];
+        if (!HELD) load_matrices(other, q_at + i * 16);
+#pragma unroll
+        for (uint n = 0; n < TILES; n += 2) {
+            uint mk[4];
+            load_matrices(mk, k_at + n * 8 * (D + 8) + i * 16);
+            multiply<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
+            multiply<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
+            if constexpr (TWO) {
+                load_matrices(mk, k_at + rest + n * 8 * (D + 8) + i * 16);
+                multiply<T>(x[n], HELD ? m[i] : other, mk[0], mk[1]);
+                multiply<T>(x[n + 1], HELD ? m[i] : other, mk[2], mk[3]);
+            }
+        }
+    }
+}
+
+// Adds what the scores give, which are exponents of 2 when they are multiplied with `unit`.
+template <typename T, uint D, bool TWO, uint TILES>
+__device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4], const T *v_at, uint rest, float unit) {
+    float less[2], from[2];
+#pragma unroll
+    for (uint h = 0; h < 2; h++) {
+        float largest = own.top[h];
+#pragma unroll
+        for (uint n = 0; n < TILES; n++) largest = fmaxf(largest, fmaxf(x[n][2 * h], x[n][2 * h + 1]));
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
+        largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
+        from[h] = below(largest) * unit;
+        less[h] = own.top[h] == largest ? 1.0f : exp2_near(own.top[h] * unit - from[h]);
+        own.top[h] = largest;
+        own.sum[h] *= less[h];
+    }
+    if (__any_sync(ALL_LANES, less[0] != 1.0f || less[1] != 1.0f)) {
+#pragma unroll
+        for (uint i = 0; i < D / 8; i++) {
+#pragma unroll
+            for (uint e = 0; e < 4; e++) own.o[i][e] *= less[e / 2];
+        }
+    }
+#pragma unroll
+    for (uint n = 0; n < TILES; n += 2) {
+        uint p[4], rests[4];
+#pragma unroll
+        for (uint h = 0; h < 4; h++) {
+            // Rows g and g + 8 of the first eight keys, then of the next.
+            float *of = x[n + h / 2] + h % 2 * 2;
+#pragma unroll
+            for (uint e = 0; e < 2; e++) {
+                of[e] = exp2_near(fmaf(of[e], unit, -from[h % 2]));
+                own.sum[h % 2] += of[e];
+            }
+            p[h] = pair_of<T>(of[0], of[1]);
+            rests[h] = rest_of<T>(of[0], of[1], p[h]);
+        }
+#pragma unroll
+        for (uint i = 0; i < D / 8; i += 2) {
+            uint mv[4];
+            load_transposed(mv, v_at + n * 8 * (D + 8) + i * 8);
+            multiply<T>(own.o[i], p, mv[0], mv[1]);
+            multiply<T>(own.o[i + 1], p, mv[2], mv[3]);
+            multiply<T>(own.o[i], rests, mv[0], mv[1]);
+            multiply<T>(own.o[i + 1], rests, mv[2], mv[3]);
+            if constexpr (TWO) {
+                load_transposed(mv, v_at + rest + n * 8 * (D + 8) + i * 8);
+                multiply<T>(own.o[i], p, mv[0], mv[1]);
+                multiply<T>(own.o[i + 1], p, mv[2], mv[3]);
+            }
+        }
+    }
+}

@@ -3,7 +3,9 @@
 
 use sconce_engine::Checkpoint;
 use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{Cache, CacheFormat, CacheShape, DType, Keep, Ladder, Place, Policy, Quant, Rung, Weights};
+use sconce_engine::ops::{
+    Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Policy, Quant, Rung, Weights,
+};
 use sconce_models::{Batch, CONTEXT, Encoder, Kept, LmHead, Piece, Sequence, encoder, lm_head};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, worst};
 use serde_json::Value;
@@ -393,9 +395,9 @@ fn with_a_cache_in_blocks() {
         let times = rms(&got, &want) / rms(&f16, &want);
         assert!((5.0..40.0).contains(&times), "{what}: {times} times as far off as in f16");
         // What was written once is read again to the bit: alone, beside another, and behind a prefix that another wrote. Candle's
-        // products differ in the last bits with the company.
+        // products differ in the last bits with the company, and so do cuBLAS's.
         let same = |got: &[f32], want: &[f32], how: &str| match rung {
-            Some(Rung::Fused) => assert_eq!(got, want, "{what}, {how}"),
+            Some(Rung::Fused) if !matches!(place.device(), Device::Cuda(_)) => assert_eq!(got, want, "{what}, {how}"),
             _ => close(&format!("{what}, {how}"), got, want, 1e-5),
         };
         let last = |s: &Growing| model.going_on(&cache, &[(s, n - 1, 1)]);

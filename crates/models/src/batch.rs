@@ -103,12 +103,11 @@ impl Batch {
         let seen = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len()));
         let seen: Vec<usize> = seen.chain(fillers.map(|i| segments.range(i).len())).collect();
         let keys = segments.heads(&seen)?;
-        let (mut ids, mut positions, mut types) = (Vec::new(), Vec::new(), Vec::new());
+        let room = || Vec::with_capacity(segments.tokens());
+        let (mut ids, mut positions, mut types): (Vec<u32>, Vec<u32>, Vec<u32>) = (room(), room(), room());
         for s in sequences {
             check("position", s.ids.len().saturating_sub(1) as u32, limits.positions)?;
-            for id in &s.ids {
-                check("token id", *id, limits.vocabulary)?;
-            }
+            check("token id", s.ids.iter().copied().max().unwrap_or(0), limits.vocabulary)?;
             // Tokens without a type are of the first.
             for t in s.types.iter().chain(&[0]) {
                 check("token type", *t, limits.types.unwrap_or(usize::MAX))?;
@@ -127,7 +126,8 @@ impl Batch {
                     }));
                 }
             }
-            types.extend(s.types.iter().copied().chain(std::iter::repeat(0)).take(s.ids.len()));
+            types.extend_from_slice(&s.types);
+            types.resize(ids.len(), 0);
         }
         ids.resize(segments.tokens(), 0);
         types.resize(segments.tokens(), 0);

@@ -158,17 +158,26 @@ impl Tensor {
 
     /// Downloads the elements in row-major order, widened to f32.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
+        if let Device::Cuda(_) = self.device
+            && let Some(values) = launch::cuda::pinned::floats(self)?
+        {
+            return Ok(values);
+        }
         Ok(self.to_host()?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
     }
 
     /// Downloads ids.
     pub fn to_u32(&self) -> Result<Vec<u32>> {
+        if let Device::Cuda(_) = self.device
+            && let Some(values) = launch::cuda::pinned::numbers(self)?
+        {
+            return Ok(values);
+        }
         Ok(self.to_host()?.flatten_all()?.to_vec1()?)
     }
 
     fn to_host(&self) -> Result<Candle> {
         match self.device {
-            Device::Cuda(_) => launch::cuda::pinned::to_host(self),
             Device::Metal(_) => launch::metal::buffers::to_host(self.candle()?),
             _ => Ok(self.candle()?.to_device(&candle_core::Device::Cpu)?),
         }

@@ -2,10 +2,8 @@
 
 use super::describe;
 use super::view::View;
-use crate::tensor::host;
-use crate::{Error, Result, Tensor};
+use crate::{DType, Error, Result, Tensor};
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, CudaStream, DriverError, result};
-use candle_core::{DType, WithDType};
 use half::{bf16, f16};
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -127,28 +125,27 @@ impl Lane {
     }
 }
 
-/// A tensor's elements on the host.
-pub(crate) fn to_host(t: &Tensor) -> Result<candle_core::Tensor> {
-    fn of<T: WithDType>(bytes: &[u8], dims: &[usize]) -> Result<candle_core::Tensor> {
-        let mut values = vec![T::zero(); bytes.len() / size_of::<T>()];
-        // SAFETY: numbers of any bits, and as many bytes on both sides.
-        #[allow(unsafe_code, reason = "numbers seen as their bytes")]
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), values.as_mut_ptr().cast(), bytes.len());
-        }
-        host(values, dims)
+/// A tensor's elements widened to f32; none where the driver's own way is better.
+pub(crate) fn floats(t: &Tensor) -> Result<Option<Vec<f32>>> {
+    fetch(t, |bytes| match t.dtype() {
+        DType::F32 => Some(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect()),
+        DType::F16 => Some(bytes.chunks_exact(2).map(|b| f16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()),
+        DType::BF16 => Some(bytes.chunks_exact(2).map(|b| bf16::from_ne_bytes([b[0], b[1]]).to_f32()).collect()),
+        DType::U32 | DType::U8 => None,
+    })
+}
+
+/// The same of ids.
+pub(crate) fn numbers(t: &Tensor) -> Result<Option<Vec<u32>>> {
+    let of = |bytes: &[u8]| bytes.chunks_exact(4).map(|b| u32::from_ne_bytes([b[0], b[1], b[2], b[3]])).collect();
+    fetch(t, |bytes| (t.dtype() == DType::U32).then(|| of(bytes)))
+}
+
+fn fetch<T>(t: &Tensor, read: impl FnOnce(&[u8]) -> Option<T>) -> Result<Option<T>> {
+    let bytes = t.dims().iter().product::<usize>() * t.dtype().size();
+    if !t.candle()?.is_contiguous() || bytes == 0 || bytes > LANE / 2 {
+        return Ok(None);
     }
-    let (candle, bytes) = (t.candle()?, t.dims().iter().product::<usize>() * t.dtype().size());
-    if !candle.is_contiguous() || bytes == 0 || bytes > LANE / 2 {
-        return Ok(candle.to_device(&candle_core::Device::Cpu)?);
-    }
-    let (view, ladder) = (View::of(t)?, crate::ladder::current());
-    let stream = view.device.cuda_stream();
-    ladder.ledger.cuda.lane.fetch(&stream, view.address, bytes, |bytes| match candle.dtype() {
-        DType::F32 => of::<f32>(bytes, t.dims()),
-        DType::F16 => of::<f16>(bytes, t.dims()),
-        DType::BF16 => of::<bf16>(bytes, t.dims()),
-        DType::U32 => of::<u32>(bytes, t.dims()),
-        _ => of::<u8>(bytes, t.dims()),
-    })?
+    let view = View::of(t)?;
+    crate::ladder::current().ledger.cuda.lane.fetch(&view.device.cuda_stream(), view.address, bytes, read)
 }

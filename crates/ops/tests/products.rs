@@ -1,0 +1,71 @@
+//! Products so large that GPUs have kernels of their own for them, which no case of `linear` reaches: a reference of all of it would
+//! take minutes. Small whole numbers instead, whose sums are exact in every format, and rows here and there.
+
+use half::f16;
+use sconce_ops::case::places;
+use sconce_ops::{Activation, DType, Device, Linear, Raw, Result, Store, Stored, Tensor, Weights};
+use std::sync::Arc;
+
+/// A number from −2 to 2 for each place.
+fn whole(i: usize, j: usize) -> f32 {
+    let mixed = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (j as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 60) as f32 % 5.0 - 2.0
+}
+
+/// W `[n, k]`, in f16 and times `scale`, and a bias.
+struct Made(usize, usize, f32);
+
+impl Store for Made {
+    fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
+        let Made(n, k, scale) = *self;
+        let bytes = |of: &dyn Fn(usize) -> f32, len: usize| -> Vec<u8> {
+            (0..len).flat_map(|i| f16::from_f32(of(i) * scale).to_le_bytes()).collect()
+        };
+        let stored = Stored::Float(DType::F16);
+        Ok(match name {
+            "weight" => {
+                let bytes = bytes(&|i| whole(i % k, i / k), n * k).into();
+                Some(Raw { stored, dims: vec![n, k], bytes })
+            }
+            "bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| whole(i, 7), n).into() }),
+            _ => None,
+        })
+    }
+
+    fn names(&self) -> Vec<String> {
+        vec!["weight".into(), "bias".into()]
+    }
+}
+
+#[test]
+fn large_products_are_exact() {
+    // W of 192 columns that a block keeps, more of them, deeper ones that two blocks share, and what other kernels take; with rows
+    // that end in the middle of a tile.
+    let shapes = [(8500, 192, 384), (4200, 1152, 384), (17000, 768, 768), (5000, 384, 1536), (3000, 3072, 768)];
+    for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
+        for (rows, n, k) in shapes {
+            let values: Vec<f32> = (0..rows * k).map(|i| whole(i / k, i % k)).collect();
+            for (dtype, gelu) in [(DType::F16, false), (DType::F16, true), (DType::BF16, false), (DType::BF16, true)] {
+                // So that GELU bends most of them.
+                let scale = if gelu { 1.0 / 32.0 } else { 1.0 };
+                let weights = Weights::new(Arc::new(Made(n, k, scale)), dtype, place.clone());
+                let linear = Linear::load(&weights, k, n, true).unwrap();
+                let linear = if gelu { linear.with(Activation::Gelu) } else { linear };
+                let x = Tensor::from_f32(&values, &[rows, k], dtype, &place).unwrap();
+                let y = linear.forward(&x).unwrap();
+                for row in (0..rows).step_by(331).chain(rows - 3..rows) {
+                    let got = y.narrow(0, row, 1).unwrap().to_f32().unwrap();
+                    for (column, got) in got.iter().enumerate() {
+                        let dot: f32 = (0..k).map(|i| values[row * k + i] * whole(i, column)).sum();
+                        let sum = f64::from((dot + whole(column, 7)) * scale);
+                        let want = if gelu { sum * 0.5 * libm::erfc(-sum / 2f64.sqrt()) } else { sum };
+                        let off = (f64::from(*got) - want).abs();
+                        // Half of the last place, and a millionth for the polynomial of GELU.
+                        let allowed = want.abs() * dtype.unit_roundoff() * 1.001 + if gelu { 1e-6 } else { 0.0 };
+                        assert!(off <= allowed, "{rows} × {n} × {k} in {dtype}: {got} for {want} at {row}, {column}");
+                    }
+                }
+            }
+        }
+    }
+}

@@ -6,7 +6,7 @@ use crate::plan::Plan;
 use crate::text::Manner;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{DType, Device, Keep, Ladder, Place, Tensor, Weights};
+use sconce_ops::{DType, Device, Keep, Ladder, Place, Tensor, Weights, replay};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -150,6 +150,12 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
     rehearsed?;
     // Two batches that make the same calls; one of them is the plan, behind what loading itself ran.
     steps.extend_from_slice(&run[..run.len() / 2]);
+    let mut workspace = ladder.ledger.peak() - weights;
+    if let Some(tokens) = replay::most_tokens(device) {
+        ladder.ledger.reset_peak();
+        ladder.trace(|| pipeline.rehearse(&place, tokens.min(batch_tokens), tokens.min(max_tokens))).0?;
+        workspace += ladder.ledger.peak() - weights;
+    }
     Ok(Plan {
         device,
         dtype,
@@ -159,7 +165,7 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         weights,
         cache: 0,
         cache_tokens: 0,
-        workspace: ladder.ledger.peak() - weights,
+        workspace,
         batch_tokens,
         max_tokens,
         dimension: pipeline.width(),

@@ -10,7 +10,7 @@
 
 use crate::ladder::{self, Counted, Ladder};
 use crate::launch::cuda::graph::{Graph, Tape};
-use crate::{Error, Keys, Place, Result, Rung, Segments, Tensor};
+use crate::{Device, Error, Keys, Place, Result, Rung, Segments, Tensor};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -65,6 +65,12 @@ impl Fill {
         let pays = (1..=TOKENS).contains(&tokens) && sequences <= SEQUENCES;
         pays.then(|| Fill { tokens: tokens.next_multiple_of(step), sequences: sequences.next_power_of_two() + 1 })
     }
+}
+
+/// Tokens of the largest pass of an encoder that may be recorded on a device: recordings have buffers of their own, which a plan
+/// counts. None where nothing is recorded.
+pub fn most_tokens(device: Device) -> Option<usize> {
+    matches!(device, Device::Cuda(_)).then_some(TOKENS)
 }
 
 /// A batch, and what is run on it.

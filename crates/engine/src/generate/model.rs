@@ -112,10 +112,17 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     let (rehearsed, run) = ladder.trace(|| rehearse(&all));
     rehearsed?;
     steps.extend(run);
+    let mut peak = ladder.ledger.peak();
     let cache = row.saturating_mul((pages * PAGE) as u64);
     // Logits come to the CPU to be chosen from.
     let rows = if device.is_gpu() { 0 } else { wish.sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
+    peak = peak.saturating_sub(weights + cache);
+    if replay::most_tokens(device).is_some() {
+        ladder.ledger.reset_peak();
+        ladder.trace(|| rehearse(&vec![piece(1); wish.sequences])).0?;
+        peak += ladder.ledger.peak().saturating_sub(weights + cache);
+    }
     let plan = Plan {
         device,
         dtype: options.dtype,
@@ -125,7 +132,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         weights,
         cache,
         cache_tokens: pages * PAGE,
-        workspace: ladder.ledger.peak().saturating_sub(weights + cache).saturating_add(copied),
+        workspace: peak.saturating_add(copied),
         batch_tokens: step_tokens,
         max_tokens: context,
         dimension: loaded.encoder.hidden_size(),

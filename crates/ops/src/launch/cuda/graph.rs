@@ -1,4 +1,4 @@
-//! CUDA graphs: the tape that a recorded pass reads, and the recording itself. See `replay.rs` for what is recorded and when.
+//! CUDA graphs: the tape that a recorded pass reads, and the recording itself. See `replay/` for what is recorded and when.
 
 use super::pinned::Pinned;
 use super::view::address;

@@ -80,9 +80,15 @@ impl Keys {
 
     /// What a launch allows for, so that it serves others: the most keys of a sequence, in pages the next power of two.
     pub(super) fn bound(&self) -> usize {
+        self.allowed(self.longest())
+    }
+
+    /// The same for some of the sequences, of which the longest has so many keys.
+    pub(super) fn allowed(&self, longest: usize) -> usize {
         match self {
-            Keys::Packed(segments) => segments.bound(),
-            Keys::Paged(_) => self.longest().next_power_of_two(),
+            Keys::Packed(segments) if segments.fillers() > 0 => segments.tokens(),
+            Keys::Packed(_) => longest,
+            Keys::Paged(_) => longest.next_power_of_two(),
         }
     }
 

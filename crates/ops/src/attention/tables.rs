@@ -130,9 +130,11 @@ impl Tables {
     fn add_launches(&mut self, how: &Attention, way: Way, bases: &[usize], (group, shared): (usize, usize)) {
         let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
         let mut launch = |kind, (block, warps): (usize, usize), takes: &dyn Fn(usize) -> bool, busy: usize| {
-            let entries = self.words.len();
+            let (entries, mut longest) = (self.words.len(), 0);
             for (i, queries) in how.queries.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
-                let sequence = [queries.start, queries.len(), how.keys.len(i), bases[i]].map(|n| n as u32);
+                let keys = how.keys.len(i);
+                longest = longest.max(keys);
+                let sequence = [queries.start, queries.len(), keys, bases[i]].map(|n| n as u32);
                 // The last block of a sequence may have the most keys to look at, and is not what the others wait for.
                 for row in (0..rows[i]).step_by(block).rev() {
                     self.words.extend(sequence);
@@ -148,7 +150,7 @@ impl Tables {
             if blocks == 0 {
                 return;
             }
-            let longest = how.keys.bound();
+            let longest = how.keys.allowed(longest);
             let seen = match how.sees {
                 Sees::All | Sees::Causal => longest,
                 Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
@@ -242,8 +244,8 @@ mod tests {
         assert_eq!((t.bias, t.reach), (pages + 29, 128));
         assert_eq!(t.words.len(), t.bias + 8 * 257);
         let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
-        assert_eq!(launches, [("few", 0, 2, 79), ("many", 14, 3, 1)]);
-        assert_eq!((t.launches[0].tickets, t.launches[0].parts(2, 64)), (pages + 10, 2 * 79 * 2 * 16 * 66));
+        assert_eq!(launches, [("few", 0, 2, 96), ("many", 14, 3, 1)]);
+        assert_eq!((t.launches[0].tickets, t.launches[0].parts(2, 64)), (pages + 10, 2 * 96 * 2 * 16 * 66));
         assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
     }
 

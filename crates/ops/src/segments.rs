@@ -103,6 +103,7 @@ impl Segments {
 
     /// What a launch allows for: the length of the longest, or of all where they are filled up, so that it serves others of that
     /// shape.
+    #[cfg(any(cuda, test))]
     pub(crate) fn bound(&self) -> usize {
         if self.fillers > 0 { self.tokens() } else { self.longest() }
     }

@@ -2,7 +2,7 @@
 
 use super::pinned::Pinned;
 use super::view::address;
-use super::{describe, no_memory};
+use super::{alone, describe, no_memory};
 use crate::place::Kind;
 use crate::{Error, Place, Result};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -85,17 +85,18 @@ impl Tape {
         struct End<'a>(Option<&'a Arc<CudaStream>>);
         impl Drop for End<'_> {
             fn drop(&mut self) {
-                self.0.map(|stream| stream.end_capture(CUgraphInstantiate_flags(0)));
+                self.0.map(end);
             }
         }
+        let _alone = alone();
         // Of this thread only: others may have devices of their own.
         self.stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
             .map_err(fail("recording a pass"))?;
-        let mut end = End(Some(&self.stream));
+        let mut open = End(Some(&self.stream));
         let out = f();
-        end.0 = None;
-        let graph = self.stream.end_capture(CUgraphInstantiate_flags(0)).map_err(fail("recording a pass"))?;
+        open.0 = None;
+        let graph = end(&self.stream).map_err(fail("recording a pass"))?;
         let graph = graph.ok_or_else(|| Error::call("cuda", "nothing came of recording a pass"))?;
         graph.upload().map_err(fail("recording a pass"))?;
         Ok((out, Graph(graph)))
@@ -110,6 +111,12 @@ impl Graph {
     pub(crate) fn launch(&self) -> Result<()> {
         self.0.launch().map_err(fail("a recorded pass"))
     }
+}
+
+/// An error that something left behind while a pass was written down is what the first call tells, and then it ends nothing.
+fn end(stream: &Arc<CudaStream>) -> Result<Option<CudaGraph>, DriverError> {
+    let end = || stream.end_capture(CUgraphInstantiate_flags(0));
+    end().or_else(|_| end())
 }
 
 fn zeros(device: &CudaDevice) -> candle_core::Result<CudaStorage> {

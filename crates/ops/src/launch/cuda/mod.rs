@@ -6,6 +6,8 @@
 pub(crate) mod blas;
 pub(crate) mod buffers;
 mod call;
+#[cfg(target_os = "linux")]
+mod driver;
 pub(crate) mod graph;
 mod maps;
 mod modules;
@@ -22,7 +24,7 @@ pub(crate) use view::View;
 use crate::{Device, DeviceInfo, Error, Result};
 use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// What `build.rs` made of an op's `kernel.cu`; of another text of the op's, by the op's name and its own.
 macro_rules! binary {
@@ -53,7 +55,10 @@ pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
             format!("this build is for compute capability {}.{}, the card has {major}.{minor}", built / 10, built % 10);
         return Err(absent(n, format!("{why}; build with `CUDA_COMPUTE_CAP={major}{minor}`")));
     }
-    let device = candle_core::Device::new_cuda_with_stream(n).map_err(|e| absent(n, e.to_string()))?;
+    let device = {
+        let _alone = alone();
+        candle_core::Device::new_cuda_with_stream(n).map_err(|e| absent(n, e.to_string()))?
+    };
     if let candle_core::Device::Cuda(cuda) = &device {
         // SAFETY: tensors of this device are made, read and freed on its one stream.
         #[allow(unsafe_code, reason = "a promise about streams")]
@@ -62,6 +67,12 @@ pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
         }
     }
     Ok(device)
+}
+
+/// What waits for all that a GPU does must not come while a pass is recorded on it: both would fail.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
@@ -105,7 +116,10 @@ fn describe(e: DriverError) -> String {
         CUresult::CUDA_ERROR_NO_BINARY_FOR_GPU => {
             "this build has no code for the card; build with its CUDA_COMPUTE_CAP"
         }
-        CUresult::CUDA_ERROR_STUB_LIBRARY => "no NVIDIA driver is installed; libcuda here is the toolkit's stub",
+        CUresult::CUDA_ERROR_STUB_LIBRARY => {
+            "there is no NVIDIA driver (libcuda.so.1 is missing, or is the toolkit's stub); install it, start the container with \
+             `--gpus all`, or run with `--device cpu`"
+        }
         _ => return e.to_string(),
     };
     format!("{advice} ({:?})", e.0)

@@ -1,0 +1,93 @@
+//! The driver's functions, looked for when the process starts.
+//!
+//! Candle links libcuda, and where a library is missing the loader starts nothing: not `--help`, not `--device cpu`, and no sentence
+//! about drivers. So the linker finds those functions here and asks for no libcuda. They pass every call on to it where there is one,
+//! and answer `CUDA_ERROR_STUB_LIBRARY` where there is none, which is what the toolkit's own stand-in for it says.
+//!
+//! A name that is missing below costs no more than that the loader asks for libcuda again: `readelf -d` shows it.
+#![allow(unsafe_code, reason = "symbols of a C library, and jumps to them")]
+
+use std::arch::naked_asm;
+use std::ffi::{CStr, c_char, c_int, c_void};
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+const LIBRARY: &CStr = c"libcuda.so.1";
+
+/// All that it needs itself is looked up when it is loaded.
+const RTLD_NOW: c_int = 2;
+
+unsafe extern "C" {
+    fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
+    fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
+}
+
+macro_rules! functions {
+    ($($name:ident)*) => {
+        /// Where each of them is.
+        #[allow(non_upper_case_globals, reason = "the library's names")]
+        mod places {
+            use super::*;
+            $(pub(super) static $name: AtomicPtr<c_void> = AtomicPtr::new(is_missing as *mut c_void);)*
+        }
+
+        static PLACES: &[(&str, &AtomicPtr<c_void>)] = &[$((concat!(stringify!($name), "\0"), &places::$name)),*];
+
+        $(
+            // Whatever the arguments are, they stay where the caller put them. SAFETY: no other function of the process has its name,
+            // and the library's is only looked for in the library.
+            #[allow(non_snake_case, reason = "the library's names")]
+            #[unsafe(no_mangle)]
+            #[unsafe(naked)]
+            extern "C" fn $name() {
+                #[cfg(target_arch = "x86_64")]
+                naked_asm!("jmp qword ptr [rip + {place}]", place = sym places::$name);
+                #[cfg(target_arch = "aarch64")]
+                naked_asm!("adrp x16, {place}", "ldr x16, [x16, :lo12:{place}]", "br x16", place = sym places::$name);
+            }
+        )*
+    };
+}
+
+functions! {
+    cuCtxCreate_v3 cuCtxCreate_v4 cuCtxDestroy_v2 cuCtxGetCacheConfig cuCtxGetCurrent cuCtxGetLimit cuCtxGetStreamPriorityRange
+    cuCtxSetCacheConfig cuCtxSetCurrent cuCtxSetFlags cuCtxSetLimit cuCtxSynchronize cuDestroyExternalMemory cuDeviceGet
+    cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuDeviceGetName cuDeviceGetUuid
+    cuDeviceGetUuid_v2 cuDevicePrimaryCtxRelease_v2 cuDevicePrimaryCtxRetain cuDeviceSetMemPool cuDeviceTotalMem_v2 cuEventCreate
+    cuEventDestroy_v2 cuEventElapsedTime cuEventElapsedTime_v2 cuEventQuery cuEventRecord cuEventSynchronize
+    cuExternalMemoryGetMappedBuffer cuFuncGetAttribute cuFuncSetAttribute cuFuncSetCacheConfig cuGetErrorName cuGetErrorString
+    cuGraphClone cuGraphDestroy cuGraphExecDestroy cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphLaunch cuGraphUpload
+    cuImportExternalMemory cuInit cuLaunchCooperativeKernel cuLaunchHostFunc cuLaunchKernel cuMemAdvise_v2 cuMemAllocAsync
+    cuMemAllocFromPoolAsync cuMemAllocManaged cuMemAlloc_v2 cuMemFreeAsync cuMemFreeHost cuMemFree_v2 cuMemGetInfo_v2 cuMemHostAlloc
+    cuMemPoolCreate cuMemPoolDestroy cuMemPoolGetAttribute cuMemPoolSetAttribute cuMemPoolTrimTo cuMemPrefetchAsync_v2
+    cuMemcpyDtoDAsync_v2 cuMemcpyDtoD_v2 cuMemcpyDtoHAsync_v2 cuMemcpyDtoH_v2 cuMemcpyHtoDAsync_v2 cuMemcpyHtoD_v2
+    cuMemcpyPeerAsync cuMemsetD8Async cuMemsetD8_v2 cuModuleGetFunction cuModuleGetGlobal_v2 cuModuleLoad cuModuleLoadData
+    cuModuleUnload cuOccupancyAvailableDynamicSMemPerBlock cuOccupancyMaxActiveBlocksPerMultiprocessor
+    cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuOccupancyMaxActiveClusters cuOccupancyMaxPotentialBlockSize
+    cuOccupancyMaxPotentialBlockSizeWithFlags cuOccupancyMaxPotentialClusterSize cuProfilerStart cuProfilerStop
+    cuStreamAttachMemAsync cuStreamBeginCapture_v2 cuStreamCreate cuStreamCreateWithPriority cuStreamDestroy_v2 cuStreamEndCapture
+    cuStreamIsCapturing cuStreamSynchronize cuStreamWaitEvent cuTensorMapEncodeTiled
+}
+
+extern "C" fn is_missing() -> c_int {
+    34 // CUDA_ERROR_STUB_LIBRARY
+}
+
+/// Before main, as the loader would have done it: whoever opens a device, and however, finds them in place.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static BEFORE_MAIN: extern "C" fn() = find;
+
+extern "C" fn find() {
+    // SAFETY: a name that ends with 0; what runs when libcuda is loaded is the driver's.
+    let library = unsafe { dlopen(LIBRARY.as_ptr(), RTLD_NOW) };
+    if library.is_null() {
+        return;
+    }
+    for (name, place) in PLACES {
+        // SAFETY: the library is never closed, and the name ends with 0.
+        let found = unsafe { dlsym(library, name.as_ptr().cast()) };
+        if !found.is_null() {
+            place.store(found, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,14 @@
+//! A program that links libcuda and prints what it answers: how it starts, and how many GPUs there are.
+
+#[path = "../../crates/ops/src/launch/cuda/driver.rs"]
+mod driver;
+
+unsafe extern "C" {
+    safe fn cuInit(flags: u32) -> i32;
+    safe fn cuDeviceGetCount(count: &mut i32) -> i32;
+}
+
+fn main() {
+    let mut count = 0;
+    println!("{} {} {count}", cuInit(0), cuDeviceGetCount(&mut count));
+}

@@ -1,9 +1,9 @@
 //! Forward passes from token ids to vectors or tokens in the CPU's memory: what a device does, without tokenizers and callers.
 //! `cargo bench --workspace --bench passes -- DIR DEVICE DTYPE SHAPE…`; `benches/cuda.py` runs it beside PyTorch.
 //!
-//! DIR holds `config.json` and weights, or is a GGUF file, whose blocks stay as they are. A SHAPE is `256x128` (sequences × tokens), `ragged256` (of 8 to 256 tokens each, so many
-//! sequences), `decode32` (a token of so many sequences behind 128 others) or `prefill2048`. A line of JSON comes for each: the median
-//! time of a pass.
+//! DIR holds `config.json` and weights, or is a GGUF file, whose blocks stay as they are. A SHAPE is `256x128` (sequences × tokens),
+//! `ragged256` (of 8 to 256 tokens each, so many sequences), `decode32` (a token of so many sequences behind 128 others) or
+//! `prefill2048`. A line of JSON comes for each: the median time of a pass.
 
 use sconce_engine::files;
 use sconce_engine::ops::choose::choose;
@@ -22,6 +22,9 @@ type Failure = Box<dyn std::error::Error>;
 /// Tokens of a page, and of what stands before a decoded token.
 const PAGE: usize = 16;
 const BEFORE: usize = 128;
+
+/// Bytes for buffers of recorded passes, as a plan would allow for.
+const ROOM: u64 = 1 << 30;
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
@@ -83,7 +86,7 @@ fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Dura
     let sequence =
         |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
     let pass = Vectors { model, sequences: lengths.iter().map(sequence).collect(), place };
-    let passes = Passes::new(place)?;
+    let passes = Passes::new(place, ROOM)?;
     let fill = passes.fill(lengths.iter().sum(), lengths.len());
     median(|| {
         let (_, results) = if fill.is_some() { passes.replay(&pass, 0, fill)? } else { replay::run(&pass)? };
@@ -131,7 +134,7 @@ fn language(model: (&dyn Encoder, &LmHead), of: &[(usize, usize)], at: (DType, &
         first += *pages as u32;
         pieces.push(Piece { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
     }
-    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, Passes::new(place)?);
+    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, Passes::new(place, ROOM)?);
     let is_decoding = of.iter().all(|(_, now)| *now == 1);
     median(|| {
         let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };

@@ -151,10 +151,12 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
     // Two batches that make the same calls; one of them is the plan, behind what loading itself ran.
     steps.extend_from_slice(&run[..run.len() / 2]);
     let mut workspace = ladder.ledger.peak() - weights;
+    let mut recorded = 0;
     if let Some(tokens) = replay::most_tokens(device) {
         ladder.ledger.reset_peak();
         ladder.trace(|| pipeline.rehearse(&place, tokens.min(batch_tokens), tokens.min(max_tokens))).0?;
-        workspace += ladder.ledger.peak() - weights;
+        recorded = replay::planned(ladder.ledger.peak() - weights);
+        workspace += recorded;
     }
     Ok(Plan {
         device,
@@ -166,6 +168,7 @@ pub(crate) fn plan_of<P: Pipeline>(recipe: &P::Recipe, device: Device, options: 
         cache: 0,
         cache_tokens: 0,
         workspace,
+        recorded,
         batch_tokens,
         max_tokens,
         dimension: pipeline.width(),

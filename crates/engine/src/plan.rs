@@ -36,6 +36,8 @@ pub struct Plan {
     pub cache_tokens: usize,
     /// The most bytes that tensors of one batch hold at once. What is kept from batch to batch stays within it.
     pub workspace: u64,
+    /// What of it is of passes that are recorded, and nothing else's.
+    pub recorded: u64,
     /// Tokens of the batch that was planned for.
     pub batch_tokens: usize,
     /// The longest text, in tokens.

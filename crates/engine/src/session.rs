@@ -234,7 +234,7 @@ impl<P: Pipeline> Session<P> {
         let ladder = Ladder::new(options.policy.clone());
         let (dtype, keep) = (plan.dtype, plan.keep);
         let (given, made_from) = (options.clone(), recipe.clone());
-        let (tokens, longest) = (plan.batch_tokens, plan.max_tokens);
+        let (tokens, longest, recorded) = (plan.batch_tokens, plan.max_tokens, plan.recorded);
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         let line = Arc::new(Line::new(budget));
         let served = line.clone();
@@ -252,7 +252,7 @@ impl<P: Pipeline> Session<P> {
             }
             drop(apart);
             ready::make(&place, &given, tokens, |tokens| pipeline.rehearse(&place, tokens, longest));
-            let passes = Passes::new(&place)?;
+            let passes = Passes::new(&place, recorded)?;
             Ok(Running { pipeline, place, passes, line: served })
         };
         // A vocabulary takes a third of the time that the weights of a small model take: one is read beside the other.

@@ -65,7 +65,7 @@ fn serve() -> Served {
     let make = move || {
         let pipeline = Sums { seen: saw, go: Mutex::new(wait) };
         let place = Place::open(Device::Cpu)?;
-        Ok(Running { pipeline, passes: Passes::new(&place)?, place, line: served })
+        Ok(Running { pipeline, passes: Passes::new(&place, 0)?, place, line: served })
     };
     let owner = Owner::start_with(Device::Cpu, Arc::default(), make, Running::turn).unwrap();
     Served { line, owner, seen, go }

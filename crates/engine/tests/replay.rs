@@ -79,7 +79,7 @@ fn short_texts() {
         let _here = ladder.clone().enter();
         for (name, (dtype, allowed)) in names.iter().flat_map(|name| WORST.map(|of| (name, of))) {
             let (encoder, _) = load(name, dtype, &place);
-            let passes = Passes::new(&place).unwrap();
+            let passes = Passes::new(&place, 1 << 30).unwrap();
             let limits = encoder.limits();
             for round in 0..3 {
                 for lengths in lengths {
@@ -139,7 +139,7 @@ fn decoding() {
         for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let (encoder, head) = load(name, dtype, &place);
             let (model, limits) = ((&*encoder, head.as_ref().expect("a head")), encoder.limits());
-            let passes = Passes::new(&place).unwrap();
+            let passes = Passes::new(&place, 1 << 30).unwrap();
             let pages = 64usize;
             let caches = [0, 1].map(|_| {
                 Cache::new(encoder.cache().unwrap(), 3 * pages * PAGE, CacheFormat::Float(dtype), &place).unwrap()

@@ -361,7 +361,7 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
         return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
     }
     if rung != Rung::Fused {
-        replay::lose();
+        replay::refuse()?;
     }
     let result = match rung {
         Rung::Fused => match device {

@@ -58,7 +58,7 @@ impl Tensor {
         place: &Place,
         build: impl FnOnce() -> Result<Candle>,
     ) -> Result<Tensor> {
-        replay::lose();
+        replay::stray();
         match &place.0 {
             Kind::Phantom(device) => Ok(Self::phantom(dims, dtype, *device)),
             Kind::Open(Device::Cpu, _) => Ok(Self::real(build()?, dtype, Device::Cpu)),
@@ -78,6 +78,11 @@ impl Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
         Tensor { repr: Repr::Real(candle), dtype, device, lease }
+    }
+
+    /// The same elements, while nothing else is written to their buffer.
+    pub(crate) fn unleased(&self) -> Result<Tensor> {
+        Ok(Self::real(self.candle()?.clone(), self.dtype, self.device))
     }
 
     /// Another tensor may read the same buffer from now on, without a lease of it.

@@ -118,10 +118,12 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
     let rows = if device.is_gpu() { 0 } else { wish.sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     peak = peak.saturating_sub(weights + cache);
+    let mut recorded = 0;
     if replay::most_tokens(device).is_some() {
         ladder.ledger.reset_peak();
         ladder.trace(|| rehearse(&vec![piece(1); wish.sequences])).0?;
-        peak += ladder.ledger.peak().saturating_sub(weights + cache);
+        recorded = replay::planned(ladder.ledger.peak().saturating_sub(weights + cache));
+        peak += recorded;
     }
     let plan = Plan {
         device,
@@ -133,6 +135,7 @@ pub(crate) fn plan(root: &Path, device: Device, options: &LoadOptions, wish: Wis
         cache,
         cache_tokens: pages * PAGE,
         workspace: peak.saturating_add(copied),
+        recorded,
         batch_tokens: step_tokens,
         max_tokens: context,
         dimension: loaded.encoder.hidden_size(),

@@ -135,7 +135,7 @@ impl Running {
         let budget = Budget { tokens: planned.step_tokens, sequences: planned.sequences };
         ready::make(&place, options, planned.step_tokens, |tokens| model.rehearse(planned, tokens, &cache, &place));
         let (live, forks, scheduler, tally) = (HashMap::new(), HashMap::new(), Scheduler::default(), Tally::default());
-        let passes = Passes::new(&place)?;
+        let passes = Passes::new(&place, planned.plan.recorded)?;
         Ok(Running {
             model,
             place,

@@ -101,6 +101,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         cache,
         cache_tokens: (read + written) * PAGE,
         workspace: ladder.ledger.peak().saturating_sub(weights + cache),
+        recorded: 0,
         batch_tokens,
         max_tokens: input,
         dimension: loaded.0.encoder().hidden_size(),

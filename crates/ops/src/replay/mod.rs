@@ -13,11 +13,12 @@ mod now;
 pub use now::look;
 #[cfg(cuda)]
 pub(crate) use now::{Again, grow, tell};
-pub(crate) use now::{lose, own, upload};
+pub(crate) use now::{own, refuse, stray, upload};
 
 use self::now::{Feed, Notes, Now, Told, during};
 use crate::ladder::{self, Counted, Ladder};
 use crate::launch::cuda::graph::{Graph, Tape};
+use crate::ledger::Lease;
 use crate::{Device, Error, Keys, Place, Result, Rung, Segments, Tensor};
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -26,14 +27,20 @@ use std::sync::Arc;
 /// Recordings that are kept; of more, the one goes that was used the longest time ago.
 const MOST: usize = 64;
 
-/// Recordings of one shape, where what kernels are told calls for different launches.
-const MOST_ALIKE: usize = 8;
+/// Recordings of one shape, where what kernels are told calls for different launches: texts that grow to half a million tokens do so at
+/// every power of two.
+const MOST_ALIKE: usize = 16;
 
 /// Shapes that are remembered.
 const MOST_SEEN: usize = 256;
 
-/// How often a pass is run before it is recorded, at most.
+/// How often a pass is run before it is recorded, at most; and how often that is tried.
 const WARM_UPS: usize = 4;
+const TRIES: usize = 3;
+
+/// Buffers of recordings are used by all of them in turn, but not freed to make room for larger ones, which lie beside them. This many
+/// times what the largest pass holds at once is allowed for.
+const BESIDE: u64 = 2;
 
 /// Tokens and sequences of encoders that are worth a recording: larger batches keep a device busy as they are.
 const TOKENS: usize = 512;
@@ -78,6 +85,11 @@ pub fn most_tokens(device: Device) -> Option<usize> {
     matches!(device, Device::Cuda(_)).then_some(TOKENS)
 }
 
+/// Bytes to be planned for recordings, of which the largest holds so many at once.
+pub fn planned(largest: u64) -> u64 {
+    largest.saturating_mul(BESIDE)
+}
+
 /// A batch, and what is run on it.
 pub trait Pass {
     /// The batch on its device.
@@ -106,18 +118,20 @@ pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
 pub struct Passes(Option<RefCell<Recordings>>);
 
 impl Passes {
-    /// For passes on `place`, under the policy of this thread's ladder. Where a device has no recordings, or our kernels are not to
-    /// be used, every pass runs by itself.
-    pub fn new(place: &Place) -> Result<Passes> {
-        let policy = ladder::current().policy.clone();
+    /// For passes on `place`, under the policy of this thread's ladder, in buffers of `most` bytes, which are booked there. Where a
+    /// device has no recordings, or our kernels are not to be used, every pass runs by itself.
+    pub fn new(place: &Place, most: u64) -> Result<Passes> {
+        let here = ladder::current();
+        let Ladder { policy, ledger, .. } = &*here;
         let ours = policy.force.is_none_or(|rung| rung == Rung::Fused);
         let tape = if ours { Tape::open(place)? } else { None };
         let recordings = |tape| Recordings {
             tape: Rc::new(tape),
-            ladder: Ladder::new(policy),
+            ladder: Ladder::new(policy.clone()),
+            most,
+            _booked: ledger.lease(most as usize),
             made: Vec::new(),
             seen: Vec::new(),
-            clock: 0,
         };
         Ok(Passes(tape.map(recordings).map(RefCell::new)))
     }
@@ -158,7 +172,6 @@ struct Recording {
     results: Vec<Tensor>,
     told: Vec<Told>,
     counts: Vec<(Counted, u64)>,
-    used: u64,
 }
 
 impl Recording {
@@ -173,10 +186,12 @@ struct Recordings {
     tape: Rc<Tape>,
     /// Under which passes are recorded: their buffers are no others', and used by all recordings in turn.
     ladder: Arc<Ladder>,
+    most: u64,
+    _booked: Arc<Lease>,
+    /// The one that was used last is the last.
     made: Vec<Recording>,
-    /// Shapes that came, and whether it is of no use to record them.
-    seen: Vec<(Shape, bool)>,
-    clock: u64,
+    /// Shapes that came, and how often it was tried in vain to record them.
+    seen: Vec<(Shape, usize)>,
 }
 
 impl Recordings {
@@ -192,14 +207,14 @@ impl Recordings {
         let (Now::Feeding(feed), given) = (now, pass.given(&batch)) else { return Ok(None) };
         let (sequences, is_plain) = (given.segments.count(), given.keys.is(&given.segments));
         let shape = Shape { kind, uploads: feed.uploads, sequences, is_plain };
-        let fits = |made: &[Recording]| made.iter().enumerate().find_map(|(i, r)| Some((i, r.again(&shape, &given)?)));
+        let fits =
+            |made: &[Recording]| made.iter().enumerate().rev().find_map(|(i, r)| Some((i, r.again(&shape, &given)?)));
         let found = fits(&self.made).or_else(|| {
             self.record(|| pass.forward(&batch), &shape, &given, feed.words).then(|| fits(&self.made)).flatten()
         });
         let Some((index, words)) = found else { return Ok(None) };
-        self.clock += 1;
-        let recording = &mut self.made[index];
-        recording.used = self.clock;
+        self.made[index..].rotate_left(1);
+        let recording = &self.made[self.made.len() - 1];
         for (told, words) in recording.told.iter().zip(words) {
             self.tape.write(told.at, &words)?;
         }
@@ -208,7 +223,7 @@ impl Recordings {
         Ok(Some((batch, recording.results.clone())))
     }
 
-    /// Records what `forward` does, unless its shape is new or it was found to be of no use.
+    /// Records what `forward` does, unless its shape is new or that was tried too often; whether there is a recording now.
     fn record<E>(
         &mut self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
@@ -216,20 +231,43 @@ impl Recordings {
         given: &Given,
         words: usize,
     ) -> bool {
-        let Some(seen) = self.seen.iter_mut().find(|(seen, _)| seen == shape) else {
+        let Some(seen) = self.seen.iter().position(|(seen, _)| seen == shape) else {
             if self.seen.len() >= MOST_SEEN {
                 self.seen.remove(0);
             }
-            self.seen.push((shape.clone(), false));
+            self.seen.push((shape.clone(), 0));
             return false;
         };
-        if seen.1 || self.made.iter().filter(|r| r.shape == *shape).count() >= MOST_ALIKE {
+        if self.seen[seen].1 >= TRIES || self.made.iter().filter(|r| r.shape == *shape).count() >= MOST_ALIKE {
             return false;
         }
-        // Whatever goes wrong here goes wrong again by itself, or does not matter.
-        seen.1 = true;
+        self.seen[seen].1 += 1;
+        let recording = self.recorded(forward, shape, given, words);
+        if self.ladder.ledger.cuda.bytes() > self.most {
+            // Begins anew: what came now is likely the largest, and the buffers that it takes next time do for the others.
+            self.made.clear();
+            self.ladder = Ladder::new(self.ladder.policy.clone());
+            return false;
+        }
+        let Some(recording) = recording else { return false };
+        self.seen[seen].1 = 0;
+        if self.made.len() >= MOST {
+            self.made.remove(0);
+        }
+        self.made.push(recording);
+        true
+    }
+
+    /// A recording of what `forward` does. Whatever goes wrong here goes wrong again by itself, or does not matter.
+    fn recorded<E>(
+        &self,
+        forward: impl Fn() -> Result<Vec<Tensor>, E>,
+        shape: &Shape,
+        given: &Given,
+        words: usize,
+    ) -> Option<Recording> {
         let _here = self.ladder.clone().enter();
-        let Ok(()) = self.tape.send(0, words) else { return false };
+        self.tape.send(0, words).ok()?;
         let (tape, given) = (self.tape.clone(), given.clone());
         let mut notes =
             Notes { tape, given, told: Vec::new(), words, is_second: false, has_grown: true, is_lost: false };
@@ -239,7 +277,7 @@ impl Recordings {
         for _ in 0..WARM_UPS {
             let before = self.ladder.counts();
             notes.has_grown = false;
-            let (Ok(_), Now::Noting(noted)) = during(Now::Noting(notes), &forward) else { return false };
+            let (Ok(_), Now::Noting(noted)) = during(Now::Noting(notes), &forward) else { return None };
             counts = difference(&before, &self.ladder.counts());
             notes = noted;
             if notes.is_lost || !notes.has_grown {
@@ -247,7 +285,7 @@ impl Recordings {
             }
         }
         if notes.is_lost || notes.has_grown {
-            return false;
+            return None;
         }
         // Then the same once more, of which nothing runs but all is written down.
         notes.is_second = true;
@@ -257,20 +295,10 @@ impl Recordings {
             let (results, now) = during(Now::Noting(notes), &forward);
             results.ok().zip(Some(now))
         };
-        let Ok((Some((results, Now::Noting(notes))), graph)) = self.tape.capture(again) else { return false };
-        if notes.is_lost {
-            return false;
-        }
-        if let Some(seen) = self.seen.iter_mut().find(|(seen, _)| seen == shape) {
-            seen.1 = false;
-        }
-        if self.made.len() >= MOST
-            && let Some(oldest) = (0..self.made.len()).min_by_key(|i| self.made[*i].used)
-        {
-            self.made.swap_remove(oldest);
-        }
-        self.made.push(Recording { shape: shape.clone(), graph, results, told: notes.told, counts, used: self.clock });
-        true
+        let Ok((Some((results, Now::Noting(notes))), graph)) = self.tape.capture(again) else { return None };
+        // Their buffers are the next recording's too.
+        let results = results.iter().map(Tensor::unleased).collect::<Result<_>>().ok()?;
+        (!notes.is_lost).then(|| Recording { shape: shape.clone(), graph, results, told: notes.told, counts })
     }
 }
 
@@ -316,7 +344,7 @@ mod tests {
                 Ok(vec![batch.clone()])
             }
         }
-        let passes = Passes::new(&Place::cpu()).unwrap();
+        let passes = Passes::new(&Place::cpu(), 0).unwrap();
         assert!(passes.fill(16, 1).is_none());
         for n in [3, 3, 4] {
             let (_, results) = passes.replay(&Ids(vec![n; 3]), 0, None).unwrap();

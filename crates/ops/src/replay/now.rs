@@ -70,12 +70,34 @@ pub(super) fn during<T>(now: Now, f: impl FnOnce() -> T) -> (T, Now) {
 }
 
 /// The pass depends on what it is given in a way that a recording does not know.
-pub(crate) fn lose() {
+fn lose() {
     NOW.with_borrow_mut(|now| {
         if let Now::Noting(notes) = now {
             notes.is_lost = true;
         }
     });
+}
+
+/// An array is uploaded that is not on the tape.
+pub(crate) fn stray() {
+    lose();
+    NOW.with_borrow_mut(|now| {
+        if let Now::Feeding(_) = now {
+            *now = Now::Nothing;
+        }
+    });
+}
+
+/// Something is to run that no recording may hold. It must not begin: it would keep buffers, or give them up, that recordings write
+/// to.
+pub(crate) fn refuse() -> Result<()> {
+    NOW.with_borrow_mut(|now| match now {
+        Now::Noting(notes) => {
+            notes.is_lost = true;
+            Err(Error::call("cuda", "this cannot be recorded"))
+        }
+        _ => Ok(()),
+    })
 }
 
 /// A result takes memory from the driver: not while a pass is written down, which would take it again each time.

@@ -32,7 +32,8 @@ struct Kept {
     all: Tensor,
     device: CudaDevice,
     address: u64,
-    is_free: bool,
+    /// Bytes that a result has of it; none where it is free.
+    taken: Option<usize>,
 }
 
 impl Kept {
@@ -45,21 +46,21 @@ impl Buffers {
     fn take(&self, ledger: &Ledger, device: &CudaDevice, elements: usize, dtype: DType) -> Result<(Tensor, u64)> {
         let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
         let fits = |k: &&mut Kept| {
-            k.is_free
+            k.taken.is_none()
                 && k.device.id() == device.id()
                 && k.all.dtype() == dtype.candle()
                 && k.all.elem_count() >= elements
         };
         if let Some(best) = kept.iter_mut().filter(fits).min_by_key(|k| k.all.elem_count()) {
-            best.is_free = false;
+            best.taken = Some(elements * dtype.size());
             return Ok((best.all.clone(), best.address));
         }
         let length = elements.max(1).next_multiple_of(GRAIN / dtype.size());
         let bytes = (length * dtype.size()) as u64;
         // None is large enough. The largest of the free make most room, and the small ones are the likeliest to be of use again.
-        let idle = |kept: &[Kept]| kept.iter().filter(|k| k.is_free).map(|k| k.bytes() as u64).sum::<u64>();
+        let idle = |kept: &[Kept]| kept.iter().map(|k| (k.bytes() - k.taken.unwrap_or(0)) as u64).sum::<u64>();
         while ledger.live().saturating_add(idle(&kept)).saturating_add(bytes) > ledger.spare.most() {
-            let free = (0..kept.len()).filter(|i| kept[*i].is_free);
+            let free = (0..kept.len()).filter(|i| kept[*i].taken.is_none());
             let Some(largest) = free.max_by_key(|i| kept[*i].bytes()) else { break };
             kept.swap_remove(largest);
         }
@@ -67,19 +68,25 @@ impl Buffers {
         let storage = allocate(device, length, dtype)?;
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), length, BackpropOp::none(), false);
-        kept.push(Kept { all: all.clone(), device: device.clone(), address, is_free: false });
+        kept.push(Kept { all: all.clone(), device: device.clone(), address, taken: Some(elements * dtype.size()) });
         Ok((all, address))
     }
 
     /// The buffer at this address is free again; or, where somebody may read it still, no longer ours.
     pub(crate) fn give(&self, address: u64, is_shared: bool) {
         let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(i) = kept.iter().position(|k| k.address == address && !k.is_free) else { return };
+        let Some(i) = kept.iter().position(|k| k.address == address && k.taken.is_some()) else { return };
         if is_shared {
             kept.swap_remove(i);
         } else {
-            kept[i].is_free = true;
+            kept[i].taken = None;
         }
+    }
+
+    /// All of them.
+    pub(crate) fn bytes(&self) -> u64 {
+        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.iter().map(|k| k.bytes() as u64).sum()
     }
 }
 

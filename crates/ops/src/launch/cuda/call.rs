@@ -132,7 +132,7 @@ impl Call {
 
     /// The next parameter: an array of `unsigned`, null where it is empty. A pass that is recorded cannot have it told anew.
     pub(crate) fn array(mut self, values: &[u32]) -> Result<Call> {
-        replay::lose();
+        replay::refuse()?;
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;

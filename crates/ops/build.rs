@@ -46,7 +46,12 @@ fn compile_cuda_kernels() {
     // Any kernel may include any header.
     let headers = texts.iter().filter(|text| is(text, "cuh")).map(|text| age(text)).max().flatten();
     let stale = texts.iter().filter(|text| is(text, "cu")).map(|text| (text, out.join(name(text))));
-    let stale = stale.filter(|(text, made)| age(made).is_none_or(|age_of| Some(age_of) < age(text).max(headers)));
+    // What was made by other means counts for nothing, and neither does what a build left behind that did not end.
+    let (means, stamp) = (format!("{arch} {}", nvcc().display()), out.join("means"));
+    let is_new = fs::read_to_string(&stamp).ok().as_ref() != Some(&means) || age(&stamp) < age(Path::new("build.rs"));
+    let _ = fs::remove_file(&stamp);
+    let stale =
+        stale.filter(|(text, made)| is_new || age(made).is_none_or(|age_of| Some(age_of) < age(text).max(headers)));
     let left = Mutex::new(stale.collect::<Vec<_>>());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -60,6 +65,7 @@ fn compile_cuda_kernels() {
             });
         }
     });
+    fs::write(stamp, means).expect("OUT_DIR is writable");
 }
 
 fn compile(text: &Path, made: &Path, arch: &str) {

@@ -20,9 +20,6 @@ pub(crate) struct Kernel {
     pub(super) shared: usize,
 }
 
-/// Shared memory that a block may have without asking.
-const ALWAYS: usize = 48 << 10;
-
 impl Kernel {
     pub(crate) fn new(binary: Binary, function: impl Into<String>) -> Kernel {
         Kernel { binary, function: function.into(), shared: 0 }
@@ -64,16 +61,15 @@ pub(super) fn function(device: &CudaDevice, kernel: &Kernel) -> Result<CudaFunct
             module
         }
     };
+    context.bind_to_thread().map_err(fail)?;
     let function = module.load_function(&kernel.function).map_err(fail)?;
-    // What is left beside the shared memory that the kernel declares itself.
+    // All that is left beside the shared memory that the kernel declares itself: another call may take more of it than this one.
     let most = context.attribute(
         candle_core::cuda_backend::cudarc::driver::sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN,
     );
     let own = function.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fail)?;
     let most = most.map_err(fail)? - own;
-    if kernel.shared > ALWAYS {
-        function.set_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fail)?;
-    }
+    function.set_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fail)?;
     loaded.functions.entry(place).or_default().insert(kernel.function.clone(), function.clone());
     Ok(function)
 }

@@ -3,8 +3,8 @@
 // A code times its scale has up to 18 bits, and q meets it in 16-bit formats: so it comes in two parts, the second what rounding has
 // left of the first. In f16 the two are exact, in bf16 they have 16 bits of the 18, for a result that is rounded to eight.
 #pragma once
-#include "attention/mma.cuh"
 #include "attention/task.cuh"
+#include "launch/cuda/mma.cuh"
 
 // Code `i` of four: as the last bits of a float beyond 2^23, since conversions of integers are slow.
 __device__ __forceinline__ float code_of(uint four, uint i) {

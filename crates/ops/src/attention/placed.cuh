@@ -4,8 +4,8 @@
 // keys, have 79 of them. A warp multiplies its sixteen with the positions of those 79, which is little more than with the 64
 // keys; each pair then looks up the distance that it has.
 #pragma once
-#include "attention/mma.cuh"
 #include "attention/task.cuh"
+#include "launch/cuda/mma.cuh"
 
 constexpr uint DISTANCES = 128;
 // Distances of sixteen vectors, in whole tiles, and the floats of a row of their products: rows begin in different banks.

@@ -5,8 +5,8 @@
 // results are as small as the errors' sum. The worst elements are then off by up to 1.7 units, by emulation, where 0.8 is what the
 // rounding of the result alone gives. So an exponential meets v in two parts, the second what rounding has left of the first.
 #pragma once
-#include "attention/mma.cuh"
 #include "attention/task.cuh"
+#include "launch/cuda/mma.cuh"
 
 // What a lane has of rows r and r + 8: of the result before it is divided, the largest score, and its own sum of exponentials.
 template <uint D> struct Sums {

@@ -1,57 +1,26 @@
 // The products of few pairs of token and expert, each on its own: what counts is that the matrices of the chosen are read at the speed of
 // memory. Two launches: up chooses on its way, and down adds up. Everything in f32, rounded between the products and at the end.
-#include "experts/choose.cuh"
-
-template <typename T, int N> __device__ __forceinline__ float dot(float sum, const Run<T, N> &a, const Run<T, N> &b) {
-#pragma unroll
-    for (int j = 0; j < N; j++) sum = fmaf(wide(a.of[j]), wide(b.of[j]), sum);
-    return sum;
-}
-
-// Of a matrix, which other blocks hardly ask for.
-template <typename T, int N> __device__ __forceinline__ Run<T, N> load_row(const T *w) {
-    if constexpr (N == SIXTEEN<T>) return load_once<T>(w);
-    else return load<T, N>(w);
-}
-
-// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
-constexpr uint R = 4;
+#include "experts/few.cuh"
 
 struct Up {
     // Outputs, a gate's not counted.
     uint n, k, step, experts, top, is_renormalised, activation, is_gated;
 };
 
-// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Every block chooses anew what is its own to
-// do: a microsecond, where a launch that chose for all would take more. Somebody writes it down. Neighbours among blocks are pairs, so
+// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Neighbours among blocks are pairs, so
 // that those of one expert find its rows in the cache.
 template <typename T, int N, uint ROOM>
 __device__ void up(const T *x, const float *logits, uint *chosen, float *share, T *y, Up p, const Weights<T, ROOM> &weights) {
     __shared__ uint expert;
-    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
-    if (warp == 0) {
-        uint mine;
-        float probability;
-        choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
-        if (lane == slot) {
-            expert = mine;
-            if (blockIdx.y == 0) {
-                chosen[pair] = mine;
-                share[pair] = probability;
-            }
-        }
-    }
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top;
+    if (warp == 0) choose_own(expert, logits, chosen, share, p);
     __syncthreads();
     const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
     if (column >= p.n) return;
     const T *w = weights.of[expert], *row[R];
     x += size_t(token) * p.step;
 #pragma unroll
-    for (uint r = 0; r < R; r++) {
-        // The last stands in for those beyond. Of gated ones every other is the gate's.
-        const uint at = min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
-        row[r] = w + size_t(at) * p.k;
-    }
+    for (uint r = 0; r < R; r++) row[r] = w + size_t(row_of(r, column, p)) * p.k;
     float sums[R] = {};
 #pragma unroll 2
     for (uint i = lane * N; i < p.k; i += LANES * N) {
@@ -116,19 +85,11 @@ __device__ void down(const T *x, const uint *chosen, const float *share, const T
             for (uint r = 0; r < R; r++) sums[r] = fmaf(probability[slot[h]], dot<T, N>(0.0f, a[h], b[h][r]), sums[r]);
         }
     }
-#pragma unroll
-    for (uint r = 0; r < R; r++) {
-        const float sum = warp_sum(sums[r]);
-        if (lane == 0) part[r][warp] = sum;
-    }
-    __syncthreads();
-    const uint at = column + threadIdx.x;
-    if (threadIdx.x >= R || at >= p.n) return;
-    float v = 0.0f;
-    for (uint i = 0; i < blockDim.x / LANES; i++) v += part[threadIdx.x][i];
-    if (bias) v += wide(bias[at]);
-    if (residual) v += wide(residual[size_t(token) * p.residual_step + at]);
-    y[size_t(token) * p.n + at] = narrow<T>(v);
+    end_down(sums, part, lane, warp, column, p.n, [&](uint to, float v) {
+        if (bias) v += wide(bias[to]);
+        if (residual) v += wide(residual[size_t(token) * p.residual_step + to]);
+        y[size_t(token) * p.n + to] = narrow<T>(v);
+    });
 }
 
 #define ONE(NAME, T, N, KIND, ROOM) \

@@ -4,8 +4,8 @@
 //
 // Both sides come into shared memory 64 elements of k at a time, some steps ahead. A row there is eight chunks of 16 bytes, which lie
 // where the row's number turns them to: eight rows' chunks of one k are in different banks, as `ldmatrix` wants them.
-#include "experts/mma.cuh"
 #include "experts/tile.cuh"
+#include "launch/cuda/mma.cuh"
 
 constexpr uint WARPS = 4;
 constexpr uint DEPTH = 64;
@@ -16,12 +16,6 @@ constexpr uint CHUNKS = ROW / 16;
 constexpr uint AT_ONCE = WARPS * LANES / CHUNKS;
 
 __device__ __forceinline__ uint chunk_at(uint row, uint chunk) { return row * ROW + (chunk ^ (row % CHUNKS)) * 16; }
-
-__device__ __forceinline__ void copy_async(uint to, const void *from, bool is_there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_there ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int LEFT> __device__ __forceinline__ void wait() { asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory"); }
 
 // TALL pairs by WIDE rows of the matrix: M by N fragments of 16 by 8 for each warp, and UP warps above each other.
 template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Product {
@@ -37,7 +31,7 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 
     __device__ void copy(unsigned char *to, const T *row, uint i) {
         if constexpr (IN_RUNS) {
-            copy_async(uint(__cvta_generic_to_shared(to)), row + (i < k ? i : 0), i < k);
+            copy_sixteen(shared_address(to), row + (i < k ? i : 0), i < k);
         } else {
             Run<T, 8> run;
 #pragma unroll
@@ -69,14 +63,14 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
 #pragma unroll
         for (uint s = 0; s < STAGES - 1; s++) {
             if (s < steps) fill(s);
-            commit();
+            end_of_copies();
         }
         for (uint step = 0; step < steps; step++) {
-            wait<STAGES - 2>();
+            await_copies<STAGES - 2>();
             __syncthreads(); // this step is there for all, and nobody reads the one before it any more
             if (step + STAGES - 1 < steps) fill(step + STAGES - 1);
-            commit();
-            const uint of_x = uint(__cvta_generic_to_shared(room)) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
+            end_of_copies();
+            const uint of_x = shared_address(room) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
 #pragma unroll
             for (uint chunk = 0; chunk < CHUNKS; chunk += 2) {
                 uint a[M][4];
@@ -97,7 +91,6 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
     }
 };
 
-// With a gate, every other fragment of eight rows is the gate's, so that a thread has both sides of its results.
 template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS>
 __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y, const Grouped &p,
     const Weights<T, MOST_EXPERTS> &weights) {
@@ -116,35 +109,23 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     for (uint r = 0; r < P::TALL / AT_ONCE; r++) own.x_rows[r] = tile.row(r * AT_ONCE + copied, sorted, p);
     const uint width = p.is_gated ? P::WIDE / 2 : P::WIDE;
 #pragma unroll
-    for (uint r = 0; r < P::WIDE / AT_ONCE; r++) {
-        const uint row = r * AT_ONCE + copied;
-        const uint column = blockIdx.y * width + (p.is_gated ? row / 16 * 8 + row % 8 : row);
-        own.w_rows[r] = min(column, p.n - 1) + (p.is_gated && row / 8 % 2 == 1 ? p.n : 0); // the last stands in for those beyond
-    }
+    for (uint r = 0; r < P::WIDE / AT_ONCE; r++) own.w_rows[r] = p.matrix_row(blockIdx.y * width, r * AT_ONCE + copied);
     own.run();
 
     // Through shared memory, so that whole lines are written; a row there is eight banks on from the one before.
     constexpr uint STRIP = P::WIDE + 8;
     static_assert(P::TALL * STRIP * sizeof(float) <= STAGES * P::STAGE);
     float *strips = reinterpret_cast<float *>(room);
-    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+    const uint warp = threadIdx.x / LANES;
     __syncthreads(); // nobody reads the last step any more
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            const uint row = (warp / P::ACROSS * M + i) * 16 + lane / 4, column = (warp % P::ACROSS * N + j) * 8 + lane % 4 * 2;
-            put<float, 2>(strips + row * STRIP + column, {own.sums[i][j][0], own.sums[i][j][1]});
-            put<float, 2>(strips + (row + 8) * STRIP + column, {own.sums[i][j][2], own.sums[i][j][3]});
-        }
-    }
+    put_fragments<STRIP>(strips, own.sums, warp / P::ACROSS * M, warp % P::ACROSS * N);
     __syncthreads();
     const uint tall = min(P::TALL, tile.end - tile.first);
     const bool in_twos = p.n % 2 == 0;
 #pragma unroll 2
     for (uint at = threadIdx.x * 2; at < tall * width; at += 2 * WARPS * LANES) {
         const uint place = at / width, column = at % width, to = blockIdx.y * width + column;
-        const float *strip = strips + place * STRIP + (p.is_gated ? column / 8 * 16 + column % 8 : column);
+        const float *strip = strips + place * STRIP + p.tile_column(column);
         Run<T, 2> run;
 #pragma unroll
         for (uint c = 0; c < 2; c++) {

@@ -1,4 +1,5 @@
-// Tiles of the products of many pairs of token and expert: which pairs and which rows of a matrix belong to one.
+// Tiles of the products of many pairs of token and expert: which pairs and which rows of a matrix belong to one, and how
+// its sums leave the tensor cores.
 #pragma once
 #include "experts/weights.cuh"
 
@@ -11,6 +12,15 @@ struct Grouped {
     // Up takes the rows of the pairs' tokens and writes in sorted order; down reads that order and writes each pair's row where its token
     // will look for it.
     uint is_up, is_gated;
+
+    // Of tiles in fragments, which begin at column `first` of y: the matrix's row that is the tile's `row`, and where in the tile a
+    // column of y lies. With a gate, every other fragment of eight rows is what the gate is for, so that a thread has both sides of
+    // its results. The last row stands in for those beyond.
+    __device__ uint matrix_row(uint first, uint row) const {
+        const uint column = first + (is_gated ? row / 16 * 8 + row % 8 : row);
+        return min(column, n - 1) + (is_gated && row / 8 % 2 == 1 ? n : 0);
+    }
+    __device__ uint tile_column(uint column) const { return is_gated ? column / 8 * 16 + column % 8 : column; }
 };
 
 // The pairs of a tile, from `first` to `end` at most in sorted order, and their expert.
@@ -51,4 +61,20 @@ __device__ __forceinline__ bool tile_of(Tile &tile, const uint *starts, uint num
         number -= __shfl_sync(ALL_LANES, all, LANES - 1);
     }
     return false;
+}
+
+// Sums of M by N fragments, which have `down` of them above and `across` to their left in the tile, to rows in shared memory that
+// are STRIP floats apart.
+template <uint STRIP, int M, int N>
+__device__ __forceinline__ void put_fragments(float *strips, const float (&sums)[M][N][4], uint down, uint across) {
+    const uint lane = threadIdx.x % LANES;
+#pragma unroll
+    for (int i = 0; i < M; i++) {
+#pragma unroll
+        for (int j = 0; j < N; j++) {
+            const uint row = (down + i) * 16 + lane / 4, column = (across + j) * 8 + lane % 4 * 2;
+            put<float, 2>(strips + row * STRIP + column, {sums[i][j][0], sums[i][j][1]});
+            put<float, 2>(strips + (row + 8) * STRIP + column, {sums[i][j][2], sums[i][j][3]});
+        }
+    }
 }

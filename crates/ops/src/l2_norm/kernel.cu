@@ -1,13 +1,6 @@
 // y = x / max(|x|, least) over a row: in f32, one rounding.
 #include "launch/cuda/rows.cuh"
 
-template <typename T, int N> __device__ __forceinline__ float squares_of(const Run<T, N> &x) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < N; j++) sum = fmaf(wide(x.of[j]), wide(x.of[j]), sum);
-    return sum;
-}
-
 template <typename T, int N> __device__ __forceinline__ Run<T, N> divided(const Run<T, N> &x, float length) {
     Run<T, N> out;
 #pragma unroll

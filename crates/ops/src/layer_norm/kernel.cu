@@ -3,13 +3,7 @@
 // The work is to read a row or two and write one, so memory is the limit. A warp has a row of up to 1024 elements in registers, in
 // runs of N that are read at once, and no warp waits for another. Longer rows have a block, and are read again from the first-level
 // cache. Where rows are not whole runs N is 1.
-#include "launch/cuda/prelude.cuh"
-
-// Where a row of x or of the residual is: heads of a token may lie in a wider projection.
-struct Lines {
-    uint heads, token, head;
-    __device__ size_t at(uint row) const { return size_t(row / heads) * token + size_t(row % heads) * head; }
-};
+#include "launch/cuda/rows.cuh"
 
 template <typename T, int N, int RUNS>
 __device__ void short_rows(const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, Lines lines,

@@ -1,21 +1,20 @@
-// What products on Hopper are made of: barriers, the copy engine's fetches, matrices in shared memory; and what a product is told.
+// What products on Hopper are made of: barriers, the copy engine's fetches, matrices in shared memory.
 #pragma once
 #include <cuda.h>
-#include "launch/cuda/prelude.cuh"
+#include "launch/cuda/mma.cuh"
+#include "linear/sizes.cuh"
 
 constexpr int DEPTH = 64; // of a stage: rows of 128 bytes, which is what the swizzle is made for
 constexpr int GROUP = 128; // threads of a warpgroup
 
-__device__ __forceinline__ uint address(const void *p) { return static_cast<uint>(__cvta_generic_to_shared(p)); }
-
 __device__ __forceinline__ void barrier_make(uint64_t *barrier, uint count) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address(barrier)), "r"(count));
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count));
 }
 __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address(barrier)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes) : "memory");
 }
 __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address(barrier)) : "memory");
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
     asm volatile(
@@ -26,24 +25,22 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
         "@done bra over;\n"
         "bra again;\n"
         "over:\n"
-        "}\n" ::"r"(address(barrier)), "r"(phase) : "memory");
+        "}\n" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
 // A box of a matrix into shared memory.
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(address(to)),
-        "l"(map), "r"(address(barrier)), "r"(column), "r"(row)
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+            shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
         : "memory");
 }
 // Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.
 __device__ __forceinline__ uint64_t matrix(const void *p) {
-    return uint64_t((address(p) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
+    return uint64_t((shared_address(p) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
 
 #define SUMS8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
-struct Sizes {
-    uint rows, n, k, x_step, residual_step, width, first;
-};
 
 // Which of the ring's stages is next, and how often it has been around.
 template <uint STAGES> struct Turn {

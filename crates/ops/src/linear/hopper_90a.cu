@@ -167,8 +167,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 #define HOPPER(NAME, T, KIND, THEN) \
     extern "C" __global__ void __launch_bounds__((CONSUMERS + 1) * GROUP, 1) linear_hopper_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *residual, T *y, \
-        uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation) { \
-        product<T, THEN>(&xs, &ws, bias, residual, y, Sizes{rows, n, k, x_step, residual_step, width, first}, activation); \
+        SIZES) { \
+        product<T, THEN>(&xs, &ws, bias, residual, y, GIVEN, activation); \
     }
 #define KINDS(NAME, T) HOPPER(NAME, T, plain, PLAIN) HOPPER(NAME, T, gelu, WITH_GELU) HOPPER(NAME, T, any, WITH_ANY)
 KINDS(f16, half_t)

@@ -1,17 +1,8 @@
 // y = act(x · Wᵀ + b) + residual for one row of x: W is read once, and nothing else counts. Each warp makes a column of y, with 16 bytes
 // a lane of four places of its row of W on the way before the first is used. More rows than one are cuBLASLt's. Everything in f32, one
 // rounding.
-#include "launch/cuda/prelude.cuh"
-
-struct Sizes {
-    uint rows, n, k, x_step, residual_step, width, first;
-};
-
-template <typename T, int N> __device__ __forceinline__ float dot(float sum, const Run<T, N> &a, const Run<T, N> &b) {
-#pragma unroll
-    for (int j = 0; j < N; j++) sum = fmaf(wide(a.of[j]), wide(b.of[j]), sum);
-    return sum;
-}
+#include "launch/cuda/runs.cuh"
+#include "linear/sizes.cuh"
 
 // act(sum + b) + residual where it belongs.
 template <typename T>
@@ -30,10 +21,7 @@ __device__ void one(const T *x, const T *w, const T *bias, const T *residual, T 
     const uint column = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (column >= s.n) return;
     w += size_t(column) * s.k;
-    auto next = [&](uint i) {
-        if constexpr (N == SIXTEEN<T>) return load_once<T>(w + i);
-        else return load<T, N>(w + i);
-    };
+    auto next = [&](uint i) { return load_row<T, N>(w + i); };
     float sum = 0.0f;
     uint i = lane * N;
     for (; i + (AT_ONCE - 1) * STEP < s.k; i += AT_ONCE * STEP) {
@@ -69,15 +57,13 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
     put<T, N>(y + row * s.width + at, out);
 }
 
-#define SIZES uint rows, uint n, uint k, uint x_step, uint residual_step, uint width, uint first, uint activation
-#define GIVEN Sizes{rows, n, k, x_step, residual_step, width, first}, activation
 #define ONE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
-        one<T, N>(x, w, bias, residual, y, GIVEN); \
+        one<T, N>(x, w, bias, residual, y, GIVEN, activation); \
     }
 #define THEN(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
-        then<T, N>(sums, bias, residual, y, GIVEN); \
+        then<T, N>(sums, bias, residual, y, GIVEN, activation); \
     }
 #define LINEAR(NAME, T) \
     ONE(NAME, T, SIXTEEN<T>, one) \

@@ -42,10 +42,10 @@ __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) 
         ".reg .b32 there;\n"
         "mapa.shared::cluster.u32 there, %0, %1;\n"
         "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-        "}\n" ::"r"(address(barrier)), "r"(rank) : "memory");
+        "}\n" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
 }
 __device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 __device__ __forceinline__ uint cluster_rank() {
     uint rank;
@@ -57,8 +57,8 @@ __device__ __forceinline__ uint cluster_rank() {
 __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(address(to)),
-        "l"(map), "r"(address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
         : "memory");
 }
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
@@ -84,16 +84,6 @@ template <typename T> __device__ __forceinline__ void multiply(Sums &d, uint64_t
 template <> __device__ __forceinline__ void multiply<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
 template <> __device__ __forceinline__ void multiply<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
-// Two neighbours of y, rounded.
-template <typename T> __device__ __forceinline__ uint pair(float a, float b);
-template <> __device__ __forceinline__ uint pair<half_t>(float a, float b) {
-    const __half2 both = __floats2half2_rn(a, b);
-    return *reinterpret_cast<const uint *>(&both);
-}
-template <> __device__ __forceinline__ uint pair<bhalf_t>(float a, float b) {
-    const __nv_bfloat162 both = __floats2bfloat162_rn(a, b);
-    return *reinterpret_cast<const uint *>(&both);
-}
 // Four matrices of 8 × 8, of which each lane names a row of 16 bytes.
 __device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(of[0]), "r"(of[1]), "r"(of[2]), "r"(of[3])
@@ -229,9 +219,9 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     unsigned char *room = out + piece % 2 * PIECE_BYTES;
 #pragma unroll
                     for (int i = 0; i < 16; i += 8) {
-                        const uint four[4] = {pair<T>(v[i], v[i + 1]), pair<T>(v[i + 2], v[i + 3]), pair<T>(v[i + 4], v[i + 5]),
-                            pair<T>(v[i + 6], v[i + 7])};
-                        put_matrices(address(room) + (in_piece ^ i * 4), four);
+                        const uint four[4] = {pair_of<T>(v[i], v[i + 1]), pair_of<T>(v[i + 2], v[i + 3]),
+                            pair_of<T>(v[i + 4], v[i + 5]), pair_of<T>(v[i + 6], v[i + 7])};
+                        put_matrices(shared_address(room) + (in_piece ^ i * 4), four);
                     }
                     __syncwarp();
 #pragma unroll
@@ -254,9 +244,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 // Parameters are those of every product.
 #define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
-        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, uint rows, uint n, \
-        uint k, uint x_step, uint residual_step, uint width, uint first, uint) { \
-        product<T, THEN, KEPT>(&xs, &ws, bias, y, Sizes{rows, n, k, x_step, residual_step, width, first}); \
+        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES) { \
+        product<T, THEN, KEPT>(&xs, &ws, bias, y, GIVEN); \
     }
 #define WAYS(NAME, T) \
     WIDE(NAME, T, plain, PLAIN, kept, true, ) \

@@ -2,6 +2,7 @@
 // inputs at a time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has
 // scales for so few) are whole numbers; then they meet the scales of both, in f32.
 #pragma once
+#include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
 
@@ -9,13 +10,6 @@
 constexpr int RAISED = 0x4b400000;
 __device__ __forceinline__ float lowered(int v) { return __int_as_float(v) - 12582912.0f; }
 
-__device__ __forceinline__ void load_matrices(uint (&r)[4], const uint8_t *row) {
-    const uint at = uint(__cvta_generic_to_shared(row));
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(at)
-                 : "memory");
-}
 // 16 × 8 sums over 32 inputs, and over 16.
 __device__ __forceinline__ void multiply_32(int (&c)[4], const uint (&a)[4], uint b0, uint b1) {
     asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"

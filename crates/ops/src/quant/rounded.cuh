@@ -1,6 +1,6 @@
 // Rows of activations in 8 bits, a scale for every 32 of them, and how products with them end.
 #pragma once
-#include "launch/cuda/prelude.cuh"
+#include "launch/cuda/element.cuh"
 
 // Rows of k elements: all codes, then all scales, then the sums of every sixteen elements, times their scale. They lie behind each other
 // in one buffer; k is a multiple of 32.
@@ -26,21 +26,6 @@ struct Sizes {
     // Of a row of W, and the format of bias, residual and y: 0 for f32, 1 for f16, 2 for bf16.
     uint bytes, dtype;
 };
-
-__device__ __forceinline__ float element(const void *x, size_t i, uint dtype) {
-    switch (dtype) {
-        case 0: return static_cast<const float *>(x)[i];
-        case 1: return wide(static_cast<const half_t *>(x)[i]);
-        default: return wide(static_cast<const bhalf_t *>(x)[i]);
-    }
-}
-__device__ __forceinline__ void set_element(void *y, size_t i, float v, uint dtype) {
-    switch (dtype) {
-        case 0: static_cast<float *>(y)[i] = v; break;
-        case 1: static_cast<half_t *>(y)[i] = narrow<half_t>(v); break;
-        default: static_cast<bhalf_t *>(y)[i] = narrow<bhalf_t>(v); break;
-    }
-}
 
 // act(sum + b) + residual where it belongs. Once for a whole row of W, so that the format is asked for here, and kernels are made for
 // all at once; and a function of its own, so that the activations are compiled once.

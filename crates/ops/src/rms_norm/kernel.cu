@@ -5,12 +5,6 @@
 // asked for together with the row.
 #include "launch/cuda/rows.cuh"
 
-// Where a row of x or of the residual is: heads of a token may lie in a wider projection.
-struct Lines {
-    uint heads, token, head;
-    __device__ size_t at(uint row) const { return size_t(row / heads) * token + size_t(row % heads) * head; }
-};
-
 template <typename T> __device__ __forceinline__ float rounded(float v) { return wide(narrow<T>(v)); }
 
 template <typename T, int N>
@@ -26,13 +20,6 @@ __device__ __forceinline__ Run<T, N> weighted(const Run<T, N> &x, float scale, c
         out.of[j] = narrow<T>(v);
     }
     return out;
-}
-
-template <typename T, int N> __device__ __forceinline__ float squares_of(const Run<T, N> &x) {
-    float sum = 0.0f;
-#pragma unroll
-    for (int j = 0; j < N; j++) sum = fmaf(wide(x.of[j]), wide(x.of[j]), sum);
-    return sum;
 }
 
 template <typename T, int N, int RUNS, bool IS_WARP>

@@ -4,6 +4,7 @@
 // Its eight warps are two down the tokens and four across the columns: each has M / 2 × 32 logits in the registers of the units for
 // small matrices. Tiles of 32 elements of k come by asynchronous copies, four stages ahead of their use; those of the next tokens
 // follow without a pause.
+#include "launch/cuda/mma.cuh"
 #include "splade/weigh.cuh"
 
 constexpr uint COLUMNS = 128, THREADS = 256, STAGES = 4;
@@ -13,28 +14,6 @@ constexpr uint DEEP = 64, ELEMENTS = 32, PIECES = 4, PIECE = 8;
 // Where a piece of a row lies. Eight rows that are read at once have theirs in different banks.
 __device__ __forceinline__ uint place(uint row, uint piece) { return row * DEEP + (piece ^ (row / 2 % PIECES)) * 16; }
 
-// 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same.
-__device__ __forceinline__ void copy(uint to, const void *from, bool there) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0) : "memory");
-}
-// Four matrices of 8 × 8, whose rows the lanes name.
-__device__ __forceinline__ void read(uint (&to)[4], uint from) {
-    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-                 : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-                 : "r"(from)
-                 : "memory");
-}
-
-#define MULTIPLY(T, FORMAT) \
-    __device__ __forceinline__ void multiply(T, float (&c)[4], const uint (&a)[4], uint b0, uint b1) { \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." FORMAT "." FORMAT ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
-                     "{%0, %1, %2, %3};" \
-                     : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
-    }
-MULTIPLY(half_t, "f16")
-MULTIPLY(bhalf_t, "bf16")
-
 // Rows of a tile, from `first` on: those at `end` and beyond, and what is beyond k, are zeros.
 template <typename T, uint ROWS>
 __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint end, uint depth, uint k, uint stride) {
@@ -43,7 +22,7 @@ __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint e
         const uint at = i * THREADS + threadIdx.x, row = at / PIECES, piece = at % PIECES;
         if (ROWS * PIECES % THREADS > 0 && at >= ROWS * PIECES) continue;
         const bool there = first + row < end && depth + piece * PIECE < k;
-        copy(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
+        copy_sixteen(to + place(row, piece), there ? from + size_t(first + row) * stride + depth + piece * PIECE : from, there);
     }
 }
 
@@ -54,7 +33,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     extern __shared__ __align__(128) unsigned char room[];
     const uint start = ranges[2 * blockIdx.x], end = ranges[2 * blockIdx.x + 1], first = blockIdx.y * COLUMNS;
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, down = warp / 4, across = warp % 4;
-    const uint base = uint(__cvta_generic_to_shared(room));
+    const uint base = shared_address(room);
     const uint depths = (k + ELEMENTS - 1) / ELEMENTS, steps = (end - start + M - 1) / M * depths;
 
     // What is fetched next: one group of copies a step, empty behind the last.
@@ -71,7 +50,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             }
         }
         ahead++;
-        asm volatile("cp.async.commit_group;" ::: "memory");
+        end_of_copies();
     };
     for (uint i = 0; i < STAGES - 1; i++) fetch_next();
 
@@ -89,7 +68,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     float sums[HIGH][WIDE][4] = {};
     uint token = start, depth = 0;
     for (uint step = 0; step < steps; step++) {
-        asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
+        await_copies<STAGES - 2>();
         __syncthreads(); // all have what this step needs, and have read what the next copies go over
         fetch_next();
         const uint xs = base + step % STAGES * STAGE, ws = xs + M * DEEP;
@@ -100,14 +79,14 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             for (uint j = 0; j < WIDE / 2; j++) {
                 // Of 16 columns: the first eight in both halves of the 16 elements, then the others.
                 const uint row = across * 32 + j * 16 + lane / 16 * 8 + lane % 8;
-                read(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
+                load_matrices(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
             }
 #pragma unroll
             for (uint i = 0; i < HIGH; i++) {
                 uint as[4];
-                read(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
+                load_matrices(as, xs + place(down * (M / 2) + i * 16 + lane % 16, half * 2 + lane / 16));
 #pragma unroll
-                for (uint j = 0; j < WIDE; j++) multiply(T(), sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
+                for (uint j = 0; j < WIDE; j++) multiply<T>(sums[i][j], as, bs[j / 2][j % 2 * 2], bs[j / 2][j % 2 * 2 + 1]);
             }
         }
         if (++depth < depths) continue;
@@ -127,7 +106,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         token += M;
         depth = 0;
     }
-    asm volatile("cp.async.wait_group 0;" ::: "memory");
+    await_copies<0>();
     __syncthreads(); // the tiles have been read: their room is for what the warps have found
     float *parts = reinterpret_cast<float *>(room);
 #pragma unroll

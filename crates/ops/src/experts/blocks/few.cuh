@@ -2,11 +2,9 @@
 // what counts is that the blocks of the chosen are read at the speed of memory. Activations stay what they are and codes become floats,
 // so that the second product sees nothing rounded to 8 bits; scales come in once for 16 elements. Many pairs in f32 go through here too.
 #pragma once
-#include "experts/choose.cuh"
+#include "experts/few.cuh"
+#include "launch/cuda/element.cuh"
 #include "quant/formats.cuh"
-
-// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
-constexpr uint R = 4;
 
 // Activations in any format, f32 (0), f16 (1) or bf16 (2): asked for where they are read, so that kernels are made once for all.
 struct Activations {
@@ -27,15 +25,6 @@ struct Activations {
         else sixteen_as<bhalf_t>(v, at);
     }
 };
-__device__ __forceinline__ float element(const void *x, size_t i, uint dtype) {
-    if (dtype == 0) return static_cast<const float *>(x)[i];
-    return dtype == 1 ? wide(static_cast<const half_t *>(x)[i]) : wide(static_cast<const bhalf_t *>(x)[i]);
-}
-__device__ __forceinline__ void set_element(void *y, size_t i, float v, uint dtype) {
-    if (dtype == 0) static_cast<float *>(y)[i] = v;
-    else if (dtype == 1) static_cast<half_t *>(y)[i] = narrow<half_t>(v);
-    else static_cast<bhalf_t *>(y)[i] = narrow<bhalf_t>(v);
-}
 
 // A code as a float: 2²³ and 128 more, put together from its byte, less both. A conversion would take four times as long.
 __device__ __forceinline__ float code_of(uint flipped, uint i) {
@@ -81,33 +70,20 @@ struct Up {
     uint n, k, step, bytes, experts, top, is_renormalised, activation, is_gated;
 };
 
-// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Every block chooses anew, and the first of a
-// pair's writes it down.
+// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
 template <typename F>
 __device__ void up(const Activations &x, const float *logits, const uint16_t *grid, uint *chosen, float *share, void *y, const Up &p,
     const Weights<uint8_t, MOST_EXPERTS> &weights) {
     __shared__ uint expert;
-    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
-    if (warp == 0) {
-        uint mine;
-        float probability;
-        choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
-        if (lane == slot) {
-            expert = mine;
-            if (blockIdx.y == 0) {
-                chosen[pair] = mine;
-                share[pair] = probability;
-            }
-        }
-    }
+    const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, pair = blockIdx.x, token = pair / p.top;
+    if (warp == 0) choose_own(expert, logits, chosen, share, p);
     __syncthreads();
     const uint width = p.is_gated ? R / 2 : R, column = (blockIdx.y * (blockDim.x / LANES) + warp) * width;
     if (column >= p.n) return;
     const uint8_t *rows[R];
 #pragma unroll
     for (uint r = 0; r < R; r++) {
-        // The last stands in for those beyond. Of gated ones every other is what the gate is for.
-        const uint at = min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
+        const uint at = row_of(r, column, p);
         rows[r] = weights.of[expert] + size_t(at) * p.bytes;
     }
     float sums[R] = {};
@@ -149,19 +125,11 @@ __device__ void down(const Activations &x, const uint *chosen, const float *shar
         for (uint r = 0; r < R; r++) rows[r] = matrix[slot] + size_t(min(column + r, p.n - 1)) * p.bytes;
         add_pair<F>(sums, rows, grid, i % pairs, x, (size_t(token) * p.top + slot) * p.k, probability[slot]);
     }
-#pragma unroll
-    for (uint r = 0; r < R; r++) {
-        const float sum = warp_sum(sums[r]);
-        if (lane == 0) part[r][warp] = sum;
-    }
-    __syncthreads();
-    const uint at = column + threadIdx.x;
-    if (threadIdx.x >= R || at >= p.n) return;
-    float v = 0.0f;
-    for (uint i = 0; i < blockDim.x / LANES; i++) v += part[threadIdx.x][i];
-    if (bias) v += element(bias, at, x.dtype);
-    if (residual) v += element(residual, size_t(token) * p.residual_step + at, x.dtype);
-    set_element(y, size_t(token) * p.n + at, v, x.dtype);
+    end_down(sums, part, lane, warp, column, p.n, [&](uint to, float v) {
+        if (bias) v += element(bias, to, x.dtype);
+        if (residual) v += element(residual, size_t(token) * p.residual_step + to, x.dtype);
+        set_element(y, size_t(token) * p.n + to, v, x.dtype);
+    });
 }
 
 #define FEW(NAME, F) \

@@ -2,8 +2,8 @@
 // at a time, a tile of an expert's blocks is opened to halves in shared memory beside one of its pairs, and the tensor cores multiply them
 // with sums in f32. 128 inputs are the least that every format has whole pairs of sixteens in.
 #pragma once
-#include "experts/mma.cuh"
 #include "experts/tile.cuh"
+#include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
 
 constexpr uint WARPS = 4, THREADS = WARPS * LANES;
@@ -47,7 +47,6 @@ __device__ __forceinline__ void open_sixteen(unsigned char *room, uint row, uint
     }
 }
 
-// With a gate, every other fragment of eight rows is what the gate is for.
 template <typename T, typename F>
 __device__ void product(const T *x, const uint *starts, const uint *sorted, const uint16_t *grid, T *y, const Grouped &p, uint bytes,
     bool in_runs, const Weights<uint8_t, MOST_EXPERTS> &weights) {
@@ -58,7 +57,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     const uint tall = min(TALL, tile.end - tile.first), width = p.is_gated ? WIDE / 2 : WIDE;
     const uint8_t *w = weights.of[tile.expert];
     unsigned char *of_w = room + TALL * ROW;
-    const uint x_at = uint(__cvta_generic_to_shared(room)), w_at = uint(__cvta_generic_to_shared(of_w));
+    const uint x_at = shared_address(room), w_at = shared_address(of_w);
     const uint w_first = warp * 8 * N + lane / 16 * 8 + lane % 8;
     float sums[M][N][4] = {};
     for (uint step = 0; step * DEPTH < p.k; step++) {
@@ -66,8 +65,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
 #pragma unroll 2
         for (uint i = threadIdx.x; i < WIDE * (DEPTH / 32); i += THREADS) {
             const uint row = i / (DEPTH / 32), at = step * (DEPTH / 32) + i % (DEPTH / 32);
-            const uint column = blockIdx.y * width + (p.is_gated ? row / 16 * 8 + row % 8 : row);
-            const uint from = min(column, p.n - 1) + (p.is_gated && row / 8 % 2 == 1 ? p.n : 0); // the last stands in for those beyond
+            const uint from = p.matrix_row(blockIdx.y * width, row);
             // Beyond the last pair of a row is that one again, worth nothing.
             const bool is_there = at < p.k / 32;
             const uint given = is_there ? at : p.k / 32 - 1;
@@ -107,20 +105,12 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     static_assert(TALL * STRIP * sizeof(float) <= sizeof(room));
     float *strips = reinterpret_cast<float *>(room);
     __syncthreads(); // nobody reads the last step any more
-#pragma unroll
-    for (int i = 0; i < M; i++) {
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            const uint row = 16 * i + lane / 4, column = (warp * N + j) * 8 + lane % 4 * 2;
-            put<float, 2>(strips + row * STRIP + column, {sums[i][j][0], sums[i][j][1]});
-            put<float, 2>(strips + (row + 8) * STRIP + column, {sums[i][j][2], sums[i][j][3]});
-        }
-    }
+    put_fragments<STRIP>(strips, sums, 0, warp * N);
     __syncthreads();
     for (uint i = threadIdx.x; i < tall * width; i += THREADS) {
         const uint place = i / width, column = i % width, to = blockIdx.y * width + column;
         if (to >= p.n) continue;
-        const float *strip = strips + place * STRIP + (p.is_gated ? column / 8 * 16 + column % 8 : column);
+        const float *strip = strips + place * STRIP + p.tile_column(column);
         const float v = activate(strip[0], p.activation);
         y[size_t(tile.target(place, sorted, p)) * p.n + to] = narrow<T>(p.is_gated ? v * strip[8] : v);
     }

@@ -1,4 +1,4 @@
-// Runs of numbers as f32, of more than 16 bytes too.
+// Runs of numbers as f32, of more than 16 bytes too, and their products.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
@@ -22,4 +22,16 @@ template <typename T, int N> __device__ __forceinline__ void write(T *y, const f
         for (int j = 0; j < M; j++) run.of[j] = narrow<T>(v[i + j]);
         put<T, M>(y + i, run);
     }
+}
+
+// Of a matrix, which other blocks hardly ask for.
+template <typename T, int N> __device__ __forceinline__ Run<T, N> load_row(const T *w) {
+    if constexpr (N == SIXTEEN<T>) return load_once<T>(w);
+    else return load<T, N>(w);
+}
+// sum + a · b.
+template <typename T, int N> __device__ __forceinline__ float dot(float sum, const Run<T, N> &a, const Run<T, N> &b) {
+#pragma unroll
+    for (int j = 0; j < N; j++) sum = fmaf(wide(a.of[j]), wide(b.of[j]), sum);
+    return sum;
 }

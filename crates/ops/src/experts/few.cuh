@@ -1,0 +1,45 @@
+// What products of few pairs of token and expert have in common, whatever their matrices are in: how `up` begins and `down` ends.
+#pragma once
+#include "experts/choose.cuh"
+
+// Rows of a matrix that a warp of `up` and a block of `down` reads at once.
+constexpr uint R = 4;
+
+// Has a warp find the expert of its block's pair. Every block chooses anew what is its own to do: a microsecond, where a launch that
+// chose for all would take more. The first of a pair's writes it down.
+template <typename Up>
+__device__ __forceinline__ void choose_own(uint &expert, const float *logits, uint *chosen, float *share, const Up &p) {
+    const uint lane = threadIdx.x % LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
+    uint mine;
+    float probability;
+    choose(logits + size_t(token) * p.experts, p.experts, p.top, p.is_renormalised, mine, probability);
+    if (lane != slot) return;
+    expert = mine;
+    if (blockIdx.y == 0) {
+        chosen[pair] = mine;
+        share[pair] = probability;
+    }
+}
+
+// The row that is the r-th of a warp whose columns begin at `column`; the last stands in for those beyond. Of gated ones every other
+// is what the gate is for.
+template <typename Up> __device__ __forceinline__ uint row_of(uint r, uint column, const Up &p) {
+    return min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
+}
+
+// What a block's threads have summed up, of R columns of n from `column` on: `put` takes each, in a thread of its own.
+template <typename Put>
+__device__ __forceinline__ void end_down(
+    const float (&sums)[R], float (&part)[R][LANES], uint lane, uint warp, uint column, uint n, Put put) {
+#pragma unroll
+    for (uint r = 0; r < R; r++) {
+        const float sum = warp_sum(sums[r]);
+        if (lane == 0) part[r][warp] = sum;
+    }
+    __syncthreads();
+    const uint at = column + threadIdx.x;
+    if (threadIdx.x >= R || at >= n) return;
+    float v = 0.0f;
+    for (uint i = 0; i < blockDim.x / LANES; i++) v += part[threadIdx.x][i];
+    put(at, v);
+}

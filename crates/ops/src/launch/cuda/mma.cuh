@@ -1,0 +1,63 @@
+// Tensor cores and copies that nobody waits for, as PTX has them (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
+// "cp.async"). Of a fragment, lane 4g + t has rows g and g + 8 of A and of the sums, column g of B, and pairs of neighbours
+// from 2t on in the other direction.
+#pragma once
+#include "launch/cuda/prelude.cuh"
+
+// Of what is told by a pointer or by its address.
+__device__ __forceinline__ uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(p)); }
+__device__ __forceinline__ uint shared_address(uint at) { return at; }
+
+// Four 8 × 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+template <typename At> __device__ __forceinline__ void load_matrices(uint m[4], At row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+__device__ __forceinline__ void load_transposed(uint m[4], const void *row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+                 : "r"(shared_address(row))
+                 : "memory");
+}
+
+// c += a · b.
+template <typename T> __device__ __forceinline__ void multiply(float c[4], const uint a[4], uint b0, uint b1);
+#define MULTIPLY(T, FORMAT) \
+    template <> __device__ __forceinline__ void multiply<T>(float c[4], const uint a[4], uint b0, uint b1) { \
+        asm("mma.sync.aligned.m16n8k16.row.col.f32." FORMAT "." FORMAT ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
+            "{%0, %1, %2, %3};" \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+            : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1)); \
+    }
+MULTIPLY(half_t, "f16")
+MULTIPLY(bhalf_t, "bf16")
+
+// Two neighbours in a register, the first in the lower half; and what rounding them has left.
+template <typename T> __device__ __forceinline__ uint pair_of(float x, float y);
+template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y) {
+    const __half2 pair = __floats2half2_rn(x, y);
+    return *reinterpret_cast<const uint *>(&pair);
+}
+template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y) {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return *reinterpret_cast<const uint *>(&pair);
+}
+template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, uint pair);
+template <> __device__ __forceinline__ uint rest_of<half_t>(float x, float y, uint pair) {
+    const float2 back = __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+    return pair_of<half_t>(x - back.x, y - back.y);
+}
+template <> __device__ __forceinline__ uint rest_of<bhalf_t>(float x, float y, uint pair) {
+    return pair_of<bhalf_t>(x - __uint_as_float(pair << 16), y - __uint_as_float(pair & 0xffff0000u));
+}
+
+// 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same.
+template <typename At> __device__ __forceinline__ void copy_sixteen(At to, const void *from, bool there) {
+    const int bytes = there ? 16 : 0;
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+}
+__device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+// Until at most N of the latest groups are on their way.
+template <int N> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

@@ -1,6 +1,7 @@
 //! Language models that do something other than go on: embedders, classifiers and rerankers, against the libraries they come from.
 
-use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
+use sconce_engine::ops::case::places;
+use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
 use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
@@ -40,24 +41,25 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
 }
 
-/// A model on the CPU, as its files have it.
+/// A model as its files have it.
 struct Model {
     encoder: Box<dyn Encoder>,
     config: Value,
     weights: Weights,
+    place: Place,
 }
 
 impl Model {
-    fn load(dir: &Path) -> Model {
+    fn load(dir: &Path, place: &Place) -> Model {
         let config = json(&dir.join("config.json"));
-        let weights = Weights::new(Arc::new(Checkpoint::open(dir).unwrap()), DType::F32, Place::cpu());
-        Model { encoder: encoder(&config, &weights).unwrap(), config, weights }
+        let weights = Weights::new(Arc::new(Checkpoint::open(dir).unwrap()), DType::F32, place.clone());
+        Model { encoder: encoder(&config, &weights).unwrap(), config, weights, place: place.clone() }
     }
 
     fn batch(&self, sequences: &[Vec<u32>]) -> Batch {
         let of = |ids: &Vec<u32>| Sequence { ids: ids.clone(), ..Sequence::default() };
         let sequences: Vec<_> = sequences.iter().map(of).collect();
-        Batch::new(&sequences, self.encoder.limits(), &Place::cpu()).unwrap()
+        Batch::new(&sequences, self.encoder.limits(), &self.place).unwrap()
     }
 
     /// Every layer of one sequence against the golden's `hidden`.
@@ -73,10 +75,10 @@ impl Model {
     }
 }
 
-fn on_every_rung(mut f: impl FnMut()) {
-    for rung in [Rung::Fused, Rung::Composed] {
-        let _here = Ladder::new(Policy { force: Some(rung), ..Policy::default() }).enter();
-        f();
+fn everywhere(mut f: impl FnMut(&Place)) {
+    for (place, rung) in places() {
+        let _here = Ladder::new(Policy { force: rung, ..Policy::default() }).enter();
+        f(&place);
     }
 }
 
@@ -87,9 +89,8 @@ fn embedders_equal_sentence_transformers() {
     for name in ["task-embed-qwen3", "task-embed-mistral", "task-embed-llama"] {
         let (dir, answers, want) = (materialize(name), answers(name), arrays(name).f32("embeddings"));
         let cases = answers["cases"].as_array().unwrap();
-        let model = Model::load(dir.path());
         let shown = &cases[answers["hidden_of"].as_u64().unwrap() as usize];
-        on_every_rung(|| model.layers_equal(name, ids(&shown["ids"])));
+        everywhere(|place| Model::load(dir.path(), place).layers_equal(name, ids(&shown["ids"])));
 
         let embedder = Embedder::load(&reference(dir.path()), &options(), &()).unwrap();
         let mut seen = 0;
@@ -118,8 +119,8 @@ fn classifiers_read_the_last_token_that_is_no_padding() {
         let (all, ends) = (arrays.u32("ids").values, arrays.u32("cu_seqlens").values);
         let sequences: Vec<Vec<u32>> = ends.windows(2).map(|w| all[w[0] as usize..w[1] as usize].to_vec()).collect();
         let want = arrays.f32("logits");
-        on_every_rung(|| {
-            let model = Model::load(dir.path());
+        everywhere(|place| {
+            let model = Model::load(dir.path(), place);
             model.layers_equal(name, sequences[1].clone());
             let head = head(Task::Classify, &model.config, &model.weights).unwrap();
             let logits = |sequences: &[Vec<u32>]| {
@@ -207,8 +208,8 @@ fn a_language_model_that_is_asked_reranks() {
     change("config.json", "max_position_embeddings", 256);
     change("tokenizer_config.json", "model_max_length", answers["max_length"].as_u64().unwrap());
     let pairs = answers["pairs"].as_array().unwrap();
-    let model = Model::load(dir.path());
-    model.layers_equal(name, ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]));
+    let shown = ids(&pairs[answers["hidden_of"].as_u64().unwrap() as usize]["ids"]);
+    everywhere(|place| Model::load(dir.path(), place).layers_equal(name, shown.clone()));
 
     let strings = |key: &str| -> Vec<String> { serde_json::from_value(answers[key].clone()).unwrap() };
     let (queries, documents) = (strings("queries"), strings("documents"));

@@ -60,7 +60,8 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[100, 1, 30], 12, 32, Kind::Alibi),
         (&[180, 2, 30], 3, 64, Kind::Buckets),
         (&[70, 1, 20], 2, 64, Kind::Disentangled { logarithmic: false }),
-        (&[90, 33, 2], 3, 20, Kind::Disentangled { logarithmic: true }),
+        // Keys enough for two parts.
+        (&[150, 33, 2], 3, 20, Kind::Disentangled { logarithmic: true }),
         (&[60, 5], 2, 32, Kind::OneTerm),
         (&[32, 1, 20], 2, 32, Kind::Heads),
         (&[60, 1, 20], 2, 32, Kind::Blind),

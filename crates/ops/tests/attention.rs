@@ -1,0 +1,106 @@
+//! Attention over so many rows that GPUs have kernels of their own for it, which no case reaches: a reference of all of it would take
+//! minutes. Rows here and there instead, in f64.
+
+use sconce_ops::attention::{Attention, Bias, Keys, Pages, Sees, attention};
+use sconce_ops::case::places;
+use sconce_ops::{DType, Ladder, Place, Policy, Rung, Segments, Tensor};
+
+/// Rows of a page.
+const PAGE: usize = 16;
+
+/// Sequences of these lengths, heads of q, of k and v, and their size.
+struct Shape {
+    lengths: Vec<usize>,
+    heads: usize,
+    shared: usize,
+    size: usize,
+    sees: Sees,
+    /// Whether keys are in pages, and not next to each other.
+    is_paged: bool,
+}
+
+/// Numbers from −2 to 2 as the format has them, on the device and here.
+fn numbers(seed: u64, dims: &[usize], dtype: DType, place: &Place) -> (Tensor, Vec<f32>) {
+    let one = |i: usize| {
+        let mixed = (i as u64 ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 40) as f32 / (1u64 << 22) as f32 - 2.0
+    };
+    let values: Vec<f32> = (0..dims.iter().product()).map(one).collect();
+    let tensor = Tensor::from_f32(&values, dims, dtype, place).unwrap();
+    let rounded = tensor.to_f32().unwrap();
+    (tensor, rounded)
+}
+
+fn dot(a: &[f32], b: &[f32]) -> f64 {
+    a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum()
+}
+
+fn holds(shape: &Shape, dtype: DType, place: &Place) {
+    let Shape { heads, shared, size, sees, .. } = *shape;
+    let queries = Segments::new(&shape.lengths).unwrap();
+    let pages: usize = shape.lengths.iter().map(|n| n.div_ceil(PAGE)).sum();
+    // Pages from the last to the first.
+    let mut left = (0..pages as u32).rev();
+    let mut table = |n: &usize| (left.by_ref().take(n.div_ceil(PAGE)).collect::<Vec<_>>().into(), *n);
+    let paged = Pages::new(shape.lengths.iter().map(&mut table).collect(), PAGE).unwrap();
+    let row = |i: usize, j: usize| if shape.is_paged { paged.row(i, j) } else { queries.range(i).start + j };
+    let rows = if shape.is_paged { pages * PAGE } else { queries.tokens() };
+
+    let (q, qs) = numbers(1, &[queries.tokens(), heads, size], dtype, place);
+    let (k, ks) = numbers(2, &[rows, shared, size], dtype, place);
+    let (v, vs) = numbers(3, &[rows, shared, size], dtype, place);
+    let keys = if shape.is_paged { Keys::Paged(paged.clone()) } else { queries.clone().into() };
+    let scale = 1.0 / (size as f32).sqrt();
+    let how = Attention { queries: queries.clone(), keys, scale, cap: None, sees, bias: Bias::None };
+    let y = attention(&q, k, v, &how).unwrap().to_f32().unwrap();
+
+    for (i, range) in queries.iter().enumerate().step_by(shape.lengths.len().div_ceil(5)) {
+        for place in (0..range.len()).step_by(97).chain([range.len() - 1]) {
+            for head in [0, heads / 2, heads - 1] {
+                let at = ((range.start + place) * heads + head) * size;
+                let of = |j: usize| (row(i, j) * shared + head / (heads / shared)) * size;
+                let seen = if sees == Sees::Causal { place + 1 } else { range.len() };
+                let score = |j: usize| dot(&qs[at..][..size], &ks[of(j)..][..size]) * f64::from(scale);
+                let scores: Vec<f64> = (0..seen).map(score).collect();
+                let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
+                let sum: f64 = e.iter().sum();
+                for c in 0..size {
+                    let terms = (0..seen).map(|j| e[j] / sum * f64::from(vs[of(j) + c]));
+                    let (want, all) = terms.fold((0.0, 0.0), |(sum, all), t| (sum + t, all + t.abs()));
+                    let got = f64::from(y[at + c]);
+                    // The result is rounded, on some devices each exponential too; and sums are in f32.
+                    let allowed = dtype.unit_roundoff() * (want.abs() + all) * 1.01 + 1e-5;
+                    let what = format!("sequence {i}, query {place}, head {head}, column {c}");
+                    assert!((got - want).abs() <= allowed, "{dtype}, {what}: {got} for {want}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn attention_over_many_rows_equals_f64() {
+    let shape = |lengths: &[usize], heads, shared, size, sees, is_paged| Shape {
+        lengths: lengths.to_vec(),
+        heads,
+        shared,
+        size,
+        sees,
+        is_paged,
+    };
+    let shapes = [
+        // Blocks of eight warps: a prompt whose keys are in pages, and one by itself.
+        shape(&[1100, 1000], 16, 4, 128, Sees::Causal, true),
+        shape(&[1100, 1000], 8, 8, 128, Sees::All, false),
+        // A block has several heads in turn, with all rows in one block and in several.
+        shape(&[16; 200], 12, 12, 32, Sees::All, false),
+        shape(&[100; 100], 12, 12, 64, Sees::All, false),
+    ];
+    for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
+        let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();
+        for (shape, dtype) in shapes.iter().flat_map(|shape| [(shape, DType::F16), (shape, DType::BF16)]) {
+            holds(shape, dtype, &place);
+        }
+    }
+}

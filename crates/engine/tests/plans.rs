@@ -54,6 +54,16 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
     }
 }
 
+/// Where passes are recorded they have buffers of their own: twice what the largest holds, and here that is the batch itself.
+#[test]
+fn recorded_passes_are_planned_for() {
+    let dir = materialize("task-rerank");
+    let of = |device| plan(dir.path(), Kind::of(dir.path()).unwrap(), device, &options()).unwrap();
+    let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
+    assert!(cpu.recorded == 0 && cuda.recorded > 0);
+    assert_eq!(cuda.recorded, 2 * (cuda.workspace - cuda.recorded));
+}
+
 #[test]
 fn what_a_device_supports_comes_from_the_plan() {
     let dir = materialize("task-rerank");

@@ -21,6 +21,19 @@ unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
 }
 
+#[cfg(target_arch = "x86_64")]
+macro_rules! jump {
+    ($place:path) => {
+        naked_asm!("jmp qword ptr [rip + {place}]", place = sym $place)
+    };
+}
+#[cfg(target_arch = "aarch64")]
+macro_rules! jump {
+    ($place:path) => {
+        naked_asm!("adrp x16, {place}", "ldr x16, [x16, :lo12:{place}]", "br x16", place = sym $place)
+    };
+}
+
 macro_rules! functions {
     ($($name:ident)*) => {
         /// Where each of them is.
@@ -39,10 +52,7 @@ macro_rules! functions {
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
             extern "C" fn $name() {
-                #[cfg(target_arch = "x86_64")]
-                naked_asm!("jmp qword ptr [rip + {place}]", place = sym places::$name);
-                #[cfg(target_arch = "aarch64")]
-                naked_asm!("adrp x16, {place}", "ldr x16, [x16, :lo12:{place}]", "br x16", place = sym places::$name);
+                jump!(places::$name);
             }
         )*
     };

@@ -335,14 +335,19 @@ __device__ void draw(const T *x, const Choosing *all, const place_t *bests, cons
     if (threadIdx.x == 0) y[blockIdx.x] = id;
 }
 
-extern "C" __global__ void choose_best(const place_t *bests, uint *y, uint rows, uint parts) { best(bests, y, rows, parts); }
+extern "C" __global__ void choose_best(const place_t *bests, uint *y, uint rows, uint parts) {
+    wait_for_earlier();
+    best(bests, y, rows, parts);
+}
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(PART) choose_parts_##RUNS##_##NAME(const T *x, const Choosing *all, place_t *bests, \
         place_t *groups, float *sums, uint n, uint stride) { \
+        wait_for_earlier(); \
         parts<T, N>(x, all, bests, groups, sums, n, stride); \
     } \
     extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_draw_##RUNS##_##NAME(const T *x, const Choosing *all, \
         const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n, uint stride, uint parts) { \
+        wait_for_earlier(); \
         draw<T, N>(x, all, bests, groups, sums, y, n, stride, parts); \
     }
 #define CHOOSE(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)

@@ -36,6 +36,7 @@ __device__ void embed(Table<T> words, Table<T> second, Table<T> third, T *y, uin
     extern "C" __global__ void __launch_bounds__(128) embed_##RUNS##_##NAME(const T *a, const uint *ids_a, uint rows_a, uint stride_a, \
         const T *b, const uint *ids_b, uint rows_b, uint stride_b, const T *c, const uint *ids_c, uint rows_c, uint stride_c, T *y, \
         uint n, float scale) { \
+        wait_for_earlier(); \
         embed<T, N>(Table<T>{a, ids_a, rows_a, stride_a}, Table<T>{b, ids_b, rows_b, stride_b}, \
             Table<T>{c, ids_c, rows_c, stride_c}, y, n, scale); \
     }

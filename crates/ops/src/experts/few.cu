@@ -96,10 +96,12 @@ __device__ void down(const T *x, const uint *chosen, const float *share, const T
     extern "C" __global__ void experts_up_##KIND##_##ROOM##_##NAME(const T *x, const float *logits, uint *chosen, float *share, T *y, \
         uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
         const __grid_constant__ Weights<T, ROOM> weights) { \
+        wait_for_earlier(); \
         up<T, N, ROOM>(x, logits, chosen, share, y, Up{n, k, step, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
     extern "C" __global__ void experts_down_##KIND##_##ROOM##_##NAME(const T *x, const uint *chosen, const float *share, const T *bias, \
         const T *residual, T *y, uint n, uint k, uint top, uint residual_step, const __grid_constant__ Weights<T, ROOM> weights) { \
+        wait_for_earlier(); \
         down<T, N, ROOM>(x, chosen, share, bias, residual, y, Down{n, k, top, residual_step}, weights); \
     }
 // As much room for addresses as most models need, and as any does.

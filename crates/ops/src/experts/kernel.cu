@@ -35,6 +35,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
 #define LOGITS(NAME, T, N, M, KIND) \
     extern "C" __global__ void experts_logits_##KIND##_##NAME( \
         const T *x, const float *router, float *logits, uint tokens, uint n, uint step, uint experts) { \
+        wait_for_earlier(); \
         logits_of<T, N, M>(x, router, logits, Routing{tokens, n, step, experts}); \
     }
 #define ROUTES(NAME, T) \
@@ -44,6 +45,7 @@ FORMATS(ROUTES)
 // A warp a token.
 extern "C" __global__ void experts_choose(
     const float *logits, uint *chosen, float *share, uint tokens, uint experts, uint top, uint is_renormalised) {
+    wait_for_earlier();
     const uint lane = threadIdx.x % LANES, token = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (token >= tokens) return;
     uint mine;
@@ -58,6 +60,7 @@ extern "C" __global__ void experts_choose(
 // tokens. It begins where as many lie before it as have chosen an expert before it, so that no block waits for another. Each warp has a
 // part of the pairs, counts in it, and writes behind what the warps before it have counted.
 extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *sorted, uint pairs) {
+    wait_for_earlier();
     __shared__ uint before[LANES], own[LANES];
     const uint expert = blockIdx.x, lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
     const uint part = (pairs + blockDim.x - 1) / blockDim.x * LANES; // whole warps' worth
@@ -117,6 +120,7 @@ __device__ void sum(const T *parts, const float *share, const T *bias, const T *
 #define SUM(NAME, T, N, KIND) \
     extern "C" __global__ void experts_sum_##KIND##_##NAME(const T *parts, const float *share, const T *bias, const T *residual, T *y, \
         uint n, uint top, uint residual_step) { \
+        wait_for_earlier(); \
         sum<T, N>(parts, share, bias, residual, y, n, top, residual_step); \
     }
 #define SUMS(NAME, T) SUM(NAME, T, SIXTEEN<T>, runs) SUM(NAME, T, 1, odd)

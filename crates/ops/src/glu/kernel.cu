@@ -33,6 +33,7 @@ __device__ void glu(const T *x, T *y, uint n, uint stride, uint activation, uint
 #define KIND(NAME, T, N, RUNS) \
     extern "C" __global__ void __launch_bounds__(128) glu_##RUNS##_##NAME(const T *x, T *y, uint n, uint stride, uint activation, \
         uint is_second) { \
+        wait_for_earlier(); \
         glu<T, N>(x, y, n, stride, activation, is_second); \
     }
 #define GLU(NAME, T) KIND(NAME, T, SIXTEEN<T>, runs) KIND(NAME, T, 1, odd)

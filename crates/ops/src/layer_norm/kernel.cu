@@ -79,10 +79,15 @@ __device__ void long_row(const T *x, const T *residual, const T *w, const T *bia
 #define PARAMETERS(T) const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, uint heads, uint token, \
     uint head, uint added_token, uint added_head, uint weights, float eps
 #define ARGUMENTS x, residual, w, bias, y, rows, n, Lines{heads, token, head}, Lines{heads, added_token, added_head}, weights, eps
+#define ONE(NAME, T, KIND, ...) \
+    extern "C" __global__ void layer_norm_##KIND##_##NAME(PARAMETERS(T)) { \
+        wait_for_earlier(); \
+        __VA_ARGS__(ARGUMENTS); \
+    }
 // Of up to 512 and 1024 elements in whole runs, of up to 256 in any, and of all others.
 #define LAYER_NORM(NAME, T) \
-    extern "C" __global__ void layer_norm_512_##NAME(PARAMETERS(T)) { short_rows<T, SIXTEEN<T>, 16 / SIXTEEN<T>>(ARGUMENTS); } \
-    extern "C" __global__ void layer_norm_1024_##NAME(PARAMETERS(T)) { short_rows<T, SIXTEEN<T>, 32 / SIXTEEN<T>>(ARGUMENTS); } \
-    extern "C" __global__ void layer_norm_odd_##NAME(PARAMETERS(T)) { short_rows<T, 1, 8>(ARGUMENTS); } \
-    extern "C" __global__ void layer_norm_long_##NAME(PARAMETERS(T)) { long_row<T>(ARGUMENTS); }
+    ONE(NAME, T, 512, short_rows<T, SIXTEEN<T>, 16 / SIXTEEN<T>>) \
+    ONE(NAME, T, 1024, short_rows<T, SIXTEEN<T>, 32 / SIXTEEN<T>>) \
+    ONE(NAME, T, odd, short_rows<T, 1, 8>) \
+    ONE(NAME, T, long, long_row<T>)
 FORMATS(LAYER_NORM)

@@ -59,10 +59,12 @@ __device__ void then(const float *sums, const T *bias, const T *residual, T *y, 
 
 #define ONE(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const T *x, const T *w, const T *bias, const T *residual, T *y, SIZES) { \
+        wait_for_earlier(); \
         one<T, N>(x, w, bias, residual, y, GIVEN, activation); \
     }
 #define THEN(NAME, T, N, KIND) \
     extern "C" __global__ void linear_##KIND##_##NAME(const float *sums, const T *bias, const T *residual, T *y, SIZES) { \
+        wait_for_earlier(); \
         then<T, N>(sums, bias, residual, y, GIVEN, activation); \
     }
 #define LINEAR(NAME, T) \

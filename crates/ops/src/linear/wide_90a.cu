@@ -108,6 +108,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
+    wait_for_earlier();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's blocks are above each other. Where W is kept the number of blocks is a multiple of the columns.
     const uint columns = (s.n + TILE_COLUMNS - 1) / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;

@@ -89,6 +89,7 @@ constexpr int FEW_BLOCKS = M == 1 ? (FEW_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 8 
 #define FEW(NAME, F, M, R) \
     extern "C" __global__ void __launch_bounds__(32 * FEW_WARPS, (FEW_BLOCKS<F, M>)) quant_few##M##_##NAME(const uint8_t *x, \
         const uint8_t *w, const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES, uint split) { \
+        wait_for_earlier(); \
         few<F, M, R>(x, w, grid, bias, residual, y, QUANT_GIVEN, split); \
     }
 #define EVERY_FEW(NAME, F) FEW(NAME, F, 1, 4) FEW(NAME, F, 2, 2) FEW(NAME, F, 4, 2) FEW(NAME, F, 8, 2) FEW(NAME, F, 16, 2)

@@ -45,6 +45,7 @@ template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint r
 }
 #define ROUND(NAME, T) \
     extern "C" __global__ void quant_round_##NAME(const T *x, uint8_t *to, uint rows, uint k, uint x_step, uint fours) { \
+        wait_for_earlier(); \
         round_rows<T>(x, to, rows, k, x_step, fours); \
     }
 FORMATS(ROUND)
@@ -97,6 +98,7 @@ __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids,
     extern "C" __global__ void quant_rows_##NAME(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, \
         const uint *places, void *y, uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, \
         float scale, uint first) { \
+        wait_for_earlier(); \
         rows_of<F>(w, grid, ids, table, places, y, tokens, k, n, bytes, table_rows, table_step, dtype, scale, first); \
     }
 PLAIN_FORMATS(ROWS_OF)

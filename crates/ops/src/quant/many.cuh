@@ -193,6 +193,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
 #define MANY(NAME, F, KIND, MT, NT, WN, WK, UNITS, BLOCKS) \
     extern "C" __global__ void __launch_bounds__(32 * WN * WK, BLOCKS) quant_##KIND##_##NAME(const uint8_t *x, const uint8_t *w, \
         const uint16_t *grid, const void *bias, const void *residual, void *y, QUANT_SIZES) { \
+        wait_for_earlier(); \
         Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
     }
 // Few columns at a time, so that a matrix of few rows of x still fills the card, and tiles for many.

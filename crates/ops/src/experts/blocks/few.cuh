@@ -136,10 +136,12 @@ __device__ void down(const Activations &x, const uint *chosen, const float *shar
     extern "C" __global__ void __launch_bounds__(256, 3) experts_up_##NAME(const void *x, const float *logits, uint *chosen, \
         float *share, void *y, uint n, uint k, uint step, uint experts, uint top, uint is_renormalised, uint activation, uint is_gated, \
         IN_BLOCKS) { \
+        wait_for_earlier(); \
         up<F>({x, dtype, in_runs != 0}, logits, grid, chosen, share, y, \
             Up{n, k, step, bytes, experts, top, is_renormalised, activation, is_gated}, weights); \
     } \
     extern "C" __global__ void __launch_bounds__(128, 6) experts_down_##NAME(const void *x, const uint *chosen, const float *share, \
         const void *bias, const void *residual, void *y, uint n, uint k, uint top, uint residual_step, IN_BLOCKS) { \
+        wait_for_earlier(); \
         down<F>({x, dtype, in_runs != 0}, chosen, share, grid, bias, residual, y, Down{n, k, bytes, top, residual_step}, weights); \
     }

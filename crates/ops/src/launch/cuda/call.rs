@@ -3,13 +3,13 @@
 use super::buffers::Made;
 use super::describe;
 use super::maps::TensorMap;
-use super::modules::{Kernel, function};
+use super::modules::{Function, Kernel, function};
 use super::tables;
 use super::view::View;
 use crate::replay::{self, Given};
 use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
-use candle_core::cuda_backend::cudarc::driver::{CudaFunction, result};
+use candle_core::cuda_backend::cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::Arc;
 
@@ -50,7 +50,7 @@ enum Parameter {
 /// What a kernel is given, in the order of its parameters.
 pub(crate) struct Call {
     device: CudaDevice,
-    function: CudaFunction,
+    function: Function,
     name: String,
     shared: usize,
     parameters: Vec<Parameter>,
@@ -167,7 +167,7 @@ impl Call {
             return Ok(());
         }
         let axis = |n: usize| u32::try_from(n).map_err(|_| Error::call("cuda", format!("{}: {n} blocks", self.name)));
-        let blocks = (axis(blocks[0])?, axis(blocks[1])?, axis(blocks[2])?);
+        let blocks = [axis(blocks[0])?, axis(blocks[1])?, axis(blocks[2])?];
         let pointer = |parameter: &mut Parameter| match parameter {
             Parameter::Word(word) => std::ptr::from_mut(word).cast::<c_void>(),
             Parameter::Addresses(all) => all.as_mut_ptr().cast(),
@@ -177,13 +177,31 @@ impl Call {
         let stream = self.device.cuda_stream();
         let fail = |e| Error::call("cuda", format!("{}: {}", self.name, describe(e)));
         stream.context().bind_to_thread().map_err(fail)?;
+        // That it may begin before what was launched before it has ended.
+        let mut early = sys::CUlaunchAttribute {
+            id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+        };
+        let config = sys::CUlaunchConfig {
+            gridDimX: blocks[0],
+            gridDimY: blocks[1],
+            gridDimZ: blocks[2],
+            blockDimX: threads as u32,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared as u32,
+            hStream: stream.cu_stream(),
+            attrs: &raw mut early,
+            numAttrs: u32::from(self.function.waits),
+        };
         // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of these
-        // kinds, and its reads and writes stay within their tensors.
+        // kinds, and its reads and writes stay within their tensors. It begins early only if it waits before the first of them.
         #[allow(unsafe_code, reason = "a kernel is launched")]
         let launched = unsafe {
-            let (function, threads) = (self.function.cu_function(), (threads as u32, 1, 1));
-            result::launch_kernel(function, blocks, threads, self.shared as u32, stream.cu_stream(), &mut parameters)
+            let function = self.function.function.cu_function();
+            sys::cuLaunchKernelEx(&raw const config, function, parameters.as_mut_ptr(), std::ptr::null_mut())
         };
-        launched.map_err(fail)
+        launched.result().map_err(fail)
     }
 }

@@ -34,13 +34,24 @@ impl Kernel {
 /// A GPU by its number, and a kernel's text by where it lies.
 type Place = (usize, usize);
 
+/// A kernel that is loaded.
+#[derive(Clone)]
+pub(super) struct Function {
+    pub(super) function: CudaFunction,
+    /// Whether it waits for the launches before it by itself (`wait_for_earlier` in `prelude.cuh`), so that it may begin while they run.
+    pub(super) waits: bool,
+}
+
+/// The first architecture for whose texts `wait_for_earlier` is more than nothing.
+const WAITS: i32 = 90;
+
 #[derive(Default)]
 struct Loaded {
     modules: HashMap<Place, Arc<CudaModule>>,
-    functions: HashMap<Place, HashMap<String, CudaFunction>>,
+    functions: HashMap<Place, HashMap<String, Function>>,
 }
 
-pub(super) fn function(device: &CudaDevice, kernel: &Kernel) -> Result<CudaFunction> {
+pub(super) fn function(device: &CudaDevice, kernel: &Kernel) -> Result<Function> {
     static LOADED: Mutex<Option<Loaded>> = Mutex::new(None);
     let stream = device.cuda_stream();
     let context = stream.context();
@@ -70,6 +81,9 @@ pub(super) fn function(device: &CudaDevice, kernel: &Kernel) -> Result<CudaFunct
     let own = function.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES).map_err(fail)?;
     let most = most.map_err(fail)? - own;
     function.set_attribute(Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES, most).map_err(fail)?;
+    // What the text was compiled as, which the card does not tell: the PTX for older ones runs on every newer one, and waits for nothing.
+    let waits = function.get_attribute(Attribute::CU_FUNC_ATTRIBUTE_PTX_VERSION).map_err(fail)? >= WAITS;
+    let function = Function { function, waits };
     loaded.functions.entry(place).or_default().insert(kernel.function.clone(), function.clone());
     Ok(function)
 }

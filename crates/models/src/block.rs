@@ -63,10 +63,6 @@ pub(crate) struct SelfAttention {
 }
 
 impl SelfAttention {
-    pub(crate) fn forward(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
-        Ok(self.output.forward(&self.mix(x, b, scores)?)?)
-    }
-
     pub(crate) fn forward_residual(
         &self,
         x: &Tensor,
@@ -75,6 +71,17 @@ impl SelfAttention {
         residual: &Tensor,
     ) -> Result<Tensor> {
         Ok(self.output.forward_residual(&self.mix(x, b, scores)?, residual)?)
+    }
+
+    /// norm(x + Attn(x)).
+    pub(crate) fn forward_normed(
+        &self,
+        x: &Tensor,
+        b: &Batch,
+        scores: &Scores<'_>,
+        norm: &LayerNorm,
+    ) -> Result<Tensor> {
+        Ok(self.output.forward_normed(&self.mix(x, b, scores)?, x, norm)?)
     }
 
     fn mix(&self, x: &Tensor, b: &Batch, scores: &Scores<'_>) -> Result<Tensor> {
@@ -118,9 +125,8 @@ impl PostNorm {
 
 impl Layer for PostNorm {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &self.scores)?, x)?;
-        let mlp = self.down.forward(&self.up.forward(&h)?)?;
-        Ok(self.norm.forward_residual(&mlp, &h)?)
+        let h = self.attention.forward_normed(x, b, &self.scores, &self.attention_norm)?;
+        Ok(self.down.forward_normed(&self.up.forward(&h)?, &h, &self.norm)?)
     }
 }
 

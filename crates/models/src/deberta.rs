@@ -288,10 +288,8 @@ impl Layer {
     }
 
     pub(crate) fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let attended = self.output.forward(&self.attention.forward(x, b)?)?;
-        let h = self.attention_norm.forward_residual(&attended, x)?;
-        let mlp = self.down.forward(&self.up.forward(&h)?)?;
-        Ok(self.norm.forward_residual(&mlp, &h)?)
+        let h = self.output.forward_normed(&self.attention.forward(x, b)?, x, &self.attention_norm)?;
+        Ok(self.down.forward_normed(&self.up.forward(&h)?, &h, &self.norm)?)
     }
 }
 

@@ -203,8 +203,8 @@ impl Block {
 impl Layer for Block {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
-        let h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
+        let h = self.attention.forward_normed(x, b, &scores, &self.attention_norm)?;
         let mlp = glu(&self.up_gate.forward(&h)?, self.activation, Gate::Second)?;
-        Ok(self.norm.forward_residual(&self.down.forward(&mlp)?, &h)?)
+        Ok(self.down.forward_normed(&mlp, &h, &self.norm)?)
     }
 }

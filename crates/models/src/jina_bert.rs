@@ -104,12 +104,12 @@ impl Block {
 
 impl Layer for Block {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let mut h = self.attention_norm.forward_residual(&self.attention.forward(x, b, &self.slopes)?, x)?;
+        let mut h = self.attention.forward_normed(x, b, &self.slopes, &self.attention_norm)?;
         if let Some(norm) = &self.second_norm {
             h = norm.forward_residual(&h, x)?;
         }
         let mlp = glu(&self.up.forward(&h)?, self.activation, self.gate)?;
-        Ok(self.norm.forward_residual(&self.down.forward(&mlp)?, &h)?)
+        Ok(self.down.forward_normed(&mlp, &h, &self.norm)?)
     }
 }
 
@@ -136,7 +136,8 @@ impl SelfAttention {
         })
     }
 
-    fn forward(&self, x: &Tensor, b: &Batch, slopes: &Arc<[f32]>) -> Result<Tensor> {
+    /// norm(x + Attn(x)).
+    fn forward_normed(&self, x: &Tensor, b: &Batch, slopes: &Arc<[f32]>, norm: &LayerNorm) -> Result<Tensor> {
         let tokens = b.segments.tokens();
         let [query, key, value] = &self.qkv;
         let (mut q, mut k, v) = (query.forward(x)?, key.forward(x)?, value.forward(x)?);
@@ -146,7 +147,7 @@ impl SelfAttention {
         let heads = |t: Tensor| t.reshape(&[tokens, self.heads, self.size]);
         let how = Attention { bias: Bias::Alibi(slopes.clone()), ..b.attention(1.0 / (self.size as f32).sqrt()) };
         let y = attention(&heads(q)?, &heads(k)?, &heads(v)?, &how)?;
-        Ok(self.output.forward(&y.reshape(&[tokens, self.heads * self.size])?)?)
+        Ok(self.output.forward_normed(&y.reshape(&[tokens, self.heads * self.size])?, x, norm)?)
     }
 }
 

@@ -303,8 +303,8 @@ impl Block {
 impl Layer for Block {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
-        let h = self.norm1.forward_residual(&self.attention.forward(x, b, &scores)?, x)?;
-        Ok(self.norm2.forward_residual(&self.mlp.forward(&h)?, &h)?)
+        let h = self.attention.forward_normed(x, b, &scores, &self.norm1)?;
+        self.mlp.forward_normed(&h, &self.norm2)
     }
 }
 
@@ -343,13 +343,14 @@ impl Mlp {
         Ok(Mlp::Mixture(Experts::new(router, parts, activation, c.moe_top_k)?))
     }
 
-    fn forward(&self, x: &Tensor) -> Result<Tensor> {
+    /// norm(x + Mlp(x)).
+    fn forward_normed(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
         Ok(match self {
-            Mlp::Plain { up, down } => down.forward(&up.forward(x)?)?,
+            Mlp::Plain { up, down } => down.forward_normed(&up.forward(x)?, x, norm)?,
             Mlp::Gated { up_gate, activation, down } => {
-                down.forward(&glu(&up_gate.forward(x)?, *activation, Gate::Second)?)?
+                down.forward_normed(&glu(&up_gate.forward(x)?, *activation, Gate::Second)?, x, norm)?
             }
-            Mlp::Mixture(experts) => experts.forward(x)?,
+            Mlp::Mixture(experts) => norm.forward_residual(&experts.forward(x)?, x)?,
         })
     }
 }

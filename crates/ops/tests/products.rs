@@ -1,9 +1,9 @@
 //! Products so large that GPUs have kernels of their own for them, which no case of `linear` reaches: a reference of all of it would
 //! take minutes. Small whole numbers instead, whose sums are exact in every format, and rows here and there.
 
-use half::f16;
+use half::{bf16, f16};
 use sconce_ops::case::places;
-use sconce_ops::{Activation, DType, Device, Linear, Raw, Result, Store, Stored, Tensor, Weights};
+use sconce_ops::{Activation, DType, Device, LayerNorm, Linear, Raw, Result, Store, Stored, Tensor, Weights};
 use std::sync::Arc;
 
 /// A number from −2 to 2 for each place.
@@ -28,12 +28,14 @@ impl Store for Made {
                 Some(Raw { stored, dims: vec![n, k], bytes })
             }
             "bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| whole(i, 7), n).into() }),
+            "norm.weight" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| 1.0 + whole(i, 8) / 4.0, n).into() }),
+            "norm.bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| whole(i, 9), n).into() }),
             _ => None,
         })
     }
 
     fn names(&self) -> Vec<String> {
-        vec!["weight".into(), "bias".into()]
+        ["weight", "bias", "norm.weight", "norm.bias"].map(str::to_owned).to_vec()
     }
 }
 
@@ -62,6 +64,50 @@ fn large_products_are_exact() {
                         let off = (f64::from(*got) - want).abs();
                         // Half of the last place, and a millionth for the polynomial of GELU.
                         let allowed = want.abs() * dtype.unit_roundoff() * 1.001 + if gelu { 1e-6 } else { 0.0 };
+                        assert!(off <= allowed, "{rows} × {n} × {k} in {dtype}: {got} for {want} at {row}, {column}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A norm behind a product of whole rows. A third is not a whole number, so that a sum that was rounded before its norm shows.
+#[test]
+fn norms_of_large_products_are_rounded_once() {
+    // Rows of one block and of two, one round of tiles and more, which end in the middle of one.
+    let shapes = [(33000, 384, 384), (13000, 384, 1536), (8200, 768, 768), (16500, 768, 3072)];
+    let eps = 1e-5;
+    for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
+        for (rows, n, k) in shapes {
+            let values: Vec<f32> = (0..rows * k).map(|i| whole(i / k, i % k)).collect();
+            let residuals: Vec<f32> = (0..rows * n).map(|i| whole(i % n, i / n) * 8.0).collect();
+            for dtype in [DType::F16, DType::BF16] {
+                let third = f16::from_f32(1.0 / 3.0).to_f32();
+                let third = if dtype == DType::F16 { third } else { bf16::from_f32(third).to_f32() };
+                let weights = Weights::new(Arc::new(Made(n, k, third)), dtype, place.clone());
+                let linear = Linear::load(&weights, k, n, true).unwrap();
+                let norm = LayerNorm::load(&weights.sub("norm"), n, eps, true).unwrap();
+                let read = |name| weights.sub("norm").tensor(name, &[n]).unwrap().to_f32().unwrap();
+                let (weight, bias) = (read("weight"), read("bias"));
+                let x = Tensor::from_f32(&values, &[rows, k], dtype, &place).unwrap();
+                let residual = Tensor::from_f32(&residuals, &[rows, n], dtype, &place).unwrap();
+                let y = linear.forward_normed(&x, &residual, &norm).unwrap();
+                for row in (0..rows).step_by(331).chain(rows - 3..rows) {
+                    let got = y.narrow(0, row, 1).unwrap().to_f32().unwrap();
+                    let sum = |column: usize| {
+                        let dot: f32 = (0..k).map(|i| values[row * k + i] * whole(i, column)).sum();
+                        f64::from(dot + whole(column, 7)) * f64::from(third) + f64::from(residuals[row * n + column])
+                    };
+                    let sums: Vec<f64> = (0..n).map(sum).collect();
+                    let mean = sums.iter().sum::<f64>() / n as f64;
+                    let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / n as f64;
+                    for (column, got) in got.iter().enumerate() {
+                        let normal = (sums[column] - mean) / (variance + f64::from(eps)).sqrt();
+                        let want = normal * f64::from(weight[column]) + f64::from(bias[column]);
+                        let off = (f64::from(*got) - want).abs();
+                        // Half of the last place, and what sums in f32 are off by.
+                        let allowed = want.abs() * dtype.unit_roundoff() * 1.001 + 2e-5;
                         assert!(off <= allowed, "{rows} × {n} × {k} in {dtype}: {got} for {want} at {row}, {column}");
                     }
                 }

@@ -60,6 +60,11 @@ impl LayerNorm {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        ladder::run(self.op(x, residual)?)
+    }
+
+    /// The call, if what it is given fits together.
+    pub(crate) fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LayerNormOp> {
         let [ref heads @ .., n] = *self.weight.dims() else { return Err(Error::call("layer_norm", "no weight")) };
         let own = heads.is_empty() || x.dims().len() == 3 && x.dims()[1] == heads[0];
         let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
@@ -68,7 +73,22 @@ impl LayerNorm {
             let what = format!("x {:?} in {}, residual {residual:?}, weight [{n}]", x.dims(), x.dtype());
             return Err(Error::call("layer_norm", what));
         }
-        ladder::run(LayerNormOp { x: x.clone(), residual: residual.cloned(), norm: self.clone() })
+        Ok(LayerNormOp { x: x.clone(), residual: residual.cloned(), norm: self.clone() })
+    }
+
+    /// Whether it is one norm of whole rows of such a tensor.
+    pub(crate) fn is_of(&self, dims: &[usize]) -> bool {
+        self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first()
+    }
+
+    /// Weight, bias and eps, for ops that end in a norm.
+    #[cfg(cuda)]
+    pub(crate) fn parts(&self) -> (&Tensor, Option<&Tensor>, f32) {
+        (&self.weight, self.bias.as_ref(), self.eps)
+    }
+
+    pub(crate) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<LayerNorm> {
+        Ok(LayerNorm { weight: to(&self.weight)?, bias: self.bias.as_ref().map(to).transpose()?, eps: self.eps })
     }
 }
 
@@ -123,11 +143,7 @@ impl Op for LayerNormOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let norm = LayerNorm {
-            weight: to(&self.norm.weight)?,
-            bias: self.norm.bias.as_ref().map(to).transpose()?,
-            eps: self.norm.eps,
-        };
-        Ok(LayerNormOp { x: to(&self.x)?, residual: self.residual.as_ref().map(to).transpose()?, norm })
+        let residual = self.residual.as_ref().map(to).transpose()?;
+        Ok(LayerNormOp { x: to(&self.x)?, residual, norm: self.norm.map(to)? })
     }
 }

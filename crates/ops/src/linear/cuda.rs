@@ -3,14 +3,16 @@
 
 use super::LinearOp;
 use super::weight::Data;
+use crate::ladder::Op;
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
-use crate::{Activation, DType, Error, Result, quant};
+use crate::{Activation, DType, Error, LayerNorm, Result, Tensor, quant};
 use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
 const HOPPER: Binary = binary!("linear_hopper_90a");
 const WIDE: Binary = binary!("linear_wide_90a");
+const NORMED: Binary = binary!("linear_normed_90a");
 
 /// Warps of a block.
 const WARPS: usize = 4;
@@ -54,6 +56,13 @@ const SHARED: Way = Way {
     threads: 384,
     shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
 };
+
+/// Rows and columns of a tile that ends in a norm, blocks that make it together, its threads and memory, as in `normed_90a.cu`.
+const NORMED_TILE: [usize; 2] = [128, 2 * TILE_COLUMNS];
+const NORMED_CLUSTER: usize = 2;
+const NORMED_THREADS: usize = 384;
+const NORMED_SHARED: usize =
+    3 * (2 * X_STAGE + 2 * W_STAGE) + 8 * PIECES + 3 * NORMED_TILE[1] * 4 + 2 * NORMED_TILE[0] * 8 + (2 * 3 + 8) * 8;
 
 const X_STAGE: usize = 64 * 64 * 2;
 const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
@@ -118,6 +127,38 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
         first += part.n;
     }
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
+}
+
+/// The norm of a product and a residual by `normed_90a.cu`, where that is for this card and its processors are busy.
+pub(super) fn normed(op: &LinearOp, residual: &Tensor, norm: &LayerNorm) -> Result<Option<candle_core::Tensor>> {
+    let Some(w) = op.weight.only_rows() else { return Ok(None) };
+    let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
+    let (norm_weight, norm_bias, eps) = norm.parts();
+    let [bias, norm_bias] = [op.bias.as_ref(), norm_bias].map(|t| t.map(View::whole).transpose());
+    let (rows, n, dtype) = (x.rows()?.rows, op.weight.n, op.x.dtype());
+    // Rows that a cluster makes at once: two tiles are beside each other where one has not all columns.
+    let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
+    let (tiles, clusters) = (rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
+    let rounds = tiles.div_ceil(clusters.max(1));
+    let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
+    if NORMED.is_empty() || !x.is_hopper() || !is_aligned || 4 * tiles < 3 * rounds * clusters {
+        return Ok(None);
+    }
+    let y = Call::room(&x, rows * n, dtype)?;
+    let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
+    Call::new(&x, &kernel)?
+        .map(x.map(FETCHED[0])?)
+        .map(w.map(FETCHED[1])?)
+        .map(residual.map(FETCHED[0])?)
+        .maybe(bias?.as_ref())
+        .input(&View::whole(norm_weight)?)
+        .maybe(norm_bias?.as_ref())
+        .made(&y)
+        .u32(rows)
+        .u32(op.weight.k)
+        .f32(eps)
+        .run(Grid::of(NORMED_CLUSTER * tiles.min(clusters), NORMED_THREADS))?;
+    Ok(Some(y.tensor(&op.out().0)?))
 }
 
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.

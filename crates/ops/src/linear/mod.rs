@@ -11,6 +11,7 @@ mod cut;
 mod epilogue;
 #[cfg(metal)]
 mod metal;
+mod normed;
 mod pack;
 #[cfg(metal)]
 pub(crate) mod product;
@@ -201,6 +202,11 @@ impl Linear {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
+        ladder::run(self.op(x, residual)?)
+    }
+
+    /// The call, if what it is given fits together.
+    fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LinearOp> {
         let (k, dtype) = (self.weight.k, self.weight.dtype());
         if x.dims().last() != Some(&k) || x.dtype() != dtype {
             let what = format!("x {:?} in {} against a weight of depth {k} for {dtype}", x.dims(), x.dtype());
@@ -218,7 +224,7 @@ impl Linear {
             let what = format!("a residual {:?} in {} for a result {dims:?} in {dtype}", r.dims(), r.dtype());
             return Err(Error::call("linear", what));
         }
-        ladder::run(op)
+        Ok(op)
     }
 }
 

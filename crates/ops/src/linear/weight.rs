@@ -132,6 +132,14 @@ impl Weight {
         self.parts.iter().any(|part| matches!(part.data, Data::Raw(..)))
     }
 
+    /// A weight that is one part, in floats as a GPU has them.
+    pub(super) fn only_rows(&self) -> Option<&Tensor> {
+        match &*self.parts {
+            [Part { data: Data::Rows(rows), .. }] => Some(rows),
+            _ => None,
+        }
+    }
+
     /// Format and blocks of a weight that is one part, in blocks as the file has them.
     pub(crate) fn only_raw(&self) -> Option<(Quant, &Tensor)> {
         match &*self.parts {

@@ -7,14 +7,8 @@
 // What the second-level cache and shared memory can deliver is the limit, so tiles are as wide as the sums have registers, and there are
 // two ways to fetch less. Where all depth of a tile's columns of W has room, a block keeps them and has tiles of these columns alone
 // (`KEPT`). Else two blocks, a cluster, make tiles of the same columns at the same time, and each fetches half of W's part for both.
-#include "linear/hopper.cuh"
+#include "linear/wide.cuh"
 
-constexpr int TILE_COLUMNS = 192;
-constexpr int HALF = 64; // rows of x that a warpgroup multiplies at once, and that are fetched at once
-constexpr int HALF_BYTES = HALF * DEPTH * 2, W_BYTES = TILE_COLUMNS * DEPTH * 2;
-constexpr int W_HALF = TILE_COLUMNS / 2; // rows of W that are fetched at once
-// The end of a tile goes in pieces of 16 rows and 32 columns for each warp, through shared memory.
-constexpr int PIECE_ROWS = 16, PIECE_COLUMNS = 32, PIECE_BYTES = PIECE_ROWS * PIECE_COLUMNS * 2;
 constexpr int PIECES_ACROSS = TILE_COLUMNS / PIECE_COLUMNS;
 
 template <bool KEPT> struct Plan {
@@ -33,62 +27,6 @@ template <bool KEPT> struct Plan {
     static constexpr int BYTES = BARRIERS + (2 * STAGES + CONSUMERS + STEPS) * 8;
 };
 static_assert(Plan<true>::BYTES <= 232448 && Plan<false>::BYTES <= 232448, "what a block may have");
-
-// At the same barrier of the cluster's block of this rank. To order ordinary writes for it too would take a fence of the whole GPU, as
-// long as a step; here nothing was written, only read by products that are done.
-__device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) {
-    asm volatile(
-        "{\n"
-        ".reg .b32 there;\n"
-        "mapa.shared::cluster.u32 there, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
-        "}\n" ::"r"(shared_address(barrier)), "r"(rank) : "memory");
-}
-__device__ __forceinline__ void cluster_sync() {
-    asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-__device__ __forceinline__ uint cluster_rank() {
-    uint rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-
-// The same into both blocks of a cluster, to the same place, which the same barrier of each is told.
-__device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
-        : "memory");
-}
-// d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
-#define WGMMA(FORMAT) \
-    asm volatile( \
-        "{\n" \
-        ".reg .pred p;\n" \
-        "setp.ne.b32 p, %98, 0;\n" \
-        "wgmma.mma_async.sync.aligned.m64n192k16.f32." FORMAT "." FORMAT " " \
-        "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-        "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31, " \
-        "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-        "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63, " \
-        "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-        "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, " \
-        "%96, %97, p, 1, 1, 0, 0;\n" \
-        "}\n" \
-        : SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16), SUMS8(d, 24), SUMS8(d, 32), SUMS8(d, 40), SUMS8(d, 48), SUMS8(d, 56), SUMS8(d, 64), \
-          SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88) \
-        : "l"(a), "l"(b), "r"(more))
-using Sums = float[TILE_COLUMNS / 2]; // of 64 rows: a lane has two neighbours of rows lane / 4 and lane / 4 + 8 in every eight columns
-template <typename T> __device__ __forceinline__ void multiply(Sums &d, uint64_t a, uint64_t b, int more);
-template <> __device__ __forceinline__ void multiply<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
-template <> __device__ __forceinline__ void multiply<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
-
-// Four matrices of 8 × 8, of which each lane names a row of 16 bytes.
-__device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(of[0]), "r"(of[1]), "r"(of[2]), "r"(of[3])
-        : "memory");
-}
 
 // What follows a product and a bias.
 enum Then { PLAIN, WITH_GELU };
@@ -145,11 +83,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Plan::REGISTERS));
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
-        unsigned char *out = shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES;
-        // Rows of a piece are 64 bytes, swizzled. This lane's row of a matrix, where the second two of four matrices are 16 bytes on and the
-        // next four 32; and the 16 bytes that it stores, with those of eight rows on.
-        const uint in_piece = lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16);
-        const uint of_piece = lane / 4 * 64 + ((lane % 4 ^ lane / 4 / 2 % 4) * 16);
+        const WayOut<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
         auto release = [&](uint64_t *barrier) {
             if (CLUSTER == 1 && lane == 0) barrier_arrive(barrier);
             if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive_at(barrier, lane);
@@ -216,21 +150,9 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     for (int i = 0; i < 16; i++) {
                         if (THEN == WITH_GELU) v[i] = gelu_half(v[i]);
                     }
-                    // There are two rooms for pieces, too.
-                    unsigned char *room = out + piece % 2 * PIECE_BYTES;
-#pragma unroll
-                    for (int i = 0; i < 16; i += 8) {
-                        const uint four[4] = {pair_of<T>(v[i], v[i + 1]), pair_of<T>(v[i + 2], v[i + 3]),
-                            pair_of<T>(v[i + 4], v[i + 5]), pair_of<T>(v[i + 6], v[i + 7])};
-                        put_matrices(shared_address(room) + (in_piece ^ i * 4), four);
-                    }
-                    __syncwarp();
-#pragma unroll
-                    for (int i = 0; i < 2; i++) {
-                        const uint4 run = *reinterpret_cast<const uint4 *>(room + of_piece + i * (8 * 64));
-                        const bool there = row + lane / 4 + i * 8 < s.rows && column + lane % 4 * 8 < s.n;
-                        if (there) *reinterpret_cast<uint4 *>(to + i * 8 * size_t(s.width) + piece * PIECE_COLUMNS) = run;
-                    }
+                    const bool there = column + lane % 4 * 8 < s.n;
+                    const bool first = there && row + lane / 4 < s.rows, second = there && row + lane / 4 + 8 < s.rows;
+                    out.leave(v, piece, to + piece * PIECE_COLUMNS, 8 * size_t(s.width), first, second);
                 }
             }
         }

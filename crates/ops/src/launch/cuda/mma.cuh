@@ -34,7 +34,7 @@ template <typename T> __device__ __forceinline__ void multiply(float c[4], const
 MULTIPLY(half_t, "f16")
 MULTIPLY(bhalf_t, "bf16")
 
-// Two neighbours in a register, the first in the lower half; and what rounding them has left.
+// Two neighbours in a register, the first in the lower half; as floats again; and what rounding them has left.
 template <typename T> __device__ __forceinline__ uint pair_of(float x, float y);
 template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);
@@ -44,13 +44,14 @@ template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y) {
     const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
     return *reinterpret_cast<const uint *>(&pair);
 }
-template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, uint pair);
-template <> __device__ __forceinline__ uint rest_of<half_t>(float x, float y, uint pair) {
-    const float2 back = __half22float2(*reinterpret_cast<const __half2 *>(&pair));
-    return pair_of<half_t>(x - back.x, y - back.y);
+template <typename T> __device__ __forceinline__ float2 floats_of(uint pair);
+template <> __device__ __forceinline__ float2 floats_of<half_t>(uint pair) { return __half22float2(*reinterpret_cast<const __half2 *>(&pair)); }
+template <> __device__ __forceinline__ float2 floats_of<bhalf_t>(uint pair) {
+    return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
-template <> __device__ __forceinline__ uint rest_of<bhalf_t>(float x, float y, uint pair) {
-    return pair_of<bhalf_t>(x - __uint_as_float(pair << 16), y - __uint_as_float(pair & 0xffff0000u));
+template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, uint pair) {
+    const float2 back = floats_of<T>(pair);
+    return pair_of<T>(x - back.x, y - back.y);
 }
 
 // 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same.

@@ -1,0 +1,239 @@
+// y = norm(x · Wᵀ + b + residual) · weight + bias for many rows on Hopper: a layer norm at the end of the product before it, so that its
+// input is neither written nor read again. Sums in f32, one rounding.
+//
+// Two warpgroups make a tile of 128 rows and 384 columns, with all sums of a row in the four lanes that have it. That is all of a row
+// of 384. A row of 768 has two blocks, a cluster, which tell each other mean and variance of their halves (Chan et al. 1979). Both kinds
+// are clusters: what its blocks both read, W or x, each fetches half of for both. One thread has the copy engine fetch into a ring of
+// stages, and behind the product's come two with the residual.
+#include "linear/wide.cuh"
+
+constexpr uint CLUSTER = 2, GROUPS = 2, WARPS = GROUPS * GROUP / LANES, THREADS = (GROUPS + 1) * GROUP;
+constexpr uint ROWS = GROUPS * HALF, COLUMNS = 2 * TILE_COLUMNS;
+constexpr uint STAGES = 3, X_BYTES = GROUPS * HALF_BYTES, STAGE_BYTES = X_BYTES + 2 * W_BYTES;
+// A residual comes 64 columns at a time, of which the first stage has four and the second two.
+constexpr uint CHUNK_BYTES = ROWS * DEPTH * 2, CHUNKS = COLUMNS / DEPTH, FIRST_CHUNKS = STAGE_BYTES / CHUNK_BYTES;
+constexpr uint OUT = STAGES * STAGE_BYTES;
+constexpr uint VECTORS = OUT + WARPS * 2 * PIECE_BYTES; // the product's bias, the norm's weight and bias
+constexpr uint HALF_ROWS = VECTORS + 3 * COLUMNS * 4; // [2][ROWS] of mean and squared distances, from the other block
+constexpr uint BARRIERS = HALF_ROWS + 2 * ROWS * 8;
+constexpr uint BYTES = BARRIERS + (2 * STAGES + WARPS) * 8;
+static_assert(BYTES <= 232448, "what a block may have");
+static_assert(CHUNKS > FIRST_CHUNKS && CHUNKS <= 2 * FIRST_CHUNKS, "two stages have all of the residual");
+
+// Two floats to the cluster's block of this rank, whose barrier is told how many bytes came.
+__device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, uint rank) {
+    asm volatile(
+        "{\n"
+        ".reg .b32 there, told;\n"
+        "mapa.shared::cluster.u32 there, %0, %4;\n"
+        "mapa.shared::cluster.u32 told, %1, %4;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [there], {%2, %3}, [told];\n"
+        "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
+}
+
+// A sum over the lanes that have a row.
+__device__ __forceinline__ float row_sum(float v) {
+    v += __shfl_xor_sync(~0u, v, 1);
+    return v + __shfl_xor_sync(~0u, v, 2);
+}
+
+// What is asked for, beside the matrices.
+template <typename T> struct Asked {
+    const T *bias, *norm_weight, *norm_bias;
+    T *y;
+    uint rows, k;
+    float eps;
+};
+
+// BLOCKS that have a row.
+template <typename T, uint BLOCKS>
+__device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUtensorMap *residuals, Asked<T> asked) {
+    constexpr bool IS_WHOLE = BLOCKS == 1;
+    extern __shared__ __align__(1024) unsigned char shared[];
+    uint64_t *full = reinterpret_cast<uint64_t *>(shared + BARRIERS), *empty = full + STAGES, *told = empty + STAGES;
+    if (threadIdx.x == 0) {
+        for (uint i = 0; i < STAGES; i++) barrier_make(full + i, 1), barrier_make(empty + i, CLUSTER * WARPS);
+        for (uint i = 0; i < WARPS; i++) barrier_make(told + i, 1);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    cluster_sync();
+    const uint rank = cluster_rank(), group = threadIdx.x / GROUP;
+    const uint steps = (asked.k + DEPTH - 1) / DEPTH;
+    // A cluster's tiles are above each other, or beside.
+    constexpr uint TILES_DOWN = IS_WHOLE ? CLUSTER : 1;
+    const uint tiles = (asked.rows + TILES_DOWN * ROWS - 1) / (TILES_DOWN * ROWS);
+    const uint column0 = IS_WHOLE ? 0 : rank * COLUMNS;
+    auto first_row = [&](uint tile) { return IS_WHOLE ? (tile * CLUSTER + rank) * ROWS : tile * ROWS; };
+
+    if (group == GROUPS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
+        if (threadIdx.x == GROUPS * GROUP) {
+            Turn<STAGES> turn;
+            for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
+                const uint row = first_row(tile);
+                for (uint step = 0; step < steps; step++, turn.next()) {
+                    uint64_t *barrier = full + turn.stage;
+                    unsigned char *x = shared + turn.stage * STAGE_BYTES, *w = x + X_BYTES;
+                    const uint depth = step * DEPTH;
+                    barrier_wait(empty + turn.stage, turn.phase ^ 1);
+                    barrier_expect(barrier, STAGE_BYTES);
+                    if constexpr (IS_WHOLE) {
+                        w += rank * W_BYTES;
+                        for (uint i = 0; i < 2; i++) {
+                            fetch(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
+                            fetch_for_both(w + i * (W_BYTES / 2), ws, barrier, depth, rank * TILE_COLUMNS + i * W_HALF);
+                        }
+                    } else {
+                        fetch_for_both(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
+                        for (uint i = 0; i < 4; i++) fetch(w + i * (W_BYTES / 2), ws, barrier, depth, column0 + i * W_HALF);
+                    }
+                }
+                for (uint first = 0; first < CHUNKS; first += FIRST_CHUNKS, turn.next()) {
+                    uint64_t *barrier = full + turn.stage;
+                    unsigned char *to = shared + turn.stage * STAGE_BYTES;
+                    const uint chunks = min(FIRST_CHUNKS, CHUNKS - first);
+                    barrier_wait(empty + turn.stage, turn.phase ^ 1);
+                    barrier_expect(barrier, chunks * CHUNK_BYTES);
+                    for (uint i = 0; i < chunks * GROUPS; i++) {
+                        const uint column = column0 + (first + i / GROUPS) * DEPTH;
+                        fetch(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
+                    }
+                }
+            }
+        }
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
+        const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
+        const WayOut<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
+        auto release = [&](uint stage) {
+            if (lane < CLUSTER) barrier_arrive_at(empty + stage, lane);
+        };
+        // [bias, weight, bias][COLUMNS], for all tiles.
+        float *vectors = reinterpret_cast<float *>(shared + VECTORS);
+        for (uint i = threadIdx.x; i < COLUMNS; i += GROUPS * GROUP) {
+            vectors[i] = asked.bias ? wide(asked.bias[column0 + i]) : 0.0f;
+            vectors[COLUMNS + i] = wide(asked.norm_weight[column0 + i]);
+            vectors[2 * COLUMNS + i] = asked.norm_bias ? wide(asked.norm_bias[column0 + i]) : 0.0f;
+        }
+        asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * GROUP) : "memory");
+        // Those of a lane: two neighbours in every eight columns.
+        const float2 *biases = reinterpret_cast<const float2 *>(vectors) + lane % 4;
+        const float2 *norm_weights = biases + COLUMNS / 2, *norm_biases = norm_weights + COLUMNS / 2;
+        Turn<STAGES> turn;
+        uint number = 0;
+        for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER, number++) {
+            Sums sums[2];
+            uint before = 0;
+            for (uint step = 0; step < steps; step++, turn.next()) {
+                const unsigned char *stage = shared + turn.stage * STAGE_BYTES;
+                const uint64_t x = matrix(stage + group * HALF_BYTES);
+                barrier_wait(full + turn.stage, turn.phase);
+                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+#pragma unroll
+                for (int d = 0; d < DEPTH; d += 16) {
+#pragma unroll
+                    for (uint side = 0; side < 2; side++) {
+                        const uint64_t w = matrix(stage + X_BYTES + side * W_BYTES);
+                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, step + d > 0);
+                    }
+                }
+                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                // The stage before has been read by this warp when all but the last products are done.
+                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                if (step > 0) release(before);
+                before = turn.stage;
+            }
+            asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
+            release(before);
+
+            // Bias and residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
+            float mean[2] = {}, squares[2] = {};
+            const uint own = warp % 4 * PIECE_ROWS + lane / 4;
+#pragma unroll
+            for (uint eight = 0; eight < COLUMNS / 8; eight++) {
+                if (eight * 8 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
+                const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + eight / 8 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
+                const unsigned char *at = chunk + own * 128 + ((eight % 8 ^ lane / 4) * 16) + lane % 4 * 4;
+                const float2 b = biases[eight * 4];
+#pragma unroll
+                for (uint i = 0; i < 2; i++) {
+                    const float2 r = floats_of<T>(*reinterpret_cast<const uint *>(at + i * (8 * 128)));
+                    float *v = sums[eight / 24] + eight % 24 * 4 + i * 2;
+                    v[0] += b.x + r.x, v[1] += b.y + r.y;
+                    mean[i] += v[0] + v[1];
+                }
+                if ((eight + 1) * 8 % (FIRST_CHUNKS * DEPTH) == 0 || eight + 1 == COLUMNS / 8) {
+                    __syncwarp();
+                    release(turn.stage);
+                    turn.next();
+                }
+            }
+#pragma unroll
+            for (uint i = 0; i < 2; i++) mean[i] = row_sum(mean[i]) / COLUMNS;
+            // The distances from the mean, and their squares.
+#pragma unroll
+            for (uint side = 0; side < 2; side++) {
+#pragma unroll
+                for (uint j = 0; j < TILE_COLUMNS / 2; j++) {
+                    float &v = sums[side][j];
+                    v -= mean[j / 2 % 2];
+                    squares[j / 2 % 2] += v * v;
+                }
+            }
+#pragma unroll
+            for (uint i = 0; i < 2; i++) squares[i] = row_sum(squares[i]);
+            float shift[2] = {}; // from this half's mean to that of all
+            if constexpr (!IS_WHOLE) {
+                // There are two rooms: who is a tile ahead has had what was sent for this one.
+                float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
+                uint64_t *barrier = told + warp;
+                if (lane == 0) barrier_expect(barrier, PIECE_ROWS * sizeof(float2));
+                __syncwarp();
+                const float2 mine = lane % 4 == 0 ? make_float2(mean[0], squares[0]) : make_float2(mean[1], squares[1]);
+                if (lane % 4 < 2) send(room + own + lane % 4 * 8, mine, barrier, rank ^ 1);
+                barrier_wait(barrier, number & 1);
+#pragma unroll
+                for (uint i = 0; i < 2; i++) {
+                    const float2 other = room[own + i * 8];
+                    shift[i] = (mean[i] - other.x) * 0.5f;
+                    squares[i] += other.y + shift[i] * shift[i] * (2 * COLUMNS);
+                }
+            }
+            float scale[2];
+#pragma unroll
+            for (uint i = 0; i < 2; i++) scale[i] = 1.0f / sqrtf(squares[i] / (BLOCKS * COLUMNS) + asked.eps);
+
+            const uint row = first_row(tile) + group * HALF + own;
+            T *to = asked.y + size_t(row) * (BLOCKS * COLUMNS) + column0 + lane % 4 * 8;
+#pragma unroll
+            for (uint piece = 0; piece < COLUMNS / PIECE_COLUMNS; piece++) {
+                float v[16];
+#pragma unroll
+                for (uint i = 0; i < 16; i += 2) {
+                    const uint eight = piece * 4 + i / 4, side = i / 2 % 2;
+                    const float *of = sums[eight / 24] + eight % 24 * 4 + side * 2;
+                    const float2 weight = norm_weights[eight * 4], bias = norm_biases[eight * 4];
+                    v[i] = (of[0] + shift[side]) * scale[side] * weight.x + bias.x;
+                    v[i + 1] = (of[1] + shift[side]) * scale[side] * weight.y + bias.y;
+                }
+                const size_t eight_rows = 8 * size_t(BLOCKS * COLUMNS);
+                out.leave(v, piece, to + piece * PIECE_COLUMNS, eight_rows, row < asked.rows, row + 8 < asked.rows);
+            }
+        }
+    }
+    // What a block has told or fetched for the other has to find it there.
+    __syncwarp();
+    cluster_sync();
+}
+
+#define NORMED(NAME, T, BLOCKS, WIDTH) \
+    extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1) linear_normed_##WIDTH##_##NAME( \
+        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const __grid_constant__ CUtensorMap residuals, \
+        const T *bias, const T *norm_weight, const T *norm_bias, T *y, uint rows, uint k, float eps) { \
+        normed<T, BLOCKS>(&xs, &ws, &residuals, Asked<T>{bias, norm_weight, norm_bias, y, rows, k, eps}); \
+    }
+#define WIDTHS(NAME, T) \
+    NORMED(NAME, T, 1, 384) \
+    NORMED(NAME, T, 2, 768)
+WIDTHS(f16, half_t)
+WIDTHS(bf16, bhalf_t)

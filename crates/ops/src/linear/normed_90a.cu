@@ -57,6 +57,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     cluster_sync();
+    wait_for_earlier();
     const uint rank = cluster_rank(), group = threadIdx.x / GROUP;
     const uint steps = (asked.k + DEPTH - 1) / DEPTH;
     // A cluster's tiles are above each other, or beside.

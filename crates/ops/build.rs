@@ -3,6 +3,7 @@
 //! On macOS Metal is always on, so a feature alone cannot say it; elsewhere the feature turns it on (the simulated device of
 //! `tools/metal-sim` runs it on Linux).
 
+use std::collections::BTreeSet;
 use std::env;
 use std::ffi::OsStr;
 use std::fs;
@@ -42,16 +43,15 @@ fn compile_cuda_kernels() {
     let mut texts = Vec::new();
     find(Path::new("src"), &mut texts);
     texts.iter().for_each(|text| println!("cargo::rerun-if-changed={}", text.display()));
-    let is = |text: &PathBuf, extension: &str| text.extension() == Some(OsStr::new(extension));
-    // Any kernel may include any header.
-    let headers = texts.iter().filter(|text| is(text, "cuh")).map(|text| age(text)).max().flatten();
-    let stale = texts.iter().filter(|text| is(text, "cu")).map(|text| (text, out.join(name(text))));
+    let kernels = texts.iter().filter(|text| text.extension() == Some(OsStr::new("cu")));
     // What was made by other means counts for nothing, and neither does what a build left behind that did not end.
     let (means, stamp) = (format!("{arch} {}", nvcc().display()), out.join("means"));
     let is_new = fs::read_to_string(&stamp).ok().as_ref() != Some(&means) || age(&stamp) < age(Path::new("build.rs"));
     let _ = fs::remove_file(&stamp);
-    let stale =
-        stale.filter(|(text, made)| is_new || age(made).is_none_or(|age_of| Some(age_of) < age(text).max(headers)));
+    let stale = kernels.map(|text| (text, out.join(name(text)))).filter(|(text, made)| {
+        let (made, read) = (age(made), read_by(text).iter().map(|text| age(text)).max().flatten());
+        is_new || made.is_none() || made < read
+    });
     let left = Mutex::new(stale.collect::<Vec<_>>());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
@@ -99,6 +99,20 @@ fn find(folder: &Path, texts: &mut Vec<PathBuf>) {
             texts.push(path);
         }
     }
+}
+
+/// A text and every text of ours that it includes, which are named from `src` on.
+fn read_by(text: &Path) -> BTreeSet<PathBuf> {
+    let (mut all, mut left) = (BTreeSet::new(), vec![text.to_owned()]);
+    while let Some(text) = left.pop() {
+        let words = fs::read_to_string(&text).unwrap_or_default();
+        if all.insert(text) {
+            let included =
+                |line: &str| Some(Path::new("src").join(line.strip_prefix("#include \"")?.strip_suffix('"')?));
+            left.extend(words.lines().filter_map(included));
+        }
+    }
+    all
 }
 
 fn name(text: &Path) -> String {

@@ -231,9 +231,9 @@ fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
     if x.cols <= KEPT_DEPTH && 8 * each * columns >= 7 * processors && down * columns >= processors {
         return Ok(Some((KEPT, each.min(down) * columns)));
     }
-    // Deep products are as fast by cuBLASLt, and few tiles faster; GELU behind them has more registers in smaller tiles.
+    // Deep products are as fast by cuBLASLt, and few tiles faster.
     let pairs = x.rows.div_ceil(SHARED.rows * SHARED.cluster) * columns;
-    let is_shared = p.activation == Activation::None && x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
+    let is_shared = x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
     Ok(is_shared.then(|| (SHARED, SHARED.cluster * pairs.min(processors / SHARED.cluster))))
 }
 

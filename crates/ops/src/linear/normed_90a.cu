@@ -105,7 +105,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 240;");
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
-        const WayOut<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
+        WayOut<T> out(shared + OUT + warp * 2 * PIECE_BYTES, lane);
         auto release = [&](uint stage) {
             if (lane < CLUSTER) barrier_arrive_at(empty + stage, lane);
         };
@@ -124,6 +124,12 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         uint number = 0;
         for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER, number++) {
             Sums sums[2];
+#pragma unroll
+            for (uint eight = 0; eight < COLUMNS / 8; eight++) {
+                const float2 b = biases[eight * 4];
+                float *v = sums[eight / 24] + eight % 24 * 4;
+                v[0] = v[2] = b.x, v[1] = v[3] = b.y;
+            }
             uint before = 0;
             for (uint step = 0; step < steps; step++, turn.next()) {
                 const unsigned char *stage = shared + turn.stage * STAGE_BYTES;
@@ -135,7 +141,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #pragma unroll
                     for (uint side = 0; side < 2; side++) {
                         const uint64_t w = matrix(stage + X_BYTES + side * W_BYTES);
-                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, step + d > 0);
+                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, 1);
                     }
                 }
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -147,7 +153,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(before);
 
-            // Bias and residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
+            // The residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
             float mean[2] = {}, squares[2] = {};
             const uint own = warp % 4 * PIECE_ROWS + lane / 4;
 #pragma unroll
@@ -155,12 +161,11 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 if (eight * 8 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
                 const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + eight / 8 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
                 const unsigned char *at = chunk + own * 128 + ((eight % 8 ^ lane / 4) * 16) + lane % 4 * 4;
-                const float2 b = biases[eight * 4];
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const float2 r = floats_of<T>(*reinterpret_cast<const uint *>(at + i * (8 * 128)));
                     float *v = sums[eight / 24] + eight % 24 * 4 + i * 2;
-                    v[0] += b.x + r.x, v[1] += b.y + r.y;
+                    v[0] += r.x, v[1] += r.y;
                     mean[i] += v[0] + v[1];
                 }
                 if ((eight + 1) * 8 % (FIRST_CHUNKS * DEPTH) == 0 || eight + 1 == COLUMNS / 8) {
@@ -170,7 +175,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 }
             }
 #pragma unroll
-            for (uint i = 0; i < 2; i++) mean[i] = row_sum(mean[i]) / COLUMNS;
+            for (uint i = 0; i < 2; i++) mean[i] = row_sum(mean[i]) * (1.0f / COLUMNS);
             // The distances from the mean, and their squares.
 #pragma unroll
             for (uint side = 0; side < 2; side++) {
@@ -202,24 +207,36 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             }
             float scale[2];
 #pragma unroll
-            for (uint i = 0; i < 2; i++) scale[i] = 1.0f / sqrtf(squares[i] / (BLOCKS * COLUMNS) + asked.eps);
+            for (uint i = 0; i < 2; i++) scale[i] = rsqrtf(fmaf(squares[i], 1.0f / (BLOCKS * COLUMNS), asked.eps));
 
             const uint row = first_row(tile) + group * HALF + own;
-            T *to = asked.y + size_t(row) * (BLOCKS * COLUMNS) + column0 + lane % 4 * 8;
+            const bool first = row < asked.rows, second = row + 8 < asked.rows;
+            constexpr uint WIDTH = BLOCKS * COLUMNS, PIECES = COLUMNS / PIECE_COLUMNS;
+            T *to = asked.y + size_t(row) * WIDTH + column0 + lane % 4 * 8;
+            // The norm's weight and bias for a piece are read behind the one before, too.
+            float2 weight[4], bias[4];
+            auto read = [&](uint piece) {
 #pragma unroll
-            for (uint piece = 0; piece < COLUMNS / PIECE_COLUMNS; piece++) {
+                for (uint i = 0; i < 4; i++) weight[i] = norm_weights[(piece * 4 + i) * 4], bias[i] = norm_biases[(piece * 4 + i) * 4];
+            };
+            read(0);
+#pragma unroll
+            for (uint piece = 0; piece < PIECES; piece++) {
                 float v[16];
 #pragma unroll
                 for (uint i = 0; i < 16; i += 2) {
                     const uint eight = piece * 4 + i / 4, side = i / 2 % 2;
                     const float *of = sums[eight / 24] + eight % 24 * 4 + side * 2;
-                    const float2 weight = norm_weights[eight * 4], bias = norm_biases[eight * 4];
-                    v[i] = (of[0] + shift[side]) * scale[side] * weight.x + bias.x;
-                    v[i + 1] = (of[1] + shift[side]) * scale[side] * weight.y + bias.y;
+                    const float distance[2] = {IS_WHOLE ? of[0] : of[0] + shift[side], IS_WHOLE ? of[1] : of[1] + shift[side]};
+                    v[i] = fmaf(distance[0] * scale[side], weight[i / 4].x, bias[i / 4].x);
+                    v[i + 1] = fmaf(distance[1] * scale[side], weight[i / 4].y, bias[i / 4].y);
                 }
-                const size_t eight_rows = 8 * size_t(BLOCKS * COLUMNS);
-                out.leave(v, piece, to + piece * PIECE_COLUMNS, eight_rows, row < asked.rows, row + 8 < asked.rows);
+                if (piece + 1 < PIECES) read(piece + 1);
+                out.put(v, piece);
+                if (piece > 0) out.store(to + (piece - 1) * PIECE_COLUMNS, 8 * WIDTH, first, second);
+                out.take(piece);
             }
+            out.store(to + (PIECES - 1) * PIECE_COLUMNS, 8 * WIDTH, first, second);
         }
     }
     // What a block has told or fetched for the other has to find it there.

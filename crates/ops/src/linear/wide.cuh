@@ -65,19 +65,19 @@ __device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
         : "memory");
 }
 
-// A warp's way out: as the sums lie into a piece, whose rows are 64 bytes, swizzled, and from there as y's rows lie. There are two
-// rooms, so that a lane may still read the piece before.
+// A warp's way out: as the sums lie into a piece, whose rows are 64 bytes, swizzled, and from there as y's rows lie. What a lane takes
+// from a piece is stored behind the next one, so that nobody waits for it; and there are two rooms, so that it may still be read.
 template <typename T> struct WayOut {
     unsigned char *rooms;
     uint in_piece; // this lane's row of a matrix; the second two of four matrices are 16 bytes on, the next four 32
     uint of_piece; // the 16 bytes that it stores, with those of eight rows on
+    uint4 taken[2];
 
     __device__ __forceinline__ WayOut(unsigned char *rooms, uint lane)
         : rooms(rooms), in_piece(lane % 16 * 64 + ((lane / 16 ^ lane % 8 / 2) * 16)),
           of_piece(lane / 4 * 64 + ((lane % 4 ^ lane / 4 / 2 % 4) * 16)) {}
 
-    // Piece number `piece`: to `to` if this lane's first row is there, and `step` elements on if that of eight rows on is.
-    __device__ __forceinline__ void leave(const float (&v)[16], uint piece, T *to, size_t step, bool first, bool second) const {
+    __device__ __forceinline__ void put(const float (&v)[16], uint piece) {
         unsigned char *room = rooms + piece % 2 * PIECE_BYTES;
 #pragma unroll
         for (int i = 0; i < 16; i += 8) {
@@ -86,8 +86,14 @@ template <typename T> struct WayOut {
             put_matrices(shared_address(room) + (in_piece ^ i * 4), four);
         }
         __syncwarp();
-        const uint4 runs[2] = {*reinterpret_cast<const uint4 *>(room + of_piece), *reinterpret_cast<const uint4 *>(room + of_piece + 8 * 64)};
-        if (first) *reinterpret_cast<uint4 *>(to) = runs[0];
-        if (second) *reinterpret_cast<uint4 *>(to + step) = runs[1];
+    }
+    __device__ __forceinline__ void take(uint piece) {
+        const unsigned char *from = rooms + piece % 2 * PIECE_BYTES + of_piece;
+        taken[0] = *reinterpret_cast<const uint4 *>(from), taken[1] = *reinterpret_cast<const uint4 *>(from + 8 * 64);
+    }
+    // To `to` if this lane's first row is there, and `step` elements on if that of eight rows on is.
+    __device__ __forceinline__ void store(T *to, size_t step, bool first, bool second) const {
+        if (first) *reinterpret_cast<uint4 *>(to) = taken[0];
+        if (second) *reinterpret_cast<uint4 *>(to + step) = taken[1];
     }
 };

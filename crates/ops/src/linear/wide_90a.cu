@@ -83,7 +83,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(Plan::REGISTERS));
         const uint lane = threadIdx.x % LANES, warp = threadIdx.x % GROUP / LANES;
-        const WayOut<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
+        WayOut<T> out(shared + Plan::OUT + (group * 4 + warp) * 2 * PIECE_BYTES, lane);
         auto release = [&](uint64_t *barrier) {
             if (CLUSTER == 1 && lane == 0) barrier_arrive(barrier);
             if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive_at(barrier, lane);
@@ -135,11 +135,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             for (uint half = 0; half < HALVES; half++) {
                 const uint row = row0 + half * HALF;
                 if (row >= s.rows) continue;
+                // Columns are whole pieces.
                 T *to = y + size_t(row + lane / 4) * s.width + s.first + column0 + lane % 4 * 8;
+                const bool first = row + lane / 4 < s.rows, second = row + lane / 4 + 8 < s.rows;
 #pragma unroll
                 for (uint piece = 0; piece < PIECES_ACROSS; piece++) {
-                    const uint column = column0 + piece * PIECE_COLUMNS;
-                    if (column >= s.n) break;
                     float v[16];
 #pragma unroll
                     for (int i = 0; i < 16; i += 2) {
@@ -150,10 +150,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                     for (int i = 0; i < 16; i++) {
                         if (THEN == WITH_GELU) v[i] = gelu_half(v[i]);
                     }
-                    const bool there = column + lane % 4 * 8 < s.n;
-                    const bool first = there && row + lane / 4 < s.rows, second = there && row + lane / 4 + 8 < s.rows;
-                    out.leave(v, piece, to + piece * PIECE_COLUMNS, 8 * size_t(s.width), first, second);
+                    out.put(v, piece);
+                    if (piece > 0) out.store(to + (piece - 1) * PIECE_COLUMNS, 8 * size_t(s.width), first, second);
+                    out.take(piece);
                 }
+                out.store(to + (PIECES_ACROSS - 1) * PIECE_COLUMNS, 8 * size_t(s.width), first, second);
             }
         }
     }
@@ -173,6 +174,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
 #define WAYS(NAME, T) \
     WIDE(NAME, T, plain, PLAIN, kept, true, ) \
     WIDE(NAME, T, gelu, WITH_GELU, kept, true, ) \
-    WIDE(NAME, T, plain, PLAIN, shared, false, __cluster_dims__(2, 1, 1))
+    WIDE(NAME, T, plain, PLAIN, shared, false, __cluster_dims__(2, 1, 1)) \
+    WIDE(NAME, T, gelu, WITH_GELU, shared, false, __cluster_dims__(2, 1, 1))
 WAYS(f16, half_t)
 WAYS(bf16, bhalf_t)

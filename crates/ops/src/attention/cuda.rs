@@ -172,6 +172,8 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             .u32(launch.tickets)
             .u32(turns(launch, padded, shared))
     };
+    // What `straight` in `task.cuh` takes for granted, beside what a launch says.
+    let is_plain = in_runs && heads == shared && page == 0 && how.sees == Sees::All && added == 0 && how.cap.is_none();
     let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
     for launch in &tables.launches {
         let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;
@@ -181,7 +183,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
             Way::Coded | Way::Placed => OTHER,
             Way::Plain => PLAIN,
         };
-        let kernel = Kernel::new(binary, format!("attention_{}_{dtype}_{padded}", launch.kind)).shared(bytes);
+        let is_straight = launch.kind == "many" && launch.splits == 1 && is_plain && padded == size && padded <= 64;
+        let kind = if is_straight { "straight" } else { launch.kind };
+        let kernel = Kernel::new(binary, format!("attention_{kind}_{dtype}_{padded}")).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
         let call = call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref());
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));

@@ -8,6 +8,9 @@ enum Format : uint { FORMAT_F32, FORMAT_F16, FORMAT_BF16, FORMAT_Q8 };
 // What is added to the scores.
 enum Added : uint { ADDED_NONE, ADDED_ALIBI, ADDED_TABLE };
 
+// A distance that no query and key have, as in cuda.rs.
+constexpr int FAR = 1 << 30;
+
 constexpr float LOG2E = 1.4426950408889634f;
 
 // Elements from one token to the next, and from one head to the next.
@@ -50,6 +53,14 @@ struct Shape {
 #define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
     reach, distances, distance_count, origin, entries, splits, tickets, turns}
+
+// The same as the compiler is told it for what most encoders ask for, so that nothing is asked while it runs: heads of D elements, as
+// many of k as of q, aligned and next to each other, all of which are seen as they are.
+template <uint D> __device__ __forceinline__ Shape straight(Shape s) {
+    s.size = D, s.shared = s.heads, s.group = 1, s.in_sixteens = 1, s.page = 0, s.at_end = 0, s.cap = 0.0f, s.added = ADDED_NONE;
+    s.back = s.ahead = FAR, s.splits = 1;
+    return s;
+}
 
 // What the table says of a block of rows: its sequence's first query, its queries, its keys, and its first key's row in k or where
 // its pages are in the table; then the block's first row. A sequence without queries is a place that nobody has taken: an entry of

@@ -262,11 +262,12 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
     if (t.parts > 1 && is_last(table, t, s)) join<T, Z::ROWS>(given.parts, given.y, t, s);
 }
 
-#define KERNEL(NAME, T, D, CALLED, FEW, WARPS, KIND) \
+#define KERNEL(NAME, T, D, CALLED, FEW, WARPS, KIND) KERNEL_OF(GIVEN, NAME, T, D, CALLED, FEW, WARPS, KIND)
+#define KERNEL_OF(GIVEN_SHAPE, NAME, T, D, CALLED, FEW, WARPS, KIND) \
     extern "C" __global__ void __launch_bounds__(WARPS * LANES, (Sizes<D, FEW, WARPS, KIND>::SHARING)) \
         attention_##CALLED##_##NAME##_##D(const T *q, const T *k, const T *v, const half_t *k_scales, const half_t *v_scales, \
             const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
         wait_for_earlier(); \
         const Given<T> given = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \
-        attend<T, D, FEW, WARPS, KIND>(given, GIVEN); \
+        attend<T, D, FEW, WARPS, KIND>(given, GIVEN_SHAPE); \
     }

@@ -46,7 +46,7 @@ const KEPT: Way = Way {
     threads: 512,
     shared: 6 * W_STAGE + 6 * X_STAGE + 12 * PIECES + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
 };
-const KEPT_DEPTH: usize = 6 * 64;
+const KEPT_STEPS: usize = 6;
 
 /// Two blocks share what each fetches half of.
 const SHARED: Way = Way {
@@ -228,7 +228,7 @@ fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
     let columns = n / TILE_COLUMNS;
     // As many blocks for each column of tiles, which is to leave few processors without work.
     let (each, down) = (processors / columns, x.rows.div_ceil(KEPT.rows));
-    if x.cols <= KEPT_DEPTH && 8 * each * columns >= 7 * processors && down * columns >= processors {
+    if x.cols.div_ceil(64) == KEPT_STEPS && 8 * each * columns >= 7 * processors && down * columns >= processors {
         return Ok(Some((KEPT, each.min(down) * columns)));
     }
     // Deep products are as fast by cuBLASLt, and few tiles faster.

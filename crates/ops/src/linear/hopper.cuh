@@ -42,6 +42,10 @@ __device__ __forceinline__ uint64_t matrix(const void *p) {
 
 #define SUMS8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
+// Which of the block's warpgroups this is. A warp's lanes have it from the first, so that the compiler knows that they agree: what
+// products are told is then worked out once for all of them, and in time.
+__device__ __forceinline__ uint group_of_warp() { return __shfl_sync(ALL_LANES, threadIdx.x / GROUP, 0); }
+
 // Which of the ring's stages is next, and how often it has been around.
 template <uint STAGES> struct Turn {
     uint stage = 0, phase = 0;

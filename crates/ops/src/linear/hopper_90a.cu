@@ -51,6 +51,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
     __syncthreads();
     wait_for_earlier();
+    let_next_begin();
     const uint columns = (s.n + TILE - 1) / TILE, tiles = (s.rows + TILE - 1) / TILE * columns, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint group = threadIdx.x / GROUP;
 

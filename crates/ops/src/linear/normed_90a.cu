@@ -58,7 +58,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     }
     cluster_sync();
     wait_for_earlier();
-    const uint rank = cluster_rank(), group = threadIdx.x / GROUP;
+    let_next_begin();
+    const uint rank = cluster_rank(), group = group_of_warp();
     const uint steps = (asked.k + DEPTH - 1) / DEPTH;
     // A cluster's tiles are above each other, or beside.
     constexpr uint TILES_DOWN = IS_WHOLE ? CLUSTER : 1;

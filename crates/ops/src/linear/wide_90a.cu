@@ -19,7 +19,7 @@ template <bool KEPT> struct Plan {
     static constexpr int THREADS = (CONSUMERS + 1) * GROUP;
     static constexpr int STAGES = KEPT ? 6 : 5;
     static constexpr int X_BYTES = HALVES * HALF_BYTES, STAGE_BYTES = KEPT ? X_BYTES : X_BYTES + W_BYTES;
-    static constexpr int STEPS = KEPT ? 6 : 0; // of the depth, whose part of W is kept
+    static constexpr int STEPS = KEPT ? 6 : 0; // of the depth, whose part of W is kept; as many as stages
     static constexpr int RING = STEPS * W_BYTES; // where the stages begin
     static constexpr int OUT = RING + STAGES * STAGE_BYTES;
     static constexpr int BIAS = OUT + CONSUMERS * 4 * 2 * PIECE_BYTES;
@@ -27,6 +27,20 @@ template <bool KEPT> struct Plan {
     static constexpr int BYTES = BARRIERS + (2 * STAGES + CONSUMERS + STEPS) * 8;
 };
 static_assert(Plan<true>::BYTES <= 232448 && Plan<false>::BYTES <= 232448, "what a block may have");
+
+// The phases of the ring's stages, in bits. Every tile begins with the first stage.
+template <uint STAGES> struct Phases {
+    uint bits = 0;
+    __device__ __forceinline__ uint next(uint stage) {
+        const uint phase = bits >> stage & 1;
+        bits ^= 1u << stage;
+        return phase;
+    }
+    __device__ __forceinline__ void skip(uint tiles, uint steps) {
+        const uint often = steps / STAGES % 2 ? (1u << STAGES) - 1 : 0;
+        if (tiles % 2) bits ^= often ^ ((1u << steps % STAGES) - 1);
+    }
+};
 
 // What follows a product and a bias.
 enum Then { PLAIN, WITH_GELU };
@@ -47,29 +61,31 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     if (CLUSTER > 1) cluster_sync();
     else __syncthreads();
     wait_for_earlier();
+    let_next_begin();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's blocks are above each other. Where W is kept the number of blocks is a multiple of the columns.
     const uint columns = (s.n + TILE_COLUMNS - 1) / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint tiles = (s.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * columns;
     const uint first_tile = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
-    const uint group = threadIdx.x / GROUP;
+    const uint group = group_of_warp();
 
     if (group == CONSUMERS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
         if (threadIdx.x == CONSUMERS * GROUP) {
-            Turn<STAGES> turn;
+            Phases<STAGES> phases;
             for (uint tile = first_tile; tile < tiles; tile += tile_step) {
                 const uint row = (tile / columns * CLUSTER + rank) * ROWS, column = tile % columns * TILE_COLUMNS;
-                for (uint step = 0; step < steps; step++, turn.next()) {
-                    uint64_t *barrier = full + turn.stage;
-                    unsigned char *x = shared + Plan::RING + turn.stage * Plan::STAGE_BYTES;
+                for (uint step = 0; step < steps; step++) {
+                    const uint stage = step % STAGES;
+                    uint64_t *barrier = full + stage;
+                    unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
                     if (KEPT && tile == first_tile) {
                         unsigned char *w = shared + step * W_BYTES;
                         barrier_expect(kept + step, W_BYTES);
                         fetch(w, ws, kept + step, step * DEPTH, column);
                         fetch(w + W_BYTES / 2, ws, kept + step, step * DEPTH, column + W_HALF);
                     }
-                    barrier_wait(empty + turn.stage, turn.phase ^ 1);
+                    barrier_wait(empty + stage, phases.next(stage) ^ 1);
                     barrier_expect(barrier, Plan::STAGE_BYTES);
 #pragma unroll
                     for (uint half = 0; half < HALVES; half++) fetch(x + half * HALF_BYTES, xs, barrier, step * DEPTH, row + half * HALF);
@@ -88,13 +104,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             if (CLUSTER == 1 && lane == 0) barrier_arrive(barrier);
             if (CLUSTER > 1 && lane < CLUSTER) barrier_arrive_at(barrier, lane);
         };
-        Turn<STAGES> turn;
-        uint number = 0;
-        for (uint tile = first_tile; tile < tiles; tile += tile_step, number++) {
-            if (number % CONSUMERS != group) {
-                turn.skip(steps);
-                continue;
-            }
+        Phases<STAGES> phases;
+        phases.skip(group, steps);
+        for (uint number = group;; number += CONSUMERS, phases.skip(CONSUMERS - 1, steps)) {
+            const uint tile = first_tile + number * tile_step;
+            if (tile >= tiles) break;
             const uint row0 = (tile / columns * CLUSTER + rank) * ROWS + warp * PIECE_ROWS, column0 = tile % columns * TILE_COLUMNS;
             // Bias for two columns, on its way while the product is made.
             const uint at = column0 + threadIdx.x % GROUP * 2;
@@ -103,29 +117,36 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             // A barrier tells only the last use of its stage from the one before: a group that looked ahead would mistake them.
             barrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
             Sums sums[HALVES];
-            uint before = 0;
-            for (uint step = 0; step < steps; step++, turn.next()) {
-                const unsigned char *x = shared + Plan::RING + turn.stage * Plan::STAGE_BYTES;
-                const uint64_t w = matrix(KEPT ? shared + step * W_BYTES : x + Plan::X_BYTES);
-                if (KEPT) barrier_wait(kept + step, 0);
-                barrier_wait(full + turn.stage, turn.phase);
-                asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+            // Stage by stage, so that each has addresses that the compiler knows: what is worked out between two products, and in the
+            // shadow of other warps' ends of tiles, keeps the tensor cores waiting.
+            for (uint first = 0; first < steps; first += STAGES) {
 #pragma unroll
-                for (int d = 0; d < DEPTH; d += 16) {
+                for (uint stage = 0; stage < STAGES; stage++) {
+                    const uint step = first + stage;
+                    if (!KEPT && step >= steps) break;
+                    const unsigned char *x = shared + Plan::RING + stage * Plan::STAGE_BYTES;
+                    const uint64_t w = matrix(KEPT ? shared + stage * W_BYTES : x + Plan::X_BYTES);
+                    if (KEPT && number < CONSUMERS) barrier_wait(kept + stage, 0);
+                    barrier_wait(full + stage, phases.next(stage));
+                    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
 #pragma unroll
-                    for (uint half = 0; half < HALVES; half++) {
-                        multiply<T>(sums[half], matrix(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, step + d > 0);
+                    for (int d = 0; d < DEPTH; d += 16) {
+#pragma unroll
+                        for (uint half = 0; half < HALVES; half++) {
+                            const bool more = (KEPT ? stage : step) + d > 0;
+                            multiply<T>(sums[half], matrix(x + half * HALF_BYTES) + d * 2 / 16, w + d * 2 / 16, more);
+                        }
                     }
+                    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+                    // The stage before has been read by this warp when all but the last products are done.
+                    asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
+                    if (KEPT ? stage > 0 : step > 0) release(empty + (stage + STAGES - 1) % STAGES);
                 }
-                asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                // The stage before has been read by this warp when all but the last products are done.
-                asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
-                if (step > 0) release(empty + before);
-                before = turn.stage;
+                if (KEPT) break;
             }
             if (lane == 0) barrier_arrive(turns + (group + 1) % CONSUMERS);
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
-            release(empty + before);
+            release(empty + (steps - 1) % STAGES);
 
             // There are two such rooms, so that a warp may still read the last tile's.
             float2 *biases = reinterpret_cast<float2 *>(shared + Plan::BIAS) + (group * 2 + number / CONSUMERS % 2) * (TILE_COLUMNS / 2);

@@ -4,7 +4,7 @@
 #define SIZE(NAME, T, D) \
     KERNEL(NAME, T, D, few, true, 4, FLOATS) \
     KERNEL(NAME, T, D, many, false, 4, FLOATS)
-#define STRAIGHT(NAME, T, D) KERNEL_OF(straight<D>(GIVEN), NAME, T, D, straight, false, 4, FLOATS)
+#define SHORT(NAME, T, D) KERNEL(NAME, T, D, straight, false, 4, STRAIGHT)
 #define WIDE(NAME, T, D) KERNEL(NAME, T, D, wide, false, 8, FLOATS)
 #define ATTENTION(NAME, T) \
     SIZE(NAME, T, 32) \
@@ -12,8 +12,8 @@
     SIZE(NAME, T, 96) \
     SIZE(NAME, T, 128) \
     SIZE(NAME, T, 256) \
-    STRAIGHT(NAME, T, 32) \
-    STRAIGHT(NAME, T, 64) \
+    SHORT(NAME, T, 32) \
+    SHORT(NAME, T, 64) \
     WIDE(NAME, T, 96) \
     WIDE(NAME, T, 128)
 ATTENTION(f16, half_t)

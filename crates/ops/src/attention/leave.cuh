@@ -4,11 +4,13 @@
 #include "attention/rows.cuh"
 
 // Sums of a lane to those of its row; largest scores to units of log 2.
-template <uint D> __device__ __forceinline__ void finish(Sums<D> &own, float unit) {
+template <uint D, bool EXACT> __device__ __forceinline__ void finish(Sums<D> &own, float unit) {
 #pragma unroll
     for (uint h = 0; h < 2; h++) {
-        own.sum[h] += __shfl_xor_sync(ALL_LANES, own.sum[h], 1);
-        own.sum[h] += __shfl_xor_sync(ALL_LANES, own.sum[h], 2);
+        if (EXACT) {
+            own.sum[h] += __shfl_xor_sync(ALL_LANES, own.sum[h], 1);
+            own.sum[h] += __shfl_xor_sync(ALL_LANES, own.sum[h], 2);
+        }
         own.top[h] *= unit;
     }
 }

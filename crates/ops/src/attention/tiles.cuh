@@ -1,6 +1,6 @@
 // y = softmax(q · kᵀ · scale + bias) · v in f16 and bf16 with the scores of a block only, never all of them (Dao et al. 2022,
 // arXiv:2205.14135; 2023, arXiv:2307.08691): keys come block by block, and what was summed so far is scaled when a larger score
-// comes. Both products are the tensor cores', with sums in f32, and exponentials meet v in two parts: see rows.cuh.
+// comes. Both products are the tensor cores', with sums in f32, and exponentials meet v in two parts, or in one: see rows.cuh.
 //
 // A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. Four
 // warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows and heads are larger than 64, since
@@ -10,7 +10,7 @@
 // A short sequence is over before a processor has hidden that it waited for its first keys. So where there are blocks enough, one
 // takes several heads of the same rows in turn: the next head is on its way while one is multiplied.
 //
-// Disentangled positions (PLACED) are products too, of rows and of keys with the positions of their distances: see placed.cuh. Keys
+// What most encoders ask for (STRAIGHT) is known to the compiler: see task.cuh. Disentangled positions (PLACED) are products too, of rows and of keys with the positions of their distances: see placed.cuh. Keys
 // and values in blocks (CODED) are in two parts as well, since a code times its scale has more bits than 16: see coded.cuh.
 #pragma once
 #include "attention/coded.cuh"
@@ -21,7 +21,7 @@ constexpr uint NOWHERE = 0xffffffffu;
 
 // D is the size of a head as it is in shared memory. Rows there are 16 bytes longer, so that eight of them begin in different
 // banks. As in cuda.rs.
-enum Kind : uint { FLOATS, PLACED, CODED };
+enum Kind : uint { FLOATS, STRAIGHT, PLACED, CODED };
 template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     static constexpr uint THREADS = WARPS * LANES;
     static constexpr uint PITCH = D + 8;
@@ -29,8 +29,8 @@ template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     // So that a block stays below 99 KiB, which every card has.
     static constexpr uint KEYS = !FEW && D * WARPS >= 1024 ? 32 : 64;
     // Whether a block may have several heads in turn.
-    static constexpr bool IN_TURN = !FEW && KIND == FLOATS && D <= 64;
-    static constexpr uint STAGES = D > 128 || KIND != FLOATS ? 1 : 2;
+    static constexpr bool IN_TURN = !FEW && KIND <= STRAIGHT && D <= 64;
+    static constexpr uint STAGES = D > 128 || KIND > STRAIGHT ? 1 : 2;
     // Heads of q that may be there at once: of sequences of one block of keys as many as there are stages.
     static constexpr uint QUERIES = IN_TURN ? STAGES : 1;
     // Keys that a warp takes of those.
@@ -112,7 +112,8 @@ template <typename T> struct Given {
 };
 
 template <typename T, uint D, bool FEW, uint WARPS, Kind KIND>
-__device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
+__device__ __forceinline__ void attend(const Given<T> &given, const Shape &told) {
+    const Shape s = KIND == STRAIGHT ? straight<D>(told) : told;
     using Z = Sizes<D, FEW, WARPS, KIND>;
     constexpr uint THREADS = Z::THREADS, PITCH = Z::PITCH, KEYS = Z::KEYS, STAGES = Z::STAGES, TILES = Z::OWN / 8;
     constexpr uint STAGE = 2 * KEYS * PITCH, HEAD = Z::ROWS * PITCH;
@@ -241,7 +242,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
                     }
                 }
             }
-            add_weighted<T, D, KIND == CODED>(own, x, of_lane(vs + own_keys * PITCH, PITCH), STAGE, unit);
+            add_weighted<T, D, KIND == CODED, KIND != STRAIGHT>(own, x, of_lane(vs + own_keys * PITCH, PITCH), STAGE, unit);
         }
         if (in_pages && threadIdx.x < KEYS) key_rows[(step + STAGES) % RING][threadIdx.x] = next;
         if (STAGES == 1) {
@@ -249,7 +250,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
             ask();
         }
         if (++round < rounds) continue;
-        finish(own, unit);
+        finish<D, KIND != STRAIGHT>(own, unit);
         if (FEW) leave_joined<T, D, WARPS>(own, reinterpret_cast<float *>(stages), given.y, given.parts, t, s);
         else if (t.parts > 1) leave_part<D, Z::ROWS>(own, first_row, given.parts, t, s);
         else leave_rows<T, D>(own, first_row, q_rows, given.y, t, s);
@@ -262,12 +263,11 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &s) {
     if (t.parts > 1 && is_last(table, t, s)) join<T, Z::ROWS>(given.parts, given.y, t, s);
 }
 
-#define KERNEL(NAME, T, D, CALLED, FEW, WARPS, KIND) KERNEL_OF(GIVEN, NAME, T, D, CALLED, FEW, WARPS, KIND)
-#define KERNEL_OF(GIVEN_SHAPE, NAME, T, D, CALLED, FEW, WARPS, KIND) \
+#define KERNEL(NAME, T, D, CALLED, FEW, WARPS, KIND) \
     extern "C" __global__ void __launch_bounds__(WARPS * LANES, (Sizes<D, FEW, WARPS, KIND>::SHARING)) \
         attention_##CALLED##_##NAME##_##D(const T *q, const T *k, const T *v, const half_t *k_scales, const half_t *v_scales, \
             const T *position_keys, const T *position_queries, T *y, float *parts, const uint *table, SHAPE) { \
         wait_for_earlier(); \
         const Given<T> given = {q, k, v, k_scales, v_scales, position_keys, position_queries, y, parts, table}; \
-        attend<T, D, FEW, WARPS, KIND>(given, GIVEN_SHAPE); \
+        attend<T, D, FEW, WARPS, KIND>(given, GIVEN); \
     }

@@ -31,6 +31,11 @@ __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, ui
         "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
 }
 
+// A box of a matrix to the second-level cache.
+__device__ __forceinline__ void foresee(const CUtensorMap *map, uint column, uint row) {
+    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
+}
+
 // A sum over the lanes that have a row.
 __device__ __forceinline__ float row_sum(float v) {
     v += __shfl_xor_sync(~0u, v, 1);
@@ -73,6 +78,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             Turn<STAGES> turn;
             for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const uint row = first_row(tile);
+                // There is room for the residual only when the product ends; until then it comes to the second-level cache.
+                for (uint i = 0; i < CHUNKS * GROUPS; i++) foresee(residuals, column0 + i / GROUPS * DEPTH, row + i % GROUPS * HALF);
                 for (uint step = 0; step < steps; step++, turn.next()) {
                     uint64_t *barrier = full + turn.stage;
                     unsigned char *x = shared + turn.stage * STAGE_BYTES, *w = x + X_BYTES;
@@ -125,12 +132,6 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         uint number = 0;
         for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER, number++) {
             Sums sums[2];
-#pragma unroll
-            for (uint eight = 0; eight < COLUMNS / 8; eight++) {
-                const float2 b = biases[eight * 4];
-                float *v = sums[eight / 24] + eight % 24 * 4;
-                v[0] = v[2] = b.x, v[1] = v[3] = b.y;
-            }
             uint before = 0;
             for (uint step = 0; step < steps; step++, turn.next()) {
                 const unsigned char *stage = shared + turn.stage * STAGE_BYTES;
@@ -142,7 +143,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #pragma unroll
                     for (uint side = 0; side < 2; side++) {
                         const uint64_t w = matrix(stage + X_BYTES + side * W_BYTES);
-                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, 1);
+                        multiply<T>(sums[side], x + d * 2 / 16, w + d * 2 / 16, step + d > 0);
                     }
                 }
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
@@ -154,19 +155,20 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(before);
 
-            // The residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
+            // Bias and residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
             float mean[2] = {}, squares[2] = {};
             const uint own = warp % 4 * PIECE_ROWS + lane / 4;
 #pragma unroll
             for (uint eight = 0; eight < COLUMNS / 8; eight++) {
                 if (eight * 8 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
                 const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + eight / 8 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
+                const float2 b = biases[eight * 4];
                 const unsigned char *at = chunk + own * 128 + ((eight % 8 ^ lane / 4) * 16) + lane % 4 * 4;
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const float2 r = floats_of<T>(*reinterpret_cast<const uint *>(at + i * (8 * 128)));
                     float *v = sums[eight / 24] + eight % 24 * 4 + i * 2;
-                    v[0] += r.x, v[1] += r.y;
+                    v[0] += b.x + r.x, v[1] += b.y + r.y;
                     mean[i] += v[0] + v[1];
                 }
                 if ((eight + 1) * 8 % (FIRST_CHUNKS * DEPTH) == 0 || eight + 1 == COLUMNS / 8) {

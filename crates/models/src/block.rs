@@ -2,7 +2,9 @@
 //! the encoder that is embeddings and a stack of such blocks (BERT's, with other names in other files).
 
 use crate::{Batch, Encoder, Limits, Result, Watch};
-use sconce_ops::{Activation, Attention, Bias, LayerNorm, Linear, Rotary, Sees, Tensor, Weights, at, attention, embed};
+use sconce_ops::{
+    Activation, Attention, Bias, LayerNorm, Linear, Rotary, Sees, Tensor, Weights, at, attention, embed_normed,
+};
 
 /// Widths of a block.
 #[derive(Clone, Copy)]
@@ -154,7 +156,7 @@ impl Embeddings {
         let mut pairs = vec![(&self.words, &b.ids)];
         pairs.extend(self.positions.as_ref().map(|table| (table, &b.positions)));
         pairs.extend(self.types.as_ref().map(|table| (table, &b.types)));
-        Ok(self.norm.forward(&embed(&pairs)?)?)
+        Ok(embed_normed(&pairs, &self.norm)?)
     }
 }
 

@@ -5,7 +5,7 @@ use crate::block::{Scores, SelfAttention};
 use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Sees, Tensor, Weights, at, embed, glu};
+use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Sees, Tensor, Weights, at, embed_normed, glu};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -173,7 +173,7 @@ impl ModernBert {
 
 impl Encoder for ModernBert {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.norm.forward(&embed(&[(&self.words, &batch.ids)])?)?;
+        let mut x = embed_normed(&[(&self.words, &batch.ids)], &self.norm)?;
         for (i, layer) in self.layers.iter().enumerate() {
             watch(i, &x);
             let _at = at("layer", i);

@@ -78,7 +78,7 @@ pub fn cases() -> Vec<case::Case> {
 
 pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};
 pub use choose::{Choosing, choose};
-pub use embed::embed;
+pub use embed::{embed, embed_normed};
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, glu};
 pub use l2_norm::l2_norm;

@@ -1,9 +1,8 @@
 //! Cases: one, two and three tables, widths on and off the vector size.
 
-use super::embed;
-use super::reference;
+use super::{embed, embed_normed, reference};
 use crate::case::{Case, InBlocks, Input, Tolerance, ids, weights};
-use crate::{DType, Linear, Quant, Tensor};
+use crate::{DType, LayerNorm, Linear, Quant, Result, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, width, rows of each table
@@ -15,7 +14,48 @@ pub(crate) fn cases() -> Vec<Case> {
         .flat_map(case)
         .chain(DType::FLOATS.map(shared))
         .chain(DType::FLOATS.map(in_blocks))
+        .chain(
+            DType::FLOATS.into_iter().flat_map(|dtype| [normed(dtype, 384), normed(dtype, 100), normed(dtype, 1024)]),
+        )
         .collect()
+}
+
+/// With a norm behind them.
+fn normed(dtype: DType, n: usize) -> Case {
+    let (t, eps, rows) = (9, 1e-5, [50, 12, 2]);
+    let seeds = [290, 291, 292].map(|seed| seed + 10 * n as u64);
+    let tables = [0, 1, 2].map(|i| Input::normal(seeds[i], &[rows[i], n], dtype, (0.0, 1.0)));
+    let ids = [0, 1, 2].map(|i| ids(seeds[i] + 3, t, rows[i] as u32));
+    let w = Input::normal(296, &[n], dtype, (1.0, 0.3));
+    let b = Input::normal(297, &[n], dtype, (0.0, 0.3));
+    let kept = (tables.clone(), ids.clone(), w.clone(), b.clone());
+    Case {
+        op: "embed",
+        name: format!("{t}x{n} from three tables, with a norm"),
+        dtype,
+        // One rounding, or two where these are two calls: the sum's, which is as large as the spread that the norm divides by.
+        tolerance: Tolerance { fused: 2.0, composed: 2.0, sums: 8.0 },
+        flops: (11 * t * n) as u64,
+        prepare: Box::new(move |place| {
+            let norm = LayerNorm::load(&weights(&[("weight", &w), ("bias", &b)], place), n, eps, true)?;
+            let tables = tables.iter().map(|table| table.on(place)).collect::<Result<Vec<_>>>()?;
+            let ids = ids.iter().map(|ids| Tensor::from_u32(ids, place)).collect::<Result<Vec<_>>>()?;
+            Ok(Box::new(move || embed_normed(&tables.iter().zip(&ids).collect::<Vec<_>>(), &norm)))
+        }),
+        reference: Box::new(move || {
+            let (tables, ids, w, b) = &kept;
+            let pairs = [0, 1, 2].map(|i| (&**tables[i].values, &*ids[i]));
+            let sums = reference::embed(&pairs, n);
+            let row = |sums: &[f64]| {
+                let mean = sums.iter().sum::<f64>() / n as f64;
+                let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / n as f64;
+                let scale = (variance + f64::from(eps)).sqrt();
+                let one = |(i, s): (usize, &f64)| (s - mean) / scale * f64::from(w.values[i]) + f64::from(b.values[i]);
+                sums.iter().enumerate().map(one).collect::<Vec<_>>()
+            };
+            sums.chunks(n).flat_map(row).collect()
+        }),
+    }
 }
 
 /// Words that are the matrix of a product too, scaled, with positions beside them.

@@ -1,37 +1,80 @@
-//! Launches `kernel.cu`: a thread for 16 bytes of a token. It looks up rows of the word table of a product too.
+//! Launches `kernel.cu`: a thread for 16 bytes of a token, or a warp for its norm. It looks up rows of the word table of a product too.
 
 use super::MOST_TABLES;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::strided::Rows;
-use crate::{Error, Result, Tensor};
+use crate::{Error, LayerNorm, Result, Tensor};
 
 const BINARY: Binary = binary!("embed");
 
-/// The rows of all tables added, those of the first times `scale`.
-pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_core::Tensor> {
-    let open = |(table, ids): &(&Tensor, &Tensor)| {
-        let (table, ids) = (View::of(table)?, View::whole(ids)?);
-        let rows = table.rows()?;
-        if rows.rows == 0 {
-            return Err(Error::call("embed", "a table without rows"));
-        }
-        Ok((table, ids, rows))
-    };
-    let open = pairs.iter().map(open).collect::<Result<Vec<_>>>()?;
-    let [(words, ids, Rows { cols: n, .. }), ..] = &*open else { return Err(Error::call("embed", "no tables")) };
-    let (n, t, dtype) = (*n, ids.elements(), words.dtype());
-    let run = 16 / dtype.size();
-    let in_runs =
-        open.iter().all(|(table, _, rows)| [table.start, rows.stride, n].iter().all(|i| i.is_multiple_of(run)));
-    let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
-    let y = Call::room(words, t * n, dtype)?;
-    let mut call = Call::new(words, &Kernel::new(BINARY, format!("embed_{kind}_{dtype}")))?;
-    for i in 0..MOST_TABLES {
-        call = match open.get(i) {
+/// Tokens of a block that ends in norms.
+const WARPS: usize = 4;
+
+/// Tables and ids as the kernels read them.
+struct Tables {
+    open: Vec<(View, View, Rows)>,
+    tokens: usize,
+    /// Of a row.
+    n: usize,
+    /// Whether rows are whole runs of 16 bytes wherever they begin.
+    in_runs: bool,
+}
+
+impl Tables {
+    fn of(pairs: &[(&Tensor, &Tensor)]) -> Result<Tables> {
+        let open = |(table, ids): &(&Tensor, &Tensor)| {
+            let (table, ids) = (View::of(table)?, View::whole(ids)?);
+            let rows = table.rows()?;
+            if rows.rows == 0 {
+                return Err(Error::call("embed", "a table without rows"));
+            }
+            Ok((table, ids, rows))
+        };
+        let open = pairs.iter().map(open).collect::<Result<Vec<_>>>()?;
+        let [(words, ids, Rows { cols: n, .. }), ..] = &*open else { return Err(Error::call("embed", "no tables")) };
+        let (n, tokens, run) = (*n, ids.elements(), 16 / words.dtype().size());
+        let in_runs =
+            open.iter().all(|(table, _, rows)| [table.start, rows.stride, n].iter().all(|i| i.is_multiple_of(run)));
+        Ok(Tables { open, tokens, n, in_runs })
+    }
+
+    fn words(&self) -> &View {
+        &self.open[0].0
+    }
+
+    /// A call of the kernel of this name, with the tables as its first parameters.
+    fn call(&self, name: &str) -> Result<Call> {
+        let call = Call::new(self.words(), &Kernel::new(BINARY, format!("embed_{name}_{}", self.words().dtype())))?;
+        Ok((0..MOST_TABLES).fold(call, |call, i| match self.open.get(i) {
             Some((table, ids, rows)) => call.input(table).input(ids).u32(rows.rows).u32(rows.stride),
             None => call.maybe(None).maybe(None).u32(0).u32(0),
-        };
+        }))
     }
-    call.made(&y).u32(n).f32(scale).run(Grid::along(t, n.div_ceil(run)))?;
+}
+
+/// The rows of all tables added, those of the first times `scale`.
+pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_core::Tensor> {
+    let tables = Tables::of(pairs)?;
+    let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
+    let (kind, run) = if tables.in_runs { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
+    let y = Call::room(tables.words(), t * n, dtype)?;
+    tables.call(kind)?.made(&y).u32(n).f32(scale).run(Grid::along(t, n.div_ceil(run)))?;
     y.tensor(&[t, n])
+}
+
+/// The norm of all rows added, of up to 1024 elements; nothing where they are not whole runs.
+pub(super) fn normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Option<candle_core::Tensor>> {
+    let tables = Tables::of(pairs)?;
+    let (weight, bias, eps) = norm.parts();
+    let (weight, bias) = (View::whole(weight)?, bias.map(View::whole).transpose()?);
+    let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
+    let is_aligned = |view: &View| view.start.is_multiple_of(16 / dtype.size());
+    if !tables.in_runs || !is_aligned(&weight) || !bias.as_ref().is_none_or(is_aligned) {
+        return Ok(None);
+    }
+    let y = Call::room(tables.words(), t * n, dtype)?;
+    let call = tables.call(if n <= 512 { "normed_512" } else { "normed_1024" })?;
+    let call = call.input(&weight).maybe(bias.as_ref()).made(&y).u32(t).u32(n).f32(eps);
+    call.run(Grid::of(t.div_ceil(WARPS), 32 * WARPS))?;
+    Ok(Some(y.tensor(&[t, n])?))
 }

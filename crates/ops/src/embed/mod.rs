@@ -8,10 +8,12 @@ mod cuda;
 mod lookup;
 #[cfg(metal)]
 mod metal;
+mod normed;
 mod reference;
 
 pub(crate) use cases::cases;
 pub(crate) use lookup::lookup;
+pub use normed::embed_normed;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
@@ -24,23 +26,30 @@ const MOST_TABLES: usize = 3;
 ///
 /// Each pair is a table `[rows, n]` and ids `[t]`; an id beyond its table is an error on the CPU and must not be sent to a GPU.
 pub fn embed(pairs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
-    let Some((table, ids)) = pairs.first() else { return Err(Error::call("embed", "no tables")) };
-    let fits = |(t, i): &(&Tensor, &Tensor)| {
-        t.dims().len() == 2
-            && t.dims()[1] == table.dims()[1]
-            && t.dtype() == table.dtype()
-            && i.dims().len() == 1
-            && i.dims() == ids.dims()
-            && i.dtype() == DType::U32
-    };
-    if table.dims().len() != 2 || !pairs.iter().all(fits) {
-        return Err(Error::call("embed", "tables of one width and dtype with u32 ids of one length are needed"));
-    }
-    ladder::run(EmbedOp { pairs: pairs.iter().map(|(t, i)| ((*t).clone(), (*i).clone())).collect() })
+    ladder::run(EmbedOp::checked(pairs)?)
 }
 
 pub(crate) struct EmbedOp {
     pairs: Vec<(Tensor, Tensor)>,
+}
+
+impl EmbedOp {
+    /// The call, if what it is given fits together.
+    fn checked(pairs: &[(&Tensor, &Tensor)]) -> Result<EmbedOp> {
+        let Some((table, ids)) = pairs.first() else { return Err(Error::call("embed", "no tables")) };
+        let fits = |(t, i): &(&Tensor, &Tensor)| {
+            t.dims().len() == 2
+                && t.dims()[1] == table.dims()[1]
+                && t.dtype() == table.dtype()
+                && i.dims().len() == 1
+                && i.dims() == ids.dims()
+                && i.dtype() == DType::U32
+        };
+        if table.dims().len() != 2 || !pairs.iter().all(fits) {
+            return Err(Error::call("embed", "tables of one width and dtype with u32 ids of one length are needed"));
+        }
+        Ok(EmbedOp { pairs: pairs.iter().map(|(t, i)| ((*t).clone(), (*i).clone())).collect() })
+    }
 }
 
 impl Op for EmbedOp {

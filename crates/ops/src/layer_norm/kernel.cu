@@ -3,7 +3,7 @@
 // The work is to read a row or two and write one, so memory is the limit. A warp has a row of up to 1024 elements in registers, in
 // runs of N that are read at once, and no warp waits for another. Longer rows have a block, and are read again from the first-level
 // cache. Where rows are not whole runs N is 1.
-#include "launch/cuda/rows.cuh"
+#include "layer_norm/norm.cuh"
 
 template <typename T, int N, int RUNS>
 __device__ void short_rows(const T *x, const T *residual, const T *w, const T *bias, T *y, uint rows, uint n, Lines lines,
@@ -29,30 +29,7 @@ __device__ void short_rows(const T *x, const T *residual, const T *w, const T *b
             sum += s[r][j];
         }
     }
-    const float mean = warp_sum(sum) / n;
-    float squares = 0.0f;
-#pragma unroll
-    for (int r = 0; r < RUNS; r++) {
-        const bool there = (r * LANES + lane) * N < n;
-#pragma unroll
-        for (int j = 0; j < N; j++) {
-            s[r][j] -= mean;
-            squares += there ? s[r][j] * s[r][j] : 0.0f;
-        }
-    }
-    const float scale = 1.0f / sqrtf(warp_sum(squares) / n + eps);
-    y += size_t(row) * n;
-#pragma unroll
-    for (int r = 0; r < RUNS; r++) {
-        const uint i = (r * LANES + lane) * N;
-        if (i >= n) continue;
-        const Run<T, N> a = load<T, N>(w + own + i);
-        Run<T, N> b, out;
-        if (bias) b = load<T, N>(bias + own + i);
-#pragma unroll
-        for (int j = 0; j < N; j++) out.of[j] = narrow<T>(s[r][j] * scale * wide(a.of[j]) + (bias ? wide(b.of[j]) : 0.0f));
-        put<T, N>(y + i, out);
-    }
+    norm_row<T, N, RUNS>(s, sum, w + own, bias ? bias + own : nullptr, y + size_t(row) * n, n, eps);
 }
 
 template <typename T>

@@ -77,8 +77,8 @@ impl LayerNorm {
     }
 
     /// Whether it is one norm of whole rows of such a tensor.
-    pub(crate) fn is_of(&self, dims: &[usize]) -> bool {
-        self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first()
+    pub(crate) fn is_of(&self, dims: &[usize], dtype: DType) -> bool {
+        self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first() && self.weight.dtype() == dtype
     }
 
     /// Weight, bias and eps, for ops that end in a norm.

@@ -19,7 +19,7 @@ impl Linear {
     pub fn forward_normed(&self, x: &Tensor, residual: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
         let linear = self.op(x, None)?;
         let (dims, dtype) = linear.out();
-        if residual.dims() == dims && residual.dtype() == dtype && norm.is_of(&dims) {
+        if residual.dims() == dims && residual.dtype() == dtype && norm.is_of(&dims, dtype) {
             let op = NormedOp { linear, residual: residual.clone(), norm: norm.clone() };
             if ladder::is_fused(&op) {
                 return ladder::run(op);

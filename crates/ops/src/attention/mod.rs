@@ -1,5 +1,5 @@
 //! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence        scores, exp and sums in f32, one rounding
-//!                                                     (by tiles of bf16 exp is rounded too, before it meets v)
+//!                                            (by tiles of bf16, and of plain heads on CUDA, exp is rounded too, before it meets v)
 //!
 //! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Sees`] says, and none of another.
 //! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up. Keys and values

@@ -3,8 +3,9 @@
 //
 // An exponential rounded to 16 bits costs the result a second rounding: by emulation the worst elements are off by up to 1.9 units and
 // all of them by 0.25 in the mean, where 0.8 and 0.14 are what the rounding of the result alone gives. So an exponential meets v in two
-// parts (EXACT), the second what rounding has left of the first. In large batches of short texts that would be half of all instructions;
-// there it is rounded, as others do everywhere, and what rows are divided by are the sums of rounded ones, by the tensor cores too.
+// parts (EXACT), the second what rounding has left of the first. In plain attention over heads of 32 and 64 that would be half of all
+// instructions; where keys are not split it is rounded there, as others do everywhere, and what rows are divided by are the sums of rounded
+// ones, by the tensor cores too.
 #pragma once
 #include "attention/task.cuh"
 #include "launch/cuda/mma.cuh"

@@ -4,14 +4,15 @@
 //
 // A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. Four
 // warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows and heads are larger than 64, since
-// then half as much comes from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes other keys of
-// them: there memory is the limit, and 15 rows of nothing cost nothing.
+// then half as much comes from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes
+// other keys of them: there memory is the limit, and 15 rows of nothing cost nothing.
 //
 // A short sequence is over before a processor has hidden that it waited for its first keys. So where there are blocks enough, one
 // takes several heads of the same rows in turn: the next head is on its way while one is multiplied.
 //
-// What most encoders ask for (STRAIGHT) is known to the compiler: see task.cuh. Disentangled positions (PLACED) are products too, of rows and of keys with the positions of their distances: see placed.cuh. Keys
-// and values in blocks (CODED) are in two parts as well, since a code times its scale has more bits than 16: see coded.cuh.
+// What most encoders ask for (STRAIGHT) is known to the compiler: see task.cuh. Disentangled positions (PLACED) are products too, of
+// rows and of keys with the positions of their distances: see placed.cuh. Keys and values in blocks (CODED) are in two parts as well,
+// since a code times its scale has more bits than 16: see coded.cuh.
 #pragma once
 #include "attention/coded.cuh"
 #include "attention/leave.cuh"

@@ -1,14 +1,15 @@
 //! Launches `kernel.cu`: a thread for 16 bytes of a token, or a warp for its norm. It looks up rows of the word table of a product too.
 
-use super::MOST_TABLES;
+use super::{EmbedOp, MOST_TABLES};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::strided::Rows;
 use crate::{Error, LayerNorm, Result, Tensor};
 
 const BINARY: Binary = binary!("embed");
 
-/// Tokens of a block that ends in norms.
+/// Tokens of a block that ends in norms, and the longest row that a warp has in registers.
 const WARPS: usize = 4;
+const LONGEST: usize = 1024;
 
 /// Tables and ids as the kernels read them.
 struct Tables {
@@ -62,19 +63,35 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     y.tensor(&[t, n])
 }
 
-/// The norm of all rows added, of up to 1024 elements; nothing where they are not whole runs.
-pub(super) fn normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Option<candle_core::Tensor>> {
-    let tables = Tables::of(pairs)?;
-    let (weight, bias, eps) = norm.parts();
-    let (weight, bias) = (View::whole(weight)?, bias.map(View::whole).transpose()?);
-    let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
-    let is_aligned = |view: &View| view.start.is_multiple_of(16 / dtype.size());
-    if !tables.in_runs || !is_aligned(&weight) || !bias.as_ref().is_none_or(is_aligned) {
-        return Ok(None);
+/// Rows and the norm of their sum as the kernel takes them.
+pub(super) struct Normed {
+    tables: Tables,
+    weight: View,
+    bias: Option<View>,
+    eps: f32,
+}
+
+impl Normed {
+    /// Where rows are short enough for a warp, and whole runs.
+    pub(super) fn of(op: &EmbedOp, norm: &LayerNorm) -> Result<Option<Normed>> {
+        if op.pairs.len() > MOST_TABLES {
+            return Ok(None);
+        }
+        let tables = Tables::of(&op.pairs.iter().map(|(table, ids)| (table, ids)).collect::<Vec<_>>())?;
+        let (weight, bias, eps) = norm.parts();
+        let (weight, bias) = (View::whole(weight)?, bias.map(View::whole).transpose()?);
+        let is_aligned = |view: &View| view.start.is_multiple_of(16 / weight.dtype().size());
+        let is_taken =
+            tables.in_runs && tables.n <= LONGEST && is_aligned(&weight) && bias.as_ref().is_none_or(is_aligned);
+        Ok(is_taken.then_some(Normed { tables, weight, bias, eps }))
     }
-    let y = Call::room(tables.words(), t * n, dtype)?;
-    let call = tables.call(if n <= 512 { "normed_512" } else { "normed_1024" })?;
-    let call = call.input(&weight).maybe(bias.as_ref()).made(&y).u32(t).u32(n).f32(eps);
-    call.run(Grid::of(t.div_ceil(WARPS), 32 * WARPS))?;
-    Ok(Some(y.tensor(&[t, n])?))
+
+    pub(super) fn run(&self) -> Result<candle_core::Tensor> {
+        let (t, n) = (self.tables.tokens, self.tables.n);
+        let y = Call::room(self.tables.words(), t * n, self.tables.words().dtype())?;
+        let call = self.tables.call(if n <= 512 { "normed_512" } else { "normed_1024" })?;
+        let call = call.input(&self.weight).maybe(self.bias.as_ref()).made(&y).u32(t).u32(n).f32(self.eps);
+        call.run(Grid::of(t.div_ceil(WARPS), 32 * WARPS))?;
+        y.tensor(&[t, n])
+    }
 }

@@ -32,7 +32,8 @@ __device__ void embed(Table<T> words, Table<T> second, Table<T> third, T *y, uin
 }
 
 template <typename T, int N, int RUNS>
-__device__ void embed_normed(Table<T> words, Table<T> second, Table<T> third, const T *w, const T *bias, T *y, uint tokens, uint n, float eps) {
+__device__ void embed_normed(Table<T> words, Table<T> second, Table<T> third, const T *w, const T *bias, T *y, uint tokens, uint n,
+    float eps) {
     const uint lane = threadIdx.x % LANES, token = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES;
     if (token >= tokens) return;
     const T *rows[3] = {words.at(token), second.table ? second.at(token) : nullptr, third.table ? third.at(token) : nullptr};

@@ -1,21 +1,18 @@
 //! y = norm(Σ tableᵢ[idsᵢ])        summed and normalised in f32, one rounding to T
 //!
-//! How an encoder begins. On CUDA it is one launch; elsewhere, and where that is withdrawn, it is the calls of `embed` and `layer_norm`
-//! that it stands for.
+//! How an encoder begins. On CUDA it is one launch, of up to 1,024 elements in whole runs of 16 bytes; elsewhere, and where one of both is
+//! withdrawn, it is the calls of `embed` and `layer_norm` that it stands for. Those are what a plan tells.
 
-use super::{EmbedOp, MOST_TABLES};
+use super::EmbedOp;
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op};
 use crate::{DType, Device, Error, LayerNorm, Result, Tensor};
-
-/// The longest row that a warp has in registers.
-const LONGEST: usize = 1024;
 
 /// The norm of the sum of the rows: see [`super::embed`].
 pub fn embed_normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Tensor> {
     let op = NormedOp { embed: EmbedOp::checked(pairs)?, norm: norm.clone() };
     let (dims, dtype) = op.out();
-    if norm.is_of(&dims, dtype) && ladder::is_fused(&op) {
+    if norm.is_kernel_for(&dims, dtype, op.x().device()) && ladder::is_fused(&op) {
         return ladder::run(op);
     }
     norm.forward(&ladder::run(op.embed)?)
@@ -24,6 +21,18 @@ pub fn embed_normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Te
 struct NormedOp {
     embed: EmbedOp,
     norm: LayerNorm,
+}
+
+impl NormedOp {
+    #[cfg(cuda)]
+    fn is_taken(&self) -> bool {
+        !self.x().is_phantom() && super::cuda::Normed::of(&self.embed, &self.norm).is_ok_and(|n| n.is_some())
+    }
+
+    #[cfg(not(cuda))]
+    fn is_taken(&self) -> bool {
+        false
+    }
 }
 
 impl Op for NormedOp {
@@ -42,9 +51,8 @@ impl Op for NormedOp {
     }
 
     fn fused(&self, device: Device) -> Can {
-        let is_short = self.x().dims()[1] <= LONGEST && self.embed.pairs.len() <= MOST_TABLES;
         match device {
-            Device::Cuda(_) if is_short => Can::Yes,
+            Device::Cuda(_) if self.is_taken() => Can::Yes,
             _ => Can::no("made of other calls"),
         }
     }
@@ -53,24 +61,16 @@ impl Op for NormedOp {
         Can::no("made of other calls")
     }
 
-    fn scratch(&self, _: Rung) -> usize {
-        // Rows that are not whole runs of 16 bytes take two launches, and there is the sum between them.
-        let (dims, dtype) = self.out();
-        dims.iter().product::<usize>() * dtype.size()
-    }
-
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
         Err(Error::call(Self::NAME, "made of other calls"))
     }
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        let pairs: Vec<_> = self.embed.pairs.iter().map(|(table, ids)| (table, ids)).collect();
-        if let Some(y) = super::cuda::normed(&pairs, &self.norm)? {
-            return Ok(y);
+        match super::cuda::Normed::of(&self.embed, &self.norm)? {
+            Some(normed) => normed.run(),
+            None => Err(Error::call(Self::NAME, "no kernel with a norm for this call")),
         }
-        let sum = Tensor::made(self.embed.cuda()?, self.x().dtype(), self.x().device());
-        self.norm.op(&sum, None)?.cuda()
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {

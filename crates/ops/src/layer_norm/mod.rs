@@ -16,7 +16,7 @@ pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::{DType, Device, Error, Result, Tensor, Weights};
 
 /// Weight, bias and eps of a layer norm.
 #[derive(Clone, Debug)]
@@ -76,9 +76,10 @@ impl LayerNorm {
         Ok(LayerNormOp { x: x.clone(), residual: residual.cloned(), norm: self.clone() })
     }
 
-    /// Whether it is one norm of whole rows of such a tensor.
-    pub(crate) fn is_of(&self, dims: &[usize], dtype: DType) -> bool {
-        self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first() && self.weight.dtype() == dtype
+    /// Whether it is one norm of whole rows of such a tensor, and our kernel for it is not withdrawn: asked by calls that end in a norm.
+    pub(crate) fn is_kernel_for(&self, dims: &[usize], dtype: DType, device: Device) -> bool {
+        let is_one = self.weight.dims().len() == 1;
+        is_one && self.op(&Tensor::phantom(dims, dtype, device), None).is_ok_and(|op| ladder::is_fused(&op))
     }
 
     /// Weight, bias and eps, for ops that end in a norm.

@@ -1,5 +1,5 @@
 //! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu` and `wide_90a.cu`;
-//! parts in blocks by kernels of their own.
+//! parts in blocks by kernels of their own. Those that a norm ends are `normed_90a.cu`'s.
 
 use super::LinearOp;
 use super::weight::Data;
@@ -22,7 +22,7 @@ const HOPPER_TILE: usize = 128;
 const HOPPER_THREADS: usize = 384;
 const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4) + (2 * 4 + 2) * 8;
 
-/// Columns of a wide tile, and the rows of x and of W that are fetched at once, as in `wide_90a.cu`.
+/// Columns of a wide tile, and the rows of x and of W that are fetched at once, as in `wide.cuh`.
 const TILE_COLUMNS: usize = 192;
 const FETCHED: [u32; 2] = [64, 96];
 
@@ -57,7 +57,8 @@ const SHARED: Way = Way {
     shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
 };
 
-/// Rows and columns of a tile that ends in a norm, blocks that make it together, its threads and memory, as in `normed_90a.cu`.
+/// Widths of rows that end in a norm, rows and columns of a tile, blocks that make it together, threads and memory, as in `normed_90a.cu`.
+const NORMED_WIDTHS: [usize; 2] = [384, 768];
 const NORMED_TILE: [usize; 2] = [128, 2 * TILE_COLUMNS];
 const NORMED_CLUSTER: usize = 2;
 const NORMED_THREADS: usize = 384;
@@ -129,36 +130,52 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
 }
 
-/// The norm of a product and a residual by `normed_90a.cu`, where that is for this card and its processors are busy.
-pub(super) fn normed(op: &LinearOp, residual: &Tensor, norm: &LayerNorm) -> Result<Option<candle_core::Tensor>> {
-    let Some(w) = op.weight.only_rows() else { return Ok(None) };
-    let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
-    let (norm_weight, norm_bias, eps) = norm.parts();
-    let [bias, norm_bias] = [op.bias.as_ref(), norm_bias].map(|t| t.map(View::whole).transpose());
-    let (rows, n, dtype) = (x.rows()?.rows, op.weight.n, op.x.dtype());
-    // Rows that a cluster makes at once: two tiles are beside each other where one has not all columns.
-    let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
-    let (tiles, clusters) = (rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
-    let rounds = tiles.div_ceil(clusters.max(1));
-    let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
-    if NORMED.is_empty() || !x.is_hopper() || !is_aligned || 4 * tiles < 3 * rounds * clusters {
-        return Ok(None);
+/// A product, a residual and a norm as `normed_90a.cu` takes them.
+pub(super) struct Normed {
+    x: View,
+    w: View,
+    residual: View,
+    /// Of a cluster's rows, and how many of those there are room for.
+    tiles: usize,
+    clusters: usize,
+}
+
+impl Normed {
+    /// Where the kernel is for this card, and leaves few processors without work.
+    pub(super) fn of(op: &LinearOp, residual: &Tensor) -> Result<Option<Normed>> {
+        let (n, k, dtype) = (op.weight.n, op.weight.k, op.x.dtype());
+        let is_for_it = NORMED_WIDTHS.contains(&n) && k > 64 && op.activation == Activation::None && dtype.size() == 2;
+        let Some(w) = op.weight.only_rows().filter(|w| is_for_it && w.dtype() == dtype) else { return Ok(None) };
+        let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
+        let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
+        // Two tiles are beside each other where one has not all columns.
+        let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
+        let (tiles, clusters) = (x.rows()?.rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
+        let is_busy = clusters > 0 && 4 * tiles >= 3 * tiles.div_ceil(clusters) * clusters && tiles > 0;
+        let is_taken = !NORMED.is_empty() && x.is_hopper() && is_aligned && is_busy;
+        Ok(is_taken.then_some(Normed { x, w, residual, tiles, clusters }))
     }
-    let y = Call::room(&x, rows * n, dtype)?;
-    let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
-    Call::new(&x, &kernel)?
-        .map(x.map(FETCHED[0])?)
-        .map(w.map(FETCHED[1])?)
-        .map(residual.map(FETCHED[0])?)
-        .maybe(bias?.as_ref())
-        .input(&View::whole(norm_weight)?)
-        .maybe(norm_bias?.as_ref())
-        .made(&y)
-        .u32(rows)
-        .u32(op.weight.k)
-        .f32(eps)
-        .run(Grid::of(NORMED_CLUSTER * tiles.min(clusters), NORMED_THREADS))?;
-    Ok(Some(y.tensor(&op.out().0)?))
+
+    pub(super) fn run(&self, op: &LinearOp, norm: &LayerNorm) -> Result<candle_core::Tensor> {
+        let (norm_weight, norm_bias, eps) = norm.parts();
+        let [bias, norm_bias] = [op.bias.as_ref(), norm_bias].map(|t| t.map(View::whole).transpose());
+        let (rows, n, dtype) = (self.x.rows()?.rows, op.weight.n, op.x.dtype());
+        let y = Call::room(&self.x, rows * n, dtype)?;
+        let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
+        Call::new(&self.x, &kernel)?
+            .map(self.x.map(FETCHED[0])?)
+            .map(self.w.map(FETCHED[1])?)
+            .map(self.residual.map(FETCHED[0])?)
+            .maybe(bias?.as_ref())
+            .input(&View::whole(norm_weight)?)
+            .maybe(norm_bias?.as_ref())
+            .made(&y)
+            .u32(rows)
+            .u32(op.weight.k)
+            .f32(eps)
+            .run(Grid::of(NORMED_CLUSTER * self.tiles.min(self.clusters), NORMED_THREADS))?;
+        y.tensor(&op.out().0)
+    }
 }
 
 /// A part whose rows are floats, `[n, k]`, in the format of the activations.
@@ -222,6 +239,7 @@ fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
     if p.residual.is_some()
         || !matches!(p.activation, Activation::None | Activation::Gelu)
         || !n.is_multiple_of(TILE_COLUMNS)
+        || processors < SHARED.cluster
     {
         return Ok(None);
     }

@@ -133,6 +133,7 @@ impl Weight {
     }
 
     /// A weight that is one part, in floats as a GPU has them.
+    #[cfg(cuda)]
     pub(super) fn only_rows(&self) -> Option<&Tensor> {
         match &*self.parts {
             [Part { data: Data::Rows(rows), .. }] => Some(rows),

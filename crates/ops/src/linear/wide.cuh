@@ -10,7 +10,7 @@ constexpr int W_HALF = TILE_COLUMNS / 2; // rows of W that are fetched at once
 constexpr int PIECE_ROWS = 16, PIECE_COLUMNS = 32, PIECE_BYTES = PIECE_ROWS * PIECE_COLUMNS * 2;
 
 // At the same barrier of the cluster's block of this rank. To order ordinary writes for it too would take a fence of the whole GPU, as
-// long as a step; here nothing was written, only read by products that are done.
+// long as a step; here nothing was written, only read, by products that are done and loads whose values are there.
 __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"

@@ -64,7 +64,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     let_next_begin();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's blocks are above each other. Where W is kept the number of blocks is a multiple of the columns.
-    const uint columns = (s.n + TILE_COLUMNS - 1) / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;
+    const uint columns = s.n / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint tiles = (s.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * columns;
     const uint first_tile = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
     const uint group = group_of_warp();
@@ -113,7 +113,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             // Bias for two columns, on its way while the product is made.
             const uint at = column0 + threadIdx.x % GROUP * 2;
             Run<T, 2> two = {};
-            if (bias && threadIdx.x % GROUP < TILE_COLUMNS / 2 && at < s.n) two = load<T, 2>(bias + s.first + at);
+            if (bias && threadIdx.x % GROUP < TILE_COLUMNS / 2) two = load<T, 2>(bias + s.first + at);
             // A barrier tells only the last use of its stage from the one before: a group that looked ahead would mistake them.
             barrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
             Sums sums[HALVES];
@@ -156,7 +156,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             for (uint half = 0; half < HALVES; half++) {
                 const uint row = row0 + half * HALF;
                 if (row >= s.rows) continue;
-                // Columns are whole pieces.
+                // Columns are whole tiles: see `wide` in cuda.rs.
                 T *to = y + size_t(row + lane / 4) * s.width + s.first + column0 + lane % 4 * 8;
                 const bool first = row + lane / 4 < s.rows, second = row + lane / 4 + 8 < s.rows;
 #pragma unroll

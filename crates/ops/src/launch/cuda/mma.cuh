@@ -45,7 +45,9 @@ template <> __device__ __forceinline__ uint pair_of<bhalf_t>(float x, float y) {
     return *reinterpret_cast<const uint *>(&pair);
 }
 template <typename T> __device__ __forceinline__ float2 floats_of(uint pair);
-template <> __device__ __forceinline__ float2 floats_of<half_t>(uint pair) { return __half22float2(*reinterpret_cast<const __half2 *>(&pair)); }
+template <> __device__ __forceinline__ float2 floats_of<half_t>(uint pair) {
+    return __half22float2(*reinterpret_cast<const __half2 *>(&pair));
+}
 template <> __device__ __forceinline__ float2 floats_of<bhalf_t>(uint pair) {
     return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }

@@ -11,12 +11,12 @@ using uint = unsigned;
 constexpr uint LANES = 32;
 constexpr uint ALL_LANES = 0xffffffffu;
 
-// The first statement of every kernel, in every thread. Ours are launched (`Call::run`) so that on Hopper and newer a grid may begin when
-// every block of the one before has ended, or has let it: blocks are placed and started while what was written is still on its way.
-// Nothing sticks, for whoever is waited for has its place. And nothing is seen too early or written too soon: no thread touches global
-// memory, or returns, before the whole grid before has ended and all that it wrote can be seen. So whatever has ended, all before it has
-// ended too, that which only read what is now written over included; to wait for the last is to wait for all. What is not ours,
-// cuBLASLt's kernels, Candle's and copies, is launched without that leave: it waits for everything as ever, and we wait for it.
+// In every thread of every kernel, before it touches global memory. Ours are launched (`Call::run`) so that on Hopper and newer a grid may
+// begin when every block of the one before has ended, or has let it: blocks are placed and started while what was written is still on its
+// way. Nothing sticks, for whoever is waited for has its place. And nothing is seen too early or written too soon: no thread touches
+// global memory, or returns, before the whole grid before has ended and all that it wrote can be seen. So whatever has ended, all before
+// it has ended too, that which only read what is now written over included; to wait for the last is to wait for all. What is not ours,
+// cuBLASLt's kernels, Candle's and copies, orders itself behind everything before it, and we wait for it.
 __device__ __forceinline__ void wait_for_earlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -4,6 +4,10 @@
 //! fails after it said it could is an error, never a reason to step down: stepping down silently is how people end up on the
 //! CPU without knowing.
 
+mod joint;
+
+pub(crate) use joint::{Joint, whole};
+
 use crate::cpu::Isa;
 use crate::ledger::{Lease, Ledger};
 use crate::{DType, Device, Error, Place, Result, Tensor, launch, replay};
@@ -77,7 +81,7 @@ pub(crate) trait Op: Sized {
     /// Shapes and options, for the plan's reader.
     fn detail(&self) -> String;
     /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which
-    /// cannot open it anyway. Every op has a kernel for the CPU, but for a call that stands for others: see [`is_fused`].
+    /// cannot open it anyway. Every op has a kernel for the CPU, but for a call that stands for others: see [`Joint`].
     fn fused(&self, _: Device) -> Can {
         Can::Yes
     }
@@ -260,16 +264,25 @@ impl Ladder {
         (None, why_not)
     }
 
-    fn can<O: Op>(&self, op: &O, rung: Rung) -> Can {
+    /// Whether what the user allows, and what doctor found, leave this rung of an op.
+    fn allows(&self, name: &str, device: Device, dtype: DType, rung: Rung) -> Can {
         if let Some(force) = self.policy.force
             && force != rung
         {
             return Can::no(format!("{force} is forced"));
         }
+        let failed = |w: &Withdrawn| (&*w.op, &*w.kind, w.dtype, w.rung) == (name, device.kind(), dtype, rung);
+        match self.policy.withdrawn.iter().any(failed) {
+            true => Can::no("failed its cases on this machine (`sconce doctor`) and is withdrawn"),
+            false => Can::Yes,
+        }
+    }
+
+    fn can<O: Op>(&self, op: &O, rung: Rung) -> Can {
         let (device, dtype) = (op.x().device(), op.x().dtype());
-        let failed = |w: &Withdrawn| (&*w.op, &*w.kind, w.dtype, w.rung) == (O::NAME, device.kind(), dtype, rung);
-        if self.policy.withdrawn.iter().any(failed) {
-            return Can::no("failed its cases on this machine (`sconce doctor`) and is withdrawn");
+        let allowed = self.allows(O::NAME, device, dtype, rung);
+        if allowed != Can::Yes {
+            return allowed;
         }
         // An instruction set that was asked for and is not there must not end in the composed form.
         if device == Device::Cpu
@@ -316,9 +329,9 @@ pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// Whether our kernel takes the call: asked of a call that stands for several others, which are made where it does not.
-pub(crate) fn is_fused<O: Op>(op: &O) -> bool {
-    current().can(op, Rung::Fused) == Can::Yes
+/// Whether our kernel for this op is neither withdrawn nor ruled out: asked by a call that would do the same in its own.
+pub(crate) fn is_allowed<O: Op>(device: Device, dtype: DType) -> bool {
+    current().allows(O::NAME, device, dtype, Rung::Fused) == Can::Yes
 }
 
 /// What came of a call.

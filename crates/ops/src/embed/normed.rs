@@ -4,39 +4,29 @@
 //! withdrawn, it is the calls of `embed` and `layer_norm` that it stands for. Those are what a plan tells.
 
 use super::EmbedOp;
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, LayerNorm, Result, Tensor};
+use crate::ladder::{self, Joint, Op};
+use crate::{DType, Device, LayerNorm, Result, Tensor};
 
 /// The norm of the sum of the rows: see [`super::embed`].
 pub fn embed_normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Tensor> {
-    let op = NormedOp { embed: EmbedOp::checked(pairs)?, norm: norm.clone() };
-    let (dims, dtype) = op.out();
-    if norm.is_kernel_for(&dims, dtype, op.x().device()) && ladder::is_fused(&op) {
-        return ladder::run(op);
+    let embed = EmbedOp::checked(pairs)?;
+    let (dims, dtype) = embed.out();
+    if norm.is_kernel_for(&dims, dtype, embed.x().device())
+        && let Some(y) = ladder::whole(&Normed { embed: &embed, norm })
+    {
+        return y;
     }
-    norm.forward(&ladder::run(op.embed)?)
+    norm.forward(&ladder::run(embed)?)
 }
 
-struct NormedOp {
-    embed: EmbedOp,
-    norm: LayerNorm,
+#[cfg_attr(not(cuda), allow(dead_code, reason = "what other devices make of other calls"))]
+struct Normed<'a> {
+    embed: &'a EmbedOp,
+    norm: &'a LayerNorm,
 }
 
-impl NormedOp {
-    #[cfg(cuda)]
-    fn is_taken(&self) -> bool {
-        !self.x().is_phantom() && super::cuda::Normed::of(&self.embed, &self.norm).is_ok_and(|n| n.is_some())
-    }
-
-    #[cfg(not(cuda))]
-    fn is_taken(&self) -> bool {
-        false
-    }
-}
-
-impl Op for NormedOp {
-    const NAME: &'static str = "embed";
+impl Joint for Normed<'_> {
+    const NAME: &'static str = EmbedOp::NAME;
 
     fn x(&self) -> &Tensor {
         self.embed.x()
@@ -50,34 +40,20 @@ impl Op for NormedOp {
         format!("{}, norm", self.embed.detail())
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cuda(_) if self.is_taken() => Can::Yes,
-            _ => Can::no("made of other calls"),
-        }
+    #[cfg(cuda)]
+    fn is_taken(&self, device: Device) -> bool {
+        let is_there = matches!(device, Device::Cuda(_)) && !self.x().is_phantom();
+        is_there && super::cuda::Normed::of(self.embed, self.norm).is_ok_and(|normed| normed.is_some())
     }
 
-    fn composable(&self, _: Device) -> Can {
-        Can::no("made of other calls")
-    }
-
-    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
+    #[cfg(not(cuda))]
+    fn is_taken(&self, _: Device) -> bool {
+        false
     }
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        match super::cuda::Normed::of(&self.embed, &self.norm)? {
-            Some(normed) => normed.run(),
-            None => Err(Error::call(Self::NAME, "no kernel with a norm for this call")),
-        }
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
-    }
-
-    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(NormedOp { embed: self.embed.map(to)?, norm: self.norm.map(to)? })
+        let normed = super::cuda::Normed::of(self.embed, self.norm)?;
+        normed.ok_or_else(|| crate::Error::call(Self::NAME, "no kernel with a norm"))?.run()
     }
 }

@@ -64,7 +64,7 @@ impl LayerNorm {
     }
 
     /// The call, if what it is given fits together.
-    pub(crate) fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LayerNormOp> {
+    fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LayerNormOp> {
         let [ref heads @ .., n] = *self.weight.dims() else { return Err(Error::call("layer_norm", "no weight")) };
         let own = heads.is_empty() || x.dims().len() == 3 && x.dims()[1] == heads[0];
         let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
@@ -78,18 +78,14 @@ impl LayerNorm {
 
     /// Whether it is one norm of whole rows of such a tensor, and our kernel for it is not withdrawn: asked by calls that end in a norm.
     pub(crate) fn is_kernel_for(&self, dims: &[usize], dtype: DType, device: Device) -> bool {
-        let is_one = self.weight.dims().len() == 1;
-        is_one && self.op(&Tensor::phantom(dims, dtype, device), None).is_ok_and(|op| ladder::is_fused(&op))
+        let is_of = self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first();
+        is_of && self.weight.dtype() == dtype && ladder::is_allowed::<LayerNormOp>(device, dtype)
     }
 
     /// Weight, bias and eps, for ops that end in a norm.
     #[cfg(cuda)]
     pub(crate) fn parts(&self) -> (&Tensor, Option<&Tensor>, f32) {
         (&self.weight, self.bias.as_ref(), self.eps)
-    }
-
-    pub(crate) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<LayerNorm> {
-        Ok(LayerNorm { weight: to(&self.weight)?, bias: self.bias.as_ref().map(to).transpose()?, eps: self.eps })
     }
 }
 
@@ -144,7 +140,11 @@ impl Op for LayerNormOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let residual = self.residual.as_ref().map(to).transpose()?;
-        Ok(LayerNormOp { x: to(&self.x)?, residual, norm: self.norm.map(to)? })
+        let norm = LayerNorm {
+            weight: to(&self.norm.weight)?,
+            bias: self.norm.bias.as_ref().map(to).transpose()?,
+            eps: self.norm.eps,
+        };
+        Ok(LayerNormOp { x: to(&self.x)?, residual: self.residual.as_ref().map(to).transpose()?, norm })
     }
 }

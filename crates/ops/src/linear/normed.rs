@@ -5,45 +5,34 @@
 //! tells, which does not know the card.
 
 use super::{Linear, LinearOp};
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
-use crate::{DType, Device, Error, LayerNorm, Result, Tensor};
+use crate::ladder::{self, Joint, Op};
+use crate::{DType, Device, LayerNorm, Result, Tensor};
 
 impl Linear {
     /// The norm of x · Wᵀ + b + residual.
     pub fn forward_normed(&self, x: &Tensor, residual: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
         let linear = self.op(x, None)?;
         let (dims, dtype) = linear.out();
-        if residual.dims() == dims && residual.dtype() == dtype && norm.is_kernel_for(&dims, dtype, x.device()) {
-            let op = NormedOp { linear, residual: residual.clone(), norm: norm.clone() };
-            if ladder::is_fused(&op) {
-                return ladder::run(op);
-            }
+        let fits = residual.dims() == dims && residual.dtype() == dtype;
+        if fits
+            && norm.is_kernel_for(&dims, dtype, x.device())
+            && let Some(y) = ladder::whole(&Normed { linear, residual, norm })
+        {
+            return y;
         }
         norm.forward_residual(&self.forward(x)?, residual)
     }
 }
 
-struct NormedOp {
+#[cfg_attr(not(cuda), allow(dead_code, reason = "what other devices make of other calls"))]
+struct Normed<'a> {
     linear: LinearOp,
-    residual: Tensor,
-    norm: LayerNorm,
+    residual: &'a Tensor,
+    norm: &'a LayerNorm,
 }
 
-impl NormedOp {
-    #[cfg(cuda)]
-    fn is_taken(&self) -> bool {
-        !self.x().is_phantom() && super::cuda::Normed::of(&self.linear, &self.residual).is_ok_and(|n| n.is_some())
-    }
-
-    #[cfg(not(cuda))]
-    fn is_taken(&self) -> bool {
-        false
-    }
-}
-
-impl Op for NormedOp {
-    const NAME: &'static str = "linear";
+impl Joint for Normed<'_> {
+    const NAME: &'static str = LinearOp::NAME;
 
     fn x(&self) -> &Tensor {
         self.linear.x()
@@ -57,34 +46,49 @@ impl Op for NormedOp {
         format!("{}, residual, norm", self.linear.detail())
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cuda(_) if self.is_taken() => Can::Yes,
-            _ => Can::no("made of other calls"),
-        }
+    #[cfg(cuda)]
+    fn is_taken(&self, device: Device) -> bool {
+        let is_there = matches!(device, Device::Cuda(_)) && !self.x().is_phantom();
+        is_there && super::cuda::Normed::of(&self.linear, self.residual).is_ok_and(|normed| normed.is_some())
     }
 
-    fn composable(&self, _: Device) -> Can {
-        Can::no("made of other calls")
-    }
-
-    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
+    #[cfg(not(cuda))]
+    fn is_taken(&self, _: Device) -> bool {
+        false
     }
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        match super::cuda::Normed::of(&self.linear, &self.residual)? {
-            Some(normed) => normed.run(&self.linear, &self.norm),
-            None => Err(Error::call(Self::NAME, "no kernel with a norm for this call")),
-        }
+        let normed = super::cuda::Normed::of(&self.linear, self.residual)?;
+        normed.ok_or_else(|| crate::Error::call(Self::NAME, "no kernel with a norm"))?.run(&self.linear, self.norm)
     }
+}
 
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
-    }
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::{Input, weights};
+    use crate::{Ladder, Place, Policy};
 
-    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(NormedOp { linear: self.linear.map(to)?, residual: to(&self.residual)?, norm: self.norm.map(to)? })
+    /// A plan does not know the card, and must not promise less than two calls take.
+    #[test]
+    fn a_plan_tells_the_calls_that_it_stands_for() {
+        let (rows, n, place) = (10_000, 384, Place::phantom(Device::Cuda(0)));
+        let ladder = Ladder::new(Policy::default());
+        let (dims, steps) = ladder.trace(|| {
+            let zeros = |dims: &[usize]| {
+                Input::new(dims, DType::F16, {
+                    let n = dims.iter().product();
+                    move || vec![0.0; n]
+                })
+            };
+            let (w, b) = (zeros(&[n, n]), zeros(&[n]));
+            let linear = Linear::load(&weights(&[("weight", &w), ("bias", &b)], &place), n, n, true).unwrap();
+            let norm = LayerNorm::load(&weights(&[("weight", &b), ("bias", &b)], &place), n, 1e-5, true).unwrap();
+            let x = zeros(&[rows, n]).on(&place).unwrap();
+            linear.forward_normed(&x, &x, &norm).unwrap().dims().to_vec()
+        });
+        assert_eq!(dims, [rows, n]);
+        assert_eq!(steps.iter().map(|step| step.op).collect::<Vec<_>>(), ["linear", "layer_norm"]);
     }
 }

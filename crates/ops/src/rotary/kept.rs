@@ -4,8 +4,7 @@
 //! elsewhere, and where that is withdrawn, it is the calls of `rotary` and `store` that it stands for.
 
 use super::Rotary;
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op};
+use crate::ladder::{self, Joint, Op};
 use crate::store::{StoreOp, Vectors};
 use crate::{DType, Device, Error, Result, Tensor};
 
@@ -33,9 +32,9 @@ impl Rotary {
             return Err(Error::call("rotary", what));
         }
         let store = StoreOp::checked(cache, [k, v], rows)?;
-        let op = KeptOp { q: q.clone(), positions: positions.clone(), rotary: self.clone(), store };
-        if ladder::is_fused(&op) {
-            return ladder::run(op);
+        let op = Kept { q: q.clone(), positions: positions.clone(), rotary: self.clone(), store };
+        if let Some(q) = ladder::whole(&op) {
+            return q;
         }
         let k = self.forward(k, positions)?;
         ladder::run_in_place(StoreOp::checked(cache, [&k, v], rows)?)?;
@@ -44,7 +43,8 @@ impl Rotary {
     }
 }
 
-struct KeptOp {
+#[cfg_attr(not(any(cuda, metal)), allow(dead_code, reason = "what a CPU makes of other calls"))]
+struct Kept {
     q: Tensor,
     positions: Tensor,
     rotary: Rotary,
@@ -53,14 +53,14 @@ struct KeptOp {
 }
 
 #[cfg(any(cuda, metal))]
-impl KeptOp {
+impl Kept {
     fn turn(&self) -> crate::store::Turn<'_> {
         let Rotary { cos, sin } = &self.rotary;
         crate::store::Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
     }
 }
 
-impl Op for KeptOp {
+impl Joint for Kept {
     const NAME: &'static str = "rotary";
 
     fn x(&self) -> &Tensor {
@@ -76,24 +76,9 @@ impl Op for KeptOp {
         format!("{turned} of {} in {} heads; {}", dims[2], dims[1], self.store.detail())
     }
 
-    fn fused(&self, device: Device) -> Can {
-        match device {
-            Device::Cuda(_) | Device::Metal(_) => Can::Yes,
-            // A call costs nothing there.
-            Device::Cpu => Can::no("made of other calls"),
-        }
-    }
-
-    fn composable(&self, _: Device) -> Can {
-        Can::no("made of other calls")
-    }
-
-    fn movable(&self) -> Can {
-        self.store.movable()
-    }
-
-    fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
+    fn is_taken(&self, device: Device) -> bool {
+        // A call costs nothing on a CPU.
+        device.is_gpu()
     }
 
     #[cfg(cuda)]
@@ -104,18 +89,5 @@ impl Op for KeptOp {
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
         crate::store::metal::turned(&self.store, &self.turn())
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "made of other calls"))
-    }
-
-    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(KeptOp {
-            q: to(&self.q)?,
-            positions: to(&self.positions)?,
-            rotary: self.rotary.map(to)?,
-            store: self.store.map(to)?,
-        })
     }
 }

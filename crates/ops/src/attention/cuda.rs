@@ -191,7 +191,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(launch.grid(shared) / turns(launch, padded, shared), 32 * launch.warps);
-        told(words.told(call.made(&y).made(&parts))?, launch).run(grid)?;
+        let call = told(words.told(call.made(&y).made(&parts))?, launch);
+        let call = if is_straight { call.to_and_fro() } else { call.u32(0) };
+        call.run(grid)?;
     }
     y.tensor(op.q.dims())
 }

@@ -44,15 +44,17 @@ struct Shape {
     uint entries, splits, tickets;
     // Heads of k and v that a block takes one after another: 1 where keys are split.
     uint turns;
+    // Whether blocks are counted from the last: see `to_and_fro` in call.rs.
+    uint from_end;
 };
 
 #define SHAPE uint size, uint heads, uint shared, uint q_token, uint q_head, uint k_token, uint k_head, uint v_token, \
     uint v_head, uint pk_token, uint pk_head, uint pq_token, uint pq_head, uint in_sixteens, uint k_format, uint page, \
     int back, int ahead, uint at_end, float scale, float cap, uint added, uint bias, int reach, uint distances, \
-    uint distance_count, int origin, uint entries, uint splits, uint tickets, uint turns
+    uint distance_count, int origin, uint entries, uint splits, uint tickets, uint turns, uint from_end
 #define GIVEN Shape{size, heads, shared, heads / shared, {q_token, q_head}, {k_token, k_head}, {v_token, v_head}, \
     {pk_token, pk_head}, {pq_token, pq_head}, in_sixteens, k_format, page, back, ahead, at_end, scale, cap, added, bias, \
-    reach, distances, distance_count, origin, entries, splits, tickets, turns}
+    reach, distances, distance_count, origin, entries, splits, tickets, turns, from_end}
 
 // The same as the compiler is told it for what most encoders ask for, so that nothing is asked while it runs: heads of D elements, as
 // many of k as of q, aligned and next to each other, all of which are seen as they are.
@@ -107,8 +109,9 @@ struct Task {
 // The task of this block, if blocks have ROWS rows; false where there is nothing to do. Heads are the nearest neighbours, since
 // theirs often lie in the same lines of memory; then parts, and blocks.
 template <uint ROWS> __device__ __forceinline__ bool find_task(Task &t, const uint *table, const Shape &s) {
-    const uint across = s.turns == 1 ? s.shared : s.shared / s.turns, index = blockIdx.x / across;
-    t.head = blockIdx.x % across * s.turns;
+    const uint block = s.from_end ? gridDim.x - 1 - blockIdx.x : blockIdx.x;
+    const uint across = s.turns == 1 ? s.shared : s.shared / s.turns, index = block / across;
+    t.head = block % across * s.turns;
     t.part = index % s.splits;
     const uint *entry = table + s.entries + size_t(index / s.splits) * ENTRY;
     t.token = entry[0];

@@ -27,12 +27,19 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
         "over:\n"
         "}\n" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
-// A box of a matrix into shared memory.
+// A box of a matrix into shared memory; and of one that nobody reads again.
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     asm volatile(
         "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
             shared_address(to)),
         "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
+        : "memory");
+}
+__device__ __forceinline__ void fetch_last(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "l"(read_last())
         : "memory");
 }
 // Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.

@@ -4,7 +4,7 @@
 // Two warpgroups make a tile of 128 rows and 384 columns, with all sums of a row in the four lanes that have it. That is all of a row
 // of 384. A row of 768 has two blocks, a cluster, which tell each other mean and variance of their halves (Chan et al. 1979). Both kinds
 // are clusters: what its blocks both read, W or x, each fetches half of for both. One thread has the copy engine fetch into a ring of
-// stages, and behind the product's come two with the residual.
+// stages, and behind the product's come two with the residual. Both x and the residual are read here for the last time.
 #include "linear/wide.cuh"
 
 constexpr uint CLUSTER = 2, GROUPS = 2, WARPS = GROUPS * GROUP / LANES, THREADS = (GROUPS + 1) * GROUP;
@@ -48,6 +48,7 @@ template <typename T> struct Asked {
     T *y;
     uint rows, k;
     float eps;
+    uint from_end; // see `to_and_fro` in call.rs
 };
 
 // BLOCKS that have a row.
@@ -70,7 +71,10 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     constexpr uint TILES_DOWN = IS_WHOLE ? CLUSTER : 1;
     const uint tiles = (asked.rows + TILES_DOWN * ROWS - 1) / (TILES_DOWN * ROWS);
     const uint column0 = IS_WHOLE ? 0 : rank * COLUMNS;
-    auto first_row = [&](uint tile) { return IS_WHOLE ? (tile * CLUSTER + rank) * ROWS : tile * ROWS; };
+    auto first_row = [&](uint tile) {
+        const uint i = asked.from_end ? tiles - 1 - tile : tile;
+        return IS_WHOLE ? (i * CLUSTER + rank) * ROWS : i * ROWS;
+    };
 
     if (group == GROUPS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 24;");
@@ -89,11 +93,11 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                     if constexpr (IS_WHOLE) {
                         w += rank * W_BYTES;
                         for (uint i = 0; i < 2; i++) {
-                            fetch(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
+                            fetch_last(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
                             fetch_for_both(w + i * (W_BYTES / 2), ws, barrier, depth, rank * TILE_COLUMNS + i * W_HALF);
                         }
                     } else {
-                        fetch_for_both(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
+                        fetch_last_for_both(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
                         for (uint i = 0; i < 4; i++) fetch(w + i * (W_BYTES / 2), ws, barrier, depth, column0 + i * W_HALF);
                     }
                 }
@@ -105,7 +109,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                     barrier_expect(barrier, chunks * CHUNK_BYTES);
                     for (uint i = 0; i < chunks * GROUPS; i++) {
                         const uint column = column0 + (first + i / GROUPS) * DEPTH;
-                        fetch(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
+                        fetch_last(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
                     }
                 }
             }
@@ -250,8 +254,9 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #define NORMED(NAME, T, BLOCKS, WIDTH) \
     extern "C" __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(THREADS, 1) linear_normed_##WIDTH##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const __grid_constant__ CUtensorMap residuals, \
-        const T *bias, const T *norm_weight, const T *norm_bias, T *y, uint rows, uint k, float eps) { \
-        normed<T, BLOCKS>(&xs, &ws, &residuals, Asked<T>{bias, norm_weight, norm_bias, y, rows, k, eps}); \
+        const T *bias, const T *norm_weight, const T *norm_bias, T *y, uint rows, uint k, float eps, \
+        uint from_end) { \
+        normed<T, BLOCKS>(&xs, &ws, &residuals, Asked<T>{bias, norm_weight, norm_bias, y, rows, k, eps, from_end}); \
     }
 #define WIDTHS(NAME, T) \
     NORMED(NAME, T, 1, 384) \

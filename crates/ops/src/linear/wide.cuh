@@ -36,6 +36,13 @@ __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map,
         "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
         : "memory");
 }
+__device__ __forceinline__ void fetch_last_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
+        "[%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(shared_address(to)),
+        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3)), "l"(read_last())
+        : "memory");
+}
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
 #define WGMMA(FORMAT) \
     asm volatile( \

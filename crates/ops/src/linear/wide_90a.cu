@@ -46,7 +46,7 @@ template <uint STAGES> struct Phases {
 enum Then { PLAIN, WITH_GELU };
 
 template <typename T, Then THEN, bool KEPT>
-__device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, T *y, Sizes s) {
+__device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *bias, T *y, Sizes s, uint from_end) {
     using Plan = Plan<KEPT>;
     constexpr uint CLUSTER = Plan::CLUSTER, STAGES = Plan::STAGES, CONSUMERS = Plan::CONSUMERS, HALVES = Plan::HALVES, ROWS = HALVES * HALF;
     extern __shared__ __align__(1024) unsigned char shared[];
@@ -65,7 +65,11 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
     // Tiles of a cluster's blocks are above each other. Where W is kept the number of blocks is a multiple of the columns.
     const uint columns = s.n / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;
-    const uint tiles = (s.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS) * columns;
+    const uint down = (s.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS), tiles = down * columns;
+    auto first_row = [&](uint tile) {
+        const uint i = tile / columns;
+        return ((from_end ? down - 1 - i : i) * CLUSTER + rank) * ROWS;
+    };
     const uint first_tile = blockIdx.x / CLUSTER, tile_step = gridDim.x / CLUSTER;
     const uint group = group_of_warp();
 
@@ -74,7 +78,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
         if (threadIdx.x == CONSUMERS * GROUP) {
             Phases<STAGES> phases;
             for (uint tile = first_tile; tile < tiles; tile += tile_step) {
-                const uint row = (tile / columns * CLUSTER + rank) * ROWS, column = tile % columns * TILE_COLUMNS;
+                const uint row = first_row(tile), column = tile % columns * TILE_COLUMNS;
                 for (uint step = 0; step < steps; step++) {
                     const uint stage = step % STAGES;
                     uint64_t *barrier = full + stage;
@@ -109,7 +113,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
         for (uint number = group;; number += CONSUMERS, phases.skip(CONSUMERS - 1, steps)) {
             const uint tile = first_tile + number * tile_step;
             if (tile >= tiles) break;
-            const uint row0 = (tile / columns * CLUSTER + rank) * ROWS + warp * PIECE_ROWS, column0 = tile % columns * TILE_COLUMNS;
+            const uint row0 = first_row(tile) + warp * PIECE_ROWS, column0 = tile % columns * TILE_COLUMNS;
             // Bias for two columns, on its way while the product is made.
             const uint at = column0 + threadIdx.x % GROUP * 2;
             Run<T, 2> two = {};
@@ -186,11 +190,12 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
 }
 
-// Parameters are those of every product.
+// Parameters are those of every product, and whether rows are taken from the last on: see `to_and_fro` in call.rs.
 #define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
-        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES) { \
-        product<T, THEN, KEPT>(&xs, &ws, bias, y, GIVEN); \
+        const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES, \
+        uint from_end) { \
+        product<T, THEN, KEPT>(&xs, &ws, bias, y, GIVEN, from_end); \
     }
 #define WAYS(NAME, T) \
     WIDE(NAME, T, plain, PLAIN, kept, true, ) \

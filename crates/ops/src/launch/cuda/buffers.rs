@@ -13,6 +13,7 @@ use candle_core::cuda_backend::{CudaDType, CudaStorage};
 use candle_core::op::BackpropOp;
 use candle_core::{CudaDevice, Storage, Tensor};
 use half::{bf16, f16};
+use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError, Weak};
 
 /// Lengths are multiples of so many bytes, so that sizes a little apart share buffers.
@@ -24,6 +25,8 @@ pub(crate) struct Buffers {
     made: Mutex<Vec<Kept>>,
     pub(super) uploads: Uploads,
     pub(super) lane: Lane,
+    /// Whether the latest kernel that goes to and fro began at its last rows.
+    pub(super) from_end: AtomicBool,
 }
 
 #[derive(Debug)]

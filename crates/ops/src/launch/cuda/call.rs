@@ -12,6 +12,7 @@ use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::sys;
 use std::ffi::c_void;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// Blocks along each axis, and threads in each.
 #[derive(Clone, Copy, Debug)]
@@ -112,6 +113,13 @@ impl Call {
     pub(crate) fn f32(mut self, x: f32) -> Call {
         self.parameters.push(Parameter::Word(u64::from(x.to_bits())));
         self
+    }
+
+    /// The next parameter: whether a kernel is to take its rows from the last on. Every other one is, so that each begins with what the
+    /// one before wrote last, which the second-level cache still has. What it makes is the same.
+    pub(crate) fn to_and_fro(self) -> Call {
+        let was_from_end = ladder::current().ledger.cuda.from_end.fetch_xor(true, Ordering::Relaxed);
+        self.u32(usize::from(!was_from_end))
     }
 
     /// The next parameter: an array of `unsigned` that says how sequences lie. If they are those that the pass was given, `again`

@@ -56,10 +56,24 @@ template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, 
     return pair_of<T>(x - back.x, y - back.y);
 }
 
-// 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same.
-template <typename At> __device__ __forceinline__ void copy_sixteen(At to, const void *from, bool there) {
+// That the second-level cache had better keep something else: nobody reads this again.
+__device__ __forceinline__ uint64_t read_last() {
+    uint64_t policy;
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+    return policy;
+}
+
+// 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same. LAST: see above.
+template <bool LAST = false, typename At> __device__ __forceinline__ void copy_sixteen(At to, const void *from, bool there) {
+    const uint at = shared_address(to);
     const int bytes = there ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes) : "memory");
+    if constexpr (LAST) {
+        const uint64_t policy = read_last();
+        asm volatile("cp.async.cg.shared.global.L2::cache_hint [%0], [%1], 16, %2, %3;" ::"r"(at), "l"(from), "r"(bytes), "l"(policy)
+            : "memory");
+    } else {
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(bytes) : "memory");
+    }
 }
 __device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Until at most N of the latest groups are on their way.

@@ -5,7 +5,9 @@ use sconce_engine::Checkpoint;
 use sconce_engine::ops::case::places;
 use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_engine::ops::{Cache, CacheFormat, DType, Device, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Result, Sequence, encoder, lm_head};
+use sconce_models::{
+    Batch, CONTEXT, Encoder, LmHead, Piece, Read, Result, Seq2Seq, Sequence, encoder, lm_head, seq2seq,
+};
 use sconce_testkit::{json, materialize, worst};
 use std::sync::Arc;
 
@@ -14,6 +16,8 @@ use std::sync::Arc;
 const WORST: [(DType, f32); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-2)];
 
 const PAGE: usize = 8;
+
+const WRITERS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
 
@@ -182,6 +186,103 @@ fn decoding() {
             }
             let made = passes.count();
             assert_eq!(made > 0, matches!(place.device(), Device::Cuda(_)), "{name} on {}: {made}", place.device());
+            println!("{name} in {dtype} on {}: {made} recordings", place.device());
+        }
+    }
+}
+
+/// Pages and length of an input.
+type Where = (Arc<[u32]>, usize);
+
+struct Writing<'a> {
+    model: &'a dyn Seq2Seq,
+    pieces: Vec<Piece>,
+    inputs: Vec<Where>,
+    caches: (&'a Cache, &'a Cache),
+    place: &'a Place,
+}
+
+impl Pass for Writing<'_> {
+    type Batch = (Batch, Read);
+    type Error = sconce_models::Error;
+
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
+        let (read, written) = self.caches;
+        let batch = Batch::going_on(&self.pieces, PAGE, written, self.model.limits(), self.place)?;
+        Ok((batch, Read::new(&self.inputs, PAGE, read)?))
+    }
+
+    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
+        read.given(batch)
+    }
+
+    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
+        let states = self.model.forward(batch, read, &mut |_, _| ())?;
+        Ok(vec![self.model.head().forward(&states)?])
+    }
+}
+
+/// Pages in no order, of three texts; a table grows with its text.
+fn pages(of: usize, end: usize) -> Arc<[u32]> {
+    (0..end.div_ceil(PAGE) as u32).map(|page| 3 * page + of as u32).collect()
+}
+
+/// Answers that join, leave and grow as those of [`decoding`] do, and look at another input each time.
+#[test]
+fn writing() {
+    const INPUTS: [usize; 3] = [150, 40, 3];
+    const STARTS: [usize; 3] = [250, 30, 1];
+    for (place, force) in places() {
+        let ladder = Ladder::new(Policy { force, ..Policy::default() });
+        let _here = ladder.clone().enter();
+        for (name, dtype) in WRITERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
+            let dir = materialize(name);
+            let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).unwrap()), dtype, place.clone());
+            let model = seq2seq(&json(&dir.path().join("config.json")), &weights).unwrap();
+            let model = &*model;
+            let cache = || Cache::new(model.cache(), 3 * 64 * PAGE, CacheFormat::Float(dtype), &place).unwrap();
+            let (read, written, passes) = (cache(), [cache(), cache()], Passes::new(&place, 1 << 30).unwrap());
+            let id = |i: usize, n: usize| ((i * 31 + n * 7) % model.limits().vocabulary) as u32;
+            let text = |n: usize| Sequence { ids: (0..INPUTS[n]).map(|i| id(i, n)).collect(), ..Sequence::default() };
+            let batch = Batch::new(&[0, 1, 2].map(text), model.limits(), &place).unwrap();
+            let states = model.encoder().forward(&batch, &mut |_, _| ()).unwrap();
+            let inputs = [0, 1, 2].map(|n| (pages(n, INPUTS[n]), INPUTS[n]));
+            let rows = Read::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
+            model.remember(&states, &read, &rows).unwrap();
+            // Of each of these the tokens from there on, looking at the input that is its turn.
+            let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {
+                let piece = |s: &usize| {
+                    let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
+                    let ids = (start..start + n).map(|i| id(i, *s)).collect();
+                    Piece { ids, start, table: pages(*s, start + n), wanted: 1 }
+                };
+                let input = |s: &usize| inputs[(*s + step) % 3].clone();
+                let (pieces, inputs) = (who.iter().map(piece).collect(), who.iter().map(input).collect());
+                Writing { model, pieces, inputs, caches: (&read, written), place: &place }
+            };
+            for written in &written {
+                replay::run(&pass(&[0, 1, 2], (0, None), written)).unwrap();
+            }
+            let counted = || ladder.counts().iter().map(|(_, n)| n).sum::<u64>();
+            for step in 0..16 {
+                let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
+                let [by_itself, replayed] = written.each_ref().map(|written| pass(who, (step, Some(1)), written));
+                let before = counted();
+                let want = replay::run(&by_itself).unwrap().1[0].to_f32().unwrap();
+                let calls = counted() - before;
+                let got = passes.replay(&replayed, 0, None).unwrap().1[0].to_f32().unwrap();
+                let what = format!("{name} in {dtype} on {}, step {step}", place.device());
+                assert!(got == want, "{what}: {:.1e}", worst(&got, &want));
+                assert_eq!(counted() - before, 2 * calls, "{what}: a replay is counted as what it replays");
+                // What others leave out is written too, so that nobody has a hole.
+                for written in &written {
+                    replay::run(&pass(&[0, 1, 2], (step, Some(1)), written)).unwrap();
+                }
+            }
+            // One at least for each number of answers.
+            let made = passes.count();
+            let least = if matches!(place.device(), Device::Cuda(_)) { 3 } else { 0 };
+            assert!(made >= least && (made > 0) == (least > 0), "{name} on {}: {made}", place.device());
             println!("{name} in {dtype} on {}: {made} recordings", place.device());
         }
     }

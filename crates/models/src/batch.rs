@@ -193,7 +193,7 @@ impl Batch {
             Some(kept) => Keys::Paged(kept.pages.clone()),
             None => self.keys.clone().into(),
         };
-        Given { segments: self.segments.clone(), keys, skips: skips.to_vec() }
+        Given { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
     }
 
     /// The ids: for rows that are found by their id.

@@ -1,7 +1,8 @@
 //! Models that read a text and write another.
 
 use crate::{Batch, Encoder, Error, Limits, LmHead, Result, Watch};
-use sconce_ops::{Cache, CacheShape, Pages, Place, Tensor};
+use sconce_ops::replay::Given;
+use sconce_ops::{Cache, CacheShape, Keys, Pages, Place, Tensor};
 use std::sync::Arc;
 
 /// A model that reads a text and writes another: an encoder, and a decoder that looks at its states.
@@ -41,6 +42,13 @@ impl Read {
         }
         let lengths = inputs.iter().map(|(_, length)| *length).collect();
         Ok(Read { cache: cache.clone(), pages: Pages::new(inputs.to_vec(), page)?, lengths })
+    }
+
+    /// What kernels are told of a batch whose sequences look at these.
+    pub fn given(&self, batch: &Batch) -> Given {
+        let mut given = batch.given(&[]);
+        given.keys.push(Keys::Paged(self.pages.clone()));
+        given
     }
 
     /// The rows of all tokens, input by input.

@@ -7,6 +7,7 @@ use crate::pipeline::phantoms;
 use crate::plan::Plan;
 use crate::{Error, LoadOptions, Result};
 use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes, Ran};
 use sconce_ops::{Cache, CacheFormat, DType, Device, Keep, Ladder, Place, Tensor, Weights};
 use serde_json::Value;
 use std::path::Path;
@@ -69,28 +70,42 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
     let cache_format = room.cache_format.unwrap_or(usual);
     let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
     let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
+    let caches = || -> Result<(Cache, Cache)> {
+        Ok((loaded.cache(read, cache_format, &place)?, loaded.cache(written, cache_format, &place)?))
+    };
+    let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
+    // Everyone at the last token of the longest answer.
+    let write = |(was_read, was_written): &(Cache, Cache)| -> Result<()> {
+        let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
+        let piece = Piece { ids: vec![0], start: output - 1, table, wanted: 1 };
+        let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
+        loaded.step(&writing, was_written, was_read, &place)?;
+        Ok(())
+    };
     let rehearse = || -> Result<()> {
-        let [was_read, was_written] = [read, written].map(|pages| loaded.cache(pages, cache_format, &place));
-        let (was_read, was_written) = (was_read?, was_written?);
-        let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
+        let caches = caches()?;
         let inputs: Vec<_> = phantoms(batch_tokens, input, usize::MAX)
             .into_iter()
             .map(|Sequence { ids, .. }| (input_at.0.clone(), ids))
             .collect();
-        loaded.read(&inputs, &was_read, &place)?;
-        // Everyone at the last token of the longest answer, each with a page of its own to copy first.
-        let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
-        let piece = Piece { ids: vec![0], start: output - 1, table, wanted: 1 };
+        loaded.read(&inputs, &caches.0, &place)?;
+        // Each with a page of its own to copy first.
         let pages: Vec<(u32, u32)> = (0..sequences as u32).map(|page| (page, page)).collect();
-        copy(&pages, &was_written, &place)?;
-        let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
-        loaded.step(&writing, &was_written, &was_read, &place)?;
-        Ok(())
+        copy(&pages, &caches.1, &place)?;
+        write(&caches)
     };
     let (rehearsed, run) = ladder.trace(rehearse);
     rehearsed?;
     steps.extend(run);
     let cache = (loaded.0.cache().bytes(cache_format) as u64).saturating_mul(((read + written) * PAGE) as u64);
+    let mut workspace = ladder.ledger.peak().saturating_sub(weights + cache);
+    let mut recorded = 0;
+    if replay::most_tokens(device).is_some() {
+        ladder.ledger.reset_peak();
+        ladder.trace(|| write(&caches()?)).0?;
+        recorded = replay::planned(ladder.ledger.peak().saturating_sub(weights + cache));
+        workspace += recorded;
+    }
     let plan = Plan {
         device,
         dtype: options.dtype,
@@ -100,8 +115,8 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions, room: &Se
         weights,
         cache,
         cache_tokens: (read + written) * PAGE,
-        workspace: ladder.ledger.peak().saturating_sub(weights + cache),
-        recorded: 0,
+        workspace,
+        recorded,
         batch_tokens,
         max_tokens: input,
         dimension: loaded.0.encoder().hidden_size(),
@@ -162,10 +177,18 @@ impl Whole {
         read: &Cache,
         place: &Place,
     ) -> Result<Tensor> {
-        let (pieces, inputs): (Vec<Piece>, Vec<Where>) = writing.iter().cloned().unzip();
-        let batch = Batch::going_on(&pieces, PAGE, written, self.0.limits(), place)?;
-        let states = self.0.forward(&batch, &Read::new(&inputs, PAGE, read)?, &mut |_, _| ())?;
-        Ok(self.0.head().forward(&states)?)
+        logits(replay::run(&Writing { model: self, writing, written, read, place })?)
+    }
+
+    /// The same of pieces that are a token each: by a recorded pass where there is one, and good until the next.
+    pub(super) fn replay(
+        &self,
+        writing: &[(Piece, Where)],
+        written: &Cache,
+        read: &Cache,
+        (place, passes): (&Place, &Passes),
+    ) -> Result<Tensor> {
+        logits(passes.replay(&Writing { model: self, writing, written, read, place }, 0, None)?)
     }
 
     /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
@@ -208,4 +231,38 @@ impl Whole {
         }
         Ok(())
     }
+}
+
+/// The next tokens of answers, and the logits behind them.
+struct Writing<'a> {
+    model: &'a Whole,
+    writing: &'a [(Piece, Where)],
+    written: &'a Cache,
+    read: &'a Cache,
+    place: &'a Place,
+}
+
+impl Pass for Writing<'_> {
+    type Batch = (Batch, Read);
+    type Error = Error;
+
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
+        let (pieces, inputs): (Vec<Piece>, Vec<Where>) = self.writing.iter().cloned().unzip();
+        let batch = Batch::going_on(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
+        Ok((batch, Read::new(&inputs, PAGE, self.read)?))
+    }
+
+    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
+        read.given(batch)
+    }
+
+    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
+        let states = self.model.0.forward(batch, read, &mut |_, _| ())?;
+        Ok(vec![self.model.0.head().forward(&states)?])
+    }
+}
+
+/// All that comes of writing.
+fn logits((_, mut results): Ran<Writing<'_>>) -> Result<Tensor> {
+    results.pop().ok_or_else(|| Error::Input("a step gives logits".into()))
 }

@@ -15,6 +15,7 @@ use crate::sample::Continued;
 use crate::{Error, LoadOptions, Result};
 use rayon::prelude::*;
 use sconce_models::Piece;
+use sconce_ops::replay::Passes;
 use sconce_ops::{Cache, Ladder, Place};
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -25,6 +26,7 @@ use std::time::Instant;
 pub(super) struct Running {
     model: Whole,
     place: Place,
+    passes: Passes,
     /// Of what was read, and of what was written.
     read: (Cache, Blocks),
     written: (Cache, Blocks),
@@ -58,8 +60,21 @@ impl Running {
         ready::make(&place, options, batch_tokens.max(sequences), |tokens| {
             model.rehearse(layout, tokens, caches, &place)
         });
-        let (waiting, tasks) = (VecDeque::new(), Vec::new());
-        Ok(Running { model, place, read, written, batch_tokens, sequences, start, inbox, waiting, tasks, next: 0 })
+        let passes = Passes::new(&place, layout.plan.recorded)?;
+        Ok(Running {
+            model,
+            place,
+            passes,
+            read,
+            written,
+            batch_tokens,
+            sequences,
+            start,
+            inbox,
+            waiting: VecDeque::new(),
+            tasks: Vec::new(),
+            next: 0,
+        })
     }
 
     /// Runs until nothing is left to do. Who comes meanwhile joins in.
@@ -161,7 +176,8 @@ impl Running {
             return Ok(());
         }
         copy(&copies, &self.written.0, &self.place)?;
-        let mut logits = self.model.step(&writing, &self.written.0, &self.read.0, &self.place)?.to_f32()?;
+        let here = (&self.place, &self.passes);
+        let mut logits = self.model.replay(&writing, &self.written.0, &self.read.0, here)?.to_f32()?;
         let (head, width) = (self.model.0.head(), logits.len() / writing.len());
         logits.par_chunks_mut(width.max(1)).for_each(|row| head.capped(row));
         // A task needs nothing but its own rows.

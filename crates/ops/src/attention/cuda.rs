@@ -60,18 +60,22 @@ struct Words<'a> {
 impl Words<'_> {
     fn told(&self, call: Call) -> Result<Call> {
         let Words { how, tables, way, heads, shared } = *self;
-        let is_given = |given: &Given| how.queries.is(&given.segments) && how.keys.are(&given.keys);
+        // Which of the keys that a pass has: they are others' in another attention of it.
+        let which = |given: &Given| given.keys.iter().position(|keys| how.keys.are(keys));
+        let is_given = |given: &Given| how.queries.is(&given.segments) && which(given).is_some();
         let bias = || match &how.bias {
             Bias::None => String::new(),
             Bias::Alibi(slopes) => format!("{slopes:?}"),
             Bias::Buckets { table, far, both } => format!("{table:?} {far} {both}"),
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
-        let key = || format!("attention {way:?} {heads} {shared} {:?} {}", how.sees, bias());
-        call.told(&tables.words, is_given, key, || {
-            let (how, tables) = (how.clone(), tables.clone());
+        let key =
+            |given: &Given| format!("attention {way:?} {heads} {shared} {:?} {:?} {}", which(given), how.sees, bias());
+        call.told(&tables.words, is_given, key, |given| {
+            let (how, tables, which) = (how.clone(), tables.clone(), which(given));
             Box::new(move |given| {
-                let how = Attention { queries: given.segments.clone(), keys: given.keys.clone(), ..how.clone() };
+                let keys = given.keys.get(which?)?.clone();
+                let how = Attention { queries: given.segments.clone(), keys, ..how.clone() };
                 let others = Tables::of(&how, way, heads, shared);
                 others.are_alike(&tables).then_some(others.words)
             })

@@ -1,5 +1,6 @@
 //! Which rows of k and v are the keys of each sequence: next to each other, or in pages of a cache.
 
+use super::tables::ALONE;
 use crate::{Error, Result, Segments};
 use std::ops::Range;
 use std::sync::Arc;
@@ -40,9 +41,10 @@ impl Pages {
         self.size
     }
 
-    /// The most pages of a sequence.
-    pub(super) fn most(&self) -> usize {
-        self.tables.iter().map(|table| table.len()).max().unwrap_or(0)
+    /// Pages of a sequence that a table has room for, so that it serves others: see [`Keys::bound`].
+    pub(super) fn room(&self) -> usize {
+        let most = self.tables.iter().map(|table| table.len()).max().unwrap_or(0);
+        most.max(ALONE.div_ceil(self.size)).next_power_of_two()
     }
 
     /// The pages of sequence `i`.
@@ -78,7 +80,8 @@ impl Keys {
         }
     }
 
-    /// What a launch allows for, so that it serves others: the most keys of a sequence, in pages the next power of two.
+    /// What a launch allows for, so that it serves others: the most keys of a sequence, in pages the next power of two. Few keys are
+    /// one part at any rate, so that one launch serves all of them: a decoder with two kinds of keys has one for each pair of bounds.
     pub(super) fn bound(&self) -> usize {
         self.allowed(self.longest())
     }
@@ -88,7 +91,7 @@ impl Keys {
         match self {
             Keys::Packed(segments) if segments.fillers() > 0 => segments.tokens(),
             Keys::Packed(_) => longest,
-            Keys::Paged(_) => longest.next_power_of_two(),
+            Keys::Paged(_) => longest.max(ALONE).next_power_of_two(),
         }
     }
 

@@ -1,8 +1,8 @@
 //! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number.
 //!
 //! A recorded launch serves others whose tables differ in nothing but the words. So what is laid out depends on lengths as little as
-//! it can: of sequences in pages that decode, on how many there are and on the power of two above the longest; of such that are
-//! filled up, on how many there are and on all their tokens.
+//! it can: of sequences in pages that decode, on how many there are and on the power of two above the longest, from `ALONE` on; of
+//! such that are filled up, on how many there are and on all their tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Sees};
@@ -16,7 +16,7 @@ const BUSY_WITH_FEW: usize = 384;
 
 /// Keys of which parts are multiples, and up to which there is one part. As in `task.cuh`.
 const PART: usize = 64;
-const ALONE: usize = 128;
+pub(super) const ALONE: usize = 128;
 
 /// The numbers of a block.
 const ENTRY: usize = 5;
@@ -104,7 +104,7 @@ impl Tables {
             .map(|i| match &how.keys {
                 Keys::Packed(segments) => segments.range(i).start,
                 Keys::Paged(pages) => {
-                    let (base, room) = (tables.words.len(), pages.most().next_power_of_two());
+                    let (base, room) = (tables.words.len(), pages.room());
                     tables.words.extend(pages.table(i));
                     tables.words.resize(base + room, 0);
                     base
@@ -252,21 +252,31 @@ mod tests {
     /// Steps of decoding are told in as many words, and their launches are the same.
     #[test]
     fn launches_serve_other_lengths() {
-        let decoding = |lengths: &[usize], sees: Sees| {
+        let decoding = |lengths: &[usize], sees: Sees, bias: &Bias| {
             let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
             let sequences = lengths.iter().map(|keys| (tables(*keys).into(), *keys)).collect();
             let how = Attention {
                 queries: Segments::new(&vec![1; lengths.len()]).unwrap(),
                 keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
                 sees,
+                bias: bias.clone(),
                 ..Attention::over(&Segments::new(&[1]).unwrap(), 1.0)
             };
             Tables::of(&how, Way::Tiles { four: true }, 8, 2)
         };
-        for sees in [Sees::Causal, Sees::Recent(300)] {
-            let t = decoding(&[600, 20, 1], sees);
-            assert!(t.are_alike(&decoding(&[1, 1000, 30], sees)), "{sees:?}");
-            assert!(!t.are_alike(&decoding(&[1, 1100, 30], sees)) && !t.are_alike(&decoding(&[600, 20], sees)));
+        let buckets = Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false };
+        for (sees, bias) in [
+            (Sees::Causal, Bias::None),
+            (Sees::Recent(300), Bias::None),
+            (Sees::Causal, buckets),
+            (Sees::All, Bias::None),
+        ] {
+            let of = |lengths: &[usize]| decoding(lengths, sees, &bias);
+            let t = of(&[600, 20, 1]);
+            assert!(t.are_alike(&of(&[1, 1000, 30])), "{sees:?} {bias:?}");
+            assert!(!t.are_alike(&of(&[1, 1100, 30])) && !t.are_alike(&of(&[600, 20])), "{sees:?} {bias:?}");
+            assert!(of(&[1, 1]).are_alike(&of(&[128, 17])), "{sees:?} {bias:?}");
+            assert!(!of(&[1, 1]).are_alike(&of(&[129, 17])), "{sees:?} {bias:?}");
         }
         let encoding = |lengths: &[usize], bias: &Bias, way: Way| {
             let queries = Segments::filled(lengths, Fill { tokens: 160, sequences: 5 }).unwrap();

@@ -33,7 +33,7 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     let (own, bound) = (op.modes.clone(), op.segments.bound());
     let again =
         move |given: &Given| (given.segments.bound() == bound).then(|| self::told(&given.segments, &given.skips, &own));
-    call.told(&told, is_given, || format!("pool {:?}", op.modes), || Box::new(again))?
+    call.told(&told, is_given, |_| format!("pool {:?}", op.modes), |_| Box::new(again))?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)

@@ -51,8 +51,8 @@ const SEQUENCES: usize = 32;
 pub struct Given {
     /// Where the sequences lie.
     pub segments: Segments,
-    /// Where their keys do.
-    pub keys: Keys,
+    /// Where their keys do, for each kind of attention: a decoder looks at its own and at those of what was read.
+    pub keys: Vec<Keys>,
     /// Tokens at the head of each that are not pooled.
     pub skips: Vec<usize>,
 }
@@ -205,7 +205,8 @@ impl Recordings {
         };
         let batch = batch?;
         let (Now::Feeding(feed), given) = (now, pass.given(&batch)) else { return Ok(None) };
-        let (sequences, is_plain) = (given.segments.count(), given.keys.is(&given.segments));
+        let is_plain = given.keys.iter().all(|keys| keys.is(&given.segments));
+        let sequences = given.segments.count();
         let shape = Shape { kind, uploads: feed.uploads, sequences, is_plain };
         let fits =
             |made: &[Recording]| made.iter().enumerate().rev().find_map(|(i, r)| Some((i, r.again(&shape, &given)?)));
@@ -338,7 +339,7 @@ mod tests {
             }
             fn given(&self, _: &Tensor) -> Given {
                 let segments = Segments::new(&[self.0.len()]).unwrap();
-                Given { keys: segments.clone().into(), segments, skips: Vec::new() }
+                Given { keys: vec![segments.clone().into()], segments, skips: Vec::new() }
             }
             fn forward(&self, batch: &Tensor) -> Result<Vec<Tensor>> {
                 Ok(vec![batch.clone()])

@@ -157,19 +157,19 @@ pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
 #[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is recorded"))]
 pub(crate) fn tell(
     is_given: impl FnOnce(&Given) -> bool,
-    key: impl FnOnce() -> String,
-    again: impl FnOnce() -> Again,
+    key: impl FnOnce(&Given) -> String,
+    again: impl FnOnce(&Given) -> Again,
 ) -> Option<Result<u64>> {
     NOW.with_borrow_mut(|now| {
         let Now::Noting(notes) = now else { return None };
         if !is_given(&notes.given) {
             return None;
         }
-        let key = key();
+        let key = key(&notes.given);
         if let Some(told) = notes.told.iter().find(|told| told.key == key) {
             return Some(Ok(notes.tape.address(told.at)));
         }
-        let again = again();
+        let again = again(&notes.given);
         let Some(words) = again(&notes.given).filter(|_| !notes.is_second) else {
             notes.is_lost = true;
             return None;

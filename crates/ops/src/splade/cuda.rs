@@ -39,7 +39,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let call = Call::new(&x, &kernel)?.input(&x).input(&w).maybe(bias.as_ref()).made(&y);
     let (is_given, bound) = (|given: &Given| op.segments.is(&given.segments), op.segments.bound());
     let again = move |given: &Given| (given.segments.bound() == bound).then(|| ranges(&given.segments));
-    call.told(&ranges(&op.segments), is_given, || "splade".into(), || Box::new(again))?
+    call.told(&ranges(&op.segments), is_given, |_| "splade".into(), |_| Box::new(again))?
         .u32(n)
         .u32(op.weight.k())
         .u32(x.rows()?.stride)

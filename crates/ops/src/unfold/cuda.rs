@@ -20,8 +20,8 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let (kind, run) = if whole.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
     let is_given = |given: &Given| op.segments.is(&given.segments);
-    let again = || -> replay::Again { Box::new(|given| Some(starts(&given.segments))) };
-    call.told(&starts(&op.segments), is_given, || "unfold".into(), again)?
+    let again = |_: &Given| -> replay::Again { Box::new(|given| Some(starts(&given.segments))) };
+    call.told(&starts(&op.segments), is_given, |_| "unfold".into(), again)?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)

@@ -128,8 +128,8 @@ impl Call {
         mut self,
         values: &[u32],
         is_given: impl FnOnce(&Given) -> bool,
-        key: impl FnOnce() -> String,
-        again: impl FnOnce() -> replay::Again,
+        key: impl FnOnce(&Given) -> String,
+        again: impl FnOnce(&Given) -> replay::Again,
     ) -> Result<Call> {
         match replay::tell(is_given, key, again) {
             Some(address) => self.parameters.push(Parameter::Word(address?)),

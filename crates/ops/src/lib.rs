@@ -76,6 +76,12 @@ pub fn cases() -> Vec<case::Case> {
     of.into_iter().flat_map(|cases| cases()).collect()
 }
 
+/// Every case of every op on a device: beside [`cases`] such as are so large that it has kernels of their own for them.
+pub fn cases_on(device: Device) -> Vec<case::Case> {
+    let large = if matches!(device, Device::Cuda(_)) { linear::large_cases() } else { Vec::new() };
+    cases().into_iter().chain(large).collect()
+}
+
 pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};
 pub use choose::{Choosing, choose};
 pub use embed::{embed, embed_normed};

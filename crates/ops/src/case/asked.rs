@@ -30,12 +30,12 @@ pub fn half_formats() -> Vec<DType> {
     [DType::BF16, DType::F16].into_iter().filter(|dtype| named.as_ref().is_none_or(|all| all.contains(dtype))).collect()
 }
 
-/// The cases that tests run, the cheapest first: `SCONCE_TEST_OPS="linear softmax"` those of these ops, `SCONCE_TEST_DTYPES=f16` in
+/// The cases that tests run on a device, the cheapest first: `SCONCE_TEST_OPS="linear softmax"` those of these ops, `SCONCE_TEST_DTYPES=f16` in
 /// these formats, `SCONCE_TEST_FLOPS=3000000` those that take no more operations. Tools that watch every access need it.
-pub fn wanted() -> Vec<Case> {
+pub fn wanted(device: Device) -> Vec<Case> {
     let (ops, dtypes) = (words::<String>("SCONCE_TEST_OPS"), words::<DType>("SCONCE_TEST_DTYPES"));
     let most = words::<u64>("SCONCE_TEST_FLOPS").and_then(|all| all.into_iter().min()).unwrap_or(u64::MAX);
-    let mut all = crate::cases();
+    let mut all = crate::cases_on(device);
     let unknown = ops.iter().flatten().find(|op| all.iter().all(|case| case.op != **op));
     assert!(unknown.is_none(), "SCONCE_TEST_OPS: there is no op `{}`", unknown.map_or("", |op| op));
     all.retain(|case| {

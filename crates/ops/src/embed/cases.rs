@@ -2,7 +2,7 @@
 
 use super::{embed, embed_normed, reference};
 use crate::case::{Case, InBlocks, Input, Tolerance, ids, weights};
-use crate::{DType, LayerNorm, Linear, Quant, Result, Tensor};
+use crate::{DType, LayerNorm, Linear, Quant, Result, Tensor, layer_norm};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, width, rows of each table
@@ -45,15 +45,7 @@ fn normed(dtype: DType, n: usize) -> Case {
         reference: Box::new(move || {
             let (tables, ids, w, b) = &kept;
             let pairs = [0, 1, 2].map(|i| (&**tables[i].values, &*ids[i]));
-            let sums = reference::embed(&pairs, n);
-            let row = |sums: &[f64]| {
-                let mean = sums.iter().sum::<f64>() / n as f64;
-                let variance = sums.iter().map(|s| (s - mean).powi(2)).sum::<f64>() / n as f64;
-                let scale = (variance + f64::from(eps)).sqrt();
-                let one = |(i, s): (usize, &f64)| (s - mean) / scale * f64::from(w.values[i]) + f64::from(b.values[i]);
-                sums.iter().enumerate().map(one).collect::<Vec<_>>()
-            };
-            sums.chunks(n).flat_map(row).collect()
+            layer_norm::reference::of_sums(&reference::embed(&pairs, n), &w.values, Some(&**b.values), eps)
         }),
     }
 }

@@ -10,7 +10,7 @@ mod cpu;
 mod cuda;
 #[cfg(metal)]
 mod metal;
-mod reference;
+pub(crate) mod reference;
 
 pub(crate) use cases::cases;
 

@@ -9,6 +9,7 @@ mod cpu;
 pub(crate) mod cuda;
 mod cut;
 mod epilogue;
+mod large;
 #[cfg(metal)]
 mod metal;
 mod normed;
@@ -21,6 +22,7 @@ mod weight;
 pub(crate) use cases::cases;
 pub(crate) use cpu::product;
 pub(crate) use epilogue::Then;
+pub(crate) use large::cases as large_cases;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;

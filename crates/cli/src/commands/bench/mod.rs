@@ -9,7 +9,7 @@ use crate::args::{Model, Room};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::case::{Case, time, variants};
-use sconce_engine::ops::{Place, cases};
+use sconce_engine::ops::{Place, cases_on};
 use sconce_engine::source::resolve;
 use sconce_engine::{Embedder, Kind, Loaded, Prompt};
 use serde_json::{Value, json};
@@ -114,7 +114,7 @@ impl Bench {
         let place = Place::open(self.model.how.device.candidates(false).0[0])?;
         let mut rows = vec![["op", "case", "dtype", "rung", "median", "GFLOP/s"].map(String::from).to_vec()];
         let mut all = Vec::new();
-        for case in cases() {
+        for case in cases_on(place.device()) {
             for variant in variants(place.device()) {
                 let budget = Duration::from_secs_f64(self.seconds / 20.0);
                 let Some(t) = time(&case, &place, variant, budget)? else { continue };

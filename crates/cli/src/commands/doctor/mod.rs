@@ -12,7 +12,7 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::ops::case::{Case, Variant, support_md, variants};
-use sconce_engine::ops::{DType, Device, DeviceInfo, Isa, Rung, cases};
+use sconce_engine::ops::{DType, Device, DeviceInfo, Isa, Rung, cases_on};
 use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Verdict, verdict_path};
 use serde_json::Value;
@@ -132,12 +132,16 @@ impl Doctor {
             Some(choice) => choice.candidates(false).0,
             None => Device::all().iter().map(|d| d.device).collect(),
         };
-        let cases: Vec<Case> = cases().into_iter().filter(|c| self.op.as_deref().is_none_or(|op| op == c.op)).collect();
-        if cases.is_empty() {
-            return Err(format!("no op is called `{}`; see --support", self.op.unwrap_or_default()).into());
-        }
+        let cases = |device: Device| -> Result<Vec<Case>, Failure> {
+            let mut all = cases_on(device);
+            all.retain(|c| self.op.as_deref().is_none_or(|op| op == c.op));
+            match (&self.op, all.is_empty()) {
+                (Some(op), true) => Err(format!("no op is called `{op}`; see --support").into()),
+                _ => Ok(all),
+            }
+        };
         if self.examine {
-            examine::examine(devices[0], cases, self.drill.as_ref())?;
+            examine::examine(devices[0], cases(devices[0])?, self.drill.as_ref())?;
             return Ok(ExitCode::SUCCESS);
         }
         let patience = Duration::try_from_secs_f64(self.patience).map_err(|e| format!("--patience: {e}"))?;
@@ -152,6 +156,7 @@ impl Doctor {
         for device in devices {
             let info = device.info()?;
             let manner = Manner { device, op: self.op.as_deref(), drill: self.drill.as_ref(), patience };
+            let cases = cases(device)?;
             let examined = all_checks(&manner, &cases, report)?;
             all.rows.extend(rows(device, &cases, &examined));
             all.patients.push(Patient { info, closed: examined.closed });

@@ -76,10 +76,15 @@ pub fn cases() -> Vec<case::Case> {
     of.into_iter().flat_map(|cases| cases()).collect()
 }
 
-/// Every case of every op on a device: beside [`cases`] such as are so large that it has kernels of their own for them.
+/// Every case of every op on a device: beside [`cases`] those for kernels that only this one has.
 pub fn cases_on(device: Device) -> Vec<case::Case> {
-    let large = if matches!(device, Device::Cuda(_)) { linear::large_cases() } else { Vec::new() };
-    cases().into_iter().chain(large).collect()
+    let more: &[fn() -> Vec<case::Case>] = match device {
+        Device::Cuda(_) => {
+            &[attention::cases_of_cuda, embed::cases_of_cuda, experts::cases_of_cuda, linear::cases_of_cuda]
+        }
+        Device::Cpu | Device::Metal(_) => &[],
+    };
+    cases().into_iter().chain(more.iter().flat_map(|cases| cases())).collect()
 }
 
 pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};

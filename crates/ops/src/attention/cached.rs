@@ -58,9 +58,22 @@ pub(super) fn cases() -> Vec<Case> {
         shapes[7],
         shape(&[(1, 33), (5, 40), (2, 17)], 4, 4, 96, Kind::Capped),
         shape(&[(1, 21), (6, 40)], 2, 2, 32, Kind::Cross),
+        shape(&[(20, 40)], 1, 1, 64, Kind::Causal),
+        shape(&[(20, 40)], 1, 1, 96, Kind::Causal),
+        shape(&[(20, 40)], 1, 1, 128, Kind::Causal),
     ];
     let case = |dtype| (0..).zip(shapes).map(move |(i, s)| one(i + 10, (dtype, CacheFormat::Q8), s));
     floats.chain(DType::FLOATS.into_iter().flat_map(case)).collect()
+}
+
+/// A cache in more bits than the queries, for which CUDA has a kernel of each size.
+pub(super) fn cases_of_cuda() -> Vec<Case> {
+    let case = |dtype, size| {
+        let shape = Shape { lengths: &[(1, 40), (20, 33)], heads: 2, shared: 1, size, kind: Kind::Causal };
+        one(size as u64, (dtype, CacheFormat::Float(DType::F32)), shape)
+    };
+    let of = |dtype| [32, 64, 96, 128].map(|size| case(dtype, size));
+    [DType::F16, DType::BF16].into_iter().flat_map(of).collect()
 }
 
 #[derive(Clone)]

@@ -46,7 +46,7 @@ impl Kind {
 
 pub(crate) fn cases() -> Vec<Case> {
     // lengths, heads, head size
-    let shapes: [(&[usize], usize, usize, Kind); 28] = [
+    let shapes: [(&[usize], usize, usize, Kind); 30] = [
         (&[16], 12, 32, Kind::Plain),
         (&[1, 7, 33, 2, 64, 25], 12, 32, Kind::Plain),
         (&[130, 5], 4, 64, Kind::Plain),
@@ -77,9 +77,18 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[40, 21], 1, 130, Kind::Probe),
         (&[20, 9], 2, 64, Kind::Sunk),
         (&[21, 4], 3, 16, Kind::Apart),
+        // Large heads, in every number of rows that GPUs tell apart.
+        (&[100, 40, 3], 1, 128, Kind::Plain),
+        (&[100, 9], 1, 96, Kind::Causal),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
+}
+
+/// Heads so large, and of so many rows, that CUDA has blocks of eight warps for them; and what it has for caches.
+pub(crate) fn cases_of_cuda() -> Vec<Case> {
+    let of = |dtype| [96, 128].map(|size| one(size as u64, dtype, (&[520, 520], 16, size, Kind::Window(8))));
+    [DType::F16, DType::BF16].into_iter().flat_map(of).chain(cached::cases_of_cuda()).collect()
 }
 
 const SPAN: usize = 16;

@@ -28,7 +28,7 @@ mod tiles;
 mod tiles;
 
 pub use bias::{Bias, Disentangled, Sees};
-pub(crate) use cases::cases;
+pub(crate) use cases::{cases, cases_of_cuda};
 pub use keys::{Keys, Pages};
 
 use self::tables::{Tables, Way};

@@ -13,11 +13,16 @@ pub(crate) fn cases() -> Vec<Case> {
         .into_iter()
         .flat_map(case)
         .chain(DType::FLOATS.map(shared))
-        .chain(DType::FLOATS.map(in_blocks))
+        .chain(DType::FLOATS.map(|dtype| in_blocks(dtype, if dtype == DType::F32 { Quant::Q4_1 } else { Quant::Q6K })))
         .chain(
             DType::FLOATS.into_iter().flat_map(|dtype| [normed(dtype, 384), normed(dtype, 100), normed(dtype, 1024)]),
         )
         .collect()
+}
+
+/// Every format of blocks: CUDA opens each by a kernel of its own, also for products of many rows.
+pub(crate) fn cases_of_cuda() -> Vec<Case> {
+    Quant::all().map(|quant| in_blocks(DType::F32, quant)).collect()
 }
 
 /// With a norm behind them.
@@ -78,9 +83,8 @@ fn shared(dtype: DType) -> Case {
 }
 
 /// The same in blocks, of which rows are looked up, without a table and then with one.
-fn in_blocks(dtype: DType) -> Case {
+fn in_blocks(dtype: DType, quant: Quant) -> Case {
     let (t, n, rows) = (9, 256, 30);
-    let quant = if dtype == DType::F32 { Quant::Q4_1 } else { Quant::Q6K };
     let words = Input::normal(280, &[rows, n], DType::F32, (0.0, 1.0));
     let words = InBlocks::of(280, quant, [rows, n], move || words.values.to_vec());
     let (of_words, known) = (ids(281, t, rows as u32), words.clone());

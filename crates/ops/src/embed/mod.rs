@@ -11,7 +11,7 @@ mod metal;
 mod normed;
 mod reference;
 
-pub(crate) use cases::cases;
+pub(crate) use cases::{cases, cases_of_cuda};
 pub(crate) use lookup::lookup;
 pub use normed::embed_normed;
 

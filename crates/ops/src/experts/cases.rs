@@ -41,6 +41,26 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
+/// Every format of blocks in either product, of few pairs and of many; and floats in the sizes that CUDA has kernels for beside those.
+pub(crate) fn cases_of_cuda() -> Vec<Case> {
+    let floats = [
+        // Rows of whole runs: few pairs, of more experts than most have, with many tokens, and many for each expert; and rows of none.
+        (3, 64, 48, 8, 1, false),
+        (2, 64, 32, 200, 4, false),
+        (300, 64, 72, 3, 1, true),
+        (2, 33, 17, 200, 2, false),
+        (300, 33, 17, 5, 1, false),
+    ];
+    let of_floats = |dtype| (100..).zip(floats).map(move |(seed, shape)| one(seed, dtype, shape, [None; 2]));
+    let (few, many) = ((1, 256, 256, 8, 2, false), (20, 256, 256, 3, 2, false));
+    let of_blocks = |(seed, quant): (u64, Quant)| {
+        let [up, down] = [[Some(quant), None], [None, Some(quant)]];
+        let tile = |dtype| one(seed, dtype, many, up);
+        [one(seed, DType::F32, few, up), one(seed, DType::F32, few, down), tile(DType::F16), tile(DType::BF16)]
+    };
+    DType::FLOATS.into_iter().flat_map(of_floats).chain((200..).zip(Quant::all()).flat_map(of_blocks)).collect()
+}
+
 type Shape = (usize, usize, usize, usize, usize, bool);
 
 /// The matrices of one product.

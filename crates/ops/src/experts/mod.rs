@@ -15,7 +15,7 @@ mod cuda;
 mod metal;
 mod reference;
 
-pub(crate) use cases::cases;
+pub(crate) use cases::{cases, cases_of_cuda};
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};

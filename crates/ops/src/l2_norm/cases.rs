@@ -8,12 +8,15 @@ pub(crate) fn cases() -> Vec<Case> {
     // rows, width, spread
     let shapes =
         [(64, 384, 1.0), (5, 33, 3.0), (3, 1, 1.0), (4, 768, 1e-3), (2, 20, 0.0), (3, 203, 1.0), (2, 4501, 1.0)];
-    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    // Whole runs of 16 bytes, in rows of a warp, of a block, and of blocks that many of them share a processor with.
+    let whole = [(4, 768, 1.0), (3, 2048, 1.0), (300, 1032, 1.0)];
+    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(whole)).collect();
+    let case = |dtype| all.iter().map(move |(seed, s)| one(*seed, dtype, *s)).collect::<Vec<_>>();
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, spread): (usize, usize, f32)) -> Case {
-    // Every other one is a part of wider rows.
+    // Those of odd seeds are parts of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 500, &[rows, width], dtype, (0.0, spread));
     let kept = x.columns(start, n);

@@ -1,7 +1,7 @@
 //! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many; weights in blocks and in bytes.
 
-use super::Linear;
 use super::reference::{Problem, linear};
+use super::{Linear, large};
 use crate::case::{Call, Case, InBlocks, Input, Tolerance, weights};
 use crate::{Activation, DType, Keep, Place, Quant, Result};
 
@@ -70,6 +70,14 @@ fn blocks() -> Vec<Case> {
         }
     }
     all
+}
+
+/// Every format in every number of rows that CUDA has a kernel for, and products so large that it has others for them.
+pub(crate) fn cases_of_cuda() -> Vec<Case> {
+    let case =
+        |quant, m| in_blocks(Blocks { dtype: DType::F32, m, k: 256, formats: &[(quant, 33)], then: None, gap: 0 });
+    let blocks = Quant::all().flat_map(|quant| [2, 4, 8, 16, 20, 1030].map(|m| case(quant, m)));
+    blocks.chain(large::cases()).collect()
 }
 
 /// A product that is to be a case.

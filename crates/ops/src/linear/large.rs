@@ -22,7 +22,7 @@ enum Behind {
 }
 
 /// For a card of 132 processors, in formats of 16 bits.
-pub(crate) fn cases() -> Vec<Case> {
+pub(super) fn cases() -> Vec<Case> {
     let plain = Behind::Activation(Activation::None);
     let gelu = Behind::Activation(Activation::Gelu);
     // Rows, depth and columns; rows end within a tile, and depths within a step. Columns of W that a block keeps, such that two blocks

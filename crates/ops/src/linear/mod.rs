@@ -19,10 +19,9 @@ pub(crate) mod product;
 mod reference;
 mod weight;
 
-pub(crate) use cases::cases;
+pub(crate) use cases::{cases, cases_of_cuda};
 pub(crate) use cpu::product;
 pub(crate) use epilogue::Then;
-pub(crate) use large::cases as large_cases;
 pub(crate) use weight::Weight;
 
 use crate::cpu::Isa;

@@ -15,6 +15,9 @@ pub(crate) fn cases() -> Vec<Case> {
         (7, 64, 1.0, true),
         (2, 19, 4.0, true),
         (1, 4099, 1.0, true),
+        // Whole runs of 16 bytes, of few rows and of many.
+        (2, 2048, 1.0, false),
+        (90, 1032, 1.0, true),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()

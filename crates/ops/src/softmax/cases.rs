@@ -17,12 +17,15 @@ pub(crate) fn cases() -> Vec<Case> {
         // So wide that nothing but the largest of all will do.
         (3, 1500, 0.0, 200.0),
     ];
-    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    // Whole runs of 16 bytes, in rows of a warp, of a block, and of blocks that many of them share a processor with.
+    let whole = [(4, 768, 0.0, 2.0), (3, 2048, 0.0, 2.0), (300, 1032, 0.0, 2.0)];
+    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(whole)).collect();
+    let case = |dtype| all.iter().map(move |(seed, s)| one(*seed, dtype, *s)).collect::<Vec<_>>();
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
 fn one(seed: u64, dtype: DType, (rows, n, centre, spread): (usize, usize, f32, f32)) -> Case {
-    // Every other one is a part of wider rows.
+    // Those of odd seeds are parts of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 400, &[rows, width], dtype, (centre, spread));
     let kept = x.columns(start, n);

@@ -7,7 +7,7 @@ use crate::{DType, Linear, Segments};
 
 pub(crate) fn cases() -> Vec<Case> {
     let (max, sum) = (Splade { sum: false, twice: false }, Splade { sum: true, twice: false });
-    let shapes: [(&[usize], usize, usize, Splade); 6] = [
+    let shapes: [(&[usize], usize, usize, Splade); 7] = [
         (&[30, 1, 7], 96, 1000, max),
         (&[5, 2], 40, 33, Splade { twice: true, ..max }),
         (&[9, 1], 64, 301, sum),
@@ -15,6 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         // Sequences of several tiles, whole and not, and rows that are no whole fours.
         (&[90, 64, 3], 24, 70, max),
         (&[40, 7], 37, 70, sum),
+        (&[50, 7], 40, 70, sum),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     DType::FLOATS.into_iter().flat_map(case).collect()

@@ -107,7 +107,7 @@ pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
     let size = op.cache.dtype().size();
     let (bytes, start) = (row.iter().product::<usize>() * size, cache.start * size);
     let fits = |word: &usize| bytes.is_multiple_of(*word) && start.is_multiple_of(*word);
-    let word = [16, 4, 2].into_iter().find(fits).unwrap_or(1);
+    let word = [16, 4].into_iter().find(fits).unwrap_or(2);
     let words = bytes / word;
     Call::new(&cache, &Kernel::new(BINARY, format!("store_copies_{word}")))?
         .changed(&cache)

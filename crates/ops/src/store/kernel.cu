@@ -181,4 +181,3 @@ template <typename W> __device__ void copies(W *cache, const uint *from, const u
 COPIES(16, uint4)
 COPIES(4, uint)
 COPIES(2, ushort)
-COPIES(1, uint8_t)

@@ -50,8 +50,8 @@ pub(crate) struct Told {
     pub(crate) picks: Vec<Pick>,
     pub(crate) ending: Ending,
     pub(crate) prompt_tokens: usize,
-    /// Until the first text came.
-    pub(crate) first: Option<Duration>,
+    /// Until the first text came, and the tokens that came with it.
+    pub(crate) first: Option<(Duration, usize)>,
     pub(crate) took: Duration,
 }
 
@@ -73,7 +73,7 @@ pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write
                 Event::Text { text: new, picks: chosen, .. } => {
                     // What is echoed came before anything was computed.
                     if !chosen.is_empty() {
-                        first.get_or_insert_with(|| begun.elapsed());
+                        first.get_or_insert_with(|| (begun.elapsed(), chosen.len()));
                     }
                     to.write_all(new.as_bytes())?;
                     to.flush()?;
@@ -101,14 +101,15 @@ impl Told {
     }
 }
 
-/// The first token of the answer comes with the prompt, the others one by one.
-fn speed_line(prompt: usize, answer: usize, first: Option<Duration>, took: Duration) -> String {
+/// The first tokens of the answer come with the prompt, the others one by one. An answer may come all at once, where its tokens are no
+/// text until the last.
+fn speed_line(prompt: usize, answer: usize, first: Option<(Duration, usize)>, took: Duration) -> String {
     let rate = |tokens: usize, time: Duration| match time.as_secs_f64() {
         s if s > 0.0 && tokens > 0 => format!(" at {:.1}/s", tokens as f64 / s),
         _ => String::new(),
     };
-    let Some(first) = first else { return format!("prompt of {prompt} tokens, no answer") };
-    let (read, wrote) = (rate(prompt, first), rate(answer.saturating_sub(1), took.saturating_sub(first)));
+    let Some((first, with_it)) = first else { return format!("prompt of {prompt} tokens, no answer") };
+    let (read, wrote) = (rate(prompt, first), rate(answer.saturating_sub(with_it), took.saturating_sub(first)));
     format!("prompt of {prompt} tokens{read}, answer of {answer}{wrote}")
 }
 
@@ -118,10 +119,10 @@ mod tests {
 
     #[test]
     fn the_first_token_counts_as_the_prompts_work() {
-        let line = speed_line(100, 11, Some(Duration::from_secs(2)), Duration::from_secs(7));
+        let line = speed_line(100, 11, Some((Duration::from_secs(2), 1)), Duration::from_secs(7));
         assert_eq!(line, "prompt of 100 tokens at 50.0/s, answer of 11 at 2.0/s");
         assert_eq!(speed_line(5, 0, None, Duration::from_secs(1)), "prompt of 5 tokens, no answer");
-        let one = speed_line(4, 1, Some(Duration::from_secs(1)), Duration::from_secs(1));
-        assert_eq!(one, "prompt of 4 tokens at 4.0/s, answer of 1");
+        let all = speed_line(4, 9, Some((Duration::from_secs(1), 9)), Duration::from_millis(1001));
+        assert_eq!(all, "prompt of 4 tokens at 4.0/s, answer of 9");
     }
 }

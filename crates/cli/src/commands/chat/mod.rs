@@ -143,7 +143,7 @@ impl Session<'_> {
             "stop": stopped_by,
             "seed": self.sampling.seed,
             "usage": {"prompt_tokens": read, "completion_tokens": wrote, "total_tokens": read + wrote},
-            "first_seconds": told.first.map(|t| t.as_secs_f64()),
+            "first_seconds": told.first.map(|(t, _)| t.as_secs_f64()),
             "seconds": told.took.as_secs_f64(),
         });
         Ok(print(&with_ran(about, self.llm).to_string())?)

@@ -167,6 +167,10 @@ impl InBlocks {
                 let any = quant.bytes(values.len()).unwrap_or_default();
                 bytes = ids(seed, any, 256).into_iter().map(|byte| byte as u8).collect();
                 tame(quant, &mut bytes);
+                // A code of these times its own scale may be 4,000: of small halves, so that sums are what a half can hold.
+                for block in bytes.chunks_exact_mut(quant.block().1).filter(|_| quant == Quant::Iq4Xs) {
+                    block[1] = block[1] & 0x8f | 0x10;
+                }
             }
             // Whole blocks.
             let read = dequantize(quant, &bytes, &mut values).is_ok();

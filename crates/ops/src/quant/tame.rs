@@ -20,8 +20,6 @@ pub(crate) fn tame(quant: Quant, bytes: &mut [u8]) {
         }
         match quant {
             Quant::Mxfp4 => block[0] = 120 + block[0] % 8,
-            // A code times its own scale may be 4,000: between 2^−11 and 2^−7, so that sums are what a half can hold.
-            Quant::Iq4Xs => block[1] = block[1] & 0x8f | 0x10,
             // Its half lies in the upper bits of four words, the uppermost in the last.
             Quant::Iq1M => block[55] = block[55] & 0x9f | 0x20,
             _ => {}

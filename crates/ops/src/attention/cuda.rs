@@ -196,7 +196,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(launch.grid(shared) / turns(launch, padded, shared), 32 * launch.warps);
         let call = told(words.told(call.made(&y).made(&parts))?, launch);
-        let call = if is_straight { call.to_and_fro() } else { call.u32(0) };
+        let call = if is_straight { call.back_and_forth() } else { call.u32(0) };
         call.run(grid)?;
     }
     y.tensor(op.q.dims())

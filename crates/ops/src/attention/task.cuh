@@ -44,7 +44,7 @@ struct Shape {
     uint entries, splits, tickets;
     // Heads of k and v that a block takes one after another: 1 where keys are split.
     uint turns;
-    // Whether blocks are counted from the last: see `to_and_fro` in call.rs.
+    // Whether blocks are counted from the last: see `back_and_forth` in call.rs.
     uint from_end;
 };
 

@@ -173,7 +173,7 @@ impl Normed {
             .u32(rows)
             .u32(op.weight.k)
             .f32(eps)
-            .to_and_fro()
+            .back_and_forth()
             .run(Grid::of(NORMED_CLUSTER * self.tiles.min(self.clusters), NORMED_THREADS))?;
         y.tensor(&op.out().0)
     }
@@ -193,7 +193,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let kind = if p.activation == Activation::Gelu { "gelu" } else { "plain" };
         let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", way.name)).shared(way.shared);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(FETCHED[0])?).map(w.map(FETCHED[1])?);
-        return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.to_and_fro().run(Grid::of(blocks, way.threads));
+        return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.back_and_forth().run(Grid::of(blocks, way.threads));
     }
     // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
     // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.

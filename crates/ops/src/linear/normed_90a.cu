@@ -48,7 +48,7 @@ template <typename T> struct Asked {
     T *y;
     uint rows, k;
     float eps;
-    uint from_end; // see `to_and_fro` in call.rs
+    uint from_end; // see `back_and_forth` in call.rs
 };
 
 // BLOCKS that have a row.

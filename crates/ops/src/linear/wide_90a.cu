@@ -190,7 +190,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     }
 }
 
-// Parameters are those of every product, and whether rows are taken from the last on: see `to_and_fro` in call.rs.
+// Parameters are those of every product, and whether rows are taken from the last on: see `back_and_forth` in call.rs.
 #define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES, \

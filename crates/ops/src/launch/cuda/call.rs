@@ -117,7 +117,7 @@ impl Call {
 
     /// The next parameter: whether a kernel is to take its rows from the last on. Every other one is, so that each begins with what the
     /// one before wrote last, which the second-level cache still has. What it makes is the same.
-    pub(crate) fn to_and_fro(self) -> Call {
+    pub(crate) fn back_and_forth(self) -> Call {
         let was_from_end = ladder::current().ledger.cuda.from_end.fetch_xor(true, Ordering::Relaxed);
         self.u32(usize::from(!was_from_end))
     }

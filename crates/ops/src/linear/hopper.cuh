@@ -27,20 +27,17 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
         "over:\n"
         "}\n" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
-// A box of a matrix into shared memory; and of one that nobody reads again.
+// A box of a matrix into shared memory. LAST: nobody reads it again. To tell the second-level cache that it is as good as anything else
+// is not the same as to tell it nothing: it then moves a third more.
+#define FETCH(INTO) "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes" INTO " [%0], [%1, {%3, %4}], [%2]"
+template <bool LAST = false>
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
-            shared_address(to)),
-        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row)
-        : "memory");
-}
-__device__ __forceinline__ void fetch_last(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "l"(read_last())
-        : "memory");
+    const uint at = shared_address(to), told = shared_address(barrier);
+    if constexpr (LAST) {
+        asm volatile(FETCH(".L2::cache_hint") ", %5;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "l"(read_last()) : "memory");
+    } else {
+        asm volatile(FETCH("") ";" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row) : "memory");
+    }
 }
 // Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.
 __device__ __forceinline__ uint64_t matrix(const void *p) {

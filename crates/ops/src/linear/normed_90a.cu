@@ -31,6 +31,17 @@ __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, ui
         "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
 }
 
+// c += a for 16 rows and eight columns, which is a product with the identity: exact, and it takes a fragment as `load_matrices` has it.
+template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a0, uint a1, uint identity);
+#define ADD_EIGHT(T, FORMAT) \
+    template <> __device__ __forceinline__ void add_eight<T>(float *c, uint a0, uint a1, uint identity) { \
+        asm("mma.sync.aligned.m16n8k8.row.col.f32." FORMAT "." FORMAT ".f32 {%0, %1, %2, %3}, {%4, %5}, {%6}, {%0, %1, %2, %3};" \
+            : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) \
+            : "r"(a0), "r"(a1), "r"(identity)); \
+    }
+ADD_EIGHT(half_t, "f16")
+ADD_EIGHT(bhalf_t, "bf16")
+
 // A box of a matrix to the second-level cache.
 __device__ __forceinline__ void foresee(const CUtensorMap *map, uint column, uint row) {
     asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
@@ -84,6 +95,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 const uint row = first_row(tile);
                 // There is room for the residual only when the product ends; until then it comes to the second-level cache.
                 for (uint i = 0; i < CHUNKS * GROUPS; i++) foresee(residuals, column0 + i / GROUPS * DEPTH, row + i % GROUPS * HALF);
+#pragma unroll 1 // for want of registers
                 for (uint step = 0; step < steps; step++, turn.next()) {
                     uint64_t *barrier = full + turn.stage;
                     unsigned char *x = shared + turn.stage * STAGE_BYTES, *w = x + X_BYTES;
@@ -93,11 +105,11 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                     if constexpr (IS_WHOLE) {
                         w += rank * W_BYTES;
                         for (uint i = 0; i < 2; i++) {
-                            fetch_last(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
+                            fetch<true>(x + i * HALF_BYTES, xs, barrier, depth, row + i * HALF);
                             fetch_for_both(w + i * (W_BYTES / 2), ws, barrier, depth, rank * TILE_COLUMNS + i * W_HALF);
                         }
                     } else {
-                        fetch_last_for_both(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
+                        fetch_for_both<true>(x + rank * HALF_BYTES, xs, barrier, depth, row + rank * HALF);
                         for (uint i = 0; i < 4; i++) fetch(w + i * (W_BYTES / 2), ws, barrier, depth, column0 + i * W_HALF);
                     }
                 }
@@ -109,7 +121,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                     barrier_expect(barrier, chunks * CHUNK_BYTES);
                     for (uint i = 0; i < chunks * GROUPS; i++) {
                         const uint column = column0 + (first + i / GROUPS) * DEPTH;
-                        fetch_last(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
+                        fetch<true>(to + i * HALF_BYTES, residuals, barrier, column, row + i % GROUPS * HALF);
                     }
                 }
             }
@@ -132,6 +144,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
         // Those of a lane: two neighbours in every eight columns.
         const float2 *biases = reinterpret_cast<const float2 *>(vectors) + lane % 4;
         const float2 *norm_weights = biases + COLUMNS / 2, *norm_biases = norm_weights + COLUMNS / 2;
+        const uint identity = pair_of<T>(lane / 4 == lane % 4 * 2, lane / 4 == lane % 4 * 2 + 1);
         Turn<STAGES> turn;
         uint number = 0;
         for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER, number++) {
@@ -163,19 +176,21 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             float mean[2] = {}, squares[2] = {};
             const uint own = warp % 4 * PIECE_ROWS + lane / 4;
 #pragma unroll
-            for (uint eight = 0; eight < COLUMNS / 8; eight++) {
-                if (eight * 8 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
-                const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + eight / 8 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
-                const float2 b = biases[eight * 4];
-                const unsigned char *at = chunk + own * 128 + ((eight % 8 ^ lane / 4) * 16) + lane % 4 * 4;
+            for (uint sixteen = 0; sixteen < COLUMNS / 16; sixteen++) {
+                if (sixteen * 16 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
+                const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + sixteen / 4 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
+                uint residual[4];
+                load_matrices(residual, chunk + (warp % 4 * PIECE_ROWS + lane % 16) * 128 + ((sixteen % 4 * 2 + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
-                    const float2 r = floats_of<T>(*reinterpret_cast<const uint *>(at + i * (8 * 128)));
-                    float *v = sums[eight / 24] + eight % 24 * 4 + i * 2;
-                    v[0] += b.x + r.x, v[1] += b.y + r.y;
-                    mean[i] += v[0] + v[1];
+                    const uint eight = sixteen * 2 + i;
+                    const float2 b = biases[eight * 4];
+                    float *v = sums[eight / 24] + eight % 24 * 4;
+                    add_eight<T>(v, residual[i * 2], residual[i * 2 + 1], identity);
+                    v[0] += b.x, v[1] += b.y, v[2] += b.x, v[3] += b.y;
+                    mean[0] += v[0] + v[1], mean[1] += v[2] + v[3];
                 }
-                if ((eight + 1) * 8 % (FIRST_CHUNKS * DEPTH) == 0 || eight + 1 == COLUMNS / 8) {
+                if ((sixteen + 1) * 16 % (FIRST_CHUNKS * DEPTH) == 0 || sixteen + 1 == COLUMNS / 16) {
                     __syncwarp();
                     release(turn.stage);
                     turn.next();
@@ -183,19 +198,16 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             }
 #pragma unroll
             for (uint i = 0; i < 2; i++) mean[i] = row_sum(mean[i]) * (1.0f / COLUMNS);
-            // The distances from the mean, and their squares.
 #pragma unroll
             for (uint side = 0; side < 2; side++) {
 #pragma unroll
                 for (uint j = 0; j < TILE_COLUMNS / 2; j++) {
-                    float &v = sums[side][j];
-                    v -= mean[j / 2 % 2];
-                    squares[j / 2 % 2] += v * v;
+                    const float distance = sums[side][j] - mean[j / 2 % 2];
+                    squares[j / 2 % 2] += distance * distance;
                 }
             }
 #pragma unroll
             for (uint i = 0; i < 2; i++) squares[i] = row_sum(squares[i]);
-            float shift[2] = {}; // from this half's mean to that of all
             if constexpr (!IS_WHOLE) {
                 // There are two rooms: who is a tile ahead has had what was sent for this one.
                 float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
@@ -208,13 +220,17 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const float2 other = room[own + i * 8];
-                    shift[i] = (mean[i] - other.x) * 0.5f;
-                    squares[i] += other.y + shift[i] * shift[i] * (2 * COLUMNS);
+                    const float apart = mean[i] - other.x;
+                    squares[i] += other.y + apart * apart * (0.5f * COLUMNS);
+                    mean[i] = (mean[i] + other.x) * 0.5f;
                 }
             }
-            float scale[2];
+            float scale[2], shift[2];
 #pragma unroll
-            for (uint i = 0; i < 2; i++) scale[i] = rsqrtf(fmaf(squares[i], 1.0f / (BLOCKS * COLUMNS), asked.eps));
+            for (uint i = 0; i < 2; i++) {
+                scale[i] = rsqrtf(fmaf(squares[i], 1.0f / (BLOCKS * COLUMNS), asked.eps));
+                shift[i] = -mean[i] * scale[i];
+            }
 
             const uint row = first_row(tile) + group * HALF + own;
             const bool first = row < asked.rows, second = row + 8 < asked.rows;
@@ -234,9 +250,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                 for (uint i = 0; i < 16; i += 2) {
                     const uint eight = piece * 4 + i / 4, side = i / 2 % 2;
                     const float *of = sums[eight / 24] + eight % 24 * 4 + side * 2;
-                    const float distance[2] = {IS_WHOLE ? of[0] : of[0] + shift[side], IS_WHOLE ? of[1] : of[1] + shift[side]};
-                    v[i] = fmaf(distance[0] * scale[side], weight[i / 4].x, bias[i / 4].x);
-                    v[i + 1] = fmaf(distance[1] * scale[side], weight[i / 4].y, bias[i / 4].y);
+                    v[i] = fmaf(fmaf(of[0], scale[side], shift[side]), weight[i / 4].x, bias[i / 4].x);
+                    v[i + 1] = fmaf(fmaf(of[1], scale[side], shift[side]), weight[i / 4].y, bias[i / 4].y);
                 }
                 if (piece + 1 < PIECES) read(piece + 1);
                 out.put(v, piece);

@@ -29,19 +29,17 @@ __device__ __forceinline__ uint cluster_rank() {
 }
 
 // The same into both blocks of a cluster, to the same place, which the same barrier of each is told.
+template <bool LAST = false>
 __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
-        "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3))
-        : "memory");
-}
-__device__ __forceinline__ void fetch_last_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint "
-        "[%0], [%1, {%3, %4}], [%2], %5, %6;" ::"r"(shared_address(to)),
-        "l"(map), "r"(shared_address(barrier)), "r"(column), "r"(row), "h"(uint16_t(3)), "l"(read_last())
-        : "memory");
+    const uint at = shared_address(to), told = shared_address(barrier);
+    const uint16_t both = 3;
+    if constexpr (LAST) {
+        asm volatile(FETCH(".multicast::cluster.L2::cache_hint") ", %5, %6;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "h"(both),
+            "l"(read_last())
+            : "memory");
+    } else {
+        asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "h"(both) : "memory");
+    }
 }
 // d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
 #define WGMMA(FORMAT) \

@@ -44,10 +44,10 @@ template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
 };
 
 // Eight elements to shared memory, of which there are `left` and the rest are zeros.
-template <bool LAST = false, typename T>
+template <typename T>
 __device__ __forceinline__ void stage_eight(T *to, const T *from, bool there, uint left, bool in_sixteens) {
     if (in_sixteens) {
-        copy_sixteen<LAST>(to, from, there);
+        copy_sixteen(to, from, there);
         return;
     }
 #pragma unroll
@@ -65,24 +65,34 @@ template <uint D, uint N, uint THREADS, typename Run> __device__ __forceinline__
 }
 
 // N vectors of k and of v, which begin at the head; `row_of` says in which row vector r is, or NOWHERE.
-template <typename T, uint D, uint N, uint THREADS, bool LAST, typename Row>
+template <typename T, uint D, uint N, uint THREADS, typename Row>
 __device__ __forceinline__ void stage(T *to, const T *k, const T *v, const Shape &s, Row row_of) {
     for_runs<D, N, THREADS>([&](uint r, uint c) {
         const uint row = row_of(r);
         const bool there = row != NOWHERE && c < s.size;
         const size_t at[2] = {there ? size_t(row) * s.k.token + c : 0, there ? size_t(row) * s.v.token + c : 0};
-        stage_eight<LAST>(to + r * (D + 8) + c, k + at[0], there, s.size - c, s.in_sixteens);
-        stage_eight<LAST>(to + (N + r) * (D + 8) + c, v + at[1], there, s.size - c, s.in_sixteens);
+        stage_eight(to + r * (D + 8) + c, k + at[0], there, s.size - c, s.in_sixteens);
+        stage_eight(to + (N + r) * (D + 8) + c, v + at[1], there, s.size - c, s.in_sixteens);
     });
 }
 
+// N vectors of D elements that are `step` elements apart, of which `left` are there: for these a thread has one address, and counts on.
+template <typename T, uint D, uint N, uint THREADS> __device__ __forceinline__ void stage_straight(T *to, const T *from, uint step, int left) {
+    constexpr uint RUNS = D / 8, ROWS = THREADS / RUNS;
+    static_assert(THREADS % RUNS == 0 && N % ROWS == 0, "all threads have as many runs, of every so many rows");
+    const uint row = threadIdx.x / RUNS, c = threadIdx.x % RUNS * 8;
+    to += row * (D + 8) + c, from += size_t(row) * step + c;
+#pragma unroll
+    for (uint r = 0; r < N; r += ROWS, from += ROWS * step) copy_sixteen<true>(to + r * (D + 8), from, int(row + r) < left);
+}
+
 // The rows of a task in q.
-template <typename T, uint D, uint ROWS, uint THREADS, bool LAST>
+template <typename T, uint D, uint ROWS, uint THREADS>
 __device__ __forceinline__ void stage_queries(T *to, const T *q, const Task &t, const Shape &s) {
     for_runs<D, ROWS, THREADS>([&](uint r, uint c) {
         const bool there = r < t.rows && c < s.size;
         const size_t at = there ? s.q.at(t.token_of(r, s), t.head_of(r, s)) + c : 0;
-        stage_eight<LAST>(to + r * (D + 8) + c, q + at, there, s.size - c, s.in_sixteens);
+        stage_eight(to + r * (D + 8) + c, q + at, there, s.size - c, s.in_sixteens);
     });
 }
 
@@ -116,8 +126,6 @@ template <typename T, uint D, bool FEW, uint WARPS, Kind KIND>
 __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told) {
     const Shape s = KIND == STRAIGHT ? straight<D>(told) : told;
     using Z = Sizes<D, FEW, WARPS, KIND>;
-    // What encoders attend to was made for it.
-    constexpr bool LAST = KIND == STRAIGHT;
     constexpr uint THREADS = Z::THREADS, PITCH = Z::PITCH, KEYS = Z::KEYS, STAGES = Z::STAGES, TILES = Z::OWN / 8;
     constexpr uint STAGE = 2 * KEYS * PITCH, HEAD = Z::ROWS * PITCH;
     // Key rows of so many blocks of keys: those that the copies under way read, and those that come.
@@ -133,7 +141,11 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
     if (!find_task<Z::ROWS>(t, table, s)) return;
     // Steps are the rounds of one head, then those of the next. Who sees no keys has a round of none.
     const uint rounds = max((t.end - t.start + int(KEYS) - 1) / int(KEYS), 1), steps = rounds * (Z::IN_TURN ? s.turns : 1);
-    stage_queries<T, D, Z::ROWS, THREADS, LAST>(held, given.q, t, s);
+    auto queries = [&](T *to, const Task &of) {
+        if constexpr (KIND == STRAIGHT) stage_straight<T, D, Z::ROWS, THREADS>(to, given.q + s.q.at(of.token_of(0, s), of.head), s.q.token, of.rows);
+        else stage_queries<T, D, Z::ROWS, THREADS>(to, given.q, of, s);
+    };
+    queries(held, t);
     // Rows of keys in pages are looked up before they are asked for. Behind the last round come those of the next head, which are
     // the same.
     const bool in_pages = s.page != 0 || KIND == CODED;
@@ -157,14 +169,18 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
             if (Z::IN_TURN && asked_round == 0 && asked_turn > 0) {
                 Task next = t;
                 next.head = head;
-                stage_queries<T, D, Z::ROWS, THREADS, LAST>(held + asked_turn % Z::QUERIES * HEAD, given.q, next, s);
+                queries(held + asked_turn % Z::QUERIES * HEAD, next);
             }
             if constexpr (KIND == CODED) {
                 stage_coded<T, D, KEYS, THREADS>(to, STAGE, given.k, given.k_scales, s.k, head, rows, s.size);
                 stage_coded<T, D, KEYS, THREADS>(to + KEYS * PITCH, STAGE, given.v, given.v_scales, s.v, head, rows, s.size);
+            } else if constexpr (KIND == STRAIGHT) {
+                const size_t row = t.base + uint(first);
+                stage_straight<T, D, KEYS, THREADS>(to, given.k + s.k.at(row, head), s.k.token, t.end - first);
+                stage_straight<T, D, KEYS, THREADS>(to + KEYS * PITCH, given.v + s.v.at(row, head), s.v.token, t.end - first);
             } else {
                 const T *k = given.k + size_t(head) * s.k.head, *v = given.v + size_t(head) * s.v.head;
-                stage<T, D, KEYS, THREADS, LAST>(to, k, v, s, [&](uint r) {
+                stage<T, D, KEYS, THREADS>(to, k, v, s, [&](uint r) {
                     return in_pages ? rows[r] : first + int(r) < t.end ? t.base + uint(first) + r : NOWHERE;
                 });
             }

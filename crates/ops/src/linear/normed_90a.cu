@@ -42,11 +42,6 @@ template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a
 ADD_EIGHT(half_t, "f16")
 ADD_EIGHT(bhalf_t, "bf16")
 
-// A box of a matrix to the second-level cache.
-__device__ __forceinline__ void foresee(const CUtensorMap *map, uint column, uint row) {
-    asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(column), "r"(row) : "memory");
-}
-
 // A sum over the lanes that have a row.
 __device__ __forceinline__ float row_sum(float v) {
     v += __shfl_xor_sync(~0u, v, 1);
@@ -93,8 +88,6 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             Turn<STAGES> turn;
             for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const uint row = first_row(tile);
-                // There is room for the residual only when the product ends; until then it comes to the second-level cache.
-                for (uint i = 0; i < CHUNKS * GROUPS; i++) foresee(residuals, column0 + i / GROUPS * DEPTH, row + i % GROUPS * HALF);
 #pragma unroll 1 // for want of registers
                 for (uint step = 0; step < steps; step++, turn.next()) {
                     uint64_t *barrier = full + turn.stage;

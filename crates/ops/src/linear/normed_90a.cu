@@ -31,7 +31,8 @@ __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, ui
         "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
 }
 
-// c += a for 16 rows and eight columns, which is a product with the identity: exact, and it takes a fragment as `load_matrices` has it.
+// c += a for 16 rows and eight columns, which is a product with the identity: exact, and it takes a fragment as `load_matrices` has it,
+// where elements by themselves would each be loaded, widened and added.
 template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a0, uint a1, uint identity);
 #define ADD_EIGHT(T, FORMAT) \
     template <> __device__ __forceinline__ void add_eight<T>(float *c, uint a0, uint a1, uint identity) { \
@@ -171,9 +172,10 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #pragma unroll
             for (uint sixteen = 0; sixteen < COLUMNS / 16; sixteen++) {
                 if (sixteen * 16 % (FIRST_CHUNKS * DEPTH) == 0) barrier_wait(full + turn.stage, turn.phase);
-                const unsigned char *chunk = shared + turn.stage * STAGE_BYTES + sixteen / 4 % FIRST_CHUNKS * CHUNK_BYTES + group * HALF_BYTES;
+                const uint chunk = sixteen * 16 / DEPTH % FIRST_CHUNKS, line = warp % 4 * PIECE_ROWS + lane % 16;
+                const unsigned char *rows = shared + turn.stage * STAGE_BYTES + chunk * CHUNK_BYTES + group * HALF_BYTES;
                 uint residual[4];
-                load_matrices(residual, chunk + (warp % 4 * PIECE_ROWS + lane % 16) * 128 + ((sixteen % 4 * 2 + lane / 16) ^ lane % 8) * 16);
+                load_matrices(residual, rows + line * 128 + ((sixteen % 4 * 2 + lane / 16) ^ lane % 8) * 16);
 #pragma unroll
                 for (uint i = 0; i < 2; i++) {
                     const uint eight = sixteen * 2 + i;

@@ -28,7 +28,7 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
         "}\n" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
 // A box of a matrix into shared memory. LAST: nobody reads it again. To tell the second-level cache that it is as good as anything else
-// is not the same as to tell it nothing: it then moves a third more.
+// is not the same as to tell it nothing: it then moved a tenth to a third more in all.
 #define FETCH(INTO) "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes" INTO " [%0], [%1, {%3, %4}], [%2]"
 template <bool LAST = false>
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {

@@ -3,8 +3,8 @@
 //! For each dtype and shape the shortest and the median time of a call, the rate of texts at the median, and the pages that a call
 //! after warm-up touches for the first time (Linux tells them).
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::{DType, Device};
-use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
 use std::time::{Duration, Instant};
 

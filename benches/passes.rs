@@ -5,12 +5,12 @@
 //! `ragged256` (of 8 to 256 tokens each, so many sequences), `decode32` (a token of so many sequences behind 128 others) or
 //! `prefill2048`. A line of JSON comes for each: the median time of a pass.
 
-use sconce_engine::files;
 use sconce_engine::ops::choose::choose;
 use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_engine::ops::{
     Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
 };
+use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
 use serde_json::json;
 use std::path::Path;
@@ -32,7 +32,7 @@ fn main() -> Result<(), Failure> {
     let (device, dtype): (Device, DType) = (device.parse()?, dtype.parse()?);
     let _here = Ladder::new(Policy::default()).enter();
     let place = Place::open(device)?;
-    let (mut config, store) = files(Path::new(dir))?;
+    let Model { mut config, store, .. } = Model::open(Path::new(dir))?;
     config[CONTEXT] = 4096.into();
     let keep = if dir.ends_with(".gguf") { Keep::File } else { Keep::Activations };
     let weights = Weights::new(store, dtype, place.clone()).keeping(keep);

@@ -5,7 +5,7 @@
 //! Prints texts a second of 32 callers, each with one short text after another, and the time of one caller's short text; of the
 //! engine and of the server, and the ratio and the difference. The machine's noise is in both, and the middle round is told.
 
-use sconce_engine::source::Reference;
+use sconce_engine::hub::Reference;
 use sconce_engine::{Embedder, LoadOptions, Prompt};
 use sconce_server::{Bound, Config, Listen, ModelSpec, Server, Stop};
 use std::io::{Read, Write};

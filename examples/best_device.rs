@@ -2,8 +2,8 @@
 //!
 //! `cargo run --release --example best_device [MODEL]`: a directory, a hub id, or a short name.
 
+use sconce_engine::hub::{Progress, Reference, resolve};
 use sconce_engine::ops::Device;
-use sconce_engine::source::{Progress, Reference, resolve};
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt, supports};
 
 /// Prints what the engine has to say, such as which device it takes and why.

@@ -9,7 +9,7 @@
 
 use libfuzzer_sys::fuzz_target;
 use sconce_engine::ops::Device;
-use sconce_engine::source::Options;
+use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;

@@ -3,8 +3,8 @@
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
+use sconce_engine::hub::{Progress, Reference};
 use sconce_engine::ops::{CacheFormat, DType, Isa, Keep, Quant, Rung, threads};
-use sconce_engine::source::{Progress, Reference};
 use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
 use std::str::FromStr;
 

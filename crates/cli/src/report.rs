@@ -1,7 +1,7 @@
 //! What the user sees on standard error while work goes on: notes, warnings, bars.
 
 use indicatif::{ProgressBar, ProgressStyle};
-use sconce_engine::source::Progress;
+use sconce_engine::hub::Progress;
 use std::io::IsTerminal;
 use std::sync::Mutex;
 

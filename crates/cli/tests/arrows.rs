@@ -31,7 +31,11 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
     BTreeMap::from([
         ("sconce-ops", vec![]),
         ("sconce-models", vec!["sconce-ops"]),
-        ("sconce-engine", vec!["sconce-ops", "sconce-models"]),
+        ("sconce-jinja", vec![]),
+        ("sconce-hub", vec![]),
+        ("sconce-formats", vec!["sconce-ops"]),
+        ("sconce-text", vec!["sconce-formats", "sconce-jinja", "sconce-ops"]),
+        ("sconce-engine", vec!["sconce-formats", "sconce-hub", "sconce-models", "sconce-ops", "sconce-text"]),
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine"]),
         ("sconce-pool", vec!["sconce-api"]),

@@ -1,15 +1,16 @@
 //! Texts, or pairs of them, to labels.
 
 use crate::line::Work;
-use crate::load::{Model, is_gguf, json};
 use crate::loaded::loaded;
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::plain_reading;
 use crate::session::Session;
-use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::{Model, is_gguf, json};
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, answers, head};
 use sconce_ops::{DType, Linear, Pooling, Tensor, Weights, pool};
+use sconce_text::TextOrPair;
 use serde_json::Value;
 use std::path::Path;
 
@@ -44,27 +45,6 @@ impl Scores {
 pub(crate) fn sigmoid(x: f32) -> f32 {
     let e = (-f64::from(x).abs()).exp();
     (if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }) as f32
-}
-
-/// A text, or two that belong together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TextOrPair<'a> {
-    /// The first.
-    pub text: &'a str,
-    /// The second, where the model reads pairs (entailment, duplicates).
-    pub pair: Option<&'a str>,
-}
-
-impl<'a> From<(&'a str, &'a str)> for TextOrPair<'a> {
-    fn from((text, pair): (&'a str, &'a str)) -> Self {
-        TextOrPair { text, pair: Some(pair) }
-    }
-}
-
-impl<'a> From<&'a str> for TextOrPair<'a> {
-    fn from(text: &'a str) -> Self {
-        TextOrPair { text, pair: None }
-    }
 }
 
 /// A label and how sure the model is of it.
@@ -108,9 +88,9 @@ impl Classifier {
         let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
         let mut answers: Vec<_> = encoded
             .iter()
-            .map(|e| Classified { labels: Vec::new(), tokens: e.sequence.ids.len(), truncated: e.truncated })
+            .map(|e| Classified { labels: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
             .collect();
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip: 0 }).collect();
+        let works = encoded.into_iter().map(Work::from).collect();
         self.session.run(works, |i, results| {
             let named = labels.iter().zip(scores.apply(results[0]));
             let mut all: Vec<_> = named.map(|(label, score)| Label { label: label.clone(), score }).collect();

@@ -2,14 +2,14 @@
 
 use crate::classifier::{Label, Scores};
 use crate::image::{Image, Processor};
-use crate::load::optional_json;
 use crate::loaded::loaded;
 use crate::pipeline::{Parts, Pipeline, Reading, phantoms};
 use crate::sentence::{Entry, plain_reading};
 use crate::session::{Held, Lot, Running, Session, overflow};
-use crate::source::{Progress, Reference};
 use crate::{Embeddings, Error, LoadOptions, Result};
 use rayon::prelude::*;
+use sconce_formats::optional_json;
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
 use sconce_ops::{DType, Place, Tensor, l2_norm};
 use serde_json::Value;
@@ -87,8 +87,9 @@ impl Clip {
         let dimension = self.session.plan.dimension;
         let mut values = Vec::with_capacity(images.len() * dimension);
         for batch in images.chunks(self.images) {
-            let pixels: Vec<Vec<f32>> =
-                self.session.read(|_| Ok(batch.par_iter().map(|image| self.processor.pixels(image)).collect()))?;
+            let pixels: Vec<Vec<f32>> = self
+                .session
+                .read(|_| Ok::<_, Error>(batch.par_iter().map(|image| self.processor.pixels(image)).collect()))?;
             values.extend(self.session.call(move |running: &Running<Towers>| {
                 let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
                 Ok(running.pipeline.see(&pixels, &running.place)?.to_f32()?)

@@ -1,11 +1,12 @@
 //! How ColBERT models read texts: markers, expansions, skip lists. Three layouts say it: Stanford's `artifact.metadata`, PyLate's
 //! `config_sentence_transformers.json`, and sentence-transformers' own modules.
 
-use crate::load::{json, optional_json};
 use crate::pipeline::Reading;
 use crate::sentence::{Dense, Entry, dense, plain_reading, reading};
-use crate::text::{Encoded, Reader};
 use crate::{Error, Result};
+use sconce_formats::{json, optional_json};
+use sconce_models::Sequence;
+use sconce_text::{Encoded, Reader};
 use serde::Deserialize;
 use serde_json::{Map, Value};
 use std::path::Path;
@@ -66,7 +67,7 @@ struct Native {
 
 /// A marked text.
 pub(crate) struct Marked {
-    pub(crate) sequence: sconce_models::Sequence,
+    pub(crate) sequence: Sequence,
     /// Which tokens give a vector.
     pub(crate) kept: Vec<bool>,
     pub(crate) truncated: bool,
@@ -231,7 +232,8 @@ impl ColbertRecipe {
 }
 
 fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> Marked {
-    let Encoded { mut sequence, truncated, starts_special, .. } = e;
+    let Encoded { ids, type_ids, truncated, starts_special, .. } = e;
+    let mut sequence = Sequence { ids, types: type_ids, keys: None };
     if let Some(id) = id {
         let at = usize::from(starts_special).min(sequence.ids.len());
         sequence.ids.insert(at, id);

@@ -6,11 +6,11 @@ use crate::multi::{MultiEmbeddings, Vectors};
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::{Module, Recipe};
 use crate::session::{Held, Lot, Session};
-use crate::source::{Progress, Reference};
-use crate::text::{TextOrTokens, Truncate};
 use crate::{Error, LoadOptions, Result};
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Linear, Pooling, Tensor, l2_norm, pool};
+use sconce_text::{TextOrTokens, Truncate};
 
 /// Which prompt stands before each text.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -1,22 +1,18 @@
 //! What can go wrong between a text and its vector.
 
+use sconce_formats::FileError;
 use sconce_ops::{DType, Device};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 /// Any failure of the engine.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The model's files could not be had.
     #[error(transparent)]
-    Source(#[from] crate::source::SourceError),
+    Hub(#[from] sconce_hub::HubError),
     /// One of the model's files cannot be used.
-    #[error("{}: {what}", path.display())]
-    File {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        what: String,
-    },
+    #[error(transparent)]
+    File(#[from] sconce_formats::FileError),
     /// The model's files are sound, but ask for something else than we have.
     #[error(transparent)]
     Model(#[from] sconce_models::Error),
@@ -52,7 +48,7 @@ pub enum Error {
     },
     /// A conversation does not become a prompt.
     #[error(transparent)]
-    Template(#[from] crate::text::chat::TemplateError),
+    Template(#[from] sconce_text::chat::TemplateError),
     /// An answer cannot have the form that was asked for.
     #[error(transparent)]
     Format(#[from] crate::constrain::FormatError),
@@ -134,7 +130,19 @@ impl Error {
     }
 
     pub(crate) fn file(path: &Path, what: impl ToString) -> Error {
-        Error::File { path: path.to_path_buf(), what: what.to_string() }
+        FileError::new(path, what).into()
+    }
+}
+
+impl From<sconce_text::Error> for Error {
+    fn from(error: sconce_text::Error) -> Error {
+        match error {
+            sconce_text::Error::File(e) => Error::File(e),
+            sconce_text::Error::Template(e) => Error::Template(e),
+            sconce_text::Error::Text { text, why } => Error::Text { text, why },
+            sconce_text::Error::TooLong { text, why } => Error::TooLong { text, why },
+            sconce_text::Error::Input(what) => Error::Input(what),
+        }
     }
 }
 

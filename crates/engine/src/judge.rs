@@ -3,8 +3,8 @@
 
 use crate::classifier::{LogitsRecipe, Representation, Scores};
 use crate::sentence::plain_reading;
-use crate::text::{Encoded, Manner, Reader, Tokenizer, Truncate};
 use crate::{Error, Result};
+use sconce_text::{Encoded, Manner, Reader, Tokenizer, Truncate};
 use serde_json::Value;
 use std::path::Path;
 
@@ -59,7 +59,7 @@ pub(crate) struct Judge {
 impl Judge {
     pub(crate) fn new(tokenizer: &Tokenizer) -> Result<Judge> {
         let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[BEFORE, BEHIND], usize::MAX)?;
-        let mut fixed = fixed.into_iter().map(|e| e.sequence.ids);
+        let mut fixed = fixed.into_iter().map(|e| e.ids);
         let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
         let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
         if taken >= most {
@@ -81,8 +81,8 @@ impl Judge {
         let asked: Vec<String> = documents.iter().map(asked).collect();
         let mut encoded = t.encode_bare(&asked, self.room)?;
         for e in &mut encoded {
-            let ids = std::mem::take(&mut e.sequence.ids);
-            e.sequence.ids = [&self.before[..], &ids, &self.behind].concat();
+            let ids = std::mem::take(&mut e.ids);
+            e.ids = [&self.before[..], &ids, &self.behind].concat();
         }
         Ok(encoded)
     }

@@ -1,7 +1,7 @@
 //! Load, tokenize, schedule and run models: the Rust API of Sconce.
 //!
 //! ```no_run
-//! use sconce_engine::{Embedder, LoadOptions, Prompt, source};
+//! use sconce_engine::{Embedder, LoadOptions, Prompt};
 //!
 //! let options = LoadOptions::from_env()?;
 //! let embedder = Embedder::load(&"minilm".parse()?, &options, &())?;
@@ -14,6 +14,7 @@ mod caller;
 mod classifier;
 mod clip;
 mod colbert;
+mod config;
 mod constrain;
 mod embedder;
 mod error;
@@ -24,7 +25,6 @@ mod kind;
 mod kv;
 mod line;
 mod llm;
-mod load;
 mod loaded;
 mod m3;
 mod multi;
@@ -41,14 +41,12 @@ mod sentence;
 mod seq2seq;
 mod session;
 mod size;
-pub mod source;
 mod sparse;
 mod tagger;
-mod text;
 mod verdict;
 
 pub use caller::{Caller, Times};
-pub use classifier::{Classified, Classifier, Label, Representation, Scores, TextOrPair};
+pub use classifier::{Classified, Classifier, Label, Representation, Scores};
 pub use clip::Clip;
 pub use constrain::{Format, FormatError};
 pub use embedder::{EmbedOptions, Embedder, Embeddings, Prompt};
@@ -58,7 +56,6 @@ pub use image::Image;
 pub use kind::{Kind, Support, plan, supports};
 pub use line::Waiting;
 pub use llm::{ChatOptions, Llm, LlmOptions, Token};
-pub use load::{Checkpoint, files};
 pub use loaded::Loaded;
 pub use m3::{M3, Three, Threes};
 pub use multi::{Multi, MultiEmbeddings, Vectors};
@@ -67,12 +64,14 @@ pub use outputs::{Precision, Quantized, Ranges};
 pub use plan::{LEAST_AUTO, Plan};
 pub use reranker::{RankOptions, Ranked, Ranking, Reranker};
 pub use sample::{EarlyStopping, Logprobs, Params};
+pub use sconce_formats::Checkpoint;
+pub use sconce_hub as hub;
+pub use sconce_text::chat::{Message, TemplateError};
+pub use sconce_text::{TextOrPair, TextOrTokens, TextToken, Truncate};
 pub use seq2seq::{Answers, BeamSearch, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Writing, Written};
 pub use size::Size;
 pub use sparse::{Sparse, SparseEmbeddings, SparseVector};
 pub use tagger::{Entity, Strategy, Tagged, Tagger};
-pub use text::chat::{Message, TemplateError};
-pub use text::{TextOrTokens, TextToken, Truncate};
 pub use verdict::{Verdict, verdict_path};
 
 /// What runs underneath: devices, dtypes, rungs, cases.

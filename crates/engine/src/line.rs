@@ -5,6 +5,7 @@ use crate::schedule::{Budget, Queue, Standing};
 use crate::{Caller, Error, Result};
 use sconce_models::Sequence;
 use sconce_ops::Segments;
+use sconce_text::Encoded;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -19,6 +20,12 @@ const UNREAD: usize = 2;
 pub(crate) struct Work {
     pub(crate) sequence: Sequence,
     pub(crate) skip: usize,
+}
+
+impl From<Encoded> for Work {
+    fn from(text: Encoded) -> Work {
+        Work { sequence: Sequence { ids: text.ids, types: text.type_ids, keys: None }, skip: 0 }
+    }
 }
 
 /// What is wanted of sequences.

@@ -1,22 +1,22 @@
 //! Language models.
 
+use crate::config::lm_text::Words;
 use crate::constrain::{Constraint, Format, FormatError, Vocab};
 use crate::generate::{
     self, About, Activity, Echo, Ends, Event, Job, Listener, LmPlan, Request, Sink, Start, Started, Stream, Wish,
     Worker, root_of,
 };
 use crate::line::Waiting;
-use crate::load::{Model, tidy};
 use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::sample::Params;
-use crate::source::{self, Files, Progress, Reference};
-use crate::text::chat::{Message, Options};
-use crate::text::lm::Words;
-use crate::text::stream::{Detok, Stops, TokenBytes, token_bytes};
-use crate::text::{TextToken, text_of, text_tokens};
 use crate::{Caller, Error, Generation, LoadOptions, Result};
+use sconce_formats::{Model, trim_allocator};
+use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_ops::{CacheFormat, Counted, Device, Ladder};
+use sconce_text::chat::{Message, Options};
+use sconce_text::stream::{Detok, Stops, TokenBytes, token_bytes};
+use sconce_text::{TextToken, text_of, text_tokens};
 use serde_json::{Map, Value};
 use std::sync::mpsc::channel;
 use std::sync::{Arc, OnceLock, Weak};
@@ -83,7 +83,7 @@ impl Llm {
         llm: &LlmOptions,
         progress: &dyn Progress,
     ) -> Result<Llm> {
-        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, llm, progress)
+        Self::load_from(&hub::resolve(reference, &options.source, progress)?, options, llm, progress)
     }
 
     /// The same from files that are here.
@@ -107,7 +107,7 @@ impl Llm {
         let root = root_of(files);
         let words = Box::new(Words::open(&root, &Model::open(&root)?)?);
         // Before weights come: what is left of reading would lie beside them.
-        tidy();
+        trim_allocator();
         let ladder = Ladder::new(options.policy.clone());
         let worker = Worker::start(&planned, options, ladder.clone())?;
         ladder.ledger.hold(planned.plan.bytes());
@@ -313,9 +313,9 @@ impl Loaded for Llm {
         Waiting { requests: self.activity().waiting, ..Waiting::default() }
     }
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        text_tokens(&self.words.parsed, text, special)
+        Ok(text_tokens(&self.words.parsed, text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        text_of(&self.words.parsed, ids, skip_special)
+        Ok(text_of(&self.words.parsed, ids, skip_special)?)
     }
 }

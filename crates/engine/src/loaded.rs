@@ -3,9 +3,9 @@
 use crate::Result;
 use crate::line::Waiting;
 use crate::plan::Plan;
-use crate::source::Files;
-use crate::text::TextToken;
+use sconce_hub::Files;
 use sconce_ops::Counted;
+use sconce_text::TextToken;
 
 /// A model that is loaded and proven, whatever its task.
 pub trait Loaded {
@@ -32,7 +32,7 @@ macro_rules! loaded {
             fn plan(&$self) -> &$crate::Plan {
                 $crate::loaded::Loaded::plan($inner)
             }
-            fn files(&$self) -> &$crate::source::Files {
+            fn files(&$self) -> &sconce_hub::Files {
                 $crate::loaded::Loaded::files($inner)
             }
             fn counts(&$self) -> Vec<(sconce_ops::Counted, u64)> {

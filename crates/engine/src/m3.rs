@@ -5,12 +5,12 @@ use crate::multi::Vectors;
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::Recipe;
 use crate::session::{Lot, Session};
-use crate::source::{self, Files, Progress, Reference};
 use crate::sparse::SparseVector;
-use crate::text::{Encoded, TextOrTokens};
 use crate::{Error, LoadOptions, Result};
+use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Activation, Linear, Tensor, l2_norm, pool};
+use sconce_text::{Encoded, TextOrTokens};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -61,7 +61,7 @@ loaded!(M3, self => &self.session, how => M3 { session: self.session.but(how), .
 impl M3 {
     /// Finds the files, plans, loads and proves the model.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
-        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, progress)
+        Self::load_from(&hub::resolve(reference, &options.source, progress)?, options, progress)
     }
 
     pub(crate) fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {

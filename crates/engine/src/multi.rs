@@ -6,8 +6,8 @@ use crate::loaded::{Loaded, loaded};
 use crate::m3::{M3, has_m3};
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::session::Session;
-use crate::source::{Progress, Reference};
 use crate::{LoadOptions, Result};
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Linear, Tensor, l2_norm};
 
@@ -59,7 +59,7 @@ enum Kind {
 impl Multi {
     /// Finds the files, plans, loads and proves the model.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
-        let files = crate::source::resolve(reference, &options.source, progress)?;
+        let files = sconce_hub::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
             return Ok(Multi(Kind::M3(M3::load_from(&files, options, progress)?)));
         }

@@ -1,9 +1,10 @@
 //! How a model is to be loaded.
 
 use crate::plan::LEAST_AUTO;
-use crate::source::Progress;
 use crate::verdict::{Verdict, verdict_path};
-use crate::{Error, Result, source};
+use crate::{Error, Result};
+use sconce_hub as hub;
+use sconce_hub::Progress;
 use sconce_ops::{DType, Device, DeviceInfo, Isa, Keep, Policy};
 use std::str::FromStr;
 
@@ -75,7 +76,7 @@ pub struct LoadOptions {
     /// The most tokens in a batch; `None` takes what suits the device.
     pub batch_tokens: Option<usize>,
     /// Where files come from.
-    pub source: source::Options,
+    pub source: hub::Options,
     /// What doctor last found on this machine.
     pub verdict: Option<Verdict>,
 }
@@ -83,13 +84,13 @@ pub struct LoadOptions {
 impl LoadOptions {
     /// Defaults, with the caches, the hub and this machine's doctor verdict as the environment has them.
     pub fn from_env() -> Result<LoadOptions> {
-        let source = source::Options::from_env()?;
+        let source = hub::Options::from_env()?;
         let verdict = Verdict::read(&verdict_path(&source))?;
         Ok(LoadOptions { verdict, ..LoadOptions::new(source) })
     }
 
     /// Defaults over these caches.
-    pub fn new(source: source::Options) -> LoadOptions {
+    pub fn new(source: hub::Options) -> LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
             fallback: false,

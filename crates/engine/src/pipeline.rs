@@ -1,12 +1,12 @@
 //! What runs on a device for a task, and what that takes.
 
-use crate::load::{Checkpoint, Model};
 use crate::options::Format;
 use crate::plan::Plan;
-use crate::text::Manner;
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
 use sconce_ops::{DType, Device, Keep, Ladder, Place, Tensor, Weights, replay};
+use sconce_text::Manner;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

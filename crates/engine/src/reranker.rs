@@ -1,12 +1,13 @@
 //! A query and documents to an order.
 
-use crate::classifier::{Logits, LogitsRecipe, Representation, TextOrPair, sigmoid};
+use crate::classifier::{Logits, LogitsRecipe, Representation, sigmoid};
 use crate::judge::{self, Judge};
-use crate::load::Model;
 use crate::loaded::loaded;
 use crate::session::{Lot, Session};
-use crate::source::{Progress, Reference};
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::Model;
+use sconce_hub::{Progress, Reference};
+use sconce_text::TextOrPair;
 use std::sync::Arc;
 
 /// How documents are to be ranked.
@@ -102,7 +103,7 @@ impl Reranker {
         let pair = |document| TextOrPair { text: query, pair: Some(document) };
         let encoded = self.session.read(|reader| match &self.judge {
             Some(judge) => judge.encode(reader, query, documents),
-            None => reader.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>()),
+            None => Ok(reader.encode_pairs(&documents.iter().map(|d| pair(d.as_ref())).collect::<Vec<_>>())?),
         })?;
         let Lot { works, tokens, truncated } = Lot::of(encoded, 0);
         let mut ranked = Vec::with_capacity(documents.len());

@@ -3,11 +3,11 @@
 //! Both layouts are read: the old one (`sentence_transformers.models.X`, flags for poolings, `max_seq_length`) and the one
 //! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
 
-use crate::load::{Model, gguf, is_gguf, json, optional_json};
 use crate::pipeline::Reading;
-use crate::text::{Manner, Table};
 use crate::{Error, Prompt, Result};
+use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
+use sconce_text::{Manner, Table};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;

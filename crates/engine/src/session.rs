@@ -7,12 +7,12 @@ use crate::plan::Plan;
 use crate::ready;
 use crate::run::{Owner, words};
 use crate::schedule::Budget;
-use crate::source::{self, Files, Progress, Reference};
-use crate::text::{Encoded, Reader, TextToken, Tokenizer, Truncate};
 use crate::{Caller, Error, LoadOptions, Result};
+use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_models::Batch;
 use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
 use sconce_ops::{Counted, DType, Device, Ladder, Place, Tensor};
+use sconce_text::{Encoded, Reader, TextToken, Tokenizer, Truncate};
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -37,10 +37,10 @@ impl<P: Pipeline> Loaded for Session<P> {
         self.line.waiting()
     }
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        self.tokenizer.tokenize(text, special)
+        Ok(self.tokenizer.tokenize(text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.tokenizer.detokenize(ids, skip_special)
+        Ok(self.tokenizer.detokenize(ids, skip_special)?)
     }
 }
 
@@ -56,9 +56,9 @@ pub(crate) struct Lot {
 impl Lot {
     /// Of texts whose first `skip` tokens belong to a prompt that does not count.
     pub(crate) fn of(encoded: Vec<Encoded>, skip: usize) -> Lot {
-        let tokens = encoded.iter().map(|e| e.sequence.ids.len()).collect();
+        let tokens = encoded.iter().map(|e| e.ids.len()).collect();
         let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
-        let works = encoded.into_iter().map(|e| Work { sequence: e.sequence, skip }).collect();
+        let works = encoded.into_iter().map(|e| Work { skip, ..Work::from(e) }).collect();
         Lot { works, tokens, truncated }
     }
 }
@@ -205,7 +205,7 @@ impl<P: Pipeline> Session<P> {
         progress: &dyn Progress,
         read: impl FnOnce(&Path) -> Result<P::Recipe>,
     ) -> Result<Session<P>> {
-        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, progress, read)
+        Self::load_from(&hub::resolve(reference, &options.source, progress)?, options, progress, read)
     }
 
     /// The same from files that are here.
@@ -285,8 +285,11 @@ impl<P: Pipeline> Session<P> {
     }
 
     /// Makes tokens, unless nobody waits for them any more.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(Reader<'_>) -> Result<T>) -> Result<T> {
-        self.caller.tokenizing(|| read(self.tokenizer.reader(self.truncate)))
+    pub(crate) fn read<T, E>(&self, read: impl FnOnce(Reader<'_>) -> Result<T, E>) -> Result<T>
+    where
+        Error: From<E>,
+    {
+        self.caller.tokenizing(|| Ok(read(self.tokenizer.reader(self.truncate))?))
     }
 
     /// Runs something else on the device, unless nobody waits for it any more.

@@ -2,8 +2,8 @@
 
 use crate::Result;
 use crate::generate::root_of;
-use crate::load::Model;
-use crate::source::Files;
+use sconce_formats::Model;
+use sconce_hub::Files;
 use serde_json::Value;
 
 /// Tables of which a token takes a row, unless they are the head as well.

@@ -1,16 +1,16 @@
 //! Texts to weights over the vocabulary.
 
-use crate::load::{json, optional_json};
 use crate::loaded::{Loaded, loaded};
 use crate::m3::{M3, has_m3};
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::{Entry, plain_reading, reading};
 use crate::session::{Lot, Session};
-use crate::source::{Progress, Reference};
-use crate::text::TextOrTokens;
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::{json, optional_json};
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
 use sconce_ops::{Splade as How, Tensor, splade};
+use sconce_text::TextOrTokens;
 use serde::Deserialize;
 use std::path::Path;
 
@@ -61,7 +61,7 @@ enum Kind {
 impl Sparse {
     /// Finds the files, plans, loads and proves the model.
     pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
-        let files = crate::source::resolve(reference, &options.source, progress)?;
+        let files = sconce_hub::resolve(reference, &options.source, progress)?;
         if has_m3(&files.dir) {
             return Ok(Sparse(Kind::M3(M3::load_from(&files, options, progress)?)));
         }

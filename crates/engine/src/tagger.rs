@@ -2,21 +2,21 @@
 
 use crate::classifier::{Scores, check_labels, labels};
 use crate::line::Work;
-use crate::load::json;
 use crate::loaded::loaded;
 use crate::pipeline::{Parts, Pipeline, Reading};
 use crate::sentence::plain_reading;
 use crate::session::{Held, Session};
-use crate::source::{Progress, Reference};
-use crate::text::aggregate::{Labels, Scored, aggregate};
-use crate::text::words::Continuation;
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::json;
+use sconce_hub::{Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task, encoder, head};
 use sconce_ops::Tensor;
+use sconce_text::aggregate::{Labels, Scored, aggregate};
+use sconce_text::words::Continuation;
 use serde_json::Value;
 use std::path::Path;
 
-pub use crate::text::aggregate::{Entity, Strategy};
+pub use sconce_text::aggregate::{Entity, Strategy};
 
 /// What was found in a text.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -52,10 +52,9 @@ impl Tagger {
         let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
         let mut answers: Vec<Tagged> = encoded
             .iter()
-            .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.sequence.ids.len(), truncated: e.truncated })
+            .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
             .collect();
-        let (works, places): (Vec<_>, Vec<_>) =
-            encoded.into_iter().map(|(e, places)| (Work { sequence: e.sequence, skip: 0 }, places)).unzip();
+        let (works, places): (Vec<_>, Vec<_>) = encoded.into_iter().map(|(e, places)| (Work::from(e), places)).unzip();
         let join = |tokens: Vec<String>| tokenizer.join(tokens);
         let meaning = Labels { names: &recipe.labels, ignore: &["O".to_string()], join: &join };
         self.session.run(works, |i, results| {

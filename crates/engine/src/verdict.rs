@@ -1,6 +1,6 @@
 //! What `doctor` last found on this machine, kept so that a kernel that is wrong here is not used here.
 
-use crate::{Error, Result, source};
+use crate::{Error, Result};
 use sconce_ops::{DType, Device, DeviceInfo, Rung, Withdrawn};
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -32,7 +32,7 @@ struct Failed {
 }
 
 /// Where the verdict is kept.
-pub fn verdict_path(source: &source::Options) -> PathBuf {
+pub fn verdict_path(source: &sconce_hub::Options) -> PathBuf {
     source.cache.join("doctor.json")
 }
 

@@ -1,7 +1,7 @@
 //! Who waits for an answer may leave, be late, or fail to listen: that ends their own answer, within a step, and nobody else's.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::Device;
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     Caller, DeviceChoice, Error, Event, Finish, Llm, LlmOptions, LoadOptions, Params, Request, Result, Start,
 };

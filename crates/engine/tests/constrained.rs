@@ -1,6 +1,6 @@
 //! Answers that must have a form, of a tiny model whose words are noise: whatever it would rather say, the form holds.
 
-use sconce_engine::source::{Options, Reference};
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
     DeviceChoice, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Params, Request, Start,
 };

@@ -1,8 +1,8 @@
 //! Language models that do something other than go on: embedders, classifiers and rerankers, against the libraries they come from.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::case::places;
 use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
 };

@@ -1,8 +1,8 @@
 //! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them (tools/goldens/gguf_embedders.py), against the folders they
 //! were made from.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::{DType, Device, Keep, Rung};
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     DeviceChoice, Embedder, Error, Kind, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, plan,
 };
@@ -117,7 +117,7 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
 #[test]
 fn other_tasks_refuse_a_gguf() {
     let path = converted("gguf-bert");
-    assert!(matches!(Multi::load(&reference(&path), &options(), &()), Err(Error::Source(_))));
+    assert!(matches!(Multi::load(&reference(&path), &options(), &()), Err(Error::Hub(_))));
     assert!(plan(&path, Kind::Tag, Device::Cpu, &options()).unwrap_err().to_string().contains("`tag`"));
 }
 

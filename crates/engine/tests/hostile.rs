@@ -1,7 +1,7 @@
 //! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::{DType, Device, Policy, Rung, Withdrawn};
-use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
 use sconce_testkit::{golden, json};
 use serde_json::{Value, json};
@@ -38,7 +38,7 @@ fn copy_dir(from: &Path, to: &Path) {
 }
 
 fn load(dir: &Path) -> Result<Vec<f32>, String> {
-    let reference = dir.to_str().unwrap().parse().map_err(|e: sconce_engine::source::SourceError| e.to_string())?;
+    let reference = dir.to_str().unwrap().parse().map_err(|e: sconce_engine::hub::HubError| e.to_string())?;
     let embedder = Embedder::load(&reference, &options(), &()).map_err(|e| e.to_string())?;
     let e = embedder.embed(&["the cat sat", ""], &Prompt::Default).map_err(|e| e.to_string())?;
     Ok(e.values)

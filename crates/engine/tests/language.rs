@@ -1,7 +1,7 @@
 //! A tiny language model of random weights: what a request comes to, whatever the model says.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::Device;
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start, Token};
 use sconce_testkit::materialize;
 use std::path::Path;

@@ -1,7 +1,7 @@
 //! What a server asks of an encoder besides its answer: tokens for texts, cuts, lengths, who waits, and that all may ask at once.
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::{DType, Device};
-use sconce_engine::source::Options;
 use sconce_engine::{
     Caller, Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions,
     Reranker, Sparse, Tagger, TextOrTokens, Truncate,

@@ -6,8 +6,8 @@
 //! with the first such block that is freed: the first calls are its warm-up as well as ours.
 #![cfg(target_os = "linux")]
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::{DType, Device, Keep};
-use sconce_engine::source::Options;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
 
 /// Pages that this process has touched for the first time.

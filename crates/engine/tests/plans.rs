@@ -1,7 +1,7 @@
 //! Every family on every device, before anything is loaded; and configurations that somebody broke.
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::{Device, Rung, Withdrawn};
-use sconce_engine::source::Options;
 use sconce_engine::{Kind, LoadOptions, plan, supports};
 use sconce_testkit::{golden, json, materialize};
 use serde_json::{Value, json};

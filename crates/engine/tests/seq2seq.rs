@@ -1,9 +1,9 @@
 //! Models that read a text and write another, against their reference: states of the encoder, logits of every position with and
 //! without a cache, greedy steps, beam searches; and against themselves: many inputs at once as one alone.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::case::{half_formats, places};
 use sconce_engine::ops::{Cache, DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     Answers, BeamSearch, Checkpoint, DeviceChoice, EarlyStopping, Event, Finish, LoadOptions, Loaded, Params, Search,
     Seq2Seq, Seq2SeqOptions, Seq2SeqRoom,

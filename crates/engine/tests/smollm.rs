@@ -1,7 +1,7 @@
 //! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, fetched as a wheel, against llama.cpp's greedy answers.
 
+use sconce_engine::hub::Options;
 use sconce_engine::ops::CacheFormat;
-use sconce_engine::source::Options;
 use sconce_engine::{
     ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
 };

@@ -1,7 +1,7 @@
 //! Every task, from texts to the answers people see, against the libraries they know it from.
 
+use sconce_engine::hub::{Options, Reference};
 use sconce_engine::ops::{DType, Device};
-use sconce_engine::source::{Options, Reference};
 use sconce_engine::{
     Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, Multi, Precision, Prompt, Ranges,
     RankOptions, Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,

@@ -169,12 +169,12 @@ mod tests {
     use crate::served::Want;
     use crate::stop::Stop;
     use axum::http::HeaderMap;
-    use sconce_engine::{LoadOptions, source};
+    use sconce_engine::{LoadOptions, hub};
     use std::time::Duration;
 
     async fn app(config: Config) -> (Arc<App>, tempfile::TempDir) {
         let dir = sconce_testkit::materialize("st-prompts");
-        let options = LoadOptions::new(source::Options::new(dir.path().join("hub"), dir.path().join("cache")));
+        let options = LoadOptions::new(hub::Options::new(dir.path().join("hub"), dir.path().join("cache")));
         let house = House::new(None, options.clone());
         house.furnish(ModelSpec::new(dir.path().to_str().unwrap(), options)).unwrap();
         house.settled().await;

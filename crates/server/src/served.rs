@@ -1,7 +1,7 @@
 //! A model that is loaded, and what can be asked of it.
 
 use crate::error::{Fault, FaultKind};
-use sconce_engine::source::Progress;
+use sconce_engine::hub::Progress;
 use sconce_engine::{
     Classifier, Clip, Embedder, Error, Kind, Llm, LlmOptions, LoadOptions, Loaded, M3, Multi, Reranker, Result,
     Seq2Seq, Seq2SeqRoom, Sparse, Tagger,
@@ -63,7 +63,7 @@ impl Task {
     /// Finds the files, plans, loads and proves a model.
     pub(crate) fn load(
         role: Role,
-        reference: &sconce_engine::source::Reference,
+        reference: &sconce_engine::hub::Reference,
         options: &LoadOptions,
         llm: &LlmOptions,
         progress: &dyn Progress,

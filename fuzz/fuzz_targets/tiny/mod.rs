@@ -1,7 +1,7 @@
 //! A language model of a few thousand numbers in GGUF, and how it is opened: one layer, one head, some words.
 
 use sconce_engine::ops::Device;
-use sconce_engine::source::Options;
+use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Error, Llm, LlmOptions, LoadOptions};
 use std::path::{Path, PathBuf};
 

@@ -19,8 +19,8 @@ pub(crate) mod tag;
 pub(crate) mod worker;
 
 use sconce_engine::Loaded;
+use sconce_engine::hub::Files;
 use sconce_engine::ops::Rung;
-use sconce_engine::source::Files;
 use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;

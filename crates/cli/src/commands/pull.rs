@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use indicatif::HumanBytes;
-use sconce_engine::source::{Files, Options, resolve};
+use sconce_engine::hub::{Files, Options, resolve};
 use serde_json::json;
 use std::process::ExitCode;
 

@@ -77,7 +77,7 @@ impl Rerank {
             Stands::Cls => Representation::Cls,
             Stands::Mean => Representation::Mean,
         };
-        let load = |r: &_, o: &_, p: &dyn sconce_engine::source::Progress| {
+        let load = |r: &_, o: &_, p: &dyn sconce_engine::hub::Progress| {
             let reranker = Reranker::load_with(r, o, representation, p)?;
             match &self.instruction {
                 Some(instruction) => reranker.with_instruction(instruction),

@@ -1,5 +1,5 @@
 use super::{Constraint, Format, FormatError, Mask, Vocab};
-use crate::text::stream::TokenBytes;
+use sconce_text::stream::TokenBytes;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 

@@ -1,10 +1,10 @@
 //! A language model on its device: what it takes, planned before it is loaded, and one step of it.
 
 use crate::kv::Blocks;
-use crate::load::Model;
 use crate::plan::Plan;
 use crate::schedule::Step;
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
 use sconce_ops::choose::{choose, chooses, pick};
 use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
@@ -346,7 +346,7 @@ fn rows(page: u32) -> std::ops::Range<u32> {
 }
 
 /// Where the model is, for messages.
-pub(crate) fn root_of(files: &crate::source::Files) -> PathBuf {
+pub(crate) fn root_of(files: &sconce_hub::Files) -> PathBuf {
     match &files.gguf {
         Some(parts) => parts.first().cloned().unwrap_or_else(|| files.dir.clone()),
         None => files.dir.clone(),

@@ -1,7 +1,7 @@
 use super::*;
 use crate::Caller;
 use crate::generate::{Event, Wish, plan};
-use crate::source::Options;
+use sconce_hub::Options;
 use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::sync::Arc;

@@ -1,10 +1,10 @@
 //! What a model's files say of how its answers are found.
 
 use super::{BeamSearch, Search};
-use crate::load::optional_json;
+use crate::config::generation_config::{count, not_done, note};
 use crate::sample::{EarlyStopping, Params};
-use crate::text::advice::{count, not_done, note};
 use crate::{Error, Result};
+use sconce_formats::optional_json;
 use serde_json::Value;
 use std::path::Path;
 

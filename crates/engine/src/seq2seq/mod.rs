@@ -6,22 +6,22 @@ mod options;
 mod task;
 mod worker;
 
+use crate::config::lm_text::Words;
 use crate::generate::{self, About, Ends, Finish, Listener, Stream, root_of};
 use crate::line::Waiting;
-use crate::load::{Model, tidy};
 use crate::loaded::Loaded;
 use crate::plan::Plan;
 use crate::run::Owner;
 use crate::sample::{BeamOptions, Beams, Hypothesis, Params};
-use crate::source::{self, Files, Progress, Reference};
-use crate::text::lm::Words;
-use crate::text::stream::{Detok, Stops};
-use crate::text::{TextToken, text_of, text_tokens};
 use crate::{Caller, Error, LoadOptions, Result};
 use advice::Advice;
 use model::Layout;
 pub use options::{Answers, BeamSearch, Search, Seq2SeqOptions, Seq2SeqRoom, Written};
+use sconce_formats::{Model, trim_allocator};
+use sconce_hub::{self as hub, Files, Progress, Reference};
 use sconce_ops::{Counted, Device, Ladder};
+use sconce_text::stream::{Detok, Stops};
+use sconce_text::{TextToken, text_of, text_tokens};
 use std::cell::RefCell;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -54,7 +54,7 @@ impl Seq2Seq {
         room: &Seq2SeqRoom,
         progress: &dyn Progress,
     ) -> Result<Seq2Seq> {
-        Self::load_from(&source::resolve(reference, &options.source, progress)?, options, room, progress)
+        Self::load_from(&hub::resolve(reference, &options.source, progress)?, options, room, progress)
     }
 
     /// The same from files that are here.
@@ -90,7 +90,7 @@ impl Seq2Seq {
         let advice = Advice::read(&root, &model.config, &words.params, layout.plan.vocabulary)?;
         advice.notes.iter().for_each(|note| progress.note(note));
         // Before weights come: what is left of reading would lie beside them.
-        tidy();
+        trim_allocator();
         let ladder = Ladder::new(options.policy.clone());
         let (jobs, inbox) = channel();
         let (planned, start) = (layout.clone(), advice.start);
@@ -377,9 +377,9 @@ impl Loaded for Seq2Seq {
         Waiting::default()
     }
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        text_tokens(&self.words.parsed, text, special)
+        Ok(text_tokens(&self.words.parsed, text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        text_of(&self.words.parsed, ids, skip_special)
+        Ok(text_of(&self.words.parsed, ids, skip_special)?)
     }
 }

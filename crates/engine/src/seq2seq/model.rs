@@ -2,10 +2,10 @@
 
 use super::Seq2SeqRoom;
 use crate::generate::{PAGE, is_f32};
-use crate::load::Model;
 use crate::pipeline::phantoms;
 use crate::plan::Plan;
 use crate::{Error, LoadOptions, Result};
+use sconce_formats::Model;
 use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
 use sconce_ops::replay::{self, Fill, Given, Pass, Passes, Ran};
 use sconce_ops::{Cache, CacheFormat, DType, Device, Keep, Ladder, Place, Tensor, Weights};

@@ -1,7 +1,7 @@
 //! How far a model has been loaded: what the engine tells its `Progress`, kept for whoever asks.
 
 use sconce_api::admin;
-use sconce_engine::source::Progress;
+use sconce_engine::hub::Progress;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How far one model has been loaded.

@@ -3,8 +3,8 @@
 use super::{Entry, Gauge, Guest, House, ModelSpec, State, Trouble};
 use crate::error::{Fault, FaultKind};
 use crate::served::{Role, Served, Task};
+use sconce_engine::hub::{Progress, Reference, resolve};
 use sconce_engine::ops::Keep;
-use sconce_engine::source::{Progress, Reference, resolve};
 use sconce_engine::{Kind, Llm, Plan, plan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};

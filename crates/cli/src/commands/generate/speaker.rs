@@ -7,7 +7,7 @@ use crate::Failure;
 use crate::commands::root;
 use crate::report::Report;
 use crate::sampling::Sampling;
-use sconce_engine::source::resolve;
+use sconce_engine::hub::resolve;
 use sconce_engine::{
     BeamSearch, Kind, Llm, Loaded, Params, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Stream, Writing,
 };

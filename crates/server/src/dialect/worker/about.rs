@@ -9,7 +9,7 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use prometheus::{Histogram, HistogramOpts, IntCounter, IntCounterVec, IntGauge, Opts, Registry};
 use sconce_api::worker::{Capabilities, Health};
-use sconce_engine::source::Files;
+use sconce_engine::hub::Files;
 use serde::Deserialize;
 use std::fs::File;
 use std::io::BufReader;

@@ -2,7 +2,7 @@
 
 use metal_sim_sconce::{allocated, lent};
 use sconce_engine::ops::Device;
-use sconce_engine::source::Options;
+use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::path::Path;

@@ -3,7 +3,7 @@
 
 use metal_sim_sconce::{archived_pipelines, pipelines};
 use sconce_engine::ops::Device;
-use sconce_engine::source::Options;
+use sconce_engine::hub::Options;
 use sconce_engine::{
     DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Params, Prompt, Request, Seq2Seq, Seq2SeqOptions,
     Seq2SeqRoom, Start,

@@ -1,0 +1,240 @@
+//! What a language model's files say of text: how it becomes tokens and comes back, how a conversation becomes a text, by which
+//! tokens an answer ends, and how tokens are best chosen.
+
+use super::generation_config::{self, count, greedy, not_done, note};
+use crate::sample::Params;
+use crate::{Error, Result};
+use sconce_formats::gguf::Gguf;
+use sconce_formats::{Model, optional_json};
+use sconce_text::chat::{ChatTemplate, ChatTemplates, TemplateError};
+use sconce_text::gguf::{self as metadata, Specials};
+use sconce_text::{LONGEST_TOKEN, open, sound};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::{Arc, OnceLock};
+use tokenizers::{Encoding, Tokenizer};
+
+/// Tokens by which families end a turn. Files made from older checkpoints name only the one that ends a text.
+const END_OF_TURN: [&str; 10] = [
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<|eom_id|>",
+    "<end_of_turn>",
+    "<|end|>",
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "<|END_OF_TURN_TOKEN|>",
+    "<EOT>",
+    "<|return|>",
+];
+
+/// Words of a language model.
+pub(crate) struct Words {
+    /// In which control tokens are what they look like. It decodes, too.
+    pub(crate) parsed: Arc<Tokenizer>,
+    /// In which they are text. Made when the first text comes that holds one: it takes as much memory as the other.
+    plain: OnceLock<Tokenizer>,
+    /// The file that they are from, if they are not from a folder.
+    gguf: Option<Arc<Gguf>>,
+    /// Why not, where they are broken: who only wants a text continued need not know.
+    templates: Result<ChatTemplates, TemplateError>,
+    /// By which an answer ends.
+    pub(crate) ends: Arc<BTreeSet<u32>>,
+    /// How its makers choose tokens.
+    pub(crate) params: Params,
+    /// The most tokens of an answer, where they say.
+    pub(crate) most: Option<usize>,
+    /// What they ask for besides and a language model does not get.
+    pub(crate) notes: Vec<String>,
+}
+
+impl Words {
+    pub(crate) fn open(root: &Path, model: &Model) -> Result<Words> {
+        match &model.gguf {
+            Some(gguf) => Words::of_gguf(root, gguf),
+            None => Words::of_folder(root, &model.config),
+        }
+    }
+
+    pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<Words> {
+        let held = gguf.vocabulary()?;
+        let vocabulary = metadata::held(gguf)?;
+        let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
+        let named = [held.eos, held.eot, held.eom].into_iter().flatten();
+        let ends = named.chain(turn_ends(&parsed)).collect();
+        let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
+        let template = |source: &str| ChatTemplate::new(source, word(held.bos), word(held.eos));
+        let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
+        let default = default.map(template).transpose();
+        let templates =
+            default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
+        gguf.let_go();
+        Ok(Words {
+            parsed: Arc::new(parsed),
+            plain: OnceLock::new(),
+            gguf: Some(gguf.clone()),
+            templates,
+            ends: Arc::new(ends),
+            params: greedy(),
+            most: None,
+            notes: Vec::new(),
+        })
+    }
+
+    fn of_folder(root: &Path, config: &Value) -> Result<Words> {
+        let mut parsed = open(root)?;
+        parsed.with_padding(None);
+        sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
+        let words: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let told: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
+        let file = root.join("chat_template.jinja");
+        let file = match file.exists() {
+            true => Some(sconce_formats::bytes(&file, 1 << 20)?),
+            false => None,
+        };
+        let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
+        let templates = ChatTemplates::read(file.as_deref(), &words);
+        let mut ends: BTreeSet<u32> = [&told["eos_token_id"], &config["eos_token_id"]]
+            .into_iter()
+            .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
+            .filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
+            .collect();
+        let eos = words["eos_token"].as_str().or(words["eos_token"]["content"].as_str());
+        ends.extend(eos.and_then(|token| parsed.token_to_id(token)));
+        ends.extend(turn_ends(&parsed));
+        let params =
+            generation_config::params(&told).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
+        let mut notes = not_done(&told);
+        notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
+        Ok(Words {
+            parsed: Arc::new(parsed),
+            plain: OnceLock::new(),
+            gguf: None,
+            templates,
+            ends: Arc::new(ends),
+            params,
+            most: count(&told, "max_new_tokens").filter(|n| *n > 0),
+            notes,
+        })
+    }
+
+    /// Tokens of what somebody wrote, with those that begin every text.
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
+        let encoding = encoding(&self.parsed, text, true)?;
+        let added = self.parsed.get_added_vocabulary().get_added_tokens_decoder();
+        // Those that every text gets are marked.
+        let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
+        // Where nothing of a text has become one, it makes no difference what one would be.
+        if own.into_iter().any(|(id, _)| added.contains_key(id)) {
+            ids(self.plain()?, text, true)
+        } else {
+            Ok(encoding.get_ids().to_vec())
+        }
+    }
+
+    fn plain(&self) -> Result<&Tokenizer> {
+        if let Some(made) = self.plain.get() {
+            return Ok(made);
+        }
+        let plain = match &self.gguf {
+            Some(gguf) => {
+                let made = metadata::tokenizer(&metadata::held(gguf)?, Specials::Text);
+                gguf.let_go();
+                made.map_err(|what| Error::file(gguf.path(), what))?
+            }
+            None => {
+                let mut plain = Tokenizer::clone(&self.parsed);
+                plain.set_encode_special_tokens(true);
+                plain
+            }
+        };
+        Ok(self.plain.get_or_init(|| plain))
+    }
+
+    /// Tokens of a text whose control tokens are what they look like, cut at `most`, and whether it was. What ends every text
+    /// stays.
+    pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
+        // A text that goes on for megabytes is not tokenized for the sake of its beginning.
+        let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
+        let mut ids = ids(&self.parsed, &text[..seen], true)?;
+        let cut = ids.len() > most;
+        if cut {
+            let end = ids.last().copied().filter(|id| self.ends.contains(id));
+            ids.truncate(most);
+            if let (Some(end), Some(last)) = (end, ids.last_mut()) {
+                *last = end;
+            }
+        }
+        Ok((ids, cut || seen < text.len()))
+    }
+
+    /// Tokens of what a template wrote.
+    pub(crate) fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
+        ids(&self.parsed, text, false)
+    }
+
+    /// The template for a conversation.
+    pub(crate) fn template(&self, tools: bool) -> Result<&ChatTemplate, TemplateError> {
+        self.templates.as_ref().map_err(Clone::clone)?.pick(tools)
+    }
+}
+
+fn ids(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Vec<u32>> {
+    Ok(encoding(tokenizer, text, special)?.get_ids().to_vec())
+}
+
+fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding> {
+    sound(|| tokenizer.encode(text, special))
+        .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))
+}
+
+/// The ids of tokens by which turns end, whatever the files say of them. What only is spelt like one is a word.
+fn turn_ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
+    let added = tokenizer.get_added_vocabulary().get_vocab();
+    END_OF_TURN.iter().filter_map(|token| added.get(*token).copied())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// A folder with a tokenizer of a few words, of which `added` are added, and what its makers say of generating.
+    fn folder(added: &[(&str, bool)], advice: &Value) -> tempfile::TempDir {
+        let dir = tempfile::tempdir().unwrap();
+        let added: Vec<Value> = (3..)
+            .zip(added)
+            .map(|(id, (token, special))| {
+                json!({"id": id, "content": token, "special": special, "single_word": false, "lstrip": false,
+                    "rstrip": false, "normalized": false})
+            })
+            .collect();
+        let vocabulary = json!({"[UNK]": 0, "a": 1, "<|eot_id|>": 2});
+        let model = json!({"type": "WordLevel", "vocab": vocabulary, "unk_token": "[UNK]"});
+        let tokenizer = json!({"version": "1.0", "truncation": null, "padding": null, "added_tokens": added,
+            "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
+            "model": model});
+        std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
+        std::fs::write(dir.path().join("generation_config.json"), advice.to_string()).unwrap();
+        dir
+    }
+
+    #[test]
+    fn the_turn_ends_where_no_file_says_so() {
+        let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
+        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        // What is spelt like one and was not added is a word like another.
+        assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
+    }
+
+    #[test]
+    fn a_control_token_that_somebody_wrote_is_text() {
+        let dir = folder(&[("<s>", true)], &json!({}));
+        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        assert_eq!((words.encode("a a").unwrap(), words.plain.get().is_none()), (vec![1, 1], true));
+        assert_eq!(words.encode_rendered("a<s>").unwrap(), [1, 3]);
+        let text = words.encode("a<s>").unwrap();
+        assert!(!text.contains(&3) && text[0] == 1, "{text:?}");
+    }
+}

@@ -1,0 +1,275 @@
+//! Configurations of language models.
+
+use super::encoders::labels;
+use super::rope::Rope;
+use super::{Config, Keys, object};
+use crate::FileError;
+use serde_json::{Value, json};
+
+/// What all with names as in Llama share.
+fn decoder(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
+    let heads = keys.heads()?;
+    let mut config = keys.head(model_type, class)?;
+    config.extend(object(json!({
+        "hidden_size": keys.need("embedding_length")?,
+        "intermediate_size": keys.number("feed_forward_length")?,
+        "num_hidden_layers": keys.layers()?,
+        "num_attention_heads": heads.queries,
+        "num_key_value_heads": heads.keys,
+        "head_dim": heads.size,
+        "max_position_embeddings": keys.need("context_length")?,
+        "hidden_act": "silu",
+        "tie_word_embeddings": !keys.has("output.weight"),
+    })));
+    if keys.metadata.bool(&keys.name("attention.causal"))? == Some(false) {
+        config.insert("is_causal".into(), json!(false));
+    }
+    Rope::read(keys, heads.size)?.write(&mut config);
+    Ok(config)
+}
+
+fn rms(keys: &Keys) -> Result<f64, FileError> {
+    keys.need_float("attention.layer_norm_rms_epsilon")
+}
+
+fn with(mut config: Config, more: Value) -> Result<Config, FileError> {
+    config.extend(object(more));
+    Ok(config)
+}
+
+pub(super) fn llama(keys: &Keys) -> Result<Config, FileError> {
+    let has = |names: &[&str]| names.iter().any(|name| keys.has(name));
+    with(
+        decoder(keys, "llama", "LlamaForCausalLM")?,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "attention_bias": has(&["blk.0.attn_q.bias", "blk.0.attn_qkv.bias"]),
+            "mlp_bias": has(&["blk.0.ffn_up.bias"]),
+        }),
+    )
+}
+
+pub(super) fn mixtral(keys: &Keys) -> Result<Config, FileError> {
+    with(
+        decoder(keys, "mixtral", "MixtralForCausalLM")?,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "num_local_experts": keys.need("expert_count")?,
+            "num_experts_per_tok": keys.need("expert_used_count")?,
+            "sliding_window": null,
+        }),
+    )
+}
+
+pub(super) fn qwen2(keys: &Keys) -> Result<Config, FileError> {
+    let config = decoder(keys, "qwen2", "Qwen2ForCausalLM")?;
+    with(config, json!({"rms_norm_eps": rms(keys)?, "use_sliding_window": false, "sliding_window": null}))
+}
+
+pub(super) fn qwen3(keys: &Keys) -> Result<Config, FileError> {
+    let mut config = decoder(keys, "qwen3", "Qwen3ForCausalLM")?;
+    // A reranker's two words.
+    labels(keys, &mut config)?;
+    with(
+        config,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "attention_bias": keys.has("blk.0.attn_q.bias"),
+            "use_sliding_window": false,
+            "sliding_window": null,
+        }),
+    )
+}
+
+pub(super) fn qwen3_moe(keys: &Keys) -> Result<Config, FileError> {
+    let width = match keys.number("expert_feed_forward_length")? {
+        None => keys.rows("blk.0.ffn_up_exps.weight")? as u64,
+        Some(found) => found,
+    };
+    let dense: Vec<usize> =
+        (0..keys.layers()?).filter(|layer| !keys.has(&format!("blk.{layer}.ffn_gate_inp.weight"))).collect();
+    with(
+        decoder(keys, "qwen3_moe", "Qwen3MoeForCausalLM")?,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "attention_bias": keys.has("blk.0.attn_q.bias"),
+            // Two names of one thing, by version of transformers.
+            "num_experts": keys.need("expert_count")?,
+            "num_local_experts": keys.need("expert_count")?,
+            "num_experts_per_tok": keys.need("expert_used_count")?,
+            // Not in the file; this generation's weights of the experts add up to 1.
+            "norm_topk_prob": true,
+            "moe_intermediate_size": width,
+            "decoder_sparse_step": 1,
+            "mlp_only_layers": dense,
+            "use_sliding_window": false,
+            "sliding_window": null,
+        }),
+    )
+}
+
+pub(super) fn phi(keys: &Keys) -> Result<Config, FileError> {
+    with(
+        decoder(keys, "phi", "PhiForCausalLM")?,
+        json!({
+            // The key says four times the width whatever it is.
+            "intermediate_size": keys.rows("blk.0.ffn_up.weight")?,
+            "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+            "hidden_act": "gelu_new",
+            "qk_layernorm": false,
+        }),
+    )
+}
+
+pub(super) fn phi3(keys: &Keys) -> Result<Config, FileError> {
+    let config = decoder(keys, "phi3", "Phi3ForCausalLM")?;
+    // Zero means that there is none.
+    let window = keys.number("attention.sliding_window")?.filter(|&n| n > 0);
+    let original = keys.number("rope.scaling.original_context_length")?;
+    with(
+        config,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "sliding_window": window,
+            "original_max_position_embeddings": original.map_or_else(|| keys.need("context_length"), Ok)?,
+        }),
+    )
+}
+
+pub(super) fn stablelm(keys: &Keys) -> Result<Config, FileError> {
+    with(
+        decoder(keys, "stablelm", "StableLmForCausalLM")?,
+        json!({
+            "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+            "use_parallel_residual": keys.metadata.bool(&keys.name("use_parallel_residual"))?.unwrap_or(false),
+            "use_qkv_bias": keys.has("blk.0.attn_q.bias"),
+            "qk_layernorm": keys.has("blk.0.attn_q_norm.weight"),
+        }),
+    )
+}
+
+pub(super) fn falcon(keys: &Keys, norms: u8) -> Result<Config, FileError> {
+    let heads = keys.heads()?;
+    // The larger ones have groups of heads, or two norms; Falcon 2 has groups and one norm.
+    let new = norms == 2 || heads.keys != 1 && heads.keys != heads.queries;
+    let mut config = keys.head("falcon", "FalconForCausalLM")?;
+    config.extend(object(json!({
+        "hidden_size": keys.need("embedding_length")?,
+        "ffn_hidden_size": keys.rows("blk.0.ffn_up.weight")?,
+        "num_hidden_layers": keys.layers()?,
+        "num_attention_heads": heads.queries,
+        "num_kv_heads": heads.keys,
+        "max_position_embeddings": keys.need("context_length")?,
+        "layer_norm_epsilon": keys.need_float("attention.layer_norm_epsilon")?,
+        "activation": "gelu",
+        "alibi": false,
+        "bias": keys.has("blk.0.attn_output.bias"),
+        "parallel_attn": true,
+        "multi_query": heads.keys != heads.queries,
+        "new_decoder_architecture": new,
+        "num_ln_in_parallel_attn": new.then_some(norms),
+        "tie_word_embeddings": !keys.has("output.weight"),
+    })));
+    Rope::read(keys, heads.size)?.write(&mut config);
+    Ok(config)
+}
+
+pub(super) fn gemma(keys: &Keys) -> Result<Config, FileError> {
+    gemma_of(keys, "gemma", "GemmaForCausalLM")
+}
+
+fn gemma_of(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
+    with(
+        decoder(keys, model_type, class)?,
+        json!({
+            "rms_norm_eps": rms(keys)?,
+            "hidden_act": "gelu_pytorch_tanh",
+            "hidden_activation": "gelu_pytorch_tanh",
+            "attention_bias": false,
+        }),
+    )
+}
+
+pub(super) fn gemma2(keys: &Keys) -> Result<Config, FileError> {
+    let window = keys.number("attention.sliding_window")?.unwrap_or(4096);
+    with(
+        gemma_of(keys, "gemma2", "Gemma2ForCausalLM")?,
+        json!({
+            "attn_logit_softcapping": keys.float("attn_logit_softcapping")?.unwrap_or(50.0),
+            "final_logit_softcapping": keys.float("final_logit_softcapping")?.unwrap_or(30.0),
+            "query_pre_attn_scalar": scalar(keys, 46)?,
+            "sliding_window": window,
+            "layer_types": layer_types(keys, window, 2)?,
+        }),
+    )
+}
+
+pub(super) fn gemma3(keys: &Keys) -> Result<Config, FileError> {
+    let window = keys.number("attention.sliding_window")?.unwrap_or(0);
+    let global = Rope::read(keys, keys.heads()?.size)?.parameters();
+    let local = keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
+    with(
+        gemma_of(keys, "gemma3_text", "Gemma3ForCausalLM")?,
+        json!({
+            "attn_logit_softcapping": null,
+            "final_logit_softcapping": keys.float("final_logit_softcapping")?.filter(|&cap| cap != 0.0),
+            "query_pre_attn_scalar": scalar(keys, 62)?,
+            "sliding_window": window,
+            "layer_types": layer_types(keys, window, 6)?,
+            "rope_local_base_freq": local,
+            "rope_parameters": {
+                "full_attention": global,
+                "sliding_attention": {"rope_type": "default", "rope_theta": local},
+            },
+        }),
+    )
+}
+
+/// What scores are divided by the root of. It is not in the file: the size of a head in all of a generation but the 27B,
+/// which `largest` layers tell, where it is the width by the heads.
+fn scalar(keys: &Keys, largest: usize) -> Result<u64, FileError> {
+    let heads = keys.heads()?;
+    let wide = keys.layers()? == largest;
+    if wide { Ok(keys.need("embedding_length")? / heads.queries as u64) } else { Ok(heads.size as u64) }
+}
+
+/// Which layers see only a window: all but every n-th, or as the file lists them.
+fn layer_types(keys: &Keys, window: u64, usual: u64) -> Result<Vec<&'static str>, FileError> {
+    let (layers, key) = (keys.layers()?, keys.name("attention.sliding_window_pattern"));
+    let named = |local: bool| if local && window > 0 { "sliding_attention" } else { "full_attention" };
+    if keys.metadata.is_array(&key) {
+        let listed: Vec<_> = keys.metadata.bools(&key)?.into_iter().flatten().map(named).collect();
+        return if listed.len() == layers {
+            Ok(listed)
+        } else {
+            Err(keys.fault(format!("lists {} layers in `{key}`, of {layers}", listed.len())))
+        };
+    }
+    let every = keys.metadata.u64(&key)?.unwrap_or(usual).max(1);
+    Ok((1..=layers as u64).map(|layer| named(layer % every != 0)).collect())
+}
+
+pub(super) fn gpt2(keys: &Keys) -> Result<Config, FileError> {
+    let (hidden, context) = (keys.need("embedding_length")?, keys.need("context_length")?);
+    let inner = keys.rows("blk.0.ffn_up.weight")? as u64;
+    let config = keys.head("gpt2", "GPT2LMHeadModel")?;
+    with(
+        config,
+        json!({
+            "n_embd": hidden,
+            "n_layer": keys.layers()?,
+            "n_head": keys.heads()?.queries,
+            "n_inner": (inner != hidden.saturating_mul(4)).then_some(inner),
+            "n_positions": context,
+            "n_ctx": context,
+            "layer_norm_epsilon": keys.need_float("attention.layer_norm_epsilon")?,
+            "activation_function": "gelu_new",
+            "scale_attn_weights": true,
+            "scale_attn_by_inverse_layer_idx": false,
+            "reorder_and_upcast_attn": false,
+            "tie_word_embeddings": !keys.has("output.weight"),
+            // The converter turned the weights of its Conv1D, in → out, into those of a Linear, and blocks cannot be turned back.
+            "conv1d": false,
+        }),
+    )
+}

@@ -1,0 +1,128 @@
+//! Configurations of encoders, and of T5 with or without its decoder.
+
+use super::{Config, Keys, object};
+use crate::FileError;
+use serde_json::{Value, json};
+
+pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<Config, FileError> {
+    let (model_type, name) = if each { ("umt5", "UMT5") } else { ("t5", "T5") };
+    let class = if decoder { "ForConditionalGeneration" } else { "EncoderModel" };
+    let heads = keys.heads()?;
+    let layers = keys.layers()?;
+    let eps = match keys.float("attention.layer_norm_rms_epsilon")? {
+        None => keys.need_float("attention.layer_norm_epsilon")?,
+        Some(eps) => eps,
+    };
+    let tied = !keys.has("output.weight");
+    let mut config = keys.head(model_type, &format!("{name}{class}"))?;
+    config.extend(object(json!({
+        "d_model": keys.need("embedding_length")?,
+        "d_kv": heads.size,
+        "d_ff": keys.need("feed_forward_length")?,
+        "num_layers": layers,
+        "num_decoder_layers": keys.number("decoder_block_count")?.unwrap_or(layers as u64),
+        "num_heads": heads.queries,
+        "n_positions": keys.need("context_length")?,
+        "relative_attention_num_buckets": keys.need("attention.relative_buckets_count")?,
+        // Not in the file; every T5's.
+        "relative_attention_max_distance": 128,
+        "layer_norm_epsilon": eps,
+        "feed_forward_proj": if gated { "gated-gelu" } else { "relu" },
+        "is_gated_act": gated,
+        "dense_act_fn": if gated { "gelu_new" } else { "relu" },
+        "decoder_start_token_id": keys.number("decoder_start_token_id")?.unwrap_or(0),
+        "is_encoder_decoder": decoder,
+        "tie_word_embeddings": tied,
+        // T5 scales what goes into a head that is also its embeddings.
+        "scale_decoder_outputs": tied,
+    })));
+    Ok(config)
+}
+
+/// BERT, RoBERTa and XLM-RoBERTa.
+pub(super) fn bert(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
+    let classifies = keys.has("cls.weight") || keys.has("cls.output.weight");
+    let class = format!("{class}{}", if classifies { "ForSequenceClassification" } else { "Model" });
+    let mut config = keys.head(model_type, &class)?;
+    config.extend(object(json!({
+        "hidden_size": keys.need("embedding_length")?,
+        "intermediate_size": keys.need("feed_forward_length")?,
+        "num_hidden_layers": keys.layers()?,
+        "num_attention_heads": keys.heads()?.queries,
+        "max_position_embeddings": positions(keys)?,
+        "type_vocab_size": keys.rows("token_types.weight")?,
+        "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
+        "hidden_act": "gelu",
+        "position_embedding_type": "absolute",
+    })));
+    labels(keys, &mut config)?;
+    Ok(config)
+}
+
+pub(super) fn distilbert(keys: &Keys) -> Result<Config, FileError> {
+    let classifies = keys.has("cls.output.weight");
+    let class = if classifies { "DistilBertForSequenceClassification" } else { "DistilBertModel" };
+    let mut config = keys.head("distilbert", class)?;
+    config.extend(object(json!({
+        "dim": keys.need("embedding_length")?,
+        "hidden_dim": keys.rows("blk.0.ffn_up.weight")?,
+        "n_layers": keys.layers()?,
+        "n_heads": keys.heads()?.queries,
+        "max_position_embeddings": positions(keys)?,
+        "activation": "gelu",
+        "sinusoidal_pos_embds": false,
+    })));
+    labels(keys, &mut config)?;
+    Ok(config)
+}
+
+/// In the hub's words, which its tensors keep too.
+pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
+    let context = keys.need("context_length")?;
+    let mut config = keys.head("nomic_bert", "NomicBertModel")?;
+    config.extend(object(json!({
+        "n_embd": keys.need("embedding_length")?,
+        "n_inner": keys.need("feed_forward_length")?,
+        "n_layer": keys.layers()?,
+        "n_head": keys.heads()?.queries,
+        // The converter writes what the model was trained for, not what it stretches to.
+        "n_positions": context,
+        "max_trained_positions": context,
+        "type_vocab_size": keys.rows("token_types.weight")?,
+        "layer_norm_epsilon": keys.need_float("attention.layer_norm_epsilon")?,
+        "rotary_emb_base": keys.float("rope.freq_base")?.unwrap_or(10_000.0),
+        "rotary_emb_fraction": 1.0,
+        "rotary_emb_interleaved": false,
+        "rotary_emb_scale_base": null,
+        "rotary_scaling_factor": null,
+        // The converter takes no other.
+        "activation_function": "swiglu",
+        "qkv_proj_bias": keys.has("blk.0.attn_qkv.bias"),
+        "mlp_fc1_bias": keys.has("blk.0.ffn_up.bias"),
+        "mlp_fc2_bias": keys.has("blk.0.ffn_down.bias"),
+        "prenorm": false,
+        "causal": false,
+    })));
+    Ok(config)
+}
+
+/// Rows of the table of positions, with those that RoBERTa has in front.
+fn positions(keys: &Keys) -> Result<usize, FileError> {
+    let found = keys.gguf.shape("embeddings.position_embeddings.weight").and_then(|(_, dims)| dims.first().copied());
+    found.ok_or_else(|| keys.fault("holds no `position_embd.weight`; it is not a whole model"))
+}
+
+/// The names of classes, or how many there are, if there are any.
+pub(super) fn labels(keys: &Keys, config: &mut Config) -> Result<(), FileError> {
+    let Some(labels) = keys.metadata.strs(&keys.name("classifier.output_labels"))? else {
+        if keys.has("cls.output.weight") {
+            config.insert("num_labels".into(), json!(keys.rows("cls.output.weight")?));
+        }
+        return Ok(());
+    };
+    let named = labels.clone().enumerate().map(|(id, label)| (id.to_string(), json!(label))).collect();
+    let numbered = labels.enumerate().map(|(id, label)| (label.to_owned(), json!(id))).collect();
+    config.insert("id2label".into(), Value::Object(named));
+    config.insert("label2id".into(), Value::Object(numbered));
+    Ok(())
+}

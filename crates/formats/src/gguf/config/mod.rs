@@ -1,0 +1,202 @@
+//! A `config.json` out of a GGUF file's keys, in transformers' words. What the converter leaves out follows from the tensors,
+//! or is what every model of the family has.
+
+mod decoders;
+mod encoders;
+mod rope;
+
+use super::Gguf;
+use super::family::Family;
+use super::header::{Tensor, shown};
+use super::metadata::Metadata;
+use super::undo::{Heads, Source};
+use crate::FileError;
+use serde_json::{Map, Value, json};
+
+type Config = Map<String, Value>;
+
+/// What the models here do not do; a file whose key is not neutral would run, and wrongly.
+const UNSUPPORTED: [&str; 8] = [
+    "attention.clamp_kqv",
+    "attention.max_alibi_bias",
+    "attention.scale",
+    "attention.temperature_scale",
+    "embedding_scale",
+    "residual_scale",
+    "logit_scale",
+    "nextn_predict_layers",
+];
+
+pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
+    let keys = Keys { metadata: gguf.metadata(), architecture: &gguf.architecture, gguf };
+    for name in UNSUPPORTED {
+        if keys.float(name)?.is_some_and(|n| n != 0.0) {
+            return Err(keys.fault(format!("sets {}, which is not supported", shown(&keys.name(name)))));
+        }
+    }
+    let config = match gguf.family {
+        Family::Llama => decoders::llama(&keys),
+        Family::Mixtral => decoders::mixtral(&keys),
+        Family::Qwen2 => decoders::qwen2(&keys),
+        Family::Qwen3 => decoders::qwen3(&keys),
+        Family::Qwen3Moe => decoders::qwen3_moe(&keys),
+        Family::Phi => decoders::phi(&keys),
+        Family::Phi3 => decoders::phi3(&keys),
+        Family::StableLm => decoders::stablelm(&keys),
+        Family::Falcon { norms } => decoders::falcon(&keys, norms),
+        Family::Gemma => decoders::gemma(&keys),
+        Family::Gemma2 => decoders::gemma2(&keys),
+        Family::Gemma3 => decoders::gemma3(&keys),
+        Family::Gpt2 => decoders::gpt2(&keys),
+        Family::T5 { decoder, gated, each } => encoders::t5(&keys, decoder, gated, each),
+        Family::Bert => encoders::bert(&keys, "bert", "Bert"),
+        Family::Roberta => encoders::bert(&keys, "roberta", "Roberta"),
+        Family::XlmRoberta => encoders::bert(&keys, "xlm-roberta", "XLMRoberta"),
+        Family::DistilBert => encoders::distilbert(&keys),
+        Family::NomicBert => encoders::nomic_bert(&keys),
+    }?;
+    Ok(Value::Object(config))
+}
+
+/// How rows divide into heads.
+pub(super) fn heads(metadata: Metadata, architecture: &str) -> Result<Heads, FileError> {
+    let number = |name: &str| uniform(metadata, &format!("{architecture}.{name}"));
+    let need = |name: &str, found: Option<u64>| {
+        found
+            .and_then(|n| usize::try_from(n).ok())
+            .filter(|&n| n > 0)
+            .ok_or_else(|| missing(metadata, architecture, name))
+    };
+    let queries = need("attention.head_count", number("attention.head_count")?)?;
+    let keys = match number("attention.head_count_kv")? {
+        None => queries,
+        found => need("attention.head_count_kv", found)?,
+    };
+    let size = match number("attention.key_length")? {
+        None => need("embedding_length", number("embedding_length")?.map(|width| width / queries as u64))?,
+        found => need("attention.key_length", found)?,
+    };
+    Ok(Heads { queries, keys, size })
+}
+
+/// A whole number, or an array of one number many times, which is how some files say it for every layer.
+fn uniform(metadata: Metadata, key: &str) -> Result<Option<u64>, FileError> {
+    if !metadata.is_array(key) {
+        return metadata.u64(key);
+    }
+    let mut each = metadata.i32s(key)?.into_iter().flatten();
+    match each.next().map(|first| (u64::try_from(first), each.all(|n| n == first))) {
+        Some((Ok(number), true)) => Ok(Some(number)),
+        _ => Err(metadata.fault(format!("has a {} that differs between layers, which is not supported", shown(key)))),
+    }
+}
+
+fn missing(metadata: Metadata, architecture: &str, name: &str) -> FileError {
+    metadata
+        .fault(format!("has no {} that can be used; convert the model again", shown(&format!("{architecture}.{name}"))))
+}
+
+/// The keys of one architecture, with what its tensors say.
+struct Keys<'a> {
+    metadata: Metadata<'a>,
+    architecture: &'a str,
+    gguf: &'a Gguf,
+}
+
+impl Keys<'_> {
+    fn name(&self, name: &str) -> String {
+        format!("{}.{name}", self.architecture)
+    }
+
+    fn fault(&self, what: impl Into<String>) -> FileError {
+        self.metadata.fault(what)
+    }
+
+    fn number(&self, name: &str) -> Result<Option<u64>, FileError> {
+        uniform(self.metadata, &self.name(name))
+    }
+
+    fn float(&self, name: &str) -> Result<Option<f64>, FileError> {
+        self.metadata.f64(&self.name(name))
+    }
+
+    fn need(&self, name: &str) -> Result<u64, FileError> {
+        self.number(name)?.filter(|&n| n > 0).ok_or_else(|| missing(self.metadata, self.architecture, name))
+    }
+
+    fn need_float(&self, name: &str) -> Result<f64, FileError> {
+        self.float(name)?.ok_or_else(|| missing(self.metadata, self.architecture, name))
+    }
+
+    fn heads(&self) -> Result<Heads, FileError> {
+        let heads = heads(self.metadata, self.architecture)?;
+        match self.number("attention.value_length")? {
+            Some(n) if n != heads.size as u64 => {
+                Err(self.fault(format!("has keys of {} and values of {n}, which is not supported", heads.size)))
+            }
+            _ => Ok(heads),
+        }
+    }
+
+    /// Layers, of which the file must hold tensors: lists of them are no longer than it is.
+    fn layers(&self) -> Result<usize, FileError> {
+        let (layers, tensors) = (self.need("block_count")?, self.gguf.tensors.len());
+        usize::try_from(layers)
+            .ok()
+            .filter(|&n| n <= tensors)
+            .ok_or_else(|| self.fault(format!("says that it has {layers} layers, but holds {tensors} tensors")))
+    }
+
+    /// Whether the file holds a tensor of that name of its own.
+    fn has(&self, name: &str) -> bool {
+        self.gguf.tensors.contains_key(name)
+    }
+
+    fn stored(&self, name: &str) -> Result<&Tensor, FileError> {
+        let found = self.gguf.tensors.get(name).map(|(_, tensor)| tensor);
+        found.ok_or_else(|| self.fault(format!("holds no {}; it is not a whole model", shown(name))))
+    }
+
+    /// Rows of a matrix by its name in the file: what comes out of it.
+    fn rows(&self, name: &str) -> Result<usize, FileError> {
+        match self.stored(name)?.dims[..] {
+            [.., rows, _] => Ok(rows),
+            _ => Ok(1),
+        }
+    }
+
+    /// The numbers of a tensor that only the configuration reads.
+    fn aside(&self, name: &str) -> Result<Option<Vec<f32>>, FileError> {
+        let Some(source) = self.gguf.index.aside.get(name) else { return Ok(None) };
+        let Source { part, kind, .. } = source;
+        if kind.id != super::ggml::F32 {
+            return Err(self.fault(format!("holds {} as {}; F32 can be read", shown(name), kind.name)));
+        }
+        let bytes = source.read(&self.gguf.files[*part].1);
+        Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
+    }
+
+    /// The id of a token with a meaning, or null.
+    fn token(&self, name: &str) -> Result<Value, FileError> {
+        Ok(json!(self.metadata.u64(&format!("tokenizer.ggml.{name}_token_id"))?))
+    }
+
+    /// What every model has: its kind, its class, its vocabulary and ids.
+    fn head(&self, model_type: &str, class: &str) -> Result<Config, FileError> {
+        Ok(object(json!({
+            "model_type": model_type,
+            "architectures": [class],
+            "vocab_size": self.rows("token_embd.weight")?,
+            "bos_token_id": self.token("bos")?,
+            "eos_token_id": self.token("eos")?,
+            "pad_token_id": self.token("padding")?,
+        })))
+    }
+}
+
+fn object(value: Value) -> Config {
+    match value {
+        Value::Object(fields) => fields,
+        _ => Map::new(),
+    }
+}

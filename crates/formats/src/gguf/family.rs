@@ -1,0 +1,114 @@
+//! Which of transformers' models a GGUF file holds. llama.cpp has fewer names than transformers; where one stands for
+//! several, what is in the file tells them apart.
+
+use super::header::{Tensor, shown};
+use super::metadata::Metadata;
+use crate::FileError;
+use std::collections::BTreeMap;
+
+/// A model of transformers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Family {
+    /// Also Mistral: without its window, which no file of this kind keeps, it is the same model.
+    Llama,
+    Mixtral,
+    Qwen2,
+    Qwen3,
+    Qwen3Moe,
+    Phi,
+    Phi3,
+    StableLm,
+    /// With one norm before a block, or two in parallel.
+    Falcon {
+        norms: u8,
+    },
+    Gemma,
+    Gemma2,
+    Gemma3,
+    Gpt2,
+    /// Encoder alone or with a decoder; a plain or a gated MLP; biases of its own in every layer (UMT5) or the first's in all.
+    T5 {
+        decoder: bool,
+        gated: bool,
+        each: bool,
+    },
+    Bert,
+    Roberta,
+    XlmRoberta,
+    DistilBert,
+    NomicBert,
+}
+
+/// What llama.cpp calls them. `llama` is also Mistral and Mixtral, `bert` also RoBERTa, XLM-RoBERTa and DistilBERT.
+pub(super) const NAMES: [&str; 16] = [
+    "llama",
+    "qwen2",
+    "qwen3",
+    "qwen3moe",
+    "phi2",
+    "phi3",
+    "stablelm",
+    "falcon",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "gpt2",
+    "t5",
+    "t5encoder",
+    "bert",
+    "nomic-bert",
+];
+
+/// What `metadata` calls the model, and what that is.
+pub(super) fn find<'a>(
+    metadata: Metadata<'a>,
+    tensors: &BTreeMap<String, (usize, Tensor)>,
+) -> Result<(&'a str, Family), FileError> {
+    let kind = metadata.str("general.type")?;
+    if let Some(kind) = kind.filter(|kind| *kind != "model") {
+        return Err(
+            metadata.fault(format!("is a GGUF file of the type {} (general.type); a model is needed", shown(kind)))
+        );
+    }
+    let missing = || metadata.fault("does not say what model it is (general.architecture); is it a model?");
+    let name = metadata.str("general.architecture")?.ok_or_else(missing)?;
+    let has = |tensor: &str| tensors.contains_key(tensor);
+    let family = match name {
+        "llama" if metadata.u64("llama.expert_count")?.unwrap_or(0) > 0 => Family::Mixtral,
+        "llama" => Family::Llama,
+        "qwen2" => Family::Qwen2,
+        "qwen3" => Family::Qwen3,
+        "qwen3moe" => Family::Qwen3Moe,
+        "phi2" => Family::Phi,
+        "phi3" => Family::Phi3,
+        "stablelm" => Family::StableLm,
+        "falcon" => Family::Falcon { norms: if has("blk.0.attn_norm_2.weight") { 2 } else { 1 } },
+        "gemma" => Family::Gemma,
+        "gemma2" => Family::Gemma2,
+        "gemma3" => Family::Gemma3,
+        "gpt2" => Family::Gpt2,
+        "t5" | "t5encoder" => Family::T5 {
+            decoder: name == "t5",
+            gated: has("enc.blk.0.ffn_gate.weight"),
+            each: has("enc.blk.1.attn_rel_b.weight"),
+        },
+        // One name for all of BERT's kin; each has a tokenizer of its own, and DistilBERT no second kind of token.
+        "bert" => match metadata.str("tokenizer.ggml.model")?.unwrap_or("bert") {
+            "gpt2" => Family::Roberta,
+            "t5" => Family::XlmRoberta,
+            "bert" if has("token_types.weight") => Family::Bert,
+            "bert" => Family::DistilBert,
+            other => {
+                let what = format!("is a BERT with the tokenizer {}; bert, gpt2 and t5 are supported", shown(other));
+                return Err(metadata.fault(what));
+            }
+        },
+        "nomic-bert" => Family::NomicBert,
+        other => {
+            let known = NAMES.join(", ");
+            let what = format!("holds a model of the architecture {}; these are supported: {known}", shown(other));
+            return Err(metadata.fault(what));
+        }
+    };
+    Ok((name, family))
+}

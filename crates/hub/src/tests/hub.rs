@@ -1,0 +1,326 @@
+//! The hub and its cache, against a hub on this machine.
+
+use std::time::Instant;
+
+use super::server::{Fault, HubServer, Repo};
+use super::*;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const OLD: &str = "89abcdef0123456789abcdef0123456789abcdef";
+
+fn repo(files: BTreeMap<String, Vec<u8>>) -> Repo {
+    Repo { id: "org/model", commit: COMMIT, revisions: &["main"], files }
+}
+
+/// A server with one whole model, and options that point at it.
+fn hub(tmp: &TempDir) -> (HubServer, Options) {
+    let server = HubServer::start(vec![repo(model_files())], None);
+    let options = Options { endpoint: server.endpoint.clone(), ..options(tmp) };
+    (server, options)
+}
+
+fn blobs(options: &Options) -> Vec<String> {
+    tree(&options.hub_cache.join("models--org--model/blobs"))
+}
+
+#[track_caller]
+fn same_as_served(dir: &Path) {
+    assert_eq!(tree(dir), WANTED);
+    for (name, bytes) in model_files().iter().filter(|(name, _)| WANTED.contains(&name.as_str())) {
+        assert_eq!(&fs::read(dir.join(name)).unwrap(), bytes, "{name}");
+    }
+}
+
+#[test]
+fn downloads_once_then_needs_no_hub() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let heard = Heard::default();
+    let files = resolve(&hub_ref("org/model"), &options, &heard).unwrap();
+    same_as_served(&files.dir);
+    assert!(matches!(&files.origin, Origin::Hub { commit, .. } if commit == COMMIT));
+    assert!(files.origin.to_string().contains("org/model@01234567 downloaded from http://127.0.0.1"));
+    assert!(heard.lines().contains("begin model.safetensors"));
+    assert!(*heard.1.lock().unwrap() >= WEIGHTS as u64);
+    assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
+    assert!(server.seen().iter().all(|seen| !seen.path.contains("bin") && !seen.path.contains("onnx")));
+
+    drop(server);
+    for offline in [false, true] {
+        let again = resolve(&hub_ref("org/model"), &Options { offline, ..options.clone() }, &()).unwrap();
+        assert_eq!(again.dir, files.dir);
+        assert_eq!(again.origin, Origin::HubCache { repo: "org/model".to_owned(), commit: COMMIT.to_owned() });
+    }
+}
+
+#[test]
+fn offline_asks_nobody() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let options = Options { offline: true, ..options };
+    says(resolve(&hub_ref("org/model"), &options, &()), &["org/model@main", "offline", "HF_HUB_OFFLINE"]);
+    assert!(server.seen().is_empty());
+    assert!(!options.hub_cache.exists());
+}
+
+#[test]
+fn revisions_are_kept_apart() {
+    let tmp = TempDir::new().unwrap();
+    let mut old = model_files();
+    old.insert("vocab.txt".to_owned(), b"old".to_vec());
+    let id = "org/model";
+    let server = HubServer::start(
+        vec![repo(model_files()), Repo { id, commit: OLD, revisions: &["v1", "refs/pr/1"], files: old }],
+        None,
+    );
+    let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
+    let get = |text: &str| resolve(&hub_ref(text), &options, &()).unwrap();
+    let vocab = |text: &str| fs::read(get(text).dir.join("vocab.txt")).unwrap();
+    assert_eq!(vocab("org/model@v1"), b"old");
+    assert_ne!(vocab("org/model"), b"old");
+    assert_eq!(vocab("org/model@refs/pr/1"), b"old");
+    // A commit needs no reference; and the weights of both are one blob, fetched once.
+    assert_eq!(vocab(&format!("org/model@{OLD}")), b"old");
+    assert_eq!(server.seen().iter().filter(|seen| seen.cdn && seen.path.contains("/model/model.safe")).count(), 1);
+    let refs = options.hub_cache.join("models--org--model/refs");
+    assert_eq!(tree(&refs), ["main", "refs/pr/1", "v1"]);
+    assert_eq!(fs::read_to_string(refs.join("v1")).unwrap(), OLD);
+    says(resolve(&hub_ref("org/model@nope"), &options, &()), &["org/model@nope", "404", "revision"]);
+}
+
+#[test]
+fn a_broken_download_continues() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    // Within one call: the second request starts where the first broke off.
+    server.fault("/cdn/org/model/model.safe", Fault::DropAfter(100_000), 1);
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    let ranges: Vec<_> = server
+        .seen()
+        .into_iter()
+        .filter(|seen| seen.path.contains("/cdn/org/model/model.s"))
+        .map(|s| s.range)
+        .collect();
+    assert_eq!(ranges, [None, Some("bytes=100000-".to_owned())]);
+
+    // Across calls: what is there stays, and no half is under a final name.
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    server.fault("/cdn/org/model/model.safe", Fault::DropAfter(50_000), 4);
+    says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "200000 bytes", "again"]);
+    let partial: Vec<_> = blobs(&options).into_iter().filter(|name| name.ends_with(".incomplete")).collect();
+    assert_eq!(partial.len(), 1);
+    assert_eq!(tree(&options.hub_cache.join("models--org--model/refs")), [""; 0]);
+    let heard = Heard::default();
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &heard).unwrap().dir);
+    assert_eq!(server.seen().last().unwrap().range.as_deref(), None);
+    assert!(server.seen().iter().any(|seen| seen.range.as_deref() == Some("bytes=200000-")));
+    assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
+}
+
+#[test]
+fn a_server_without_ranges_and_odd_partials_start_anew() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    server.fault("/cdn/org/model/model.safe", Fault::DropAfter(1000), 1);
+    server.fault("/cdn/org/model/model.safe", Fault::IgnoreRange, 1);
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+
+    // A partial that is too long, and one of the right length with wrong bytes.
+    for (length, fine) in [(WEIGHTS + 5, true), (WEIGHTS, false)] {
+        let blob = fs::canonicalize(
+            options.hub_cache.join("models--org--model/snapshots").join(COMMIT).join("model.safetensors"),
+        );
+        let blob = blob.unwrap();
+        fs::remove_file(&blob).unwrap();
+        let partial = blob.with_extension("incomplete");
+        fs::write(&partial, vec![1; length]).unwrap();
+        let result = resolve(&hub_ref("org/model"), &options, &());
+        assert_eq!(result.is_ok(), fine);
+        assert!(!partial.exists());
+        same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    }
+}
+
+#[test]
+fn wrong_bytes_are_refused_and_thrown_away() {
+    for fault in [Fault::WrongBytes, Fault::Endless] {
+        let tmp = TempDir::new().unwrap();
+        let (server, options) = hub(&tmp);
+        server.fault("/cdn/org/model/model.safe", fault, 1);
+        says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "expected", "found", "try again"]);
+        assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")), "{:?}", blobs(&options));
+        assert!(
+            !tree(&options.hub_cache)
+                .iter()
+                .any(|name| name.ends_with("/model.safetensors") && !name.contains("Dense"))
+        );
+        same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    }
+    // A small file has no hash that we know, but it has a length.
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    server.fault("tokenizer.json", Fault::DropAfter(0), 0);
+    server.fault("resolve/0123456789abcdef0123456789abcdef01234567/tokenizer.json", Fault::DropAfter(10), 9);
+    says(resolve(&hub_ref("org/model"), &options, &()), &["tokenizer.json", "broke off"]);
+    assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
+}
+
+#[test]
+fn the_token_goes_to_the_hub_alone() {
+    let tmp = TempDir::new().unwrap();
+    let server = HubServer::start(vec![repo(model_files())], Some("hf_test"));
+    let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
+    let error = says(resolve(&hub_ref("org/model"), &options, &()), &["401", "RepoNotFound", "HF_TOKEN"]);
+    assert!(matches!(error, HubError::Refused { .. }));
+    let wrong = Options { token: Token::new("hf_wrong"), ..options.clone() };
+    let error = says(resolve(&hub_ref("org/model"), &wrong, &()), &["401"]);
+    assert!(!error.to_string().contains("hf_wrong"));
+    let options = Options { token: Token::new("hf_test"), ..options };
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    let (cdn, own): (Vec<_>, Vec<_>) = server.seen().into_iter().partition(|seen| seen.cdn);
+    assert!(!cdn.is_empty() && cdn.iter().all(|seen| seen.authorization.is_none()));
+    assert!(own.iter().any(|seen| seen.authorization.as_deref() == Some("Bearer hf_test")));
+    let odd = Options { token: Token::new("a\u{7f}b\nc"), ..options.clone() };
+    says(resolve(&hub_ref("org/other"), &odd, &()), &["HF_TOKEN"]);
+}
+
+#[test]
+fn an_unreachable_hub_is_said_soon() {
+    let tmp = TempDir::new().unwrap();
+    let started = Instant::now();
+    says(resolve(&hub_ref("org/model"), &options(&tmp), &()), &["cannot reach http://127.0.0.1", "HF_ENDPOINT"]);
+
+    let (server, options) = hub(&tmp);
+    let patience = Patience { connect: Duration::from_millis(500), silence: Duration::from_millis(500) };
+    let options = Options { patience, ..options };
+    server.fault("/api/", Fault::Hang, 1);
+    says(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
+    server.fault("/cdn/org/model/model.safe", Fault::Stall(1000), 9);
+    says(resolve(&hub_ref("org/model"), &options, &()), &["model.safetensors", "broke off at 4000", "timeout"]);
+    assert!(started.elapsed() < Duration::from_secs(30), "{:?}", started.elapsed());
+
+    for endpoint in ["ftp://x", "nonsense", "", "http://", "https://user:secret@host"] {
+        let error = resolve(&hub_ref("org/new"), &Options { endpoint: endpoint.to_owned(), ..options.clone() }, &());
+        let error = says(error, &["hub endpoint"]);
+        assert!(!error.to_string().contains("secret"));
+    }
+}
+
+#[test]
+fn a_hub_that_answers_oddly_is_an_error() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let get = || resolve(&hub_ref("org/model"), &options, &());
+    server.fault("/api/", Fault::Status(500), 1);
+    says(get(), &["org/model@main", "status 500", "later"]);
+    server.fault("/api/", Fault::Status(403), 1);
+    says(get(), &["403", "terms"]);
+    server.fault("/cdn/", Fault::Status(503), 1);
+    let error = says(get(), &["redirect to", "503"]);
+    assert!(!error.to_string().contains("signature"));
+    for etag in ["../../../evil", "", ".", "a/b"] {
+        server.fault("/config.json", Fault::Etag(etag), 1);
+        says(get(), &["no usable ETag"]);
+    }
+    says(resolve(&hub_ref("org/absent"), &options, &()), &["org/absent", "404"]);
+
+    // Names and commits that would lead out of the cache.
+    let id = "org/evil";
+    let mut files = model_files();
+    files.insert("tokenizer/../../../../../x.json".to_owned(), Vec::new());
+    files.insert("tokenizer\\..\\x.json".to_owned(), Vec::new());
+    let evil = HubServer::start(
+        vec![
+            Repo { id, commit: COMMIT, revisions: &["main"], files },
+            Repo { id: "org/sha", commit: "../../../../x", revisions: &["main"], files: model_files() },
+        ],
+        None,
+    );
+    let options = Options { endpoint: evil.endpoint.clone(), ..options.clone() };
+    says(resolve(&hub_ref("org/evil"), &options, &()), &["leads outside"]);
+    says(resolve(&hub_ref("org/sha"), &options, &()), &["a commit that is none"]);
+    assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn pickles_are_refused_before_anything_is_fetched() {
+    let tmp = TempDir::new().unwrap();
+    let mut files = model_files();
+    files.retain(|name, _| !name.ends_with(".safetensors") && !name.ends_with(".bin"));
+    files.insert("model.ckpt".to_owned(), noise(11));
+    let server = HubServer::start(vec![repo(files)], None);
+    let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
+    says(resolve(&hub_ref("org/model"), &options, &()), &["only model.ckpt", "can run any code", "revision"]);
+    assert_eq!(server.seen().len(), 1);
+    assert!(!options.hub_cache.exists());
+}
+
+/// Python's AutoModel leaves no modules.json: what is there would serve, but only the hub knows whether it is all.
+#[test]
+fn a_cache_that_may_be_a_half_is_completed_or_announced() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let folder = options.hub_cache.join("models--org--model");
+    let mut half = model_files();
+    half.retain(|name, _| ["config.json", "model.safetensors", "tokenizer.json"].contains(&name.as_str()));
+    write_files(&folder.join("snapshots").join(COMMIT), &half);
+    fs::create_dir_all(folder.join("refs")).unwrap();
+    fs::write(folder.join("refs/main"), COMMIT).unwrap();
+
+    let heard = Heard::default();
+    let offline = Options { offline: true, ..options.clone() };
+    let files = resolve(&hub_ref("org/model"), &offline, &heard).unwrap();
+    assert!(matches!(files.origin, Origin::HubCache { .. }));
+    assert!(heard.lines().contains("may lack files of the model: modules.json"), "{}", heard.lines());
+    server.fault("/api/", Fault::Status(502), 1);
+    let heard = Heard::default();
+    resolve(&hub_ref("org/model"), &options, &heard).unwrap();
+    assert!(heard.lines().contains("502") && heard.lines().contains("may lack"), "{}", heard.lines());
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+    assert!(!server.seen().iter().any(|seen| seen.path.contains("/model/model.safetensors")));
+    // What the repository lacks is remembered where Python remembers it.
+    assert_eq!(tree(&folder.join(".no_exist")), [format!("{COMMIT}/config_sentence_transformers.json")]);
+}
+
+#[test]
+fn an_unwritable_cache_is_said() {
+    let tmp = TempDir::new().unwrap();
+    let (_server, options) = hub(&tmp);
+    fs::write(&options.hub_cache, "a file").unwrap();
+    says(resolve(&hub_ref("org/model"), &options, &()), &["cannot create", "hub/models--org--model", "HF_HUB_CACHE"]);
+}
+
+/// `/dev/full` in the place of the partial file: every write to it fails as on a full disk.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_said_and_cleared() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    let hash: String = {
+        use sha2::Digest;
+        sha2::Sha256::digest(noise(WEIGHTS)).iter().map(|byte| format!("{byte:02x}")).collect()
+    };
+    let blobs = options.hub_cache.join("models--org--model/blobs");
+    let partial = blobs.join(format!("{hash}.incomplete"));
+    fs::create_dir_all(&blobs).unwrap();
+    std::os::unix::fs::symlink("/dev/full", &partial).unwrap();
+    let error = says(resolve(&hub_ref("org/model"), &options, &()), &["cannot write", &hash, "free some space"]);
+    assert!(matches!(error, HubError::Disk { .. }));
+    assert!(partial.symlink_metadata().is_err());
+    assert_eq!(server.seen().iter().filter(|seen| seen.path.contains("/cdn/org/model/model")).count(), 1);
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
+}
+
+#[test]
+fn many_at_once_fetch_once() {
+    let tmp = TempDir::new().unwrap();
+    let (server, options) = hub(&tmp);
+    std::thread::scope(|scope| {
+        for _ in 0..6 {
+            scope.spawn(|| same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir));
+        }
+    });
+    assert_eq!(server.seen().iter().filter(|seen| seen.path.contains("/cdn/org/model/model.s")).count(), 1);
+    assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
+}

@@ -1,0 +1,154 @@
+mod gguf;
+mod hub;
+mod layouts;
+mod names;
+mod server;
+mod short;
+mod wheel;
+mod zips;
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::*;
+
+/// Remembers what it was told.
+#[derive(Default)]
+struct Heard(Mutex<Vec<String>>, Mutex<u64>);
+
+impl Heard {
+    fn lines(&self) -> String {
+        self.0.lock().unwrap().join("\n")
+    }
+}
+
+impl Progress for Heard {
+    fn note(&self, line: &str) {
+        self.0.lock().unwrap().push(line.to_owned());
+    }
+    fn begin(&self, what: &str, _: u64) {
+        self.0.lock().unwrap().push(format!("begin {what}"));
+    }
+    fn advance(&self, bytes: u64) {
+        *self.1.lock().unwrap() += bytes;
+    }
+    fn end(&self) {}
+}
+
+/// Caches in a directory of their own, a hub nobody listens at, and no pip. A machine that does other work too is waited
+/// for: only a test of silence itself must be short of patience.
+fn options(tmp: &TempDir) -> Options {
+    let mut options = Options::new(tmp.path().join("hub"), tmp.path().join("sconce"));
+    options.endpoint = nobody();
+    options.patience = Patience { connect: Duration::from_secs(20), silence: Duration::from_secs(20) };
+    options.pip = vec![vec!["sconce-test-no-such-pip".to_owned()]];
+    options
+}
+
+/// An address where connections are refused.
+fn nobody() -> String {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    format!("http://{}", listener.local_addr().unwrap())
+}
+
+/// Bytes that no two lengths share, from a small generator so that failures repeat.
+fn noise(length: usize) -> Vec<u8> {
+    let mut state = length as u64 + 1;
+    std::iter::repeat_with(|| random(&mut state) as u8).take(length).collect()
+}
+
+fn random(state: &mut u64) -> u64 {
+    *state ^= *state << 13;
+    *state ^= *state >> 7;
+    *state ^= *state << 17;
+    *state
+}
+
+const WEIGHTS: usize = 600_000;
+
+/// A sentence-transformers repository, with what we want and what we do not.
+fn model_files() -> BTreeMap<String, Vec<u8>> {
+    let modules = r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Transformer"},
+        {"idx":1,"name":"1","path":"1_Pooling","type":"sentence_transformers.models.Pooling"},
+        {"idx":2,"name":"2","path":"2_Dense","type":"sentence_transformers.models.Dense"},
+        {"idx":3,"name":"3","path":"3_Normalize","type":"sentence_transformers.models.Normalize"}]"#;
+    [
+        ("config.json", b"{}".to_vec()),
+        ("modules.json", modules.into()),
+        ("tokenizer.json", noise(5000)),
+        ("tokenizer_config.json", b"{\"a\":1}".to_vec()),
+        ("sentence_bert_config.json", b"{\"max_seq_length\":256}".to_vec()),
+        ("vocab.txt", noise(999)),
+        ("1_Pooling/config.json", b"{\"mean\":true}".to_vec()),
+        ("2_Dense/config.json", b"{\"in\":3}".to_vec()),
+        ("2_Dense/model.safetensors", noise(700)),
+        ("2_Dense/pytorch_model.bin", noise(701)),
+        ("model.safetensors", noise(WEIGHTS)),
+        ("pytorch_model.bin", noise(11)),
+        ("consolidated.safetensors", noise(12)),
+        ("onnx/model.onnx", noise(13)),
+        ("onnx/config.json", noise(14)),
+        ("README.md", noise(15)),
+    ]
+    .into_iter()
+    .map(|(name, bytes)| (name.to_owned(), bytes))
+    .collect()
+}
+
+const WANTED: [&str; 10] = [
+    "1_Pooling/config.json",
+    "2_Dense/config.json",
+    "2_Dense/model.safetensors",
+    "config.json",
+    "model.safetensors",
+    "modules.json",
+    "sentence_bert_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "vocab.txt",
+];
+
+/// All files under `dir`, links followed, sorted.
+fn tree(dir: &Path) -> Vec<String> {
+    fn walk(dir: &Path, at: &str, out: &mut Vec<String>) {
+        for entry in fs::read_dir(dir).into_iter().flatten() {
+            let entry = entry.unwrap();
+            let name = format!("{at}{}", entry.file_name().to_string_lossy());
+            match entry.path().is_dir() {
+                true => walk(&entry.path(), &format!("{name}/"), out),
+                false => out.push(name),
+            }
+        }
+    }
+    let mut out = Vec::new();
+    walk(dir, "", &mut out);
+    out.sort();
+    out
+}
+
+fn write_files(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
+    for (name, bytes) in files {
+        let path = dir.join(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, bytes).unwrap();
+    }
+}
+
+/// The error, which must say each of `words`.
+#[track_caller]
+fn says<T: std::fmt::Debug>(result: Result<T, HubError>, words: &[&str]) -> HubError {
+    let error = result.unwrap_err();
+    for word in words {
+        assert!(error.to_string().contains(word), "{word:?} is not in: {error}");
+    }
+    error
+}
+
+fn hub_ref(text: &str) -> Reference {
+    text.parse().unwrap()
+}

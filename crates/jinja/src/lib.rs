@@ -1,0 +1,187 @@
+//! Jinja, as chat templates use it: what Jinja2 does in the sandbox of transformers, with `trim_blocks` and `lstrip_blocks`.
+//!
+//! A template is a program that came with a model. Everything it makes is paid for from a meter, so that no template can fill
+//! the memory or run for ever; and it must print what Python prints, to the letter. The README says how other engines fared.
+//!
+//! ```
+//! use sconce_jinja::{Clock, Template};
+//!
+//! let template = Template::new("{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}{% endfor %}")?;
+//! let messages = serde_json::json!([{"role": "user", "content": " Hi "}]);
+//! let text = template.render(&[("messages", &messages)], &serde_json::Map::new(), Clock::utc_now())?;
+//! assert_eq!(text, "<user>Hi");
+//! # Ok::<(), sconce_jinja::Fault>(())
+//! ```
+
+mod args;
+mod ast;
+mod checks;
+mod clock;
+mod eval;
+mod exec;
+mod filters;
+mod format;
+mod functions;
+mod json;
+mod lex;
+mod meter;
+mod methods;
+mod ops;
+mod parse;
+mod parse_expr;
+mod print;
+mod sequences;
+mod strings;
+mod value;
+
+pub use clock::Clock;
+
+use eval::{Interpreter, Scope};
+use exec::Flow;
+use meter::{Meter, Text};
+use serde_json::{Map, Value as Json};
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
+use value::Value;
+
+/// The longest template. The longest known is some 30 kB.
+const LONGEST: usize = 1 << 20;
+/// The longest text, besides [`PER_INPUT`] bytes for every byte of what was given.
+const LONGEST_TEXT: usize = 4 << 20;
+const PER_INPUT: usize = 8;
+
+/// Why there is no text.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// The template is not Jinja.
+    Syntax {
+        /// Its line, from 1.
+        line: u32,
+        /// What is wrong.
+        what: String,
+    },
+    /// The template itself refuses its input (`raise_exception`).
+    Raised(String),
+    /// The template cannot go on with this input.
+    Wrong {
+        /// Its line, from 1, where that is known.
+        line: Option<u32>,
+        /// What went wrong.
+        what: String,
+    },
+    /// The template takes too long, or too much memory.
+    Limit {
+        /// Its line, from 1, where that is known.
+        line: Option<u32>,
+        /// Of what it takes too much.
+        what: String,
+    },
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fault::Syntax { line, what } => write!(f, "line {line}: {what}"),
+            Fault::Raised(what) => f.write_str(what),
+            Fault::Wrong { line: Some(line), what } | Fault::Limit { line: Some(line), what } => {
+                write!(f, "line {line}: {what}")
+            }
+            Fault::Wrong { line: None, what } | Fault::Limit { line: None, what } => f.write_str(what),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl Fault {
+    fn wrong(what: impl Into<String>) -> Fault {
+        Fault::Wrong { line: None, what: what.into() }
+    }
+
+    fn limit(what: String) -> Fault {
+        Fault::Limit { line: None, what }
+    }
+
+    /// With the line of the innermost statement.
+    fn at(self, at: u32) -> Fault {
+        match self {
+            Fault::Wrong { line, what } => Fault::Wrong { line: line.or(Some(at)), what },
+            Fault::Limit { line, what } => Fault::Limit { line: line.or(Some(at)), what },
+            other => other,
+        }
+    }
+}
+
+/// Runs what a template makes us do. A bug of ours that it finds fails this one template: nothing of a parse or a rendering
+/// outlives it, so nothing is left half done.
+fn contained<T>(f: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    let bug = "it met a fault of this program; please report it, with the template";
+    catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| Err(Fault::wrong(bug)))
+}
+
+/// A parsed template.
+#[derive(Debug)]
+pub struct Template {
+    body: Vec<ast::Stmt>,
+}
+
+impl Template {
+    /// Parses a template.
+    pub fn new(source: &str) -> Result<Template, Fault> {
+        if source.len() > LONGEST {
+            return Err(Fault::limit(format!("it is longer than {LONGEST} bytes")));
+        }
+        contained(|| Ok(Template { body: parse::parse(source)? }))
+    }
+
+    /// Renders it with these variables, and those of `more`; `clock` is for templates that print the date.
+    pub fn render(&self, names: &[(&str, &Json)], more: &Map<String, Json>, clock: Clock) -> Result<String, Fault> {
+        contained(|| self.run(names, more, clock))
+    }
+
+    fn run(&self, names: &[(&str, &Json)], more: &Map<String, Json>, clock: Clock) -> Result<String, Fault> {
+        let input: usize =
+            names.iter().map(|(_, v)| weight(v, 0)).sum::<usize>() + more.values().map(|v| weight(v, 0)).sum::<usize>();
+        let it = Interpreter::new(Meter::new(input as u64), clock);
+        let scope = Rc::new(Scope::default());
+        for (name, value) in names {
+            scope.set(&(*name).into(), Value::from_json(&it.meter, value)?);
+        }
+        for (name, value) in more {
+            scope.set(&name.as_str().into(), Value::from_json(&it.meter, value)?);
+        }
+        // What is set at the top is a scope of its own, so that what was given cannot be confused with it.
+        let top = Scope::inside(&scope);
+        let mut out = Text::at_most(&it.meter, LONGEST_TEXT.saturating_add(input.saturating_mul(PER_INPUT)));
+        match it.run(&self.body, &top, &mut out)? {
+            Flow::On => Ok(out.into_string()),
+            _ => Err(Fault::wrong("break or continue outside of a loop")),
+        }
+    }
+}
+
+/// About how many bytes a value is.
+fn weight(value: &Json, depth: usize) -> usize {
+    let inner = match value {
+        // What is deeper is refused when it is read.
+        _ if depth > value::DEEPEST => 0,
+        Json::String(text) => text.len(),
+        Json::Array(items) => items.iter().map(|v| weight(v, depth + 1)).sum(),
+        Json::Object(map) => map.iter().map(|(k, v)| k.len() + weight(v, depth + 1)).sum(),
+        _ => 0,
+    };
+    inner + size_of::<Value>()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_of_ours_fails_one_template_alone() {
+        let error = contained(|| -> Result<(), Fault> { panic!("a fault, as this test wants it") }).unwrap_err();
+        assert!(error.to_string().contains("a fault of this program"), "{error}");
+        assert_eq!(contained(|| Ok(1)), Ok(1));
+    }
+}

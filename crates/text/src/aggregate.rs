@@ -1,0 +1,142 @@
+//! Token labels to entities, by the rules of the token-classification pipeline that people know.
+
+/// How tokens that belong together become one entity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Strategy {
+    /// Every token by itself.
+    None,
+    /// Neighbours with the same label.
+    #[default]
+    Simple,
+    /// As `Simple`, by words; a word has the label of its first token.
+    First,
+    /// A word has the label with the highest mean score.
+    Average,
+    /// A word has the label of its surest token.
+    Max,
+}
+
+/// A token with its scores.
+#[derive(Clone, Debug)]
+pub struct Scored<'a> {
+    /// One for each label, adding up to 1.
+    pub scores: &'a [f32],
+    /// The token as the vocabulary writes it; the text it covers where it is the unknown one.
+    pub token: String,
+    /// Its first character in the text.
+    pub start: usize,
+    /// The character after its last.
+    pub end: usize,
+    /// Put there by the tokenizer.
+    pub special: bool,
+    /// Goes on with the word before it.
+    pub subword: bool,
+}
+
+/// A labelled piece of the text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Entity {
+    /// The label; without its `B-` or `I-` where tokens were grouped.
+    pub label: String,
+    /// How sure the model is; of several tokens the mean.
+    pub score: f32,
+    /// Which token it is, where each stands for itself.
+    pub index: Option<usize>,
+    /// What the tokenizer makes of its tokens. The text's own spelling is at `start..end`.
+    pub word: String,
+    /// Characters of the text.
+    pub start: usize,
+    /// The character behind it.
+    pub end: usize,
+}
+
+/// What scores and tokens mean.
+pub struct Labels<'a> {
+    /// Names of the labels, in the order of the scores.
+    pub names: &'a [String],
+    /// Labels to leave out, usually `O`.
+    pub ignore: &'a [String],
+    /// Writes tokens together.
+    pub join: &'a dyn Fn(Vec<String>) -> String,
+}
+
+/// The entities among the tokens of one text.
+pub fn aggregate(tokens: &[Scored], strategy: Strategy, labels: &Labels) -> Vec<Entity> {
+    let own: Vec<(usize, &Scored)> = tokens.iter().enumerate().filter(|(_, t)| !t.special).collect();
+    let each = |&(index, token): &(usize, &Scored)| {
+        let (label, score) = labels.best(token.scores);
+        let (word, start, end) = (token.token.clone(), token.start, token.end);
+        Entity { label, score, index: Some(index), word, start, end }
+    };
+    let entities = match strategy {
+        Strategy::None => own.iter().map(each).collect(),
+        Strategy::Simple => labels.group(own.iter().map(each).collect()),
+        _ => {
+            let words = own.chunk_by(|_, (_, next)| next.subword);
+            labels.group(words.map(|word| labels.word(word, strategy)).collect())
+        }
+    };
+    entities.into_iter().filter(|e| !labels.ignore.contains(&e.label)).collect()
+}
+
+impl Labels<'_> {
+    fn best(&self, scores: &[f32]) -> (String, f32) {
+        let mut best = 0;
+        for (i, score) in scores.iter().enumerate() {
+            // Of equal ones the first; a NaN shows itself.
+            if *score > scores[best] || score.is_nan() && !scores[best].is_nan() {
+                best = i;
+            }
+        }
+        let name = self.names.get(best).cloned().unwrap_or_else(|| format!("LABEL_{best}"));
+        (name, scores.get(best).copied().unwrap_or(f32::NAN))
+    }
+
+    /// One word of at least one token.
+    fn word(&self, tokens: &[(usize, &Scored)], strategy: Strategy) -> Entity {
+        let first = tokens[0].1;
+        let (label, score) = match strategy {
+            Strategy::Average => {
+                let mean = |i| mean(tokens.iter().filter_map(|(_, t)| t.scores.get(i).copied()));
+                self.best(&(0..first.scores.len()).map(mean).collect::<Vec<f32>>())
+            }
+            Strategy::Max => {
+                let highest = |t: &Scored| t.scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let surest = tokens.iter().fold(first, |a, (_, b)| if highest(b) > highest(a) { b } else { a });
+                self.best(surest.scores)
+            }
+            _ => self.best(first.scores),
+        };
+        let word = (self.join)(tokens.iter().map(|(_, t)| t.token.clone()).collect());
+        Entity { label, score, index: None, word, start: first.start, end: tokens[tokens.len() - 1].1.end }
+    }
+
+    /// Neighbours of one tag are one entity, until the next that begins with `B-`.
+    fn group(&self, entities: Vec<Entity>) -> Vec<Entity> {
+        let together =
+            |last: &Entity, next: &Entity| tag(&last.label) == tag(&next.label) && !next.label.starts_with("B-");
+        entities.chunk_by(together).map(|group| self.one(group)).collect()
+    }
+
+    fn one(&self, group: &[Entity]) -> Entity {
+        let (first, last) = (&group[0], &group[group.len() - 1]);
+        Entity {
+            label: first.label.split_once('-').map_or(&*first.label, |(_, rest)| rest).to_string(),
+            score: mean(group.iter().map(|e| e.score)),
+            index: None,
+            word: (self.join)(group.iter().map(|e| e.word.clone()).collect()),
+            start: first.start,
+            end: last.end,
+        }
+    }
+}
+
+fn tag(label: &str) -> &str {
+    label.strip_prefix("B-").or_else(|| label.strip_prefix("I-")).unwrap_or(label)
+}
+
+/// Of those that are numbers.
+fn mean(values: impl Iterator<Item = f32>) -> f32 {
+    let (sum, n) = values.filter(|v| !v.is_nan()).fold((0.0f64, 0u32), |(sum, n), v| (sum + f64::from(v), n + 1));
+    (sum / f64::from(n)) as f32
+}

@@ -1,0 +1,162 @@
+//! Files that somebody broke, with fixed seeds: an error or a tokenizer, never a panic and never long.
+
+use super::layouts::layouts;
+use crate::open::{open, sound};
+use crate::spm;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+struct Seeded(u64);
+
+impl Seeded {
+    fn next(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+        ((self.0 >> 33) as usize) % below.max(1)
+    }
+}
+
+fn mutate(bytes: &mut Vec<u8>, random: &mut Seeded) {
+    for _ in 0..=random.next(3) {
+        let at = random.next(bytes.len());
+        match random.next(7) {
+            0 => bytes.truncate(at),
+            1 if !bytes.is_empty() => bytes[at] ^= 1 << random.next(8),
+            2 if !bytes.is_empty() => bytes[at] = [0, 0xff, 0x80, b'"', b'\n', b'9'][random.next(6)],
+            3 => {
+                let to = (at + random.next(40)).min(bytes.len());
+                bytes.drain(at..to);
+            }
+            4 => {
+                let to = (at + random.next(60)).min(bytes.len());
+                let again = bytes[at..to].to_vec();
+                let into = random.next(bytes.len() + 1);
+                bytes.splice(into..into, again);
+            }
+            5 => {
+                let number = ["-1", "4294967295", "1e999", "99999999999999999999", "null", "[]"][random.next(6)];
+                bytes.splice(at..at, number.bytes());
+            }
+            _ if bytes.len() > 1 => {
+                let other = random.next(bytes.len());
+                bytes.swap(at, other);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn copy(dir: &Path, to: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap();
+        if name != "golden.json" {
+            std::fs::copy(&path, to.join(name)).unwrap();
+            files.push(to.join(name));
+        }
+    }
+    files.sort();
+    files
+}
+
+#[test]
+fn broken_files() {
+    let root = std::env::temp_dir().join(format!("sconce-layouts-{}", std::process::id()));
+    let rounds = std::env::var("ROUNDS").ok().and_then(|n| n.parse().ok()).unwrap_or(40);
+    let (mut opened, mut refused) = (0, 0);
+    let mut slow = Vec::new();
+    for dir in layouts() {
+        let mut random = Seeded(dir.as_os_str().len() as u64 * 7919 + 11);
+        let to = root.join(dir.file_name().unwrap());
+        std::fs::create_dir_all(&to).unwrap();
+        let files = copy(&dir, &to);
+        for round in 0..rounds {
+            let file = &files[random.next(files.len())];
+            let whole = std::fs::read(file).unwrap();
+            let mut bytes = whole.clone();
+            mutate(&mut bytes, &mut random);
+            std::fs::write(file, &bytes).unwrap();
+            let started = Instant::now();
+            match open(&to) {
+                Ok(tokenizer) => {
+                    opened += 1;
+                    let text = "Anna <mask> [MASK] naïve ｶﾞ 東京 👩‍👩‍👧 \u{0}\u{1} didn't";
+                    let _ = sound(|| tokenizer.encode_char_offsets((text, text), true));
+                }
+                Err(fault) => {
+                    refused += 1;
+                    assert!(fault.path.starts_with(&to) && !fault.what.is_empty(), "{fault}");
+                }
+            }
+            if started.elapsed() > Duration::from_secs(2) {
+                slow.push(format!("{} round {round}: {:?}", file.display(), started.elapsed()));
+            }
+            std::fs::write(file, &whole).unwrap();
+        }
+    }
+    std::fs::remove_dir_all(&root).unwrap();
+    assert!(slow.is_empty(), "{slow:?}");
+    assert!(opened > 20 && refused > 20, "opened {opened}, refused {refused}");
+}
+
+fn field(number: u8, bytes: &[u8]) -> Vec<u8> {
+    let mut out = vec![number << 3 | 2];
+    let mut n = bytes.len();
+    while n >= 0x80 {
+        out.push(n as u8 | 0x80);
+        n >>= 7;
+    }
+    out.push(n as u8);
+    [out, bytes.to_vec()].concat()
+}
+
+#[test]
+fn sentencepiece_refusals() {
+    let refused = |bytes: &[u8]| spm::Model::parse(bytes).unwrap_err();
+    let piece = |text: &[u8]| field(1, &field(1, text));
+    assert!(spm::Model::parse(&piece(b"a")).is_ok());
+    assert!(refused(b"").contains("no pieces"));
+    assert!(refused(&[0xff; 40]).contains("cut short"));
+    assert!(refused(&piece(b"")).contains("0 bytes"));
+    assert!(refused(&piece(&[b'a'; 1 << 20])).contains("1048576 bytes"));
+    assert!(refused(&piece(&[0xff])).contains("UTF-8"));
+    // A length that the library would reserve before it looks.
+    let map = |bytes: &[u8]| [piece(b"a"), field(3, &field(2, bytes))].concat();
+    assert!(refused(&map(&[0xfc, 0xff, 0xff, 0xff, 0])).contains("cut short"));
+    let long = [&[4, 0, 0, 0, 0, 0, 0, 0][..], &[b'x'; 1000]].concat();
+    assert!(refused(&map(&long)).contains("1000 bytes"));
+    // Unknown piece beyond the end; model type 3 (words).
+    assert!(refused(&[piece(b"a"), field(2, &[0xc0, 2, 5])].concat()).contains("number 5 of 1"));
+    assert!(refused(&[piece(b"a"), field(2, &[3 << 3, 3])].concat()).contains("model type 3"));
+    // NaN as a score.
+    let mut nan = field(1, b"a");
+    nan.extend([2 << 3 | 5, 0, 0, 0xc0, 0x7f]);
+    assert!(refused(&field(1, &nan)).contains("NaN"));
+}
+
+#[test]
+fn refusals_name_class_and_file() {
+    let dir = std::env::temp_dir().join(format!("sconce-class-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let config = |file: &str, text: &str| std::fs::write(dir.join(file), text).unwrap();
+    let why = || open(&dir).unwrap_err().to_string();
+    assert!(why().contains("config.json") && why().contains("no tokenizer.json"), "{}", why());
+    config("config.json", r#"{"model_type": "mamba"}"#);
+    assert!(why().contains("config.json: models of type mamba"), "{}", why());
+    config("tokenizer_config.json", r#"{"tokenizer_class": "LlamaTokenizerFast"}"#);
+    assert!(why().contains("tokenizer_config.json: the tokenizer class LlamaTokenizerFast"), "{}", why());
+    config("tokenizer_config.json", r#"{"tokenizer_class": "BertTokenizer"}"#);
+    assert!(why().contains("vocab.txt: cannot be read"), "{}", why());
+    config("vocab.txt", "[UNK]\na\nb\n");
+    // Special tokens that the vocabulary lacks are counted on from its end.
+    assert_eq!(open(&dir).unwrap().encode("a", true).unwrap().get_ids(), [5, 1, 3]);
+    config("added_tokens.json", r#"{"new": 1}"#);
+    assert!(why().contains("has the id 1 of another token"), "{}", why());
+    // An id beyond the next is kept.
+    config("added_tokens.json", r#"{"new": 40, "old": 30}"#);
+    let tokenizer = open(&dir).unwrap();
+    assert_eq!((tokenizer.token_to_id("new"), tokenizer.token_to_id("old")), (Some(40), Some(30)));
+    let ids = tokenizer.encode("a new b", false).unwrap();
+    assert_eq!(ids.get_ids(), [1, 40, 2]);
+    std::fs::remove_dir_all(&dir).unwrap();
+}

@@ -1,6 +1,7 @@
 //! What can go wrong between a text and its vector.
 
 use sconce_formats::FileError;
+use crate::sampling::Failure;
 use sconce_ops::{DType, Device};
 use std::path::Path;
 
@@ -51,7 +52,7 @@ pub enum Error {
     Template(#[from] sconce_text::chat::TemplateError),
     /// An answer cannot have the form that was asked for.
     #[error(transparent)]
-    Format(#[from] crate::constrain::FormatError),
+    Format(#[from] crate::structured_output::FormatError),
     /// One of the texts has no vector.
     #[error("text {}: {why}", text + 1)]
     Text {
@@ -82,10 +83,10 @@ pub enum Error {
     /// What the model computed is no use: numbers overflowed.
     #[error("{0}")]
     Unsound(String),
-    /// Nobody waits for it any more: its [`Caller`](crate::Caller) was cancelled.
+    /// The request was cancelled.
     #[error("cancelled: nobody waits for the answer any more")]
     Cancelled,
-    /// It was not done when its [`Caller`](crate::Caller) stopped waiting.
+    /// The request was not done at its deadline.
     #[error("not done within {:.1} s, the time that it was given; allow more, ask for less, or try again when less is asked of \
              the model", allowed.as_secs_f64())]
     Late {
@@ -110,10 +111,54 @@ pub enum Error {
     },
 }
 
+/// Whose concern an error is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ErrorClass {
+    /// The caller's: what was asked cannot be done.
+    Input,
+    /// The model's files: missing, damaged or not supported.
+    Files,
+    /// The model's numbers: infinities or NaN.
+    Unsound,
+    /// The device: it lacks a kernel or memory, or failed.
+    Device,
+    /// Nobody's: the request was cancelled, or ran out of time.
+    Ended,
+    /// Ours.
+    Bug,
+}
+
 /// Shorthand used throughout the crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
+    /// Whose concern it is.
+    pub fn class(&self) -> ErrorClass {
+        match self {
+            Error::Input(_) | Error::Text { .. } | Error::TooLong { .. } | Error::Image { .. } => ErrorClass::Input,
+            Error::Template(_) | Error::Format(_) => ErrorClass::Input,
+            Error::Hub(_) | Error::File(_) | Error::Model(_) => ErrorClass::Files,
+            Error::Unsound(_) => ErrorClass::Unsound,
+            Error::Op(_) | Error::Plan { .. } | Error::Memory { .. } | Error::Stopped { .. } => ErrorClass::Device,
+            Error::Cancelled | Error::Late { .. } => ErrorClass::Ended,
+            Error::Panicked { .. } => ErrorClass::Bug,
+        }
+    }
+
+    /// Says that a result holds infinities or NaN, and what to do about it.
+    pub(crate) fn unsound(what: &str, device: Device, dtype: DType) -> Error {
+        let advice = match dtype {
+            DType::F16 => "f16 ends at 65,504: try --dtype bf16 or f32",
+            _ => "the weights may be damaged: fetch them again",
+        };
+        Error::Unsound(format!("{what} in {dtype} on {device} holds infinities or NaN; {advice}"))
+    }
+
+    /// A state that only a bug of ours leads to.
+    pub(crate) fn bug(device: Device, why: &str) -> Error {
+        Error::Panicked { device, why: why.into() }
+    }
+
     /// Whether another device might do where this one failed.
     pub(crate) fn is_the_devices(&self) -> bool {
         matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
@@ -142,6 +187,15 @@ impl From<sconce_text::Error> for Error {
             sconce_text::Error::Text { text, why } => Error::Text { text, why },
             sconce_text::Error::TooLong { text, why } => Error::TooLong { text, why },
             sconce_text::Error::Input(what) => Error::Input(what),
+        }
+    }
+}
+
+impl From<Failure> for Error {
+    fn from(failure: Failure) -> Error {
+        match failure {
+            Failure::Empty | Failure::NotFinite { .. } => Error::Unsound(failure.to_string()),
+            Failure::NothingAllowed => Error::Input(failure.to_string()),
         }
     }
 }

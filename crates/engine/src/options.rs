@@ -1,11 +1,9 @@
 //! How a model is to be loaded.
 
-use crate::plan::LEAST_AUTO;
-use crate::verdict::{Verdict, verdict_path};
-use crate::{Error, Result};
-use sconce_hub as hub;
-use sconce_hub::Progress;
-use sconce_ops::{DType, Device, DeviceInfo, Isa, Keep, Policy};
+use crate::error::{Error, Result};
+use crate::plan::{LEAST_AUTO, Verdict, verdict_path};
+use sconce_hub::{self as hub, Progress};
+use sconce_ops::{CacheFormat, DType, Device, DeviceInfo, Isa, Keep, Policy};
 use std::str::FromStr;
 
 /// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
@@ -76,21 +74,64 @@ pub struct LoadOptions {
     /// The most tokens in a batch; `None` takes what suits the device.
     pub batch_tokens: Option<usize>,
     /// Where files come from.
-    pub source: hub::Options,
+    pub hub: hub::Options,
     /// What doctor last found on this machine.
     pub verdict: Option<Verdict>,
+    /// What a language model is to have besides.
+    pub llm: LlmOptions,
+    /// What a sequence-to-sequence model is to have besides.
+    pub seq2seq: Seq2SeqRoom,
+}
+
+/// What a language model is to have besides what every model has.
+#[derive(Clone, Copy, Debug)]
+pub struct LlmOptions {
+    /// The longest sequence, prompt and answer; `None`: what it was made for, up to 8,192.
+    pub context: Option<usize>,
+    /// Tokens that the KV cache holds, of all sequences together, at least one of the longest. `None`: all sequences may be of the
+    /// longest, as far as a quarter of the free memory has room for them.
+    pub cache_tokens: Option<usize>,
+    /// The format of the KV cache; `None`: f16 beside weights that are not f32.
+    pub cache_format: Option<CacheFormat>,
+    /// The most sequences that run at once.
+    pub sequences: usize,
+}
+
+impl Default for LlmOptions {
+    fn default() -> LlmOptions {
+        LlmOptions { context: None, cache_tokens: None, cache_format: None, sequences: 64 }
+    }
+}
+
+/// How much room a sequence-to-sequence model is to have.
+#[derive(Clone, Copy, Debug)]
+pub struct Seq2SeqRoom {
+    /// The longest input, in tokens; what is longer is cut, and said to be. `None`: what the model was trained with.
+    pub input: Option<usize>,
+    /// The longest answer, in tokens.
+    pub output: usize,
+    /// The most answers that are written at once; every beam counts as one.
+    pub sequences: usize,
+    /// The format of the KV cache; `None`: f16 beside weights that are not f32.
+    pub cache_format: Option<CacheFormat>,
+}
+
+impl Default for Seq2SeqRoom {
+    fn default() -> Seq2SeqRoom {
+        Seq2SeqRoom { input: None, output: 256, sequences: 16, cache_format: None }
+    }
 }
 
 impl LoadOptions {
     /// Defaults, with the caches, the hub and this machine's doctor verdict as the environment has them.
     pub fn from_env() -> Result<LoadOptions> {
-        let source = hub::Options::from_env()?;
-        let verdict = Verdict::read(&verdict_path(&source))?;
-        Ok(LoadOptions { verdict, ..LoadOptions::new(source) })
+        let hub = hub::Options::from_env()?;
+        let verdict = Verdict::read(&verdict_path(&hub))?;
+        Ok(LoadOptions { verdict, ..LoadOptions::new(hub) })
     }
 
     /// Defaults over these caches.
-    pub fn new(source: hub::Options) -> LoadOptions {
+    pub fn new(hub: hub::Options) -> LoadOptions {
         LoadOptions {
             device: DeviceChoice::Auto,
             fallback: false,
@@ -99,14 +140,16 @@ impl LoadOptions {
             keep: None,
             policy: Policy::default(),
             batch_tokens: None,
-            source,
+            hub,
             verdict: None,
+            llm: LlmOptions::default(),
+            seq2seq: Seq2SeqRoom::default(),
         }
     }
 
     /// What `on` makes of the device asked for, or, where one cannot serve and a fallback is allowed, of the next best. Every
     /// choice is told.
-    pub(crate) fn somewhere<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
+    pub(crate) fn on_a_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
@@ -144,7 +187,14 @@ impl LoadOptions {
 
     /// What an encoder's activations and matrices are in on `device`, and why, where that was left to us.
     pub(crate) fn format(&self, device: Device) -> Result<Format> {
-        let keep = if self.keep == Some(Keep::Bytes) && !self.auto { Keep::Bytes } else { Keep::Activations };
+        let keep = match self.keep {
+            Some(Keep::Bytes) if !self.auto => Keep::Bytes,
+            Some(Keep::Blocks(blocks)) => {
+                let what = format!("--dtype {blocks} is for language models; encoders take auto, f32, bf16, f16 or int8");
+                return Err(Error::Input(what));
+            }
+            _ => Keep::Activations,
+        };
         if keep == Keep::Bytes && device.is_gpu() {
             let what = format!("--dtype int8 is for the CPU, and this is {device}; take bf16 or f16, or --device cpu");
             return Err(Error::Input(what));

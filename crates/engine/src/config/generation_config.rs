@@ -1,6 +1,6 @@
 //! What `generation_config.json` says of how a model's answers are made, whatever kind of model writes them.
 
-use crate::sample::Params;
+use crate::sampling::Params;
 use serde_json::Value;
 
 /// What changes answers and is not done here, with the value that changes nothing.

@@ -2,8 +2,8 @@
 //! tokens an answer ends, and how tokens are best chosen.
 
 use super::generation_config::{self, count, greedy, not_done, note};
-use crate::sample::Params;
-use crate::{Error, Result};
+use crate::sampling::Params;
+use crate::error::{Error, Result};
 use sconce_formats::gguf::Gguf;
 use sconce_formats::{Model, optional_json};
 use sconce_text::chat::{ChatTemplate, ChatTemplates, TemplateError};
@@ -29,8 +29,8 @@ const END_OF_TURN: [&str; 10] = [
     "<|return|>",
 ];
 
-/// Words of a language model.
-pub(crate) struct Words {
+/// LmText of a language model.
+pub(crate) struct LmText {
     /// In which control tokens are what they look like. It decodes, too.
     pub(crate) parsed: Arc<Tokenizer>,
     /// In which they are text. Made when the first text comes that holds one: it takes as much memory as the other.
@@ -49,15 +49,15 @@ pub(crate) struct Words {
     pub(crate) notes: Vec<String>,
 }
 
-impl Words {
-    pub(crate) fn open(root: &Path, model: &Model) -> Result<Words> {
+impl LmText {
+    pub(crate) fn open(root: &Path, model: &Model) -> Result<LmText> {
         match &model.gguf {
-            Some(gguf) => Words::of_gguf(root, gguf),
-            None => Words::of_folder(root, &model.config),
+            Some(gguf) => LmText::of_gguf(root, gguf),
+            None => LmText::of_folder(root, &model.config),
         }
     }
 
-    pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<Words> {
+    pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<LmText> {
         let held = gguf.vocabulary()?;
         let vocabulary = metadata::held(gguf)?;
         let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
@@ -70,7 +70,7 @@ impl Words {
         let templates =
             default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
         gguf.let_go();
-        Ok(Words {
+        Ok(LmText {
             parsed: Arc::new(parsed),
             plain: OnceLock::new(),
             gguf: Some(gguf.clone()),
@@ -82,7 +82,7 @@ impl Words {
         })
     }
 
-    fn of_folder(root: &Path, config: &Value) -> Result<Words> {
+    fn of_folder(root: &Path, config: &Value) -> Result<LmText> {
         let mut parsed = open(root)?;
         parsed.with_padding(None);
         sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
@@ -107,7 +107,7 @@ impl Words {
             generation_config::params(&told).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
         let mut notes = not_done(&told);
         notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
-        Ok(Words {
+        Ok(LmText {
             parsed: Arc::new(parsed),
             plain: OnceLock::new(),
             gguf: None,
@@ -223,7 +223,7 @@ mod tests {
     #[test]
     fn the_turn_ends_where_no_file_says_so() {
         let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
-        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
         // What is spelt like one and was not added is a word like another.
         assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
     }
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn a_control_token_that_somebody_wrote_is_text() {
         let dir = folder(&[("<s>", true)], &json!({}));
-        let words = Words::of_folder(dir.path(), &json!({})).unwrap();
+        let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
         assert_eq!((words.encode("a a").unwrap(), words.plain.get().is_none()), (vec![1, 1], true));
         assert_eq!(words.encode_rendered("a<s>").unwrap(), [1, 3]);
         let text = words.encode("a<s>").unwrap();

@@ -15,7 +15,7 @@
 //! block has all before it, and tables are given back from their end: so a text is never forgotten before its continuations,
 //! and none of these lies in the cache out of reach.
 
-use super::queue::Queue;
+use super::free_list::FreeList;
 use std::collections::HashMap;
 #[cfg(test)]
 use std::ops::Range;
@@ -50,7 +50,7 @@ pub(crate) struct Blocks {
     size: usize,
     blocks: Vec<Block>,
     /// Blocks that nobody has: first those that hold nothing of use, then known ones, longest unused first.
-    free: Queue,
+    free: FreeList,
     known: HashMap<Key, u32>,
     tables: HashMap<SeqId, Table>,
     /// The number of the newest known text.
@@ -104,7 +104,7 @@ impl Blocks {
         Ok(Blocks {
             size: size as usize,
             blocks: (0..count).map(|_| Block::default()).collect(),
-            free: Queue::full(count),
+            free: FreeList::full(count),
             known: HashMap::new(),
             tables: HashMap::new(),
             texts: EMPTY,

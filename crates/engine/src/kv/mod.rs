@@ -1,6 +1,6 @@
 //! The cache of keys and values: who owns which part of it.
 
 mod blocks;
-mod queue;
+mod free_list;
 
 pub(crate) use blocks::{Blocks, SeqId, Stats};

@@ -12,7 +12,7 @@
 //! again from its tokens. So the oldest moves in every step, and everyone becomes the oldest.
 //! That needs `tokens > sequences` in the budget, or decodes alone could use it up.
 
-use super::plan::{Budget, Next, Piece, Refused, Request, Sampled, Step};
+use super::step::{Budget, Next, Piece, Refused, Request, Sampled, Step};
 use crate::kv::{Blocks, SeqId};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -26,7 +26,6 @@ struct Sequence {
     seats: usize,
     /// The logits of every token are wanted, until all of them were seen.
     scored: bool,
-    cancelled: bool,
 }
 
 impl Sequence {
@@ -56,7 +55,6 @@ pub(crate) struct Scheduler {
     running: Vec<SeqId>,
     /// The step that was given out and not yet committed.
     flying: Vec<Piece>,
-    cancelled: bool,
 }
 
 impl Scheduler {
@@ -79,24 +77,17 @@ impl Scheduler {
             return Err(Refused::Duplicate(sequence));
         }
         let seats = n.max(1);
-        self.sequences.insert(sequence, Sequence { tokens, seen: 0, limit, seats, scored, cancelled: false });
+        self.sequences.insert(sequence, Sequence { tokens, seen: 0, limit, seats, scored });
         self.waiting.push_back(sequence);
         Ok(())
     }
 
-    /// Ends a sequence wherever it is; the next step gives its blocks back.
-    pub(crate) fn cancel(&mut self, sequence: SeqId) {
-        if let Some(s) = self.sequences.get_mut(&sequence) {
-            s.cancelled = true;
-            self.cancelled = true;
-        }
-    }
-
-    /// Ends a sequence whose piece of the step in flight failed: its blocks hold what nobody knows, and are known to nobody.
-    /// The others can be committed.
-    pub(crate) fn abandon(&mut self, blocks: &mut Blocks, sequence: SeqId) {
+    /// Ends a sequence wherever it is, and gives its blocks back. What its piece of the step in flight wrote is unknown, and does
+    /// not become known; the other pieces can be committed.
+    pub(crate) fn release(&mut self, blocks: &mut Blocks, sequence: SeqId) {
         self.flying.retain(|piece| piece.sequence != sequence);
         self.running.retain(|id| *id != sequence);
+        self.waiting.retain(|id| *id != sequence);
         if self.sequences.remove(&sequence).is_some() {
             blocks.free(sequence);
         }
@@ -123,11 +114,10 @@ impl Scheduler {
     }
 
     /// What to run next. A step that was not committed, because the model failed, is taken back first: what it left in the
-    /// cache is unknown, so its sequences wait to be computed again. Cancel those that are to fail with it.
+    /// cache is unknown, so its sequences wait to be computed again. Release those that are to fail with it.
     pub(crate) fn step(&mut self, blocks: &mut Blocks, budget: Budget) -> Step {
         let mut step = Step::default();
         self.take_back(blocks, &mut step);
-        self.shed(blocks);
         let mut left = budget;
         self.decode(blocks, &mut left, &mut step);
         if left.tokens > 0 && left.sequences > 0 {
@@ -198,21 +188,6 @@ impl Scheduler {
         while self.running.len() > oldest {
             self.preempt(blocks, step);
         }
-    }
-
-    fn shed(&mut self, blocks: &mut Blocks) {
-        if !std::mem::take(&mut self.cancelled) {
-            return;
-        }
-        // In the line of age, not of the map: the order in which blocks are freed is the order in which they are used again.
-        for id in self.running.iter().chain(&self.waiting) {
-            if self.sequences[id].cancelled {
-                self.sequences.remove(id);
-                blocks.free(*id);
-            }
-        }
-        self.waiting.retain(|id| self.sequences.contains_key(id));
-        self.running.retain(|id| self.sequences.contains_key(id));
     }
 
     /// One token of every sequence that has just one, oldest first.

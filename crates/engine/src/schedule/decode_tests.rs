@@ -157,9 +157,9 @@ fn a_step_that_failed_is_taken_back() {
     scheduler.submit(request(A, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
     scheduler.submit(request(B, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
     scheduler.step(&mut blocks, budget);
-    scheduler.cancel(B);
+    scheduler.release(&mut blocks, B);
     let step = scheduler.step(&mut blocks, budget);
-    assert_eq!(step.preempted, [B, A]);
+    assert_eq!(step.preempted, [A]);
     // Nothing of the failed step is taken for known.
     assert_eq!(pieces(&step), [(A, 0..5, true)]);
     assert_eq!(blocks.free_blocks(), 8);
@@ -173,7 +173,7 @@ fn a_piece_that_failed_leaves_nothing_behind() {
     scheduler.submit(request(A, &[9, 9, 9, 9, 9], 8), &blocks).unwrap();
     scheduler.submit(request(B, &[1, 2, 3, 4, 5], 8), &blocks).unwrap();
     let step = scheduler.step(&mut blocks, budget);
-    scheduler.abandon(&mut blocks, B);
+    scheduler.release(&mut blocks, B);
     assert_eq!(scheduler.commit(&mut blocks, all(&step, 7)), []);
     assert_eq!((scheduler.tokens(A).unwrap().len(), scheduler.tokens(B)), (6, None));
     // The same text is computed from its beginning.

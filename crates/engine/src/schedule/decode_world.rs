@@ -232,7 +232,6 @@ impl World {
         for answer in sampled {
             self.unscored.remove(&answer.sequence);
             let Some((tokens, seen, limit, _)) = self.living.get(&answer.sequence).cloned() else { continue };
-            let cancelled = self.cancelled.contains(&answer.sequence);
             let mut at = self.age.iter().position(|id| *id == answer.sequence).unwrap();
             for (id, next) in [vec![(answer.sequence, answer.next)], answer.forks].concat() {
                 let mut tokens = tokens.clone();
@@ -244,7 +243,6 @@ impl World {
                     assert_eq!(tokens, self.expected[&id], "{id:?}");
                     assert_eq!(self.blocks.len(id), None);
                     self.living.remove(&id);
-                    self.cancelled.remove(&id);
                     continue;
                 }
                 assert!(!ended.contains(&id));
@@ -253,12 +251,8 @@ impl World {
                     at += 1;
                     self.age.insert(at, id);
                 }
-                if cancelled {
-                    self.cancelled.insert(id);
-                }
             }
         }
-        self.forget();
     }
 
     fn cancel(&mut self) {
@@ -266,13 +260,11 @@ impl World {
         all.sort_unstable();
         if !all.is_empty() {
             let id = all[self.dice.below(all.len())];
-            self.scheduler.cancel(id);
+            self.scheduler.release(&mut self.blocks, id);
+            self.blocks.check();
+            self.living.remove(&id);
             self.cancelled.insert(id);
         }
-    }
-
-    fn forget(&mut self) {
-        self.living.retain(|id, _| !self.cancelled.contains(id));
     }
 }
 
@@ -291,7 +283,6 @@ fn random_workloads_lose_mix_and_starve_nothing() {
             }
             if world.dice.one_in(25) {
                 world.cancel();
-                world.forget();
             }
             world.turn();
             steps += 1;

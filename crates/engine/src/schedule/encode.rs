@@ -6,7 +6,7 @@
 //! first, and sets the clock. So of requests that wait each gets as many tokens as any other, a short text that comes behind ten
 //! thousand long ones is in the next batch, and the ten thousand go on however many short ones come.
 
-use super::plan::Budget;
+use super::step::Budget;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 const PASSED_OVER: usize = 64;
 
 /// Requests that wait.
-pub(crate) struct Queue {
+pub(crate) struct EncodeQueue {
     budget: Budget,
     requests: BTreeMap<u64, Waiting>,
     /// When the next text of each request finishes. Those that are no more are left out when they are met.
@@ -30,30 +30,10 @@ struct Waiting {
     start: u64,
 }
 
-/// How it stands with whoever made a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Standing {
-    /// They wait for more.
-    Ready,
-    /// They have not yet taken what is done: more would only pile up.
-    Busy,
-    /// They wait no more.
-    Over,
-}
-
-/// What to do next.
-#[derive(Debug, Default, PartialEq, Eq)]
-pub(crate) struct Next {
-    /// Requests and the numbers of their texts.
-    pub(crate) batch: Vec<(u64, usize)>,
-    /// Requests that are over, and are not in the queue any more.
-    pub(crate) shed: Vec<u64>,
-}
-
-impl Queue {
+impl EncodeQueue {
     /// Of batches of at most so many tokens (a longer text goes alone) and sequences.
-    pub(crate) fn new(budget: Budget) -> Queue {
-        Queue { budget, requests: BTreeMap::new(), order: BinaryHeap::new(), clock: 0, tokens: 0 }
+    pub(crate) fn new(budget: Budget) -> EncodeQueue {
+        EncodeQueue { budget, requests: BTreeMap::new(), order: BinaryHeap::new(), clock: 0, tokens: 0 }
     }
 
     /// Puts the texts of a request at the end. `request` is a name that none of those that wait has.
@@ -88,12 +68,10 @@ impl Queue {
         self.tokens
     }
 
-    /// The next batch. Requests that are over are taken out first, for nothing.
-    pub(crate) fn next(&mut self, standing: impl Fn(u64) -> Standing) -> Next {
-        let with = |this: &Queue, s| this.requests.keys().copied().filter(|id| standing(*id) == s).collect::<Vec<_>>();
-        let shed = with(self, Standing::Over);
-        shed.iter().for_each(|id| self.remove(*id));
-        let busy = with(self, Standing::Busy);
+    /// The next batch: requests and the numbers of their texts. Requests that are busy, whose caller has not yet read what is done,
+    /// are passed over: more would only pile up.
+    pub(crate) fn next(&mut self, is_busy: impl Fn(u64) -> bool) -> Vec<(u64, usize)> {
+        let busy: Vec<u64> = self.requests.keys().copied().filter(|id| is_busy(*id)).collect();
         let (mut batch, mut tokens, mut passed) = (Vec::new(), 0, Vec::new());
         while batch.len() < self.budget.sequences && tokens < self.budget.tokens && passed.len() < PASSED_OVER {
             let Some(Reverse((finish, id))) = self.order.pop() else { break };
@@ -119,7 +97,7 @@ impl Queue {
         }
         self.order.extend(passed);
         self.come_back(&busy);
-        Next { batch, shed }
+        batch
     }
 
     /// Who was busy begins anew where the clock stands: nobody saves up for later.

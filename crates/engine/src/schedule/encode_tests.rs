@@ -1,17 +1,17 @@
 use super::*;
 use std::collections::BTreeSet;
 
-fn queue(tokens: usize, sequences: usize) -> Queue {
-    Queue::new(Budget { tokens, sequences })
+fn queue(tokens: usize, sequences: usize) -> EncodeQueue {
+    EncodeQueue::new(Budget { tokens, sequences })
 }
 
-fn ready(_: u64) -> Standing {
-    Standing::Ready
+fn ready(_: u64) -> bool {
+    false
 }
 
 /// All batches there will be, if nobody else comes.
-fn drain(queue: &mut Queue) -> Vec<Vec<(u64, usize)>> {
-    std::iter::repeat_with(|| queue.next(ready).batch).take_while(|batch| !batch.is_empty()).collect()
+fn drain(queue: &mut EncodeQueue) -> Vec<Vec<(u64, usize)>> {
+    std::iter::repeat_with(|| queue.next(ready)).take_while(|batch| !batch.is_empty()).collect()
 }
 
 /// The numbers of request 0's texts, batch by batch.
@@ -41,9 +41,9 @@ fn a_text_over_budget_goes_alone_and_nothing_gives_nothing() {
     assert_eq!(alone(&[5, 5, 5], 100, 2), [vec![0, 1], vec![2]]);
     assert!(alone(&[], 100, 9).is_empty());
     let mut queue = queue(100, 9);
-    assert_eq!(queue.next(ready), Next::default());
+    assert_eq!(queue.next(ready), []);
     queue.push(0, &[]);
-    assert_eq!((queue.requests(), queue.next(ready)), (0, Next::default()), "nothing to do is nothing to wait for");
+    assert_eq!((queue.requests(), queue.next(ready)), (0, vec![]), "nothing to do is nothing to wait for");
 }
 
 #[test]
@@ -51,14 +51,14 @@ fn a_short_text_behind_ten_thousand_is_in_the_next_batch() {
     let mut queue = queue(1000, usize::MAX);
     queue.push(0, &vec![50; 10_000]);
     for _ in 0..100 {
-        assert_eq!(queue.next(ready).batch.len(), 20);
+        assert_eq!(queue.next(ready).len(), 20);
     }
     queue.push(1, &[7]);
-    let batch = queue.next(ready).batch;
+    let batch = queue.next(ready);
     assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen of the others have room beside it");
     // Of equals the first comes first, and both are served.
     queue.push(2, &[50]);
-    assert!(queue.next(ready).batch.contains(&(2, 0)));
+    assert!(queue.next(ready).contains(&(2, 0)));
 }
 
 #[test]
@@ -69,7 +69,7 @@ fn ten_thousand_go_on_however_many_short_ones_come() {
     for turn in 0..100u64 {
         // Each batch could be filled by those who come while the last one ran.
         (0..100).for_each(|i| queue.push(1 + turn * 100 + i, &[10]));
-        let batch = queue.next(ready).batch;
+        let batch = queue.next(ready);
         big += batch.iter().filter(|(id, _)| *id == 0).count();
     }
     // A hundred and one share a thousand tokens a turn; the one among them whose texts are longer has no less than its share.
@@ -83,32 +83,31 @@ fn what_fits_goes_beside_what_does_not_and_the_latter_goes_first_in_the_next() {
     queue.push(1, &[70]);
     queue.push(2, &[90]);
     queue.push(3, &[30]);
-    assert_eq!(queue.next(ready).batch, [(3, 0), (1, 0)]);
-    assert_eq!(queue.next(ready).batch, [(0, 0)]);
-    assert_eq!(queue.next(ready).batch, [(2, 0)]);
+    assert_eq!(queue.next(ready), [(3, 0), (1, 0)]);
+    assert_eq!(queue.next(ready), [(0, 0)]);
+    assert_eq!(queue.next(ready), [(2, 0)]);
     // Here it matters: the second batch has room beside the 80 that the 70 does not fit.
     queue.push(4, &[60, 55]);
     queue.push(5, &[70, 35]);
-    assert_eq!(queue.next(ready).batch, [(4, 0)]);
-    assert_eq!(queue.next(ready).batch, [(5, 0)]);
-    assert_eq!(queue.next(ready).batch, [(5, 1), (4, 1)]);
+    assert_eq!(queue.next(ready), [(4, 0)]);
+    assert_eq!(queue.next(ready), [(5, 0)]);
+    assert_eq!(queue.next(ready), [(5, 1), (4, 1)]);
     assert_eq!((queue.requests(), queue.tokens()), (0, 0));
 }
 
 #[test]
-fn who_is_over_is_shed_before_anything_runs_and_who_is_busy_is_passed_over() {
+fn removed_requests_never_run_and_busy_ones_are_passed_over() {
     let mut queue = queue(100, 9);
     (0..4).for_each(|id| queue.push(id, &[40, 10]));
-    let standing = |id| [Standing::Over, Standing::Busy, Standing::Ready, Standing::Over][id as usize];
-    let next = queue.next(standing);
-    assert_eq!(next, Next { batch: vec![(2, 0), (2, 1)], shed: vec![0, 3] });
+    [0, 3].iter().for_each(|id| queue.remove(*id));
+    assert_eq!(queue.next(|id| id == 1), [(2, 0), (2, 1)]);
     assert_eq!((queue.requests(), queue.tokens()), (1, 50));
-    assert_eq!(queue.next(|_| Standing::Busy), Next::default());
+    assert_eq!(queue.next(|_| true), []);
     queue.push(9, &[40]);
-    assert_eq!(queue.next(ready).batch, [(1, 0), (9, 0), (1, 1)]);
+    assert_eq!(queue.next(ready), [(1, 0), (9, 0), (1, 1)]);
     queue.push(10, &[40]);
     queue.remove(10);
-    assert_eq!((queue.next(ready), queue.tokens()), (Next::default(), 0));
+    assert_eq!((queue.next(ready), queue.tokens()), (vec![], 0));
 }
 
 #[test]
@@ -117,10 +116,10 @@ fn who_was_busy_saves_nothing_up() {
     queue.push(0, &[10; 1000]);
     queue.push(1, &[10; 1000]);
     for _ in 0..50 {
-        let batch = queue.next(|id| if id == 0 { Standing::Busy } else { Standing::Ready }).batch;
+        let batch = queue.next(|id| id == 0);
         assert_eq!(batch.iter().filter(|(id, _)| *id == 1).count(), 10);
     }
-    let batch = queue.next(ready).batch;
+    let batch = queue.next(ready);
     assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
 }
 
@@ -154,13 +153,8 @@ fn random_crowds_are_served_once_each_within_budgets_or_shed() {
                 over.insert(dice.below(lengths.len()) as u64);
             }
             let busy = dice.below(lengths.len() + 1) as u64;
-            let waiting = open.iter().map(|(id, _)| *id).collect::<BTreeSet<_>>();
-            let Next { batch, shed } = queue.next(|id| match () {
-                () if over.contains(&id) => Standing::Over,
-                () if id == busy => Standing::Busy,
-                () => Standing::Ready,
-            });
-            assert_eq!(BTreeSet::from_iter(shed), waiting.intersection(&over).copied().collect(), "run {seed}");
+            over.iter().for_each(|id| queue.remove(*id));
+            let batch = queue.next(|id| id == busy);
             open.retain(|(id, _)| !over.contains(id));
             let sum: usize = batch.iter().map(|(id, i)| lengths[*id as usize][*i]).sum();
             assert!(batch.len() <= most && (sum <= tokens || batch.len() == 1), "run {seed}: {sum} of {tokens}");
@@ -193,11 +187,11 @@ fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
             // They come one after another; what counts is served from when the last has come.
             queue.push(id as u64, &lengths[id]);
             for _ in 0..dice.below(3) {
-                queue.next(ready).batch.iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
+                queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
             }
         }
         for _ in 0..200 {
-            for (id, i) in queue.next(ready).batch {
+            for (id, i) in queue.next(ready) {
                 served[id as usize] += lengths[id as usize][i];
             }
             if queue.requests() < n {

@@ -1,9 +1,11 @@
-//! What runs together. Pure: free blocks, and who still waits, come in as arguments; plans come out.
+//! What runs together. Pure: requests and free KV blocks come in as arguments, plans of steps come out.
 
 mod decode;
 mod encode;
-mod plan;
+mod seq2seq;
+mod step;
 
 pub(crate) use decode::Scheduler;
-pub(crate) use encode::{Queue, Standing};
-pub(crate) use plan::{Budget, Next, Piece, Request, Sampled, Step};
+pub(crate) use encode::EncodeQueue;
+pub(crate) use seq2seq::{Continuations, Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
+pub(crate) use step::{Budget, Next, Piece, Request, Sampled, Step};

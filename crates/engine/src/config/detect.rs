@@ -1,0 +1,71 @@
+//! What a model's files say of the task that they are made for. Every task decides by these facts whether it serves them.
+
+use super::sentence_transformers::Entry;
+use crate::error::Result;
+use sconce_formats::gguf::Pooling;
+use sconce_formats::{Model, is_gguf, optional_json};
+use serde_json::Value;
+use std::path::Path;
+
+/// What bge-m3's two projections are called beside the encoder's weights.
+pub(crate) const M3_SPARSE: &str = "sparse_linear";
+pub(crate) const M3_MULTI_VECTOR: &str = "colbert_linear";
+
+/// What the files say.
+pub(crate) struct FileFacts {
+    /// `config.json`, or what it would be of a GGUF file.
+    pub(crate) config: Value,
+    /// Whether it is a GGUF file.
+    pub(crate) is_gguf: bool,
+    /// How a GGUF file says that its vectors are pooled.
+    pub(crate) pooling: Option<Pooling>,
+    /// Whether bge-m3's projections are there.
+    pub(crate) has_m3: bool,
+    modules: Vec<Entry>,
+}
+
+impl FileFacts {
+    /// Reads the files in `root`, a folder or a GGUF file.
+    pub(crate) fn read(root: &Path) -> Result<FileFacts> {
+        if is_gguf(root) {
+            let Model { config, gguf, .. } = Model::open(root)?;
+            let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
+            return Ok(FileFacts { config, is_gguf: true, pooling, has_m3: false, modules: Vec::new() });
+        }
+        let config = optional_json(&root.join("config.json"))?.unwrap_or_default();
+        let modules = optional_json(&root.join("modules.json"))?.unwrap_or_default();
+        Ok(FileFacts { config, is_gguf: false, pooling: None, has_m3: has_m3(root), modules })
+    }
+
+    /// The class that transformers runs the model with.
+    pub(crate) fn class(&self) -> &str {
+        self.config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// The family of architectures.
+    pub(crate) fn model_type(&self) -> &str {
+        self.config.get("model_type").and_then(Value::as_str).unwrap_or_default()
+    }
+
+    /// Whether `modules.json` names a module of this class.
+    pub(crate) fn has_module(&self, class: &str) -> bool {
+        self.modules.iter().any(|m| m.class() == class)
+    }
+
+    /// Whether the model has a head over sequences: labels, or one score.
+    pub(crate) fn is_sequence_classifier(&self) -> bool {
+        self.pooling == Some(Pooling::Rank) || self.class().ends_with("ForSequenceClassification")
+    }
+
+    /// Whether a GGUF file says that it makes vectors.
+    pub(crate) fn is_gguf_embedder(&self) -> bool {
+        matches!(self.pooling, Some(Pooling::Mean | Pooling::Cls | Pooling::Last))
+    }
+}
+
+/// Whether a folder holds a bge-m3 model.
+pub(crate) fn has_m3(dir: &Path) -> bool {
+    [M3_SPARSE, M3_MULTI_VECTOR]
+        .iter()
+        .all(|name| ["pt", "safetensors"].iter().any(|end| dir.join(format!("{name}.{end}")).exists()))
+}

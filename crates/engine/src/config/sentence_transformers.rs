@@ -1,0 +1,340 @@
+//! The sentence-transformers files: which modules stand behind the encoder, and how texts go in.
+//!
+//! Both layouts are read: the old one (`sentence_transformers.models.X`, flags for poolings, `max_seq_length`) and the one
+//! written since version 6 (longer class paths, a `pooling_mode`, the length in `tokenizer_config.json`).
+
+use super::reading::{Reading, plain_reading};
+use crate::error::{Error, Result};
+use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
+use sconce_ops::{Activation, Linear, Pooling, Weights};
+use sconce_text::{Manner, Table};
+use serde::Deserialize;
+use serde_json::Value;
+use std::collections::BTreeMap;
+use std::path::{Component, Path, PathBuf};
+
+/// What model2vec reads of a text unless its files say otherwise.
+const MODEL2VEC_TOKENS: usize = 512;
+
+/// A table of words has no longest text; memory is planned for one of so many tokens.
+const STATIC_TOKENS: usize = 1 << 16;
+
+/// Which prompt stands before each text.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Prompt {
+    /// The model's default, if it has one.
+    #[default]
+    Default,
+    /// One of the model's prompts, by name (`query`, `document`).
+    Named(String),
+    /// These words.
+    Text(String),
+}
+
+/// How a text becomes a vector, as the model's files say.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SentenceSpec {
+    /// How texts go in.
+    pub(crate) reading: Reading,
+    /// Laid side by side in this order.
+    pub(crate) poolings: Vec<Pooling>,
+    /// Whether tokens of the prompt count in the pooling.
+    pub(crate) include_prompt: bool,
+    /// What follows the pooling, in order.
+    pub(crate) tail: Vec<Module>,
+    /// Prompts by name.
+    pub(crate) prompts: BTreeMap<String, String>,
+    /// The prompt that is used when none is named.
+    pub(crate) default_prompt: Option<String>,
+}
+
+/// A module behind the pooling.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Module {
+    /// y = act(W x + b).
+    Dense(Dense),
+    /// To length one.
+    Normalize,
+}
+
+/// A dense layer, its weights in `dir`.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Dense {
+    pub(crate) dir: PathBuf,
+    pub(crate) outputs: usize,
+    inputs: usize,
+    bias: bool,
+    activation: Activation,
+}
+
+impl Dense {
+    /// Its weights, for rows of `inputs` numbers.
+    pub(crate) fn load(&self, inputs: usize, w: &Weights) -> Result<Linear> {
+        if self.inputs != inputs {
+            let what = format!("takes {} numbers, but {inputs} come before it", self.inputs);
+            return Err(Error::file(&self.dir.join("config.json"), what));
+        }
+        Ok(Linear::load(&w.sub("linear"), inputs, self.outputs, self.bias)?.with(self.activation))
+    }
+}
+
+/// A line of `modules.json`.
+#[derive(Deserialize)]
+pub(crate) struct Entry {
+    #[serde(rename = "type")]
+    kind: String,
+    path: String,
+}
+
+impl Entry {
+    /// The class without the modules it lies in: those have moved between releases, its own name has not. Code of the model's
+    /// own has no name here: it is not run.
+    pub(crate) fn class(&self) -> &str {
+        match self.kind.split_once('.') {
+            Some(("sentence_transformers" | "pylate", path)) => path.rsplit('.').next().unwrap_or_default(),
+            _ => "",
+        }
+    }
+
+    /// Its folder in `dir`; `path` is the file that names it.
+    pub(crate) fn folder(&self, dir: &Path, path: &Path) -> Result<PathBuf> {
+        let inside = Path::new(&self.path);
+        if !inside.components().all(|c| matches!(c, Component::Normal(_) | Component::CurDir)) {
+            return Err(Error::file(path, format!("module path `{}` leads out of the model", self.path)));
+        }
+        Ok(dir.join(inside))
+    }
+}
+
+#[derive(Default, Deserialize)]
+struct SentenceConfig {
+    max_seq_length: Option<usize>,
+    do_lower_case: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+struct Prompts {
+    #[serde(default)]
+    prompts: BTreeMap<String, Option<String>>,
+    default_prompt_name: Option<String>,
+}
+
+#[derive(Deserialize)]
+struct DenseConfig {
+    in_features: usize,
+    out_features: usize,
+    #[serde(default = "yes")]
+    bias: bool,
+    activation_function: Option<String>,
+    #[serde(default)]
+    use_residual: bool,
+}
+
+impl SentenceSpec {
+    /// Reads the files in `dir`. A plain transformers model, without `modules.json`, is pooled by the mean, as
+    /// sentence-transformers does it.
+    pub(crate) fn read(dir: &Path) -> Result<SentenceSpec> {
+        if is_gguf(dir) {
+            return SentenceSpec::of_gguf(dir);
+        }
+        let prompts: Prompts = optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
+        let mut spec = SentenceSpec {
+            reading: reading(dir, dir)?,
+            poolings: Vec::new(),
+            include_prompt: true,
+            tail: Vec::new(),
+            prompts: prompts.prompts.into_iter().map(|(name, text)| (name, text.unwrap_or_default())).collect(),
+            default_prompt: prompts.default_prompt_name,
+        };
+        let path = dir.join("modules.json");
+        let config: Value = optional_json(&dir.join("config.json"))?.unwrap_or_default();
+        match optional_json::<Vec<Entry>>(&path)? {
+            _ if config.get("model_type").and_then(Value::as_str) == Some("model2vec") => spec.model2vec(&config),
+            Some(modules) => spec.modules(dir, &path, &modules)?,
+            None => spec.poolings = vec![Pooling::Mean],
+        }
+        if let Some(name) = &spec.default_prompt
+            && !spec.prompts.contains_key(name)
+        {
+            let path = dir.join("config_sentence_transformers.json");
+            return Err(Error::file(&path, format!("the default prompt `{name}` is not among the prompts")));
+        }
+        Ok(spec)
+    }
+
+    /// What a GGUF file says: how vectors are pooled, and no more. They are brought to length one, as llama.cpp does.
+    fn of_gguf(file: &Path) -> Result<SentenceSpec> {
+        let Model { config, gguf, .. } = Model::open(file)?;
+        let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
+        let goes_on = config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
+        let refuse = |what: &str| Err(Error::file(file, what));
+        let pooling = match pooling {
+            Some(gguf::Pooling::Mean) => Pooling::Mean,
+            Some(gguf::Pooling::Cls) => Pooling::Cls,
+            Some(gguf::Pooling::Last) => Pooling::LastToken,
+            Some(gguf::Pooling::Rank) => return refuse("holds a reranker (pooling_type 4); `sconce rerank` reads it"),
+            Some(gguf::Pooling::None) => return refuse("gives a vector a token (pooling_type 0), and not one a text"),
+            // By the mean or by the last token, of a language model that makes all the difference.
+            None if goes_on => {
+                return refuse("is a language model that does not say how its vectors are pooled (pooling_type)");
+            }
+            None => Pooling::Mean,
+        };
+        Ok(SentenceSpec {
+            reading: plain_reading(file)?,
+            poolings: vec![pooling],
+            include_prompt: true,
+            tail: vec![Module::Normalize],
+            prompts: BTreeMap::new(),
+            default_prompt: None,
+        })
+    }
+
+    /// The words that `prompt` puts before a text.
+    pub(crate) fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        let named = |name: &str| {
+            let names = || self.prompts.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+            let unknown = || Error::Input(format!("the model has no prompt `{name}`; it has: {}", names()));
+            self.prompts.get(name).map(String::as_str).ok_or_else(unknown)
+        };
+        match prompt {
+            Prompt::Text(text) => Ok(text),
+            Prompt::Named(name) => named(name),
+            Prompt::Default => self.default_prompt.as_deref().map_or(Ok(""), named),
+        }
+    }
+
+    /// The mean of the words that are known. The configuration decides, also where the files of sentence-transformers beside it
+    /// would have it read by other rules.
+    fn model2vec(&mut self, config: &Value) {
+        let most = match config.get("max_length") {
+            None => MODEL2VEC_TOKENS,
+            Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
+        };
+        self.reading.max_tokens = Some(most);
+        self.reading.manner.table = Some(Table::Model2vec);
+        self.poolings = vec![Pooling::Mean];
+        if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
+            self.tail.push(Module::Normalize);
+        }
+    }
+
+    fn modules(&mut self, dir: &Path, path: &Path, modules: &[Entry]) -> Result<()> {
+        for (i, module) in modules.iter().enumerate() {
+            let folder = module.folder(dir, path)?;
+            match module.class() {
+                "" => {
+                    let what = format!("`{}` is code of the model's own, which is not run", module.kind);
+                    return Err(Error::file(path, what));
+                }
+                "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
+                "StaticEmbedding" if i == 0 => {
+                    let manner = Manner { lower_case: false, table: Some(Table::Plain) };
+                    self.reading = Reading { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
+                    self.poolings = vec![Pooling::Mean];
+                }
+                "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
+                "Dense" if i > 1 => self.tail.push(Module::Dense(dense(&folder)?)),
+                "Normalize" if i > 0 => self.tail.push(Module::Normalize),
+                _ => {
+                    let what = format!("module {i} is `{}`, which is not supported there", module.kind);
+                    return Err(Error::file(path, what));
+                }
+            }
+        }
+        if self.poolings.is_empty() {
+            return Err(Error::file(
+                path,
+                "no pooling: the model gives a vector a token; read it with `embed --multi`",
+            ));
+        }
+        Ok(())
+    }
+
+    fn pooling(&mut self, path: &Path) -> Result<()> {
+        let config: Value = json(path)?;
+        let mode = |name: &str| match name {
+            "cls" => Ok(Pooling::Cls),
+            "max" => Ok(Pooling::Max),
+            "mean" => Ok(Pooling::Mean),
+            "mean_sqrt_len_tokens" => Ok(Pooling::MeanSqrtLen),
+            "weightedmean" => Ok(Pooling::WeightedMean),
+            "lasttoken" => Ok(Pooling::LastToken),
+            other => Err(Error::file(path, format!("pooling `{other}` is not known"))),
+        };
+        self.include_prompt = config.get("include_prompt").and_then(Value::as_bool).unwrap_or(true);
+        self.poolings = match config.get("pooling_mode") {
+            Some(Value::String(name)) => vec![mode(name)?],
+            Some(Value::Array(names)) => {
+                names.iter().map(|n| mode(n.as_str().unwrap_or_default())).collect::<Result<_>>()?
+            }
+            Some(other) => return Err(Error::file(path, format!("pooling_mode {other} is neither a name nor a list"))),
+            None => flags(&config).map_err(|what| Error::file(path, what))?,
+        };
+        Ok(())
+    }
+}
+
+/// The old layout: a flag a mode, laid side by side in this order whatever the file's.
+fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
+    let known = [
+        ("pooling_mode_cls_token", Pooling::Cls),
+        ("pooling_mode_max_tokens", Pooling::Max),
+        ("pooling_mode_mean_tokens", Pooling::Mean),
+        ("pooling_mode_mean_sqrt_len_tokens", Pooling::MeanSqrtLen),
+        ("pooling_mode_weightedmean_tokens", Pooling::WeightedMean),
+        ("pooling_mode_lasttoken", Pooling::LastToken),
+    ];
+    let set = |name: &str| config.get(name).and_then(Value::as_bool) == Some(true);
+    let names = config.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
+    let stranger =
+        |name: &&str| name.starts_with("pooling_mode_") && !known.iter().any(|(k, _)| k == name) && set(name);
+    if let Some(name) = names.into_iter().find(stranger) {
+        return Err(format!("`{name}` is not a pooling that is known"));
+    }
+    let modes: Vec<_> = known.into_iter().filter(|(name, _)| set(name)).map(|(_, mode)| mode).collect();
+    // As in sentence-transformers: no flag set means the mean.
+    Ok(if modes.is_empty() { vec![Pooling::Mean] } else { modes })
+}
+
+fn yes() -> bool {
+    true
+}
+
+pub(crate) fn dense(dir: &Path) -> Result<Dense> {
+    let path = dir.join("config.json");
+    let config: DenseConfig = json(&path)?;
+    if config.use_residual {
+        return Err(Error::file(&path, "a Dense module with use_residual is not supported"));
+    }
+    let activation = match config.activation_function.as_deref() {
+        None | Some("torch.nn.modules.activation.Tanh") => Activation::Tanh,
+        Some("torch.nn.modules.linear.Identity") => Activation::None,
+        Some("torch.nn.modules.activation.ReLU") => Activation::Relu,
+        Some("torch.nn.modules.activation.GELU") => Activation::Gelu,
+        Some("torch.nn.modules.activation.SiLU") => Activation::Silu,
+        Some("torch.nn.modules.activation.Sigmoid") => Activation::Sigmoid,
+        Some(other) => return Err(Error::file(&path, format!("activation `{other}` is not supported"))),
+    };
+    Ok(Dense {
+        dir: dir.to_path_buf(),
+        inputs: config.in_features,
+        outputs: config.out_features,
+        bias: config.bias,
+        activation,
+    })
+}
+
+/// How texts go into the encoder in `root`, as the files of sentence-transformers beside it or in `dir` say.
+pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
+    let config = match optional_json(&root.join("sentence_bert_config.json"))? {
+        Some(config) => config,
+        None => optional_json::<SentenceConfig>(&dir.join("sentence_bert_config.json"))?.unwrap_or_default(),
+    };
+    let plain = plain_reading(root)?;
+    Ok(Reading {
+        max_tokens: config.max_seq_length.or(plain.max_tokens),
+        manner: Manner { lower_case: config.do_lower_case.unwrap_or(false), table: None },
+        ..plain
+    })
+}

@@ -1,0 +1,75 @@
+//! The reply of a generation request, which all of its answers share.
+
+use super::{Event, Finish, Pick};
+use crate::error::Error;
+use crate::runtime::Reply;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// The reply of a request with one or several answers. It ends with the last of them.
+pub(crate) struct GenerationReply {
+    reply: Arc<Reply<Event>>,
+    answers: usize,
+    /// Answers that have not ended.
+    left: AtomicUsize,
+    /// What every answer begins with.
+    echo: Mutex<Option<Echo>>,
+}
+
+/// The prompt, where answers begin with it.
+pub(crate) struct Echo {
+    pub(crate) text: String,
+    /// Whether it waits until the log probabilities of its tokens are known.
+    pub(crate) scored: bool,
+}
+
+impl GenerationReply {
+    /// For so many answers, which begin with `echo`.
+    pub(crate) fn new(reply: &Arc<Reply<Event>>, answers: usize, echo: Option<Echo>) -> Arc<GenerationReply> {
+        let (reply, left, echo) = (reply.clone(), AtomicUsize::new(answers), Mutex::new(echo));
+        Arc::new(GenerationReply { reply, answers, left, echo })
+    }
+
+    /// The first step of the prompt begins, of which so many tokens were in the KV cache. Returns whether this is the first call.
+    pub(crate) fn begin(&self, cached_tokens: usize) -> bool {
+        let is_first = self.reply.start();
+        if is_first {
+            self.reply.send(Event::Begun { cached_tokens });
+            let echo = self.take_echo(|echo| !echo.scored);
+            self.show(echo, &[]);
+        }
+        is_first
+    }
+
+    /// The log probabilities of the prompt's tokens are known.
+    pub(crate) fn scored(&self, picks: &[Pick]) {
+        let echo = self.take_echo(|_| true);
+        self.show(echo, picks);
+    }
+
+    /// An answer grows.
+    pub(crate) fn text(&self, answer: usize, text: String, picks: Vec<Pick>) {
+        self.reply.send(Event::Text { answer, text, picks });
+    }
+
+    /// An answer ends, with its score if it was found by beam search.
+    pub(crate) fn end(&self, answer: usize, finish: Finish, score: Option<f32>) {
+        let event = Event::End { answer, finish, score };
+        if self.left.fetch_sub(1, Relaxed) == 1 { self.reply.finish(event) } else { self.reply.send(event) }
+    }
+
+    /// All answers end with an error.
+    pub(crate) fn fail(&self, error: Error) {
+        self.reply.fail(error);
+    }
+
+    fn take_echo(&self, which: impl FnOnce(&Echo) -> bool) -> Option<Echo> {
+        self.echo.lock().unwrap_or_else(PoisonError::into_inner).take_if(|echo| which(echo))
+    }
+
+    /// The beginning of every answer.
+    fn show(&self, echo: Option<Echo>, picks: &[Pick]) {
+        let Some(echo) = echo else { return };
+        (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
+    }
+}

@@ -1,0 +1,131 @@
+//! The events of a request as an iterator.
+
+use super::{Answer, Event, Generation};
+use crate::error::{Error, Result};
+use crate::runtime::{Reply, RequestContext, Sink};
+use sconce_ops::Device;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// Events of one request, as they come. Dropping it cancels what is not done.
+pub struct Stream {
+    events: Receiver<Result<Event>>,
+    /// Gone when all was sent.
+    reply: Weak<Reply<Event>>,
+    about: About,
+    begun: Instant,
+    left: usize,
+}
+
+/// What a stream is told when it is made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct About {
+    pub(crate) device: Device,
+    pub(crate) answers: usize,
+    pub(crate) prompt_tokens: usize,
+    pub(crate) truncated: bool,
+}
+
+impl Stream {
+    /// A stream, and the reply whose events it gives.
+    pub(crate) fn new(context: &RequestContext, about: About) -> (Stream, Arc<Reply<Event>>) {
+        let (sender, events) = channel();
+        // Nobody receives it if the stream was dropped; the next step finds out.
+        let sink: Sink<Event> = Box::new(move |event| drop(sender.send(event)));
+        let reply = Arc::new(Reply::new(context.clone(), about.device, sink));
+        let stream = Stream { events, reply: Arc::downgrade(&reply), about, begun: Instant::now(), left: about.answers };
+        (stream, reply)
+    }
+
+    /// Tokens of the prompt.
+    pub fn prompt_tokens(&self) -> usize {
+        self.about.prompt_tokens
+    }
+
+    /// Whether the input was longer than there is room for, and was cut.
+    pub fn truncated(&self) -> bool {
+        self.about.truncated
+    }
+
+    /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
+    pub fn within(&mut self, patience: Duration) -> Within {
+        if self.left == 0 {
+            return Within::Done;
+        }
+        match self.events.recv_timeout(patience) {
+            Err(RecvTimeoutError::Timeout) => Within::Nothing,
+            Err(RecvTimeoutError::Disconnected) => {
+                let gone = self.gone();
+                Within::Event(self.seen(gone))
+            }
+            Ok(event) => Within::Event(self.seen(event)),
+        }
+    }
+
+    fn gone(&self) -> Result<Event> {
+        Err(Error::Stopped { device: self.about.device, why: "no reason given".into() })
+    }
+
+    fn seen(&mut self, event: Result<Event>) -> Result<Event> {
+        match &event {
+            Ok(Event::Begun { .. } | Event::Text { .. }) => {}
+            Ok(Event::End { .. }) => self.left -= 1,
+            Err(_) => self.left = 0,
+        }
+        event
+    }
+
+    /// All of it, once it is done.
+    pub fn wait(self) -> Result<Generation> {
+        let (begun, About { prompt_tokens, answers, .. }) = (self.begun, self.about);
+        let mut all: Vec<Answer> = (0..answers).map(|_| Answer::default()).collect();
+        let mut first = None;
+        for event in self {
+            match event? {
+                Event::Begun { .. } => {}
+                Event::Text { answer, text, picks } => {
+                    // What is echoed came before anything was computed.
+                    if !picks.is_empty() {
+                        first.get_or_insert_with(|| begun.elapsed());
+                    }
+                    all[answer].text.push_str(&text);
+                    all[answer].picks.extend(picks);
+                }
+                Event::End { answer, finish, score } => (all[answer].finish, all[answer].score) = (Some(finish), score),
+            }
+        }
+        Ok(Generation { answers: all, prompt_tokens, first, took: begun.elapsed() })
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.upgrade() {
+            reply.close();
+        }
+    }
+}
+
+impl Iterator for Stream {
+    type Item = Result<Event>;
+
+    fn next(&mut self) -> Option<Result<Event>> {
+        if self.left == 0 {
+            return None;
+        }
+        let event = self.events.recv().unwrap_or_else(|_| self.gone());
+        Some(self.seen(event))
+    }
+}
+
+/// What came of waiting a while.
+#[derive(Debug)]
+pub enum Within {
+    /// An event.
+    Event(Result<Event>),
+    /// Nothing yet.
+    Nothing,
+    /// There are no more.
+    Done,
+}

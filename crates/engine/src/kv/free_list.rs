@@ -1,0 +1,118 @@
+//! The free KV blocks: a queue of small numbers that can also be left from the middle, all in O(1).
+
+/// Numbers below a bound, each at most once, in order. A linked list whose links lie in one array.
+pub(crate) struct FreeList {
+    links: Vec<Link>,
+    head: Option<u32>,
+    tail: Option<u32>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Default)]
+struct Link {
+    before: Option<u32>,
+    after: Option<u32>,
+}
+
+impl FreeList {
+    /// All numbers below `bound`, ascending.
+    pub(crate) fn full(bound: u32) -> FreeList {
+        let mut queue = FreeList { links: vec![Link::default(); bound as usize], head: None, tail: None, len: 0 };
+        (0..bound).for_each(|i| queue.push_back(i));
+        queue
+    }
+
+    /// How many are in it.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// To the end. `i` must not be in the queue.
+    pub(crate) fn push_back(&mut self, i: u32) {
+        self.links[i as usize] = Link { before: self.tail, after: None };
+        *self.after(self.tail) = Some(i);
+        self.tail = Some(i);
+        self.len += 1;
+    }
+
+    /// To the front. `i` must not be in the queue.
+    pub(crate) fn push_front(&mut self, i: u32) {
+        self.links[i as usize] = Link { before: None, after: self.head };
+        *self.before(self.head) = Some(i);
+        self.head = Some(i);
+        self.len += 1;
+    }
+
+    /// From the front.
+    pub(crate) fn pop_front(&mut self) -> Option<u32> {
+        let i = self.head?;
+        self.remove(i);
+        Some(i)
+    }
+
+    /// From wherever it is. `i` must be in the queue.
+    pub(crate) fn remove(&mut self, i: u32) {
+        let Link { before, after } = std::mem::take(&mut self.links[i as usize]);
+        *self.after(before) = after;
+        *self.before(after) = before;
+        self.len -= 1;
+    }
+
+    /// What points at the successor of `i`; for none, at the first.
+    fn after(&mut self, i: Option<u32>) -> &mut Option<u32> {
+        match i {
+            Some(i) => &mut self.links[i as usize].after,
+            None => &mut self.head,
+        }
+    }
+
+    /// What points at the predecessor of `i`; for none, at the last.
+    fn before(&mut self, i: Option<u32>) -> &mut Option<u32> {
+        match i {
+            Some(i) => &mut self.links[i as usize].before,
+            None => &mut self.tail,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::VecDeque;
+
+    #[test]
+    fn it_does_what_a_plain_queue_does() {
+        let mut queue = FreeList::full(50);
+        let mut plain: VecDeque<u32> = (0..50).collect();
+        let mut out: Vec<u32> = Vec::new();
+        let mut x = 1u64;
+        for _ in 0..10_000 {
+            x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            match (x >> 33) % 4 {
+                0 => {
+                    assert_eq!(queue.pop_front(), plain.front().copied());
+                    out.extend(plain.pop_front());
+                }
+                1 if !plain.is_empty() => {
+                    let i = plain.remove((x >> 40) as usize % plain.len()).unwrap();
+                    queue.remove(i);
+                    out.push(i);
+                }
+                2 if !out.is_empty() => {
+                    let i = out.swap_remove((x >> 40) as usize % out.len());
+                    queue.push_front(i);
+                    plain.push_front(i);
+                }
+                _ if !out.is_empty() => {
+                    let i = out.swap_remove((x >> 40) as usize % out.len());
+                    queue.push_back(i);
+                    plain.push_back(i);
+                }
+                _ => {}
+            }
+            assert_eq!(queue.len(), plain.len());
+        }
+        let rest: Vec<u32> = std::iter::from_fn(|| queue.pop_front()).collect();
+        assert_eq!(rest, Vec::from(plain));
+    }
+}

@@ -1,0 +1,78 @@
+//! How large a language model is.
+
+use crate::error::Result;
+use sconce_formats::Model;
+use sconce_hub::Files;
+use serde_json::Value;
+
+/// Tables of which a token takes a row, unless they are the head as well.
+const TABLES: [&str; 4] = ["embed_tokens.weight", "word_embeddings.weight", "wte.weight", "wpe.weight"];
+
+/// Heads that are matrices of their own.
+const HEADS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
+
+/// How large a language model is, as its files have it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Size {
+    /// Numbers in all of its weights.
+    pub parameters: u64,
+    /// Those that a token is multiplied with: not a table that is only looked up, and of experts the part that is asked.
+    pub active: u64,
+}
+
+impl Size {
+    /// Of a model that is here. Only headers are read.
+    pub fn of(files: &Files) -> Result<Size> {
+        let model = Model::open(files.root())?;
+        let mut shapes = Vec::new();
+        for name in model.store.names() {
+            let dims = match &model.gguf {
+                Some(gguf) => gguf.shape(&name).map(|(_, dims)| dims.to_vec()),
+                None => model.store.get(&name)?.map(|raw| raw.dims),
+            };
+            let numbers = dims.unwrap_or_default().iter().map(|n| *n as u64).product::<u64>();
+            shapes.push((name, numbers));
+        }
+        Ok(count(&shapes, &model.config))
+    }
+}
+
+fn count(shapes: &[(String, u64)], config: &Value) -> Size {
+    let is_image = |name: &str| name.contains("vision_tower.") || name.contains("multi_modal_projector.");
+    let shapes: Vec<_> = shapes.iter().filter(|(name, _)| !is_image(name)).collect();
+    let has_head = shapes.iter().any(|(name, _)| HEADS.iter().any(|head| name.ends_with(head)));
+    let text = config.get("text_config").unwrap_or(config);
+    let number = |names: &[&str]| names.iter().find_map(|name| text.get(*name).and_then(Value::as_u64));
+    let experts = number(&["num_local_experts", "num_experts"]).filter(|n| *n > 0);
+    let asked = number(&["num_experts_per_tok"]);
+    let active = |(name, numbers): &&(String, u64)| match () {
+        () if name.ends_with("wpe.weight") => 0,
+        () if has_head && TABLES.iter().any(|table| name.ends_with(table)) => 0,
+        () if name.contains(".experts.") => match (experts, asked) {
+            (Some(experts), Some(asked)) => numbers / experts * asked.min(experts),
+            _ => *numbers,
+        },
+        () => *numbers,
+    };
+    Size { parameters: shapes.iter().map(|(_, n)| n).sum(), active: shapes.iter().map(active).sum() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_token_meets_neither_a_table_that_is_looked_up_nor_experts_that_are_not_asked() {
+        let shapes = |all: &[(&str, u64)]| all.iter().map(|(name, n)| (name.to_string(), *n)).collect::<Vec<_>>();
+        let layer = ("model.layers.0.mlp.down_proj.weight", 100);
+        let (table, head) = (("model.embed_tokens.weight", 1000), ("lm_head.weight", 1000));
+        let tied = count(&shapes(&[layer, table]), &json!({}));
+        assert_eq!(tied, Size { parameters: 1100, active: 1100 });
+        let apart = count(&shapes(&[layer, table, head]), &json!({}));
+        assert_eq!(apart, Size { parameters: 2100, active: 1100 });
+        let experts = ("model.layers.0.mlp.experts.0.up_proj.weight", 800);
+        let some = count(&shapes(&[layer, experts]), &json!({"num_experts": 8, "num_experts_per_tok": 2}));
+        assert_eq!(some, Size { parameters: 900, active: 300 });
+    }
+}

@@ -1,0 +1,110 @@
+//! Plans a model by running its own load and forward on phantoms, and reading the ledger.
+
+use super::Plan;
+use crate::error::Result;
+use sconce_ops::{DType, Device, Keep, Ladder, Place, Policy, Step, replay};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// A plan in the making: op calls and bytes of what was traced so far.
+pub(crate) struct Trace {
+    ladder: Arc<Ladder>,
+    /// Where everything is a phantom.
+    pub(crate) place: Place,
+    device: Device,
+    steps: Vec<Step>,
+    /// Bytes of what loading left.
+    pub(crate) weights: u64,
+    /// Bytes that passes hold for longer than they run: the KV cache.
+    cache: u64,
+    /// The most bytes that a pass held besides weights and cache.
+    workspace: u64,
+    /// Bytes for passes that are captured as CUDA graphs.
+    recorded: u64,
+}
+
+/// What a trace cannot know of a model.
+pub(crate) struct Outline {
+    pub(crate) dtype: DType,
+    pub(crate) keep: Keep,
+    pub(crate) chosen: Option<String>,
+    pub(crate) cache_tokens: usize,
+    pub(crate) batch_tokens: usize,
+    pub(crate) max_tokens: usize,
+    pub(crate) dimension: usize,
+    pub(crate) vocabulary: usize,
+    pub(crate) most_sequences: usize,
+    pub(crate) root: PathBuf,
+    pub(crate) unread: Vec<String>,
+}
+
+impl Trace {
+    /// A trace on a device that need not be in this machine.
+    pub(crate) fn new(device: Device, policy: &Policy) -> Trace {
+        let (ladder, place) = (Ladder::new(policy.clone()), Place::phantom(device));
+        Trace { ladder, place, device, steps: Vec::new(), weights: 0, cache: 0, workspace: 0, recorded: 0 }
+    }
+
+    /// Loads the model. What it leaves are the weights.
+    pub(crate) fn load<T>(&mut self, load: impl FnOnce(&Place) -> Result<T>) -> Result<T> {
+        let (loaded, steps) = self.ladder.trace(|| load(&self.place));
+        self.steps = steps;
+        self.weights = self.ladder.ledger.live();
+        loaded
+    }
+
+    /// Says how many bytes of every pass that follows are the KV cache.
+    pub(crate) fn set_cache(&mut self, bytes: u64) {
+        self.cache = bytes;
+    }
+
+    /// Runs a pass, and makes room for it. Returns its op calls.
+    pub(crate) fn pass(&mut self, run: impl FnOnce() -> Result<()>) -> Result<Vec<Step>> {
+        let (bytes, steps) = self.measure(run)?;
+        self.workspace = self.workspace.max(bytes);
+        Ok(steps)
+    }
+
+    /// Runs a pass of those that are captured as CUDA graphs, where the device has such: they have buffers of their own.
+    pub(crate) fn captured_pass(&mut self, run: impl FnOnce() -> Result<()>) -> Result<()> {
+        if replay::most_tokens(self.device).is_some() {
+            self.recorded = replay::planned(self.measure(run)?.0);
+        }
+        Ok(())
+    }
+
+    fn measure(&self, run: impl FnOnce() -> Result<()>) -> Result<(u64, Vec<Step>)> {
+        self.ladder.ledger.reset_peak();
+        let (ran, steps) = self.ladder.trace(run);
+        ran?;
+        Ok((self.ladder.ledger.peak().saturating_sub(self.weights.saturating_add(self.cache)), steps))
+    }
+
+    /// The plan: loading, and then a pass of `steps`. `copied` bytes of results come to the host besides.
+    pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, outline: Outline) -> Plan {
+        let Outline { dtype, keep, chosen, cache_tokens, batch_tokens, max_tokens, .. } = outline;
+        let Outline { dimension, vocabulary, most_sequences, root, unread, .. } = outline;
+        let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
+        let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
+        let steps = self.steps.into_iter().chain(steps).collect();
+        Plan {
+            device,
+            dtype,
+            keep,
+            chosen,
+            steps,
+            weights,
+            cache,
+            cache_tokens,
+            workspace,
+            recorded,
+            batch_tokens,
+            max_tokens,
+            dimension,
+            vocabulary,
+            most_sequences,
+            root,
+            unread,
+        }
+    }
+}

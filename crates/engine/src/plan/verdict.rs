@@ -1,0 +1,157 @@
+//! What `doctor` last found on this machine, kept so that a kernel that is wrong here is not used here.
+
+use crate::error::{Error, Result};
+use sconce_ops::{DType, Device, DeviceInfo, Rung, Withdrawn};
+use serde::{Deserialize, Serialize};
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+/// The last verdict.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Verdict {
+    /// The version whose kernels were judged; another version's verdict does not count.
+    version: String,
+    /// What was judged, device by device.
+    devices: Vec<Judged>,
+}
+
+/// A device, and what failed on it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Judged {
+    device: String,
+    /// As the device describes itself: another machine's verdict does not count.
+    description: String,
+    withdrawn: Vec<Failed>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Failed {
+    op: String,
+    dtype: String,
+    rung: String,
+}
+
+/// Where the verdict is kept.
+pub fn verdict_path(source: &sconce_hub::Options) -> PathBuf {
+    source.cache.join("doctor.json")
+}
+
+impl Verdict {
+    /// A verdict on these devices, with what failed on each.
+    pub fn new<'a>(devices: impl IntoIterator<Item = (&'a DeviceInfo, Vec<(String, DType, Rung)>)>) -> Verdict {
+        let failed =
+            |(op, dtype, rung): (String, DType, Rung)| Failed { op, dtype: dtype.to_string(), rung: rung.to_string() };
+        let judged = |(info, all): (&DeviceInfo, Vec<_>)| Judged {
+            device: info.device.to_string(),
+            description: lasting(info),
+            withdrawn: all.into_iter().map(failed).collect(),
+        };
+        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(judged).collect() }
+    }
+
+    /// With what `old` says of devices and ops that were not judged now.
+    pub fn over(mut self, old: Verdict, judged: impl Fn(&str) -> bool) -> Verdict {
+        for then in old.devices {
+            match self.devices.iter_mut().find(|now| now.device == then.device) {
+                Some(now) if now.description == then.description => {
+                    now.withdrawn.extend(then.withdrawn.into_iter().filter(|f| !judged(&f.op)));
+                }
+                // Another device has its place now.
+                Some(_) => {}
+                None => self.devices.push(then),
+            }
+        }
+        self
+    }
+
+    /// The verdict kept at `path`, if it is there and about this version. One that cannot be read is an error: it may
+    /// withdraw something.
+    pub fn read(path: &Path) -> Result<Option<Verdict>> {
+        let text = match std::fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+            Err(e) => return Err(unreadable(path, e)),
+        };
+        let verdict: Verdict = serde_json::from_str(&text).map_err(|e| unreadable(path, e))?;
+        Ok((verdict.version == env!("CARGO_PKG_VERSION")).then_some(verdict))
+    }
+
+    /// Keeps it, whole or not at all.
+    pub fn write(&self, path: &Path) -> Result<()> {
+        let write = || -> std::io::Result<()> {
+            let dir = path.parent().unwrap_or(Path::new("."));
+            std::fs::create_dir_all(dir)?;
+            let mut file = tempfile::NamedTempFile::new_in(dir)?;
+            serde_json::to_writer_pretty(&mut file, self)?;
+            file.persist(path)?;
+            Ok(())
+        };
+        write().map_err(|e| Error::file(path, format!("the verdict cannot be kept: {e}")))
+    }
+
+    /// What failed on this very device.
+    pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
+        let name = device.device.to_string();
+        let judged = self.devices.iter().filter(|j| j.device == name && j.description == lasting(device));
+        let parse = |f: &Failed| {
+            let (dtype, rung) = (f.dtype.parse().ok()?, f.rung.parse().ok()?);
+            Some(Withdrawn { op: f.op.clone(), kind: device.device.kind().into(), dtype, rung })
+        };
+        judged.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
+    }
+}
+
+fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
+    Error::file(path, format!("doctor's verdict cannot be read ({e}); run `sconce doctor` again, or delete it"))
+}
+
+/// The description without the thread count, which changes with the environment while the kernels do not.
+fn lasting(info: &DeviceInfo) -> String {
+    match info.description.rsplit_once(", ") {
+        Some((what, threads)) if info.device == Device::Cpu && threads.trim_end_matches('s').ends_with(" thread") => {
+            what.into()
+        }
+        _ => info.description.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_verdict_counts_on_its_device_and_version_and_nowhere_else() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("cache/doctor.json");
+        assert_eq!(Verdict::read(&path).unwrap(), None);
+        let gpu = |description: &str| DeviceInfo {
+            device: Device::Cuda(0),
+            description: description.into(),
+            free_bytes: 0,
+            total_bytes: 0,
+        };
+        let here = gpu("a GPU");
+        let verdict = Verdict::new([(&here, vec![("layer_norm".to_string(), DType::BF16, Rung::Fused)])]);
+        verdict.write(&path).unwrap();
+        let kept = Verdict::read(&path).unwrap().unwrap();
+        let failed = Withdrawn { op: "layer_norm".into(), kind: "cuda".into(), dtype: DType::BF16, rung: Rung::Fused };
+        assert_eq!(kept.withdrawn(&here), [failed]);
+        assert!(kept.withdrawn(&gpu("another GPU")).is_empty());
+        assert!(kept.withdrawn(&Device::Cpu.info().unwrap()).is_empty());
+
+        // A look at one op or at another device leaves the rest as it was judged.
+        let again = |info: &DeviceInfo, op: &str| {
+            Verdict::new([(info, vec![])]).over(kept.clone(), |judged| judged == op).withdrawn(&here).len()
+        };
+        assert_eq!(
+            (again(&here, "layer_norm"), again(&here, "linear"), again(&gpu("another GPU"), "linear")),
+            (0, 1, 0)
+        );
+        assert_eq!(again(&Device::Cpu.info().unwrap(), "layer_norm"), 1);
+
+        Verdict { version: "0.0.0".into(), ..verdict }.write(&path).unwrap();
+        assert_eq!(Verdict::read(&path).unwrap(), None);
+        std::fs::write(&path, "{").unwrap();
+        assert!(Verdict::read(&path).unwrap_err().to_string().contains("sconce doctor"));
+    }
+}

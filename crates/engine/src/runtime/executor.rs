@@ -1,0 +1,201 @@
+//! Runs the requests of one model on its device thread: queue, steps, retries, cancellation, deadlines and statistics.
+
+use super::device_thread::{DeviceThread, caught, panic_message};
+use super::workload::{RequestId, Workload};
+use super::{QueueStats, Reply};
+use crate::error::{Error, Result};
+use sconce_ops::{Device, Ladder};
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+enum Message<W: Workload> {
+    Submit(W::Request, Arc<Reply<W::Output>>),
+    /// Something else to do with the model, between two steps.
+    Call(Box<dyn FnOnce(&W) + Send>),
+    /// A caller has read outputs: a step may be possible that was not.
+    Wake,
+}
+
+/// A model on its device, for any number of callers.
+pub(crate) struct Executor<W: Workload> {
+    board: Arc<Board<W::Stats>>,
+    thread: DeviceThread<Message<W>>,
+}
+
+/// What any thread can read; the device thread writes it after every step.
+struct Board<S> {
+    last: Mutex<(QueueStats, S)>,
+    /// Requests that the device thread has not taken yet, and their tokens.
+    submitted: AtomicUsize,
+    submitted_tokens: AtomicUsize,
+}
+
+impl<W: Workload> Executor<W> {
+    /// Starts the device thread, which makes the workload.
+    pub(crate) fn start(
+        device: Device,
+        ladder: Arc<Ladder>,
+        make: impl FnOnce() -> Result<W> + Send + 'static,
+    ) -> Result<Executor<W>> {
+        let board = Board { last: Mutex::default(), submitted: Default::default(), submitted_tokens: Default::default() };
+        let board = Arc::new(board);
+        let shared = board.clone();
+        let run = move |workload, inbox| {
+            Running { workload, device, replies: BTreeMap::new(), next: 0, board: shared }.serve(&inbox);
+        };
+        Ok(Executor { board, thread: DeviceThread::start(device, ladder, make, run)? })
+    }
+
+    /// Submits a request. Outputs and errors go to its reply; there are none if this fails.
+    pub(crate) fn submit(&self, request: W::Request, reply: &Arc<Reply<W::Output>>) -> Result<()> {
+        self.board.submitted.fetch_add(1, Relaxed);
+        self.board.submitted_tokens.fetch_add(W::tokens(&request), Relaxed);
+        self.thread.send(Message::Submit(request, reply.clone())).inspect_err(|_| reply.close())
+    }
+
+    /// Runs `f` on the device thread, between two steps, and waits for its answer. A panic in it fails this call alone.
+    pub(crate) fn call<R: Send + 'static>(&self, f: impl FnOnce(&W) -> Result<R> + Send + 'static) -> Result<R> {
+        let (answer, answered) = channel();
+        let device = self.thread.device();
+        // Nobody receives it if the caller was cancelled.
+        let job = move |workload: &W| drop(answer.send(caught(device, || f(workload))));
+        self.thread.send(Message::Call(Box::new(job)))?;
+        answered.recv().map_err(|_| self.thread.gone())?
+    }
+
+    /// Has the device thread look for a step again.
+    pub(crate) fn wake(&self) -> Result<()> {
+        self.thread.send(Message::Wake)
+    }
+
+    /// What waits for the model, and what it ran last. Cheap, from any thread.
+    pub(crate) fn queue(&self) -> QueueStats {
+        let last = self.board.last.lock().unwrap_or_else(PoisonError::into_inner).0;
+        QueueStats {
+            requests: last.requests + self.board.submitted.load(Relaxed),
+            tokens: last.tokens + self.board.submitted_tokens.load(Relaxed),
+            ..last
+        }
+    }
+
+    /// What the workload tells of itself. Cheap, from any thread.
+    pub(crate) fn stats(&self) -> W::Stats {
+        self.board.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+    }
+
+    /// The error of those who wait in vain.
+    pub(crate) fn gone(&self) -> Error {
+        self.thread.gone()
+    }
+}
+
+/// What the device thread holds.
+struct Running<W: Workload> {
+    workload: W,
+    device: Device,
+    replies: BTreeMap<RequestId, Arc<Reply<W::Output>>>,
+    next: u64,
+    board: Arc<Board<W::Stats>>,
+}
+
+impl<W: Workload> Running<W> {
+    /// Serves messages until there are no more senders, and then ends what was begun.
+    fn serve(mut self, inbox: &Receiver<Message<W>>) {
+        let mut is_open = true;
+        let mut is_busy = false;
+        while is_open || is_busy {
+            // Where there is a step to run, messages are not waited for.
+            let mut message = match is_busy {
+                true => inbox.try_recv(),
+                false => inbox.recv().map_err(|_| TryRecvError::Disconnected),
+            };
+            while let Ok(received) = message {
+                self.guarded(|this| this.take(received));
+                message = inbox.try_recv();
+            }
+            is_open = message != Err(TryRecvError::Disconnected);
+            is_busy = self.guarded(Running::turn);
+        }
+    }
+
+    /// Runs `f`. A panic in it is a bug of ours outside of the model: the scheduler's state is unknown, so every request fails.
+    fn guarded(&mut self, f: impl FnOnce(&mut Self) -> bool) -> bool {
+        catch_unwind(AssertUnwindSafe(|| f(self))).unwrap_or_else(|panic| {
+            let why = panic_message(&*panic);
+            for (_, reply) in std::mem::take(&mut self.replies) {
+                reply.fail(Error::Panicked { device: self.device, why: why.clone() });
+            }
+            self.workload.reset();
+            true
+        })
+    }
+
+    fn take(&mut self, message: Message<W>) -> bool {
+        match message {
+            Message::Submit(request, reply) => {
+                self.board.submitted.fetch_sub(1, Relaxed);
+                self.board.submitted_tokens.fetch_sub(W::tokens(&request), Relaxed);
+                let id = RequestId(self.next);
+                self.next += 1;
+                self.replies.insert(id, reply.clone());
+                self.workload.submit(id, request, &reply);
+            }
+            Message::Call(f) => f(&self.workload),
+            Message::Wake => {}
+        }
+        true
+    }
+
+    /// Runs the next step. Returns whether there was one.
+    fn turn(&mut self) -> bool {
+        self.release_ended();
+        let step = self.workload.schedule();
+        *self.board.last.lock().unwrap_or_else(PoisonError::into_inner) = (self.workload.queue(), self.workload.stats());
+        let Some(step) = step else { return false };
+        let ran = match self.forward(&step) {
+            Ok(outcome) => vec![(step, outcome)],
+            Err(error) => self.retry(&step, error),
+        };
+        self.workload.finish(ran);
+        true
+    }
+
+    /// Forgets requests that are done, cancelled or late, the oldest first.
+    fn release_ended(&mut self) {
+        let now = Instant::now();
+        let ended = self.replies.extract_if(.., |_, reply| reply.has_ended(now));
+        ended.for_each(|(id, _)| self.workload.release(id));
+    }
+
+    /// What fails together is tried one by one, and fails those alone that fail again.
+    fn retry(&mut self, step: &W::Step, error: Error) -> Vec<(W::Step, W::Outcome)> {
+        let members = self.workload.members(step);
+        if let [(only, _)] = &members[..] {
+            self.fail(*only, error);
+            return Vec::new();
+        }
+        let mut ran = Vec::new();
+        for (id, step) in members {
+            match self.forward(&step) {
+                Ok(outcome) => ran.push((step, outcome)),
+                Err(error) => self.fail(id, error),
+            }
+        }
+        ran
+    }
+
+    fn forward(&mut self, step: &W::Step) -> Result<W::Outcome> {
+        caught(self.device, || self.workload.forward(step))
+    }
+
+    fn fail(&mut self, id: RequestId, error: Error) {
+        if let Some(reply) = self.replies.remove(&id) {
+            reply.fail(error);
+        }
+        self.workload.release(id);
+    }
+}

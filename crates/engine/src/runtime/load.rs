@@ -1,0 +1,60 @@
+//! From files to a model that serves: plan, check, load, sanity check, warm-up. The one way for every kind of model.
+
+use super::device_thread::panic_message;
+use super::executor::Executor;
+use super::loaded::LoadedModel;
+use super::warmup;
+use super::workload::Workload;
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use sconce_hub::{Files, Progress};
+use sconce_ops::{Device, Ladder};
+use std::thread;
+
+/// Plans a model on a device that need not be in this machine.
+pub(crate) fn plan<W: Workload>(spec: &W::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
+    let options = &device.info().map_or_else(|_| options.clone(), |info| options.on(&info));
+    Ok(W::plan(spec, device, options)?.plan)
+}
+
+/// Loads a model onto the device asked for. Nothing is loaded that the plan says cannot run or will not fit. With
+/// `options.fallback` the next best device is tried where one cannot serve, and every such step is reported.
+///
+/// `read_text` reads the tokenizer, beside the weights: a vocabulary takes a third of the time that a small model's weights do.
+pub(crate) fn load<W: Workload, T: Send>(
+    files: &Files,
+    spec: &W::Spec,
+    options: &LoadOptions,
+    progress: &dyn Progress,
+    read_text: impl Fn(&Plan) -> Result<T> + Sync,
+) -> Result<LoadedModel<W, T>> {
+    options.on_a_device(progress, |device| {
+        let info = device.info()?;
+        let options = options.on(&info);
+        let planned = W::plan(spec, device, &options)?;
+        planned.plan.check(info.free_bytes)?;
+        let ladder = Ladder::new(options.policy.clone());
+        let (own, entered) = ((spec.clone(), planned.clone()), ladder.clone());
+        let make = move || {
+            let place = warmup::open(device, &options)?;
+            let workload = W::load(&own.0, &own.1, &options, &place)?;
+            // Under a ladder of its own: the check is nobody's request, and is not counted as one.
+            let apart = Ladder::new(options.policy.clone()).enter();
+            workload.sanity_check()?;
+            drop(apart);
+            warmup::compile_kernels(&place, &options, workload.step_tokens(), |tokens| workload.dry_run(tokens));
+            Ok(workload)
+        };
+        let (text, executor) = thread::scope(|scope| {
+            let text = scope.spawn(|| read_text(&planned.plan));
+            let executor = Executor::start(device, entered, make);
+            (text.join(), executor)
+        });
+        let text = text.map_err(|panic| Error::Panicked { device, why: panic_message(&*panic) })??;
+        let executor = executor?;
+        ladder.ledger.hold(planned.plan.bytes());
+        let (files, spec) = (files.clone(), spec.clone());
+        Ok(LoadedModel { plan: planned.plan, layout: planned.layout, spec, files, text, ladder, executor })
+    })
+}

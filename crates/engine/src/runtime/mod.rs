@@ -1,0 +1,31 @@
+//! Loads models and runs their requests: one runtime for every kind of model.
+
+mod device_thread;
+mod executor;
+mod load;
+mod loaded;
+mod reply;
+mod request_context;
+mod warmup;
+mod workload;
+
+pub(crate) use executor::Executor;
+pub(crate) use load::{load, plan};
+pub(crate) use loaded::{Codec, LoadedModel};
+pub use loaded::{Loaded, Model, RequestSettings};
+pub(crate) use reply::{Reply, Sink};
+pub use request_context::{RequestContext, Times};
+pub(crate) use workload::{RequestId, Workload};
+
+/// What waits for a model, and what it ran last.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QueueStats {
+    /// Requests of which something waits.
+    pub requests: usize,
+    /// Tokens that wait.
+    pub tokens: usize,
+    /// Sequences of the last batch.
+    pub batch_sequences: usize,
+    /// Tokens of the last batch.
+    pub batch_tokens: usize,
+}

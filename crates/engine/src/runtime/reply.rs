@@ -1,0 +1,103 @@
+//! Where the outputs of a request go.
+
+use super::RequestContext;
+use crate::error::{Error, Result};
+use sconce_ops::Device;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
+
+/// Takes the outputs of a request. The device thread calls it, so it must not block.
+pub(crate) type Sink<T> = Box<dyn FnMut(Result<T>) + Send>;
+
+/// The way back to whoever submitted a request.
+///
+/// The last thing the sink gets is the last output or an error; an error also when the reply is dropped before that. Then the
+/// sink is dropped. A sink that panics gets nothing more, and its request ends.
+pub(crate) struct Reply<T> {
+    context: RequestContext,
+    device: Device,
+    /// `None` once the request has ended.
+    open: Mutex<Option<Open<T>>>,
+}
+
+struct Open<T> {
+    sink: Sink<T>,
+    submitted: Instant,
+    started: Option<Instant>,
+}
+
+impl<T> Reply<T> {
+    /// For a request that runs on `device`.
+    pub(crate) fn new(context: RequestContext, device: Device, sink: Sink<T>) -> Reply<T> {
+        let open = Open { sink, submitted: Instant::now(), started: None };
+        Reply { context, device, open: Mutex::new(Some(open)) }
+    }
+
+    /// The request's first step begins, so its time in the queue ends. Returns whether this is the first call.
+    pub(crate) fn start(&self) -> bool {
+        let mut open = self.lock();
+        let Some(open) = open.as_mut().filter(|open| open.started.is_none()) else { return false };
+        open.started = Some(Instant::now());
+        self.context.waited(open.submitted.elapsed());
+        true
+    }
+
+    /// Hands over an output that is not the last.
+    pub(crate) fn send(&self, output: T) {
+        deliver(&mut self.lock(), Ok(output));
+    }
+
+    /// Hands over the last output.
+    pub(crate) fn finish(&self, output: T) {
+        self.end(Ok(output));
+    }
+
+    /// Ends the request with an error, unless it has ended.
+    pub(crate) fn fail(&self, error: Error) {
+        self.end(Err(error));
+    }
+
+    fn end(&self, last: Result<T>) {
+        let mut guard = self.lock();
+        let Some(open) = guard.as_ref() else { return };
+        // Before the sink hears of it: its owner may read the timings then.
+        match open.started {
+            Some(started) => self.context.ran(started.elapsed()),
+            None => self.context.waited(open.submitted.elapsed()),
+        }
+        deliver(&mut guard, last);
+        *guard = None;
+    }
+
+    /// Ends the request without a word.
+    pub(crate) fn close(&self) {
+        *self.lock() = None;
+    }
+
+    /// Whether the request has ended. One that was cancelled or is late ends here, with the error that says so.
+    pub(crate) fn has_ended(&self, now: Instant) -> bool {
+        if let Some(why) = self.context.over(now) {
+            self.fail(why);
+        }
+        self.lock().is_none()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Open<T>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<T> Drop for Reply<T> {
+    fn drop(&mut self) {
+        self.fail(Error::Stopped { device: self.device, why: "the request was dropped".into() });
+    }
+}
+
+/// A panic in a sink is its owner's: the device thread has other requests to serve.
+fn deliver<T>(open: &mut Option<Open<T>>, output: Result<T>) {
+    let Some(listening) = open else { return };
+    if catch_unwind(AssertUnwindSafe(|| (listening.sink)(output))).is_err() {
+        *open = None;
+    }
+}

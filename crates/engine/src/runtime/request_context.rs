@@ -1,0 +1,150 @@
+//! Deadline, cancellation and timings of one request.
+
+use crate::error::{Error, Result};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::{Duration, Instant};
+
+/// Deadline, cancellation and timings of one request. Clones share them.
+///
+/// The executor ends a request that was cancelled, or whose deadline has passed, before the model's next step, with
+/// [`Error::Cancelled`] or [`Error::Late`].
+#[derive(Clone, Debug)]
+pub struct RequestContext(Arc<Inner>);
+
+#[derive(Debug)]
+struct Inner {
+    made: Instant,
+    deadline: Option<Instant>,
+    cancelled: AtomicBool,
+    /// Nanoseconds.
+    tokenization: AtomicU64,
+    queue: AtomicU64,
+    inference: AtomicU64,
+}
+
+/// How long each phase of a request took so far. Phases of inputs that ran side by side are added up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Times {
+    /// Tokenizing its texts.
+    pub tokenization: Duration,
+    /// Waiting in the queue until its first step.
+    pub queue: Duration,
+    /// From its first step until the last output.
+    pub inference: Duration,
+}
+
+impl Default for RequestContext {
+    /// Without a deadline.
+    fn default() -> RequestContext {
+        RequestContext::new(None)
+    }
+}
+
+impl RequestContext {
+    /// With a deadline, or without one.
+    pub fn new(deadline: Option<Instant>) -> RequestContext {
+        RequestContext(Arc::new(Inner {
+            made: Instant::now(),
+            deadline,
+            cancelled: AtomicBool::new(false),
+            tokenization: AtomicU64::new(0),
+            queue: AtomicU64::new(0),
+            inference: AtomicU64::new(0),
+        }))
+    }
+
+    /// Cancels the request.
+    pub fn cancel(&self) {
+        self.0.cancelled.store(true, Relaxed);
+    }
+
+    /// Whether the request was cancelled.
+    pub fn is_cancelled(&self) -> bool {
+        self.0.cancelled.load(Relaxed)
+    }
+
+    /// The deadline.
+    pub fn deadline(&self) -> Option<Instant> {
+        self.0.deadline
+    }
+
+    /// How long each phase took so far.
+    pub fn times(&self) -> Times {
+        let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
+        Times { tokenization: of(&self.0.tokenization), queue: of(&self.0.queue), inference: of(&self.0.inference) }
+    }
+
+    /// Why the request must end now, if it must.
+    pub(crate) fn over(&self, now: Instant) -> Option<Error> {
+        if self.is_cancelled() {
+            return Some(Error::Cancelled);
+        }
+        let deadline = self.0.deadline.filter(|deadline| now >= *deadline)?;
+        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.made) })
+    }
+
+    /// Fails if the request must end now.
+    pub(crate) fn check(&self) -> Result<()> {
+        self.over(Instant::now()).map_or(Ok(()), Err)
+    }
+
+    /// Runs `f`, which tokenizes, and notes the time it took. Fails if the request must end before or after it.
+    pub(crate) fn tokenizing<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check()?;
+        let begun = Instant::now();
+        let made = f();
+        add(&self.0.tokenization, begun.elapsed());
+        self.check()?;
+        made
+    }
+
+    /// Adds time spent in the queue.
+    pub(crate) fn waited(&self, time: Duration) {
+        add(&self.0.queue, time);
+    }
+
+    /// Adds time spent in the model.
+    pub(crate) fn ran(&self, time: Duration) {
+        add(&self.0.inference, time);
+    }
+}
+
+fn add(nanos: &AtomicU64, time: Duration) {
+    nanos.fetch_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), Relaxed);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_ends_when_cancelled_or_late_and_clones_share_that() {
+        let now = Instant::now();
+        let (patient, hasty) = (RequestContext::default(), RequestContext::new(Some(now + Duration::from_secs(5))));
+        let later = now + Duration::from_secs(3600);
+        assert!(patient.over(later).is_none());
+        assert!(hasty.over(now + Duration::from_secs(4)).is_none());
+        assert!(matches!(hasty.over(now + Duration::from_secs(5)), Some(Error::Late { .. })));
+        patient.clone().cancel();
+        assert!(matches!(patient.over(now), Some(Error::Cancelled)));
+        assert!(matches!(
+            patient.tokenizing(|| -> Result<()> { panic!("nobody waits for it") }),
+            Err(Error::Cancelled)
+        ));
+    }
+
+    #[test]
+    fn times_add_up() {
+        let context = RequestContext::default();
+        context.clone().waited(Duration::from_millis(3));
+        context.waited(Duration::from_millis(4));
+        context.ran(Duration::from_millis(5));
+        let expected = Times {
+            tokenization: Duration::ZERO,
+            queue: Duration::from_millis(7),
+            inference: Duration::from_millis(5),
+        };
+        assert_eq!(context.times(), expected);
+    }
+}

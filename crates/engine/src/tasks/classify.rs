@@ -1,0 +1,264 @@
+//! Texts, or pairs of them, to labels.
+
+use super::TaskType;
+use crate::config::{FileFacts, Reading, plain_reading};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, Model as LoadedModel, RequestSettings};
+use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use sconce_formats::{Model, is_gguf, json};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, answers, head};
+use sconce_ops::{DType, Device, Linear, Pooling, Tensor, Weights, pool};
+use sconce_text::TextOrPair;
+use serde_json::Value;
+use std::path::Path;
+
+/// What becomes of logits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Scores {
+    /// One of the labels holds: they share one.
+    Softmax,
+    /// Each label holds or does not, whatever the others do.
+    Sigmoid,
+    /// As they are: a regression.
+    Raw,
+}
+
+impl Scores {
+    /// Turns a row of logits into scores, without overflow for any finite logit.
+    pub fn apply(self, logits: &[f32]) -> Vec<f32> {
+        match self {
+            Scores::Raw => logits.to_vec(),
+            Scores::Sigmoid => logits.iter().map(|x| sigmoid(*x)).collect(),
+            Scores::Softmax => {
+                let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let e: Vec<f64> = logits.iter().map(|x| f64::from(x - largest).exp()).collect();
+                let sum: f64 = e.iter().sum();
+                e.iter().map(|e| (e / sum) as f32).collect()
+            }
+        }
+    }
+}
+
+/// 1 / (1 + e⁻ˣ), from the side on which e cannot overflow.
+pub(crate) fn sigmoid(x: f32) -> f32 {
+    let e = (-f64::from(x).abs()).exp();
+    (if x < 0.0 { e / (1.0 + e) } else { 1.0 / (1.0 + e) }) as f32
+}
+
+/// A label and how sure the model is of it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Label {
+    /// Its name, as the model's configuration has it.
+    pub label: String,
+    /// Its score.
+    pub score: f32,
+}
+
+/// What a model says of a text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Classified {
+    /// Every label, the best first.
+    pub labels: Vec<Label>,
+    /// Tokens, as the model saw the text.
+    pub tokens: usize,
+    /// Whether the text was longer than the model can take, and was cut.
+    pub truncated: bool,
+}
+
+/// A model with a head for sequence classification, loaded and checked.
+#[derive(Clone)]
+pub struct Classifier {
+    session: Session<Logits>,
+}
+
+impl Loaded for Classifier {
+    fn model(&self) -> &dyn LoadedModel {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for Classifier {
+    fn serves(facts: &FileFacts) -> bool {
+        facts.is_sequence_classifier()
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Logits>(files, device, options, LogitsSpec::read)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Classifier> {
+        Ok(Classifier { session: Session::load(files, options, progress, LogitsSpec::read)? })
+    }
+}
+
+impl Classifier {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Classifier> {
+        super::load(reference, options, progress)
+    }
+
+    /// The labels of each text, in the order of the texts. `raw` leaves the logits as they are.
+    pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Vec<Classified>> {
+        let LogitsSpec { labels, scores, .. } = &self.session.spec;
+        let scores = if raw { Scores::Raw } else { *scores };
+        let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
+        let mut answers: Vec<_> = encoded
+            .iter()
+            .map(|e| Classified { labels: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
+            .collect();
+        let items = encoded.into_iter().map(EncodeItem::from).collect();
+        self.session.run(items, |i, results| {
+            let named = labels.iter().zip(scores.apply(results[0]));
+            let mut all: Vec<_> = named.map(|(label, score)| Label { label: label.clone(), score }).collect();
+            all.sort_by(|a, b| b.score.total_cmp(&a.score));
+            answers[i].labels = all;
+            Ok(())
+        })?;
+        Ok(answers)
+    }
+
+    /// The labels, in the order of the model's outputs.
+    pub fn labels(&self) -> &[String] {
+        &self.session.spec.labels
+    }
+}
+
+/// Which row a head reads of each sequence.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Representation {
+    /// What the model's own head does: for BERT its pooler, a dense layer over the first token.
+    #[default]
+    Pooler,
+    /// The first token as it is, straight to the classifier.
+    Cls,
+    /// The mean of all tokens, straight to the classifier.
+    Mean,
+}
+
+/// What the files say of labels.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct LogitsSpec {
+    pub(crate) reading: Reading,
+    pub(crate) labels: Vec<String>,
+    pub(crate) scores: Scores,
+    pub(crate) representation: Representation,
+    /// The words of which a language model says one, instead of labels: see [`super::rerank`].
+    pub(crate) answers: Option<[u32; 2]>,
+}
+
+impl LogitsSpec {
+    pub(crate) fn read(dir: &Path) -> Result<LogitsSpec> {
+        let in_gguf = is_gguf(dir);
+        let path = if in_gguf { dir.to_path_buf() } else { dir.join("config.json") };
+        let config: Value = if in_gguf { Model::open(dir)?.config } else { json(&path)? };
+        let labels = labels(&config).map_err(|what| Error::file(&path, what))?;
+        let scores = match config.get("problem_type").and_then(Value::as_str) {
+            Some("regression") => Scores::Raw,
+            Some("multi_label_classification") => Scores::Sigmoid,
+            Some("single_label_classification") | None if labels.len() == 1 => Scores::Sigmoid,
+            Some("single_label_classification") | None => Scores::Softmax,
+            Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not known"))),
+        };
+        let reading = plain_reading(dir)?;
+        Ok(LogitsSpec { reading, labels, scores, representation: Representation::Pooler, answers: None })
+    }
+}
+
+/// `id2label`, in the order of the ids; as transformers has it, two labels where nothing is said.
+pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
+    let Some(map) = config.get("id2label").and_then(Value::as_object) else {
+        let n = config.get("num_labels").or(config.get("_num_labels")).and_then(Value::as_u64).unwrap_or(2);
+        return match n {
+            1..=100_000 => Ok((0..n).map(|i| format!("LABEL_{i}")).collect()),
+            n => Err(format!("{n} labels")),
+        };
+    };
+    let label = |i: usize| match map.get(&i.to_string()) {
+        Some(Value::String(label)) => Ok(label.clone()),
+        // Some files number their labels.
+        Some(other) if !other.is_null() => Ok(other.to_string()),
+        _ => Err(format!("id2label has {} entries and none for {i}", map.len())),
+    };
+    (0..map.len()).map(label).collect()
+}
+
+/// An encoder with a head over pooled rows.
+pub(crate) struct Logits {
+    encoder: Box<dyn Encoder>,
+    head: Head,
+    representation: Representation,
+}
+
+impl Pipeline for Logits {
+    type Spec = LogitsSpec;
+    const IN_GGUF: bool = true;
+
+    fn reading(spec: &LogitsSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &LogitsSpec) -> Result<Logits> {
+        let encoder = parts.encoder()?;
+        // Pooled rows are f32, and so is what stands behind them.
+        let weights = parts.weights.of_head().in_dtype(DType::F32);
+        let head = match (spec.answers, spec.representation) {
+            (Some(words), _) => answers(&parts.config, &weights, words)?,
+            (None, Representation::Pooler) => head(HeadTask::Classify, &parts.config, &weights)?,
+            (None, Representation::Cls | Representation::Mean) => {
+                plain_head(&parts.config, &weights, encoder.hidden_size())?
+            }
+        };
+        check_labels(&parts.root, &spec.labels, &head)?;
+        Ok(Logits { encoder, head, representation: spec.representation })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.head.out.outputs()
+    }
+
+    /// f32 `[sequences, labels]`.
+    fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        let pooled = |pooling| pool(&hidden, &batch.segments, skips, &[pooling]);
+        let rows = match self.representation {
+            Representation::Pooler => self.head.pooled(&hidden, batch, skips)?,
+            Representation::Cls => pooled(Pooling::Cls)?,
+            Representation::Mean => pooled(Pooling::Mean)?,
+        };
+        Ok(vec![self.head.forward(&rows)?])
+    }
+}
+
+/// BERT's classifier without its pooler, for rows that come straight from the encoder.
+fn plain_head(config: &Value, w: &Weights, hidden: usize) -> Result<Head> {
+    if config.get("model_type").and_then(Value::as_str) != Some("bert") {
+        let what = "`cls` and `mean` leave out BERT's pooler; other families have no head without their dense layer";
+        return Err(Error::Input(what.into()));
+    }
+    let w = w.sub("classifier");
+    let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(1);
+    Ok(Head {
+        pooling: Pooling::Cls,
+        padding: None,
+        dense: None,
+        norm: None,
+        out: Linear::load(&w, hidden, logits, true)?,
+    })
+}
+
+/// As many labels as logits.
+pub(crate) fn check_labels(root: &Path, labels: &[String], head: &Head) -> Result<()> {
+    if labels.len() == head.out.outputs() {
+        return Ok(());
+    }
+    let what = format!("names {} labels, and the classifier in the weights has {}", labels.len(), head.out.outputs());
+    Err(Error::file(&root.join("config.json"), what))
+}

@@ -1,0 +1,245 @@
+//! Texts and images in one space (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023, arXiv:2303.15343).
+
+use super::TaskType;
+use super::classify::{Label, Scores};
+use super::embed::Embeddings;
+use crate::config::{Entry, FileFacts, Reading, plain_reading};
+use crate::error::{Error, Result};
+use crate::image::{Image, Processor};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::workloads::encode::{self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences};
+use rayon::prelude::*;
+use sconce_formats::optional_json;
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
+use sconce_ops::{DType, Device, Place, Tensor, l2_norm};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// A model of two towers, loaded and checked.
+#[derive(Clone)]
+pub struct Clip {
+    session: Session<Towers>,
+    processor: Arc<Processor>,
+    logits: Logits,
+    /// Images in a batch.
+    images: usize,
+}
+
+/// What makes scores of cosines.
+#[derive(Clone, Copy)]
+struct Logits {
+    scale: f32,
+    bias: f32,
+    scores: Scores,
+    padding: Option<usize>,
+}
+
+impl Loaded for Clip {
+    fn model(&self) -> &dyn Model {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for Clip {
+    fn serves(facts: &FileFacts) -> bool {
+        let families = ["clip", "siglip"];
+        facts.has_module("CLIPModel") || families.iter().any(|family| facts.model_type().starts_with(family))
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Towers>(files, device, options, ClipSpec::read)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
+        let session: Session<Towers> = Session::load(files, options, progress, ClipSpec::read)?;
+        let root = &session.spec.reading.root;
+        let processor = Processor::read(root).map_err(|what| Error::file(root, what))?;
+        let (logits, seen, images) = session.executor.call(|workload| {
+            let towers = &workload.pipeline;
+            Ok((towers.logits, towers.vision.image().side, towers.vision.image().tokens()))
+        })?;
+        if processor.side() != (seen, seen) {
+            let (height, width) = processor.side();
+            let what = format!("its processor makes images of {width} × {height}, and the model sees {seen} × {seen}");
+            return Err(Error::file(root, what));
+        }
+        let images = (session.plan.batch_tokens / images).max(1);
+        Ok(Clip { session, processor: Arc::new(processor), logits, images })
+    }
+}
+
+impl Clip {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
+        super::load(reference, options, progress)
+    }
+
+    /// Vectors of texts, of length one.
+    pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
+        let LoadedModel { text: tokenizer, spec, plan, .. } = &*self.session;
+        let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
+        let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
+        if let Some(length) = self.logits.padding {
+            let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
+                Error::file(
+                    &spec.reading.root,
+                    "the model reads padded texts, and its tokenizer has no padding token",
+                )
+            })?;
+            items.iter_mut().for_each(|w| {
+                w.sequence.ids.resize(length, padding);
+                w.sequence.types.clear();
+            });
+        }
+        let dimension = plan.dimension;
+        let mut values = vec![0f32; texts.len() * dimension];
+        self.session.run(items, |i, results| {
+            values[i * dimension..][..dimension].copy_from_slice(results[0]);
+            Ok(())
+        })?;
+        Ok(Embeddings { values, dimension, tokens, truncated })
+    }
+
+    /// Vectors of images, of length one.
+    pub fn images(&self, images: &[Image]) -> Result<Embeddings> {
+        let dimension = self.session.plan.dimension;
+        let mut values = Vec::with_capacity(images.len() * dimension);
+        for batch in images.chunks(self.images) {
+            let pixels: Vec<Vec<f32>> = self
+                .session
+                .read(|_| Ok::<_, Error>(batch.par_iter().map(|image| self.processor.pixels(image)).collect()))?;
+            values.extend(self.session.call(move |workload: &Encode<Towers>| {
+                let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
+                Ok(workload.pipeline.see(&pixels, &workload.place)?.to_f32()?)
+            })?);
+        }
+        if let Some(i) = values.iter().position(|v| !v.is_finite()) {
+            let what = format!("image {}: its result", i / dimension + 1);
+            return Err(Error::unsound(&what, self.session.plan.device, self.session.plan.dtype));
+        }
+        Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
+    }
+
+    /// How well each text describes each image, as the model scores it: the texts of an image in their order. Scores are
+    /// shares of one, or of a SigLIP each for itself.
+    pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
+        let scores = self.score(&self.images(images)?, &self.texts(texts)?);
+        let label = |(text, score): (&T, f32)| Label { label: text.as_ref().to_string(), score };
+        Ok(scores.into_iter().map(|scores| texts.iter().zip(scores).map(label).collect()).collect())
+    }
+
+    /// The same for vectors that are there already: a row of scores an image.
+    pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
+        let dot =
+            |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
+        let Logits { scale, bias, scores, .. } = self.logits;
+        let logits = |image: &[f32]| texts.rows().map(|text| dot(image, text) * scale + bias).collect::<Vec<f32>>();
+        images.rows().map(|image| scores.apply(&logits(image))).collect()
+    }
+}
+
+/// What the files say of texts.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct ClipSpec {
+    reading: Reading,
+    /// The token that short texts are filled up with, where they are.
+    padding: Option<String>,
+}
+
+impl ClipSpec {
+    /// A plain model, or one in a folder of sentence-transformers.
+    pub(crate) fn read(dir: &Path) -> Result<ClipSpec> {
+        let path = dir.join("modules.json");
+        let root = match optional_json::<Vec<Entry>>(&path)?.as_deref() {
+            Some([only]) if matches!(only.class(), "CLIPModel" | "Transformer") => only.folder(dir, &path)?,
+            Some(_) => {
+                return Err(Error::file(&path, "not one CLIPModel or Transformer, which is all that is supported"));
+            }
+            None => dir.to_path_buf(),
+        };
+        let config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let token = config.get("pad_token").map(|token| token.get("content").unwrap_or(token));
+        let padding = token.and_then(Value::as_str).map(String::from);
+        Ok(ClipSpec { reading: plain_reading(&root)?, padding })
+    }
+}
+
+/// Both towers.
+pub(crate) struct Towers {
+    text: Box<dyn TextTower>,
+    vision: Box<dyn VisionTower>,
+    dimension: usize,
+    dtype: DType,
+    logits: Logits,
+}
+
+impl Towers {
+    /// f32 `[images, dimension]`.
+    fn see(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
+        let images = Images::new(pixels, self.vision.image(), self.dtype, place)?;
+        Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
+    }
+
+    fn blank(&self) -> Vec<f32> {
+        let side = self.vision.image().side;
+        vec![0.0; 3 * side * side]
+    }
+}
+
+impl Pipeline for Towers {
+    type Spec = ClipSpec;
+
+    fn reading(spec: &ClipSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, _: &ClipSpec) -> Result<Towers> {
+        let Dual { text, vision, dimension, logit_scale, logit_bias, kind } = dual(&parts.config, &parts.weights)?;
+        let (Some(text), Some(vision)) = (text, vision) else {
+            return Err(Error::file(&parts.root, "one tower alone: texts and images cannot be compared with it"));
+        };
+        let scores = match kind {
+            DualKind::Softmax => Scores::Softmax,
+            DualKind::Sigmoid => Scores::Sigmoid,
+        };
+        let logits = Logits { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
+        Ok(Towers { text, vision, dimension, dtype: parts.dtype, logits })
+    }
+
+    fn limits(&self) -> Limits {
+        self.text.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.dimension
+    }
+
+    /// f32 `[sequences, dimension]`.
+    fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
+        Ok(vec![l2_norm(&self.text.forward(batch, &mut |_, _| {})?)?])
+    }
+
+    fn dry_run(&self, place: &Place, tokens: usize, longest: usize) -> Result<()> {
+        let blank = self.blank();
+        for length in [1, longest] {
+            let sequences = dummy_sequences(tokens, length, usize::MAX);
+            self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
+            self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
+        }
+        Ok(())
+    }
+
+    fn sanity_check(&self, place: &Place) -> Result<Vec<Tensor>> {
+        let limits = self.limits();
+        let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
+        let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
+        let mut proof = self.forward(&batch, &[0])?;
+        proof.push(self.see(&[&self.blank()], place)?);
+        Ok(proof)
+    }
+}

@@ -1,0 +1,275 @@
+//! Texts to vectors.
+
+use super::TaskType;
+use super::multi_vector::{MultiEmbeddings, Vectors};
+use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session, Texts, Want};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Limits};
+use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
+use sconce_text::{TextOrTokens, Truncate};
+
+/// How vectors are wanted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EmbedOptions {
+    /// Which prompt stands before each text.
+    pub prompt: Prompt,
+    /// Whether they are of length one; `None`: as the model's files say.
+    pub normalize: Option<bool>,
+    /// Only so many of their first numbers, for models trained to be cut; brought to length one again unless `normalize` is false.
+    pub dimensions: Option<usize>,
+}
+
+/// Vectors of several texts.
+#[derive(Clone, Debug, Default)]
+pub struct Embeddings {
+    /// All rows, one after another, in the order of the texts.
+    pub values: Vec<f32>,
+    /// Numbers in a row.
+    pub dimension: usize,
+    /// Tokens of each text, as the model saw it.
+    pub tokens: Vec<usize>,
+    /// Which texts were longer than the model can take and were cut.
+    pub truncated: Vec<usize>,
+}
+
+impl Embeddings {
+    /// The vector of text `i`.
+    pub fn row(&self, i: usize) -> &[f32] {
+        &self.values[i * self.dimension..][..self.dimension]
+    }
+
+    /// All vectors, in the order of the texts.
+    pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
+        self.values.chunks_exact(self.dimension.max(1))
+    }
+
+    /// The first `dimension` numbers of each vector, brought to length one again: for models trained to be cut (Matryoshka,
+    /// Kusupati et al. 2022, arXiv:2205.13147).
+    pub fn cut(self, dimension: usize) -> Result<Embeddings> {
+        check_dimension(dimension, self.dimension)?;
+        let values = self.rows().flat_map(|row| of_length_one(&row[..dimension])).collect();
+        Ok(Embeddings { values, dimension, ..self })
+    }
+}
+
+fn check_dimension(dimension: usize, of: usize) -> Result<()> {
+    match dimension {
+        n if (1..=of).contains(&n) => Ok(()),
+        n => Err(Error::Input(format!("{n} dimensions of a vector that has {of}: choose from 1 to that"))),
+    }
+}
+
+fn of_length_one(row: &[f32]) -> Vec<f32> {
+    let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
+    row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
+}
+
+/// A sentence-transformers model, or a GGUF file of one, loaded and checked.
+#[derive(Clone)]
+pub struct Embedder {
+    session: Session<Sentence>,
+}
+
+impl Loaded for Embedder {
+    fn model(&self) -> &dyn Model {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for Embedder {
+    fn serves(facts: &FileFacts) -> bool {
+        let is_pooled = facts.has_module("Pooling") || facts.has_module("StaticEmbedding");
+        is_pooled || (facts.is_gguf_embedder() && !facts.is_sequence_classifier())
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Sentence>(files, device, options, SentenceSpec::read)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {
+        Ok(Embedder { session: Session::load(files, options, progress, SentenceSpec::read)? })
+    }
+}
+
+impl Embedder {
+    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {
+        super::load(reference, options, progress)
+    }
+
+    /// Vectors of `texts`, in their order. The vector of a text does not depend on the others.
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &Prompt) -> Result<Embeddings> {
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
+        self.embed_with(&inputs, &EmbedOptions { prompt: prompt.clone(), ..EmbedOptions::default() })
+    }
+
+    /// The same of texts or tokens, as the options say. No prompt stands before tokens.
+    pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
+        let LoadedModel { spec, plan, .. } = &*self.session;
+        let dimension = options.dimensions.unwrap_or(plan.dimension);
+        check_dimension(dimension, plan.dimension)?;
+        let Texts { mut items, tokens, truncated } = self.read(inputs, &options.prompt)?;
+        // Where nothing but the prompt is left, nothing counts: the pooled vector is all zeros, as in sentence-transformers. Only
+        // a dense layer would make something of those, and it is given the last token.
+        if !spec.tail.iter().any(|module| matches!(module, Module::Dense(_))) {
+            items
+                .iter_mut()
+                .filter(|item| item.skip >= item.sequence.ids.len())
+                .for_each(|item| *item = EncodeItem::default());
+        }
+        let is_normal = spec.tail.last() == Some(&Module::Normalize);
+        let mut values = vec![0f32; inputs.len() * dimension];
+        self.session.run(items, |i, results| {
+            // The last result is the vector before it was brought to length one, if it was.
+            let [.., before] = results else { return Err(Error::bug(plan.device, "no result")) };
+            let row = if options.normalize == Some(false) { before } else { results[0] };
+            let is_cut = dimension < row.len();
+            let anew = match options.normalize {
+                Some(false) => false,
+                Some(true) => is_cut || !is_normal,
+                None => is_cut,
+            };
+            let own = &mut values[i * dimension..][..dimension];
+            match anew {
+                true => own.copy_from_slice(&of_length_one(&row[..dimension])),
+                false => own.copy_from_slice(&row[..dimension]),
+            }
+            Ok(())
+        })?;
+        Ok(Embeddings { values, dimension, tokens, truncated })
+    }
+
+    /// How the tokens of a text become one vector; several are put side by side.
+    pub fn poolings(&self) -> &[Pooling] {
+        &self.session.spec.poolings
+    }
+
+    /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
+    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<MultiEmbeddings> {
+        let Texts { items, tokens, truncated } = self.read(inputs, prompt)?;
+        let mut texts = vec![Vectors::default(); inputs.len()];
+        self.session.run_for(Want::Hidden, items, |i, results| {
+            texts[i] = Vectors { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) };
+            Ok(())
+        })?;
+        Ok(MultiEmbeddings { texts, tokens, truncated })
+    }
+
+    fn read(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Texts> {
+        let is_tokens = |input: &TextOrTokens<'_>| matches!(input, TextOrTokens::Tokens(_));
+        if *prompt != Prompt::Default && inputs.iter().any(is_tokens) {
+            let what =
+                "a prompt stands before texts, and some are given as tokens: give texts, or leave the prompt out";
+            return Err(Error::Input(what.into()));
+        }
+        let spec = &self.session.spec;
+        let prompt = spec.prompt(prompt)?;
+        self.session.read(|reader| {
+            let skip = match prompt {
+                "" => 0,
+                _ if spec.include_prompt => 0,
+                _ if reader.truncate() == Truncate::Left => {
+                    let what =
+                        "the beginning of texts cannot be cut off where the model leaves the prompt before them out";
+                    return Err(Error::Input(what.into()));
+                }
+                _ => reader.prompt_tokens(prompt)?,
+            };
+            let mut lot = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
+            let given = lot.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
+            given.for_each(|(item, _)| item.skip = 0);
+            Ok(lot)
+        })
+    }
+
+    /// The words that a prompt stands for.
+    pub fn prompt<'a>(&'a self, prompt: &'a Prompt) -> Result<&'a str> {
+        self.session.spec.prompt(prompt)
+    }
+
+    /// Names of the model's prompts.
+    pub fn prompts(&self) -> impl Iterator<Item = &str> {
+        self.session.spec.prompts.keys().map(String::as_str)
+    }
+}
+
+/// Encoder, pooling and what follows.
+pub(crate) struct Sentence {
+    encoder: Box<dyn Encoder>,
+    poolings: Vec<Pooling>,
+    tail: Vec<Stage>,
+    dimension: usize,
+    unread: Vec<String>,
+}
+
+enum Stage {
+    Dense(Linear),
+    Normalize,
+}
+
+impl Pipeline for Sentence {
+    type Spec = SentenceSpec;
+    const IN_GGUF: bool = true;
+
+    fn reading(spec: &SentenceSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Sentence> {
+        let encoder = parts.encoder()?;
+        let mut dimension = encoder.hidden_size() * spec.poolings.len();
+        let (mut tail, mut unread) = (Vec::new(), Vec::new());
+        for module in &spec.tail {
+            tail.push(match module {
+                Module::Normalize => Stage::Normalize,
+                Module::Dense(dense) => {
+                    // Vectors are f32 from the pooling on.
+                    let w = parts.module(&dense.dir, DType::F32)?;
+                    let linear = dense.load(dimension, &w)?;
+                    dimension = dense.outputs;
+                    unread.extend(w.unused());
+                    Stage::Dense(linear)
+                }
+            });
+        }
+        Ok(Sentence { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.dimension
+    }
+
+    /// f32 `[sequences, dimension]`, and if they are brought to length one at last, what they were before.
+    fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.hidden(batch)?;
+        let mut y = pool(&hidden, &batch.segments, skips, &self.poolings)?;
+        drop(hidden);
+        for (i, stage) in self.tail.iter().enumerate() {
+            y = match stage {
+                Stage::Dense(linear) => linear.forward(&y)?,
+                Stage::Normalize if i + 1 == self.tail.len() => return Ok(vec![l2_norm(&y)?, y]),
+                Stage::Normalize => l2_norm(&y)?,
+            };
+        }
+        Ok(vec![y])
+    }
+
+    /// `[tokens, hidden]`.
+    fn hidden(&self, batch: &Batch) -> Result<Tensor> {
+        Ok(self.encoder.forward(batch, &mut |_, _| {})?)
+    }
+
+    fn unread(&self) -> Vec<String> {
+        self.unread.clone()
+    }
+}

@@ -1,0 +1,284 @@
+//! Language models.
+
+use crate::config::lm_text::Words;
+use super::TaskType;
+use crate::config::{FileFacts, LmText};
+use crate::error::{Error, Result};
+use crate::generation::{
+    About, Echo, Event, GenerateRequest, Generation, Request, Start, Started, Stream, StopCriteria,
+};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{self, Codec, Loaded, LoadedModel, Model, Reply, RequestContext, RequestSettings};
+use crate::sampling::Params;
+use crate::structured_output::{Constraint, Format, FormatError, Vocab};
+use crate::workloads::decode::{Activity, Decode};
+use sconce_formats::{Model as ModelFiles, trim_allocator};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_ops::Device;
+use sconce_text::chat::{Message, Options};
+use sconce_text::stream::{Detok, Stops, TokenBytes, token_bytes};
+use sconce_text::{TextToken, text_of, text_tokens};
+use serde_json::{Map, Value};
+use std::sync::{Arc, OnceLock};
+
+/// How a conversation becomes a text, besides its messages.
+#[derive(Clone, Debug, Default)]
+pub struct ChatOptions {
+    /// Schemas of functions the model may call, a list.
+    pub tools: Option<Value>,
+    /// Whatever else the template reads (`enable_thinking`, …).
+    pub extra: Map<String, Value>,
+}
+
+/// A loaded language model. Clones are the same model.
+///
+/// Requests of any number of threads run together by continuous batching: each step of the model computes the next token of every
+/// answer, and a part of the prompts that wait.
+#[derive(Clone)]
+pub struct Llm {
+    model: Arc<LoadedModel<Decode, Arc<LmText>>>,
+    derived: Arc<Derived>,
+    settings: RequestSettings,
+}
+
+/// What is made of the vocabulary when it is first asked for: that takes seconds for a large one.
+#[derive(Default)]
+struct Derived {
+    /// For answers that must have a form.
+    vocab: OnceLock<Result<Vocab, FormatError>>,
+    /// What every token adds to a text; `None` where that depends on its neighbours.
+    bytes: OnceLock<Option<Vec<TokenBytes>>>,
+}
+
+impl Codec for Arc<LmText> {
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        Ok(text_tokens(&self.parsed, text, special)?)
+    }
+    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        Ok(text_of(&self.parsed, ids, skip_special)?)
+    }
+}
+
+impl Loaded for Llm {
+    fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.settings
+    }
+}
+
+impl TaskType for Llm {
+    fn serves(facts: &FileFacts) -> bool {
+        let class = facts.class();
+        (class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")) && !facts.is_gguf_embedder()
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        runtime::plan::<Decode>(&files.root().to_path_buf(), device, options)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
+        let root = files.root();
+        let text = Arc::new(LmText::open(root, &ModelFiles::open(root)?)?);
+        text.notes.iter().for_each(|note| progress.note(note));
+        // Before weights come: what is left of reading would lie beside them.
+        trim_allocator();
+        let model = runtime::load(files, &root.to_path_buf(), options, progress, |_| Ok(text.clone()))?;
+        let (model, derived, settings) = (Arc::new(model), Arc::default(), RequestSettings::default());
+        Ok(Llm { model, derived, settings })
+    }
+}
+
+/// A token by itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// What it is called: its text in the middle of others, with a U+FFFD for what is not a whole character.
+    pub text: String,
+    /// The bytes that it adds to a text. None of a mark that is no text, or where that depends on its neighbours.
+    pub bytes: Option<Vec<u8>>,
+}
+
+impl Llm {
+    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
+        super::load(reference, options, progress)
+    }
+
+    /// The same from files that are here.
+    pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {
+        Self::load_files(files, options, progress)
+    }
+
+    /// The longest sequence, question and answer.
+    pub fn context(&self) -> usize {
+        self.model.layout.context
+    }
+
+    /// How the model's makers choose tokens.
+    pub fn params(&self) -> &Params {
+        &self.model.text.params
+    }
+
+    /// The text of tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.model.text.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+    }
+
+    /// What a token is by itself.
+    pub fn token(&self, id: u32) -> Result<Token> {
+        let bytes = self.derived.bytes.get_or_init(|| token_bytes(&self.model.text.parsed).ok());
+        Ok(match bytes.as_ref().and_then(|all| all.get(id as usize)) {
+            Some(TokenBytes::Text(bytes)) => {
+                Token { text: String::from_utf8_lossy(bytes).into_owned(), bytes: Some(bytes.clone()) }
+            }
+            Some(TokenBytes::Special(name)) => Token { text: name.clone(), bytes: None },
+            Some(TokenBytes::None) | None => Token { text: self.decode(&[id])?, bytes: None },
+        })
+    }
+
+    /// The tokens of a text, as a request would have them.
+    pub fn encode(&self, start: &Start) -> Result<Vec<u32>> {
+        match start {
+            Start::Text(text) => self.model.text.encode(text),
+            Start::Rendered(text) => self.model.text.encode_rendered(text),
+            Start::Tokens(ids) => Ok(ids.clone()),
+        }
+    }
+
+    /// The id of a control token: one that is called so, and is no text.
+    pub fn control(&self, name: &str) -> Option<u32> {
+        let id = self.model.text.parsed.get_added_vocabulary().get_vocab().get(name).copied()?;
+        self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
+    }
+
+    /// The chat template as its makers wrote it, where there is one: how a model calls tools shows there alone.
+    pub fn template(&self, tools: bool) -> Option<&str> {
+        self.model.text.template(tools).ok().map(|template| template.source.as_str())
+    }
+
+    /// The text that a conversation becomes.
+    pub fn render(&self, messages: &[Message], options: &ChatOptions) -> Result<String> {
+        let template = self.model.text.template(options.tools.is_some())?;
+        let options = Options {
+            tools: options.tools.as_ref(),
+            documents: None,
+            add_generation_prompt: true,
+            extra: options.extra.clone(),
+            ..Options::default()
+        };
+        Ok(template.render(messages, &options)?)
+    }
+
+    /// Starts a generation for `context`, and hands what comes to `sink` as it comes.
+    ///
+    /// The device thread calls the sink, and everyone waits for that thread: the sink should pass events on, and do no work of its
+    /// own. The last event is an error or the end of the last answer; then the sink is dropped. If this fails it is never called.
+    /// A sink that panics ends its own request alone.
+    pub fn start(
+        &self,
+        request: &Request,
+        context: &RequestContext,
+        sink: impl FnMut(Result<Event>) + Send + 'static,
+    ) -> Result<Started> {
+        let (request, started) = self.prepare(request, context)?;
+        let reply = Reply::new(context.clone(), self.model.plan.device, Box::new(sink));
+        self.model.executor.submit(request, &Arc::new(reply))?;
+        Ok(started)
+    }
+
+    /// Starts a generation and gives what comes as it comes. Dropping the stream cancels it.
+    pub fn stream(&self, request: &Request) -> Result<Stream> {
+        let context = &self.settings.context;
+        let (request, Started { prompt_tokens, answers }) = self.prepare(request, context)?;
+        let device = self.model.plan.device;
+        let (stream, reply) = Stream::new(context, About { device, answers, prompt_tokens, truncated: false });
+        self.model.executor.submit(request, &reply)?;
+        Ok(stream)
+    }
+
+    /// What the model is busy with. Cheap, from any thread.
+    pub fn activity(&self) -> Activity {
+        let activity = self.model.executor.stats();
+        Activity { waiting: self.model.executor.queue().requests, ..activity }
+    }
+
+    /// Checks a request and makes it ready to run.
+    fn prepare(&self, request: &Request, context: &RequestContext) -> Result<(GenerateRequest, Started)> {
+        let tokens = context.tokenizing(|| self.encode(&request.start))?;
+        let params = request.params.clone().unwrap_or_else(|| self.model.text.params.clone());
+        params.check(self.model.plan.vocabulary).map_err(|invalid| Error::Input(invalid.to_string()))?;
+        let vocabulary = self.model.plan.vocabulary;
+        if let Some(id) = tokens.iter().find(|id| **id as usize >= vocabulary) {
+            return Err(Error::Input(format!("token {id} is beyond the model's {vocabulary} words")));
+        }
+        let longest = self.model.layout.context;
+        if tokens.is_empty() {
+            return Err(Error::Input("the prompt has no tokens; give it at least one".into()));
+        }
+        if tokens.len() >= longest {
+            let what = format!("the prompt has {} tokens, and the context is {longest}: shorten it", tokens.len());
+            return Err(Error::Input(what + ", or make more room with --context"));
+        }
+        let room = longest - tokens.len();
+        let most = request.max_tokens.unwrap_or_else(|| self.model.text.most.map_or(room, |most| most.min(room)));
+        // Nothing new, where the prompt itself is what is asked about.
+        let least = usize::from(!request.echo);
+        if most < least || most > room {
+            let what =
+                format!("{most} new tokens behind {} of the prompt: there is room for {least} to {room}", tokens.len());
+            return Err(Error::Input(what));
+        }
+        let stops = Stops::new(&request.stop, false).map_err(Error::Input)?;
+        if request.ignore_end && request.format.is_some() {
+            let what = "an answer that must have a form cannot go on behind its end; ask for one or the other";
+            return Err(Error::Input(what.into()));
+        }
+        let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
+        let forms = match &request.format {
+            Some(format) => self.forms(format, answers)?,
+            None => Vec::new(),
+        };
+        let detok = Detok::new(self.model.text.parsed.clone(), true);
+        // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
+        let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
+        // A form is one of bytes: a space that it begins with must not go because it stands first.
+        let mut detok = if request.format.is_some() { detok.within() } else { detok };
+        let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
+        let scored = request.echo && params.logprobs.is_some();
+        let echo = request.echo.then(|| match &request.start {
+            Start::Text(text) | Start::Rendered(text) => text.clone(),
+            Start::Tokens(_) => read,
+        });
+        let echo = echo.map(|text| Echo { text, scored });
+        let stop = StopCriteria {
+            tokens: if request.ignore_end { Arc::default() } else { self.model.text.ends.clone() },
+            texts: request.stop.clone().into(),
+            most,
+        };
+        let params = Arc::new(params);
+        let request = GenerateRequest { tokens, params, stop, detok, stops, forms, scored, echo };
+        Ok((request, Started { prompt_tokens, answers }))
+    }
+
+    /// The form of each answer. Made by who asks, whom alone it keeps waiting and fails.
+    fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
+        let LmText { parsed, ends, .. } = &*self.model.text;
+        let vocab = self.derived.vocab.get_or_init(|| Vocab::of(parsed, self.model.plan.vocabulary, ends));
+        let vocab = vocab.as_ref().map_err(Clone::clone)?;
+        let first = Constraint::new(format.clone(), vocab)?;
+        let others: Vec<Constraint> = (1..answers).map(|_| first.fork()).collect();
+        Ok([first].into_iter().chain(others).collect())
+    }
+
+    /// Runs all requests together and waits for each.
+    pub fn generate(&self, requests: &[Request]) -> Vec<Result<Generation>> {
+        let streams: Vec<_> = requests.iter().map(|request| self.stream(request)).collect();
+        streams.into_iter().map(|stream| stream?.wait()).collect()
+    }
+
+    /// The answer to a conversation, as it comes. `request` says how; its start is not looked at.
+    pub fn chat(&self, messages: &[Message], options: &ChatOptions, request: &Request) -> Result<Stream> {
+        let start = Start::Rendered(self.render(messages, options)?);
+        self.stream(&Request { start, ..request.clone() })
+    }
+}

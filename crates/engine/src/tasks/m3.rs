@@ -1,0 +1,174 @@
+//! bge-m3: a vector, weights over the vocabulary and a vector a token, from one pass (Chen et al. 2024, arXiv:2402.03216).
+
+use super::TaskType;
+use super::multi_vector::Vectors;
+use super::sparse::SparseVector;
+use crate::config::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, Reading, SentenceSpec, has_m3};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Limits, encoder};
+use sconce_ops::{Activation, Device, Linear, Tensor, l2_norm, pool};
+use sconce_text::{Encoded, TextOrTokens};
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+/// Reads the files of such a model.
+fn spec(dir: &Path) -> Result<SentenceSpec> {
+    if !has_m3(dir) {
+        let what = format!("no {M3_SPARSE} and {M3_MULTI_VECTOR} beside the weights: not a bge-m3 model");
+        return Err(Error::file(dir, what));
+    }
+    SentenceSpec::read(dir)
+}
+
+/// All three of one text.
+#[derive(Clone, Debug, Default)]
+pub struct Three {
+    /// The vector, of length one.
+    pub dense: Vec<f32>,
+    /// The weights of its tokens.
+    pub sparse: SparseVector,
+    /// A vector a token, but for the first; each of length one.
+    pub multi: Vectors,
+}
+
+/// All three of several texts.
+#[derive(Clone, Debug, Default)]
+pub struct Threes {
+    /// In the order of the texts.
+    pub texts: Vec<Three>,
+    /// Tokens of each text, as the model saw it.
+    pub tokens: Vec<usize>,
+    /// Which texts were longer than the model can take and were cut.
+    pub truncated: Vec<usize>,
+}
+
+/// A bge-m3 model, loaded and checked.
+#[derive(Clone)]
+pub struct M3 {
+    session: Session<Projected>,
+    /// Tokens that carry no meaning of their own.
+    special: Arc<[u32]>,
+}
+
+impl Loaded for M3 {
+    fn model(&self) -> &dyn Model {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for M3 {
+    fn serves(facts: &FileFacts) -> bool {
+        facts.has_m3
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Projected>(files, device, options, spec)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
+        let session: Session<Projected> = Session::load(files, options, progress, spec)?;
+        let special = ["<s>", "</s>", "<pad>", "<unk>", "[CLS]", "[SEP]", "[PAD]", "[UNK]"];
+        let special = special.iter().filter_map(|token| session.text.id(token)).collect();
+        Ok(M3 { session, special })
+    }
+}
+
+impl M3 {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
+        super::load(reference, options, progress)
+    }
+
+    /// All three of each text, in the order of the texts.
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Threes> {
+        self.run(self.session.read(|reader| reader.encode(texts, ""))?)
+    }
+
+    /// The same where some are tokens already.
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Threes> {
+        self.run(self.session.read(|reader| reader.encode_inputs(inputs, ""))?)
+    }
+
+    fn run(&self, encoded: Vec<Encoded>) -> Result<Threes> {
+        let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
+        let ids: Vec<Vec<u32>> = items.iter().map(|w| w.sequence.ids.clone()).collect();
+        let (mut all, device) = (vec![Three::default(); items.len()], self.session.plan.device);
+        self.session.run(items, |i, results| {
+            let [dense, weights, vectors] = results else { return Err(Error::bug(device, "three results")) };
+            let mut largest: BTreeMap<u32, f32> = BTreeMap::new();
+            for (id, weight) in ids[i].iter().zip(*weights).filter(|(id, w)| **w > 0.0 && !self.special.contains(id)) {
+                let kept = largest.entry(*id).or_default();
+                *kept = kept.max(*weight);
+            }
+            let dimension = vectors.len() / ids[i].len();
+            all[i] = Three {
+                dense: dense.to_vec(),
+                sparse: SparseVector {
+                    ids: largest.keys().copied().collect(),
+                    weights: largest.into_values().collect(),
+                },
+                // The first token stands for the text as a whole, which the dense vector does already.
+                multi: Vectors { values: vectors[dimension..].to_vec(), dimension },
+            };
+            Ok(())
+        })?;
+        Ok(Threes { texts: all, tokens, truncated })
+    }
+
+    /// The token of an id, as the tokenizer writes it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        self.session.text.token(id)
+    }
+}
+
+/// An encoder with three ends.
+pub(crate) struct Projected {
+    encoder: Box<dyn Encoder>,
+    spec: SentenceSpec,
+    sparse: Linear,
+    multi: Linear,
+}
+
+impl Pipeline for Projected {
+    type Spec = SentenceSpec;
+
+    fn reading(spec: &SentenceSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Projected> {
+        let encoder = encoder(&parts.config, &parts.weights)?;
+        let hidden = encoder.hidden_size();
+        let (sparse, multi) = (parts.beside(M3_SPARSE)?, parts.beside(M3_MULTI_VECTOR)?);
+        let vectors = multi.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
+        Ok(Projected {
+            sparse: Linear::load(&sparse, hidden, 1, true)?.with(Activation::Relu),
+            multi: Linear::load(&multi, hidden, vectors, true)?,
+            encoder,
+            spec: spec.clone(),
+        })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.encoder.hidden_size()
+    }
+
+    /// `[sequences, hidden]`, `[tokens, 1]` and `[tokens, dimension]`.
+    fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        let dense = l2_norm(&pool(&hidden, &batch.segments, skips, &self.spec.poolings)?)?;
+        let multi = l2_norm(&self.multi.forward(&hidden)?)?;
+        Ok(vec![dense, self.sparse.forward(&hidden)?, multi])
+    }
+}

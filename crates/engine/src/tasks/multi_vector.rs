@@ -1,0 +1,204 @@
+//! Texts to a vector a token, compared by late interaction (Khattab and Zaharia 2020, arXiv:2004.12832).
+
+use super::TaskType;
+use super::m3::M3;
+use crate::config::{FileFacts, ColbertSpec, Reading, Side, has_m3};
+use crate::error::Result;
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Limits, encoder};
+use sconce_ops::{Device, Linear, Tensor, l2_norm};
+
+/// A vector a token of one text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Vectors {
+    /// All rows, one after another.
+    pub values: Vec<f32>,
+    /// Numbers in a row.
+    pub dimension: usize,
+}
+
+impl Vectors {
+    /// The rows, in the order of the tokens.
+    pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
+        self.values.chunks_exact(self.dimension.max(1))
+    }
+
+    /// How well a document of these vectors answers the query: each of the query's vectors takes its best match, and the
+    /// matches are summed.
+    pub fn max_sim(&self, query: &Vectors) -> f32 {
+        let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
+        let best = |q: &[f32]| self.rows().map(|d| dot(q, d)).fold(f32::NEG_INFINITY, f32::max);
+        if self.values.is_empty() { 0.0 } else { query.rows().map(best).sum() }
+    }
+}
+
+/// Vectors of several texts.
+#[derive(Clone, Debug, Default)]
+pub struct MultiEmbeddings {
+    /// In the order of the texts.
+    pub texts: Vec<Vectors>,
+    /// Tokens of each text, as the model saw it, expansions included.
+    pub tokens: Vec<usize>,
+    /// Which texts were longer than the model can take and were cut.
+    pub truncated: Vec<usize>,
+}
+
+/// A model that gives a vector a token, loaded and checked: ColBERT in its authors' files or PyLate's, or bge-m3.
+#[derive(Clone)]
+pub struct Multi(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Colbert(Session<Tokens>),
+    M3(M3),
+}
+
+impl Multi {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
+        super::load(reference, options, progress)
+    }
+
+    /// Vectors of queries: with the query marker, and expanded where the model was trained so.
+    pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<MultiEmbeddings> {
+        self.embed(texts, Side::Query)
+    }
+
+    /// Vectors of documents: with the document marker, and without those of the skip list.
+    pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<MultiEmbeddings> {
+        self.embed(texts, Side::Document)
+    }
+
+    fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], side: Side) -> Result<MultiEmbeddings> {
+        let session = match &self.0 {
+            Kind::M3(m3) => {
+                let all = m3.embed(texts)?;
+                let texts = all.texts.into_iter().map(|t| t.multi).collect();
+                return Ok(MultiEmbeddings { texts, tokens: all.tokens, truncated: all.truncated });
+            }
+            Kind::Colbert(session) => session,
+        };
+        let marked = session.read(|reader| session.spec.encode(reader, texts, side))?;
+        let tokens: Vec<usize> = marked.iter().map(|m| m.sequence.ids.len()).collect();
+        let truncated = (0..marked.len()).filter(|i| marked[*i].truncated).collect();
+        let (items, kept): (Vec<_>, Vec<_>) =
+            marked.into_iter().map(|m| (EncodeItem { sequence: m.sequence, skip: 0 }, m.kept)).unzip();
+        let dimension = session.plan.dimension;
+        let mut all = vec![Vectors::default(); texts.len()];
+        session.run(items, |i, results| {
+            let rows = results[0].chunks_exact(dimension).zip(&kept[i]).filter(|(_, kept)| **kept);
+            all[i] = Vectors { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension };
+            Ok(())
+        })?;
+        Ok(MultiEmbeddings { texts: all, tokens, truncated })
+    }
+}
+
+impl Loaded for Multi {
+    fn model(&self) -> &dyn Model {
+        match &self.0 {
+            Kind::Colbert(session) => &**session,
+            Kind::M3(m3) => m3.model(),
+        }
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        match &mut self.0 {
+            Kind::Colbert(session) => &mut session.settings,
+            Kind::M3(m3) => m3.settings(),
+        }
+    }
+}
+
+impl TaskType for Multi {
+    fn serves(facts: &FileFacts) -> bool {
+        facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        match has_m3(&files.dir) {
+            true => M3::plan(files, device, options),
+            false => encode::plan::<Tokens>(files, device, options, ColbertSpec::read),
+        }
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
+        Ok(Multi(match has_m3(&files.dir) {
+            true => Kind::M3(M3::load_files(files, options, progress)?),
+            false => Kind::Colbert(Session::load(files, options, progress, ColbertSpec::read)?),
+        }))
+    }
+}
+
+/// An encoder with a projection of every token.
+pub(crate) struct Tokens {
+    encoder: Box<dyn Encoder>,
+    projections: Vec<Linear>,
+    normalize: bool,
+    dimension: usize,
+    unread: Vec<String>,
+}
+
+impl Pipeline for Tokens {
+    type Spec = ColbertSpec;
+
+    fn reading(spec: &ColbertSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &ColbertSpec) -> Result<Tokens> {
+        let encoder = encoder(&parts.config, &parts.weights)?;
+        let (mut projections, mut unread) = (Vec::new(), Vec::new());
+        let mut dimension = encoder.hidden_size();
+        for dense in &spec.dense {
+            let w = parts.module(&dense.dir, parts.dtype)?;
+            projections.push(dense.load(dimension, &w)?);
+            dimension = dense.outputs;
+            unread.extend(w.unused());
+        }
+        // Stanford's projection, also where PyLate's files beside it say the same in their way.
+        parts.weights.skip("linear.weight");
+        if spec.stanford {
+            let w = parts.weights.of_head().sub("linear");
+            let outputs = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
+            projections.push(Linear::load(&w, dimension, outputs, false)?);
+            dimension = outputs;
+        }
+        Ok(Tokens { encoder, projections, normalize: spec.normalize, dimension, unread })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.dimension
+    }
+
+    /// `[tokens, dimension]`.
+    fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
+        let mut y = self.encoder.forward(batch, &mut |_, _| {})?;
+        for projection in &self.projections {
+            y = projection.forward(&y)?;
+        }
+        Ok(vec![if self.normalize { l2_norm(&y)? } else { y }])
+    }
+
+    fn unread(&self) -> Vec<String> {
+        self.unread.clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_vector_of_the_query_takes_its_best_match() {
+        let of = |values: &[f32]| Vectors { values: values.to_vec(), dimension: 2 };
+        let (query, document) = (of(&[1.0, 0.0, 0.0, 1.0]), of(&[0.5, 0.0, 0.6, -1.0, 0.0, 0.25]));
+        assert_eq!(document.max_sim(&query), 0.6 + 0.25);
+        assert_eq!(of(&[]).max_sim(&query), 0.0);
+    }
+}

@@ -1,0 +1,274 @@
+//! Models that read a text and write another: translation, summaries, answers (T5 and its kin).
+
+mod options;
+
+pub use options::{Answers, Seq2SeqOptions, Written};
+
+use super::TaskType;
+use crate::config::{FileFacts, LmText, Seq2SeqGeneration};
+use crate::error::{Error, Result};
+use crate::generation::{About, Answer, Finish, GenerateRequest, Stream, StopCriteria};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{self, Loaded, LoadedModel, Model, RequestSettings};
+use crate::sampling::{BeamOptions, BeamSearch, Beams, Params, Search};
+use crate::workloads::seq2seq::{BeamRequest, SearchRequest, Seq2SeqLayout, Seq2SeqRequest, Seq2SeqSpec, Seq2SeqWorkload};
+use sconce_formats::{Model as ModelFiles, trim_allocator};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_ops::Device;
+use sconce_text::stream::{Detok, Stops};
+use std::sync::Arc;
+
+/// A loaded sequence-to-sequence model. Clones are the same model.
+///
+/// Inputs of any number of threads run together: each step of the model computes the next token of every answer.
+#[derive(Clone)]
+pub struct Seq2Seq {
+    model: Arc<LoadedModel<Seq2SeqWorkload, Arc<LmText>>>,
+    generation: Arc<Seq2SeqGeneration>,
+    settings: RequestSettings,
+}
+
+impl Loaded for Seq2Seq {
+    fn model(&self) -> &dyn Model {
+        &*self.model
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.settings
+    }
+}
+
+/// The files of such a model, and what they say.
+struct Opened {
+    text: Arc<LmText>,
+    generation: Seq2SeqGeneration,
+    spec: Seq2SeqSpec,
+}
+
+fn open(files: &Files) -> Result<Opened> {
+    let root = files.root().to_path_buf();
+    let model = ModelFiles::open(&root)?;
+    let text = Arc::new(LmText::open(&root, &model)?);
+    let generation = Seq2SeqGeneration::read(&root, &model.config, &text.params)?;
+    let spec = Seq2SeqSpec { root, start: generation.start };
+    Ok(Opened { text, generation, spec })
+}
+
+impl TaskType for Seq2Seq {
+    fn serves(facts: &FileFacts) -> bool {
+        let class = facts.class();
+        let is_t5 = class.ends_with("T5ForConditionalGeneration") || class == "T5WithLMHeadModel";
+        is_t5 && !facts.is_gguf_embedder()
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        // The plan does not depend on the token that begins answers.
+        let spec = Seq2SeqSpec { root: files.root().to_path_buf(), start: 0 };
+        runtime::plan::<Seq2SeqWorkload>(&spec, device, options)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
+        let Opened { text, generation, spec } = open(files)?;
+        generation.notes.iter().for_each(|note| progress.note(note));
+        // Before weights come: what is left of reading would lie beside them.
+        trim_allocator();
+        let model = runtime::load(files, &spec, options, progress, |plan| {
+            generation.check(&spec.root, plan.vocabulary)?;
+            Ok(text.clone())
+        })?;
+        Ok(Seq2Seq { model: Arc::new(model), generation: Arc::new(generation), settings: RequestSettings::default() })
+    }
+}
+
+impl Seq2Seq {
+    /// Finds the files, plans, loads and checks the model. Nothing is loaded that the plan says cannot run or will not fit.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
+        super::load(reference, options, progress)
+    }
+
+    /// The same from files that are here.
+    pub fn load_from(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
+        Self::load_files(files, options, progress)
+    }
+
+    /// How the model's makers find answers.
+    pub fn search(&self) -> &Search {
+        &self.generation.search
+    }
+
+    /// The longest input, in tokens.
+    pub fn longest_input(&self) -> usize {
+        self.model.layout.input
+    }
+
+    /// The tokens of a text as the model will read it, and whether it had to be cut.
+    pub fn encode(&self, text: &str) -> Result<(Vec<u32>, bool)> {
+        self.model.text.encode_to(text, self.model.layout.input)
+    }
+
+    /// The text of tokens.
+    pub fn decode(&self, ids: &[u32]) -> Result<String> {
+        self.model.text.parsed.decode(ids, true).map_err(|e| Error::Input(e.to_string()))
+    }
+
+    /// Reads `texts` and writes the answers to each, all together.
+    pub fn generate<T: AsRef<str>>(&self, texts: &[T], options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
+        let of = |(i, text): (usize, &T)| {
+            self.encode(text.as_ref()).map_err(|e| Error::Text { text: i, why: e.to_string() })
+        };
+        let inputs = self.settings.context.tokenizing(|| texts.iter().enumerate().map(of).collect::<Result<Vec<_>>>())?;
+        self.run(inputs, options)
+    }
+
+    /// The same for inputs that are tokens already, the last one by which they end included.
+    pub fn generate_ids(&self, inputs: &[Vec<u32>], options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
+        self.run(inputs.iter().map(|ids| (ids.clone(), false)).collect(), options)
+    }
+
+    /// The answers to one text as they come, token by token; a beam search knows its answers only at its end. A text that is
+    /// too long is cut, and the stream says so. Dropping the stream cancels it.
+    pub fn stream(&self, text: &str, options: &Seq2SeqOptions) -> Result<Stream> {
+        let wish = self.wish(options)?;
+        if matches!(wish.search, Search::Beams(_)) {
+            let what =
+                "a beam search knows its answers only when it is done, and cannot be streamed; use generate, or sample";
+            return Err(Error::Input(what.into()));
+        }
+        self.start(self.settings.context.tokenizing(|| self.encode(text))?, &wish)
+    }
+
+    /// Begins to write the answers to one text, and does not wait for them: others may join in meanwhile.
+    pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Writing> {
+        let input = self.settings.context.tokenizing(|| self.encode(text))?;
+        Ok(Writing(self.start(input, &self.wish(options)?)?))
+    }
+
+    /// Nothing is begun unless all can be.
+    fn run(&self, inputs: Vec<(Vec<u32>, bool)>, options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
+        let wish = self.wish(options)?;
+        let prepared = |(i, input): (usize, (Vec<u32>, bool))| {
+            let (ids, truncated) = input;
+            self.prepare(ids, truncated, &wish).map_err(|e| Error::Text { text: i, why: e.to_string() })
+        };
+        let prepared = inputs.into_iter().enumerate().map(prepared).collect::<Result<Vec<_>>>()?;
+        let streams = prepared.into_iter().map(|one| self.submit(one)).collect::<Result<Vec<_>>>()?;
+        let answers = |(i, stream): (usize, Stream)| Writing(stream).wait().map_err(|e| at(i, e));
+        streams.into_iter().enumerate().map(answers).collect()
+    }
+
+    /// What the options come to.
+    fn wish(&self, options: &Seq2SeqOptions) -> Result<Wish> {
+        let Seq2SeqLayout { output, sequences, .. } = &self.model.layout;
+        let search = options.search.clone().unwrap_or_else(|| self.generation.search.clone());
+        let most = options.max_tokens.unwrap_or_else(|| self.generation.most.unwrap_or(*output).min(*output));
+        if most == 0 || most > *output {
+            return Err(Error::Input(format!("answers of {most} tokens: there is room for 1 to {output}")));
+        }
+        let width = match &search {
+            Search::Sample(params) => {
+                params.check(self.model.plan.vocabulary).map_err(|invalid| Error::Input(invalid.to_string()))?;
+                params.n as usize
+            }
+            Search::Beams(beams) => beams.num_beams,
+        };
+        if width > *sequences {
+            let what =
+                format!("{width} answers at once, and there is room for {sequences}: ask for fewer, or load with more");
+            return Err(Error::Input(what));
+        }
+        Ok(Wish { search, most, ignore_end: options.ignore_end })
+    }
+
+    fn start(&self, (ids, truncated): (Vec<u32>, bool), wish: &Wish) -> Result<Stream> {
+        self.submit(self.prepare(ids, truncated, wish)?)
+    }
+
+    fn submit(&self, (request, about): (Seq2SeqRequest, About)) -> Result<Stream> {
+        let (stream, reply) = Stream::new(&self.settings.context, about);
+        self.model.executor.submit(request, &reply)?;
+        Ok(stream)
+    }
+
+    /// Checks an input and makes it ready to run.
+    fn prepare(&self, ids: Vec<u32>, truncated: bool, wish: &Wish) -> Result<(Seq2SeqRequest, About)> {
+        let (longest, vocabulary) = (self.model.layout.input, self.model.plan.vocabulary);
+        if ids.is_empty() || ids.len() > longest {
+            return Err(Error::Input(format!("{} tokens to read: there is room for 1 to {longest}", ids.len())));
+        }
+        if let Some(id) = ids.iter().find(|id| **id as usize >= vocabulary) {
+            let what = format!("token {id} is beyond the model's {vocabulary} words");
+            return Err(Error::Input(what + "; do tokenizer and model belong together?"));
+        }
+        let (search, answers) = match &wish.search {
+            Search::Sample(params) => (self.sampled(params, wish), params.n.max(1) as usize),
+            Search::Beams(search) => (self.searched(search, wish)?, search.num_return_sequences),
+        };
+        let about = About { device: self.model.plan.device, answers, prompt_tokens: ids.len(), truncated };
+        Ok((Seq2SeqRequest { ids, most: wish.most, search }, about))
+    }
+
+    fn sampled(&self, params: &Params, wish: &Wish) -> SearchRequest {
+        let ends = if wish.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
+        SearchRequest::Sample(Box::new(GenerateRequest {
+            // Every answer begins with a token of its own: to penalties it is the prompt.
+            tokens: vec![self.generation.start],
+            params: Arc::new(params.clone()),
+            stop: StopCriteria { tokens: ends, texts: Arc::default(), most: wish.most },
+            detok: Detok::new(self.model.text.parsed.clone(), true),
+            stops: Stops::default(),
+            forms: Vec::new(),
+            scored: false,
+            echo: None,
+        }))
+    }
+
+    fn searched(&self, search: &BeamSearch, wish: &Wish) -> Result<SearchRequest> {
+        let all = &self.model.text.ends;
+        let ends = if wish.ignore_end { Vec::new() } else { all.iter().copied().collect() };
+        let beams = Beams::new(BeamOptions {
+            beams: search.num_beams,
+            length_penalty: search.length_penalty,
+            early_stopping: search.early_stopping,
+            answers: search.num_return_sequences,
+            ends,
+            most: wish.most,
+        });
+        Ok(SearchRequest::Beams(Box::new(BeamRequest {
+            beams: beams.map_err(Error::Input)?,
+            width: search.num_beams,
+            answers: search.num_return_sequences,
+            tokenizer: self.model.text.parsed.clone(),
+            ends: all.clone(),
+        })))
+    }
+}
+
+/// An error at one of several inputs; that nobody waits is about all of them.
+fn at(text: usize, error: Error) -> Error {
+    match error {
+        over @ (Error::Cancelled | Error::Late { .. }) => over,
+        other => Error::Text { text, why: other.to_string() },
+    }
+}
+
+/// What options come to, with defaults filled in.
+struct Wish {
+    search: Search,
+    most: usize,
+    ignore_end: bool,
+}
+
+/// Answers to one text that are being written. Dropping it cancels them.
+pub struct Writing(Stream);
+
+impl Writing {
+    /// The answers, once they are done.
+    pub fn wait(self) -> Result<Answers> {
+        let (input_tokens, truncated) = (self.0.prompt_tokens(), self.0.truncated());
+        let written = |answer: Answer| {
+            let ids = answer.picks.iter().map(|pick| pick.id).collect();
+            let finish = answer.finish.unwrap_or(Finish::Length);
+            Written { text: answer.text, ids, score: answer.score, finish }
+        };
+        let answers = self.0.wait()?.answers.into_iter().map(written).collect();
+        Ok(Answers { answers, input_tokens, truncated })
+    }
+}

@@ -1,0 +1,244 @@
+//! Texts to weights over the vocabulary.
+
+use super::TaskType;
+use super::m3::M3;
+use crate::config::{FileFacts, Entry, Reading, has_m3, plain_reading, reading};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use sconce_formats::{json, optional_json};
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
+use sconce_ops::{Device, Splade as How, Tensor, splade};
+use sconce_text::TextOrTokens;
+use serde::Deserialize;
+use std::path::Path;
+
+/// Weights of some tokens of the vocabulary; all others are zero.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct SparseVector {
+    /// Token ids, ascending.
+    pub ids: Vec<u32>,
+    /// Their weights, above zero.
+    pub weights: Vec<f32>,
+}
+
+impl SparseVector {
+    /// From a weight per token of the vocabulary.
+    fn of(row: &[f32]) -> SparseVector {
+        let some = || row.iter().enumerate().filter(|(_, w)| **w > 0.0);
+        SparseVector { ids: some().map(|(i, _)| i as u32).collect(), weights: some().map(|(_, w)| *w).collect() }
+    }
+
+    /// The products of the tokens that both have, summed: how alike two texts are.
+    pub fn dot(&self, other: &SparseVector) -> f32 {
+        let weight = |(i, id)| other.ids.binary_search(id).map_or(0.0, |j| self.weights[i] * other.weights[j]);
+        self.ids.iter().enumerate().map(weight).sum()
+    }
+}
+
+/// Sparse vectors of several texts.
+#[derive(Clone, Debug, Default)]
+pub struct SparseEmbeddings {
+    /// In the order of the texts.
+    pub vectors: Vec<SparseVector>,
+    /// Tokens of each text, as the model saw it.
+    pub tokens: Vec<usize>,
+    /// Which texts were longer than the model can take and were cut.
+    pub truncated: Vec<usize>,
+}
+
+/// A model that weighs the vocabulary, loaded and checked: SPLADE through the head of a masked language model, or bge-m3.
+#[derive(Clone)]
+pub struct Sparse(Kind);
+
+#[derive(Clone)]
+enum Kind {
+    Splade(Session<Splade>),
+    M3(M3),
+}
+
+impl Sparse {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
+        super::load(reference, options, progress)
+    }
+
+    /// Weights of `texts`, in their order.
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<SparseEmbeddings> {
+        let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
+        self.embed_inputs(&inputs)
+    }
+
+    /// The same where some are tokens already.
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<SparseEmbeddings> {
+        let session = match &self.0 {
+            Kind::M3(m3) => {
+                let all = m3.embed_inputs(inputs)?;
+                let vectors = all.texts.into_iter().map(|t| t.sparse).collect();
+                return Ok(SparseEmbeddings { vectors, tokens: all.tokens, truncated: all.truncated });
+            }
+            Kind::Splade(session) => session,
+        };
+        let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
+        let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
+        let mut vectors = vec![SparseVector::default(); items.len()];
+        session.run(items, |i, results| {
+            vectors[i] = SparseVector::of(results[0]);
+            Ok(())
+        })?;
+        Ok(SparseEmbeddings { vectors, tokens, truncated })
+    }
+
+    /// The token of an id, as the tokenizer writes it.
+    pub fn token(&self, id: u32) -> Option<String> {
+        match &self.0 {
+            Kind::Splade(session) => session.text.token(id),
+            Kind::M3(m3) => m3.token(id),
+        }
+    }
+}
+
+impl Loaded for Sparse {
+    fn model(&self) -> &dyn Model {
+        match &self.0 {
+            Kind::Splade(session) => &**session,
+            Kind::M3(m3) => m3.model(),
+        }
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        match &mut self.0 {
+            Kind::Splade(session) => &mut session.settings,
+            Kind::M3(m3) => m3.settings(),
+        }
+    }
+}
+
+impl TaskType for Sparse {
+    fn serves(facts: &FileFacts) -> bool {
+        facts.has_module("SpladePooling")
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        match has_m3(&files.dir) {
+            true => M3::plan(files, device, options),
+            false => encode::plan::<Splade>(files, device, options, SpladeSpec::read),
+        }
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
+        Ok(Sparse(match has_m3(&files.dir) {
+            true => Kind::M3(M3::load_files(files, options, progress)?),
+            false => Kind::Splade(Session::load(files, options, progress, SpladeSpec::read)?),
+        }))
+    }
+}
+
+/// What the files say of the weights.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SpladeSpec {
+    reading: Reading,
+    how: How,
+}
+
+#[derive(Deserialize)]
+struct PoolingConfig {
+    #[serde(default = "max")]
+    pooling_strategy: String,
+    #[serde(default = "relu")]
+    activation_function: String,
+}
+
+fn max() -> String {
+    "max".into()
+}
+
+fn relu() -> String {
+    "relu".into()
+}
+
+impl SpladeSpec {
+    /// The sentence-transformers files, or a plain masked language model, which is read as SPLADE's authors do.
+    pub(crate) fn read(dir: &Path) -> Result<SpladeSpec> {
+        let path = dir.join("modules.json");
+        let Some(modules) = optional_json::<Vec<Entry>>(&path)? else {
+            return Ok(SpladeSpec { reading: plain_reading(dir)?, how: How { sum: false, twice: false } });
+        };
+        let classes: Vec<&str> = modules.iter().map(Entry::class).collect();
+        let ["Transformer" | "MLMTransformer", "SpladePooling"] = classes[..] else {
+            let what = format!(
+                "modules {}: not a SPLADE model, which is a transformer and a SpladePooling",
+                classes.join(", ")
+            );
+            return Err(Error::file(&path, what));
+        };
+        let reading = reading(&modules[0].folder(dir, &path)?, dir)?;
+        let path = modules[1].folder(dir, &path)?.join("config.json");
+        let config: PoolingConfig = json(&path)?;
+        let sum = match &*config.pooling_strategy {
+            "max" => false,
+            "sum" => true,
+            other => return Err(Error::file(&path, format!("pooling_strategy `{other}` is not known"))),
+        };
+        let twice = match &*config.activation_function {
+            "relu" => false,
+            "log1p_relu" => true,
+            other => return Err(Error::file(&path, format!("activation_function `{other}` is not known"))),
+        };
+        Ok(SpladeSpec { reading, how: How { sum, twice } })
+    }
+}
+
+/// An encoder, and the head of a masked language model taken together over each sequence.
+pub(crate) struct Splade {
+    encoder: Box<dyn Encoder>,
+    head: Head,
+    how: How,
+}
+
+impl Pipeline for Splade {
+    type Spec = SpladeSpec;
+
+    fn reading(spec: &SpladeSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {
+        let encoder = encoder(&parts.config, &parts.weights)?;
+        let head = head(HeadTask::Vocabulary, &parts.config, &parts.weights)?;
+        Ok(Splade { encoder, head, how: spec.how })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.head.out.outputs()
+    }
+
+    /// A row is a vocabulary: 256 of them are 30 MB of BERT's and 256 MB of XLM-RoBERTa's.
+    fn most_sequences(&self) -> usize {
+        256
+    }
+
+    /// f32 `[sequences, vocabulary]`.
+    fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        let hidden = self.head.before(&hidden)?;
+        Ok(vec![splade(&hidden, &batch.segments, &self.head.out, self.how)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sparse_vectors_keep_what_is_above_zero_and_meet_where_both_have_a_weight() {
+        let (a, b) = (SparseVector::of(&[0.0, 2.0, 0.0, 1.0]), SparseVector::of(&[5.0, 3.0, 0.0, 0.5]));
+        assert_eq!((a.ids.as_slice(), a.weights.as_slice()), (&[1, 3][..], &[2.0, 1.0][..]));
+        assert_eq!((a.dot(&b), b.dot(&a)), (6.5, 6.5));
+        assert_eq!(a.dot(&SparseVector::default()), 0.0);
+    }
+}

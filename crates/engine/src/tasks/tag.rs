@@ -1,0 +1,149 @@
+//! Texts to labelled pieces: names, places, parts of speech.
+
+use super::TaskType;
+use super::classify::{Scores, check_labels, labels};
+use crate::config::{FileFacts, Reading, plain_reading};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use sconce_formats::json;
+use sconce_hub::{Files, Progress, Reference};
+use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
+use sconce_ops::{Device, Tensor};
+use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate};
+use sconce_text::words::Continuation;
+use serde_json::Value;
+use std::path::Path;
+
+/// What was found in a text.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Tagged {
+    /// In the order of the text. Places count characters, not bytes.
+    pub entities: Vec<Entity>,
+    /// Tokens, as the model saw the text.
+    pub tokens: usize,
+    /// Whether the text was longer than the model can take, and was cut.
+    pub truncated: bool,
+}
+
+/// A model with a head for token classification, loaded and checked.
+#[derive(Clone)]
+pub struct Tagger {
+    session: Session<Tokenwise>,
+    continuation: Continuation,
+}
+
+impl Loaded for Tagger {
+    fn model(&self) -> &dyn Model {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for Tagger {
+    fn serves(facts: &FileFacts) -> bool {
+        facts.class().ends_with("ForTokenClassification")
+    }
+    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Tokenwise>(files, device, options, TagSpec::read)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Tagger> {
+        let session: Session<Tokenwise> = Session::load(files, options, progress, TagSpec::read)?;
+        let continuation = Continuation::of(session.text.inner());
+        Ok(Tagger { session, continuation })
+    }
+}
+
+impl Tagger {
+    /// Finds the files, plans, loads and checks the model.
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Tagger> {
+        super::load(reference, options, progress)
+    }
+
+    /// What each text holds, in the order of the texts: entities that score `threshold` at least, without those labelled `O`.
+    pub fn tag<T: AsRef<str> + Sync>(&self, texts: &[T], strategy: Strategy, threshold: f32) -> Result<Vec<Tagged>> {
+        let LoadedModel { text: tokenizer, spec, .. } = &*self.session;
+        let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
+        let mut answers: Vec<Tagged> = encoded
+            .iter()
+            .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
+            .collect();
+        let (items, places): (Vec<_>, Vec<_>) = encoded.into_iter().map(|(e, places)| (EncodeItem::from(e), places)).unzip();
+        let join = |tokens: Vec<String>| tokenizer.join(tokens);
+        let meaning = Labels { names: &spec.labels, ignore: &["O".to_string()], join: &join };
+        self.session.run(items, |i, results| {
+            let chars: Vec<char> = texts[i].as_ref().chars().collect();
+            let width = spec.labels.len();
+            let scores: Vec<Vec<f32>> = results[0].chunks_exact(width).map(|row| Scores::Softmax.apply(row)).collect();
+            let scored = places[i].iter().zip(&scores).map(|(place, scores)| {
+                let (token, subword) = self.continuation.of_token(tokenizer.inner(), &chars, place);
+                Scored { scores, token, start: place.start, end: place.end, special: place.special, subword }
+            });
+            let mut entities = aggregate(&scored.collect::<Vec<_>>(), strategy, &meaning);
+            entities.retain(|e| e.score >= threshold);
+            answers[i].entities = entities;
+            Ok(())
+        })?;
+        Ok(answers)
+    }
+
+    /// The labels, in the order of the model's outputs.
+    pub fn labels(&self) -> &[String] {
+        &self.session.spec.labels
+    }
+}
+
+/// What the files say of labels.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct TagSpec {
+    reading: Reading,
+    labels: Vec<String>,
+}
+
+impl TagSpec {
+    pub(crate) fn read(dir: &Path) -> Result<TagSpec> {
+        let path = dir.join("config.json");
+        let config: Value = json(&path)?;
+        let labels = labels(&config).map_err(|what| Error::file(&path, what))?;
+        Ok(TagSpec { reading: plain_reading(dir)?, labels })
+    }
+}
+
+/// An encoder with a head over every token.
+pub(crate) struct Tokenwise {
+    encoder: Box<dyn Encoder>,
+    head: Head,
+}
+
+impl Pipeline for Tokenwise {
+    type Spec = TagSpec;
+
+    fn reading(spec: &TagSpec) -> &Reading {
+        &spec.reading
+    }
+
+    fn load(parts: &Parts, spec: &TagSpec) -> Result<Tokenwise> {
+        let encoder = encoder(&parts.config, &parts.weights)?;
+        let head = head(HeadTask::Tag, &parts.config, &parts.weights)?;
+        check_labels(&parts.root, &spec.labels, &head)?;
+        Ok(Tokenwise { encoder, head })
+    }
+
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+
+    fn width(&self) -> usize {
+        self.head.out.outputs()
+    }
+
+    /// `[tokens, labels]`.
+    fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        Ok(vec![self.head.forward(&hidden)?])
+    }
+}

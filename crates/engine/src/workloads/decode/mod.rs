@@ -1,0 +1,309 @@
+//! Language models: continuous batching of prefills and decodes over a paged KV cache.
+
+mod activity;
+mod model;
+#[cfg(test)]
+mod tests;
+
+pub use activity::Activity;
+pub(crate) use model::{DecodeLayout, PAGE, usual_cache_format};
+
+use crate::error::{Error, Result};
+use crate::generation::{ActiveSequence, Event, GenerateRequest, GenerationReply, NextToken, StepOutput};
+use crate::kv::{Blocks, SeqId};
+use crate::options::LoadOptions;
+use crate::plan::Planned;
+use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
+use activity::Counts;
+use model::{LmModel, StepResult};
+use sconce_formats::Model;
+use sconce_ops::replay::Passes;
+use sconce_ops::{Cache, CacheShape, Choosing, Device, Place, threads};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// Answers that will go on from the same prompt.
+type Forks = Vec<(SeqId, ActiveSequence)>;
+
+/// What came of a step, of the pieces that something was wanted of.
+#[derive(Default)]
+struct Outcome {
+    /// Of those that have no token yet, in their order.
+    logits: Vec<f32>,
+    /// The pieces, and their tokens if these were chosen on the device.
+    pieces: Vec<(Piece, Option<u32>)>,
+}
+
+impl Outcome {
+    fn add(&mut self, step: &Step, result: StepResult) {
+        let wanted = step.pieces.iter().filter(|piece| piece.rows() > 0).cloned();
+        match result {
+            StepResult::Logits(logits) => {
+                self.logits.extend(logits);
+                self.pieces.extend(wanted.map(|piece| (piece, None)));
+            }
+            StepResult::Tokens(tokens) => self.pieces.extend(wanted.zip(tokens.into_iter().map(Some))),
+        }
+    }
+}
+
+/// An answer and its forks, and what their next tokens come of.
+struct Sampling<'a> {
+    id: SeqId,
+    next: NextToken<'a>,
+    sequence: ActiveSequence,
+    forks: Forks,
+}
+
+/// The workload of a language model.
+pub(crate) struct Decode {
+    model: LmModel,
+    layout: DecodeLayout,
+    shape: CacheShape,
+    place: Place,
+    passes: Passes,
+    cache: Cache,
+    blocks: Blocks,
+    scheduler: Scheduler,
+    budget: Budget,
+    counts: Counts,
+    active: HashMap<SeqId, ActiveSequence>,
+    /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
+    forks: HashMap<SeqId, Forks>,
+    /// The request of each sequence, forks included.
+    requests: HashMap<SeqId, RequestId>,
+    next: u64,
+}
+
+impl Workload for Decode {
+    /// The folder or file of the model.
+    type Spec = PathBuf;
+    type Layout = DecodeLayout;
+    type Request = GenerateRequest;
+    type Output = Event;
+    type Step = Step;
+    type Outcome = StepResult;
+    type Stats = Activity;
+
+    fn plan(root: &PathBuf, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
+        model::plan(root, device, options)
+    }
+
+    fn load(
+        root: &PathBuf,
+        Planned { plan, layout }: &Planned<DecodeLayout>,
+        options: &LoadOptions,
+        place: &Place,
+    ) -> Result<Decode> {
+        let (model, _) = LmModel::load(&Model::open(root)?, options, (plan.keep, layout.context), place)?;
+        let shape = model.shape(root)?;
+        let cache = Cache::new(shape, layout.pages * PAGE, layout.cache_format, place)?;
+        Ok(Decode {
+            cache,
+            blocks: Blocks::new(layout.pages as u32, PAGE as u32).map_err(Error::Input)?,
+            budget: Budget { tokens: plan.batch_tokens, sequences: layout.sequences },
+            passes: Passes::new(place, plan.recorded)?,
+            model,
+            layout: layout.clone(),
+            shape,
+            place: place.clone(),
+            scheduler: Scheduler::default(),
+            counts: Counts::default(),
+            active: HashMap::new(),
+            forks: HashMap::new(),
+            requests: HashMap::new(),
+            next: 0,
+        })
+    }
+
+    fn sanity_check(&self) -> Result<()> {
+        self.model.sanity_check(self.shape, self.layout.cache_format, &self.place)
+    }
+
+    fn dry_run(&self, tokens: usize) -> Result<()> {
+        self.model.dry_run(&self.layout, tokens, &self.cache, &self.place)
+    }
+
+    fn step_tokens(&self) -> usize {
+        self.budget.tokens
+    }
+
+    fn tokens(request: &GenerateRequest) -> usize {
+        request.tokens.len()
+    }
+
+    fn submit(&mut self, id: RequestId, mut request: GenerateRequest, reply: &Arc<Reply<Event>>) {
+        let n = request.params.n.max(1) as usize;
+        let reply = GenerationReply::new(reply, n, request.echo.take());
+        let mut forms = std::mem::take(&mut request.forms).into_iter();
+        let answers = (0..n).map(|answer| ActiveSequence::new(answer, &request, forms.next(), &reply));
+        let mut answers = answers.collect::<Vec<_>>().into_iter();
+        let GenerateRequest { tokens, stop, scored, .. } = request;
+        let ids: Vec<SeqId> = (0..n as u64).map(|i| SeqId(self.next + i)).collect();
+        self.next += n as u64;
+        let limit = tokens.len() + stop.most.max(1);
+        let prompt = schedule::Request { sequence: ids[0], tokens, limit, n, scored };
+        if let Err(refused) = self.scheduler.submit(prompt, &self.blocks) {
+            return reply.fail(Error::Input(refused.to_string()));
+        }
+        self.requests.extend(ids.iter().map(|sequence| (*sequence, id)));
+        if let Some(first) = answers.next() {
+            self.active.insert(ids[0], first);
+            self.forks.insert(ids[0], ids[1..].iter().copied().zip(answers).collect());
+        }
+    }
+
+    fn schedule(&mut self) -> Option<Step> {
+        let step = self.scheduler.step(&mut self.blocks, self.budget);
+        self.counts.preemptions += step.preempted.len() as u64;
+        for piece in &step.pieces {
+            let sequence = self.active.get(&piece.sequence);
+            if let Some(sequence) = sequence.filter(|sequence| sequence.begin(piece.range.start)) {
+                self.counts.prompt_tokens += sequence.prompt() as u64;
+            }
+        }
+        (!step.pieces.is_empty()).then_some(step)
+    }
+
+    fn members(&self, step: &Step) -> Vec<(RequestId, Step)> {
+        let alone = |piece: &Piece| {
+            // Nobody else writes to the pages that are copied for it.
+            let own = self.blocks.table(piece.sequence);
+            let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
+            let step = Step { pieces: vec![piece.clone()], copies, ..Step::default() };
+            (self.requests[&piece.sequence], step)
+        };
+        step.pieces.iter().map(alone).collect()
+    }
+
+    fn forward(&mut self, step: &Step) -> Result<StepResult> {
+        let tokens = |id| self.scheduler.tokens(id);
+        let how = self.device_sampling(step);
+        self.model.step((step, how.as_deref()), &self.blocks, tokens, &self.cache, (&self.place, &self.passes))
+    }
+
+    fn finish(&mut self, ran: Vec<(Step, StepResult)>) {
+        let mut outcome = Outcome::default();
+        ran.into_iter().for_each(|(step, result)| outcome.add(&step, result));
+        let Outcome { mut logits, pieces } = outcome;
+        let rows = pieces.iter().filter(|(_, token)| token.is_none()).map(|(piece, _)| piece.rows());
+        let width = (logits.len() / rows.sum::<usize>().max(1)).max(1);
+        let head = &self.model.head;
+        threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
+        let mut rest = logits.chunks_mut(width);
+        let mut sampling: Vec<Mutex<Option<Sampling<'_>>>> = Vec::new();
+        for (piece, token) in pieces {
+            let id = piece.sequence;
+            let next = match token {
+                Some(token) => Some(NextToken::Token(token)),
+                None => {
+                    let mut rows: Vec<&mut [f32]> = rest.by_ref().take(piece.rows()).collect();
+                    if let Some(sequence) = self.active.get_mut(&id).filter(|_| piece.scored) {
+                        sequence.score(&rows, piece.range, self.scheduler.tokens(id).unwrap_or_default());
+                    }
+                    rows.pop().filter(|_| piece.sample).map(NextToken::Logits)
+                }
+            };
+            if let Some(next) = next
+                && let Some(sequence) = self.active.remove(&id)
+            {
+                let forks = self.forks.remove(&id).unwrap_or_default();
+                sampling.push(Mutex::new(Some(Sampling { id, next, sequence, forks })));
+            }
+        }
+        // Every answer needs nothing but its own row, so all are sampled at once.
+        let scheduler = &self.scheduler;
+        let sampled = threads::map(sampling.len(), |i| {
+            let taken = sampling[i].lock().unwrap_or_else(PoisonError::into_inner).take();
+            taken.map(|sampling| sample(sampling, scheduler))
+        });
+        let sampled: Vec<_> = sampled.into_iter().flatten().collect();
+        let mut all = Vec::new();
+        for (id, sequence, output, forks) in sampled {
+            let forks = forks.into_iter().map(|(id, fork, output)| (id, self.keep(id, fork, output))).collect();
+            all.push(Sampled { sequence: id, next: self.keep(id, sequence, output), forks });
+        }
+        for ended in self.scheduler.commit(&mut self.blocks, all) {
+            self.requests.remove(&ended);
+        }
+    }
+
+    fn release(&mut self, id: RequestId) {
+        let mut own: Vec<SeqId> = self.requests.iter().filter(|(_, of)| **of == id).map(|(own, _)| *own).collect();
+        // In the line of age, not of the map: the order in which blocks are freed is the order in which they are used again.
+        own.sort_unstable();
+        for sequence in own {
+            self.requests.remove(&sequence);
+            self.active.remove(&sequence);
+            self.forks.remove(&sequence);
+            self.scheduler.release(&mut self.blocks, sequence);
+        }
+    }
+
+    fn reset(&mut self) {
+        self.active.clear();
+        self.forks.clear();
+        self.requests.clear();
+        self.scheduler = Scheduler::default();
+        if let Ok(blocks) = Blocks::new(self.blocks.count() as u32, self.blocks.size() as u32) {
+            self.counts.close(&self.blocks);
+            self.blocks = blocks;
+        }
+    }
+
+    fn queue(&self) -> QueueStats {
+        QueueStats { requests: self.scheduler.waiting(), ..QueueStats::default() }
+    }
+
+    fn stats(&self) -> Activity {
+        self.counts.activity(&self.scheduler, &self.blocks)
+    }
+}
+
+impl Decode {
+    /// How the tokens of a step are sampled on the device, if all that is wanted of it is a token for each piece.
+    fn device_sampling(&self, step: &Step) -> Option<Vec<Choosing>> {
+        let one = |piece: &Piece| {
+            let is_alone = self.forks.get(&piece.sequence).is_none_or(Vec::is_empty);
+            let sequence = self.active.get(&piece.sequence).filter(|_| is_alone && !piece.scored)?;
+            sequence.plain(self.scheduler.tokens(piece.sequence)?)
+        };
+        step.pieces.iter().filter(|piece| piece.rows() > 0).map(one).collect()
+    }
+
+    fn keep(&mut self, id: SeqId, sequence: ActiveSequence, output: StepOutput) -> Next {
+        self.counts.generated_tokens += 1;
+        match output {
+            StepOutput::Token(token) => {
+                self.active.insert(id, sequence);
+                Next::Token(token)
+            }
+            StepOutput::Ended => {
+                self.requests.remove(&id);
+                Next::Stop
+            }
+        }
+    }
+}
+
+type SampledFork = (SeqId, ActiveSequence, StepOutput);
+
+/// The next token of an answer and of those that go on from the same prompt.
+fn sample(
+    Sampling { id, next, mut sequence, forks }: Sampling<'_>,
+    scheduler: &Scheduler,
+) -> (SeqId, ActiveSequence, StepOutput, Vec<SampledFork>) {
+    let tokens = scheduler.tokens(id).unwrap_or_default();
+    let fork = |(id, mut fork): (SeqId, ActiveSequence)| {
+        let output = match &next {
+            NextToken::Logits(row) => fork.next(NextToken::Logits(&mut row.to_vec()), tokens),
+            NextToken::Token(token) => fork.next(NextToken::Token(*token), tokens),
+        };
+        (id, fork, output)
+    };
+    let forks = forks.into_iter().map(fork).collect();
+    let output = sequence.next(next, tokens);
+    (id, sequence, output, forks)
+}

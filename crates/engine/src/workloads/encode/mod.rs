@@ -1,0 +1,323 @@
+//! Encoders: requests of any number of texts wait in one queue and run in packed micro-batches.
+//!
+//! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of several requests. It never waits
+//! for a batch to fill.
+
+mod pipeline;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences};
+pub(crate) use session::{Session, Texts};
+
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Planned;
+use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::schedule::{Budget, EncodeQueue};
+use sconce_models::{Batch, Sequence};
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_ops::{DType, Device, Place, Segments, Tensor};
+use sconce_text::Encoded;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Parts of an answer that a caller may leave unread before it is passed over: one to read, one to read next. Rows can be wide.
+const MOST_UNREAD: usize = 2;
+
+/// One sequence to encode.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct EncodeItem {
+    pub(crate) sequence: Sequence,
+    /// Tokens at its head that belong to a prompt that is not pooled.
+    pub(crate) skip: usize,
+}
+
+impl From<Encoded> for EncodeItem {
+    fn from(text: Encoded) -> EncodeItem {
+        EncodeItem { sequence: Sequence { ids: text.ids, types: text.type_ids, keys: None }, skip: 0 }
+    }
+}
+
+/// What is wanted of sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Want {
+    /// What the task makes of them.
+    #[default]
+    Task,
+    /// The encoder's last hidden state of every token.
+    Hidden,
+}
+
+/// Sequences of one caller. All have tokens.
+pub(crate) struct EncodeRequest {
+    pub(crate) items: Vec<EncodeItem>,
+    pub(crate) want: Want,
+    /// Parts of the answer that the caller has not read yet.
+    pub(crate) unread: Arc<AtomicUsize>,
+}
+
+/// A request of which something waits or runs.
+struct Pending {
+    items: Vec<EncodeItem>,
+    want: Want,
+    unread: Arc<AtomicUsize>,
+    /// Items that are not answered.
+    left: usize,
+    reply: Arc<Reply<Part>>,
+}
+
+/// Sequences that run together, of which the same is wanted.
+pub(crate) struct MicroBatch {
+    want: Want,
+    /// Requests, and which of their items.
+    items: Vec<(RequestId, usize)>,
+    sequences: Vec<Sequence>,
+    skips: Vec<usize>,
+}
+
+/// What came of a micro-batch.
+pub(crate) struct Results {
+    segments: Segments,
+    /// Rows, and all their numbers.
+    values: Vec<(usize, Vec<f32>)>,
+}
+
+impl Results {
+    /// Those of the sequence at `place`: a row of its own, or a row for each of its tokens.
+    pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
+        let own = |(rows, values): &'_ (usize, Vec<f32>)| {
+            let range = if *rows == self.segments.count() { place..place + 1 } else { self.segments.range(place) };
+            let width = values.len() / (*rows).max(1);
+            range.start * width..range.end * width
+        };
+        self.values.iter().map(|result| &result.1[own(result)]).collect()
+    }
+}
+
+/// A request's part of a micro-batch.
+pub(crate) struct Part {
+    pub(crate) results: Arc<Results>,
+    /// Its items, and their places in the micro-batch.
+    pub(crate) items: Vec<(usize, usize)>,
+}
+
+/// The workload of an encoder and what stands behind it for a task.
+pub(crate) struct Encode<P> {
+    pub(crate) pipeline: P,
+    pub(crate) place: Place,
+    passes: Passes,
+    dtype: DType,
+    budget: Budget,
+    /// The most tokens of a sequence.
+    longest: usize,
+    queue: EncodeQueue,
+    pending: BTreeMap<RequestId, Pending>,
+    /// Sequences and tokens of the last step.
+    last: (usize, usize),
+}
+
+impl<P: Pipeline> Encode<P> {
+    fn run(&self, batch: &MicroBatch) -> Result<Results> {
+        let tokens = batch.sequences.iter().map(|s| s.ids.len()).sum();
+        let pass = EncodePass { workload: self, batch };
+        let (packed, results) = match self.passes.fill(tokens, batch.sequences.len()) {
+            Some(fill) => self.passes.replay(&pass, batch.want as u32, Some(fill))?,
+            None => replay::run(&pass)?,
+        };
+        let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
+        Ok(Results { segments: packed.segments, values })
+    }
+}
+
+impl<P: Pipeline> Workload for Encode<P> {
+    type Spec = P::Spec;
+    type Layout = ();
+    type Request = EncodeRequest;
+    type Output = Part;
+    /// One micro-batch for each thing that is wanted.
+    type Step = Vec<MicroBatch>;
+    type Outcome = Vec<Results>;
+    type Stats = ();
+
+    fn plan(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Planned<()>> {
+        Ok(Planned { plan: pipeline::plan::<P>(spec, device, options)?, layout: () })
+    }
+
+    fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
+        let parts = Parts::open(&plan.root, (plan.dtype, plan.keep), place.clone())?;
+        let pipeline = P::load(&parts, spec).map_err(|e| e.of(&plan.root))?;
+        let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
+        Ok(Encode {
+            pipeline,
+            place: place.clone(),
+            passes: Passes::new(place, plan.recorded)?,
+            dtype: plan.dtype,
+            budget,
+            longest: plan.max_tokens,
+            queue: EncodeQueue::new(budget),
+            pending: BTreeMap::new(),
+            last: (0, 0),
+        })
+    }
+
+    fn sanity_check(&self) -> Result<()> {
+        for result in self.pipeline.sanity_check(&self.place)? {
+            if !result.to_f32()?.iter().all(|v| v.is_finite()) {
+                return Err(Error::unsound("the model is not sound: its result", self.place.device(), self.dtype));
+            }
+        }
+        Ok(())
+    }
+
+    fn dry_run(&self, tokens: usize) -> Result<()> {
+        self.pipeline.dry_run(&self.place, tokens, self.longest)
+    }
+
+    fn step_tokens(&self) -> usize {
+        self.budget.tokens
+    }
+
+    fn tokens(request: &EncodeRequest) -> usize {
+        request.items.iter().map(|item| item.sequence.ids.len()).sum()
+    }
+
+    fn submit(&mut self, id: RequestId, request: EncodeRequest, reply: &Arc<Reply<Part>>) {
+        let EncodeRequest { items, want, unread } = request;
+        let lengths: Vec<usize> = items.iter().map(|item| item.sequence.ids.len()).collect();
+        self.queue.push(id.0, &lengths);
+        self.pending.insert(id, Pending { left: items.len(), items, want, unread, reply: reply.clone() });
+    }
+
+    fn schedule(&mut self) -> Option<Vec<MicroBatch>> {
+        let Encode { queue, pending, .. } = self;
+        let is_busy = |id| pending.get(&RequestId(id)).is_some_and(|p| p.unread.load(Relaxed) >= MOST_UNREAD);
+        let next = queue.next(is_busy);
+        let mut step: Vec<MicroBatch> = Vec::new();
+        for (id, item) in next {
+            let Some(request) = pending.get_mut(&RequestId(id)) else { continue };
+            request.reply.start();
+            let EncodeItem { sequence, skip } = std::mem::take(&mut request.items[item]);
+            let want = request.want;
+            let at = step.iter().position(|batch| batch.want == want).unwrap_or_else(|| {
+                step.push(MicroBatch { want, items: Vec::new(), sequences: Vec::new(), skips: Vec::new() });
+                step.len() - 1
+            });
+            step[at].items.push((RequestId(id), item));
+            // A text cut inside its prompt still keeps its last token.
+            step[at].skips.push(skip.min(sequence.ids.len().saturating_sub(1)));
+            step[at].sequences.push(sequence);
+        }
+        if step.is_empty() {
+            return None;
+        }
+        let sequences = || step.iter().flat_map(|batch| &batch.sequences);
+        self.last = (sequences().count(), sequences().map(|s| s.ids.len()).sum());
+        Some(step)
+    }
+
+    fn members(&self, step: &Vec<MicroBatch>) -> Vec<(RequestId, Vec<MicroBatch>)> {
+        step.iter().flat_map(MicroBatch::by_request).map(|(id, batch)| (id, vec![batch])).collect()
+    }
+
+    fn forward(&mut self, step: &Vec<MicroBatch>) -> Result<Vec<Results>> {
+        step.iter().map(|batch| self.run(batch)).collect()
+    }
+
+    fn finish(&mut self, ran: Vec<(Vec<MicroBatch>, Vec<Results>)>) {
+        for (batch, results) in ran.into_iter().flat_map(|(step, results)| step.into_iter().zip(results)) {
+            let results = Arc::new(results);
+            for (id, items) in batch.places() {
+                let Some(request) = self.pending.get_mut(&id) else { continue };
+                request.left -= items.len();
+                request.unread.fetch_add(1, Relaxed);
+                let part = Part { results: results.clone(), items };
+                if request.left > 0 {
+                    request.reply.send(part);
+                } else if let Some(request) = self.pending.remove(&id) {
+                    request.reply.finish(part);
+                }
+            }
+        }
+    }
+
+    fn release(&mut self, id: RequestId) {
+        self.queue.remove(id.0);
+        self.pending.remove(&id);
+    }
+
+    fn reset(&mut self) {
+        self.queue = EncodeQueue::new(self.budget);
+        self.pending.clear();
+    }
+
+    fn queue(&self) -> QueueStats {
+        let (batch_sequences, batch_tokens) = self.last;
+        QueueStats { requests: self.queue.requests(), tokens: self.queue.tokens(), batch_sequences, batch_tokens }
+    }
+
+    fn stats(&self) {}
+}
+
+impl MicroBatch {
+    /// The items of each request, with their places.
+    fn places(&self) -> BTreeMap<RequestId, Vec<(usize, usize)>> {
+        let mut all: BTreeMap<RequestId, Vec<(usize, usize)>> = BTreeMap::new();
+        for (place, (id, item)) in self.items.iter().enumerate() {
+            all.entry(*id).or_default().push((*item, place));
+        }
+        all
+    }
+
+    /// The same, every request by itself.
+    fn by_request(&self) -> Vec<(RequestId, MicroBatch)> {
+        let of = |(id, items): (RequestId, Vec<(usize, usize)>)| {
+            let batch = MicroBatch {
+                want: self.want,
+                items: items.iter().map(|(item, _)| (id, *item)).collect(),
+                sequences: items.iter().map(|(_, place)| self.sequences[*place].clone()).collect(),
+                skips: items.iter().map(|(_, place)| self.skips[*place]).collect(),
+            };
+            (id, batch)
+        };
+        self.places().into_iter().map(of).collect()
+    }
+}
+
+/// A micro-batch on its device.
+struct EncodePass<'a, P> {
+    workload: &'a Encode<P>,
+    batch: &'a MicroBatch,
+}
+
+impl<P: Pipeline> EncodePass<'_, P> {
+    /// Sequences that only fill the batch up have no prompt.
+    fn skips(&self, batch: &Batch) -> Vec<usize> {
+        let mut skips = self.batch.skips.clone();
+        skips.resize(batch.segments.count(), 0);
+        skips
+    }
+}
+
+impl<P: Pipeline> Pass for EncodePass<'_, P> {
+    type Batch = Batch;
+    type Error = Error;
+
+    fn batch(&self, fill: Option<Fill>) -> Result<Batch> {
+        let Encode { pipeline, place, .. } = self.workload;
+        Ok(Batch::filled(&self.batch.sequences, fill, pipeline.limits(), place)?)
+    }
+
+    fn given(&self, batch: &Batch) -> Given {
+        batch.given(&self.skips(batch))
+    }
+
+    fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
+        match self.batch.want {
+            Want::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
+            Want::Hidden => Ok(vec![self.workload.pipeline.hidden(batch)?]),
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! A loaded encoder as tasks use it: texts in, results out.
+
+use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, Part, Pipeline, Want};
+use crate::error::{Error, Result};
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{self, Codec, Executor, LoadedModel, Reply, RequestContext, RequestSettings};
+use sconce_hub::{Files, Progress};
+use sconce_ops::Device;
+use sconce_text::{Encoded, Reader, TextToken, Tokenizer};
+use std::ops::Deref;
+use std::path::Path;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// Tokenized texts, with what callers are told of them.
+pub(crate) struct Texts {
+    pub(crate) items: Vec<EncodeItem>,
+    /// Tokens of each.
+    pub(crate) tokens: Vec<usize>,
+    /// Which were cut.
+    pub(crate) truncated: Vec<usize>,
+}
+
+impl Texts {
+    /// Of texts whose first `skip` tokens belong to a prompt that is not pooled.
+    pub(crate) fn of(encoded: Vec<Encoded>, skip: usize) -> Texts {
+        let tokens = encoded.iter().map(|e| e.ids.len()).collect();
+        let truncated = (0..encoded.len()).filter(|i| encoded[*i].truncated).collect();
+        let items = encoded.into_iter().map(|e| EncodeItem { skip, ..EncodeItem::from(e) }).collect();
+        Texts { items, tokens, truncated }
+    }
+}
+
+impl Codec for Tokenizer {
+    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
+        Ok(Tokenizer::tokenize(self, text, special)?)
+    }
+    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
+        Ok(Tokenizer::detokenize(self, ids, skip_special)?)
+    }
+}
+
+/// A loaded encoder, and how the requests of this handle are treated.
+pub(crate) struct Session<P: Pipeline> {
+    model: Arc<LoadedModel<Encode<P>, Tokenizer>>,
+    pub(crate) settings: RequestSettings,
+}
+
+impl<P: Pipeline> Clone for Session<P> {
+    fn clone(&self) -> Session<P> {
+        Session { model: self.model.clone(), settings: self.settings.clone() }
+    }
+}
+
+impl<P: Pipeline> Deref for Session<P> {
+    type Target = LoadedModel<Encode<P>, Tokenizer>;
+
+    fn deref(&self) -> &LoadedModel<Encode<P>, Tokenizer> {
+        &self.model
+    }
+}
+
+/// The file or folder that a pipeline reads.
+fn root<P: Pipeline>(files: &Files) -> Result<&Path> {
+    Ok(if P::IN_GGUF { files.root() } else { files.directory()? })
+}
+
+/// Plans an encoder on a device that need not be in this machine.
+pub(crate) fn plan<P: Pipeline>(
+    files: &Files,
+    device: Device,
+    options: &LoadOptions,
+    read: impl FnOnce(&Path) -> Result<P::Spec>,
+) -> Result<Plan> {
+    runtime::plan::<Encode<P>>(&read(root::<P>(files)?)?, device, options)
+}
+
+impl<P: Pipeline> Session<P> {
+    /// Loads an encoder for a task, whose files `read` understands.
+    pub(crate) fn load(
+        files: &Files,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+        read: impl FnOnce(&Path) -> Result<P::Spec>,
+    ) -> Result<Session<P>> {
+        let spec = read(root::<P>(files)?)?;
+        let reading = P::reading(&spec);
+        let model = runtime::load(files, &spec, options, progress, |plan| {
+            let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
+            if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
+                progress.note(&note);
+            }
+            Ok(tokenizer)
+        })?;
+        Ok(Session { model: Arc::new(model), settings: RequestSettings::default() })
+    }
+
+    /// Tokenizes, unless the request must end.
+    pub(crate) fn read<T, E>(&self, read: impl FnOnce(Reader<'_>) -> Result<T, E>) -> Result<T>
+    where
+        Error: From<E>,
+    {
+        self.settings.context.tokenizing(|| Ok(read(self.text.reader(self.settings.truncate))?))
+    }
+
+    /// Runs something else on the device thread, unless the request must end.
+    pub(crate) fn call<R: Send + 'static>(&self, f: impl FnOnce(&Encode<P>) -> Result<R> + Send + 'static) -> Result<R> {
+        let (submitted, context) = (Instant::now(), self.settings.context.clone());
+        self.executor.call(move |workload| {
+            let started = Instant::now();
+            context.waited(started.saturating_duration_since(submitted));
+            context.check()?;
+            let answer = f(workload);
+            context.ran(started.elapsed());
+            answer
+        })
+    }
+
+    /// Encodes `items` in micro-batches that other requests share. `take` gets an item's number and its results, in the order of
+    /// the micro-batches; a text of no tokens, which only static models have, gives none.
+    pub(crate) fn run(&self, items: Vec<EncodeItem>, take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
+        self.run_for(Want::Task, items, take)
+    }
+
+    /// The same for something else that is wanted of them.
+    pub(crate) fn run_for(
+        &self,
+        want: Want,
+        mut items: Vec<EncodeItem>,
+        mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>,
+    ) -> Result<()> {
+        let words = self.plan.vocabulary;
+        for (text, item) in items.iter().enumerate() {
+            if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= words) {
+                let why = format!("token {id} is beyond the model's {words} words; do tokenizer and model belong together?");
+                return Err(Error::Text { text, why });
+            }
+        }
+        let numbers: Vec<usize> = (0..items.len()).filter(|i| !items[*i].sequence.ids.is_empty()).collect();
+        items.retain(|item| !item.sequence.ids.is_empty());
+        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, want)?;
+        while let Some(part) = parts.next() {
+            let part = part?;
+            for (item, place) in &part.items {
+                let (text, own) = (numbers[*item], part.results.of(*place));
+                if !own.iter().all(|values| values.iter().all(|v| v.is_finite())) {
+                    let what = format!("text {}: its result", text + 1);
+                    return Err(Error::unsound(&what, self.plan.device, self.plan.dtype));
+                }
+                take(text, &own)?;
+            }
+            drop(part);
+            if parts.read() {
+                self.executor.wake()?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The parts of an answer as they come. Dropping it cancels what has not run.
+pub(super) struct PartStream {
+    inbox: Receiver<Result<Part>>,
+    reply: Weak<Reply<Part>>,
+    /// Parts that were sent and not read.
+    unread: Arc<AtomicUsize>,
+    /// Items that are not answered.
+    left: usize,
+}
+
+impl PartStream {
+    /// Submits items; all have tokens.
+    pub(super) fn submit<P: Pipeline>(
+        executor: &Executor<Encode<P>>,
+        device: Device,
+        context: &RequestContext,
+        items: Vec<EncodeItem>,
+        want: Want,
+    ) -> Result<PartStream> {
+        let (parts, inbox) = channel();
+        let (left, unread) = (items.len(), Arc::new(AtomicUsize::new(0)));
+        // Nobody receives it if the stream was dropped; the next step finds out.
+        let reply = Reply::new(context.clone(), device, Box::new(move |part| drop(parts.send(part))));
+        let reply = Arc::new(reply);
+        let stream = PartStream { inbox, reply: Arc::downgrade(&reply), unread: unread.clone(), left };
+        if left > 0 {
+            executor.submit(EncodeRequest { items, want, unread }, &reply)?;
+        }
+        Ok(stream)
+    }
+
+    /// Waits for the next part; `None` when there are no more.
+    pub(super) fn next(&mut self) -> Option<Result<Part>> {
+        if self.left == 0 {
+            return None;
+        }
+        // A reply always ends with a part or an error.
+        let part = self.inbox.recv().unwrap_or(Err(Error::Cancelled));
+        self.left -= part.as_ref().map_or(self.left, |part| part.items.len());
+        Some(part)
+    }
+
+    /// Says that a part was read. Returns whether the scheduler had passed this request over, and should look at it again.
+    pub(super) fn read(&self) -> bool {
+        self.unread.fetch_sub(1, Relaxed) >= MOST_UNREAD
+    }
+}
+
+impl Drop for PartStream {
+    fn drop(&mut self) {
+        if let Some(reply) = self.reply.upgrade() {
+            reply.close();
+        }
+    }
+}

@@ -1,0 +1,153 @@
+//! The answers to one input in the making: logits in, tokens out.
+
+use crate::error::{Error, Result};
+use crate::generation::{ActiveSequence, Finish, GenerateRequest, GenerationReply, NextToken, Pick, StepOutput};
+use crate::sampling::{Beams, Continued, Hypothesis, log_softmax};
+use sconce_ops::Device;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use tokenizers::Tokenizer;
+
+/// An input, ready to be read, and how its answers are found.
+pub(crate) struct Seq2SeqRequest {
+    pub(crate) ids: Vec<u32>,
+    /// The most tokens of an answer.
+    pub(crate) most: usize,
+    pub(crate) search: SearchRequest,
+}
+
+/// How answers are found.
+pub(crate) enum SearchRequest {
+    /// Token by token; the prompt is the token that begins an answer.
+    Sample(Box<GenerateRequest>),
+    /// By beam search.
+    Beams(Box<BeamRequest>),
+}
+
+/// A beam search that has not begun, and what its answers are told with.
+pub(crate) struct BeamRequest {
+    pub(crate) beams: Beams,
+    /// Beams at once, and answers at the end.
+    pub(crate) width: usize,
+    pub(crate) answers: usize,
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    /// Tokens that end an answer, which are no part of its text.
+    pub(crate) ends: Arc<BTreeSet<u32>>,
+}
+
+/// The answers to an input.
+pub(super) struct ActiveInput {
+    reply: Arc<GenerationReply>,
+    answers: Answers,
+}
+
+enum Answers {
+    /// One for each row.
+    Sample(Vec<ActiveSequence>),
+    /// `None` once the search is over.
+    Beams(Option<Box<BeamRequest>>),
+}
+
+impl SearchRequest {
+    /// Sequences that the answers take at most.
+    pub(super) fn width(&self) -> usize {
+        match self {
+            SearchRequest::Sample(request) => request.params.n.max(1) as usize,
+            SearchRequest::Beams(request) => request.width,
+        }
+    }
+
+    /// Sequences that they begin with: beams are one until their first token.
+    pub(super) fn first(&self) -> usize {
+        match self {
+            SearchRequest::Sample(_) => self.width(),
+            SearchRequest::Beams(_) => 1,
+        }
+    }
+
+    /// Answers that will come.
+    pub(super) fn answers(&self) -> usize {
+        match self {
+            SearchRequest::Sample(_) => self.width(),
+            SearchRequest::Beams(request) => request.answers,
+        }
+    }
+}
+
+impl ActiveInput {
+    pub(super) fn new(search: SearchRequest, reply: Arc<GenerationReply>) -> ActiveInput {
+        let width = search.width();
+        let answers = match search {
+            SearchRequest::Sample(request) => {
+                Answers::Sample((0..width).map(|answer| ActiveSequence::new(answer, &request, None, &reply)).collect())
+            }
+            SearchRequest::Beams(request) => Answers::Beams(Some(request)),
+        };
+        ActiveInput { reply, answers }
+    }
+
+    /// The input's first step begins.
+    pub(super) fn begin(&self) {
+        self.reply.begin(0);
+    }
+
+    /// Takes the logits of the next token, `[rows][vocabulary]`, of rows with these tokens. Returns which rows go on, with which
+    /// token, in the order of the next step.
+    pub(super) fn advance(&mut self, logits: &mut [f32], rows: &[&[u32]], device: Device) -> Vec<Continued> {
+        let width = (logits.len() / rows.len().max(1)).max(1);
+        match &mut self.answers {
+            Answers::Sample(sequences) => {
+                let logits = logits.chunks_mut(width).map(NextToken::Logits);
+                let all = sequences.drain(..).zip(rows).zip(logits).enumerate();
+                let next = all.filter_map(|(beam, ((mut sequence, tokens), logits))| match sequence.next(logits, tokens) {
+                    StepOutput::Token(token) => Some((Continued { beam, token }, sequence)),
+                    StepOutput::Ended => None,
+                });
+                let (continued, left): (Vec<_>, Vec<_>) = next.unzip();
+                *sequences = left;
+                continued
+            }
+            Answers::Beams(request) => {
+                if !logits.iter().all(|l| l.is_finite()) {
+                    let what = "the model's numbers overflow in this dtype: try --dtype bf16 or f32";
+                    self.reply.fail(Error::Unsound(what.into()));
+                    return Vec::new();
+                }
+                let Some(search) = request else { return Vec::new() };
+                logits.chunks_mut(width).for_each(log_softmax);
+                let continued = search.beams.step(&logits.chunks(width).collect::<Vec<_>>());
+                if continued.is_empty()
+                    && let Some(search) = request.take()
+                {
+                    let BeamRequest { beams, tokenizer, ends, .. } = *search;
+                    for (answer, found) in beams.answers().into_iter().enumerate() {
+                        match finished(found, &tokenizer, &ends, device) {
+                            Ok((text, picks, finish, score)) => {
+                                self.reply.text(answer, text, picks);
+                                self.reply.end(answer, finish, Some(score));
+                            }
+                            Err(error) => self.reply.fail(error),
+                        }
+                    }
+                }
+                continued
+            }
+        }
+    }
+}
+
+/// Text, tokens, end and score of an answer that a beam search found.
+fn finished(
+    Hypothesis { tokens: mut ids, score }: Hypothesis,
+    tokenizer: &Tokenizer,
+    ends: &BTreeSet<u32>,
+    device: Device,
+) -> Result<(String, Vec<Pick>, Finish, f32)> {
+    let has_ended = ids.last().is_some_and(|id| ends.contains(id));
+    if has_ended {
+        ids.pop();
+    }
+    let text = tokenizer.decode(&ids, true).map_err(|e| Error::bug(device, &format!("no text of an answer: {e}")))?;
+    let picks = ids.into_iter().map(|id| Pick { id, logprobs: None }).collect();
+    Ok((text, picks, if has_ended { Finish::End } else { Finish::Length }, score))
+}

@@ -1,0 +1,225 @@
+//! Sequence-to-sequence models (T5): inputs are read as there is room for their answers, and all answers are continued a token at
+//! a time.
+
+mod active_input;
+mod model;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use active_input::{BeamRequest, SearchRequest, Seq2SeqRequest};
+pub(crate) use model::Seq2SeqLayout;
+
+use crate::error::{Error, Result};
+use crate::generation::{Event, GenerationReply};
+use crate::kv::Blocks;
+use crate::options::LoadOptions;
+use crate::plan::Planned;
+use crate::runtime::{QueueStats, Reply, RequestId, Workload};
+use crate::schedule::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
+use crate::workloads::decode::PAGE;
+use active_input::ActiveInput;
+use model::{Whole, copy};
+use sconce_formats::Model;
+use sconce_models::Piece;
+use sconce_ops::replay::Passes;
+use sconce_ops::{Cache, Device, Place, threads};
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// What the files of such a model say.
+#[derive(Clone, Debug)]
+pub(crate) struct Seq2SeqSpec {
+    /// The folder or file.
+    pub(crate) root: PathBuf,
+    /// The token that begins every answer.
+    pub(crate) start: u32,
+}
+
+/// A KV cache, and whose pages are whose.
+struct PagedCache {
+    cache: Cache,
+    blocks: Blocks,
+}
+
+/// The workload of a sequence-to-sequence model.
+pub(crate) struct Seq2SeqWorkload {
+    model: Whole,
+    layout: Seq2SeqLayout,
+    place: Place,
+    passes: Passes,
+    /// Of inputs, and of answers.
+    read: PagedCache,
+    written: PagedCache,
+    budget: Seq2SeqBudget,
+    start: u32,
+    scheduler: Seq2SeqScheduler,
+    active: HashMap<RequestId, ActiveInput>,
+}
+
+impl Workload for Seq2SeqWorkload {
+    type Spec = Seq2SeqSpec;
+    type Layout = Seq2SeqLayout;
+    type Request = Seq2SeqRequest;
+    type Output = Event;
+    type Step = Seq2SeqStep;
+    /// Logits of a decoding step; none of one that reads inputs.
+    type Outcome = Vec<f32>;
+    type Stats = ();
+
+    fn plan(spec: &Seq2SeqSpec, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
+        model::plan(&spec.root, device, options)
+    }
+
+    fn load(
+        spec: &Seq2SeqSpec,
+        Planned { plan, layout }: &Planned<Seq2SeqLayout>,
+        options: &LoadOptions,
+        place: &Place,
+    ) -> Result<Seq2SeqWorkload> {
+        let (model, _) = Whole::load(&Model::open(&spec.root)?, options, plan.keep, place)?;
+        let paged = |pages: usize| -> Result<PagedCache> {
+            let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
+            Ok(PagedCache { cache: model.cache(pages, layout.cache_format, place)?, blocks })
+        };
+        let (read, written) = (paged(layout.read)?, paged(layout.written)?);
+        let budget = Seq2SeqBudget { tokens: plan.batch_tokens, sequences: layout.sequences };
+        Ok(Seq2SeqWorkload {
+            passes: Passes::new(place, plan.recorded)?,
+            model,
+            layout: layout.clone(),
+            place: place.clone(),
+            read,
+            written,
+            budget,
+            start: spec.start,
+            scheduler: Seq2SeqScheduler::new(budget, spec.start),
+            active: HashMap::new(),
+        })
+    }
+
+    fn sanity_check(&self) -> Result<()> {
+        self.model.sanity_check(self.layout.cache_format, &self.place)
+    }
+
+    fn dry_run(&self, tokens: usize) -> Result<()> {
+        self.model.dry_run(&self.layout, tokens, (&self.read.cache, &self.written.cache), &self.place)
+    }
+
+    fn step_tokens(&self) -> usize {
+        self.budget.tokens.max(self.budget.sequences)
+    }
+
+    fn tokens(request: &Seq2SeqRequest) -> usize {
+        request.ids.len()
+    }
+
+    fn submit(&mut self, id: RequestId, request: Seq2SeqRequest, reply: &Arc<Reply<Event>>) {
+        let Seq2SeqRequest { ids, most, search } = request;
+        let (width, first) = (search.width(), search.first());
+        let reply = GenerationReply::new(reply, search.answers(), None);
+        self.active.insert(id, ActiveInput::new(search, reply));
+        self.scheduler.submit(id.0, Input { ids, width, first, most });
+    }
+
+    fn schedule(&mut self) -> Option<Seq2SeqStep> {
+        let step = self.scheduler.step(&mut self.read.blocks, &mut self.written.blocks)?;
+        if let Seq2SeqStep::Encode(inputs) = &step {
+            inputs.iter().filter_map(|(id, ..)| self.active.get(&RequestId(*id))).for_each(ActiveInput::begin);
+        }
+        Some(step)
+    }
+
+    fn members(&self, step: &Seq2SeqStep) -> Vec<(RequestId, Seq2SeqStep)> {
+        match step {
+            Seq2SeqStep::Encode(inputs) => {
+                let alone = |input: &(u64, _, _)| (RequestId(input.0), Seq2SeqStep::Encode(vec![input.clone()]));
+                inputs.iter().map(alone).collect()
+            }
+            Seq2SeqStep::Decode { copies, rows } => {
+                let alone = |(id, rows): (u64, Vec<Row>)| {
+                    // Nobody else writes to the pages that are copied for it.
+                    let own = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
+                    let copies = copies.iter().copied().filter(own).collect();
+                    (RequestId(id), Seq2SeqStep::Decode { copies, rows })
+                };
+                by_request(rows).into_iter().map(alone).collect()
+            }
+        }
+    }
+
+    fn forward(&mut self, step: &Seq2SeqStep) -> Result<Vec<f32>> {
+        match step {
+            Seq2SeqStep::Encode(inputs) => {
+                let inputs: Vec<_> = inputs.iter().map(|(_, table, ids)| (table.clone(), ids.clone())).collect();
+                self.model.read(&inputs, &self.read.cache, &self.place)?;
+                Ok(Vec::new())
+            }
+            Seq2SeqStep::Decode { copies, rows } => {
+                copy(copies, &self.written.cache, &self.place)?;
+                let piece = |row: &Row| {
+                    let piece = Piece { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
+                    (piece, row.input.clone())
+                };
+                let rows: Vec<_> = rows.iter().map(piece).collect();
+                let here = (&self.place, &self.passes);
+                Ok(self.model.replay(&rows, &self.written.cache, &self.read.cache, here)?.to_f32()?)
+            }
+        }
+    }
+
+    fn finish(&mut self, ran: Vec<(Seq2SeqStep, Vec<f32>)>) {
+        for (step, mut logits) in ran {
+            let Seq2SeqStep::Decode { rows, .. } = step else { continue };
+            let width = (logits.len() / rows.len().max(1)).max(1);
+            let head = self.model.0.head();
+            threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
+            // Every request needs nothing but its own rows, so all are sampled at once.
+            let mut rest = &mut logits[..];
+            let mut own = Vec::new();
+            for (id, rows) in by_request(&rows) {
+                let (logits, behind) = rest.split_at_mut(rows.len() * width);
+                rest = behind;
+                own.extend(self.active.remove(&RequestId(id)).map(|input| Mutex::new((id, input, logits))));
+            }
+            let (scheduler, device) = (&self.scheduler, self.place.device());
+            let continued = threads::map(own.len(), |i| {
+                let mut own = own[i].lock().unwrap_or_else(PoisonError::into_inner);
+                let (id, input, logits) = &mut *own;
+                (*id, input.advance(logits, &scheduler.tokens(*id), device))
+            });
+            for own in own {
+                let (id, input, _) = own.into_inner().unwrap_or_else(PoisonError::into_inner);
+                self.active.insert(RequestId(id), input);
+            }
+            self.scheduler.commit(&mut self.read.blocks, &mut self.written.blocks, continued);
+        }
+    }
+
+    fn release(&mut self, id: RequestId) {
+        self.active.remove(&id);
+        self.scheduler.release(&mut self.read.blocks, &mut self.written.blocks, id.0);
+    }
+
+    fn reset(&mut self) {
+        self.active.clear();
+        self.scheduler = Seq2SeqScheduler::new(self.budget, self.start);
+        for paged in [&mut self.read, &mut self.written] {
+            if let Ok(blocks) = Blocks::new(paged.blocks.count() as u32, paged.blocks.size() as u32) {
+                paged.blocks = blocks;
+            }
+        }
+    }
+
+    fn queue(&self) -> QueueStats {
+        let (requests, tokens) = (self.scheduler.waiting(), self.scheduler.waiting_tokens());
+        QueueStats { requests, tokens, ..QueueStats::default() }
+    }
+
+    fn stats(&self) {}
+}
+
+/// Rows of each request, which stand together, in the order of the step.
+fn by_request(rows: &[Row]) -> Vec<(u64, Vec<Row>)> {
+    rows.chunk_by(|a, b| a.request == b.request).map(|own| (own[0].request, own.to_vec())).collect()
+}

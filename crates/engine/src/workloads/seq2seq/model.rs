@@ -1,0 +1,242 @@
+//! Such a model on its device: what it takes, planned before it is loaded; reading, and one step of writing.
+
+use crate::error::{Error, Result};
+use crate::options::{LoadOptions, Seq2SeqRoom};
+use crate::plan::{Outline, Planned, Trace};
+use crate::workloads::decode::{PAGE, usual_cache_format};
+use crate::workloads::encode::dummy_sequences;
+use sconce_formats::Model;
+use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes, Ran};
+use sconce_ops::{Cache, CacheFormat, Device, Keep, Place, Tensor, Weights};
+use serde_json::Value;
+use std::path::Path;
+use std::sync::Arc;
+
+/// How such a model is laid out, beyond what every model has.
+#[derive(Clone, Debug)]
+pub(crate) struct Seq2SeqLayout {
+    /// The format of both KV caches.
+    pub(super) cache_format: CacheFormat,
+    /// The longest input and the longest answer, in tokens.
+    pub(crate) input: usize,
+    pub(crate) output: usize,
+    /// The most answers, or beams, at once.
+    pub(crate) sequences: usize,
+    /// Pages of the cache of what was read, and of what was written.
+    pub(super) read: usize,
+    pub(super) written: usize,
+}
+
+/// More tokens than this, of one text or all of a cache, are a slip of the finger.
+const LONGEST: usize = 1 << 20;
+
+/// Inputs of full length that the cache of what was read has room for. Most are much shorter, and more of them fit.
+const INPUTS: usize = 4;
+
+/// A piece's table of pages and how many of its tokens there are.
+pub(super) type Where = (Arc<[u32]>, usize);
+
+/// Works out what the model in `root` takes on `device`, without reading a weight.
+pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
+    let Seq2SeqRoom { input, output, sequences, cache_format } = options.seq2seq;
+    let keep = options.kept(device)?;
+    let model = Model::open(root)?;
+    let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
+    let input = input.unwrap_or(trained.min(LONGEST as u64) as usize);
+    let fits = |n: usize| (1..=LONGEST).contains(&n);
+    if !fits(input) || !fits(output) || !fits(sequences) || sequences.saturating_mul(output) > LONGEST << 4 {
+        let what =
+            format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
+        return Err(Error::Input(what));
+    }
+    let mut trace = Trace::new(device, &options.policy);
+    let (loaded, unread) = trace.load(|place| Whole::load(&model, options, keep, place))?;
+    if let Some(name) = unread.iter().find(|name| name.starts_with("decoder.")) {
+        let what = format!("the weights hold {name}, which this model does not have by its config.json");
+        return Err(Error::file(root, what));
+    }
+    let place = trace.place.clone();
+    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, keep, device, options), Ok)?;
+    let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
+    let row = loaded.0.cache().bytes(cache_format) as u64;
+    trace.set_cache(row.saturating_mul(((read + written) * PAGE) as u64));
+    let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
+    let caches = || -> Result<(Cache, Cache)> {
+        Ok((loaded.cache(read, cache_format, &place)?, loaded.cache(written, cache_format, &place)?))
+    };
+    let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
+    // Everyone at the last token of the longest answer.
+    let write = |(was_read, was_written): &(Cache, Cache)| -> Result<()> {
+        let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
+        let piece = Piece { ids: vec![0], start: output - 1, table, wanted: 1 };
+        let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
+        loaded.step(&writing, was_written, was_read, &place)?;
+        Ok(())
+    };
+    let steps = trace.pass(|| {
+        let caches = caches()?;
+        let inputs = dummy_sequences(batch_tokens, input, usize::MAX).into_iter();
+        let inputs: Vec<_> = inputs.map(|Sequence { ids, .. }| (input_at.0.clone(), ids)).collect();
+        loaded.read(&inputs, &caches.0, &place)?;
+        // Each with a page of its own to copy first.
+        let pages: Vec<(u32, u32)> = (0..sequences as u32).map(|page| (page, page)).collect();
+        copy(&pages, &caches.1, &place)?;
+        write(&caches)
+    })?;
+    trace.captured_pass(|| write(&caches()?))?;
+    let outline = Outline {
+        dtype: options.dtype,
+        keep,
+        chosen: None,
+        cache_tokens: (read + written) * PAGE,
+        batch_tokens,
+        max_tokens: input,
+        dimension: loaded.0.encoder().hidden_size(),
+        vocabulary: loaded.0.limits().vocabulary,
+        most_sequences: sequences,
+        root: root.to_path_buf(),
+        unread,
+    };
+    let layout = Seq2SeqLayout { cache_format, input, output, sequences, read, written };
+    Ok(Planned { plan: trace.plan(steps, 0, outline), layout })
+}
+
+/// Copies whole pages `(from, to)`.
+pub(super) fn copy(pages: &[(u32, u32)], cache: &Cache, place: &Place) -> Result<()> {
+    let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
+    let (from, to): (Vec<u32>, Vec<u32>) = pages.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
+    if !from.is_empty() {
+        cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
+    }
+    Ok(())
+}
+
+/// Encoder, decoder and head, loaded.
+pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
+
+impl Whole {
+    /// From its files, with the names of weights that were not read.
+    pub(super) fn load(
+        model: &Model,
+        options: &LoadOptions,
+        keep: Keep,
+        place: &Place,
+    ) -> Result<(Whole, Vec<String>)> {
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
+        Ok((Whole(whole), weights.unused()))
+    }
+
+    pub(super) fn cache(&self, pages: usize, format: CacheFormat, place: &Place) -> Result<Cache> {
+        Ok(Cache::new(self.0.cache(), pages * PAGE, format, place)?)
+    }
+
+    /// Reads inputs into their pages.
+    pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &Cache, place: &Place) -> Result<()> {
+        let sequence = |(_, ids): &(_, Vec<u32>)| Sequence { ids: ids.clone(), ..Sequence::default() };
+        let sequences: Vec<Sequence> = inputs.iter().map(sequence).collect();
+        let batch = Batch::new(&sequences, self.0.limits(), place)?;
+        let states = self.0.encoder().forward(&batch, &mut |_, _| ())?;
+        let places: Vec<Where> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
+        let rows = Read::new(&places, PAGE, cache)?.rows(place)?;
+        Ok(self.0.remember(&states, cache, &rows)?)
+    }
+
+    /// Logits of the next token behind each piece, which looks at the input beside it.
+    pub(super) fn step(
+        &self,
+        writing: &[(Piece, Where)],
+        written: &Cache,
+        read: &Cache,
+        place: &Place,
+    ) -> Result<Tensor> {
+        logits(replay::run(&Writing { model: self, writing, written, read, place })?, place)
+    }
+
+    /// The same of pieces that are a token each: by a recorded pass where there is one, and good until the next.
+    pub(super) fn replay(
+        &self,
+        writing: &[(Piece, Where)],
+        written: &Cache,
+        read: &Cache,
+        (place, passes): (&Place, &Passes),
+    ) -> Result<Tensor> {
+        logits(passes.replay(&Writing { model: self, writing, written, read, place }, 0, None)?, place)
+    }
+
+    /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
+    /// the end of the longest: what is between them calls for no other kernels. The caches are written to.
+    pub(super) fn dry_run(
+        &self,
+        layout: &Seq2SeqLayout,
+        tokens: usize,
+        (read, written): (&Cache, &Cache),
+        place: &Place,
+    ) -> Result<()> {
+        let pages = |n: usize| -> Arc<[u32]> { (0..n.div_ceil(PAGE) as u32).collect() };
+        let (answers, tokens) = (tokens.min(layout.sequences), tokens.min(layout.read * PAGE));
+        for length in [1, layout.input] {
+            let inputs = dummy_sequences(tokens, length, usize::MAX).into_iter().map(|s| (pages(layout.input), s.ids));
+            self.read(&inputs.collect::<Vec<_>>(), read, place)?;
+            for start in [0, layout.output - 1] {
+                let piece = Piece { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
+                self.step(&vec![(piece, (pages(layout.input), length)); answers], written, read, place)?;
+            }
+        }
+        copy(&[(0, 0)], written, place)
+    }
+
+    /// Reads and writes something in caches of its own, and sees that numbers come out.
+    pub(super) fn sanity_check(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
+        let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
+        let (read, written) = (read?, written?);
+        let table: Arc<[u32]> = [0].into();
+        let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();
+        self.read(&[(table.clone(), ids.clone())], &read, place)?;
+        for (start, ids) in [(0, &ids[..3]), (3, &ids[3..])] {
+            let piece = Piece { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+            let logits = self.step(&[(piece, (table.clone(), 8))], &written, &read, place)?.to_f32()?;
+            if !logits.iter().all(|v| v.is_finite()) {
+                let what =
+                    "the model is not sound: its logits hold infinities or NaN; try --dtype f32, or fetch it again";
+                return Err(Error::Unsound(what.into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The next tokens of answers, and the logits behind them.
+struct Writing<'a> {
+    model: &'a Whole,
+    writing: &'a [(Piece, Where)],
+    written: &'a Cache,
+    read: &'a Cache,
+    place: &'a Place,
+}
+
+impl Pass for Writing<'_> {
+    type Batch = (Batch, Read);
+    type Error = Error;
+
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
+        let (pieces, inputs): (Vec<Piece>, Vec<Where>) = self.writing.iter().cloned().unzip();
+        let batch = Batch::going_on(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
+        Ok((batch, Read::new(&inputs, PAGE, self.read)?))
+    }
+
+    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
+        read.given(batch)
+    }
+
+    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
+        let states = self.model.0.forward(batch, read, &mut |_, _| ())?;
+        Ok(vec![self.model.0.head().forward(&states)?])
+    }
+}
+
+/// All that comes of writing.
+fn logits((_, mut results): Ran<Writing<'_>>, place: &Place) -> Result<Tensor> {
+    results.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
+}

@@ -42,7 +42,7 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
             ROOM.with_borrow_mut(|room| {
                 room.isa = isa;
                 let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
-                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
+                isa.run(Task { x, b, rows: op.segments.lengths(op.scope).range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
             });
         });
         if !op.how.sum {

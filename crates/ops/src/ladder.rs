@@ -13,7 +13,7 @@ pub(crate) use joint::{Joint, whole};
 
 use crate::cpu::Isa;
 use crate::ledger::{Lease, Ledger};
-use crate::{DType, Device, Error, Place, Result, Tensor, replay};
+use crate::{DType, Device, Error, Place, Result, Tensor, replay, threads};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::str::FromStr;
@@ -72,7 +72,7 @@ impl Can {
 }
 
 /// One call of an op, checked, with everything it reads.
-pub(crate) trait Op: Sized {
+pub(crate) trait Op: Sized + Sync {
     /// The op's folder.
     const NAME: &'static str;
     /// The activations: they decide the call's dtype and device.
@@ -336,6 +336,12 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
             Device::Cuda(_) => op.cuda(),
             Device::Metal(_) => op.metal(),
         },
+        // Ops of Candle's may be rayon's work: see `with_candle`, whose threads are under no ladder yet.
+        Rung::Composed if device == Device::Cpu => threads::with_candle(|| {
+            let _here = ladder.clone().enter();
+            op.composed()
+        })
+        .flatten(),
         Rung::Composed => op.composed(),
         Rung::Host => host(op, &ladder),
     };

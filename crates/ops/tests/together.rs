@@ -81,16 +81,21 @@ fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
         let x = Tensor::from_f32(&x, &[tokens, heads, size], DType::F32, &Place::cpu()).unwrap();
         let how = Attention::over(&Segments::new(&[tokens]).unwrap(), 1.0);
         for answer in inbox {
-            answer.send(attention(&x, &x, &x, &how).unwrap().to_f32().unwrap()[7]).unwrap();
+            let _ = answer.send(attention(&x, &x, &x, &how).unwrap().to_f32().unwrap()[7]);
         }
     });
+    let waited = AtomicBool::new(false);
     let call = |_| {
         let (answer, answered) = channel();
         calls.send(answer).unwrap();
-        answered.recv_timeout(Duration::from_secs(60)).expect("nobody waits for itself")
+        // Once one has waited in vain, the others need not.
+        let patience = Duration::from_secs(if waited.load(SeqCst) { 0 } else { 60 });
+        let answer = answered.recv_timeout(patience);
+        waited.fetch_or(answer.is_err(), SeqCst);
+        answer
     };
-    let all: Vec<f32> = (0..8 * rayon::current_num_threads()).into_par_iter().map(call).collect();
-    assert!(all.iter().all(|y| (y - 0.5).abs() < 1e-5));
+    let all: Vec<_> = (0..8 * rayon::current_num_threads()).into_par_iter().map(call).collect();
+    assert!(all.iter().all(|y| y.is_ok_and(|y| (y - 0.5).abs() < 1e-5)), "callers and their op wait for each other");
     drop(calls);
     device.join().unwrap();
 }

@@ -59,7 +59,7 @@ fn rooms_use_only_the_rooms_that_the_plan_allows() {
 #[test]
 fn nothing_of_the_engine_is_in_the_pool() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");
-    for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap")] {
+    for (package, features) in [("sconce-pool", ""), ("sconce-api", "clap,client")] {
         let out = Command::new(env!("CARGO"))
             .args([
                 "tree",

@@ -1,7 +1,7 @@
 //! What a model is given: tokens of several sequences, one after another.
 
 use crate::{Error, Result};
-use sconce_ops::replay::{self, Fill, Given};
+use sconce_ops::replay::{Fill, Given, PerBatch};
 use sconce_ops::{Attention, Cache, Keys, Pages, Place, Segments, Tensor};
 use std::sync::Arc;
 
@@ -53,7 +53,7 @@ pub struct Batch {
     /// Where their tokens lie that are looked at.
     pub keys: Segments,
     /// The ids once more, on the host.
-    host_ids: Vec<u32>,
+    host_ids: PerBatch<Vec<u32>>,
     /// Where their keys and values are kept, of sequences that go on.
     pub kept: Option<Kept>,
     /// The rows whose results are wanted; none means all.
@@ -92,7 +92,7 @@ impl Batch {
         Batch::filled(sequences, None, limits, place)
     }
 
-    /// The same, filled up so that a recorded pass serves it: with tokens of the first id, in sequences behind all others.
+    /// The same, filled up so that a captured pass serves it: with tokens of the first id, in sequences behind all others.
     pub fn filled(sequences: &[Sequence], fill: Option<Fill>, limits: Limits, place: &Place) -> Result<Batch> {
         let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
         let segments = match fill {
@@ -101,7 +101,7 @@ impl Batch {
         };
         let fillers = sequences.len()..segments.count();
         let seen = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len()));
-        let seen: Vec<usize> = seen.chain(fillers.map(|i| segments.range(i).len())).collect();
+        let seen: Vec<usize> = seen.chain(fillers.map(|i| segments.observe().range(i).len())).collect();
         let keys = segments.heads(&seen)?;
         let room = || Vec::with_capacity(segments.tokens());
         let (mut ids, mut positions, mut types): (Vec<u32>, Vec<u32>, Vec<u32>) = (room(), room(), room());
@@ -143,7 +143,7 @@ impl Batch {
             types: Tensor::from_u32(&types, place)?,
             segments,
             keys,
-            host_ids: ids,
+            host_ids: PerBatch::new(ids),
             kept: None,
             wanted: None,
             place: place.clone(),
@@ -155,6 +155,7 @@ impl Batch {
         let segments = Segments::new(&pieces.iter().map(|p| p.ids.len()).collect::<Vec<_>>())?;
         let tables = pieces.iter().map(|p| (p.table.clone(), p.start + p.ids.len())).collect();
         let pages = Pages::new(tables, page)?;
+        let tables = pages.observe();
         let (mut ids, mut positions, mut rows, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for (i, p) in pieces.iter().enumerate() {
             let end = p.start + p.ids.len();
@@ -164,7 +165,7 @@ impl Batch {
             }
             ids.extend_from_slice(&p.ids);
             positions.extend(p.start as u32..end as u32);
-            rows.extend((p.start..end).map(|j| pages.row(i, j) as u32));
+            rows.extend((p.start..end).map(|j| tables.row(i, j) as u32));
             wanted.extend((ids.len() - p.wanted.min(p.ids.len()))..ids.len());
         }
         let seen = pieces.iter().flat_map(|p| p.table.iter()).map(|table| (*table as usize + 1) * page - 1);
@@ -180,14 +181,14 @@ impl Batch {
             types: Tensor::from_u32(&[0], place)?,
             keys: segments.clone(),
             segments,
-            host_ids: ids,
+            host_ids: PerBatch::new(ids),
             kept: Some(Kept { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
             place: place.clone(),
         })
     }
 
-    /// What kernels are told of the batch; `skips[i]` tokens at the head of sequence `i` are not pooled.
+    /// What a CUDA graph's dynamic parameters are computed from; `skips[i]` tokens at the head of sequence `i` are not pooled.
     pub fn given(&self, skips: &[usize]) -> Given {
         let keys = match &self.kept {
             Some(kept) => Keys::Paged(kept.pages.clone()),
@@ -196,10 +197,9 @@ impl Batch {
         Given { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
     }
 
-    /// The ids: for rows that are found by their id.
-    pub fn host_ids(&self) -> &[u32] {
-        replay::look();
-        &self.host_ids
+    /// The ids: for rows that are found by their id. A CUDA graph that is captured meanwhile becomes untracked.
+    pub fn observe_ids(&self) -> &[u32] {
+        self.host_ids.observe()
     }
 
     /// The rows of `x` `[tokens, n]` whose results are wanted.

@@ -129,7 +129,8 @@ impl TextTower for Text {
         let x = self.stack.forward(self.words.forward(b)?, &how, watch)?;
         let x = self.norm.forward(&x)?;
         watch(self.stack.len(), &x);
-        let lengths: Vec<usize> = b.segments.iter().map(|range| self.length(&b.host_ids()[range])).collect();
+        let ids = b.observe_ids();
+        let lengths: Vec<usize> = b.segments.observe().iter().map(|range| self.length(&ids[range])).collect();
         let texts = b.segments.heads(&lengths)?;
         let y = pool(&x, &texts, &vec![0; lengths.len()], &[Pooling::LastToken])?;
         Ok(match &self.project {

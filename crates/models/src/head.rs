@@ -38,10 +38,10 @@ impl Head {
         };
         // Of nothing but padding it is the first.
         let last = |tokens: std::ops::Range<usize>| {
-            let (first, ids) = (tokens.start, &batch.host_ids()[tokens]);
+            let (first, ids) = (tokens.start, &batch.observe_ids()[tokens]);
             (first + ids.iter().rposition(|id| *id != padding).unwrap_or(0)) as u32
         };
-        let rows: Vec<u32> = batch.segments.iter().map(last).collect();
+        let rows: Vec<u32> = batch.segments.observe().iter().map(last).collect();
         let x = batch.rows(x, &rows)?;
         Ok(pool(&x, &Segments::new(&vec![1; rows.len()])?, &vec![0; rows.len()], &[self.pooling])?)
     }

@@ -30,7 +30,6 @@ pub trait Seq2Seq: Send {
 pub struct Read {
     pub(crate) cache: Cache,
     pub(crate) pages: Pages,
-    lengths: Vec<usize>,
 }
 
 impl Read {
@@ -40,11 +39,10 @@ impl Read {
         if let Some(beyond) = inputs.iter().flat_map(|(table, _)| table.iter()).find(|p| **p as usize >= pages) {
             return Err(Error::Input(format!("page {beyond} of a cache of {pages}")));
         }
-        let lengths = inputs.iter().map(|(_, length)| *length).collect();
-        Ok(Read { cache: cache.clone(), pages: Pages::new(inputs.to_vec(), page)?, lengths })
+        Ok(Read { cache: cache.clone(), pages: Pages::new(inputs.to_vec(), page)? })
     }
 
-    /// What kernels are told of a batch whose sequences look at these.
+    /// What the dynamic parameters are computed from of a batch whose sequences look at these.
     pub fn given(&self, batch: &Batch) -> Given {
         let mut given = batch.given(&[]);
         given.keys.push(Keys::Paged(self.pages.clone()));
@@ -53,7 +51,8 @@ impl Read {
 
     /// The rows of all tokens, input by input.
     pub fn rows(&self, place: &Place) -> Result<Tensor> {
-        let rows = |(i, length): (usize, &usize)| (0..*length).map(move |j| self.pages.row(i, j) as u32);
-        Ok(Tensor::from_u32(&self.lengths.iter().enumerate().flat_map(rows).collect::<Vec<_>>(), place)?)
+        let tables = self.pages.observe();
+        let rows = |i: usize| (0..tables.len(i)).map(move |j| tables.row(i, j) as u32);
+        Ok(Tensor::from_u32(&(0..self.pages.count()).flat_map(rows).collect::<Vec<_>>(), place)?)
     }
 }

@@ -4,17 +4,18 @@
 //! fails after it said it could is an error, never a reason to step down: stepping down silently is how people end up on the
 //! CPU without knowing.
 
+mod context;
 mod joint;
 
+pub use context::{Entered, at};
+pub(crate) use context::{Mode, capture, current, is_dry};
 pub(crate) use joint::{Joint, whole};
 
 use crate::cpu::Isa;
 use crate::ledger::{Lease, Ledger};
-use crate::{DType, Device, Error, Place, Result, Tensor, launch, replay};
-use std::cell::{Cell, RefCell};
+use crate::{DType, Device, Error, Place, Result, Tensor, replay, threads};
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::str::FromStr;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -71,7 +72,7 @@ impl Can {
 }
 
 /// One call of an op, checked, with everything it reads.
-pub(crate) trait Op: Sized {
+pub(crate) trait Op: Sized + Sync {
     /// The op's folder.
     const NAME: &'static str;
     /// The activations: they decide the call's dtype and device.
@@ -177,7 +178,7 @@ pub struct Step {
 
 /// The state behind op calls on one thread: policy in, counts and bookings out.
 ///
-/// Ops take tensors only, so the ladder is ambient: the thread that owns a device enters it once. Nothing is global.
+/// Ops take tensors only, so the ladder is ambient (`context.rs`): the thread that owns a device enters it once. Nothing is global.
 #[derive(Debug, Default)]
 pub struct Ladder {
     /// What is allowed.
@@ -188,55 +189,10 @@ pub struct Ladder {
     trace: Mutex<Option<Vec<Step>>>,
 }
 
-thread_local! {
-    static ENTERED: RefCell<Vec<Arc<Ladder>>> = const { RefCell::new(Vec::new()) };
-    static AT: Cell<Option<(&'static str, usize)>> = const { Cell::new(None) };
-}
-
-/// The ladder of this thread: the one entered last, or a default one.
-pub(crate) fn current() -> Arc<Ladder> {
-    ENTERED.with_borrow_mut(|entered| {
-        if entered.is_empty() {
-            entered.push(Arc::default());
-        }
-        entered[entered.len() - 1].clone()
-    })
-}
-
-/// Leaves the ladder when dropped.
-///
-/// Not `Send`: it belongs to the thread that entered.
-#[must_use]
-pub struct Entered(PhantomData<*const ()>);
-
-impl Drop for Entered {
-    fn drop(&mut self) {
-        ENTERED.with_borrow_mut(|entered| entered.pop());
-    }
-}
-
-/// Names the part of the model that the following calls belong to, until dropped: `let _at = at("layer", 3);`.
-#[must_use]
-pub fn at(what: &'static str, index: usize) -> impl Drop {
-    struct Leave(Option<(&'static str, usize)>);
-    impl Drop for Leave {
-        fn drop(&mut self) {
-            AT.set(self.0);
-        }
-    }
-    Leave(AT.replace(Some((what, index))))
-}
-
 impl Ladder {
     /// A ladder with this policy and nothing counted.
     pub fn new(policy: Policy) -> Arc<Ladder> {
         Arc::new(Ladder { policy, ..Ladder::default() })
-    }
-
-    /// Makes this the thread's ladder until the guard is dropped.
-    pub fn enter(self: Arc<Self>) -> Entered {
-        ENTERED.with_borrow_mut(|entered| entered.push(self));
-        Entered(PhantomData)
     }
 
     /// What really ran so far.
@@ -344,9 +300,7 @@ struct Done {
 
 fn perform<O: Op>(op: &O) -> Result<Done> {
     let ladder = current();
-    let _own = replay::own();
     let (device, dtype) = (op.x().device(), op.x().dtype());
-    let at = || AT.get().map(|(what, i)| format!("{what} {i}"));
     let (rung, why_not) = ladder.choose(op);
     let (dims, out) = op.out();
     let scratch = rung.map(|rung| ladder.ledger.lease(op.scratch(rung)));
@@ -354,7 +308,7 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
     if op.x().is_phantom() {
         let step = Step {
             op: O::NAME,
-            at: at().unwrap_or_default(),
+            at: context::part().unwrap_or_default(),
             detail: op.detail(),
             dtype,
             rung: rung.ok_or_else(|| why_not.join("; ")),
@@ -366,15 +320,15 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
         return Ok(Done { result: None, scratch });
     }
 
-    let at = || at().map_or_else(String::new, |at| format!(" ({at})"));
+    let at = || context::part().map_or_else(String::new, |at| format!(" ({at})"));
     let Some(rung) = rung else {
         return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
     };
-    if rung != Rung::Fused && launch::is_dry() {
+    if rung != Rung::Fused && is_dry() {
         return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
     }
     if rung != Rung::Fused {
-        replay::refuse()?;
+        replay::refuse_capture()?;
     }
     let result = match rung {
         Rung::Fused => match device {
@@ -382,6 +336,12 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
             Device::Cuda(_) => op.cuda(),
             Device::Metal(_) => op.metal(),
         },
+        // Ops of Candle's may be rayon's work: see `with_candle`, whose threads are under no ladder yet.
+        Rung::Composed if device == Device::Cpu => threads::with_candle(|| {
+            let _here = ladder.clone().enter();
+            op.composed()
+        })
+        .flatten(),
         Rung::Composed => op.composed(),
         Rung::Host => host(op, &ladder),
     };

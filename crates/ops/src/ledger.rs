@@ -69,6 +69,10 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     /// The buffer may have a reader that holds no lease of it, and is not to be used again.
     pub(crate) fn share(&self) {
         self.is_shared.store(true, Relaxed);

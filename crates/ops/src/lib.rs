@@ -33,7 +33,7 @@ pub use ladder::{Counted, Entered, Ladder, Policy, Rung, Step, Withdrawn, at};
 pub use ledger::Ledger;
 pub use place::Place;
 pub use quant::{Quant, dequantize};
-pub use segments::Segments;
+pub use segments::{Lengths, Segments};
 pub use tensor::Tensor;
 pub use weights::{Keep, Mapped, Raw, Store, Stored, Weights};
 
@@ -87,7 +87,7 @@ pub fn cases_on(device: Device) -> Vec<case::Case> {
     cases().into_iter().chain(more.iter().flat_map(|cases| cases())).collect()
 }
 
-pub use attention::{Attention, Bias, Disentangled, Keys, Pages, Sees, attention};
+pub use attention::{Attention, Bias, Disentangled, Keys, PageTables, Pages, Sees, attention};
 pub use choose::{Choosing, choose};
 pub use embed::{embed, embed_normed};
 pub use experts::{ExpertParts, ExpertShape, Experts};

@@ -1,6 +1,6 @@
 //! Where tensors live: an open device, or the phantom of one.
 
-use crate::{Device, Result, launch};
+use crate::{Device, Result, ladder, launch};
 
 /// An open device, or a phantom that stands for one.
 ///
@@ -58,7 +58,10 @@ impl Place {
     /// memory, so that the largest shapes cost no more than the smallest. An op that would not run a kernel of ours is an error.
     /// Where kernels are not compiled on this machine nothing is done.
     pub fn make_kernels<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
-        self.compiles().then(|| launch::dry(f))
+        self.compiles().then(|| {
+            let _dry = ladder::current().enter_in(ladder::Mode::Dry);
+            f()
+        })
     }
 
     /// Whether kernels are compiled on this machine, when they are first called for.

@@ -1,91 +1,50 @@
 //! Packed batches: sequences one after another, with the places where they begin.
 
-use crate::{Error, Result, replay, replay::Fill};
+use crate::replay::{Fill, OpScope, PerBatch, op_scope};
+use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where each sequence of a packed batch lies (`cu_seqlens` in the literature). Nothing is ever padded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// Where each sequence of a packed batch lies (`cu_seqlens` in the literature). Nothing is ever
+/// padded.
+///
+/// How many sequences and tokens there are is the batch's shape, which anyone may ask. The lengths
+/// differ between batches of one shape, and a CUDA graph that is captured for one of them is
+/// replayed for the others. So only ops read them just like that:
+///
+/// ```compile_fail
+/// let segments = sconce_ops::Segments::new(&[3, 1])?;
+/// let rows = segments.lengths(sconce_ops::replay::op_scope()).range(0);
+/// # Ok::<(), sconce_ops::Error>(())
+/// ```
+///
+/// Everyone else observes them, and a running capture becomes untracked:
+///
+/// ```
+/// let segments = sconce_ops::Segments::new(&[3, 1])?;
+/// assert_eq!(segments.observe().range(1), 3..4);
+/// # Ok::<(), sconce_ops::Error>(())
+/// ```
+#[derive(Clone, Debug)]
 pub struct Segments {
-    ends: Arc<[u32]>,
-    /// Tokens that count, from the head of each sequence; all where there is none.
-    heads: Option<Arc<[u32]>>,
+    lengths: PerBatch<Lengths>,
+    count: usize,
+    tokens: usize,
     /// Sequences at the end that nobody asked for, and that may be empty: see [`Segments::filled`].
     fillers: usize,
 }
 
-impl Segments {
-    /// From the lengths, each at least one.
-    pub fn new(lengths: &[usize]) -> Result<Segments> {
-        let mut ends = vec![0u32];
-        let mut end = 0u32;
-        for length in lengths {
-            let next = u32::try_from(*length).ok().filter(|n| *n > 0).and_then(|n| end.checked_add(n));
-            end = next.ok_or_else(|| {
-                Error::call(
-                    "segments",
-                    format!("a sequence of {length} tokens after {end}: each needs 1, all at most 2³²−1"),
-                )
-            })?;
-            ends.push(end);
-        }
-        Ok(Segments { ends: ends.into(), heads: None, fillers: 0 })
-    }
+/// The rows of each sequence.
+#[derive(Clone, Debug)]
+pub struct Lengths {
+    ends: Arc<[u32]>,
+    /// Tokens that count, from the head of each sequence; all where there is none.
+    heads: Option<Arc<[u32]>>,
+}
 
-    /// The same, and sequences that fill it up: the first of them has the tokens that are missing, the others have none.
-    pub fn filled(lengths: &[usize], fill: Fill) -> Result<Segments> {
-        let own = Segments::new(lengths)?;
-        if own.tokens() > fill.tokens || own.count() >= fill.sequences {
-            return Err(Error::call("segments", format!("{lengths:?} filled up to {fill:?}")));
-        }
-        let fillers = fill.sequences - own.count();
-        let ends = own.ends.iter().copied().chain(std::iter::repeat_n(fill.tokens as u32, fillers)).collect();
-        Ok(Segments { ends, heads: None, fillers })
-    }
-
-    /// The first `lengths[i]` tokens of each sequence, where they are: what the rest of it may look at.
-    pub fn heads(&self, lengths: &[usize]) -> Result<Segments> {
-        let own = self.count() - self.fillers;
-        let fits = |(i, n): (usize, &usize)| {
-            let all = self.range(i).len();
-            (1..=all).contains(n) || (i >= own && *n == all)
-        };
-        if lengths.len() != self.count() || !lengths.iter().enumerate().all(fits) {
-            return Err(Error::call(
-                "segments",
-                format!("heads of {lengths:?} tokens in sequences of {:?}", self.ends),
-            ));
-        }
-        if lengths.iter().zip(self.iter()).all(|(n, range)| *n == range.len()) {
-            return Ok(self.clone());
-        }
-        Ok(Segments { heads: Some(lengths.iter().map(|n| *n as u32).collect()), ..self.clone() })
-    }
-
-    /// How many sequences.
-    pub fn count(&self) -> usize {
-        self.ends.len() - 1
-    }
-
-    /// How many of them nobody asked for.
-    pub fn fillers(&self) -> usize {
-        self.fillers
-    }
-
-    /// Whether they are the same, and not only alike.
-    pub(crate) fn is(&self, other: &Segments) -> bool {
-        let heads = |s: &Segments| s.heads.as_ref().map(|heads| heads.as_ptr());
-        Arc::ptr_eq(&self.ends, &other.ends) && heads(self) == heads(other)
-    }
-
-    /// How many tokens in all.
-    pub fn tokens(&self) -> usize {
-        self.ends[self.count()] as usize
-    }
-
+impl Lengths {
     /// Rows of sequence `i` that count.
     pub fn range(&self, i: usize) -> Range<usize> {
-        replay::look();
         let start = self.ends[i] as usize;
         let end = self.heads.as_ref().map_or(self.ends[i + 1] as usize, |heads| start + heads[i] as usize);
         start..end
@@ -93,20 +52,109 @@ impl Segments {
 
     /// Rows of every sequence, in order.
     pub fn iter(&self) -> impl Iterator<Item = Range<usize>> + '_ {
-        (0..self.count()).map(|i| self.range(i))
+        (0..self.ends.len() - 1).map(|i| self.range(i))
     }
 
     /// The length of the longest.
     pub fn longest(&self) -> usize {
         self.iter().map(|range| range.len()).max().unwrap_or(0)
     }
+}
 
-    /// What a launch allows for: the length of the longest, or of all where they are filled up, so that it serves others of that
-    /// shape.
-    #[cfg(any(cuda, test))]
-    pub(crate) fn bound(&self) -> usize {
-        if self.fillers > 0 { self.tokens() } else { self.longest() }
+impl Segments {
+    /// From the lengths, each at least one.
+    pub fn new(lengths: &[usize]) -> Result<Segments> {
+        Ok(Segments::of(ends(lengths)?, None, 0))
     }
+
+    /// The same, and sequences that fill it up: the first of them has the tokens that are missing,
+    /// the others have none.
+    pub fn filled(lengths: &[usize], fill: Fill) -> Result<Segments> {
+        let mut ends = ends(lengths)?;
+        if ends[lengths.len()] as usize > fill.tokens || lengths.len() >= fill.sequences {
+            return Err(Error::call("segments", format!("{lengths:?} filled up to {fill:?}")));
+        }
+        ends.resize(fill.sequences + 1, fill.tokens as u32);
+        Ok(Segments::of(ends, None, fill.sequences - lengths.len()))
+    }
+
+    fn of(ends: impl Into<Arc<[u32]>>, heads: Option<Arc<[u32]>>, fillers: usize) -> Segments {
+        let ends = ends.into();
+        let (count, tokens) = (ends.len() - 1, ends[ends.len() - 1] as usize);
+        Segments { lengths: PerBatch::new(Lengths { ends, heads }), count, tokens, fillers }
+    }
+
+    /// The first `lengths[i]` tokens of each sequence, where they are: what the rest of it may look
+    /// at.
+    pub fn heads(&self, lengths: &[usize]) -> Result<Segments> {
+        let (all, own) = (self.observe(), self.count - self.fillers);
+        let fits = |(i, n): (usize, &usize)| {
+            let all = all.range(i).len();
+            (1..=all).contains(n) || (i >= own && *n == all)
+        };
+        if lengths.len() != self.count || !lengths.iter().enumerate().all(fits) {
+            return Err(Error::call("segments", format!("heads of {lengths:?} tokens in sequences of {:?}", all.ends)));
+        }
+        if lengths.iter().zip(all.iter()).all(|(n, range)| *n == range.len()) {
+            return Ok(self.clone());
+        }
+        let heads = lengths.iter().map(|n| *n as u32).collect();
+        Ok(Segments::of(all.ends.clone(), Some(heads), self.fillers))
+    }
+
+    /// How many sequences.
+    pub fn count(&self) -> usize {
+        self.count
+    }
+
+    /// How many of them nobody asked for.
+    pub fn fillers(&self) -> usize {
+        self.fillers
+    }
+
+    /// How many tokens in all.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// The lengths, for an op.
+    pub fn lengths(&self, scope: OpScope) -> &Lengths {
+        self.lengths.get(scope)
+    }
+
+    /// The lengths, for anyone. A running capture becomes untracked.
+    pub fn observe(&self) -> &Lengths {
+        self.lengths.observe()
+    }
+
+    /// Whether they are the same, and not only alike.
+    pub(crate) fn is(&self, other: &Segments) -> bool {
+        // Of the values nothing is read.
+        let (own, other) = (self.lengths(op_scope()), other.lengths(op_scope()));
+        let heads = |lengths: &Lengths| lengths.heads.as_ref().map(|heads| heads.as_ptr());
+        Arc::ptr_eq(&own.ends, &other.ends) && heads(own) == heads(other)
+    }
+
+    /// What a launch allows for: the length of the longest, or of all where they are filled up, so
+    /// that it serves others of that shape.
+    #[cfg(any(cuda, test))]
+    pub(crate) fn bound(&self, scope: OpScope) -> usize {
+        if self.fillers > 0 { self.tokens } else { self.lengths(scope).longest() }
+    }
+}
+
+/// Where each sequence ends, behind a zero.
+fn ends(lengths: &[usize]) -> Result<Vec<u32>> {
+    let mut ends = vec![0u32];
+    for length in lengths {
+        let end = ends[ends.len() - 1];
+        let next = u32::try_from(*length).ok().filter(|n| *n > 0).and_then(|n| end.checked_add(n));
+        ends.push(next.ok_or_else(|| {
+            let what = format!("a sequence of {length} tokens after {end}: each needs 1, all at most 2³²−1");
+            Error::call("segments", what)
+        })?);
+    }
+    Ok(ends)
 }
 
 #[cfg(test)]
@@ -116,12 +164,12 @@ mod tests {
     #[test]
     fn what_is_missing_is_filled_up() {
         let s = Segments::filled(&[3, 6], Fill { tokens: 16, sequences: 5 }).unwrap();
-        assert_eq!(s.iter().collect::<Vec<_>>(), [0..3, 3..9, 9..16, 16..16, 16..16]);
-        assert_eq!((s.count(), s.tokens(), s.fillers(), s.bound()), (5, 16, 3, 16));
+        assert_eq!(s.observe().iter().collect::<Vec<_>>(), [0..3, 3..9, 9..16, 16..16, 16..16]);
+        assert_eq!((s.count(), s.tokens(), s.fillers(), s.bound(op_scope())), (5, 16, 3, 16));
         let heads = s.heads(&[3, 2, 7, 0, 0]).unwrap();
-        assert_eq!(heads.range(1), 3..5);
+        assert_eq!(heads.observe().range(1), 3..5);
         assert!(heads.is(&heads.clone()) && !heads.is(&s) && s.heads(&[3, 0, 7, 0, 0]).is_err());
-        assert!(Segments::filled(&[16], Fill { tokens: 16, sequences: 2 }).unwrap().range(1).is_empty());
+        assert!(Segments::filled(&[16], Fill { tokens: 16, sequences: 2 }).unwrap().observe().range(1).is_empty());
         assert!(Segments::filled(&[17], Fill { tokens: 16, sequences: 2 }).is_err());
         assert!(Segments::filled(&[1, 1], Fill { tokens: 16, sequences: 2 }).is_err());
     }
@@ -129,11 +177,11 @@ mod tests {
     #[test]
     fn ranges_follow_each_other_and_empty_sequences_are_refused() {
         let s = Segments::new(&[3, 1, 5]).unwrap();
-        assert_eq!(s.iter().collect::<Vec<_>>(), [0..3, 3..4, 4..9]);
+        assert_eq!(s.observe().iter().collect::<Vec<_>>(), [0..3, 3..4, 4..9]);
         assert_eq!((s.count(), s.tokens()), (3, 9));
         let heads = s.heads(&[2, 1, 1]).unwrap();
-        assert_eq!(heads.iter().collect::<Vec<_>>(), [0..2, 3..4, 4..5]);
-        assert_eq!((heads.tokens(), heads.longest(), s.longest()), (9, 2, 5));
+        assert_eq!(heads.observe().iter().collect::<Vec<_>>(), [0..2, 3..4, 4..5]);
+        assert_eq!((heads.tokens(), heads.observe().longest(), s.observe().longest()), (9, 2, 5));
         assert!(s.heads(&[4, 1, 1]).is_err() && s.heads(&[1, 1, 0]).is_err() && s.heads(&[1, 1]).is_err());
         assert!(Segments::new(&[2, 0]).is_err());
         assert!(Segments::new(&[u32::MAX as usize, 1]).is_err());

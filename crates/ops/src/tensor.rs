@@ -44,7 +44,7 @@ impl Tensor {
         let dims = [values.len()];
         if let Kind::Open(device @ Device::Cuda(_), candle) = &place.0 {
             return match replay::upload(values) {
-                Some(on_tape) => Ok(Self::real(on_tape?, DType::U32, *device)),
+                Some(in_params) => Ok(Self::real(in_params?, DType::U32, *device)),
                 None => Ok(Self::made(launch::cuda::uploads::tensor(candle, values)?, DType::U32, *device)),
             };
         }
@@ -58,7 +58,7 @@ impl Tensor {
         place: &Place,
         build: impl FnOnce() -> Result<Candle>,
     ) -> Result<Tensor> {
-        replay::stray();
+        replay::mark_untracked();
         match &place.0 {
             Kind::Phantom(device) => Ok(Self::phantom(dims, dtype, *device)),
             Kind::Open(Device::Cpu, _) => Ok(Self::real(build()?, dtype, Device::Cpu)),
@@ -161,8 +161,9 @@ impl Tensor {
         Ok(self.view(repr))
     }
 
-    /// Downloads the elements in row-major order, widened to f32.
+    /// Downloads the elements in row-major order, widened to f32. What is done with them is not in a CUDA graph.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
+        replay::observe_shape();
         if let Device::Cuda(_) = self.device
             && let Some(values) = launch::cuda::pinned::floats(self)?
         {
@@ -171,8 +172,9 @@ impl Tensor {
         Ok(self.to_host()?.to_dtype(candle_core::DType::F32)?.flatten_all()?.to_vec1()?)
     }
 
-    /// Downloads ids.
+    /// Downloads ids, as [`Tensor::to_f32`] does.
     pub fn to_u32(&self) -> Result<Vec<u32>> {
+        replay::observe_shape();
         if let Device::Cuda(_) = self.device
             && let Some(values) = launch::cuda::pinned::numbers(self)?
         {

@@ -1,9 +1,12 @@
-//! How many threads the CPU's ops use, and whether each keeps to a core of its own.
+//! The threads of the CPU: how many, whether each keeps to a core of its own, and work that they do
+//! together.
 //!
-//! One number a process: the team that runs tasks together, the pools that load and pack models, and the pool that makes tokens
-//! have as many threads each, and only one of them works at a time. It is settled when it is first asked for, because a team cannot
-//! grow; who wants another number says so before.
+//! One team a process (`cpu/team.rs`) runs ops, and between them [`for_each`], [`map`] and
+//! [`for_each_chunk_mut`] of whoever calls. Candle and tokenizers bring rayon, whose pools have as
+//! many threads; nothing else uses them. The number is settled when it is first asked for, because
+//! a team cannot grow; who wants another number says so before.
 
+use crate::cpu::team;
 use crate::{Device, Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -21,9 +24,9 @@ static SETTLED: OnceLock<Settled> = OnceLock::new();
 /// The most that anybody could mean.
 const MOST: usize = 4096;
 
-/// Settles the number of threads, by default one for each physical core that this process may use, and with `pin` binds those of the
-/// team to a core each, and who first [leads](lead) it. To be called before the first op; afterwards only what is settled already is
-/// accepted.
+/// Settles the number of threads, by default one for each physical core that this process may use,
+/// and with `pin` binds those of the team to a core each, and who first [leads](lead) it. To be
+/// called before the first op; afterwards only what is settled already is accepted.
 pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
     let refused = |why: String| Error::Device { device: Device::Cpu, why };
     let count = match count {
@@ -39,7 +42,8 @@ pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
         let why = format!("the number of threads is settled before the first op, and here it is {is} already{bound}");
         return Err(refused(why));
     }
-    // Where somebody has built it before us, or this is the second call, it stays as it is: it makes tokens and nothing else.
+    // Rayon's global pool, which tokenizers uses. Where somebody has built it before us, or this is
+    // the second call, it stays as it is.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(count).build_global();
     Ok(())
 }
@@ -47,6 +51,42 @@ pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
 /// The number of threads, which is settled now if it was not.
 pub fn count() -> usize {
     settled().count
+}
+
+/// Runs `f(0)` to `f(tasks − 1)`, on this thread and those of the team that no op has work for. It
+/// may be called from any thread, by several at once and from within such a task. If a task panics,
+/// this panics when all tasks have ended.
+pub fn for_each(tasks: usize, f: impl Fn(usize) + Sync) {
+    team::job(tasks, &f);
+}
+
+/// The same for what `f(0)` to `f(tasks − 1)` return, in that order.
+pub fn map<R: Send>(tasks: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
+    let mut all: Vec<Option<R>> = std::iter::repeat_with(|| None).take(tasks).collect();
+    for_each_chunk_mut(&mut all, 1, |i, one| one[0] = Some(f(i)));
+    all.into_iter().flatten().collect()
+}
+
+/// The same for the parts of `values`, each `chunk` long but for the last, which `f` is given with
+/// its number.
+///
+/// # Panics
+/// If `chunk` is 0, and if `f` panics.
+pub fn for_each_chunk_mut<T: Send>(values: &mut [T], chunk: usize, f: impl Fn(usize, &mut [T]) + Sync) {
+    team::in_chunks(values, chunk, f, team::job);
+}
+
+/// Runs `f`, which computes with Candle on the CPU, in a rayon pool of its own. Rayon runs what it
+/// is given in the pool of the calling thread, and would wait for ever where all threads of that
+/// pool wait for this one.
+pub(crate) fn with_candle<R: Send>(f: impl FnOnce() -> R + Send) -> Result<R> {
+    static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    let build = || {
+        let name = |i| format!("sconce-candle-{i}");
+        rayon::ThreadPoolBuilder::new().thread_name(name).num_threads(count()).build().ok()
+    };
+    let refused = || Error::Device { device: Device::Cpu, why: "the system gives no threads for Candle's ops".into() };
+    Ok(POOL.get_or_init(build).as_ref().ok_or_else(refused)?.install(f))
 }
 
 fn settled() -> &'static Settled {
@@ -61,8 +101,9 @@ pub(crate) fn keep_to(i: usize) {
     }
 }
 
-/// Binds the calling thread, which hands tasks to the team, where threads are bound. The first to come has the first core; those of
-/// further models are left to the system, for whoever finds the team taken works alone, and should do so where there is room.
+/// Binds the calling thread, which hands tasks to the team, where threads are bound. The first to
+/// come has the first core; those of further models are left to the system, for whoever finds the
+/// team taken works alone, and should do so where there is room.
 pub fn lead() {
     static TAKEN: AtomicBool = AtomicBool::new(false);
     if settled().cores.is_some() && !TAKEN.swap(true, Relaxed) {
@@ -70,7 +111,8 @@ pub fn lead() {
     }
 }
 
-/// `RAYON_NUM_THREADS` where that is set; else one a physical core: two threads that share one have the same units to multiply with.
+/// `RAYON_NUM_THREADS` where that is set; else one a physical core: two threads that share one have
+/// the same units to multiply with.
 fn by_default() -> usize {
     let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| (1..=MOST).contains(n));
     set.unwrap_or_else(|| {

@@ -43,7 +43,9 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
     let mut left = (0..pages as u32).rev();
     let mut table = |n: &usize| (left.by_ref().take(n.div_ceil(PAGE)).collect::<Vec<_>>().into(), *n);
     let paged = Pages::new(shape.lengths.iter().map(&mut table).collect(), PAGE).unwrap();
-    let row = |i: usize, j: usize| if shape.is_paged { paged.row(i, j) } else { queries.range(i).start + j };
+    let row = |i: usize, j: usize| {
+        if shape.is_paged { paged.observe().row(i, j) } else { queries.observe().range(i).start + j }
+    };
     let rows = if shape.is_paged { pages * PAGE } else { queries.tokens() };
 
     let (q, qs) = numbers(1, &[queries.tokens(), heads, size], dtype, place);
@@ -54,7 +56,7 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
     let how = Attention { queries: queries.clone(), keys, scale, cap: None, sees, bias: Bias::None };
     let y = attention(&q, k, v, &how).unwrap().to_f32().unwrap();
 
-    for (i, range) in queries.iter().enumerate().step_by(shape.lengths.len().div_ceil(5)) {
+    for (i, range) in queries.observe().iter().enumerate().step_by(shape.lengths.len().div_ceil(5)) {
         for place in (0..range.len()).step_by(97).chain([range.len() - 1]) {
             for head in [0, heads / 2, heads - 1] {
                 let at = ((range.start + place) * heads + head) * size;

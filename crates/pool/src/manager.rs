@@ -1,7 +1,7 @@
 //! The shell around the core: it does what the core wants done, and tells it what came of it.
 
 use crate::ask;
-use crate::client::{self, Client, Lost};
+use crate::client::get;
 use crate::config::{Config, reconcile};
 use crate::core::{Action, Answer, Core, Device, Event, Found, Leaving, Planned, Record, Spec, Time};
 use crate::disk::{Keeper, State};
@@ -9,6 +9,7 @@ use crate::http::RouteCounts;
 use crate::logs;
 use crate::process::{self, Tell};
 use futures_util::future::join_all;
+use sconce_api::client::{Client, Lost, client};
 use sconce_api::pool::{Code, Failure, READY_PATH};
 use sconce_api::worker::Health;
 use std::collections::{BTreeSet, HashMap};
@@ -52,7 +53,7 @@ impl Manager {
         Arc::new(Manager {
             core: Mutex::new(Core::new(config.timings, Vec::new())),
             config,
-            client: client::client(),
+            client: client(),
             keeper,
             token,
             callback: format!("http://{}{READY_PATH}", reachable(address)),
@@ -191,8 +192,8 @@ impl Manager {
 
     async fn health(&self, port: u16, within: Duration) -> Result<Health, Lost> {
         let url = format!("http://127.0.0.1:{port}/health");
-        let body = client::get(&self.client, &url, &self.token, within).await?;
-        serde_json::from_slice(&body).map_err(|e| Lost { why: format!("its health is none: {e}"), ours: false })
+        let body = get(&self.client, &url, &self.token, within).await?;
+        serde_json::from_slice(&body).map_err(|e| Lost::theirs(format!("its health is none: {e}")))
     }
 
     async fn probe(&self, id: &str, port: u16) -> Answer {

@@ -16,10 +16,10 @@ pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     // [tokens, heads, size]
     let q = op.q.candle()?;
     let mut parts = Vec::with_capacity(op.how.queries.count());
-    for (sequence, queries) in op.how.queries.iter().enumerate() {
-        let reached = op.how.sees.reached(queries.len(), op.how.keys.len(sequence));
-        let place = op.how.sees.first(queries.len(), op.how.keys.len(sequence)) - reached.start;
-        let keys = op.how.keys.runs(sequence, reached);
+    for (sequence, queries) in op.how.queries.lengths(op.scope).iter().enumerate() {
+        let reached = op.how.sees.reached(queries.len(), op.how.keys.len(op.scope, sequence));
+        let place = op.how.sees.first(queries.len(), op.how.keys.len(op.scope, sequence)) - reached.start;
+        let keys = op.how.keys.runs(op.scope, sequence, reached);
         let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
         let (k, v) = (looked_up(&op.k, &keys, q.dim(0)?)?, looked_up(&op.v, &keys, q.dim(0)?)?);
         let keys = k.dim(1)?;

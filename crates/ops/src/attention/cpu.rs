@@ -12,6 +12,7 @@ use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
+use crate::segments::Lengths;
 use crate::softmax::exp_row;
 use crate::store::CacheFormat;
 use crate::tensor::{host, room};
@@ -23,9 +24,8 @@ use std::ops::Range;
 /// Queries whose scores are held at once: 24 rows of 512 keys are 48 KiB, and a multiple of every register tile.
 const QUERIES: usize = 24;
 
-/// Bytes of scratch that all workers hold, at most.
-pub(super) fn scratch(how: &Attention, heads: usize, size: usize) -> usize {
-    let (tq, tk) = (how.queries.longest(), how.keys.longest());
+/// Bytes of scratch that all workers hold, at most, for so many queries and keys of a sequence.
+pub(super) fn scratch(how: &Attention, [tq, tk]: [usize; 2], heads: usize, size: usize) -> usize {
     let padded = tk.next_multiple_of(PANEL);
     let values = tk * size.next_multiple_of(PANEL);
     let scores = match how.sees {
@@ -79,15 +79,15 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     let how = &op.how;
     let group = heads / op.k.dims()[1];
     let sequences = how.queries.count();
-    let tk = how.keys.longest();
-    let first = |i: usize| how.sees.first(how.queries.range(i).len(), how.keys.len(i));
-    let places = (0..sequences).map(|i| first(i) + how.queries.range(i).len()).max().unwrap_or(1);
+    let (all, tk) = (how.queries.lengths(op.scope), how.keys.longest(op.scope));
+    let first = |i: usize| how.sees.first(all.range(i).len(), how.keys.len(op.scope, i));
+    let places = (0..sequences).map(|i| first(i) + all.range(i).len()).max().unwrap_or(1);
     let distances = places + tk - 1;
     let by_distance = how.bias.by_distance(heads, places, tk);
     let reached: Vec<Range<usize>> =
-        (0..sequences).map(|i| how.sees.reached(how.queries.range(i).len(), how.keys.len(i))).collect();
+        (0..sequences).map(|i| how.sees.reached(all.range(i).len(), how.keys.len(op.scope, i))).collect();
     let runs: Vec<Vec<Range<usize>>> =
-        reached.iter().enumerate().map(|(i, keys)| how.keys.runs(i, keys.clone())).collect();
+        reached.iter().enumerate().map(|(i, keys)| how.keys.runs(op.scope, i, keys.clone())).collect();
     let (k, v) = (Source::of(&op.k)?, Source::of(&op.v)?);
     let lines = |task: &Share| -> [Lines<'_>; 2] {
         let (sequence, head) = match task {
@@ -116,14 +116,14 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
             && T::TYPE == DType::BF16
             && op.k.format() == CacheFormat::Float(DType::BF16)
             && !matches!(how.bias, Bias::Disentangled(_));
-        let shares = shares(how, heads, group);
+        let shares = shares(how, all, heads, group);
         team::try_each(shares.len(), |task| {
             let share = &shares[task];
             let lines = lines(share);
             SCRATCH.with_borrow_mut(|scratch| match share {
                 Share::Few { sequence, heads: own } => {
                     let (sequence, own) = (*sequence, own.clone());
-                    let queries = how.queries.range(sequence);
+                    let queries = all.range(sequence);
                     few::run(isa, &few::Few {
                         q,
                         queries: queries.clone(),
@@ -141,7 +141,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                 }
                 Share::Head { sequence, head } => {
                     let (sequence, head) = (*sequence, *head);
-                    let (queries, keys) = (how.queries.range(sequence), reached[sequence].len());
+                    let (queries, keys) = (all.range(sequence), reached[sequence].len());
                     scratch.room.isa = isa;
                     let (place, first) = (first(sequence) - reached[sequence].start, (queries.start * heads + head) * size);
                     // Distance 0 stands at `places − 1` in the head's row.
@@ -187,14 +187,14 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
 
 /// Heads of sequences, one by one where there are many queries; where there are few, as many together as share their keys,
 /// unless that leaves threads without work.
-fn shares(how: &Attention, heads: usize, group: usize) -> Vec<Share> {
+fn shares(how: &Attention, queries: &Lengths, heads: usize, group: usize) -> Vec<Share> {
     let few = !matches!(how.bias, Bias::Disentangled(_));
     let sequences = how.queries.count();
     let threads = crate::threads::count();
     let parts = threads.div_ceil((sequences * heads / group).max(1)).min(group);
     let step = group.div_ceil(parts);
     let of = |sequence: usize| -> Vec<Share> {
-        if few && how.queries.range(sequence).len() <= FEW {
+        if few && queries.range(sequence).len() <= FEW {
             let starts = (0..heads).step_by(group).flat_map(|g| (g..g + group).step_by(step).map(move |h| (g, h)));
             return starts.map(|(g, h)| Share::Few { sequence, heads: h..(h + step).min(g + group) }).collect();
         }

@@ -7,7 +7,7 @@ use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::replay::Given;
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Tensor};
-use std::rc::Rc;
+use std::sync::Arc;
 
 const TILES: Binary = binary!("attention");
 const OTHER: Binary = binary!("attention_other");
@@ -48,18 +48,17 @@ impl Read {
     }
 }
 
-/// The words of the table, and how they are worked out for others.
+/// The words of the table, and how a replay computes them for others.
 struct Words<'a> {
-    how: &'a Attention,
-    tables: &'a Rc<Tables>,
+    op: &'a AttentionOp,
+    tables: &'a Arc<Tables>,
     way: Way,
-    heads: usize,
-    shared: usize,
+    heads: [usize; 2],
 }
 
 impl Words<'_> {
-    fn told(&self, call: Call) -> Result<Call> {
-        let Words { how, tables, way, heads, shared } = *self;
+    fn add_to(&self, call: Call) -> Result<Call> {
+        let Words { op: AttentionOp { how, scope, .. }, tables, way, heads } = *self;
         // Which of the keys that a pass has: they are others' in another attention of it.
         let which = |given: &Given| given.keys.iter().position(|keys| how.keys.are(keys));
         let is_given = |given: &Given| how.queries.is(&given.segments) && which(given).is_some();
@@ -69,14 +68,13 @@ impl Words<'_> {
             Bias::Buckets { table, far, both } => format!("{table:?} {far} {both}"),
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
-        let key =
-            |given: &Given| format!("attention {way:?} {heads} {shared} {:?} {:?} {}", which(given), how.sees, bias());
-        call.told(&tables.words, is_given, key, |given| {
-            let (how, tables, which) = (how.clone(), tables.clone(), which(given));
+        let key = |given: &Given| format!("attention {way:?} {heads:?} {:?} {:?} {}", which(given), how.sees, bias());
+        call.dynamic_array(&tables.words, is_given, key, |given| {
+            let (how, scope, tables, which) = (how.clone(), *scope, tables.clone(), which(given));
             Box::new(move |given| {
                 let keys = given.keys.get(which?)?.clone();
                 let how = Attention { queries: given.segments.clone(), keys, ..how.clone() };
-                let others = Tables::of(&how, way, heads, shared);
+                let others = Tables::of(&how, scope, way, heads);
                 others.are_alike(&tables).then_some(others.words)
             })
         })
@@ -119,7 +117,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let (how, shared, dtype) = (&op.how, op.k.dims()[1], op.q.dtype());
     let way = Way::of(op);
     let tables = op.tables();
-    let words = Words { how, tables, way, heads, shared };
+    let words = Words { op, tables, way, heads: [heads, shared] };
     let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
     let positions = match &how.bias {
         Bias::Disentangled(d) => [&d.keys, &d.queries],
@@ -195,7 +193,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
         let grid = Grid::of(launch.grid(shared) / turns(launch, padded, shared), 32 * launch.warps);
-        let call = told(words.told(call.made(&y).made(&parts))?, launch);
+        let call = told(words.add_to(call.made(&y).made(&parts))?, launch);
         let call = if is_straight { call.back_and_forth() } else { call.u32(0) };
         call.run(grid)?;
     }

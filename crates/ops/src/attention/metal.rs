@@ -81,7 +81,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
     let shared = op.k.dims()[1];
     let how = &op.how;
-    let plan = Plan::of(how, shared, heads / shared);
+    let plan = Plan::of(how, op.scope, shared, heads / shared);
     let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
     let tables = match &how.bias {
         Bias::Disentangled(d) => [&d.keys, &d.queries],

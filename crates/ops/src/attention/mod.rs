@@ -29,15 +29,15 @@ mod tiles;
 
 pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::{cases, cases_of_cuda};
-pub use keys::{Keys, Pages};
+pub use keys::{Keys, PageTables, Pages};
 
 use self::tables::{Tables, Way};
 use crate::cpu::Isa;
 use crate::ladder::{self, Can, Op, Rung};
+use crate::replay::{OpScope, op_scope};
 use crate::store::{CacheFormat, Vectors};
-use crate::{DType, Device, Error, Result, Segments, Tensor, replay};
-use std::cell::OnceCell;
-use std::rc::Rc;
+use crate::{DType, Device, Error, Result, Segments, Tensor};
+use std::sync::{Arc, OnceLock};
 
 /// What the scores are like; q, k and v come beside it.
 #[derive(Clone, Debug)]
@@ -67,7 +67,7 @@ impl Attention {
 /// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
 pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: &Attention) -> Result<Tensor> {
     let (k, v) = (k.into(), v.into());
-    let _own = replay::own();
+    let scope = op_scope();
     let fits = match (q.dims(), k.dims()) {
         ([queries, heads, size], [keys, shared, of]) => {
             *shared > 0
@@ -77,7 +77,7 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
                 && v.format() == k.format()
                 && (k.format() == CacheFormat::Float(q.dtype()) || matches!(how.keys, Keys::Paged(_)))
                 && *queries == how.queries.tokens()
-                && how.keys.within(*keys)
+                && how.keys.within(scope, *keys)
                 && how.queries.count() == how.keys.count()
                 && (!matches!(how.bias, Bias::Disentangled(_)) || heads == shared)
         }
@@ -98,7 +98,8 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
         return Err(Error::call("attention", what));
     }
     // Only keys may be fewer than there are rows for.
-    if how.queries.count() == 0 || how.queries.iter().map(|range| range.len()).sum::<usize>() != how.queries.tokens() {
+    let queries = how.queries.lengths(scope);
+    if how.queries.count() == 0 || queries.iter().map(|range| range.len()).sum::<usize>() != how.queries.tokens() {
         return Err(Error::call("attention", "queries that leave rows out, or none at all"));
     }
     if matches!((&how.bias, &how.keys), (Bias::Disentangled(_), Keys::Paged(_))) {
@@ -108,7 +109,7 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
         return Err(Error::call("attention", format!("scores capped at {:?}", how.cap)));
     }
     how.bias.check(q)?;
-    ladder::run(AttentionOp::new(q.clone(), k, v, how.clone()))
+    ladder::run(AttentionOp { q: q.clone(), k, v, how: how.clone(), scope, tables: OnceLock::new() })
 }
 
 pub(crate) struct AttentionOp {
@@ -116,19 +117,16 @@ pub(crate) struct AttentionOp {
     k: Vectors,
     v: Vectors,
     how: Attention,
+    scope: OpScope,
     /// Worked out once, for its memory and for the launch.
-    tables: OnceCell<Rc<Tables>>,
+    tables: OnceLock<Arc<Tables>>,
 }
 
 impl AttentionOp {
-    fn new(q: Tensor, k: Vectors, v: Vectors, how: Attention) -> AttentionOp {
-        AttentionOp { q, k, v, how, tables: OnceCell::new() }
-    }
-
-    /// What CUDA's kernels are told.
-    fn tables(&self) -> &Rc<Tables> {
-        let of = || Tables::of(&self.how, Way::of(self), self.q.dims()[1], self.k.dims()[1]);
-        self.tables.get_or_init(|| Rc::new(of()))
+    /// What CUDA's kernels read of the sequences.
+    fn tables(&self) -> &Arc<Tables> {
+        let of = || Tables::of(&self.how, self.scope, Way::of(self), [self.q.dims()[1], self.k.dims()[1]]);
+        self.tables.get_or_init(|| Arc::new(of()))
     }
 }
 
@@ -168,13 +166,13 @@ impl Op for AttentionOp {
 
     fn scratch(&self, rung: Rung) -> usize {
         let [queries, heads, size] = *self.q.dims() else { return 0 };
-        let (tq, tk) = (self.how.queries.longest(), self.how.keys.longest());
+        let (tq, tk) = (self.how.queries.lengths(self.scope).longest(), self.how.keys.longest(self.scope));
         match rung {
-            Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, heads, size),
+            Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, [tq, tk], heads, size),
             Rung::Fused if matches!(self.q.device(), Device::Cuda(_)) => self.tables().bytes(self.k.dims()[1], size),
             Rung::Fused => {
                 let shared = self.k.dims()[1];
-                plan::Plan::of(&self.how, shared, heads / shared).bytes(&self.how.bias, heads, size)
+                plan::Plan::of(&self.how, self.scope, shared, heads / shared).bytes(&self.how.bias, heads, size)
             }
             // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; of a
             // block of its queries four stages of the scores, eight where something is added to them, and the terms of
@@ -227,6 +225,7 @@ impl Op for AttentionOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
-        Ok(AttentionOp::new(to(&self.q)?, self.k.map(to)?, self.v.map(to)?, how))
+        let (q, k, v) = (to(&self.q)?, self.k.map(to)?, self.v.map(to)?);
+        Ok(AttentionOp { q, k, v, how, scope: self.scope, tables: OnceLock::new() })
     }
 }

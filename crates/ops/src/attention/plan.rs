@@ -3,6 +3,7 @@
 #![cfg_attr(not(metal), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
 use super::{Attention, Bias, Keys};
+use crate::replay::OpScope;
 
 /// Sizes of heads, as they are padded in threadgroup memory.
 pub(super) const SIZES: [usize; 5] = [32, 64, 96, 128, 256];
@@ -54,17 +55,17 @@ struct Block {
 
 impl Plan {
     /// For `shared` heads of keys, each for `group` heads of queries.
-    pub(super) fn of(how: &Attention, shared: usize, group: usize) -> Plan {
-        let mut plan = Plan { keys: how.keys.longest(), ..Plan::default() };
+    pub(super) fn of(how: &Attention, scope: OpScope, shared: usize, group: usize) -> Plan {
+        let mut plan = Plan { keys: how.keys.longest(scope), ..Plan::default() };
         let mut tables = Vec::with_capacity(how.queries.count());
         let mut blocks = Vec::new();
-        for (sequence, queries) in how.queries.iter().enumerate() {
-            let (rows, keys) = (queries.len() * group, how.keys.len(sequence));
+        for (sequence, queries) in how.queries.lengths(scope).iter().enumerate() {
+            let (rows, keys) = (queries.len() * group, how.keys.len(scope, sequence));
             let place = how.sees.first(queries.len(), keys);
             plan.places = plan.places.max(place + queries.len());
             tables.push(plan.pages.len());
             if let Keys::Paged(pages) = &how.keys {
-                plan.pages.extend(pages.table(sequence));
+                plan.pages.extend(pages.tables(scope).table(sequence));
             }
             // Positions meet the keys of a block by all of its SIMD-groups.
             let few = rows <= FEW && !matches!(how.bias, Bias::Disentangled(_));
@@ -78,12 +79,12 @@ impl Plan {
         }
         let wanted = BUSY.div_ceil((blocks.len() * shared).max(1));
         for Block { sequence, few, rows, keys } in blocks {
-            let queries = how.queries.range(sequence);
-            let place = how.sees.first(queries.len(), how.keys.len(sequence));
+            let queries = how.queries.lengths(scope).range(sequence);
+            let place = how.sees.first(queries.len(), how.keys.len(scope, sequence));
             let step = keys.len().div_ceil(keys.len().div_ceil(PART).clamp(1, wanted)).next_multiple_of(KEYS).max(KEYS);
             let parts = keys.len().div_ceil(step).max(1);
             let base = match &how.keys {
-                Keys::Packed(segments) => segments.range(sequence).start,
+                Keys::Packed(segments) => segments.lengths(scope).range(sequence).start,
                 Keys::Paged(_) => tables[sequence],
             };
             let block = [queries.start, rows.start, rows.len()].map(|n| n as u32);
@@ -126,7 +127,7 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Segments, attention::Sees};
+    use crate::{Segments, attention::Sees, replay::op_scope};
 
     /// Every row has an item for every key that it sees, and those of one block are joined where they are several.
     #[test]
@@ -136,9 +137,9 @@ mod tests {
         for sees in [Sees::All, Sees::Causal, Sees::Recent(200), Sees::Window(20)] {
             let how = Attention { sees, ..Attention::over(&segments, 1.0) };
             for group in [1, 3] {
-                let plan = Plan::of(&how, 1, group);
+                let plan = Plan::of(&how, op_scope(), 1, group);
                 let items: Vec<&[u32]> = plan.few.chunks(ITEM).chain(plan.many.chunks(ITEM)).collect();
-                for (sequence, range) in segments.iter().enumerate() {
+                for (sequence, range) in segments.observe().iter().enumerate() {
                     let own = items.iter().filter(|item| item[0] as usize == range.start);
                     for row in 0..lengths[sequence] * group {
                         let own = own.clone().filter(|item| (item[1]..item[1] + item[2]).contains(&(row as u32)));

@@ -32,7 +32,7 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
         &x[(token * p.heads + head) * p.size..][..p.size]
     };
     let mut y = Vec::new();
-    for (queries, keys) in p.queries.iter().zip(p.keys.iter()) {
+    for (queries, keys) in p.queries.observe().iter().zip(p.keys.observe().iter()) {
         for (i, head) in (0..queries.len()).flat_map(|i| (0..p.heads).map(move |h| (i, h))) {
             let q = of(p.q, queries.start + i, head);
             // Of queries that look back, the last is at the last key.

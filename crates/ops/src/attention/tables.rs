@@ -1,13 +1,15 @@
-//! What CUDA's kernels are told: one table of numbers, from which every block finds its own work by its number.
+//! What CUDA's kernels read of the sequences: one table of numbers, from which every block finds its own work by its number.
 //!
-//! A recorded launch serves others whose tables differ in nothing but the words. So what is laid out depends on lengths as little as
+//! A captured launch serves others whose tables differ in nothing but the words. So what is laid out depends on lengths as little as
 //! it can: of sequences in pages that decode, on how many there are and on the power of two above the longest, from `ALONE` on; of
 //! such that are filled up, on how many there are and on all their tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
 use super::{Attention, AttentionOp, Bias, Keys, Sees};
 use crate::DType;
+use crate::replay::OpScope;
 use crate::store::CacheFormat;
+use std::ops::Range;
 
 /// Blocks that keep a GPU busy: where there are fewer, the keys of a block are split. Blocks of few rows wait for memory, and
 /// several of them share a processor.
@@ -82,6 +84,13 @@ impl Launch {
     }
 }
 
+/// The rows of a sequence's queries, how many keys it has, and its first row of them or its page table.
+struct Sequence {
+    queries: Range<usize>,
+    keys: usize,
+    base: usize,
+}
+
 #[derive(Debug, Default)]
 pub(super) struct Tables {
     /// Page tables, then five numbers of each block of rows and its tickets, then what the bias needs.
@@ -98,25 +107,24 @@ pub(super) struct Tables {
 
 impl Tables {
     /// For `heads` of queries over `shared` heads of keys.
-    pub(super) fn of(how: &Attention, way: Way, heads: usize, shared: usize) -> Tables {
+    pub(super) fn of(how: &Attention, scope: OpScope, way: Way, [heads, shared]: [usize; 2]) -> Tables {
         let mut tables = Tables::default();
-        let bases: Vec<usize> = (0..how.queries.count())
-            .map(|i| match &how.keys {
-                Keys::Packed(segments) => segments.range(i).start,
-                Keys::Paged(pages) => {
-                    let (base, room) = (tables.words.len(), pages.room());
-                    tables.words.extend(pages.table(i));
-                    tables.words.resize(base + room, 0);
-                    base
-                }
-            })
-            .collect();
-        tables.add_launches(how, way, &bases, (heads / shared, shared));
-        let place = |(i, queries): (usize, std::ops::Range<usize>)| {
-            how.sees.first(queries.len(), how.keys.len(i)) + queries.len()
+        let mut base = |i: usize| match &how.keys {
+            Keys::Packed(segments) => segments.lengths(scope).range(i).start,
+            Keys::Paged(pages) => {
+                let (base, pages) = (tables.words.len(), pages.tables(scope));
+                tables.words.extend(pages.table(i));
+                tables.words.resize(base + pages.room(), 0);
+                base
+            }
         };
-        let places = how.queries.iter().enumerate().map(place).max().unwrap_or(0);
-        tables.add_bias(how, heads, places);
+        let queries = how.queries.lengths(scope).iter().enumerate();
+        let sequences: Vec<Sequence> =
+            queries.map(|(i, queries)| Sequence { queries, keys: how.keys.len(scope, i), base: base(i) }).collect();
+        tables.add_launches(how, way, &sequences, (heads / shared, shared));
+        let place = |s: &Sequence| how.sees.first(s.queries.len(), s.keys) + s.queries.len();
+        let places = sequences.iter().map(place).max().unwrap_or(0);
+        tables.add_bias(how, heads, places, how.keys.bound(scope));
         tables
     }
 
@@ -127,14 +135,13 @@ impl Tables {
         laid_out(self) == laid_out(others) && self.launches == others.launches
     }
 
-    fn add_launches(&mut self, how: &Attention, way: Way, bases: &[usize], (group, shared): (usize, usize)) {
-        let rows: Vec<usize> = how.queries.iter().map(|queries| queries.len() * group).collect();
+    fn add_launches(&mut self, how: &Attention, way: Way, sequences: &[Sequence], (group, shared): (usize, usize)) {
+        let rows: Vec<usize> = sequences.iter().map(|s| s.queries.len() * group).collect();
         let mut launch = |kind, (block, warps): (usize, usize), takes: &dyn Fn(usize) -> bool, busy: usize| {
             let (entries, mut longest) = (self.words.len(), 0);
-            for (i, queries) in how.queries.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
-                let keys = how.keys.len(i);
-                longest = longest.max(keys);
-                let sequence = [queries.start, queries.len(), keys, bases[i]].map(|n| n as u32);
+            for (i, s) in sequences.iter().enumerate().filter(|(i, _)| takes(rows[*i])) {
+                longest = longest.max(s.keys);
+                let sequence = [s.queries.start, s.queries.len(), s.keys, s.base].map(|n| n as u32);
                 // The last block of a sequence may have the most keys to look at, and is not what the others wait for.
                 for row in (0..rows[i]).step_by(block).rev() {
                     self.words.extend(sequence);
@@ -185,8 +192,7 @@ impl Tables {
         launch(kind, block, &|rows| rows > FEW, BUSY);
     }
 
-    fn add_bias(&mut self, how: &Attention, heads: usize, places: usize) {
-        let keys = how.keys.bound();
+    fn add_bias(&mut self, how: &Attention, heads: usize, places: usize, keys: usize) {
         let is_fixed = how.queries.fillers() > 0 || matches!(how.keys, Keys::Paged(_));
         let places = if is_fixed { keys.max(places) } else { places };
         self.bias = self.words.len();
@@ -220,7 +226,7 @@ mod tests {
     use super::*;
     use crate::Segments;
     use crate::attention::{Disentangled, Pages};
-    use crate::replay::Fill;
+    use crate::replay::{Fill, op_scope};
 
     #[test]
     fn every_sequence_has_a_launch_and_its_pages() {
@@ -235,7 +241,7 @@ mod tests {
             sees: Sees::Causal,
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
-        let t = Tables::of(&how, Way::Tiles { four: false }, 8, 2);
+        let t = Tables::of(&how, op_scope(), Way::Tiles { four: false }, [8, 2]);
         let pages = 3 * 512;
         let few = [0, 1, 5000, 0, 0, 41, 3, 18, 1024, 0];
         let many = [1, 40, 90, 512, 128, 1, 40, 90, 512, 64, 1, 40, 90, 512, 0];
@@ -246,7 +252,7 @@ mod tests {
         let launches: Vec<_> = t.launches.iter().map(|l| (l.kind, l.entries - pages, l.blocks, l.splits)).collect();
         assert_eq!(launches, [("few", 0, 2, 96), ("many", 14, 3, 1)]);
         assert_eq!((t.launches[0].tickets, t.launches[0].parts(2, 64)), (pages + 10, 2 * 96 * 2 * 16 * 66));
-        assert_eq!(Tables::of(&how, Way::Plain, 8, 2).launches.len(), 1);
+        assert_eq!(Tables::of(&how, op_scope(), Way::Plain, [8, 2]).launches.len(), 1);
     }
 
     /// Steps of decoding are told in as many words, and their launches are the same.
@@ -262,7 +268,7 @@ mod tests {
                 bias: bias.clone(),
                 ..Attention::over(&Segments::new(&[1]).unwrap(), 1.0)
             };
-            Tables::of(&how, Way::Tiles { four: true }, 8, 2)
+            Tables::of(&how, op_scope(), Way::Tiles { four: true }, [8, 2])
         };
         let buckets = Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false };
         for (sees, bias) in [
@@ -281,7 +287,7 @@ mod tests {
         let encoding = |lengths: &[usize], bias: &Bias, way: Way| {
             let queries = Segments::filled(lengths, Fill { tokens: 160, sequences: 5 }).unwrap();
             let how = Attention { bias: bias.clone(), ..Attention::over(&queries, 1.0) };
-            let t = Tables::of(&how, way, 2, 2);
+            let t = Tables::of(&how, op_scope(), way, [2, 2]);
             let rows = t.launches[0].rows;
             let entries = t.words[t.launches[0].entries..][..ENTRY * t.launches[0].blocks].chunks(ENTRY);
             let own: usize = entries.map(|e| (e[1] as usize).saturating_sub(e[4] as usize).min(rows)).sum();

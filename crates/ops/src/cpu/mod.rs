@@ -10,6 +10,7 @@ pub(crate) mod elem;
 pub(crate) mod gemm;
 pub(crate) mod ints;
 mod isa;
+mod jobs;
 mod lanes;
 pub(crate) mod math;
 pub(crate) mod rows;

@@ -1,14 +1,16 @@
 //! The threads that run an op's tasks together.
 //!
 //! One team a process, of the calling thread and workers that wait for it. They look for the next op for a few microseconds before
-//! they sleep, because in a forward pass it comes at once, and waking a thread takes longer than many an op of a short text. Whoever
-//! finds the team taken, by another model or by a task's own call, runs its tasks alone: two callers never make more threads busy
-//! than there are.
+//! they sleep, because in a forward pass it comes at once, and waking a thread takes longer than many an op of a short text. An op that
+//! finds the team taken, by another model or by a task's own call, runs its tasks alone: two ops never make more threads busy than
+//! there are. Work that is no op's is a job: see [`super::jobs`].
 //!
 //! Each member begins with a share of its own, tasks that follow each other, and helps the others when it has none left. Ops put tasks
 //! of the first rows first, so that from op to op a core finds its rows in its own cache.
 #![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
 
+use super::jobs::Jobs;
+use crate::cpu::rows::Output;
 use crate::{Result, threads};
 use std::any::Any;
 use std::cell::UnsafeCell;
@@ -24,7 +26,7 @@ const LOOKS: usize = 1000;
 /// In [`Team::gate`]: workers may come in. Below it stands how many are.
 const OPEN: usize = 1 << (usize::BITS - 1);
 
-type Task<'a> = dyn Fn(usize) + Sync + 'a;
+pub(super) type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
 struct Team {
     /// Held by who hands out tasks.
@@ -38,6 +40,7 @@ struct Team {
     workers: OnceLock<Vec<Worker>>,
     /// Of the owner and each worker.
     shares: Vec<Share>,
+    jobs: Jobs,
 }
 
 /// The first task of a share that nobody has taken, on a line of its own.
@@ -66,6 +69,7 @@ fn team() -> &'static Team {
             panic: Mutex::new(None),
             workers: OnceLock::new(),
             shares: (0..threads::count().max(1)).map(|_| Share(AtomicUsize::new(0))).collect(),
+            jobs: Jobs::default(),
         }));
         let hire = |i: usize| {
             let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
@@ -95,7 +99,7 @@ pub(crate) fn each(tasks: usize, run: impl Fn(usize) + Sync) {
     }
     team.gate.store(OPEN, Release);
     team.turn.fetch_add(1, SeqCst);
-    workers.iter().filter(|w| w.sleeps.load(SeqCst)).for_each(|w| w.thread.unpark());
+    team.wake();
     let own = catch_unwind(AssertUnwindSafe(|| team.work(0, task, tasks)));
     team.gate.fetch_and(!OPEN, AcqRel);
     let mut looks = 0;
@@ -122,7 +126,43 @@ pub(crate) fn try_each(tasks: usize, run: impl Fn(usize) -> Result<()> + Sync) -
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
+/// The same for the parts of `values`, each `chunk` long but for the last.
+pub(crate) fn each_chunk_mut<T: Send>(values: &mut [T], chunk: usize, run: impl Fn(usize, &mut [T]) + Sync) {
+    in_chunks(values, chunk, run, |tasks, run| each(tasks, run));
+}
+
+/// Runs the tasks of a job, which is no op: with the workers that no op has work for. Panics if one of them did, after all have ended.
+pub(crate) fn job(tasks: usize, run: &Task<'_>) {
+    let team = team();
+    if tasks > 1 && team.workers.get().is_some_and(|workers| !workers.is_empty()) {
+        team.jobs.run(tasks, run, || team.wake());
+    } else {
+        (0..tasks).for_each(run);
+    }
+}
+
+/// Has `each` run a task for every part of `values`.
+pub(crate) fn in_chunks<T: Send>(
+    values: &mut [T],
+    chunk: usize,
+    run: impl Fn(usize, &mut [T]) + Sync,
+    each: impl FnOnce(usize, &Task<'_>),
+) {
+    let (len, out) = (values.len(), Output::over(values));
+    each(len.div_ceil(chunk), &|i| {
+        let start = i * chunk;
+        // SAFETY: within the values, and no other task's.
+        run(i, unsafe { out.part(start, chunk.min(len - start)) });
+    });
+}
+
 impl Team {
+    /// Calls the workers that sleep.
+    fn wake(&self) {
+        let workers = self.workers.get().map_or(&[][..], |w| w);
+        workers.iter().filter(|w| w.sleeps.load(SeqCst)).for_each(|w| w.thread.unpark());
+    }
+
     /// The first task of a member's share.
     fn first(&self, member: usize, tasks: usize) -> usize {
         member * tasks / self.shares.len()
@@ -149,12 +189,17 @@ impl Team {
         self.serve(i, sleeps);
     }
 
-    /// From turn to turn.
+    /// From turn to turn, and jobs in between.
     fn serve(&self, member: usize, sleeps: &AtomicBool) {
         let mut seen = 0;
         loop {
             let mut looks = 0;
             while self.turn.load(Acquire) == seen {
+                if self.jobs.any() {
+                    self.jobs.help(|| self.turn.load(Acquire) != seen);
+                    looks = 0;
+                    continue;
+                }
                 looks += 1;
                 if looks < LOOKS {
                     std::hint::spin_loop();
@@ -162,7 +207,7 @@ impl Team {
                 }
                 // Told before the last look, as the owner looks after it has told of its turn: one of the two sees the other.
                 sleeps.store(true, SeqCst);
-                if self.turn.load(SeqCst) == seen {
+                if self.turn.load(SeqCst) == seen && !self.jobs.any() {
                     thread::park();
                 }
                 sleeps.store(false, SeqCst);

@@ -1,15 +1,14 @@
 //! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
 
 use super::{Experts, ExpertsOp};
-use crate::cpu::Isa;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, Rows};
+use crate::cpu::{Isa, team};
 use crate::glu::gated;
 use crate::linear::{Then, Weight, product};
 use crate::spare::Fresh;
 use crate::tensor::host;
 use crate::{Activation, Result};
-use rayon::prelude::*;
 
 pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
     let (n, experts) = (op.x.dims()[1], &op.experts);
@@ -18,7 +17,9 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("experts", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
-        let chosen: Vec<_> = (0..x.rows).into_par_iter().flat_map_iter(|t| choose(t, x.row(t), router, experts)).collect();
+        let mut chosen = vec![Vec::new(); x.rows];
+        team::each_chunk_mut(&mut chosen, 1, |t, chosen| chosen[0] = choose(t, x.row(t), router, experts));
+        let chosen = chosen.concat();
         let mut sums = vec![0f32; x.rows * n];
         for (e, (up, down)) in experts.up.iter().zip(&*experts.down).enumerate() {
             let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();

@@ -5,7 +5,7 @@ use crate::cpu::Isa;
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// Such a call, checked, with everything it reads.
-pub(crate) trait Joint {
+pub(crate) trait Joint: Sync {
     /// The folder of the op that it counts as.
     const NAME: &'static str;
     /// As those of [`Op`].

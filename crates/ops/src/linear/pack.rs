@@ -8,8 +8,7 @@ use crate::ladder;
 use crate::quant::{self, Packed, Quant, STRETCH};
 use crate::tensor::host;
 use crate::weights::{Keep, Raw, Stored};
-use crate::{DType, Error, Result, Tensor, Weights};
-use rayon::prelude::*;
+use crate::{DType, Error, Result, Tensor, Weights, threads};
 use std::borrow::Cow;
 use std::sync::Arc;
 
@@ -216,9 +215,7 @@ fn raw<'a>(
         let mut all = vec![0u8; n * bytes];
         let stretch = (STRETCH / bytes.max(1)).max(1);
         for (i, out) in all.chunks_mut(stretch * bytes.max(1)).enumerate() {
-            out.par_chunks_mut(bytes.max(1)).enumerate().for_each(|(j, out)| {
-                out.copy_from_slice(&row(i * stretch + j));
-            });
+            threads::for_each_chunk_mut(out, bytes.max(1), |j, out| out.copy_from_slice(&row(i * stretch + j)));
             let_go();
         }
         host(all, &dims)
@@ -247,16 +244,18 @@ fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mu
     let len = panel_len::<T>(k);
     let stretch = (STRETCH / (len * size_of::<T>())).max(1);
     for (i, out) in out.chunks_mut(stretch * len).enumerate() {
-        out.par_chunks_mut(len).enumerate().for_each_init(
-            || vec![T::default(); k],
-            |row, (panel, out)| {
-                let first = (i * stretch + panel) * PANEL;
+        // A few panels a task, which need one row.
+        let few = out.len().div_ceil(len).div_ceil(8 * threads::count());
+        threads::for_each_chunk_mut(out, few * len, |task, out| {
+            let mut row = vec![T::default(); k];
+            for (panel, out) in out.chunks_mut(len).enumerate() {
+                let first = (i * stretch + task * few + panel) * PANEL;
                 for c in 0..PANEL.min(rows - first) {
-                    read(first + c, row);
+                    read(first + c, &mut row);
                     row.iter().enumerate().for_each(|(i, v)| out[place::<T>(i, c)] = *v);
                 }
-            },
-        );
+            }
+        });
         let_go();
     }
 }

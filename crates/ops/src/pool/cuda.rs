@@ -3,7 +3,8 @@
 use super::{PoolOp, Pooling};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::replay::Given;
-use crate::{DType, Result, Segments};
+use crate::segments::Lengths;
+use crate::{DType, Result};
 
 const BINARY: Binary = binary!("pool");
 
@@ -24,16 +25,18 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
             }
     });
     let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
-    let told = told(&op.segments, &op.skip, &op.modes);
+    let words = words(op.segments.lengths(op.scope), &op.skip, &op.modes);
     // A few tokens each, or they would rather wait for one another than read.
-    let warps = if needs == 0 { 1 } else { op.segments.bound().div_ceil(AHEAD).clamp(1, MOST_WARPS) };
+    let warps = if needs == 0 { 1 } else { op.segments.bound(op.scope).div_ceil(AHEAD).clamp(1, MOST_WARPS) };
     let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?.input(&x);
     let is_given = |given: &Given| op.segments.is(&given.segments) && op.skip == given.skips;
-    let (own, bound) = (op.modes.clone(), op.segments.bound());
-    let again =
-        move |given: &Given| (given.segments.bound() == bound).then(|| self::told(&given.segments, &given.skips, &own));
-    call.told(&told, is_given, |_| format!("pool {:?}", op.modes), |_| Box::new(again))?
+    let (own, scope, bound) = (op.modes.clone(), op.scope, op.segments.bound(op.scope));
+    let recompute = move |given: &Given| {
+        let is_alike = given.segments.bound(scope) == bound;
+        is_alike.then(|| self::words(given.segments.lengths(scope), &given.skips, &own))
+    };
+    call.dynamic_array(&words, is_given, |_| format!("pool {:?}", op.modes), |_| Box::new(recompute))?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)
@@ -44,7 +47,7 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
 }
 
 /// The rows of each sequence that count, and how many before them do not; then the modes.
-fn told(segments: &Segments, skip: &[usize], modes: &[Pooling]) -> Vec<u32> {
+fn words(segments: &Lengths, skip: &[usize], modes: &[Pooling]) -> Vec<u32> {
     let sequence = |(range, skip): (std::ops::Range<usize>, &usize)| match range.len() {
         // What fills a batch up may be empty. Somebody's row then, which nobody asks for.
         0 => [0, 1, 0],

@@ -19,7 +19,8 @@ pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor, replay};
+use crate::replay::{OpScope, op_scope};
+use crate::{DType, Error, Result, Segments, Tensor};
 use std::ops::Range;
 
 /// How a sequence becomes a vector.
@@ -44,9 +45,9 @@ pub fn pool(x: &Tensor, segments: &Segments, skip: &[usize], modes: &[Pooling]) 
     let [tokens, _] = *x.dims() else {
         return Err(Error::call("pool", format!("x {:?} is not [tokens, size]", x.dims())));
     };
-    let _own = replay::own();
+    let scope = op_scope();
     let asked = segments.count() - segments.fillers();
-    let leaves_some = segments.iter().zip(skip).take(asked).all(|(range, skip)| *skip < range.len());
+    let leaves_some = segments.lengths(scope).iter().zip(skip).take(asked).all(|(range, skip)| *skip < range.len());
     if tokens != segments.tokens() || skip.len() != segments.count() || !leaves_some || modes.is_empty() {
         let what = format!(
             "{tokens} rows for {} packed tokens, {} skips for {} sequences (each must leave a token), {} modes",
@@ -57,12 +58,14 @@ pub fn pool(x: &Tensor, segments: &Segments, skip: &[usize], modes: &[Pooling]) 
         );
         return Err(Error::call("pool", what));
     }
-    ladder::run(PoolOp { x: x.clone(), segments: segments.clone(), skip: skip.to_vec(), modes: modes.to_vec() })
+    let (skip, modes) = (skip.to_vec(), modes.to_vec());
+    ladder::run(PoolOp { x: x.clone(), segments: segments.clone(), scope, skip, modes })
 }
 
 pub(crate) struct PoolOp {
     x: Tensor,
     segments: Segments,
+    scope: OpScope,
     skip: Vec<usize>,
     modes: Vec<Pooling>,
 }
@@ -70,7 +73,7 @@ pub(crate) struct PoolOp {
 impl PoolOp {
     /// Rows of sequence `i` that count.
     fn rows(&self, i: usize) -> Range<usize> {
-        let range = self.segments.range(i);
+        let range = self.segments.lengths(self.scope).range(i);
         range.start + self.skip[i]..range.end
     }
 
@@ -96,7 +99,7 @@ impl Op for PoolOp {
 
     fn scratch(&self, rung: Rung) -> usize {
         // Composed: the vectors so far, and of the longest sequence its tokens in f32, twice where they are weighted.
-        let longest = self.segments.iter().map(|range| range.len()).max().unwrap_or(0);
+        let longest = self.segments.lengths(self.scope).longest();
         let vectors = self.segments.count() * self.modes.len() * self.size();
         if rung == Rung::Composed { 4 * (vectors + 2 * longest * self.size()) } else { 0 }
     }
@@ -123,6 +126,7 @@ impl Op for PoolOp {
         Ok(PoolOp {
             x: to(&self.x)?,
             segments: self.segments.clone(),
+            scope: self.scope,
             skip: self.skip.clone(),
             modes: self.modes.clone(),
         })

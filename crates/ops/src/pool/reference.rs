@@ -13,7 +13,7 @@ pub(super) struct Problem<'a> {
 
 pub(super) fn pool(p: &Problem<'_>) -> Vec<f64> {
     let mut y = Vec::new();
-    for (range, skip) in p.segments.iter().zip(p.skip) {
+    for (range, skip) in p.segments.observe().iter().zip(p.skip) {
         let tokens: Vec<(f64, &[f32])> =
             (0..range.len()).skip(*skip).map(|i| ((i + 1) as f64, &p.x[(range.start + i) * p.n..][..p.n])).collect();
         let count = tokens.len() as f64;

@@ -4,8 +4,7 @@
 use super::Quant;
 use super::format::{Fix, fix};
 use crate::cpu::ints::Ints;
-use crate::cpu::{IntKernel, Isa, Lanes};
-use rayon::prelude::*;
+use crate::cpu::{IntKernel, Isa, Lanes, team};
 use std::borrow::Cow;
 use std::mem::MaybeUninit;
 use std::ops::Range;
@@ -58,7 +57,7 @@ impl Activations {
         let mut steps = Vec::with_capacity(rows * per_row);
         if k > 0 {
             let room = &mut steps.spare_capacity_mut()[..rows * per_row];
-            let fill = |(i, out): (usize, &mut [MaybeUninit<Step>])| {
+            let fill = |i: usize, out: &mut [MaybeUninit<Step>]| {
                 let rows = out.len() / per_row;
                 for row in 0..rows {
                     let x = x(i * tile + row);
@@ -66,7 +65,7 @@ impl Activations {
                 }
             };
             // One row is not worth waking other threads for.
-            if rows == 1 { fill((0, room)) } else { room.par_chunks_mut(tile * per_row).enumerate().for_each(fill) }
+            if rows == 1 { fill(0, room) } else { team::each_chunk_mut(room, tile * per_row, fill) }
         }
         // SAFETY: a tile's rows are all its steps, and `Quantize` writes every step of its row.
         unsafe { steps.set_len(rows * per_row) };

@@ -15,11 +15,11 @@
 use super::blocks::{Plane, Shape};
 use super::{Quant, dequantize};
 use crate::cpu::ints::{LINE, ROWS};
-use crate::{Error, Result};
-use rayon::prelude::*;
+use crate::{Error, Result, threads};
 use std::borrow::Cow;
 use std::fmt;
 use std::mem::MaybeUninit;
+use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a matrix that are packed before what they were is let go of.
 pub(crate) const STRETCH: usize = 4 << 20;
@@ -77,17 +77,18 @@ impl Packed {
         let panel_bytes = (ROWS * row_bytes).max(1);
         let stretch = (STRETCH / panel_bytes).max(1);
         for (i, room) in room.chunks_mut(stretch * panel_bytes).enumerate() {
-            room.par_chunks_exact_mut(panel_bytes).enumerate().try_for_each(|(panel, room)| {
+            let wrong = Mutex::new(None);
+            threads::for_each_chunk_mut(room, panel_bytes, |panel, room| {
                 let first = (i * stretch + panel) * ROWS;
                 let rows = (first..n.min(first + ROWS)).map(row).collect::<Vec<_>>();
                 match rows.iter().find(|row| row.len() != row_bytes) {
-                    Some(row) => fail(format!("a row of {k} in {quant} is {row_bytes} bytes, not {}", row.len())),
-                    None => {
-                        pack_panel(quant, shape, &rows, room);
-                        Ok(())
-                    }
+                    Some(row) => *wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(row.len()),
+                    None => pack_panel(quant, shape, &rows, room),
                 }
-            })?;
+            });
+            if let Some(len) = wrong.into_inner().unwrap_or_else(PoisonError::into_inner) {
+                return fail(format!("a row of {k} in {quant} is {row_bytes} bytes, not {len}"));
+            }
             let_go();
         }
         // SAFETY: `pack_panel` writes every byte of its panel, and `rest` is filled.

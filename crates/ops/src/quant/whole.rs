@@ -4,8 +4,7 @@
 use super::{Activations, Packed, Split, multiply};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::rows::Output;
-use crate::cpu::{Isa, Kernel, Lanes};
-use rayon::prelude::*;
+use crate::cpu::{Isa, Kernel, Lanes, team};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -19,7 +18,7 @@ pub(super) fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32])
     let x = Activations::new(isa, w.quant(), m, k, &|i| Cow::Borrowed(&x[i * k..][..k]));
     let split = Split::of(&x, w);
     let out = Output::over(out);
-    (0..split.tasks()).into_par_iter().for_each(|i| {
+    team::each(split.tasks(), |i| {
         let (tile, columns) = split.task(i);
         isa.run(Whole { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
     });

@@ -1,57 +1,64 @@
-//! Passes that are recorded once and replayed: a GPU that is given a whole pass at once waits for nobody between its kernels.
+//! Passes that are captured once as CUDA graphs and replayed: a GPU that is given a whole pass at
+//! once waits for nobody between its kernels.
 //!
-//! A pass is uploading a batch and running a model on it. It can be replayed for another batch if it would make the very same
-//! launches: of the same kernels, over the same buffers, with the same numbers. So everything that differs from batch to batch is in
-//! one array of words, the tape: ids and positions, which are uploaded as the batch is made, and what kernels are told of the
-//! sequences, which is worked out again from [`Given`]. A replay writes the tape, and the device copies it and runs the rest.
+//! A pass is uploading a batch and running a model on it. Its graph can be replayed for another
+//! batch if that would make the very same launches: of the same kernels, over the same buffers,
+//! with the same numbers. So everything that differs from batch to batch is in one array of words,
+//! the graph's parameters: ids and positions, which are uploaded as the batch is made, and what
+//! kernels read of the sequences, which a replay computes from [`Given`]. A replay writes the
+//! parameters, and the device copies them and runs the rest.
 //!
-//! What a recording cannot know ends it, and the pass runs as ever: a model that looks at ids or lengths itself, an upload that is
-//! not on the tape, an op that is not by a kernel of ours. Results are in buffers of the recording, and good until the next pass.
+//! What a graph cannot hold ends its capture, and the pass runs launch by launch: a model that
+//! observes ids or lengths itself (only ops can read them otherwise: see [`PerBatch`]), an upload
+//! that is not in the parameters, a download, an op that is not by a kernel of ours. Results are in
+//! buffers of the graph, and good until the next pass.
 
-mod now;
+mod capture;
 
-pub use now::look;
+pub(crate) use capture::{CaptureState, mark_untracked, observe_shape, op_scope, refuse_capture, upload};
+pub use capture::{OpScope, PerBatch};
 #[cfg(cuda)]
-pub(crate) use now::{Again, grow, tell};
-pub(crate) use now::{own, refuse, stray, upload};
+pub(crate) use capture::{Recompute, dynamic_param, note_allocation};
 
-use self::now::{Feed, Notes, Now, Told, during};
+use self::capture::{DynamicParam, PassCapture, Upload};
 use crate::ladder::{self, Counted, Ladder};
-use crate::launch::cuda::graph::{Graph, Tape};
+use crate::launch::cuda::graph::{Graph, GraphParams};
 use crate::ledger::Lease;
-use crate::{Device, Error, Keys, Place, Result, Rung, Segments, Tensor};
+use crate::{Device, Error, Keys, Place, Policy, Result, Rung, Segments, Tensor};
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Recordings that are kept; of more, the one goes that was used the longest time ago.
+/// Graphs that are kept; of more, the least recently used one goes.
 const MOST: usize = 64;
 
-/// Recordings of one shape, where what kernels are told calls for different launches: texts that grow to half a million tokens do so at
-/// every power of two.
+/// Graphs of one shape, where dynamic parameters call for different launches: texts that grow to
+/// half a million tokens do so at every power of two.
 const MOST_ALIKE: usize = 16;
 
 /// Shapes that are remembered.
 const MOST_SEEN: usize = 256;
 
-/// How often a pass is run before it is recorded, at most; and how often that is tried.
+/// How often a pass is run before it is captured, at most; and how often that is tried.
 const WARM_UPS: usize = 4;
 const TRIES: usize = 3;
 
-/// Buffers of recordings are used by all of them in turn, but not freed to make room for larger ones, which lie beside them. This many
-/// times what the largest pass holds at once is allowed for.
+/// Buffers of graphs are used by all of them in turn, but not freed to make room for larger ones,
+/// which lie beside them. This many times what the largest pass holds at once is allowed for.
 const BESIDE: u64 = 2;
 
-/// Tokens and sequences of encoders that are worth a recording: larger batches keep a device busy as they are.
+/// Tokens and sequences of encoders that are worth a graph: larger batches keep a device busy as
+/// they are.
 const TOKENS: usize = 512;
 const SEQUENCES: usize = 32;
 
-/// What kernels may be told of a batch besides the numbers that are uploaded with it.
+/// What dynamic parameters are computed from, besides the numbers that are uploaded with the batch.
 #[derive(Clone, Debug)]
 pub struct Given {
     /// Where the sequences lie.
     pub segments: Segments,
-    /// Where their keys do, for each kind of attention: a decoder looks at its own and at those of what was read.
+    /// Where their keys do, for each kind of attention: a decoder looks at its own and at those of
+    /// what was read.
     pub keys: Vec<Keys>,
     /// Tokens at the head of each that are not pooled.
     pub skips: Vec<usize>,
@@ -79,13 +86,13 @@ impl Fill {
     }
 }
 
-/// Tokens of the largest pass of an encoder that may be recorded on a device: recordings have buffers of their own, which a plan
-/// counts. None where nothing is recorded.
+/// Tokens of the largest pass of an encoder that may be captured on a device: graphs have buffers
+/// of their own, which a plan counts. None where nothing is captured.
 pub fn most_tokens(device: Device) -> Option<usize> {
     matches!(device, Device::Cuda(_)).then_some(TOKENS)
 }
 
-/// Bytes to be planned for recordings, of which the largest holds so many at once.
+/// Bytes to be planned for graphs, of which the largest holds so many at once.
 pub fn planned(largest: u64) -> u64 {
     largest.saturating_mul(BESIDE)
 }
@@ -98,7 +105,7 @@ pub trait Pass {
     type Error: From<Error>;
     /// Uploads the batch.
     fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
-    /// What kernels may be told of it.
+    /// What its dynamic parameters are computed from.
     fn given(&self, batch: &Self::Batch) -> Given;
     /// Runs the model.
     fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;
@@ -114,26 +121,19 @@ pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
     Ok((batch, results))
 }
 
-/// The recordings of one model on one device. They belong to the thread that owns it.
-pub struct Passes(Option<RefCell<Recordings>>);
+/// The graphs of one model on one device. They belong to the thread that owns it.
+pub struct Passes(Option<RefCell<Graphs>>);
 
 impl Passes {
-    /// For passes on `place`, under the policy of this thread's ladder, in buffers of `most` bytes, which are booked there. Where a
-    /// device has no recordings, or our kernels are not to be used, every pass runs by itself.
+    /// For passes on `place`, under the policy of this thread's ladder, in buffers of `most` bytes,
+    /// which are booked there. Where a device has no graphs, or our kernels are not to be used,
+    /// every pass runs by itself.
     pub fn new(place: &Place, most: u64) -> Result<Passes> {
         let here = ladder::current();
         let Ladder { policy, ledger, .. } = &*here;
         let ours = policy.force.is_none_or(|rung| rung == Rung::Fused);
-        let tape = if ours { Tape::open(place)? } else { None };
-        let recordings = |tape| Recordings {
-            tape: Rc::new(tape),
-            ladder: Ladder::new(policy.clone()),
-            most,
-            _booked: ledger.lease(most as usize),
-            made: Vec::new(),
-            seen: Vec::new(),
-        };
-        Ok(Passes(tape.map(recordings).map(RefCell::new)))
+        let params = if ours { GraphParams::open(place)? } else { None };
+        Ok(Passes(params.map(|params| RefCell::new(Graphs::new(params, policy.clone(), ledger.lease(most as usize))))))
     }
 
     /// What a batch of an encoder is to be filled up to.
@@ -141,21 +141,22 @@ impl Passes {
         self.0.as_ref().and_then(|_| Fill::of(tokens, sequences))
     }
 
-    /// How many recordings there are.
+    /// How many graphs there are.
     pub fn count(&self) -> usize {
-        self.0.as_ref().map_or(0, |recordings| recordings.borrow().made.len())
+        self.0.as_ref().map_or(0, |graphs| graphs.borrow().captured.len())
     }
 
-    /// Runs a pass: by a recording where one fits, which is made when a shape comes for the second time. `kind` tells passes apart
-    /// that do different things with batches of the same shape. Results are good until the next pass.
+    /// Runs a pass: by a graph where one fits, which is captured when a shape comes for the second
+    /// time. `kind` tells passes apart that do different things with batches of the same shape.
+    /// Results are good until the next pass.
     pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
-        let replayed =
-            self.0.as_ref().map(|recordings| recordings.borrow_mut().replay(pass, kind, fill)).transpose()?;
+        let replayed = self.0.as_ref().map(|graphs| graphs.borrow_mut().replay(pass, kind, fill)).transpose()?;
         replayed.flatten().map_or_else(|| run(pass), Ok)
     }
 }
 
-/// Which passes may fit the same recording, as far as that can be told before anything is worked out.
+/// Which passes may fit the same graph, as far as that is known before dynamic parameters are
+/// computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
     kind: u32,
@@ -166,66 +167,71 @@ struct Shape {
     is_plain: bool,
 }
 
-struct Recording {
+struct CapturedPass {
     shape: Shape,
     graph: Graph,
     results: Vec<Tensor>,
-    told: Vec<Told>,
+    dynamic: Vec<DynamicParam>,
     counts: Vec<(Counted, u64)>,
 }
 
-impl Recording {
-    /// What its kernels are to be told of this batch, if it fits.
-    fn again(&self, shape: &Shape, given: &Given) -> Option<Vec<Vec<u32>>> {
-        let one = |told: &Told| (told.again)(given).filter(|words| words.len() == told.len);
-        (self.shape == *shape).then(|| self.told.iter().map(one).collect()).flatten()
+impl CapturedPass {
+    /// The words of its dynamic parameters for this batch, if the graph fits.
+    fn recompute(&self, shape: &Shape, given: &Given) -> Option<Vec<Vec<u32>>> {
+        let one = |param: &DynamicParam| (param.recompute)(given).filter(|words| words.len() == param.len);
+        (self.shape == *shape).then(|| self.dynamic.iter().map(one).collect()).flatten()
     }
 }
 
-struct Recordings {
-    tape: Rc<Tape>,
-    /// Under which passes are recorded: their buffers are no others', and used by all recordings in turn.
+struct Graphs {
+    params: Rc<GraphParams>,
+    /// Under which passes are captured: their buffers are no others', and used by all graphs in
+    /// turn.
     ladder: Arc<Ladder>,
-    most: u64,
-    _booked: Arc<Lease>,
-    /// The one that was used last is the last.
-    made: Vec<Recording>,
-    /// Shapes that came, and how often it was tried in vain to record them.
+    /// The bytes of those buffers, at most.
+    booked: Arc<Lease>,
+    /// The most recently used one is the last.
+    captured: Vec<CapturedPass>,
+    /// Shapes that came, and how often it was tried in vain to capture them.
     seen: Vec<(Shape, usize)>,
 }
 
-impl Recordings {
-    fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<Ran<P>>, P::Error> {
-        // What was written last must have left before it is written over.
-        self.tape.wait()?;
-        let feed = Now::Feeding(Feed { tape: self.tape.clone(), uploads: Vec::new(), words: 0 });
-        let (batch, now) = {
-            let _here = self.ladder.clone().enter();
-            during(feed, || pass.batch(fill))
-        };
-        let batch = batch?;
-        let (Now::Feeding(feed), given) = (now, pass.given(&batch)) else { return Ok(None) };
-        let is_plain = given.keys.iter().all(|keys| keys.is(&given.segments));
-        let sequences = given.segments.count();
-        let shape = Shape { kind, uploads: feed.uploads, sequences, is_plain };
-        let fits =
-            |made: &[Recording]| made.iter().enumerate().rev().find_map(|(i, r)| Some((i, r.again(&shape, &given)?)));
-        let found = fits(&self.made).or_else(|| {
-            self.record(|| pass.forward(&batch), &shape, &given, feed.words).then(|| fits(&self.made)).flatten()
-        });
-        let Some((index, words)) = found else { return Ok(None) };
-        self.made[index..].rotate_left(1);
-        let recording = &self.made[self.made.len() - 1];
-        for (told, words) in recording.told.iter().zip(words) {
-            self.tape.write(told.at, &words)?;
-        }
-        recording.graph.launch()?;
-        ladder::current().add(&recording.counts);
-        Ok(Some((batch, recording.results.clone())))
+impl Graphs {
+    fn new(params: GraphParams, policy: Policy, booked: Arc<Lease>) -> Graphs {
+        let (params, ladder) = (Rc::new(params), Ladder::new(policy));
+        Graphs { params, ladder, booked, captured: Vec::new(), seen: Vec::new() }
     }
 
-    /// Records what `forward` does, unless its shape is new or that was tried too often; whether there is a recording now.
-    fn record<E>(
+    fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<Ran<P>>, P::Error> {
+        // What was written last must have been copied before it is written over.
+        self.params.wait()?;
+        let upload = Upload { params: self.params.clone(), lengths: Vec::new(), words: 0 };
+        let (batch, state) = CaptureState::Upload(upload).during(&self.ladder, || pass.batch(fill));
+        let batch = batch?;
+        let (CaptureState::Upload(upload), given) = (state, pass.given(&batch)) else { return Ok(None) };
+        let is_plain = given.keys.iter().all(|keys| keys.is(&given.segments));
+        let sequences = given.segments.count();
+        let shape = Shape { kind, uploads: upload.lengths, sequences, is_plain };
+        let fits = |captured: &[CapturedPass]| {
+            captured.iter().enumerate().rev().find_map(|(i, pass)| Some((i, pass.recompute(&shape, &given)?)))
+        };
+        let found = fits(&self.captured).or_else(|| {
+            self.add(|| pass.forward(&batch), &shape, &given, upload.words).then(|| fits(&self.captured)).flatten()
+        });
+        let Some((index, words)) = found else { return Ok(None) };
+        self.captured[index..].rotate_left(1);
+        let captured = &self.captured[self.captured.len() - 1];
+        for (param, words) in captured.dynamic.iter().zip(words) {
+            self.params.write(param.at, &words)?;
+        }
+        captured.graph.launch()?;
+        ladder::current().add(&captured.counts);
+        Ok(Some((batch, captured.results.clone())))
+    }
+
+    /// Captures what `forward` does, unless its shape is new or that was tried too often; whether
+    /// there is a graph now.
+    fn add<E>(
         &mut self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
@@ -239,67 +245,71 @@ impl Recordings {
             self.seen.push((shape.clone(), 0));
             return false;
         };
-        if self.seen[seen].1 >= TRIES || self.made.iter().filter(|r| r.shape == *shape).count() >= MOST_ALIKE {
+        let alike = self.captured.iter().filter(|pass| pass.shape == *shape).count();
+        if self.seen[seen].1 >= TRIES || alike >= MOST_ALIKE {
             return false;
         }
         self.seen[seen].1 += 1;
-        let recording = self.recorded(forward, shape, given, words);
-        if self.ladder.ledger.cuda.bytes() > self.most {
-            // Begins anew: what came now is likely the largest, and the buffers that it takes next time do for the others.
-            self.made.clear();
+        let captured = self.capture(forward, shape, given, words);
+        if self.ladder.ledger.cuda.bytes() > self.booked.bytes() {
+            // Begins anew: what came now is likely the largest, and the buffers that it takes next
+            // time do for the others.
+            self.captured.clear();
             self.ladder = Ladder::new(self.ladder.policy.clone());
             return false;
         }
-        let Some(recording) = recording else { return false };
+        let Some(captured) = captured else { return false };
         self.seen[seen].1 = 0;
-        if self.made.len() >= MOST {
-            self.made.remove(0);
+        if self.captured.len() >= MOST {
+            self.captured.remove(0);
         }
-        self.made.push(recording);
+        self.captured.push(captured);
         true
     }
 
-    /// A recording of what `forward` does. Whatever goes wrong here goes wrong again by itself, or does not matter.
-    fn recorded<E>(
+    /// A graph of what `forward` does. Whatever goes wrong here goes wrong again by itself, or does
+    /// not matter.
+    fn capture<E>(
         &self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
         given: &Given,
         words: usize,
-    ) -> Option<Recording> {
+    ) -> Option<CapturedPass> {
         let _here = self.ladder.clone().enter();
-        self.tape.send(0, words).ok()?;
-        let (tape, given) = (self.tape.clone(), given.clone());
-        let mut notes =
-            Notes { tape, given, told: Vec::new(), words, is_second: false, has_grown: true, is_lost: false };
+        self.params.send(0, words).ok()?;
+        let mut pass = PassCapture::new(self.params.clone(), given.clone(), words);
         let mut counts = Vec::new();
-        // By itself, until it finds all buffers and all that is kept of each shape; as there are more to choose from, it may choose
-        // others the next time.
+        // By itself, until it finds all buffers and all that is kept of each shape; as there are
+        // more to choose from, it may choose others the next time.
         for _ in 0..WARM_UPS {
             let before = self.ladder.counts();
-            notes.has_grown = false;
-            let (Ok(_), Now::Noting(noted)) = during(Now::Noting(notes), &forward) else { return None };
+            pass.has_allocated = false;
+            let (Ok(_), CaptureState::Pass(ran)) = CaptureState::Pass(pass).during(&self.ladder, &forward) else {
+                return None;
+            };
             counts = difference(&before, &self.ladder.counts());
-            notes = noted;
-            if notes.is_lost || !notes.has_grown {
+            pass = ran;
+            if pass.is_untracked || !pass.has_allocated {
                 break;
             }
         }
-        if notes.is_lost || notes.has_grown {
+        if pass.is_untracked || pass.has_allocated {
             return None;
         }
-        // Then the same once more, of which nothing runs but all is written down.
-        notes.is_second = true;
-        let words = notes.words;
+        // Then the same once more, of which nothing runs and all is captured.
+        pass.is_capturing = true;
+        let words = pass.words;
         let again = || {
-            self.tape.send(0, words).ok()?;
-            let (results, now) = during(Now::Noting(notes), &forward);
-            results.ok().zip(Some(now))
+            self.params.send(0, words).ok()?;
+            let (results, state) = CaptureState::Pass(pass).during(&self.ladder, &forward);
+            results.ok().zip(Some(state))
         };
-        let Ok((Some((results, Now::Noting(notes))), graph)) = self.tape.capture(again) else { return None };
-        // Their buffers are the next recording's too.
+        let Ok((Some((results, CaptureState::Pass(pass))), graph)) = self.params.capture(again) else { return None };
+        // Their buffers are the next graph's too.
         let results = results.iter().map(Tensor::unleased).collect::<Result<_>>().ok()?;
-        (!notes.is_lost).then(|| Recording { shape: shape.clone(), graph, results, told: notes.told, counts })
+        let (shape, dynamic) = (shape.clone(), pass.dynamic);
+        (!pass.is_untracked).then(|| CapturedPass { shape, graph, results, dynamic, counts })
     }
 }
 
@@ -310,47 +320,4 @@ fn difference(before: &[(Counted, u64)], after: &[(Counted, u64)]) -> Vec<(Count
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn batches_a_little_apart_are_filled_up_to_the_same_shape() {
-        assert_eq!(Fill::of(13, 1), Fill::of(16, 1));
-        assert_eq!(Fill::of(16, 1), Some(Fill { tokens: 16, sequences: 2 }));
-        assert_eq!(Fill::of(40, 3), Some(Fill { tokens: 48, sequences: 5 }));
-        assert_eq!(Fill::of(257, 4), Some(Fill { tokens: 320, sequences: 5 }));
-        assert!(Fill::of(513, 1).is_none() && Fill::of(100, 33).is_none() && Fill::of(0, 0).is_none());
-        // A result with a row a token is never taken for one with a row a sequence.
-        for (tokens, sequences) in (1..=TOKENS).flat_map(|t| (1..=SEQUENCES.min(t)).map(move |s| (t, s))) {
-            let fill = Fill::of(tokens, sequences).unwrap();
-            assert!(fill.tokens >= tokens && fill.sequences > sequences && fill.tokens != fill.sequences);
-        }
-    }
-
-    #[test]
-    fn a_device_without_recordings_runs_every_pass_by_itself() {
-        struct Ids(Vec<u32>);
-        impl Pass for Ids {
-            type Batch = Tensor;
-            type Error = Error;
-            fn batch(&self, fill: Option<Fill>) -> Result<Tensor> {
-                assert!(fill.is_none());
-                Tensor::from_u32(&self.0, &Place::cpu())
-            }
-            fn given(&self, _: &Tensor) -> Given {
-                let segments = Segments::new(&[self.0.len()]).unwrap();
-                Given { keys: vec![segments.clone().into()], segments, skips: Vec::new() }
-            }
-            fn forward(&self, batch: &Tensor) -> Result<Vec<Tensor>> {
-                Ok(vec![batch.clone()])
-            }
-        }
-        let passes = Passes::new(&Place::cpu(), 0).unwrap();
-        assert!(passes.fill(16, 1).is_none());
-        for n in [3, 3, 4] {
-            let (_, results) = passes.replay(&Ids(vec![n; 3]), 0, None).unwrap();
-            assert_eq!(results[0].to_u32().unwrap(), [n; 3]);
-        }
-        assert_eq!(passes.count(), 0);
-    }
-}
+mod tests;

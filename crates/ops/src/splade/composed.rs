@@ -9,7 +9,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<Tensor> {
     let w = op.weight.rows()?.t()?;
     let bias = op.bias.as_ref().map(|b| Ok::<_, crate::Error>(b.candle()?.to_dtype(DType::F32)?)).transpose()?;
     let mut rows = Vec::with_capacity(op.segments.count());
-    for range in op.segments.iter() {
+    for range in op.segments.lengths(op.scope).iter() {
         let mut logits = x.narrow(0, range.start, range.len())?.contiguous()?.matmul(&w)?.to_dtype(DType::F32)?;
         if let Some(bias) = &bias {
             logits = logits.broadcast_add(bias)?;

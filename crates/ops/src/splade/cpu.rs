@@ -9,12 +9,14 @@ use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::tensor::host;
-use rayon::prelude::*;
 use std::cell::RefCell;
 use std::ops::Range;
 
 /// Panels of a task: 256 columns, so that even a vocabulary of 30,000 makes tasks for every thread.
 const PANELS: usize = 8;
+
+/// Logarithms of a task: some tens of microseconds.
+const WEIGHED: usize = 2048;
 
 thread_local! {
     /// Kept from call to call by each worker.
@@ -42,12 +44,14 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
             ROOM.with_borrow_mut(|room| {
                 room.isa = isa;
                 let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
-                isa.run(Task { x, b, rows: op.segments.range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
+                isa.run(Task { x, b, rows: op.segments.lengths(op.scope).range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
             });
         });
         if !op.how.sum {
             // NaN is not a number that anything is larger than: it stays.
-            y.par_iter_mut().filter(|v| !v.is_nan()).for_each(|v| *v = op.how.weigh(f64::from(*v)) as f32);
+            team::each_chunk_mut(&mut y, WEIGHED, |_, part| {
+                part.iter_mut().filter(|v| !v.is_nan()).for_each(|v| *v = op.how.weigh(f64::from(*v)) as f32);
+            });
         }
         host(y, &[sequences, n])
     })

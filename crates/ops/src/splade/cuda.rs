@@ -5,7 +5,8 @@
 use super::SpladeOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::replay::Given;
-use crate::{DType, Result, Segments};
+use crate::segments::Lengths;
+use crate::{DType, Result};
 
 const TILES: Binary = binary!("splade");
 const PLAIN: Binary = binary!("splade_plain");
@@ -26,7 +27,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let is_tiled = dtype != DType::F32 && x.in_sixteens()? && w.in_sixteens()?;
     let (kernel, columns) = if is_tiled {
         // Short sequences would leave most of a large tile empty.
-        let rows = match op.segments.bound() {
+        let rows = match op.segments.bound(op.scope) {
             ..=32 => 32,
             33..=64 => 64,
             _ => 128,
@@ -37,9 +38,12 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         (Kernel::new(PLAIN, format!("splade_{dtype}")), PLAIN_COLUMNS)
     };
     let call = Call::new(&x, &kernel)?.input(&x).input(&w).maybe(bias.as_ref()).made(&y);
-    let (is_given, bound) = (|given: &Given| op.segments.is(&given.segments), op.segments.bound());
-    let again = move |given: &Given| (given.segments.bound() == bound).then(|| ranges(&given.segments));
-    call.told(&ranges(&op.segments), is_given, |_| "splade".into(), |_| Box::new(again))?
+    let (scope, bound) = (op.scope, op.segments.bound(op.scope));
+    let is_given = |given: &Given| op.segments.is(&given.segments);
+    let recompute =
+        move |given: &Given| (given.segments.bound(scope) == bound).then(|| ranges(given.segments.lengths(scope)));
+    let words = ranges(op.segments.lengths(scope));
+    call.dynamic_array(&words, is_given, |_| "splade".into(), |_| Box::new(recompute))?
         .u32(n)
         .u32(op.weight.k())
         .u32(x.rows()?.stride)
@@ -50,6 +54,6 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
 }
 
 /// Where each sequence begins and ends.
-fn ranges(segments: &Segments) -> Vec<u32> {
+fn ranges(segments: &Lengths) -> Vec<u32> {
     segments.iter().flat_map(|range| [range.start as u32, range.end as u32]).collect()
 }

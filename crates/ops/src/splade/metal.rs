@@ -24,9 +24,9 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
     let bias = op.bias.as_ref().map(View::whole).transpose()?;
     let (sequences, n) = (op.segments.count(), op.weight.n());
-    let ranges: Vec<u32> = op.segments.iter().flat_map(|r| [r.start as u32, r.end as u32]).collect();
+    let ranges: Vec<u32> = op.segments.lengths(op.scope).iter().flat_map(|r| [r.start as u32, r.end as u32]).collect();
     // Short sequences would leave most of a large tile empty.
-    let side = if op.segments.longest() > 32 { 64 } else { 32 };
+    let side = if op.segments.lengths(op.scope).longest() > 32 { 64 } else { 32 };
     let kernel = Kernel::new(SOURCE, format!("splade_tile{side}_{}", op.x.dtype()))
         .flag(bias.is_some())
         .flag(op.how.sum)

@@ -18,6 +18,7 @@ use crate::cpu::Isa;
 use crate::cpu::gemm::BLOCK;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::linear::Weight;
+use crate::replay::{OpScope, op_scope};
 use crate::{Activation, DType, Device, Error, Linear, Result, Segments, Tensor};
 
 /// How the tokens of a sequence become one row.
@@ -52,12 +53,14 @@ pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, how: Splade)
         );
         return Err(Error::call("splade", what));
     }
-    ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), weight: weight.clone(), bias: bias.cloned(), how })
+    let (weight, bias, scope) = (weight.clone(), bias.cloned(), op_scope());
+    ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), scope, weight, bias, how })
 }
 
 pub(crate) struct SpladeOp {
     x: Tensor,
     segments: Segments,
+    scope: OpScope,
     weight: Weight,
     bias: Option<Tensor>,
     how: Splade,
@@ -88,7 +91,7 @@ impl Op for SpladeOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        let logits = self.segments.longest() * self.weight.n();
+        let logits = self.segments.lengths(self.scope).longest() * self.weight.n();
         match rung {
             // Each worker's rows in f32, where they are not f32 already; a GPU has nothing to keep.
             Rung::Fused if self.x.dtype() == DType::F32 || self.x.device().is_gpu() => 0,
@@ -120,6 +123,7 @@ impl Op for SpladeOp {
         Ok(SpladeOp {
             x: to(&self.x)?,
             segments: self.segments.clone(),
+            scope: self.scope,
             weight: self.weight.moved(to)?,
             bias: self.bias.as_ref().map(to).transpose()?,
             how: self.how,

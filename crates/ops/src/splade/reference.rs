@@ -14,7 +14,7 @@ pub(super) struct Problem<'a> {
 
 pub(super) fn splade(p: &Problem<'_>) -> Vec<f64> {
     let mut y = Vec::new();
-    for range in p.segments.iter() {
+    for range in p.segments.observe().iter() {
         for (w, b) in p.w.chunks(p.k).zip(p.bias) {
             let weights = range.clone().map(|t| {
                 let x = &p.x[t * p.k..][..p.k];

@@ -11,7 +11,8 @@ use crate::tensor::host;
 pub(super) fn run(op: &UnfoldOp, _: Isa) -> Result<candle_core::Tensor> {
     let (dims, _) = op.out();
     // The rows that token t's window may read.
-    let owner: Vec<_> = op.segments.iter().flat_map(|range| range.clone().map(move |_| range.clone())).collect();
+    let all = op.segments.lengths(op.scope);
+    let owner: Vec<_> = all.iter().flat_map(|range| range.clone().map(move |_| range.clone())).collect();
     with_elem!("unfold", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;

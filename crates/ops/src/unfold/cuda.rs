@@ -3,7 +3,7 @@
 use super::UnfoldOp;
 use crate::ladder::Op;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
-use crate::replay::{self, Given};
+use crate::replay::{Given, OpScope, Recompute};
 use crate::{Error, Result, Segments};
 
 const BINARY: Binary = binary!("unfold");
@@ -20,8 +20,9 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let (kind, run) = if whole.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
     let is_given = |given: &Given| op.segments.is(&given.segments);
-    let again = |_: &Given| -> replay::Again { Box::new(|given| Some(starts(&given.segments))) };
-    call.told(&starts(&op.segments), is_given, |_| "unfold".into(), again)?
+    let scope = op.scope;
+    let recompute = |_: &Given| -> Recompute { Box::new(move |given| Some(starts(&given.segments, scope))) };
+    call.dynamic_array(&starts(&op.segments, scope), is_given, |_| "unfold".into(), recompute)?
         .made(&y)
         .u32(rows.cols)
         .u32(rows.stride)
@@ -32,6 +33,6 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
 }
 
 /// One behind another without gaps, so that where each ends is where the next starts.
-fn starts(segments: &Segments) -> Vec<u32> {
-    segments.iter().map(|range| range.start as u32).chain([segments.tokens() as u32]).collect()
+fn starts(segments: &Segments, scope: OpScope) -> Vec<u32> {
+    segments.lengths(scope).iter().map(|range| range.start as u32).chain([segments.tokens() as u32]).collect()
 }

@@ -26,8 +26,13 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let (rows, (dims, dtype)) = (x.rows()?, op.out());
     let y = Call::room(&x, rows.rows * dims[1], dtype)?;
     // One behind another without gaps, so that where each ends is where the next starts.
-    let starts: Vec<u32> =
-        op.segments.iter().map(|range| range.start as u32).chain([op.segments.tokens() as u32]).collect();
+    let starts: Vec<u32> = op
+        .segments
+        .lengths(op.scope)
+        .iter()
+        .map(|range| range.start as u32)
+        .chain([op.segments.tokens() as u32])
+        .collect();
     let told = Windows {
         n: rows.cols as u32,
         stride: rows.stride as u32,

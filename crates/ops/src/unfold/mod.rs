@@ -16,18 +16,19 @@ pub(crate) use cases::cases;
 
 use crate::cpu::Isa;
 use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Segments, Tensor, replay};
+use crate::replay::{OpScope, op_scope};
+use crate::{DType, Error, Result, Segments, Tensor};
 
 /// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
-    let _own = replay::own();
+    let scope = op_scope();
     match *x.dims() {
         [tokens, n]
-            if tokens == segments.iter().map(|range| range.len()).sum::<usize>()
+            if tokens == segments.lengths(scope).iter().map(|range| range.len()).sum::<usize>()
                 && width % 2 == 1
                 && n.checked_mul(width).is_some() =>
         {
-            ladder::run(UnfoldOp { x: x.clone(), segments: segments.clone(), width })
+            ladder::run(UnfoldOp { x: x.clone(), segments: segments.clone(), scope, width })
         }
         ref other => {
             let what = format!("x {other:?} for {} packed tokens in windows of {width}", segments.tokens());
@@ -39,6 +40,7 @@ pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
 pub(crate) struct UnfoldOp {
     x: Tensor,
     segments: Segments,
+    scope: OpScope,
     width: usize,
 }
 
@@ -82,6 +84,6 @@ impl Op for UnfoldOp {
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(UnfoldOp { x: to(&self.x)?, segments: self.segments.clone(), width: self.width })
+        Ok(UnfoldOp { x: to(&self.x)?, segments: self.segments.clone(), ..*self })
     }
 }

@@ -4,7 +4,7 @@ use crate::Segments;
 
 pub(super) fn unfold(x: &[f32], n: usize, segments: &Segments, width: usize) -> Vec<f64> {
     let mut y = Vec::new();
-    for range in segments.iter() {
+    for range in segments.observe().iter() {
         for t in range.clone() {
             for c in 0..n {
                 for j in 0..width {

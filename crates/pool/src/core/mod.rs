@@ -26,7 +26,7 @@ pub use news::{Action, Answer, Event, Found, Timings};
 
 pub use place::{Device, kind};
 pub use route::{Ask, NoRoute, Target};
-pub use status::{Counts, Outcome};
+pub use status::{Counts, Outcome, STOPS};
 pub use worker::{Birth, Leaving, Origin, Planned, Process, Record, Spec};
 
 use place::Held;

@@ -16,6 +16,9 @@ pub struct Counts {
     pub stopped: BTreeMap<&'static str, u64>,
 }
 
+/// Why workers end.
+pub const STOPS: [&str; 3] = ["failed", "killed", "requested"];
+
 impl Counts {
     pub(super) fn failed(&mut self, code: Code) {
         let outcome = match code {

@@ -3,7 +3,7 @@
 use super::metrics;
 use super::proxy::read;
 use super::words::{Dialect, answer, answer_with};
-use crate::client;
+use crate::client::get;
 use crate::core::{Origin, Outcome, Spec};
 use crate::manager::Manager;
 use axum::Json;
@@ -163,7 +163,7 @@ pub(crate) async fn health(State(pool): State<Arc<Manager>>) -> Response {
 /// Pages of all workers that answer, side by side.
 async fn pages(pool: &Manager, path: &str, workers: Vec<(String, String, u16)>) -> Vec<(String, axum::body::Bytes)> {
     let pages = workers.into_iter().map(|(id, _, port)| async move {
-        let page = client::get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE).await;
+        let page = get(&pool.client, &format!("http://127.0.0.1:{port}{path}"), &pool.token, PAGE).await;
         page.inspect_err(|lost| tracing::debug!(worker = id, path, "{}", lost.why)).ok().map(|text| (id, text))
     });
     join_all(pages).await.into_iter().flatten().collect()

@@ -1,9 +1,8 @@
 //! One page of numbers for the whole host: the manager's own, and those of all workers with a `worker` label each.
 
-use crate::core::Core;
-use crate::core::Device;
+use crate::core::{Core, Device, STOPS};
+use prometheus::{IntCounterVec, IntGaugeVec, Opts, Registry, TextEncoder};
 use std::collections::HashMap;
-use std::fmt::Write;
 use std::sync::atomic::AtomicU64;
 
 /// What the manager counts besides what the core does.
@@ -23,32 +22,50 @@ struct Family {
 /// The manager's own.
 pub(crate) fn own(core: &Core, retries: u64, disk_is_well: bool) -> String {
     let mut text = String::new();
-    let mut family = |name: &str, kind: &str, help: &str, samples: &[(String, u64)]| {
-        let _ = writeln!(text, "# HELP {name} {help}\n# TYPE {name} {kind}");
-        for (labels, value) in samples {
-            let _ = writeln!(text, "{name}{labels} {value}");
-        }
-    };
-    let everything = core.everything(Default::default());
-    let gpus = core.found().iter().map(Device::kind).filter(|k| *k != "cpu").count() as u64;
-    let on = |f: fn(&sconce_api::pool::Device) -> u64| -> Vec<(String, u64)> {
-        everything.devices.iter().map(|d| (format!("{{device=\"{}\"}}", escaped(&d.id)), f(d))).collect()
-    };
-    family("pool_mgr_gpus_total", "gauge", "GPUs of this host", &[(String::new(), gpus)]);
-    family("pool_mgr_gpu_vram_total_bytes", "gauge", "Memory of a device", &on(|d| d.total_bytes));
-    family("pool_mgr_gpu_vram_allocated_bytes", "gauge", "Memory promised to workers", &on(|d| d.allocated_bytes));
-    let states: Vec<_> = core.states().into_iter().map(|(s, n)| (format!("{{status=\"{}\"}}", s.name()), n)).collect();
-    family("pool_mgr_workers_total", "gauge", "Workers by what they are", &states);
-    let counts = core.counts();
-    let mut starts = vec![("{outcome=\"success\"}".to_string(), counts.started)];
-    starts.extend(counts.not_started.iter().map(|(o, n)| (format!("{{outcome=\"{o}\"}}"), *n)));
-    family("pool_mgr_worker_starts_total", "counter", "Starts of workers", &starts);
-    let stops: Vec<_> = counts.stopped.iter().map(|(r, n)| (format!("{{reason=\"{r}\"}}"), *n)).collect();
-    family("pool_mgr_worker_stops_total", "counter", "Ends of workers", &stops);
-    family("pool_mgr_request_retries_total", "counter", "Requests sent to another worker", &[(String::new(), retries)]);
-    let well = u64::from(disk_is_well);
-    family("pool_mgr_state_saved", "gauge", "1 if the state on disk is current", &[(String::new(), well)]);
+    // Names and labels are those below, which the tests have all been through; writing to memory does not fail.
+    let _ = gathered(core, retries, disk_is_well)
+        .and_then(|registry| TextEncoder::new().encode_utf8(&registry.gather(), &mut text));
     text
+}
+
+/// The numbers of now, in families with one label or none.
+fn gathered(core: &Core, retries: u64, disk_is_well: bool) -> prometheus::Result<Registry> {
+    let registry = Registry::new();
+    let gauge = |name: &str, help: &str, label: Option<&str>, samples: &[(&str, u64)]| {
+        let family = IntGaugeVec::new(Opts::new(name, help), label.as_slice())?;
+        for (value, n) in samples {
+            family.with_label_values(label.map(|_| value).as_slice()).set(i64::try_from(*n).unwrap_or(i64::MAX));
+        }
+        registry.register(Box::new(family))
+    };
+    let counter = |name: &str, help: &str, label: Option<&str>, samples: &[(&str, u64)]| {
+        let family = IntCounterVec::new(Opts::new(name, help), label.as_slice())?;
+        for (value, n) in samples {
+            family.with_label_values(label.map(|_| value).as_slice()).inc_by(*n);
+        }
+        registry.register(Box::new(family))
+    };
+    let devices = core.everything(Default::default()).devices;
+    let on = |f: fn(&sconce_api::pool::Device) -> u64| devices.iter().map(|d| (&*d.id, f(d))).collect::<Vec<_>>();
+    let gpus = core.found().iter().map(Device::kind).filter(|k| *k != "cpu").count() as u64;
+    gauge("pool_mgr_gpus_total", "GPUs of this host", None, &[("", gpus)])?;
+    gauge("pool_mgr_gpu_vram_total_bytes", "Memory of a device", Some("device"), &on(|d| d.total_bytes))?;
+    let promised = on(|d| d.allocated_bytes);
+    gauge("pool_mgr_gpu_vram_allocated_bytes", "Memory promised to workers", Some("device"), &promised)?;
+    let states: Vec<_> = core.states().into_iter().map(|(state, n)| (state.name(), n)).collect();
+    gauge("pool_mgr_workers_total", "Workers by what they are", Some("status"), &states)?;
+    let counts = core.counts();
+    let mut starts = vec![("success", counts.started)];
+    starts.extend(counts.not_started.iter().map(|(outcome, n)| (*outcome, *n)));
+    counter("pool_mgr_worker_starts_total", "Starts of workers", Some("outcome"), &starts)?;
+    // A family without a sample would not be written, so that nothing could be said of its rate.
+    let mut stops: Vec<_> = STOPS.iter().map(|reason| (*reason, 0)).collect();
+    stops.extend(counts.stopped.iter().map(|(reason, n)| (*reason, *n)));
+    counter("pool_mgr_worker_stops_total", "Ends of workers", Some("reason"), &stops)?;
+    counter("pool_mgr_request_retries_total", "Requests sent to another worker", None, &[("", retries)])?;
+    let well = u64::from(disk_is_well);
+    gauge("pool_mgr_state_saved", "1 if the state on disk is current", None, &[("", well)])?;
+    Ok(registry)
 }
 
 /// All of them, each family once.
@@ -162,7 +179,10 @@ mod tests {
             "pool_mgr_gpu_vram_allocated_bytes{device=\"cpu\"} 0",
             "pool_mgr_workers_total{status=\"ready\"} 0",
             "pool_mgr_worker_starts_total{outcome=\"success\"} 0",
+            "# HELP pool_mgr_worker_stops_total Ends of workers",
             "# TYPE pool_mgr_worker_stops_total counter",
+            "# TYPE pool_mgr_workers_total gauge",
+            "pool_mgr_state_saved 1",
             "pool_mgr_request_retries_total 3",
         ] {
             assert!(text.lines().any(|l| l == line), "{line} is missing in\n{text}");

@@ -5,7 +5,6 @@ use super::Peer;
 use super::brief::{Brief, tasks};
 use super::relay::{Held, Relay};
 use super::words::{Dialect, answer, answer_with};
-use crate::client::said;
 use crate::core::{Ask, NoRoute};
 use crate::manager::Manager;
 use axum::body::{Body, Bytes};
@@ -15,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::future::join_all;
 use http_body_util::{BodyExt, Full, LengthLimitError, Limited};
 use hyper::body::Incoming;
+use sconce_api::client::with_sources;
 use sconce_api::pool::{Code, Failure};
 use serde_json::json;
 use std::sync::Arc;
@@ -140,7 +140,7 @@ async fn send(pool: &Manager, parts: &Parts, body: Bytes, port: u16) -> Result<a
         }
     }
     let request = request.body(Full::new(body)).map_err(|e| Broke { why: e.to_string(), was_sent: false })?;
-    pool.client.request(request).await.map_err(|e| Broke { why: said(&e), was_sent: !e.is_connect() })
+    pool.client.request(request).await.map_err(|e| Broke { why: with_sources(&e), was_sent: !e.is_connect() })
 }
 
 /// Headers less those that are about one connection.
@@ -227,5 +227,5 @@ async fn cancel_at(pool: &Manager, job_id: &str, port: u16) -> Result<StatusCode
         .header(header::AUTHORIZATION, format!("Bearer {}", pool.token))
         .body(Full::from(json!({"job_id": job_id}).to_string()))
         .map_err(|e| e.to_string())?;
-    pool.client.request(request).await.map(|response| response.status()).map_err(|e| said(&e))
+    pool.client.request(request).await.map(|response| response.status()).map_err(|e| with_sources(&e))
 }

@@ -89,7 +89,7 @@ impl Results {
     /// Those of the sequence at `place`: a row of its own, or a row for each of its tokens.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
         let own = |(rows, values): &'_ (usize, Vec<f32>)| {
-            let range = if *rows == self.segments.count() { place..place + 1 } else { self.segments.range(place) };
+            let range = if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
             let width = values.len() / (*rows).max(1);
             range.start * width..range.end * width
         };

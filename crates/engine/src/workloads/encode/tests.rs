@@ -35,7 +35,7 @@ impl Pipeline for Sums {
         1
     }
     fn forward(&self, batch: &Batch, _: &[usize]) -> Result<Vec<Tensor>> {
-        let ids = batch.host_ids();
+        let ids = batch.observe_ids();
         let _ = self.seen.send(ids.to_vec());
         if ids.contains(&HOLD) {
             let _ = self.go.lock().unwrap().recv();
@@ -44,7 +44,7 @@ impl Pipeline for Sums {
         if ids.contains(&BAD) {
             return Err(Error::Input("bad".into()));
         }
-        let sum = |i: usize| ids[batch.segments.range(i)].iter().sum::<u32>() as f32;
+        let sum = |i: usize| ids[batch.segments.observe().range(i)].iter().sum::<u32>() as f32;
         let sums: Vec<f32> = (0..batch.segments.count()).map(sum).collect();
         Ok(vec![Tensor::from_f32(&sums, &[sums.len(), 1], DType::F32, &Place::open(Device::Cpu)?)?])
     }

@@ -18,8 +18,8 @@ use crate::cpu::amx::{self, Operand};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::ints::{Ints, LINE};
 use crate::cpu::{IntKernel, Isa, Lanes};
+use crate::threads;
 use codes::{Part, Row, largest, quantize};
-use rayon::prelude::*;
 use std::fmt;
 use std::ops::Range;
 
@@ -65,19 +65,21 @@ impl Bytes {
         let stretch = (crate::quant::STRETCH / len.max(1)).max(1);
         let panels = bytes_of_mut(&mut lines).chunks_mut((stretch * len).max(1));
         for (i, (panels, scales)) in panels.zip(scales.chunks_mut(stretch * PANEL)).enumerate() {
-            let each = panels.par_chunks_mut(len).zip(scales.par_chunks_mut(PANEL)).enumerate();
-            each.for_each_init(
-                || (vec![0f32; k], vec![0i8; k]),
-                |(column, codes), (panel, (out, scales))| {
+            let mut each: Vec<_> = panels.chunks_mut(len).zip(scales.chunks_mut(PANEL)).collect();
+            // A few panels a task, which need one column.
+            let few = each.len().div_ceil(8 * threads::count());
+            threads::for_each_chunk_mut(&mut each, few, |task, each| {
+                let (mut column, mut codes) = (vec![0f32; k], vec![0i8; k]);
+                for (panel, (out, scales)) in each.iter_mut().enumerate() {
                     for (c, scale) in scales.iter_mut().enumerate() {
-                        read((i * stretch + panel) * PANEL + c, column);
-                        let largest = largest(column);
-                        quantize(column, largest, codes);
+                        read((i * stretch + task * few + panel) * PANEL + c, &mut column);
+                        let largest = largest(&column);
+                        quantize(&column, largest, &mut codes);
                         *scale = largest / 127.0;
                         codes.iter().enumerate().for_each(|(row, code)| out[place(row, c)] = *code);
                     }
-                },
-            );
+                }
+            });
             let_go();
         }
         Bytes { lines, scales, k }

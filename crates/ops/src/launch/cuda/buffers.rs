@@ -67,7 +67,7 @@ impl Buffers {
             let Some(largest) = free.max_by_key(|i| kept[*i].bytes()) else { break };
             kept.swap_remove(largest);
         }
-        replay::grow()?;
+        replay::note_allocation()?;
         let storage = allocate(device, length, dtype)?;
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), length, BackpropOp::none(), false);

@@ -1,4 +1,4 @@
-//! One launch of a kernel: what it reads and writes, what it is told, and how many threads take part.
+//! One launch of a kernel: its parameters, and how many threads take part.
 
 use super::buffers::Made;
 use super::describe;
@@ -6,7 +6,7 @@ use super::maps::TensorMap;
 use super::modules::{Function, Kernel, function};
 use super::tables;
 use super::view::View;
-use crate::replay::{self, Given};
+use crate::replay::{self, Given, Recompute};
 use crate::{DType, Error, Result, ladder};
 use candle_core::CudaDevice;
 use candle_core::cuda_backend::cudarc::driver::sys;
@@ -122,25 +122,25 @@ impl Call {
         self.u32(usize::from(!was_from_end))
     }
 
-    /// The next parameter: an array of `unsigned` that says how sequences lie. If they are those that the pass was given, `again`
-    /// works it out for others, where the launch would be the same; for calls of the same `key` it is the same.
-    pub(crate) fn told(
+    /// The next parameter: an array of `unsigned` that says how sequences lie. If they are those of the pass that is captured, a
+    /// replay has `recompute` make the array for its own batch, where the launch would be the same. Calls with one `key` share it.
+    pub(crate) fn dynamic_array(
         mut self,
         values: &[u32],
         is_given: impl FnOnce(&Given) -> bool,
         key: impl FnOnce(&Given) -> String,
-        again: impl FnOnce(&Given) -> replay::Again,
+        recompute: impl FnOnce(&Given) -> Recompute,
     ) -> Result<Call> {
-        match replay::tell(is_given, key, again) {
+        match replay::dynamic_param(is_given, key, recompute) {
             Some(address) => self.parameters.push(Parameter::Word(address?)),
             None => return self.array(values),
         }
         Ok(self)
     }
 
-    /// The next parameter: an array of `unsigned`, null where it is empty. A pass that is recorded cannot have it told anew.
+    /// The next parameter: an array of `unsigned`, null where it is empty. A replay could not compute it anew, so a capture refuses it.
     pub(crate) fn array(mut self, values: &[u32]) -> Result<Call> {
-        replay::refuse()?;
+        replay::refuse_capture()?;
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;

@@ -1,4 +1,4 @@
-//! CUDA graphs: the tape that a recorded pass reads, and the recording itself. See `replay/` for what is recorded and when.
+//! CUDA graphs: the parameters that a captured pass reads, and the graph itself. See `replay/` for what is captured and when.
 
 use super::pinned::Pinned;
 use super::view::address;
@@ -14,11 +14,11 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Words of the tape: page tables of 64 sequences of 64 thousand tokens, and more than anything else takes.
+/// Words of the parameters: page tables of 64 sequences of 64 thousand tokens, and more than anything else takes.
 const WORDS: usize = 1 << 18;
 
 /// Numbers that differ from batch to batch: as the host writes them, and as kernels read them.
-pub(crate) struct Tape {
+pub(crate) struct GraphParams {
     stream: Arc<CudaStream>,
     /// One axis, all of it.
     all: Tensor,
@@ -26,16 +26,16 @@ pub(crate) struct Tape {
     host: RefCell<Pinned>,
 }
 
-impl Tape {
+impl GraphParams {
     /// None where the device is another, or a phantom.
-    pub(crate) fn open(place: &Place) -> Result<Option<Tape>> {
+    pub(crate) fn open(place: &Place) -> Result<Option<GraphParams>> {
         let Kind::Open(_, candle_core::Device::Cuda(device)) = &place.0 else { return Ok(None) };
         let storage = zeros(device).map_err(|e| no_memory(4 * WORDS, &e))?;
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), WORDS, BackpropOp::none(), false);
         let stream = device.cuda_stream();
         let host = RefCell::new(Pinned::new(stream.context(), 4 * WORDS).map_err(fail("memory to copy from"))?);
-        Ok(Some(Tape { stream, all, address, host }))
+        Ok(Some(GraphParams { stream, all, address, host }))
     }
 
     /// Where a word is on the device.
@@ -48,7 +48,7 @@ impl Tape {
         Ok(self.all.narrow(0, at, len)?)
     }
 
-    /// Writes words on the host. What was there must have been copied: see [`Tape::wait`].
+    /// Writes words on the host. What was there must have been copied: see [`GraphParams::wait`].
     pub(crate) fn write(&self, at: usize, words: &[u32]) -> Result<()> {
         let range = within(at, words.len())?;
         let mut host = self.host.borrow_mut();
@@ -61,8 +61,8 @@ impl Tape {
     pub(crate) fn send(&self, at: usize, len: usize) -> Result<()> {
         let range = within(at, len)?;
         let mut host = self.host.borrow_mut();
-        self.stream.context().bind_to_thread().map_err(fail("a copy of the tape"))?;
-        // SAFETY: both ends have these words, and live as long as the tape does; who writes them again waits first.
+        self.stream.context().bind_to_thread().map_err(fail("a copy of the parameters of a graph"))?;
+        // SAFETY: both ends have these words, and live as long as the parameters do; who writes them again waits first.
         #[allow(unsafe_code, reason = "a copy to the device")]
         let sent = unsafe {
             result::memcpy_htod_async(
@@ -71,7 +71,7 @@ impl Tape {
                 self.stream.cu_stream(),
             )
         };
-        sent.map_err(fail("a copy of the tape"))
+        sent.map_err(fail("a copy of the parameters of a graph"))
     }
 
     /// Waits until all that was sent off has run.
@@ -79,7 +79,7 @@ impl Tape {
         self.stream.synchronize().map_err(fail("an earlier pass"))
     }
 
-    /// Writes down what `f` sends off, and runs none of it.
+    /// Captures what `f` sends off, and runs none of it.
     pub(crate) fn capture<T>(&self, f: impl FnOnce() -> T) -> Result<(T, Graph)> {
         // Ends it on every way out: a stream that is left so would take no work any more.
         struct End<'a>(Option<&'a Arc<CudaStream>>);
@@ -92,28 +92,28 @@ impl Tape {
         // Of this thread only: others may have devices of their own.
         self.stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(fail("recording a pass"))?;
+            .map_err(fail("capturing a pass"))?;
         let mut open = End(Some(&self.stream));
         let out = f();
         open.0 = None;
-        let graph = end(&self.stream).map_err(fail("recording a pass"))?;
-        let graph = graph.ok_or_else(|| Error::call("cuda", "nothing came of recording a pass"))?;
-        graph.upload().map_err(fail("recording a pass"))?;
+        let graph = end(&self.stream).map_err(fail("capturing a pass"))?;
+        let graph = graph.ok_or_else(|| Error::call("cuda", "the capture of a pass gave no graph"))?;
+        graph.upload().map_err(fail("capturing a pass"))?;
         Ok((out, Graph(graph)))
     }
 }
 
-/// A pass that was recorded.
+/// A pass that was captured.
 pub(crate) struct Graph(CudaGraph);
 
 impl Graph {
-    /// Sends it off. Its buffers and its tape must be there still.
+    /// Sends it off. Its buffers and parameters must be there still.
     pub(crate) fn launch(&self) -> Result<()> {
-        self.0.launch().map_err(fail("a recorded pass"))
+        self.0.launch().map_err(fail("a captured pass"))
     }
 }
 
-/// An error that something left behind while a pass was written down is what the first call tells, and then it ends nothing.
+/// If something left an error behind while a pass was captured, the first call returns that error and does not end the capture.
 fn end(stream: &Arc<CudaStream>) -> Result<Option<CudaGraph>, DriverError> {
     let end = || stream.end_capture(CUgraphInstantiate_flags(0));
     end().or_else(|_| end())
@@ -125,7 +125,8 @@ fn zeros(device: &CudaDevice) -> candle_core::Result<CudaStorage> {
 
 fn within(at: usize, len: usize) -> Result<Range<usize>> {
     let end = at.checked_add(len).filter(|end| *end <= WORDS);
-    end.map(|end| at..end).ok_or_else(|| Error::call("cuda", format!("{len} words from {at} on a tape of {WORDS}")))
+    end.map(|end| at..end)
+        .ok_or_else(|| Error::call("cuda", format!("{len} words from {at} on in parameters of {WORDS}")))
 }
 
 fn fail(what: &str) -> impl Fn(DriverError) -> Error {

@@ -4,7 +4,7 @@
 //! A buffer is free when nobody but the pool holds it. Commands that still read it run before those that write it again: the
 //! encoder orders them by buffer.
 
-use crate::launch::is_dry;
+use crate::ladder::is_dry;
 use crate::ledger::Ledger;
 use crate::{DType, Error, Result};
 use candle_core::backend::BackendStorage;

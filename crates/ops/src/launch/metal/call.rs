@@ -3,7 +3,7 @@
 use super::buffers::Made;
 use super::pipelines::{Kernel, pipeline};
 use super::view::View;
-use crate::launch::is_dry;
+use crate::ladder::is_dry;
 use crate::{DType, Error, Result, ladder};
 use candle_core::MetalDevice;
 use candle_metal_kernels::metal::{Buffer, ComputePipeline};

@@ -3,12 +3,8 @@
 use super::{Member, standing};
 use crate::app::App;
 use crate::listen::Bound;
-use axum::body::Bytes;
-use axum::http::{Request, StatusCode, header};
-use http_body_util::{BodyExt, Full, Limited};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
+use axum::http::{Method, StatusCode};
+use sconce_api::client::{Answer, Call, Client, client};
 use sconce_api::time::rfc3339;
 use sconce_api::worker::{Alive, Called, Capabilities, Heartbeat};
 use serde::Serialize;
@@ -116,13 +112,7 @@ pub(crate) async fn report(app: Arc<App>, member: Arc<Member>, bound: Bound) {
 struct Home {
     url: String,
     key: Option<String>,
-    client: Client<HttpConnector, Full<Bytes>>,
-}
-
-fn client() -> Client<HttpConnector, Full<Bytes>> {
-    let mut connector = HttpConnector::new();
-    connector.set_connect_timeout(Some(Duration::from_secs(2)));
-    Client::builder(TokioExecutor::new()).build(connector)
+    client: Client,
 }
 
 impl Home {
@@ -137,37 +127,27 @@ impl Home {
     }
 
     async fn tell(&self, body: &impl Serialize) -> Heard {
-        let said = tokio::time::timeout(PATIENCE, self.send(body)).await;
-        match said {
-            Err(_) => Heard::No(format!("no answer within {PATIENCE:?}")),
-            Ok(Err(why)) => Heard::No(why),
-            Ok(Ok((status, _))) if status.is_success() => Heard::Yes,
-            Ok(Ok((StatusCode::NOT_FOUND, text))) if text.contains("WORKER_NOT_FOUND") => Heard::Disowned,
-            Ok(Ok((status, text))) => Heard::No(format!("it answered {status}: {text}")),
+        let body = match serde_json::to_vec(body) {
+            Ok(body) => body,
+            Err(e) => return Heard::No(e.to_string()),
+        };
+        let call = Call {
+            method: Method::POST,
+            url: &self.url,
+            key: self.key.as_deref(),
+            body: Some(body),
+            within: Some(PATIENCE),
+            largest: 4096,
+        };
+        let Answer { status, body } = match call.send(&self.client).await {
+            Ok(answer) => answer,
+            Err(lost) => return Heard::No(lost.why),
+        };
+        let text = String::from_utf8_lossy(&body.unwrap_or_default()).into_owned();
+        match status {
+            status if status.is_success() => Heard::Yes,
+            StatusCode::NOT_FOUND if text.contains("WORKER_NOT_FOUND") => Heard::Disowned,
+            status => Heard::No(format!("it answered {status}: {text}")),
         }
     }
-
-    async fn send(&self, body: &impl Serialize) -> Result<(StatusCode, String), String> {
-        let bytes = serde_json::to_vec(body).map_err(|e| e.to_string())?;
-        let mut request = Request::post(&self.url).header(header::CONTENT_TYPE, "application/json");
-        if let Some(key) = &self.key {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
-        }
-        let request = request.body(Full::new(Bytes::from(bytes))).map_err(|e| e.to_string())?;
-        let response = self.client.request(request).await.map_err(|e| worded(&e))?;
-        let status = response.status();
-        let body = Limited::new(response.into_body(), 4096).collect().await;
-        Ok((status, body.map(|b| String::from_utf8_lossy(&b.to_bytes()).into_owned()).unwrap_or_default()))
-    }
-}
-
-/// An error with what is behind it.
-fn worded(e: &dyn std::error::Error) -> String {
-    let mut text = e.to_string();
-    let mut source = e.source();
-    while let Some(e) = source {
-        text = format!("{text}: {e}");
-        source = e.source();
-    }
-    text
 }

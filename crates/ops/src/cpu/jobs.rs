@@ -1,0 +1,118 @@
+//! Work of the team that is no op's: packing weights, making tokens, decoding images.
+//!
+//! Several callers may have a job each. A caller runs the tasks of its own job, and workers help
+//! while no op has work for them: a worker looks for an op after every task, so that a long job
+//! does not keep ops waiting, and an op does not take the workers from a job for longer than it
+//! runs.
+#![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
+
+use super::team::Task;
+use std::any::Any;
+use std::collections::VecDeque;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, Thread};
+
+/// The jobs that have tasks left, the oldest first.
+#[derive(Default)]
+pub(super) struct Jobs {
+    open: AtomicUsize,
+    queue: Mutex<VecDeque<Arc<Job>>>,
+}
+
+struct Job {
+    /// Of the caller's lifetime.
+    run: *const Task<'static>,
+    tasks: usize,
+    /// The first task that nobody has taken.
+    next: AtomicUsize,
+    /// Tasks that have not ended.
+    left: AtomicUsize,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+    caller: Thread,
+}
+
+// SAFETY: the pointer is to a closure that is Sync, and who follows it holds a task that has not
+// ended, for which the caller waits.
+unsafe impl Send for Job {}
+// SAFETY: as above.
+unsafe impl Sync for Job {}
+
+impl Jobs {
+    /// Whether a job may have tasks left.
+    pub(super) fn any(&self) -> bool {
+        self.open.load(SeqCst) != 0
+    }
+
+    /// Runs tasks of the oldest job until it has none left, or `is_wanted` elsewhere.
+    pub(super) fn help(&self, is_wanted: impl Fn() -> bool) {
+        let Some(job) = lock(&self.queue).front().cloned() else { return };
+        while !is_wanted() {
+            if !job.run_next() {
+                return self.close(&job);
+            }
+        }
+    }
+
+    /// Runs tasks 0 to `tasks` − 1 together with whoever helps; `wake` calls for help. Panics if a
+    /// task did, after all have ended.
+    pub(super) fn run(&self, tasks: usize, run: &Task<'_>, wake: impl FnOnce()) {
+        let job = Arc::new(Job {
+            // SAFETY: the lifetime is forgotten only until this function has seen every task end.
+            run: unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(run) },
+            tasks,
+            next: AtomicUsize::new(0),
+            left: AtomicUsize::new(tasks),
+            panic: Mutex::new(None),
+            caller: thread::current(),
+        });
+        {
+            let mut queue = lock(&self.queue);
+            queue.push_back(job.clone());
+            self.open.fetch_add(1, SeqCst);
+        }
+        wake();
+        while job.run_next() {}
+        self.close(&job);
+        while job.left.load(Acquire) != 0 {
+            thread::park();
+        }
+        if let Some(panic) = lock(&job.panic).take() {
+            resume_unwind(panic);
+        }
+    }
+
+    /// All tasks of the job are taken.
+    fn close(&self, job: &Arc<Job>) {
+        let mut queue = lock(&self.queue);
+        if let Some(i) = queue.iter().position(|other| Arc::ptr_eq(other, job)) {
+            queue.remove(i);
+            self.open.fetch_sub(1, SeqCst);
+        }
+    }
+}
+
+impl Job {
+    /// Runs the next task, or says that there is none. After a panic the others end at once.
+    fn run_next(&self) -> bool {
+        // Not beyond the last one, however often it is asked for.
+        let next = |next: usize| (next < self.tasks).then_some(next + 1);
+        let Ok(task) = self.next.fetch_update(Relaxed, Relaxed, next) else { return false };
+        if lock(&self.panic).is_none() {
+            // SAFETY: this task has not ended, so the caller waits, and its closure is there.
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| unsafe { (*self.run)(task) })) {
+                lock(&self.panic).get_or_insert(panic);
+            }
+        }
+        if self.left.fetch_sub(1, AcqRel) == 1 {
+            self.caller.unpark();
+        }
+        true
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,230 @@
+//! CUDA graph capture: its state, and who may read what differs between batches of one shape.
+//!
+//! A graph that was captured for one batch is replayed for others, so nothing in a pass may depend
+//! on the lengths, ids or pages of the batch except through parameters that a replay computes anew.
+//! [`PerBatch`] holds such values. An op reads them with its [`OpScope`] and passes them to its
+//! kernels as [`DynamicParam`]s. Everyone else reads them by [`PerBatch::observe`], which marks a
+//! running capture as untracked: the pass then runs launch by launch.
+
+use super::Given;
+use crate::ladder::{Ladder, Mode, capture};
+use crate::launch::cuda::graph::GraphParams;
+use crate::{Error, Result};
+use std::cell::RefCell;
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+/// Arrays in the graph's parameters begin at multiples of so many words.
+const GRAIN: usize = 64;
+
+/// The right to read [`PerBatch`] values without ending a capture. Only ops have it, and only they
+/// can make one.
+///
+/// ```compile_fail
+/// let scope = sconce_ops::replay::OpScope(());
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct OpScope(());
+
+/// The scope of an op that begins.
+pub(crate) fn op_scope() -> OpScope {
+    OpScope(())
+}
+
+/// A value that differs between batches of one shape.
+///
+/// ```compile_fail
+/// let ids = sconce_ops::replay::PerBatch::new(vec![7u32]);
+/// let first = ids.0[0];
+/// ```
+#[derive(Clone, Default)]
+pub struct PerBatch<T>(T);
+
+impl<T> PerBatch<T> {
+    /// Of a batch.
+    pub fn new(value: T) -> PerBatch<T> {
+        PerBatch(value)
+    }
+
+    /// The value, for an op.
+    pub fn get(&self, _: OpScope) -> &T {
+        &self.0
+    }
+
+    /// The value, for anyone. A running capture becomes untracked.
+    pub fn observe(&self) -> &T {
+        observe_shape();
+        &self.0
+    }
+}
+
+/// Says nothing of the value.
+impl<T> fmt::Debug for PerBatch<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("PerBatch(..)")
+    }
+}
+
+/// An array of words that kernels read from the graph's parameters. A replay computes it for its
+/// own batch.
+pub(super) struct DynamicParam {
+    key: String,
+    pub(super) at: usize,
+    pub(super) len: usize,
+    pub(super) recompute: Recompute,
+}
+
+/// The words for another batch; none where the launch would differ.
+pub(crate) type Recompute = Box<dyn Fn(&Given) -> Option<Vec<u32>>>;
+
+/// What the thread does for a graph. It is a part of the ladder's context: see [`Mode::Capture`].
+#[derive(Default)]
+pub(crate) enum CaptureState {
+    /// A batch is made, whose arrays are uploaded into the graph's parameters.
+    Upload(Upload),
+    /// A pass runs in order to be captured, or is captured.
+    Pass(PassCapture),
+    /// Nothing that could be captured.
+    #[default]
+    Untracked,
+}
+
+pub(crate) struct Upload {
+    pub(super) params: Rc<GraphParams>,
+    /// The length of each array.
+    pub(super) lengths: Vec<usize>,
+    pub(super) words: usize,
+}
+
+pub(crate) struct PassCapture {
+    pub(super) graph_params: Rc<GraphParams>,
+    pub(super) given: Given,
+    pub(super) dynamic: Vec<DynamicParam>,
+    pub(super) words: usize,
+    /// Whether the stream captures, so that there may be no new parameter any more and no
+    /// allocation.
+    pub(super) is_capturing: bool,
+    pub(super) has_allocated: bool,
+    /// Whether the pass depends on the batch in a way that a replay does not know.
+    pub(super) is_untracked: bool,
+}
+
+impl PassCapture {
+    /// Of a batch that is uploaded, in so many words.
+    pub(super) fn new(graph_params: Rc<GraphParams>, given: Given, words: usize) -> PassCapture {
+        let dynamic = Vec::new();
+        PassCapture {
+            graph_params,
+            given,
+            dynamic,
+            words,
+            is_capturing: false,
+            has_allocated: true,
+            is_untracked: false,
+        }
+    }
+}
+
+impl CaptureState {
+    /// Runs `f` under `ladder` in this state; returns the state that it leaves.
+    pub(super) fn during<T>(self, ladder: &Arc<Ladder>, f: impl FnOnce() -> T) -> (T, CaptureState) {
+        let state = Rc::new(RefCell::new(self));
+        let out = {
+            let _here = ladder.clone().enter_in(Mode::Capture(state.clone()));
+            f()
+        };
+        (out, state.take())
+    }
+}
+
+/// Applies `f` to the pass that this thread captures, if it does.
+fn with_pass<T>(f: impl FnOnce(&mut PassCapture) -> T) -> Option<T> {
+    match &mut *capture()?.borrow_mut() {
+        CaptureState::Pass(pass) => Some(f(pass)),
+        _ => None,
+    }
+}
+
+/// Somebody who is no op reads what differs from batch to batch.
+pub(crate) fn observe_shape() {
+    with_pass(|pass| pass.is_untracked = true);
+}
+
+/// An array is uploaded that is not in the graph's parameters.
+pub(crate) fn mark_untracked() {
+    observe_shape();
+    if let Some(state) = capture() {
+        let mut state = state.borrow_mut();
+        if let CaptureState::Upload(_) = *state {
+            *state = CaptureState::Untracked;
+        }
+    }
+}
+
+/// Something is to run that no graph may hold. It must not begin: it would keep buffers, or give
+/// them up, that graphs write to.
+pub(crate) fn refuse_capture() -> Result<()> {
+    let refused = with_pass(|pass| pass.is_untracked = true);
+    refused.map_or(Ok(()), |()| Err(Error::call("cuda", "this cannot be captured in a graph")))
+}
+
+/// A result takes memory from the driver: not while the stream captures, because each replay would
+/// take it again.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is captured"))]
+pub(crate) fn note_allocation() -> Result<()> {
+    let noted = with_pass(|pass| {
+        pass.has_allocated = true;
+        pass.is_untracked |= pass.is_capturing;
+        match pass.is_capturing {
+            true => Err(Error::call("cuda", "a pass that is captured allocates memory")),
+            false => Ok(()),
+        }
+    });
+    noted.unwrap_or(Ok(()))
+}
+
+/// An array that is uploaded: into the graph's parameters, while a batch is made for them.
+pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
+    observe_shape();
+    match &mut *capture()?.borrow_mut() {
+        CaptureState::Upload(upload) => {
+            let at = upload.words;
+            upload.lengths.push(values.len());
+            upload.words = (at + values.len()).next_multiple_of(GRAIN);
+            Some(upload.params.write(at, values).and_then(|()| upload.params.view(at, values.len())))
+        }
+        _ => None,
+    }
+}
+
+/// The address of a dynamic parameter, while a pass is captured that was given what the parameter
+/// is computed from. `key` stands for `recompute`: where it is the same, so are the words for every
+/// batch.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is captured"))]
+pub(crate) fn dynamic_param(
+    is_given: impl FnOnce(&Given) -> bool,
+    key: impl FnOnce(&Given) -> String,
+    recompute: impl FnOnce(&Given) -> Recompute,
+) -> Option<Result<u64>> {
+    let add = |pass: &mut PassCapture| {
+        if !is_given(&pass.given) {
+            return None;
+        }
+        let key = key(&pass.given);
+        if let Some(param) = pass.dynamic.iter().find(|param| param.key == key) {
+            return Some(Ok(pass.graph_params.address(param.at)));
+        }
+        let recompute = recompute(&pass.given);
+        let Some(words) = recompute(&pass.given).filter(|_| !pass.is_capturing) else {
+            pass.is_untracked = true;
+            return None;
+        };
+        let (at, len) = (pass.words, words.len());
+        pass.words = (at + len).next_multiple_of(GRAIN);
+        let sent = pass.graph_params.write(at, &words).and_then(|()| pass.graph_params.send(at, len));
+        pass.dynamic.push(DynamicParam { key, at, len, recompute });
+        Some(sent.map(|()| pass.graph_params.address(at)))
+    };
+    with_pass(add).flatten()
+}

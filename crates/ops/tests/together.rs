@@ -1,0 +1,101 @@
+//! What the team does for whoever calls, and that no caller waits for itself.
+
+use rayon::prelude::*;
+use sconce_ops::{Attention, DType, Ladder, Place, Policy, Rung, Segments, Tensor, attention, softmax, threads};
+use std::panic::catch_unwind;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::thread;
+use std::time::Duration;
+
+#[test]
+fn results_are_in_order_whoever_calls_and_within_a_task_too() {
+    thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for tasks in [0, 1, 2, 3, 17, 1000] {
+                    let inner = |i: usize| threads::map(3, |j| i * j).into_iter().sum::<usize>();
+                    assert_eq!(threads::map(tasks, inner), (0..tasks).map(|i| 3 * i).collect::<Vec<_>>());
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn every_part_is_given_once_with_its_number() {
+    for (len, chunk) in [(0, 3), (1, 1), (10, 3), (9, 3), (4, 100)] {
+        let mut values = vec![0; len];
+        threads::for_each_chunk_mut(&mut values, chunk, |i, part| {
+            assert!(part.len() == chunk || i == len / chunk);
+            part.iter_mut().enumerate().for_each(|(j, v)| *v += i * chunk + j + 1);
+        });
+        assert_eq!(values, (1..=len).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
+    for bad in [0, 63] {
+        let said = catch_unwind(|| threads::for_each(64, |i| assert!(i != bad, "task {bad}"))).unwrap_err();
+        assert_eq!(said.downcast_ref::<String>(), Some(&format!("task {bad}")));
+        // As many at once as there are threads: each waits until all of them are there.
+        let (count, there) = (threads::count(), AtomicUsize::new(0));
+        threads::for_each(count, |_| {
+            there.fetch_add(1, SeqCst);
+            while there.load(SeqCst) < count {
+                thread::yield_now();
+            }
+        });
+    }
+}
+
+#[test]
+fn an_op_does_not_wait_for_a_job() {
+    let is_done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        // Takes every worker there is, and does not end before the op has.
+        scope.spawn(|| {
+            threads::for_each(4 * threads::count(), |_| {
+                while !is_done.load(SeqCst) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            });
+        });
+        thread::sleep(Duration::from_millis(20));
+        let x = Tensor::from_f32(&vec![0.5; 64 * 4096], &[64, 4096], DType::F32, &Place::cpu()).unwrap();
+        softmax(&x).unwrap();
+        is_done.store(true, SeqCst);
+    });
+}
+
+/// A thread that owns a device, and callers that take all threads of rayon's pool while they wait
+/// for it.
+#[test]
+fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
+    let (calls, inbox) = channel::<std::sync::mpsc::Sender<f32>>();
+    let device = thread::spawn(move || {
+        let _here = Ladder::new(Policy { force: Some(Rung::Composed), ..Policy::default() }).enter();
+        let (tokens, heads, size) = (600, 4, 64);
+        let x = vec![0.5; tokens * heads * size];
+        let x = Tensor::from_f32(&x, &[tokens, heads, size], DType::F32, &Place::cpu()).unwrap();
+        let how = Attention::over(&Segments::new(&[tokens]).unwrap(), 1.0);
+        for answer in inbox {
+            let _ = answer.send(attention(&x, &x, &x, &how).unwrap().to_f32().unwrap()[7]);
+        }
+    });
+    let waited = AtomicBool::new(false);
+    let call = |_| {
+        let (answer, answered) = channel();
+        calls.send(answer).unwrap();
+        // Once one has waited in vain, the others need not.
+        let patience = Duration::from_secs(if waited.load(SeqCst) { 0 } else { 60 });
+        let answer = answered.recv_timeout(patience);
+        waited.fetch_or(answer.is_err(), SeqCst);
+        answer
+    };
+    let all: Vec<_> = (0..8 * rayon::current_num_threads()).into_par_iter().map(call).collect();
+    assert!(all.iter().all(|y| y.is_ok_and(|y| (y - 0.5).abs() < 1e-5)), "callers and their op wait for each other");
+    drop(calls);
+    device.join().unwrap();
+}

@@ -4,8 +4,8 @@
 //! after warm-up touches for the first time (Linux tells them).
 
 use sconce_engine::hub::Options;
-use sconce_engine::ops::{DType, Device};
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
+use sconce_ops::{DType, Device};
 use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;

@@ -5,13 +5,13 @@
 //! `ragged256` (of 8 to 256 tokens each, so many sequences), `decode32` (a token of so many sequences behind 128 others) or
 //! `prefill2048`. A line of JSON comes for each: the median time of a pass.
 
-use sconce_engine::ops::choose::choose;
-use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
-use sconce_engine::ops::{
-    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
-};
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
+use sconce_ops::choose::choose;
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_ops::{
+    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
+};
 use serde_json::json;
 use std::path::Path;
 use std::sync::Arc;

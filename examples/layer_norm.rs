@@ -2,9 +2,7 @@
 //!
 //! `cargo run --release --example layer_norm [DEVICE]`: cpu, cuda or metal; by default the best there is.
 
-use sconce_engine::ops::{
-    DType, Device, Ladder, LayerNorm, Place, Policy, Raw, Result, Rung, Store, Stored, Tensor, Weights,
-};
+use sconce_ops::{DType, Device, Ladder, LayerNorm, Place, Policy, Raw, Result, Rung, Store, Stored, Tensor, Weights};
 use std::sync::Arc;
 
 const SIZE: usize = 8;

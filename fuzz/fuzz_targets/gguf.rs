@@ -8,8 +8,9 @@
 mod tiny;
 
 use libfuzzer_sys::fuzz_target;
-use sconce_engine::ops::Device;
-use sconce_engine::{ChatOptions, Kind, Message, Request, Start, plan};
+use sconce_engine::Device;
+use sconce_engine::hub::Files;
+use sconce_engine::{ChatOptions, Message, Request, Start, Task};
 use std::path::PathBuf;
 use std::sync::LazyLock;
 
@@ -38,7 +39,7 @@ fuzz_target!(|data: &[u8]| {
         }
     }
     std::fs::write(&*FILE, &bytes).expect("room for the file");
-    let _ = plan(&FILE, Kind::Generate, Device::Cpu, &tiny::options(&FILE));
+    let _ = Task::Generate.plan(&Files::local(&FILE), Device::Cpu, &tiny::options(&FILE));
     if let Ok(llm) = tiny::load(&FILE) {
         let said = [Message::new("user", "ab")];
         let told = llm.render(&said, &ChatOptions::default()).map(|_| ());

@@ -8,9 +8,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use sconce_engine::ops::Device;
-use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
+use sconce_engine::Device;
+use sconce_engine::hub::{Files, Options};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, Task};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
@@ -52,7 +52,7 @@ fuzz_target!(|data: &[u8]| {
         batch_tokens: Some(64),
         ..LoadOptions::new(Options::new(&nowhere, &nowhere))
     };
-    let _ = plan(&MODEL, Kind::Embed, Device::Cuda(0), &options);
+    let _ = Task::Embed.plan(&Files::local(&MODEL), Device::Cuda(0), &options);
     if let Ok(reference) = MODEL.to_str().expect("a path").parse()
         && let Ok(embedder) = Embedder::load(&reference, &options, &())
     {

@@ -4,8 +4,8 @@ use crate::Failure;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Progress, Reference};
-use sconce_engine::ops::{CacheFormat, DType, Isa, Keep, Quant, Rung, threads};
 use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
+use sconce_ops::{CacheFormat, DType, Isa, Keep, Quant, Rung, threads};
 use std::str::FromStr;
 
 /// Which model, and how it runs, where there is one that will do for everybody.
@@ -188,7 +188,7 @@ impl How {
         options.policy.allow_host = self.allow_host;
         options.policy.force = self.rung;
         options.policy.isa = self.isa;
-        options.source.offline |= self.offline;
+        options.hub.offline |= self.offline;
         Ok(options)
     }
 }
@@ -208,14 +208,18 @@ impl TaskModel {
 impl LanguageModel {
     /// Loads it, with room for `parallel` answers at once.
     pub(crate) fn load(&self, report: &Report, parallel: usize) -> Result<Llm, Failure> {
-        let llm = self.room.options(parallel);
-        Ok(Llm::load(&self.model.parse()?, &self.how.language_options()?, &llm, report)?)
+        let options = self.room.within(self.how.language_options()?, parallel);
+        Ok(Llm::load(&self.model.parse()?, &options, report)?)
     }
 }
 
 impl Room {
-    pub(crate) fn options(&self, parallel: usize) -> LlmOptions {
-        LlmOptions { context: self.context, cache_tokens: None, cache_format: self.kv_dtype, sequences: parallel }
+    /// The options with this room, for `parallel` answers at once.
+    pub(crate) fn within(&self, mut options: LoadOptions, parallel: usize) -> LoadOptions {
+        let cache_format = self.kv_dtype;
+        options.llm = LlmOptions { context: self.context, cache_tokens: None, cache_format, sequences: parallel };
+        options.seq2seq.cache_format = cache_format;
+        options
     }
 }
 

@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::input::{Input, Text};
 use crate::report::Report;
 use crate::tally::{Answered, Tally};
-use sconce_engine::{Caller, Error};
+use sconce_engine::{Error, RequestContext};
 use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -30,7 +30,7 @@ type Reading = Peekable<Box<dyn Iterator<Item = Result<Text, Failure>> + Send>>;
 /// How a model is asked of windows.
 pub(crate) struct Asking<'a, F> {
     /// Who asks: cancelled where something fails, so that what is under way is not waited for.
-    pub(crate) caller: &'a Caller,
+    pub(crate) caller: &'a RequestContext,
     /// What is asked. Of several windows at once, on threads of their own.
     pub(crate) ask: F,
 }
@@ -234,7 +234,7 @@ mod tests {
 
     #[test]
     fn answers_come_in_order_whichever_window_is_done_first() {
-        let (count, report, caller) = (9 * WINDOW + 7, Report::new(true), Caller::default());
+        let (count, report, caller) = (9 * WINDOW + 7, Report::new(true), RequestContext::default());
         let mut kept = Vec::new();
         let slow_at_first = |window: &[Text]| {
             let number = window[0].text.parse::<usize>()? / WINDOW;
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn the_first_error_in_order_is_told_behind_what_came_before_it() {
-        let (report, caller) = (Report::new(true), Caller::default());
+        let (report, caller) = (Report::new(true), RequestContext::default());
         let refuse = |window: &[Text]| match window.iter().position(|t| t.text == "1600") {
             Some(text) => Err(Error::Text { text, why: "no".into() }.into()),
             None => {
@@ -285,13 +285,14 @@ mod tests {
             thread::sleep(Duration::from_millis(50));
             lengths(window)
         };
-        let failed = unread.each(&report, Asking { caller: &Caller::default(), ask: slow }, keep).err().unwrap();
+        let failed =
+            unread.each(&report, Asking { caller: &RequestContext::default(), ask: slow }, keep).err().unwrap();
         assert_eq!((failed.to_string().as_str(), kept), ("f:2052: bad", 4 * WINDOW));
     }
 
     #[test]
     fn what_cannot_be_written_ends_it() {
-        let (report, caller) = (Report::new(true), Caller::default());
+        let (report, caller) = (Report::new(true), RequestContext::default());
         let keep = |_: Lengths, _: Vec<Text>| Err("the disk is full".into());
         let asking = Asking { caller: &caller, ask: lengths };
         let failed = texts(10 * WINDOW, None, counter()).each(&report, asking, keep).err().unwrap();
@@ -300,7 +301,7 @@ mod tests {
 
     #[test]
     fn no_more_is_read_than_a_few_windows_ahead() {
-        let (report, caller, read) = (Report::new(true), Caller::default(), counter());
+        let (report, caller, read) = (Report::new(true), RequestContext::default(), counter());
         let (mut kept, mut most) = (0, 0);
         let keep = |_: Lengths, window: Vec<Text>| {
             kept += window.len();

@@ -39,7 +39,7 @@ fn plan() -> BTreeMap<&'static str, Vec<&'static str>> {
         ("sconce-api", vec![]),
         ("sconce-server", vec!["sconce-api", "sconce-engine"]),
         ("sconce-pool", vec!["sconce-api"]),
-        ("sconce-cli", vec!["sconce-api", "sconce-engine", "sconce-pool", "sconce-server"]),
+        ("sconce-cli", vec!["sconce-api", "sconce-engine", "sconce-ops", "sconce-pool", "sconce-server"]),
         ("sconce-testkit", vec![]),
     ])
 }

@@ -1,7 +1,7 @@
 //! What can go wrong between a text and its vector.
 
-use sconce_formats::FileError;
 use crate::sampling::Failure;
+use sconce_formats::FileError;
 use sconce_ops::{DType, Device};
 use std::path::Path;
 

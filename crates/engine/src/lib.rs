@@ -46,7 +46,9 @@ pub use sconce_hub as hub;
 
 // What the public API above names of the crates beneath.
 pub use sconce_formats::{Checkpoint, FileError};
-pub use sconce_ops::{CacheFormat, Counted, DType, Device, DeviceInfo, Isa, Keep, Policy, Pooling, Quant, Rung, Step, Withdrawn};
+pub use sconce_ops::{
+    CacheFormat, Counted, DType, Device, DeviceInfo, Isa, Keep, Policy, Pooling, Quant, Rung, Step, Withdrawn,
+};
 pub use sconce_text::aggregate::{Entity, Strategy};
 pub use sconce_text::chat::{Message, TemplateError};
 pub use sconce_text::{TextOrPair, TextOrTokens, TextToken, Truncate};

@@ -190,7 +190,8 @@ impl LoadOptions {
         let keep = match self.keep {
             Some(Keep::Bytes) if !self.auto => Keep::Bytes,
             Some(Keep::Blocks(blocks)) => {
-                let what = format!("--dtype {blocks} is for language models; encoders take auto, f32, bf16, f16 or int8");
+                let what =
+                    format!("--dtype {blocks} is for language models; encoders take auto, f32, bf16, f16 or int8");
                 return Err(Error::Input(what));
             }
             _ => Keep::Activations,

@@ -1,8 +1,8 @@
 //! Tiny random BERTs against transformers, layer by layer.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{Activation, DType, Device, Ladder, Linear, Place, Policy, Rung, Tensor, Weights, Withdrawn};
 use sconce_models::{Batch, Sequence, encoder};
+use sconce_ops::{Activation, DType, Device, Ladder, Linear, Place, Policy, Rung, Tensor, Weights, Withdrawn};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use std::sync::Arc;
 

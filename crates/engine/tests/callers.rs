@@ -1,10 +1,10 @@
 //! Who waits for an answer may leave, be late, or fail to listen: that ends their own answer, within a step, and nobody else's.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::Device;
 use sconce_engine::{
-    Caller, DeviceChoice, Error, Event, Finish, Llm, LlmOptions, LoadOptions, Params, Request, Result, Start,
+    DeviceChoice, Error, Event, Finish, Llm, LlmOptions, LoadOptions, Params, Request, RequestContext, Result, Start,
 };
+use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
@@ -18,7 +18,8 @@ fn load(sequences: usize) -> Llm {
     let source = Options::from_env().expect("a home for caches");
     let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
     let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &options, &LlmOptions { sequences, ..LlmOptions::default() }, &()).expect("a model")
+    Llm::load(&reference, &LoadOptions { llm: LlmOptions { sequences, ..LlmOptions::default() }, ..options }, &())
+        .expect("a model")
 }
 
 fn request(prompt: usize, most: usize, n: u32) -> Request {
@@ -27,7 +28,7 @@ fn request(prompt: usize, most: usize, n: u32) -> Request {
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }
 
-fn start(llm: &Llm, request: &Request, caller: &Caller) -> Receiver<Result<Event>> {
+fn start(llm: &Llm, request: &Request, caller: &RequestContext) -> Receiver<Result<Event>> {
     let (events, inbox) = channel();
     llm.start(request, caller, move |event| drop(events.send(event))).expect("a start");
     inbox
@@ -49,7 +50,7 @@ fn idle(llm: &Llm) -> sconce_engine::Activity {
 #[test]
 fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
     let llm = load(8);
-    let caller = Caller::default();
+    let caller = RequestContext::default();
     let (events, inbox) = channel();
     let request = Request { echo: true, ..request(40, 10, 3) };
     let started = llm.start(&request, &caller, move |event| drop(events.send(event))).expect("a start");
@@ -77,7 +78,7 @@ fn a_sink_hears_of_the_beginning_once_and_of_every_answer_to_its_end() {
 #[test]
 fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     let llm = load(1);
-    let (first, second) = (Caller::default(), Caller::default());
+    let (first, second) = (RequestContext::default(), RequestContext::default());
     // One runs, one waits for its seat; the sink of the first waits for us, so that both are still there when we speak.
     let (go, wait) = channel::<()>();
     let (events, running) = channel();
@@ -87,7 +88,8 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
     };
     llm.start(&request(20, 100, 1), &first, slow).expect("a start");
     let waiting = start(&llm, &request(20, 100, 1), &second);
-    let late = start(&llm, &request(20, 100, 1), &Caller::new(Some(Instant::now() + Duration::from_millis(20))));
+    let late =
+        start(&llm, &request(20, 100, 1), &RequestContext::new(Some(Instant::now() + Duration::from_millis(20))));
     go.send(()).expect("a sink");
     assert!(matches!(running.recv(), Ok(Ok(Event::Begun { .. }))));
     second.cancel();
@@ -112,13 +114,13 @@ fn who_is_cancelled_or_late_is_told_so_running_or_waiting_and_gives_room() {
         panic!("heard {heard}");
     });
     assert!(matches!(told, Err(Error::Cancelled)));
-    assert_eq!(start(&llm, &request(20, 5, 1), &Caller::default()).iter().filter(Result::is_err).count(), 0);
+    assert_eq!(start(&llm, &request(20, 5, 1), &RequestContext::default()).iter().filter(Result::is_err).count(), 0);
 }
 
 #[test]
 fn a_sink_that_panics_ends_its_own_answer_alone() {
     let llm = load(4);
-    let other = start(&llm, &request(30, 60, 1), &Caller::default());
+    let other = start(&llm, &request(30, 60, 1), &RequestContext::default());
     let (dropped, seen) = channel::<()>();
     let mut heard = 0;
     let poisoned = move |_: Result<Event>| {
@@ -126,7 +128,7 @@ fn a_sink_that_panics_ends_its_own_answer_alone() {
         heard += 1;
         assert!(heard < 3, "this sink has had enough");
     };
-    llm.start(&request(30, 90, 2), &Caller::default(), poisoned).expect("a start");
+    llm.start(&request(30, 90, 2), &RequestContext::default(), poisoned).expect("a start");
     assert!(seen.recv_timeout(Duration::from_secs(60)).is_err(), "nothing is ever sent");
     let events: Vec<Result<Event>> = other.iter().collect();
     assert!(matches!(events.last(), Some(Ok(Event::End { .. }))), "{:?}", events.last());
@@ -142,7 +144,7 @@ fn a_sink_may_hold_the_last_handle_of_the_model() {
         let _held = &held;
         drop(events.send(event));
     };
-    llm.start(&request(30, 60, 1), &Caller::default(), sink).expect("a start");
+    llm.start(&request(30, 60, 1), &RequestContext::default(), sink).expect("a start");
     drop(llm);
     let begun = Instant::now();
     while let Ok(event) = inbox.recv_timeout(Duration::from_secs(60)) {

@@ -16,11 +16,11 @@ fn load(llm: &LlmOptions) -> Llm {
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
     let options = LoadOptions {
-        device: DeviceChoice::Only(sconce_engine::ops::Device::Cpu),
+        device: DeviceChoice::Only(sconce_ops::Device::Cpu),
         ..LoadOptions::new(Options::from_env().expect("caches"))
     };
     let reference: Reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &options, llm, &()).expect("a model")
+    Llm::load(&reference, &LoadOptions { llm: *llm, ..options }, &()).expect("a model")
 }
 
 fn schema() -> Value {

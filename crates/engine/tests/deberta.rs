@@ -1,9 +1,9 @@
 //! DeBERTa and DeBERTa v2/v3 against transformers, layer by layer, with their heads.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_ops::case::{half_formats, places};
+use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::sync::Arc;

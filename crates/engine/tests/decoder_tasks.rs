@@ -1,12 +1,12 @@
 //! Language models that do something other than go on: embedders, classifiers and rerankers, against the libraries they come from.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::case::places;
-use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
 use sconce_engine::{
     Checkpoint, Classifier, DeviceChoice, Embedder, LoadOptions, Prompt, RankOptions, Reranker, TextOrPair,
 };
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_ops::case::places;
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Tensor, Weights};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::path::Path;

@@ -2,11 +2,9 @@
 //! cache; and against itself: in a batch as alone, in chunks as at once.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{
-    Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Policy, Quant, Rung, Weights,
-};
 use sconce_models::{Batch, CONTEXT, Encoder, Kept, LmHead, Piece, Sequence, encoder, lm_head};
+use sconce_ops::case::{half_formats, places};
+use sconce_ops::{Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Policy, Quant, Rung, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, worst};
 use serde_json::Value;
 use std::sync::Arc;
@@ -101,7 +99,7 @@ impl Model {
     }
 
     fn logits(&self, batch: &Batch, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
-        let mut see = |_: usize, x: &sconce_engine::ops::Tensor| watch.push(x.to_f32().expect("numbers"));
+        let mut see = |_: usize, x: &sconce_ops::Tensor| watch.push(x.to_f32().expect("numbers"));
         let hidden = self.encoder.forward(batch, &mut see).expect("forward");
         let mut logits = self.head.forward(&hidden).expect("logits").to_f32().expect("numbers");
         self.head.capped(&mut logits);
@@ -409,7 +407,7 @@ fn with_a_cache_in_blocks() {
         same(&stepped(&cache, &shared, 24), &stepped(&cache, &b, 24), "behind a shared prefix");
         // A page that was shared and is copied.
         let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
-        let rows = |page| sconce_engine::ops::Tensor::from_u32(&rows(page).collect::<Vec<_>>(), &place).expect("rows");
+        let rows = |page| sconce_ops::Tensor::from_u32(&rows(page).collect::<Vec<_>>(), &place).expect("rows");
         cache.copy(&rows(9), &rows(30)).expect("a copy");
         same(&last(&whole(&[7, 3, 30, 25, 26])), &last(&shared), "in a copied page");
     }

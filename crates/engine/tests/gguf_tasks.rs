@@ -1,11 +1,9 @@
 //! Embedders and rerankers in GGUF, as llama.cpp's converter wrote them (tools/goldens/gguf_embedders.py), against the folders they
 //! were made from.
 
-use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::{DType, Device, Keep, Rung};
-use sconce_engine::{
-    DeviceChoice, Embedder, Error, Kind, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, plan,
-};
+use sconce_engine::hub::{Files, Options, Reference};
+use sconce_engine::{DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Task};
+use sconce_ops::{DType, Device, Keep, Rung};
 use sconce_testkit::{cosine, golden, json, materialize, worst};
 use std::path::{Path, PathBuf};
 
@@ -51,7 +49,7 @@ fn bert_gives_the_vectors_of_its_folder() {
     }
     assert!(file.plan().unread.is_empty(), "{:?}", file.plan().unread);
     assert_eq!(file.prompts().count(), 0);
-    assert_eq!(Kind::of(&converted("gguf-bert")).unwrap(), Kind::Embed);
+    assert_eq!(Task::detect(&converted("gguf-bert")).unwrap(), Task::Embed);
 }
 
 /// In blocks of eight bits, which are that far off.
@@ -66,7 +64,7 @@ fn a_decoders_last_token_is_pooled() {
         let close = cosine(got.row(i), want.row(i));
         assert!(close >= 0.999, "{text:?}: {close}");
     }
-    assert_eq!(Kind::of(&converted("gguf-qwen3-embed")).unwrap(), Kind::Embed);
+    assert_eq!(Task::detect(&converted("gguf-qwen3-embed")).unwrap(), Task::Embed);
 }
 
 #[test]
@@ -84,8 +82,8 @@ fn a_reranker_has_its_two_words() {
     assert!(worst(&got, &want) <= 0.05 * worst(&want, &[0.0; 3]), "{got:?} {want:?}");
     let error = Embedder::load(&reference(&path), &options(), &()).err().unwrap().to_string();
     assert!(error.contains("sconce rerank"), "{error}");
-    assert_eq!(Kind::of(&path).unwrap(), Kind::Classify);
-    assert!(plan(&path, Kind::Classify, Device::Cpu, &options()).is_ok());
+    assert_eq!(Task::detect(&path).unwrap(), Task::Rerank);
+    assert!(Task::Classify.plan(&Files::local(&path), Device::Cpu, &options()).is_ok());
 }
 
 /// A language model's blocks are what a plan for Metal counts, whatever the activations are in, and our kernels take them.
@@ -93,7 +91,7 @@ fn a_reranker_has_its_two_words() {
 fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     let planned = |device, dtype, keep| {
         let options = LoadOptions { dtype, keep, batch_tokens: Some(64), ..options() };
-        plan(&converted("gguf-qwen3-embed"), Kind::Generate, device, &options).unwrap()
+        Task::Generate.plan(&Files::local(&converted("gguf-qwen3-embed")), device, &options).unwrap()
     };
     let metal = Device::Metal(0);
     // What blocks are smaller than floats by, which is so much for each element of a matrix: 32 of them are 34 bytes in q8_0.
@@ -118,7 +116,7 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
 fn other_tasks_refuse_a_gguf() {
     let path = converted("gguf-bert");
     assert!(matches!(Multi::load(&reference(&path), &options(), &()), Err(Error::Hub(_))));
-    assert!(plan(&path, Kind::Tag, Device::Cpu, &options()).unwrap_err().to_string().contains("`tag`"));
+    assert!(Task::Tag.plan(&Files::local(&path), Device::Cpu, &options()).unwrap_err().to_string().contains("GGUF"));
 }
 
 /// Whatever tools/goldens/gguf_embedders.py wrote, in f32: the same vectors to the last bits.

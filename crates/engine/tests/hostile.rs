@@ -1,8 +1,8 @@
 //! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
 
-use sconce_engine::hub::Options;
-use sconce_engine::ops::{DType, Device, Policy, Rung, Withdrawn};
-use sconce_engine::{DeviceChoice, Embedder, Kind, LoadOptions, Prompt, plan};
+use sconce_engine::hub::{Files, Options};
+use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, Task};
+use sconce_ops::{DType, Device, Policy, Rung, Withdrawn};
 use sconce_testkit::{golden, json};
 use serde_json::{Value, json};
 use std::path::Path;
@@ -221,7 +221,7 @@ fn pickles_and_empty_directories_are_refused_with_advice() {
 fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
     let plan_with = |policy: Policy, device| {
         let options = LoadOptions { policy, batch_tokens: None, ..options() };
-        plan(&golden("st-cls-dense"), Kind::Embed, device, &options).unwrap()
+        Task::Embed.plan(&Files::local(&golden("st-cls-dense")), device, &options).unwrap()
     };
     let p = plan_with(Policy::default(), Device::Cpu);
     p.check(p.weights + p.workspace).unwrap();
@@ -238,7 +238,9 @@ fn what_does_not_fit_or_cannot_run_is_refused_before_loading() {
 #[test]
 fn half_formats_need_half_the_memory() {
     let of = |dtype| {
-        plan(&golden("st-cls-dense"), Kind::Embed, Device::Cuda(0), &LoadOptions { dtype, ..options() }).unwrap()
+        Task::Embed
+            .plan(&Files::local(&golden("st-cls-dense")), Device::Cuda(0), &LoadOptions { dtype, ..options() })
+            .unwrap()
     };
     let (full, half) = (of(DType::F32), of(DType::BF16));
     // The Dense module behind the pooling stays in f32, as does the one number that tells its dtype.

@@ -1,8 +1,8 @@
 //! A tiny language model of random weights: what a request comes to, whatever the model says.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::Device;
 use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start, Token};
+use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::path::Path;
 use tempfile::TempDir;
@@ -20,7 +20,7 @@ fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
     let source = Options::from_env().expect("a home for caches");
     let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(source) };
     let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Llm::load(&reference, &options, llm, &())
+    Llm::load(&reference, &LoadOptions { llm: *llm, ..options }, &())
 }
 
 /// A request that is answered by `id` again and again.

@@ -1,11 +1,11 @@
 //! What a server asks of an encoder besides its answer: tokens for texts, cuts, lengths, who waits, and that all may ask at once.
 
 use sconce_engine::hub::Options;
-use sconce_engine::ops::{DType, Device};
 use sconce_engine::{
-    Caller, Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions,
+    Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions, RequestContext,
     Reranker, Sparse, Tagger, TextOrTokens, Truncate,
 };
+use sconce_ops::{DType, Device};
 use sconce_testkit::{golden, materialize};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -72,22 +72,23 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
     let (head, tail) = ("man ".repeat(most), "food ".repeat(most));
     let long = format!("{head}{tail}");
     let right = model.embed(&[&long], &Prompt::Default).unwrap();
-    let left = model.truncating(Truncate::Left).embed(&[&long], &Prompt::Default).unwrap();
+    let left = model.with_truncation(Truncate::Left).embed(&[&long], &Prompt::Default).unwrap();
     assert_eq!((&right.truncated, &left.truncated), (&vec![0], &vec![0]));
     assert_eq!((right.tokens[0], left.tokens[0]), (most, most));
     assert_eq!(right.values, model.embed(&[&head], &Prompt::Default).unwrap().values);
     assert_eq!(left.values, model.embed(&[&tail], &Prompt::Default).unwrap().values);
     assert_ne!(left.values, right.values);
-    let refused = model.truncating(Truncate::Never).embed(&["a man", &long], &Prompt::Default).unwrap_err().to_string();
+    let refused =
+        model.with_truncation(Truncate::Never).embed(&["a man", &long], &Prompt::Default).unwrap_err().to_string();
     let all = ids(&model, &long).len();
     assert!(refused.contains("text 2") && refused.contains(&format!("{all} tokens")), "{refused}");
     assert!(refused.contains(&most.to_string()), "{refused}");
-    assert!(model.truncating(Truncate::Never).embed(&["a man"], &Prompt::Default).is_ok());
+    assert!(model.with_truncation(Truncate::Never).embed(&["a man"], &Prompt::Default).is_ok());
     // Of tokens the same.
     let given: Vec<u32> = (0..most as u32 * 2).map(|i| i % 20 + 5).collect();
     let of = |truncate, ids: &[u32]| {
         let inputs = [TextOrTokens::Tokens(ids)];
-        model.truncating(truncate).embed_with(&inputs, &EmbedOptions::default()).map(|e| e.values)
+        model.with_truncation(truncate).embed_with(&inputs, &EmbedOptions::default()).map(|e| e.values)
     };
     assert_eq!(of(Truncate::Right, &given).unwrap(), of(Truncate::Never, &given[..most]).unwrap());
     assert_eq!(of(Truncate::Left, &given).unwrap(), of(Truncate::Never, &given[most..]).unwrap());
@@ -95,7 +96,7 @@ fn what_is_too_long_is_cut_at_either_end_or_refused_with_its_length() {
     // Every task has it.
     let path = materialize("task-rerank");
     let reranker = Reranker::load(&path.path().to_str().unwrap().parse().unwrap(), &options(), &()).unwrap();
-    let never = reranker.truncating(Truncate::Never).rerank("a", &["b", &long], RankOptions::default());
+    let never = reranker.with_truncation(Truncate::Never).rerank("a", &["b", &long], RankOptions::default());
     assert!(matches!(never, Err(Error::TooLong { text: 1, .. })), "{never:?}");
     assert_eq!(reranker.rerank("a", &["b", &long], RankOptions::default()).unwrap().truncated, [1]);
 }
@@ -149,10 +150,10 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
         .map(|i| format!("{} {}", "the man is eating food".repeat(i % 7), ["a", "baby", "girl"][i % 3]))
         .collect();
     let want = model.embed(&texts, &Prompt::Default).unwrap();
-    let caller = Caller::new(Some(Instant::now() + Duration::from_secs(600)));
+    let caller = RequestContext::new(Some(Instant::now() + Duration::from_secs(600)));
     std::thread::scope(|scope| {
         for part in 0..12 {
-            let (model, texts, want) = (model.on_behalf_of(&caller), &texts, &want);
+            let (model, texts, want) = (model.with_context(&caller), &texts, &want);
             scope.spawn(move || {
                 for i in (part..texts.len()).step_by(12) {
                     let several = part == 3;
@@ -166,41 +167,41 @@ fn who_asks_at_once_gets_what_they_would_get_alone_and_who_leaves_is_told() {
     });
     let times = caller.times();
     assert!(times.tokenization > Duration::ZERO && times.inference > Duration::ZERO, "{times:?}");
-    assert_eq!((model.waiting().requests, model.waiting().tokens), (0, 0));
-    assert!(model.waiting().batch_sequences > 0 && model.waiting().batch_tokens > 0);
+    assert_eq!((model.queue().requests, model.queue().tokens), (0, 0));
+    assert!(model.queue().batch_sequences > 0 && model.queue().batch_tokens > 0);
     caller.cancel();
-    let told = model.on_behalf_of(&caller).embed(&texts, &Prompt::Default);
+    let told = model.with_context(&caller).embed(&texts, &Prompt::Default);
     assert!(matches!(told, Err(Error::Cancelled)), "{told:?}");
-    let late = model.on_behalf_of(&Caller::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
+    let late = model.with_context(&RequestContext::new(Some(Instant::now()))).embed(&texts, &Prompt::Default);
     assert!(matches!(late, Err(Error::Late { .. })), "{late:?}");
     assert!(model.embed(&texts, &Prompt::Default).is_ok(), "others are not");
     // The model ends with its last handle, whichever that is.
-    let last = model.on_behalf_of(&Caller::default());
+    let last = model.with_context(&RequestContext::default());
     drop(model);
     assert_eq!(last.embed(&texts[..3], &Prompt::Default).unwrap().values, want.values[..3 * want.dimension]);
 }
 
 #[test]
 fn every_encoder_works_for_somebody() {
-    let gone = Caller::default();
+    let gone = RequestContext::default();
     gone.cancel();
     let load = |name: &str| {
         let dir = materialize(name);
         (dir.path().to_str().unwrap().parse().unwrap(), dir)
     };
     let (reference, _dir) = load("task-classify");
-    let classifier = Classifier::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    let classifier = Classifier::load(&reference, &options(), &()).unwrap().with_context(&gone);
     assert!(matches!(classifier.classify(&["a".into()], false), Err(Error::Cancelled)));
     let (reference, _dir) = load("task-rerank");
-    let reranker = Reranker::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    let reranker = Reranker::load(&reference, &options(), &()).unwrap().with_context(&gone);
     assert!(matches!(reranker.rerank("a", &["b"], RankOptions::default()), Err(Error::Cancelled)));
     let (reference, _dir) = load("task-tag");
-    let tagger = Tagger::load(&reference, &options(), &()).unwrap().on_behalf_of(&gone);
+    let tagger = Tagger::load(&reference, &options(), &()).unwrap().with_context(&gone);
     let tagged = tagger.tag(&["a"], sconce_engine::Strategy::Simple, 0.0);
     assert!(matches!(tagged, Err(Error::Cancelled)));
     let (reference, _dir) = load("task-sparse");
     let sparse = Sparse::load(&reference, &options(), &()).unwrap();
-    assert!(matches!(sparse.on_behalf_of(&gone).embed(&["a"]), Err(Error::Cancelled)));
+    assert!(matches!(sparse.with_context(&gone).embed(&["a"]), Err(Error::Cancelled)));
     let tokens: Vec<u32> = sparse.tokenize("a", true).unwrap().iter().map(|t| t.id).collect();
     let given = sparse.embed_inputs(&[TextOrTokens::Tokens(&tokens)]).unwrap();
     assert_eq!(given.vectors, sparse.embed(&["a"]).unwrap().vectors);

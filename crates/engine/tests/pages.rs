@@ -7,8 +7,8 @@
 #![cfg(target_os = "linux")]
 
 use sconce_engine::hub::Options;
-use sconce_engine::ops::{DType, Device, Keep};
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
+use sconce_ops::{DType, Device, Keep};
 
 /// Pages that this process has touched for the first time.
 fn touched() -> u64 {

@@ -1,8 +1,8 @@
 //! Every family on every device, before anything is loaded; and configurations that somebody broke.
 
-use sconce_engine::hub::Options;
-use sconce_engine::ops::{Device, Rung, Withdrawn};
-use sconce_engine::{Kind, LoadOptions, plan, supports};
+use sconce_engine::hub::{Files, Options};
+use sconce_engine::{LoadOptions, Task, supports};
+use sconce_ops::{Device, Rung, Withdrawn};
 use sconce_testkit::{golden, json, materialize};
 use serde_json::{Value, json};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -28,8 +28,8 @@ fn families() -> Vec<String> {
 }
 
 /// What can be planned of a model: what it is made for, and the vocabulary's weights of a masked language model.
-fn kinds(name: &str, dir: &Path) -> Vec<Kind> {
-    std::iter::once(Kind::of(dir).unwrap()).chain(name.contains("mlm").then_some(Kind::Sparse)).collect()
+fn kinds(name: &str, dir: &Path) -> Vec<Task> {
+    std::iter::once(Task::detect(dir).unwrap()).chain(name.contains("mlm").then_some(Task::Sparse)).collect()
 }
 
 #[test]
@@ -43,8 +43,9 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
         }
         for kind in kinds(&name, dir.path()) {
             for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
-                let plan =
-                    plan(dir.path(), kind, device, &options()).unwrap_or_else(|e| panic!("{name} for {kind}: {e}"));
+                let plan = kind
+                    .plan(&Files::local(dir.path()), device, &options())
+                    .unwrap_or_else(|e| panic!("{name} for {kind}: {e}"));
                 assert!(!plan.steps.is_empty() && plan.weights > 0 && plan.workspace > 0, "{name} for {kind}");
                 for step in &plan.steps {
                     assert_eq!(step.rung, Ok(Rung::Fused), "{name} for {kind} on {device}: {}", step.op);
@@ -58,13 +59,13 @@ fn every_op_of_every_family_has_a_rung_on_every_device_and_none_is_the_host() {
 #[test]
 fn recorded_passes_are_planned_for() {
     let dir = materialize("task-rerank");
-    let of = |device| plan(dir.path(), Kind::of(dir.path()).unwrap(), device, &options()).unwrap();
+    let of = |device| Task::detect(dir.path()).unwrap().plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
     assert!(cpu.recorded == 0 && cuda.recorded > 0);
     assert_eq!(cuda.recorded, 2 * (cuda.workspace - cuda.recorded));
     // A model that reads and writes has some of its writing, which takes less than reading does.
     let dir = materialize("t5-seq2seq");
-    let of = |device| plan(dir.path(), Kind::Seq2Seq, device, &options()).unwrap();
+    let of = |device| Task::Seq2Seq.plan(&Files::local(dir.path()), device, &options()).unwrap();
     let (cpu, cuda) = (of(Device::Cpu), of(Device::Cuda(0)));
     assert!(cpu.recorded == 0 && cuda.recorded > 0);
     assert!(cuda.recorded <= 2 * (cuda.workspace - cuda.recorded));
@@ -73,13 +74,13 @@ fn recorded_passes_are_planned_for() {
 #[test]
 fn what_a_device_supports_comes_from_the_plan() {
     let dir = materialize("task-rerank");
-    let here = supports(Device::Cpu, dir.path(), &options()).unwrap();
-    assert!(here.is_full() && here.kind == Kind::Classify && here.refusals.is_empty());
+    let here = supports(Device::Cpu, &Files::local(dir.path()), &options()).unwrap();
+    assert!(here.is_full() && here.task == Task::Rerank && here.refusals.is_empty());
     let mut fused = options();
     fused.policy.force = Some(Rung::Fused);
     let attention = Withdrawn { op: "attention".into(), kind: "cuda".into(), dtype: fused.dtype, rung: Rung::Fused };
     fused.policy.withdrawn = vec![attention];
-    let there = supports(Device::Cuda(7), dir.path(), &fused).unwrap();
+    let there = supports(Device::Cuda(7), &Files::local(dir.path()), &fused).unwrap();
     assert!(!there.is_full() && there.refusals.iter().any(|r| r.contains("is withdrawn")), "{:?}", there.refusals);
 }
 
@@ -88,8 +89,8 @@ fn survives(dir: &Path, config: &Value, what: &str) {
     std::fs::write(dir.join("config.json"), config.to_string()).unwrap();
     let start = Instant::now();
     let outcome = catch_unwind(AssertUnwindSafe(|| {
-        for kind in [Kind::Embed, Kind::Classify, Kind::Clip] {
-            let _ = plan(dir, kind, Device::Cpu, &options());
+        for kind in [Task::Embed, Task::Classify, Task::Clip] {
+            let _ = kind.plan(&Files::local(dir), Device::Cpu, &options());
         }
     }));
     assert!(outcome.is_ok(), "{what}: panicked");

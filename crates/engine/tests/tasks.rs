@@ -1,11 +1,11 @@
 //! Every task, from texts to the answers people see, against the libraries they know it from.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::ops::{DType, Device};
 use sconce_engine::{
     Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, Multi, Precision, Prompt, Ranges,
     RankOptions, Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,
 };
+use sconce_ops::{DType, Device};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::Value;
 use std::path::Path;

@@ -1,9 +1,9 @@
 //! CLIP and SigLIP against transformers, tower by tower and layer by layer.
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
 use sconce_models::{Batch, Dual, DualKind as Kind, Images, Sequence, TextTower, VisionTower, dual};
+use sconce_ops::case::{half_formats, places};
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights, l2_norm};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use serde_json::{Value, json};
 use std::sync::Arc;

@@ -144,6 +144,14 @@ impl Files {
         self.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&self.dir)
     }
 
+    /// Files that are here, taken as they are: a folder, or a GGUF file.
+    pub fn local(path: &Path) -> Self {
+        match path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) && path.is_file() {
+            true => Self::gguf(vec![path.to_owned()], Origin::File(path.to_owned())),
+            false => Self { dir: path.to_owned(), gguf: None, origin: Origin::Directory(path.to_owned()) },
+        }
+    }
+
     /// What the user's or a wheel's own directory holds: a model of the usual kind, or else one GGUF.
     fn in_dir(dir: &Path, origin: Origin) -> Result<Self, HubError> {
         match wanted::inspect(dir) {

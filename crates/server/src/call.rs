@@ -11,7 +11,7 @@ use crate::error::{Fault, FaultKind};
 use crate::house::Lease;
 use crate::served::Served;
 use crate::trail::Trail;
-use sconce_engine::Caller;
+use sconce_engine::RequestContext;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 use tokio::sync::OwnedSemaphorePermit;
@@ -35,7 +35,7 @@ struct Inner {
     app: Arc<App>,
     method: &'static str,
     trail: Arc<Trail>,
-    caller: Caller,
+    caller: RequestContext,
     outcome: Mutex<Outcome>,
     lease: Lease,
     _permit: OwnedSemaphorePermit,
@@ -59,7 +59,7 @@ impl Call {
         let deadline = app.config.request_timeout.map(|timeout| trail.begun + timeout);
         let outcome = Mutex::new(Outcome::Open);
         app.metrics.begin(method);
-        let caller = Caller::new(deadline);
+        let caller = RequestContext::new(deadline);
         let inner = Inner { app: app.clone(), method, trail, caller, outcome, lease, _permit: permit };
         Call { inner: Arc::new(inner), deadline }
     }
@@ -70,7 +70,7 @@ impl Call {
     }
 
     /// On whose behalf the engine is to work.
-    pub fn caller(&self) -> &Caller {
+    pub fn caller(&self) -> &RequestContext {
         &self.inner.caller
     }
 
@@ -82,7 +82,7 @@ impl Call {
     /// Runs blocking work on a thread for such, and waits for it, at most until the deadline.
     pub async fn run<T: Send + 'static>(
         &self,
-        work: impl FnOnce(&Served, &Caller) -> Result<T, Fault> + Send + 'static,
+        work: impl FnOnce(&Served, &RequestContext) -> Result<T, Fault> + Send + 'static,
     ) -> Result<T, Fault> {
         let inner = self.inner.clone();
         let task = tokio::task::spawn_blocking(move || {

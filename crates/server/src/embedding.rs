@@ -2,11 +2,12 @@
 
 use crate::call::Usage;
 use crate::error::{Fault, FaultKind};
-use crate::served::{Served, Task, Want};
+use crate::served::{Served, Want};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
-use sconce_engine::{Caller, Clip, EmbedOptions, Embeddings, Image, Prompt, TextOrTokens, Truncate};
+use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Prompt, RequestContext, TextOrTokens, Truncate};
+use sconce_engine::{Loaded, TaskModel};
 use std::sync::{Mutex, PoisonError};
 
 /// What becomes of inputs and vectors.
@@ -38,37 +39,37 @@ pub(crate) fn wanted(items: &[Item]) -> Want {
 }
 
 /// A vector an item, in their order.
-pub(crate) fn embed(served: &Served, caller: &Caller, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
+pub(crate) fn embed(served: &Served, caller: &RequestContext, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
     read(served, caller, items, how).map_err(|fault| match fault.kind {
         FaultKind::TooLong | FaultKind::Tokenizer => fault.at(how.param),
         _ => fault,
     })
 }
 
-fn read(served: &Served, caller: &Caller, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
-    let plan = served.task.loaded().plan();
+fn read(served: &Served, caller: &RequestContext, items: Vec<Item>, how: &How) -> Result<Made, Fault> {
+    let plan = served.model.loaded().plan();
     if let Some(n) = how.dimensions.filter(|n| !(1..=plan.dimension).contains(n)) {
         let what = format!("`dimensions` is {n}, and the vectors of `{}` have {}", served.id, plan.dimension);
         return Err(Fault::invalid(what).at("dimensions"));
     }
     let images: Vec<&str> = items.iter().filter_map(image).collect();
-    let (made, seen) = match &served.task {
-        Task::Embed(embedder) if images.is_empty() => {
+    let (made, seen) = match &served.model {
+        TaskModel::Embed(embedder) if images.is_empty() => {
             let options =
                 EmbedOptions { prompt: how.prompt.clone(), normalize: Some(how.normalize), dimensions: how.dimensions };
-            let embedder = embedder.on_behalf_of(caller).truncating(how.truncate);
+            let embedder = embedder.with_context(caller).with_truncation(how.truncate);
             (embedder.embed_with(&inputs(&items), &options)?, Embeddings::default())
         }
-        Task::M3(m3) if images.is_empty() => {
+        TaskModel::M3(m3) if images.is_empty() => {
             unprompted(how.prompted)?;
             always_normal(how)?;
-            let m3 = m3.on_behalf_of(caller).truncating(how.truncate);
+            let m3 = m3.with_context(caller).with_truncation(how.truncate);
             (dense(m3.embed_inputs(&inputs(&items))?), Embeddings::default())
         }
-        Task::Clip(clip) => {
+        TaskModel::Clip(clip) => {
             unprompted(how.prompted)?;
             always_normal(how)?;
-            let clip = clip.on_behalf_of(caller).truncating(how.truncate);
+            let clip = clip.with_context(caller).with_truncation(how.truncate);
             let read = match texts(&items, how.param)? {
                 none if none.is_empty() => Embeddings::default(),
                 texts => clip.texts(&texts)?,
@@ -161,7 +162,7 @@ fn finished(row: &[f32], how: &How) -> Vec<f32> {
 }
 
 /// Vectors of images. One picture is decoded at a time, of all requests: a small file may be a large picture.
-fn see(clip: &Clip, caller: &Caller, images: &[&str], param: &str) -> Result<Embeddings, Fault> {
+fn see(clip: &Clip, caller: &RequestContext, images: &[&str], param: &str) -> Result<Embeddings, Fault> {
     static DARKROOM: Mutex<()> = Mutex::new(());
     let mut all = Embeddings::default();
     for (i, given) in images.iter().enumerate() {

@@ -4,7 +4,7 @@ use super::Tokenizer;
 use super::open::sound;
 use super::words::{Placed, placed};
 use crate::{Error, Result};
-use rayon::prelude::*;
+use sconce_ops::threads;
 use std::sync::Arc;
 use tokenizers::EncodeInput;
 
@@ -172,7 +172,7 @@ fn each<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, Unread> + Sync)
             Unread::Other(why) => Error::Text { text, why },
         }
     };
-    all.par_iter().enumerate().map(|(i, one)| f(one).map_err(at(i))).collect()
+    threads::map(all.len(), |i| f(&all[i]).map_err(at(i))).into_iter().collect()
 }
 
 /// Why a text has no tokens.

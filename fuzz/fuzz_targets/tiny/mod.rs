@@ -1,6 +1,6 @@
 //! A language model of a few thousand numbers in GGUF, and how it is opened: one layer, one head, some words.
 
-use sconce_engine::ops::Device;
+use sconce_engine::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Error, Llm, LlmOptions, LoadOptions};
 use std::path::{Path, PathBuf};
@@ -22,8 +22,8 @@ pub fn options(file: &Path) -> LoadOptions {
 pub fn load(file: &Path) -> Result<Llm, Error> {
     let reference = file.to_str().expect("a path").parse()?;
     // What a file asks for must not be what the fuzzer's machine has.
-    let room = LlmOptions { context: Some(32), sequences: 1, ..LlmOptions::default() };
-    Llm::load(&reference, &options(file), &room, &())
+    let llm = LlmOptions { context: Some(32), sequences: 1, ..LlmOptions::default() };
+    Llm::load(&reference, &LoadOptions { llm, ..options(file) }, &())
 }
 
 /// The file, with that template.

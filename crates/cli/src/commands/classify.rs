@@ -8,7 +8,8 @@ use crate::output::{Answers, Cell, Output, Seen};
 use crate::report::Report;
 use crate::work::{Asking, Texts};
 use clap::Args;
-use sconce_engine::{Caller, Classifier, Label, TextOrPair};
+use sconce_engine::Loaded;
+use sconce_engine::{Classifier, Label, RequestContext, TextOrPair};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -47,8 +48,8 @@ impl Classify {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let caller = Caller::default();
-        let classifier = self.model.load(report, Classifier::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let classifier = self.model.load(report, Classifier::load)?.with_context(&caller);
         let mut writer = self.output.open(Answers { many: "results", one: Some("labels"), array: None })?;
         let ask = |window: &[Text]| {
             let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));

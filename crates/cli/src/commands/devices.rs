@@ -4,7 +4,7 @@ use super::{bytes, print, table};
 use crate::Failure;
 use crate::args::Threads;
 use clap::Args;
-use sconce_engine::ops::{Device, DeviceInfo};
+use sconce_ops::{Device, DeviceInfo};
 use serde_json::json;
 use std::process::ExitCode;
 

@@ -9,7 +9,7 @@ use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
 use crate::work::{Asking, Texts, words};
 use clap::Args;
-use sconce_engine::{Caller, Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, Sparse};
+use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, RequestContext, Sparse};
 use serde::Deserialize;
 use serde_json::json;
 use std::path::{Path, PathBuf};
@@ -83,8 +83,8 @@ impl Embed {
 
     fn dense(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let ranges = self.ranges.as_deref().map(read_ranges).transpose()?;
-        let caller = Caller::default();
-        let embedder = self.model.load(report, Embedder::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let embedder = self.model.load(report, Embedder::load)?.with_context(&caller);
         let prompt = match (&self.prompt_name, &self.prompt) {
             (Some(name), _) => Prompt::Named(name.clone()),
             (_, Some(words)) => Prompt::Text(words.clone()),
@@ -168,8 +168,8 @@ impl Embed {
     }
 
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let caller = Caller::default();
-        let sparse = self.model.load(report, Sparse::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let sparse = self.model.load(report, Sparse::load)?.with_context(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,
@@ -188,8 +188,8 @@ impl Embed {
     }
 
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let caller = Caller::default();
-        let multi = self.model.load(report, Multi::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let multi = self.model.load(report, Multi::load)?.with_context(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let ask = |window: &[Text]| match self.query {
             true => Ok(multi.queries(&words(window))?),
@@ -209,8 +209,8 @@ impl Embed {
     }
 
     fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
-        let caller = Caller::default();
-        let m3 = self.model.load(report, M3::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let m3 = self.model.load(report, M3::load)?.with_context(&caller);
         let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let tally = texts.each(
             report,

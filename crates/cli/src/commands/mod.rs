@@ -19,16 +19,9 @@ pub(crate) mod tag;
 pub(crate) mod worker;
 
 use sconce_engine::Loaded;
-use sconce_engine::hub::Files;
-use sconce_engine::ops::Rung;
+use sconce_ops::Rung;
 use serde_json::{Value, json};
 use std::io::Write;
-use std::path::Path;
-
-/// What a model is in: its directory, or the first file of a GGUF.
-fn root(files: &Files) -> &Path {
-    files.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&files.dir)
-}
 
 /// Bytes for a person.
 fn bytes(n: u64) -> String {
@@ -50,7 +43,7 @@ fn with_ran(mut about: Value, model: &dyn Loaded) -> Value {
 
 /// What ran, for scripts.
 fn ran(model: &dyn Loaded) -> Value {
-    let count = |(c, calls): (sconce_engine::ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
+    let count = |(c, calls): (sconce_ops::Counted, u64)| json!({"op": c.op, "device": c.device.to_string(), "dtype": c.dtype.to_string(), "rung": c.rung.to_string(), "calls": calls});
     json!({
         "device": model.plan().device.to_string(),
         "dtype": model.plan().format(),

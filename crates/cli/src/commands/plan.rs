@@ -1,13 +1,13 @@
 //! `sconce plan`: what will run where, before anything is loaded.
 
-use super::{bytes, print, root, table};
+use super::{bytes, print, table};
 use crate::Failure;
 use crate::args::{How, Room};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Files, Reference, resolve};
-use sconce_engine::ops::{Device, Rung, Step};
-use sconce_engine::{Kind, Llm, LlmOptions, LoadOptions, Plan as Planned, Seq2Seq, Seq2SeqRoom, plan};
+use sconce_engine::{LlmOptions, LoadOptions, Plan as Planned, Task};
+use sconce_ops::{Device, Rung, Step};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 
@@ -22,10 +22,10 @@ pub(crate) struct Plan {
     /// A directory or .gguf file, a hub id, pip:NAME, or a short name.
     #[arg(default_value = "minilm")]
     model: String,
-    /// What the model is to do: embed, classify, tag, sparse, multi, m3, clip, generate or seq2seq. By default what its
+    /// What the model is to do: embed, rerank, classify, tag, sparse, multi, m3, clip, generate or seq2seq. By default what its
     /// files are made for.
     #[arg(long, value_name = "TASK")]
-    task: Option<Kind>,
+    task: Option<Task>,
     /// Compare cpu, cuda and metal instead, a line each: which rung takes how many of the op calls, and whether all are taken.
     #[arg(long)]
     all_devices: bool,
@@ -41,19 +41,19 @@ pub(crate) struct Plan {
 impl Plan {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         let mut options = self.how.language_options()?;
-        let files = resolve(&self.model.parse::<Reference>()?, &options.source, report)?;
-        let kind = self.task.map_or_else(|| Kind::of(root(&files)), Ok)?;
-        if !matches!(kind, Kind::Generate | Kind::Seq2Seq) {
+        let files = resolve(&self.model.parse::<Reference>()?, &options.hub, report)?;
+        let task = self.task.map_or_else(|| Task::detect(files.root()), Ok)?;
+        if !matches!(task, Task::Generate | Task::Seq2Seq) {
             options = self.how.options()?;
         }
-        if kind == Kind::Seq2Seq && self.room.context.is_some() {
+        if task == Task::Seq2Seq && self.room.context.is_some() {
             return Err(
                 "--context is for language models; this one reads a text, of its own longest, and writes another"
                     .into(),
             );
         }
-        let model =
-            Model { files: &files, kind, options: &options, llm: self.room.options(LlmOptions::default().sequences) };
+        let options = self.room.within(options, LlmOptions::default().sequences);
+        let model = Model { files: &files, task, options: &options };
         if self.all_devices {
             return self.compare(&model);
         }
@@ -68,16 +68,16 @@ impl Plan {
             (chosen, verdict) = model.planned(*next)?;
         }
         print(&if self.json {
-            as_json(kind, &chosen, &verdict).to_string()
+            as_json(task, &chosen, &verdict).to_string()
         } else {
-            as_text(kind, &chosen, &verdict)
+            as_text(task, &chosen, &verdict)
         })?;
         Ok(if verdict.is_ok() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
 
-    /// One line a kind of device. It is well where every kind takes every call, be it here or not.
+    /// One line a task of device. It is well where every task takes every call, be it here or not.
     fn compare(&self, model: &Model) -> Result<ExitCode, Failure> {
-        let kind = model.kind;
+        let task = model.task;
         let mut rows = vec![
             ["device", "fused", "composed", "host", "refused", "weights", "workspace", "verdict"]
                 .map(String::from)
@@ -105,9 +105,9 @@ impl Plan {
         formats.dedup();
         let dtype = formats.join(", ");
         print(&if self.json {
-            json!({"task": kind.to_string(), "dtype": dtype, "devices": all}).to_string()
+            json!({"task": task.to_string(), "dtype": dtype, "devices": all}).to_string()
         } else {
-            format!("task {kind}, {}; op calls of one pass by rung:\n\n{}", dtype, table(&rows))
+            format!("task {task}, {}; op calls of one pass by rung:\n\n{}", dtype, table(&rows))
         })?;
         Ok(if is_full { ExitCode::SUCCESS } else { ExitCode::FAILURE })
     }
@@ -116,23 +116,14 @@ impl Plan {
 /// What is planned.
 struct Model<'a> {
     files: &'a Files,
-    kind: Kind,
+    task: Task,
     options: &'a LoadOptions,
-    /// Of a language model.
-    llm: LlmOptions,
 }
 
 impl Model<'_> {
     /// The plan for a device, and whether it will run here.
     fn planned(&self, device: Device) -> Result<(Planned, Result<String, String>), Failure> {
-        let plan = match self.kind {
-            Kind::Generate => Llm::plan_on(device, self.files, self.options, &self.llm)?,
-            Kind::Seq2Seq => {
-                let room = Seq2SeqRoom { cache_format: self.llm.cache_format, ..Seq2SeqRoom::default() };
-                Seq2Seq::plan_on(device, self.files, self.options, &room)?
-            }
-            kind => plan(self.files.root(), kind, device, self.options)?,
-        };
+        let plan = self.task.plan(self.files, device, self.options)?;
         let verdict = judge(&plan, device);
         Ok((plan, verdict))
     }
@@ -146,11 +137,7 @@ fn judge(plan: &Planned, device: Device) -> Result<String, String> {
         Err(e) => return Err(e.to_string()),
     };
     plan.check(info.free_bytes).map_err(|e| e.to_string())?;
-    Ok(format!(
-        "it will run, and fits: {} of {} free",
-        bytes(plan.weights + plan.workspace + plan.cache),
-        bytes(info.free_bytes)
-    ))
+    Ok(format!("it will run, and fits: {} of {} free", bytes(plan.bytes()), bytes(info.free_bytes)))
 }
 
 /// Calls that are alike, with how many there are.
@@ -168,7 +155,7 @@ fn grouped(steps: &[Step]) -> Vec<(&Step, usize)> {
     groups
 }
 
-fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> String {
+fn as_text(task: Task, plan: &Planned, verdict: &Result<String, String>) -> String {
     let mut rows = vec![["op", "what", "dtype", "rung", "calls", "why not better"].map(String::from).to_vec()];
     for (step, n) in grouped(&plan.steps) {
         let rung = step.rung.as_ref().map_or_else(|_| "none".to_string(), ToString::to_string);
@@ -185,21 +172,21 @@ fn as_text(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Stri
         0 => String::new(),
         n => format!("\nunread      {n} tensors of the file: {}", plan.unread.join(", ")),
     };
-    let reach = match kind {
-        Kind::Generate => format!("context     {} tokens, prompt and answer", plan.max_tokens),
-        Kind::Seq2Seq => format!("reads       texts up to {} tokens", plan.max_tokens),
+    let reach = match task {
+        Task::Generate => format!("context     {} tokens, prompt and answer", plan.max_tokens),
+        Task::Seq2Seq => format!("reads       texts up to {} tokens", plan.max_tokens),
         _ => format!("vectors     {} numbers, texts up to {} tokens", plan.dimension, plan.max_tokens),
     };
     let cache = match plan.cache {
         0 => String::new(),
         n => format!("\ncache       {} ({} tokens at {})", bytes(n), plan.cache_tokens, bytes(token_bytes(plan))),
     };
-    let format = match kind {
-        Kind::Generate | Kind::Seq2Seq => String::new(),
+    let format = match task {
+        Task::Generate | Task::Seq2Seq => String::new(),
         _ => format!("\nformat      {}", precision(plan)),
     };
     format!(
-        "{}\n\ntask        {kind}\ndevice      {}{format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
+        "{}\n\ntask        {task}\ndevice      {}{format}\nweights     {}{cache}\nworkspace   {} (batches of {} tokens)\n{reach}{unread}\n\n{}",
         table(&rows),
         plan.device,
         bytes(plan.weights),
@@ -224,17 +211,17 @@ fn token_bytes(plan: &Planned) -> u64 {
     plan.cache / plan.cache_tokens.max(1) as u64
 }
 
-fn as_json(kind: Kind, plan: &Planned, verdict: &Result<String, String>) -> Value {
+fn as_json(task: Task, plan: &Planned, verdict: &Result<String, String>) -> Value {
     let step = |s: &Step| {
         json!({"op": s.op, "at": s.at, "what": s.detail, "dtype": s.dtype.to_string(),
             "rung": s.rung.as_ref().ok().map(ToString::to_string), "why_not": s.why_not})
     };
     json!({
-        "task": kind.to_string(),
+        "task": task.to_string(),
         "device": plan.device.to_string(),
         "dtype": plan.format(),
         "chosen": plan.chosen,
-        "least_cosine": if matches!(kind, Kind::Generate | Kind::Seq2Seq) { None } else { plan.bound() },
+        "least_cosine": if matches!(task, Task::Generate | Task::Seq2Seq) { None } else { plan.bound() },
         "weights_bytes": plan.weights,
         "cache_bytes": plan.cache,
         "cache_tokens": plan.cache_tokens,

@@ -1,6 +1,6 @@
 //! `sconce pull`: fetch a model now, to have it later.
 
-use super::{print, root};
+use super::print;
 use crate::Failure;
 use crate::report::Report;
 use clap::Args;
@@ -32,7 +32,7 @@ impl Pull {
             return Ok(ExitCode::SUCCESS);
         }
         report.say(&describe(&files));
-        print(&root(&files).display().to_string())?;
+        print(&files.root().display().to_string())?;
         Ok(ExitCode::SUCCESS)
     }
 }

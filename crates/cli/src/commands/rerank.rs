@@ -7,7 +7,8 @@ use crate::input::{Input, Text};
 use crate::report::Report;
 use crate::work::{Asking, Texts, words};
 use clap::{Args, ValueEnum};
-use sconce_engine::{Caller, RankOptions, Representation, Reranker, Scores};
+use sconce_engine::Loaded;
+use sconce_engine::{RankOptions, Representation, RequestContext, Reranker, Scores};
 use serde::Serialize;
 use serde_json::json;
 use std::process::ExitCode;
@@ -84,8 +85,8 @@ impl Rerank {
                 None => Ok(reranker),
             }
         };
-        let caller = Caller::default();
-        let reranker = self.model.load(report, load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let reranker = self.model.load(report, load)?.with_context(&caller);
         // Windows are put in order together, by logit: far out many scores are the same number.
         let options = RankOptions { raw: true, top_n: None, texts: false };
         let (mut placed, mut truncated, mut done) = (Vec::new(), Vec::new(), 0);

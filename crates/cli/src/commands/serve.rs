@@ -4,8 +4,8 @@ use crate::args::{How, Room};
 use crate::report::Report;
 use crate::{Failure, logs, runtime};
 use clap::Args;
-use sconce_engine::{LlmOptions, Prompt};
-use sconce_server::{Config, Listen, ModelSpec, Role, Secret, Server, Stop, Traces};
+use sconce_engine::{LlmOptions, Prompt, Task};
+use sconce_server::{Config, Listen, ModelSpec, Secret, Server, Stop, Traces};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -37,7 +37,7 @@ pub(crate) struct Serve {
     /// What the model is to do: embed, classify, rerank, tag, sparse, multi, m3, clip, generate or seq2seq. By default what
     /// its files are made for.
     #[arg(long, value_name = "TASK")]
-    task: Option<Role>,
+    task: Option<Task>,
     /// A branch, tag or commit of the model, if it comes from a hub.
     #[arg(long, value_name = "REVISION", env = "REVISION")]
     revision: Option<String>,
@@ -216,7 +216,7 @@ impl Serve {
                 return Err(format!("{flag} is for one model, and there are {}", self.models.len()).into());
             }
         }
-        let options = self.how.language_options()?;
+        let options = self.room.within(self.how.language_options()?, LlmOptions::default().sequences);
         let spec = |given: &String| {
             let mut spec = ModelSpec::new(given, options.clone());
             if let Some(revision) = &self.revision {
@@ -226,8 +226,7 @@ impl Serve {
                 spec.aliases.push(std::mem::replace(&mut spec.id, first.clone()));
                 spec.aliases.extend_from_slice(more);
             }
-            spec.role = self.task;
-            spec.llm = self.room.options(LlmOptions::default().sequences);
+            spec.task = self.task;
             Ok(spec)
         };
         self.models.iter().map(spec).collect()

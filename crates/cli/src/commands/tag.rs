@@ -8,7 +8,8 @@ use crate::output::{Answers, Cell, Output, Seen};
 use crate::report::Report;
 use crate::work::{Asking, Texts, words};
 use clap::{Args, ValueEnum};
-use sconce_engine::{Caller, Entity, Strategy, Tagger};
+use sconce_engine::Loaded;
+use sconce_engine::{Entity, RequestContext, Strategy, Tagger};
 use serde::{Serialize, Serializer};
 use serde_json::json;
 use std::process::ExitCode;
@@ -54,8 +55,8 @@ impl Tag {
     pub(crate) fn run(self, report: &Report) -> Result<ExitCode, Failure> {
         self.output.check(false)?;
         let texts = Texts::open(&self.input)?;
-        let caller = Caller::default();
-        let tagger = self.model.load(report, Tagger::load)?.on_behalf_of(&caller);
+        let caller = RequestContext::default();
+        let tagger = self.model.load(report, Tagger::load)?.with_context(&caller);
         let strategy = match self.aggregation {
             Aggregation::None => Strategy::None,
             Aggregation::Simple => Strategy::Simple,

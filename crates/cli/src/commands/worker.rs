@@ -95,14 +95,14 @@ impl Worker {
             context: tuning.context.map(usize::try_from).transpose()?,
             kv_dtype: tuning.kv_dtype.as_deref().map(str::parse).transpose()?,
         };
-        let mut spec = ModelSpec::new(&launch.model, how.language_options()?);
+        let mut spec =
+            ModelSpec::new(&launch.model, room.within(how.language_options()?, LlmOptions::default().sequences));
         // A reference is one, whatever it looks like: names come with --served-model-name.
         spec.reference.clone_from(&launch.model);
         if let Some((first, more)) = launch.names.split_first() {
             spec.aliases.push(std::mem::replace(&mut spec.id, first.clone()));
             spec.aliases.extend_from_slice(more);
         }
-        spec.llm = room.options(LlmOptions::default().sequences);
         Ok(spec)
     }
 }

@@ -15,8 +15,6 @@ pub(crate) const M3_MULTI_VECTOR: &str = "colbert_linear";
 pub(crate) struct FileFacts {
     /// `config.json`, or what it would be of a GGUF file.
     pub(crate) config: Value,
-    /// Whether it is a GGUF file.
-    pub(crate) is_gguf: bool,
     /// How a GGUF file says that its vectors are pooled.
     pub(crate) pooling: Option<Pooling>,
     /// Whether bge-m3's projections are there.
@@ -30,11 +28,11 @@ impl FileFacts {
         if is_gguf(root) {
             let Model { config, gguf, .. } = Model::open(root)?;
             let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
-            return Ok(FileFacts { config, is_gguf: true, pooling, has_m3: false, modules: Vec::new() });
+            return Ok(FileFacts { config, pooling, has_m3: false, modules: Vec::new() });
         }
         let config = optional_json(&root.join("config.json"))?.unwrap_or_default();
         let modules = optional_json(&root.join("modules.json"))?.unwrap_or_default();
-        Ok(FileFacts { config, is_gguf: false, pooling: None, has_m3: has_m3(root), modules })
+        Ok(FileFacts { config, pooling: None, has_m3: has_m3(root), modules })
     }
 
     /// The class that transformers runs the model with.

@@ -2,8 +2,8 @@
 //! tokens an answer ends, and how tokens are best chosen.
 
 use super::generation_config::{self, count, greedy, not_done, note};
-use crate::sampling::Params;
 use crate::error::{Error, Result};
+use crate::sampling::Params;
 use sconce_formats::gguf::Gguf;
 use sconce_formats::{Model, optional_json};
 use sconce_text::chat::{ChatTemplate, ChatTemplates, TemplateError};

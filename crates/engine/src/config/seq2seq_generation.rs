@@ -1,8 +1,8 @@
 //! What a model's files say of how its answers are found.
 
 use super::generation_config::{count, not_done, note};
-use crate::sampling::{BeamSearch, EarlyStopping, Params, Search};
 use crate::error::{Error, Result};
+use crate::sampling::{BeamSearch, EarlyStopping, Params, Search};
 use sconce_formats::optional_json;
 use serde_json::Value;
 use std::path::Path;

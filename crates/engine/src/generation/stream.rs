@@ -34,7 +34,8 @@ impl Stream {
         // Nobody receives it if the stream was dropped; the next step finds out.
         let sink: Sink<Event> = Box::new(move |event| drop(sender.send(event)));
         let reply = Arc::new(Reply::new(context.clone(), about.device, sink));
-        let stream = Stream { events, reply: Arc::downgrade(&reply), about, begun: Instant::now(), left: about.answers };
+        let stream =
+            Stream { events, reply: Arc::downgrade(&reply), about, begun: Instant::now(), left: about.answers };
         (stream, reply)
     }
 

@@ -2,7 +2,7 @@
 //! rows and one along the columns, each rounded to 8 bits.
 
 use super::Image;
-use rayon::prelude::*;
+use sconce_ops::threads;
 use std::ops::Range;
 
 /// Where Pillow rounds weights: what 32 bits leave beside 8 for the value and 2 for overshoot.
@@ -128,15 +128,14 @@ pub(super) fn resize_window(
     let across = taps(image.width, width, columns.clone(), filter);
     let down = taps(image.height, height, rows.clone(), filter);
     let mut rgb = vec![0; line * rows.len()];
-    let bands = rgb.par_chunks_mut(line * BAND).zip(down.par_chunks(BAND));
     // Which pass is first shows in the roundings. Since version 13 Pillow begins with the columns where these lose more
     // than twice what the rows do; before, it never did.
     let shrinks = height < image.height && image.height - height > 2 * image.width.saturating_sub(width);
-    if shrinks {
-        bands.for_each(|(to, down)| down_then_across(image, down, &across, to))
-    } else {
-        bands.for_each(|(to, down)| across_then_down(image, down, &across, to))
-    }
+    let resize = if shrinks { down_then_across } else { across_then_down };
+    threads::for_each_chunk_mut(&mut rgb, line * BAND, |band, to| {
+        let first = band * BAND;
+        resize(image, &down[first..(first + BAND).min(down.len())], &across, to);
+    });
     Image { width: columns.len(), height: rows.len(), rgb }
 }
 

@@ -96,9 +96,7 @@ mod tests {
 
     #[test]
     fn a_failure_to_load_is_the_answer() {
-        let start = |make: fn() -> Result<()>| {
-            DeviceThread::<()>::start(Device::Cpu, Arc::default(), make, |(), _| ())
-        };
+        let start = |make: fn() -> Result<()>| DeviceThread::<()>::start(Device::Cpu, Arc::default(), make, |(), _| ());
         assert!(matches!(start(|| Err(Error::Input("no".into()))), Err(Error::Input(_))));
         assert!(matches!(start(|| panic!("boom")), Err(Error::Panicked { .. })));
     }

@@ -41,7 +41,8 @@ impl<W: Workload> Executor<W> {
         ladder: Arc<Ladder>,
         make: impl FnOnce() -> Result<W> + Send + 'static,
     ) -> Result<Executor<W>> {
-        let board = Board { last: Mutex::default(), submitted: Default::default(), submitted_tokens: Default::default() };
+        let board =
+            Board { last: Mutex::default(), submitted: Default::default(), submitted_tokens: Default::default() };
         let board = Arc::new(board);
         let shared = board.clone();
         let run = move |workload, inbox| {
@@ -86,11 +87,6 @@ impl<W: Workload> Executor<W> {
     pub(crate) fn stats(&self) -> W::Stats {
         self.board.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
-
-    /// The error of those who wait in vain.
-    pub(crate) fn gone(&self) -> Error {
-        self.thread.gone()
-    }
 }
 
 /// What the device thread holds.
@@ -117,7 +113,7 @@ impl<W: Workload> Running<W> {
                 self.guarded(|this| this.take(received));
                 message = inbox.try_recv();
             }
-            is_open = message != Err(TryRecvError::Disconnected);
+            is_open = !matches!(message, Err(TryRecvError::Disconnected));
             is_busy = self.guarded(Running::turn);
         }
     }
@@ -154,7 +150,8 @@ impl<W: Workload> Running<W> {
     fn turn(&mut self) -> bool {
         self.release_ended();
         let step = self.workload.schedule();
-        *self.board.last.lock().unwrap_or_else(PoisonError::into_inner) = (self.workload.queue(), self.workload.stats());
+        *self.board.last.lock().unwrap_or_else(PoisonError::into_inner) =
+            (self.workload.queue(), self.workload.stats());
         let Some(step) = step else { return false };
         let ran = match self.forward(&step) {
             Ok(outcome) => vec![(step, outcome)],

@@ -11,8 +11,8 @@ mod workload;
 
 pub(crate) use executor::Executor;
 pub(crate) use load::{load, plan};
-pub(crate) use loaded::{Codec, LoadedModel};
-pub use loaded::{Loaded, Model, RequestSettings};
+pub use loaded::Loaded;
+pub(crate) use loaded::{Codec, LoadedModel, Model, RequestSettings};
 pub(crate) use reply::{Reply, Sink};
 pub use request_context::{RequestContext, Times};
 pub(crate) use workload::{RequestId, Workload};

@@ -35,12 +35,7 @@ pub(crate) trait Workload: Sized + 'static {
     fn plan(spec: &Self::Spec, device: Device, options: &LoadOptions) -> Result<Planned<Self::Layout>>;
 
     /// Loads the model as planned.
-    fn load(
-        spec: &Self::Spec,
-        planned: &Planned<Self::Layout>,
-        options: &LoadOptions,
-        place: &Place,
-    ) -> Result<Self>;
+    fn load(spec: &Self::Spec, planned: &Planned<Self::Layout>, options: &LoadOptions, place: &Place) -> Result<Self>;
 
     /// Runs a short input through the model: what comes out must be numbers.
     fn sanity_check(&self) -> Result<()>;

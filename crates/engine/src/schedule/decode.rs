@@ -109,6 +109,7 @@ impl Scheduler {
     }
 
     /// Whether there is nothing to do.
+    #[cfg(test)]
     pub(crate) fn is_idle(&self) -> bool {
         self.sequences.is_empty()
     }

@@ -7,5 +7,5 @@ mod step;
 
 pub(crate) use decode::Scheduler;
 pub(crate) use encode::EncodeQueue;
-pub(crate) use seq2seq::{Continuations, Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
+pub(crate) use seq2seq::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
 pub(crate) use step::{Budget, Next, Piece, Request, Sampled, Step};

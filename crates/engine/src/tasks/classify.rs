@@ -87,7 +87,7 @@ impl TaskType for Classifier {
     fn serves(facts: &FileFacts) -> bool {
         facts.is_sequence_classifier()
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Logits>(files, device, options, LogitsSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Classifier> {

@@ -10,11 +10,10 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
 use crate::workloads::encode::{self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences};
-use rayon::prelude::*;
 use sconce_formats::optional_json;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Dual, DualKind, Images, Limits, Sequence, TextTower, VisionTower, dual};
-use sconce_ops::{DType, Device, Place, Tensor, l2_norm};
+use sconce_ops::{DType, Device, Place, Tensor, l2_norm, threads};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -52,7 +51,7 @@ impl TaskType for Clip {
         let families = ["clip", "siglip"];
         facts.has_module("CLIPModel") || families.iter().any(|family| facts.model_type().starts_with(family))
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Towers>(files, device, options, ClipSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
@@ -86,10 +85,7 @@ impl Clip {
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
         if let Some(length) = self.logits.padding {
             let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
-                Error::file(
-                    &spec.reading.root,
-                    "the model reads padded texts, and its tokenizer has no padding token",
-                )
+                Error::file(&spec.reading.root, "the model reads padded texts, and its tokenizer has no padding token")
             })?;
             items.iter_mut().for_each(|w| {
                 w.sequence.ids.resize(length, padding);
@@ -112,7 +108,7 @@ impl Clip {
         for batch in images.chunks(self.images) {
             let pixels: Vec<Vec<f32>> = self
                 .session
-                .read(|_| Ok::<_, Error>(batch.par_iter().map(|image| self.processor.pixels(image)).collect()))?;
+                .read(|_| Ok::<_, Error>(threads::map(batch.len(), |i| self.processor.pixels(&batch[i]))))?;
             values.extend(self.session.call(move |workload: &Encode<Towers>| {
                 let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
                 Ok(workload.pipeline.see(&pixels, &workload.place)?.to_f32()?)

@@ -89,7 +89,7 @@ impl TaskType for Embedder {
         let is_pooled = facts.has_module("Pooling") || facts.has_module("StaticEmbedding");
         is_pooled || (facts.is_gguf_embedder() && !facts.is_sequence_classifier())
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Sentence>(files, device, options, SentenceSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {

@@ -1,0 +1,86 @@
+//! How long the mean of a text's token vectors is: the smallest task there can be.
+
+use super::TaskType;
+use crate::config::{FileFacts, Reading, plain_reading};
+use crate::error::Result;
+use crate::options::LoadOptions;
+use crate::plan::Plan;
+use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use sconce_hub::{Files, Progress};
+use sconce_models::{Batch, Encoder, Limits};
+use sconce_ops::{Device, Pooling, Tensor, pool};
+use std::path::Path;
+
+/// A model of lengths, loaded and checked.
+#[derive(Clone)]
+pub struct Norms {
+    session: Session<Mean>,
+}
+
+impl Norms {
+    /// The length of each text's mean vector, in the order of the texts.
+    pub fn norms<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<f32>> {
+        let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
+        let mut norms = vec![0.0; texts.len()];
+        self.session.run(Texts::of(encoded, 0).items, |i, results| {
+            norms[i] = results[0].iter().map(|v| v * v).sum::<f32>().sqrt();
+            Ok(())
+        })?;
+        Ok(norms)
+    }
+}
+
+impl Loaded for Norms {
+    fn model(&self) -> &dyn Model {
+        &*self.session
+    }
+    fn settings(&mut self) -> &mut RequestSettings {
+        &mut self.session.settings
+    }
+}
+
+impl TaskType for Norms {
+    fn serves(_: &FileFacts) -> bool {
+        // Any encoder would do, so no files are made for it.
+        false
+    }
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+        encode::plan::<Mean>(files, device, options, spec)
+    }
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Norms> {
+        Ok(Norms { session: Session::load(files, options, progress, spec)? })
+    }
+}
+
+/// What the task needs of the model's files: how texts go in.
+fn spec(dir: &Path) -> Result<Reading> {
+    plain_reading(dir)
+}
+
+/// What runs on the device: an encoder, and the mean of its rows.
+struct Mean {
+    encoder: Box<dyn Encoder>,
+}
+
+impl Pipeline for Mean {
+    type Spec = Reading;
+
+    fn reading(spec: &Reading) -> &Reading {
+        spec
+    }
+    fn load(parts: &Parts, _: &Reading) -> Result<Mean> {
+        Ok(Mean { encoder: parts.encoder()? })
+    }
+    fn limits(&self) -> Limits {
+        self.encoder.limits()
+    }
+    fn width(&self) -> usize {
+        self.encoder.hidden_size()
+    }
+    /// f32 `[sequences, hidden]`.
+    fn forward(&self, batch: &Batch, skips: &[usize]) -> Result<Vec<Tensor>> {
+        let hidden = self.encoder.forward(batch, &mut |_, _| {})?;
+        Ok(vec![pool(&hidden, &batch.segments, skips, &[Pooling::Mean])?])
+    }
+}

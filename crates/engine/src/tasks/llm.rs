@@ -1,11 +1,10 @@
 //! Language models.
 
-use crate::config::lm_text::Words;
 use super::TaskType;
 use crate::config::{FileFacts, LmText};
 use crate::error::{Error, Result};
 use crate::generation::{
-    About, Echo, Event, GenerateRequest, Generation, Request, Start, Started, Stream, StopCriteria,
+    About, Echo, Event, GenerateRequest, Generation, Request, Start, Started, StopCriteria, Stream,
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -74,7 +73,7 @@ impl TaskType for Llm {
         let class = facts.class();
         (class.ends_with("ForCausalLM") || class.ends_with("LMHeadModel")) && !facts.is_gguf_embedder()
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         runtime::plan::<Decode>(&files.root().to_path_buf(), device, options)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Llm> {

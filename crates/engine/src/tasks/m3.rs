@@ -69,7 +69,7 @@ impl TaskType for M3 {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_m3
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Projected>(files, device, options, spec)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {

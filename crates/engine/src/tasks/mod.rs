@@ -42,7 +42,7 @@ pub(crate) trait TaskType: Loaded + Sized {
     /// Whether these files are made for this task.
     fn serves(facts: &FileFacts) -> bool;
     /// Plans the model without loading it, on a device that need not be in this machine.
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan>;
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan>;
     /// Plans, loads and checks the model.
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Self>;
 }
@@ -53,46 +53,46 @@ fn load<T: TaskType>(reference: &Reference, options: &LoadOptions, progress: &dy
 }
 
 macro_rules! tasks {
-    ($($(#[$attr:meta])* $task:ident, $word:literal => $model:ty;)*) => {
+    ($($(#[cfg($cfg:meta)])? $task:ident($model:ty) = $name:literal, $doc:literal;)*) => {
         /// What a model is for.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Task {
-            $($(#[$attr])* $task,)*
+            $($(#[cfg($cfg)])? #[doc = $doc] $task,)*
         }
 
         /// A loaded model of any task.
         pub enum TaskModel {
-            $($(#[$attr])* $task($model),)*
+            $($(#[cfg($cfg)])? #[doc = $doc] $task($model),)*
         }
 
         impl Task {
             /// Every task. Files that several tasks could serve are for the first of these.
-            pub const ALL: &[Task] = &[$($(#[$attr])* Task::$task,)*];
+            pub const ALL: &[Task] = &[$($(#[cfg($cfg)])? Task::$task,)*];
 
             /// Its name, as `--task` and requests spell it.
             pub fn name(self) -> &'static str {
                 match self {
-                    $($(#[$attr])* Task::$task => $word,)*
+                    $($(#[cfg($cfg)])? Task::$task => $name,)*
                 }
             }
 
             fn serves(self, facts: &FileFacts) -> bool {
                 match self {
-                    $($(#[$attr])* Task::$task => <$model>::serves(facts),)*
+                    $($(#[cfg($cfg)])? Task::$task => <$model>::serves(facts),)*
                 }
             }
 
             /// Plans a model for this task without loading it, on a device that need not be in this machine.
             pub fn plan(self, files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
                 match self {
-                    $($(#[$attr])* Task::$task => <$model as TaskType>::plan(files, device, options),)*
+                    $($(#[cfg($cfg)])? Task::$task => <$model>::plan_files(files, device, options),)*
                 }
             }
 
             /// Plans, loads and checks a model for this task.
             pub fn load(self, files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<TaskModel> {
                 match self {
-                    $($(#[$attr])* Task::$task => {
+                    $($(#[cfg($cfg)])? Task::$task => {
                         <$model>::load_files(files, options, progress).map(TaskModel::$task)
                     })*
                 }
@@ -103,7 +103,7 @@ macro_rules! tasks {
             /// What every model can tell.
             pub fn loaded(&self) -> &dyn Loaded {
                 match self {
-                    $($(#[$attr])* TaskModel::$task(model) => model,)*
+                    $($(#[cfg($cfg)])? TaskModel::$task(model) => model,)*
                 }
             }
         }
@@ -111,29 +111,18 @@ macro_rules! tasks {
 }
 
 tasks! {
-    /// bge-m3: dense, sparse and multi-vector embeddings from one pass.
-    M3, "m3" => M3;
-    /// Embeddings of texts and images in one space (CLIP, SigLIP).
-    Clip, "clip" => Clip;
-    /// Sparse embeddings: weights over the vocabulary (SPLADE).
-    Sparse, "sparse" => Sparse;
-    /// An embedding of each text.
-    Embed, "embed" => Embedder;
-    /// An embedding of each token (ColBERT).
-    Multi, "multi" => Multi;
-    /// One score of a query and a document.
-    Rerank, "rerank" => Reranker;
-    /// Labels of a text or a pair.
-    Classify, "classify" => Classifier;
-    /// A label of each token.
-    Tag, "tag" => Tagger;
-    /// Text from text, by a model with an encoder and a decoder (T5).
-    Seq2Seq, "seq2seq" => Seq2Seq;
-    /// Text that continues a text, by a language model.
-    Generate, "generate" => Llm;
+    M3(M3) = "m3", "bge-m3: dense, sparse and multi-vector embeddings from one pass.";
+    Clip(Clip) = "clip", "Embeddings of texts and images in one space (CLIP, SigLIP).";
+    Sparse(Sparse) = "sparse", "Sparse embeddings: weights over the vocabulary (SPLADE).";
+    Embed(Embedder) = "embed", "An embedding of each text.";
+    Multi(Multi) = "multi", "An embedding of each token (ColBERT).";
+    Rerank(Reranker) = "rerank", "One score of a query and a document.";
+    Classify(Classifier) = "classify", "Labels of a text or a pair.";
+    Tag(Tagger) = "tag", "A label of each token.";
+    Seq2Seq(Seq2Seq) = "seq2seq", "Text from text, by a model with an encoder and a decoder (T5).";
+    Generate(Llm) = "generate", "Text that continues a text, by a language model.";
     #[cfg(test)]
-    #[allow(missing_docs, reason = "the worked example of CONTRIBUTING.md")]
-    Example, "example" => example::Norms;
+    Norms(example::Norms) = "norms", "The worked example of CONTRIBUTING.md.";
 }
 
 impl Task {

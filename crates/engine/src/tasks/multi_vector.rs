@@ -2,7 +2,7 @@
 
 use super::TaskType;
 use super::m3::M3;
-use crate::config::{FileFacts, ColbertSpec, Reading, Side, has_m3};
+use crate::config::{ColbertSpec, FileFacts, Reading, Side, has_m3};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -117,9 +117,9 @@ impl TaskType for Multi {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         match has_m3(&files.dir) {
-            true => M3::plan(files, device, options),
+            true => M3::plan_files(files, device, options),
             false => encode::plan::<Tokens>(files, device, options, ColbertSpec::read),
         }
     }

@@ -2,7 +2,7 @@
 
 use super::TaskType;
 use super::m3::M3;
-use crate::config::{FileFacts, Entry, Reading, has_m3, plain_reading, reading};
+use crate::config::{Entry, FileFacts, Reading, has_m3, plain_reading, reading};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -120,9 +120,9 @@ impl TaskType for Sparse {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("SpladePooling")
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         match has_m3(&files.dir) {
-            true => M3::plan(files, device, options),
+            true => M3::plan_files(files, device, options),
             false => encode::plan::<Splade>(files, device, options, SpladeSpec::read),
         }
     }

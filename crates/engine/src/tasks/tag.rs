@@ -48,7 +48,7 @@ impl TaskType for Tagger {
     fn serves(facts: &FileFacts) -> bool {
         facts.class().ends_with("ForTokenClassification")
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Tokenwise>(files, device, options, TagSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Tagger> {
@@ -72,7 +72,8 @@ impl Tagger {
             .iter()
             .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
             .collect();
-        let (items, places): (Vec<_>, Vec<_>) = encoded.into_iter().map(|(e, places)| (EncodeItem::from(e), places)).unzip();
+        let (items, places): (Vec<_>, Vec<_>) =
+            encoded.into_iter().map(|(e, places)| (EncodeItem::from(e), places)).unzip();
         let join = |tokens: Vec<String>| tokenizer.join(tokens);
         let meaning = Labels { names: &spec.labels, ignore: &["O".to_string()], join: &join };
         self.session.run(items, |i, results| {

@@ -1,9 +1,9 @@
 //! Goldens of architectures: how they are loaded, run and compared. A file of tests names a family's goldens and calls [`family`].
 
 use sconce_engine::Checkpoint;
-use sconce_engine::ops::case::{half_formats, places};
-use sconce_engine::ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_models::{Batch, Encoder, Sequence, Task, encoder, head};
+use sconce_ops::case::{half_formats, places};
+use sconce_ops::{DType, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, apart, golden, json, materialize, worst};
 use serde_json::Value;
 use std::path::PathBuf;

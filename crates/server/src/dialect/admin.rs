@@ -15,8 +15,8 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
+use sconce_engine::Keep;
 use sconce_engine::hub::Reference;
-use sconce_engine::ops::Keep;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -116,7 +116,7 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     let refused = |field: &'static str| move |e: &dyn std::fmt::Display| Fault::invalid(e.to_string()).at(field);
     spec.reference.parse::<Reference>().map_err(|e| refused("model")(&e))?;
     if let Some(task) = &body.task {
-        spec.role = Some(task.parse().map_err(|e| refused("task")(&e))?);
+        spec.task = Some(task.parse().map_err(|e| refused("task")(&e))?);
     }
     if let Some(device) = &body.device {
         spec.load.device = device.parse().map_err(|e| refused("device")(&e))?;
@@ -126,7 +126,7 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
         // What the command line chose was for what it named.
         (spec.load.auto, spec.load.keep) = (false, spec.load.keep.filter(|keep| *keep != Keep::Bytes));
     }
-    spec.llm.context = body.context.or(spec.llm.context);
+    spec.load.llm.context = body.context.or(spec.load.llm.context);
     Ok(spec)
 }
 

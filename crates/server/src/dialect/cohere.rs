@@ -5,13 +5,14 @@ use crate::app::App;
 use crate::asked::Asked;
 use crate::call::Usage;
 use crate::error::Fault;
-use crate::served::{Task, Want};
+use crate::served::Want;
 use crate::trail::{Trail, fresh_id};
 use axum::extract::State;
 use sconce_api::cohere::{
     ApiVersion, BilledUnits, Document, Meta, RerankRequest, RerankResponse, RerankResult, Returned, Tokens,
     Usage as Told,
 };
+use sconce_engine::TaskModel;
 use sconce_engine::{Loaded, RankOptions, Reranker, Truncate};
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
@@ -71,8 +72,8 @@ pub(crate) async fn rerank(
     let options = RankOptions { raw: false, top_n: body.top_n, texts: body.return_documents.unwrap_or_default() };
     let ranking = call
         .run(move |served, caller| {
-            let Task::Rerank(reranker) = &served.task else { return Err(served.unfit(Want::Rerank)) };
-            let reranker = reranker.on_behalf_of(caller).truncating(truncate);
+            let TaskModel::Rerank(reranker) = &served.model else { return Err(served.unfit(Want::Rerank)) };
+            let reranker = reranker.with_context(caller).with_truncation(truncate);
             let Some(most) = body.max_tokens_per_doc else {
                 return Ok(reranker.rerank(&body.query, &documents, options)?);
             };

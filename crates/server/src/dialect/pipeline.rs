@@ -8,7 +8,7 @@ use crate::asked::{self, Asked};
 use crate::call::Usage;
 use crate::error::{Fault, FaultKind};
 use crate::house::Standing;
-use crate::served::{Served, Task, Want};
+use crate::served::{Served, Want};
 use crate::trail::Trail;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
@@ -16,6 +16,7 @@ use sconce_api::pipeline::{
     AggregationStrategy, FunctionToApply, TagRequest, TagResponse, Tagged, TextClassificationRequest, Texts,
 };
 use sconce_api::tei::{EmbedRequest, PredictResponse, Prediction, TruncationDirection};
+use sconce_engine::{Loaded, TaskModel};
 use sconce_engine::{Scores, Strategy};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -50,21 +51,23 @@ async fn whatever(app: &Arc<App>, request: Request) -> Result<Response, Fault> {
         return Err(Fault::new(FaultKind::Loading, "the model is being loaded; come again in a moment"));
     };
     debug_assert!(matches!(first.standing, Standing::Ready));
-    match &served.task {
-        Task::Embed(_) | Task::M3(_) | Task::Clip(_) if tei::is_similarity(&bytes) => {
+    match &served.model {
+        TaskModel::Embed(_) | TaskModel::M3(_) | TaskModel::Clip(_) if tei::is_similarity(&bytes) => {
             Ok(tei::similarity_of(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response())
         }
-        Task::Embed(_) | Task::M3(_) | Task::Clip(_) => {
+        TaskModel::Embed(_) | TaskModel::M3(_) | TaskModel::Clip(_) => {
             Ok(tei::embed_of(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response())
         }
-        Task::Sparse(_) => {
+        TaskModel::Sparse(_) => {
             Ok(tei::embed_sparse_of(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response())
         }
-        Task::Multi(_) => Ok(tei::embed_all_of(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
-        Task::Rerank(_) => Ok(tei::rerank(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
-        Task::Tag(_) => Ok(tags(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
-        Task::Classify(_) => Ok(labels(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
-        Task::Generate(_) | Task::Seq2Seq(_) => {
+        TaskModel::Multi(_) => {
+            Ok(tei::embed_all_of(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response())
+        }
+        TaskModel::Rerank(_) => Ok(tei::rerank(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
+        TaskModel::Tag(_) => Ok(tags(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
+        TaskModel::Classify(_) => Ok(labels(app, &trail, asked::understood(&bytes, &trail)?).await?.into_response()),
+        TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => {
             let what = "texts are written at /v1/chat/completions and /v1/completions";
             Err(Fault::new(FaultKind::Unfit, what))
         }
@@ -84,7 +87,7 @@ async fn labels(
         .run(move |served, caller| {
             let function = how.function_to_apply;
             let labelling = tei::Labelling { raw: function.is_some(), truncate };
-            let said = tei::classify(&served.task, caller, &body.inputs.items, labelling)?;
+            let said = tei::classify(&served.model, caller, &body.inputs.items, labelling)?;
             let characters = body.inputs.items.iter().map(tei::length).sum();
             let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters };
             let one = |mut said: Vec<Prediction>| {
@@ -146,8 +149,10 @@ async fn tags(app: &Arc<App>, trail: &Arc<Trail>, body: TagRequest) -> Result<An
     let truncate = app.truncates(None, TruncationDirection::Right);
     let call = app.call("tag", trail, body.model.as_deref(), Want::Tag)?;
     let all = call
-        .run(move |served: &Served, caller| match &served.task {
-            Task::Tag(tagger) => Ok(tagger.on_behalf_of(caller).truncating(truncate).tag(&texts, strategy, 0.0)?),
+        .run(move |served: &Served, caller| match &served.model {
+            TaskModel::Tag(tagger) => {
+                Ok(tagger.with_context(caller).with_truncation(truncate).tag(&texts, strategy, 0.0)?)
+            }
             _ => Err(served.unfit(Want::Tag)),
         })
         .await?;

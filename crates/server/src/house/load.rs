@@ -2,10 +2,9 @@
 
 use super::{Entry, Gauge, Guest, House, ModelSpec, State, Trouble};
 use crate::error::{Fault, FaultKind};
-use crate::served::{Role, Served, Task};
+use crate::served::Served;
+use sconce_engine::Task;
 use sconce_engine::hub::{Progress, Reference, resolve};
-use sconce_engine::ops::Keep;
-use sconce_engine::{Kind, Llm, Plan, plan};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant, SystemTime};
@@ -110,9 +109,9 @@ impl House {
                 made.unwrap_or_else(|_| Err(Trouble::Other("internal error while loading, please report it".into())));
             match &made {
                 Ok(served) => {
-                    let plan = served.task.loaded().plan();
+                    let plan = served.model.loaded().plan();
                     let seconds = begun.elapsed().as_secs_f64();
-                    tracing::info!(model = spec.id, task = %served.role, device = %plan.device, dtype = %plan.dtype,
+                    tracing::info!(model = spec.id, task = %served.task, device = %plan.device, dtype = %plan.dtype,
                         seconds, "ready");
                 }
                 Err(trouble) => tracing::error!(model = spec.id, "cannot be loaded: {}", trouble.why()),
@@ -154,42 +153,17 @@ impl House {
         let say = |e: &dyn std::fmt::Display| Trouble::Other(e.to_string());
         gauge.stage("finding its files");
         let reference: Reference = spec.reference.parse().map_err(|e| say(&e))?;
-        let files = resolve(&reference, &spec.load.source, gauge).map_err(|e| say(&e))?;
+        let files = resolve(&reference, &spec.load.hub, gauge).map_err(|e| say(&e))?;
         gauge.note(&format!("files: {}", files.origin));
         gauge.stage("planning");
-        let root = files.root();
-        let kind = match spec.role {
-            Some(Role::Of(kind)) => kind,
-            Some(Role::Rerank) => Kind::Classify,
-            None => Kind::of(root).map_err(|e| say(&e))?,
-        };
-        if let (Some(Keep::Blocks(blocks)), false) = (spec.load.keep, matches!(kind, Kind::Generate | Kind::Seq2Seq)) {
-            return Err(say(&format_args!(
-                "--dtype {blocks} is for language models, and this is one for `{kind}`; take auto, f32, bf16, f16 or int8"
-            )));
-        }
+        let task = spec.task.map_or_else(|| Task::detect(files.root()), Ok).map_err(|e| say(&e))?;
         let (devices, _) = spec.load.device.candidates(spec.load.fallback);
         let device = *devices.first().ok_or_else(|| say(&"there is no device to run on"))?;
-        // A language model that is asked for a score has no plan by that name; its room is not counted.
-        let planned = match kind {
-            Kind::Generate => Llm::plan_on(device, &files, &spec.load, &spec.llm),
-            kind => plan(root, kind, device, &spec.load),
-        };
-        let planned: Option<Plan> = match planned {
-            Ok(plan) => Some(plan),
-            Err(_) if spec.role == Some(Role::Rerank) => None,
-            Err(e) => return Err(say(&e)),
-        };
-        let one_score = planned.as_ref().is_some_and(|p| p.dimension == 1);
-        let role = spec.role.unwrap_or(match kind {
-            Kind::Classify if one_score => Role::Rerank,
-            kind => Role::Of(kind),
-        });
-        let bytes = planned.map_or(0, |p| p.weights.saturating_add(p.workspace).saturating_add(p.cache));
-        let room = self.make_room(bytes)?;
+        let plan = task.plan(&files, device, &spec.load).map_err(|e| say(&e))?;
+        let room = self.make_room(plan.bytes())?;
         gauge.stage("loading");
-        let task = Task::load(role, &reference, &spec.load, &spec.llm, gauge).map_err(|e| say(&e))?;
-        Ok(Served { id: spec.id.clone(), role, task, created: SystemTime::now(), room })
+        let model = task.load(&files, &spec.load, gauge).map_err(|e| say(&e))?;
+        Ok(Served { id: spec.id.clone(), task, model, created: SystemTime::now(), room })
     }
 
     /// Room for `bytes` more in the budget. Models that nobody uses go, those unused the longest first.

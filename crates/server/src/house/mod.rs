@@ -14,7 +14,7 @@ pub use gauge::Gauge;
 pub use spec::ModelSpec;
 
 use crate::error::{Fault, FaultKind};
-use crate::served::{Role, Served, Want};
+use crate::served::{Served, Want};
 use budget::Budget;
 use sconce_engine::LoadOptions;
 use serde_json::json;
@@ -168,7 +168,7 @@ impl House {
         };
         let entry = &mut entries[i];
         match &entry.state {
-            State::Ready(served) if want.fits(&served.task) => {
+            State::Ready(served) if want.fits(served.task) => {
                 let served = served.clone();
                 entry.leases += 1;
                 entry.used = Instant::now();
@@ -229,28 +229,12 @@ fn find(entries: &[Entry], name: Option<&str>, want: Want) -> Option<usize> {
         let exact = entries.iter().position(|e| e.spec.id == name);
         return exact.or_else(|| entries.iter().position(|e| e.spec.is_called(name)));
     }
-    let fits = |e: &Entry| matches!(&e.state, State::Ready(served) if want.fits(&served.task));
+    let fits = |e: &Entry| matches!(&e.state, State::Ready(served) if want.fits(served.task));
     // What is not loaded might fit; to wait for it, or to learn why it is not there, is more use than to be told that nothing fits.
     // But for one that somebody had loaded at run time and that could not be: they were told.
     let gone = |e: &Entry| matches!(e.state, State::Ready(_)) || (matches!(e.state, State::Failed { .. }) && !e.first);
-    let might = |e: &Entry| e.spec.role.is_none_or(|role| might_fit(role, want)) && !gone(e);
+    let might = |e: &Entry| e.spec.task.is_none_or(|task| want.fits(task)) && !gone(e);
     entries.iter().position(fits).or_else(|| entries.iter().position(might))
-}
-
-/// Whether a model that was loaded as `role` could do what is wanted.
-fn might_fit(role: Role, want: Want) -> bool {
-    use sconce_engine::Kind;
-    match want {
-        Want::Tokens => true,
-        Want::Embed => matches!(role, Role::Of(Kind::Embed | Kind::M3 | Kind::Clip)),
-        Want::See => matches!(role, Role::Of(Kind::Clip)),
-        Want::EmbedAll => matches!(role, Role::Of(Kind::Embed | Kind::M3 | Kind::Multi)),
-        Want::Sparse => matches!(role, Role::Of(Kind::Sparse | Kind::M3)),
-        Want::Classify => matches!(role, Role::Of(Kind::Classify)),
-        Want::Rerank => matches!(role, Role::Rerank),
-        Want::Tag => matches!(role, Role::Of(Kind::Tag)),
-        Want::Generate => matches!(role, Role::Of(Kind::Generate | Kind::Seq2Seq)),
-    }
 }
 
 fn loading(gauge: &Gauge) -> Fault {

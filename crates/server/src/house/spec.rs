@@ -1,7 +1,6 @@
 //! A model as somebody asks for it.
 
-use crate::served::Role;
-use sconce_engine::{LlmOptions, LoadOptions};
+use sconce_engine::{LoadOptions, Task};
 use std::path::Path;
 
 /// Which model, what it is called, and how it is loaded.
@@ -14,11 +13,9 @@ pub struct ModelSpec {
     /// Other names that it answers to.
     pub aliases: Vec<String>,
     /// What it is to do; `None`: what its files are made for.
-    pub role: Option<Role>,
+    pub task: Option<Task>,
     /// How it is loaded.
     pub load: LoadOptions,
-    /// And, where it is a language model, with what besides.
-    pub llm: LlmOptions,
 }
 
 impl ModelSpec {
@@ -38,9 +35,8 @@ impl ModelSpec {
             reference: reference.to_owned(),
             id: id.to_owned(),
             aliases: vec![reference.to_owned()],
-            role: None,
+            task: None,
             load,
-            llm: LlmOptions::default(),
         }
     }
 

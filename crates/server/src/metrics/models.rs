@@ -2,8 +2,8 @@
 
 use crate::app::App;
 use crate::house::Shown;
-use crate::served::Task;
 use sconce_engine::Activity;
+use sconce_engine::TaskModel;
 use std::fmt::{Display, Write};
 
 /// All families that come from models.
@@ -22,10 +22,10 @@ pub(super) fn text(app: &App) -> String {
     let each = || loaded.iter().filter_map(|m| m.served.as_ref().map(|s| (m, s)));
     text.family("sconce_model_bytes", "gauge", "Bytes of a model: planned, and the most that its tensors held");
     for (model, served) in each() {
-        let device = served.task.loaded().plan().device.to_string();
+        let device = served.model.loaded().plan().device.to_string();
         let labels = |kind| [("model", model.spec.id.as_str()), ("device", device.as_str()), ("kind", kind)];
         text.line(&labels("planned"), served.bytes());
-        text.line(&labels("peak"), served.task.loaded().peak_bytes());
+        text.line(&labels("peak"), served.model.loaded().peak_bytes());
     }
     text.family("sconce_model_leases", "gauge", "Requests that hold a model");
     for model in &loaded {
@@ -37,7 +37,7 @@ pub(super) fn text(app: &App) -> String {
         "Calls of an op, by the device, dtype and rung that really took them",
     );
     for (model, served) in each() {
-        for (counted, calls) in served.task.loaded().counts() {
+        for (counted, calls) in served.model.loaded().counts() {
             let (device, dtype) = (counted.device.to_string(), counted.dtype.to_string());
             let rung = counted.rung.to_string();
             let labels = [
@@ -57,7 +57,7 @@ pub(super) fn text(app: &App) -> String {
 
 /// What waits for all encoders together, under the names of text-embeddings-inference.
 fn encoders(text: &mut Text, loaded: &[&Shown]) {
-    let waiting = || loaded.iter().filter_map(|m| m.served.as_ref()).map(|s| s.task.loaded().waiting());
+    let waiting = || loaded.iter().filter_map(|m| m.served.as_ref()).map(|s| s.model.loaded().queue());
     text.family("te_queue_size", "gauge", "Requests that are not all run");
     text.line(&[], waiting().map(|w| w.requests).sum::<usize>());
     text.family("te_batch_next_size", "gauge", "Texts of the last batch, of the model that had the most");
@@ -70,8 +70,8 @@ fn encoders(text: &mut Text, loaded: &[&Shown]) {
 fn language(text: &mut Text, loaded: &[&Shown]) {
     let busy: Vec<(&str, Activity)> = loaded
         .iter()
-        .filter_map(|m| match m.served.as_ref().map(|s| &s.task) {
-            Some(Task::Generate(llm)) => Some((m.spec.id.as_str(), llm.activity())),
+        .filter_map(|m| match m.served.as_ref().map(|s| &s.model) {
+            Some(TaskModel::Generate(llm)) => Some((m.spec.id.as_str(), llm.activity())),
             _ => None,
         })
         .collect();

@@ -1,7 +1,7 @@
 //! A real server on a free port, and a client that is as plain as can be.
 #![allow(dead_code, reason = "each test file uses a part of it")]
 
-use sconce_engine::{DeviceChoice, LoadOptions, hub, ops::Device};
+use sconce_engine::{Device, DeviceChoice, LoadOptions, hub};
 use sconce_server::{App, Bound, Config, Listen, ModelSpec, Server, Stop};
 use sconce_testkit::materialize;
 use serde_json::Value;
@@ -46,7 +46,7 @@ impl Reply {
 /// Options that no cache or verdict of this machine leaks into.
 pub(crate) fn options(dir: &std::path::Path) -> LoadOptions {
     let mut options = LoadOptions::new(hub::Options::new(dir.join("hub"), dir.join("cache")));
-    options.source.offline = true;
+    options.hub.offline = true;
     options.device = DeviceChoice::Only(Device::Cpu);
     options
 }

@@ -31,8 +31,8 @@ fn who_asks_before_a_model_is_there_is_told_how_far_it_is() {
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let mut options = crate::common::options(dir.path());
-    options.source.offline = false;
-    options.source.endpoint = format!("http://{}", silent.local_addr().unwrap());
+    options.hub.offline = false;
+    options.hub.endpoint = format!("http://{}", silent.local_addr().unwrap());
     let mut slow = ModelSpec::new("some/model", options);
     slow.id = "slow".into();
     let server = start(vec![slow], vec![dir], config());

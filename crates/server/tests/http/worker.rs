@@ -176,7 +176,7 @@ fn a_client_that_goes_cancels_its_job() {
     drop(begun(&running, &long));
     until("it is cancelled", || metric(&running, "worker_requests_total{outcome=\"cancelled\"} 1"));
     let models = running.app.house.list();
-    let sconce_server::Task::Generate(llm) = &models[0].served.as_ref().unwrap().task else { panic!() };
+    let sconce_engine::TaskModel::Generate(llm) = &models[0].served.as_ref().unwrap().model else { panic!() };
     until("the model is idle", || llm.activity().running == 0);
 }
 

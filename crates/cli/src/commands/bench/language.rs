@@ -2,11 +2,11 @@
 
 use super::Bench;
 use crate::Failure;
-use crate::commands::{bytes, print, ran_line, root, with_ran};
+use crate::commands::{bytes, print, ran_line, with_ran};
 use crate::report::Report;
 use sconce_engine::hub::Files;
-use sconce_engine::ops::{Device, threads};
-use sconce_engine::{Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Size, Start};
+use sconce_engine::{Llm, LoadOptions, Loaded, Params, Request, Size, Start};
+use sconce_ops::{Device, threads};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::Instant;
@@ -47,8 +47,9 @@ impl Bench {
         let longest = longest.ok_or("--prompt-tokens and --gen-tokens are both 0: there is nothing to time")?;
         let context = self.room.context.unwrap_or(longest);
         let cache_tokens = Some(context.saturating_mul(self.parallel));
-        let llm = LlmOptions { context: Some(context), cache_tokens, ..self.room.options(self.parallel) };
-        let llm = Llm::load_from(files, options, &llm, report)?;
+        let mut options = self.room.within(options.clone(), self.parallel);
+        (options.llm.context, options.llm.cache_tokens) = (Some(context), cache_tokens);
+        let llm = Llm::load_from(files, &options, report)?;
         let size = Size::of(files)?;
         let bar = report.bar("{msg} [{bar:30}] {pos}/{len}", Some((tests.len() * (self.reps + 1)) as u64));
         let mut lines = Vec::new();
@@ -75,7 +76,7 @@ impl Bench {
         }
         bar.finish_and_clear();
         let threads = (llm.plan().device == Device::Cpu).then(threads::count);
-        let name = root(files).file_name().map_or_else(|| self.model.model.clone(), |n| n.display().to_string());
+        let name = files.root().file_name().map_or_else(|| self.model.model.clone(), |n| n.display().to_string());
         let text = match self.json {
             true => as_json(&llm, &name, size, threads, &lines).to_string(),
             false => as_markdown(&llm, &name, size, threads, &lines),

@@ -3,15 +3,15 @@
 mod compare;
 mod language;
 
-use super::{print, ran_line, root, table, with_ran};
+use super::{print, ran_line, table, with_ran};
 use crate::Failure;
 use crate::args::{Model, Room};
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::resolve;
-use sconce_engine::ops::case::{Case, time, variants};
-use sconce_engine::ops::{Place, cases_on};
-use sconce_engine::{Embedder, Kind, Loaded, Prompt};
+use sconce_engine::{Embedder, Loaded, Prompt, Task};
+use sconce_ops::case::{Case, time, variants};
+use sconce_ops::{Place, cases_on};
 use serde_json::{Value, json};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -71,11 +71,11 @@ impl Bench {
             return self.time_ops();
         }
         let options = self.model.how.language_options()?;
-        let files = resolve(&self.model.model.parse()?, &options.source, report)?;
-        match Kind::of(root(&files))? {
-            Kind::Generate | Kind::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
-            Kind::Generate => self.time_language(&files, &options, report),
-            Kind::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
+        let files = resolve(&self.model.model.parse()?, &options.hub, report)?;
+        match Task::detect(files.root())? {
+            Task::Generate | Task::Seq2Seq if self.compare.compare => Err("--compare is for embedding models".into()),
+            Task::Generate => self.time_language(&files, &options, report),
+            Task::Seq2Seq => Err("there is no benchmark of models that read a text and write another yet".into()),
             _ if self.compare.compare => self.compare(report),
             _ => self.time_model(report),
         }

@@ -72,7 +72,7 @@ impl Chat {
             if let Err(e @ Error::Template(TemplateError::Absent)) = session.prompt(&Conversation::probe()) {
                 return Err(e.into());
             }
-            let history = self.model.how.language_options()?.source.cache.join("chat-history");
+            let history = self.model.how.language_options()?.hub.cache.join("chat-history");
             return editor::converse(&mut session, &self.model.model, &history);
         };
         session.conversation.ask(&message);

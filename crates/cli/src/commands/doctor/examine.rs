@@ -4,8 +4,8 @@
 
 use crate::Failure;
 use crate::commands::print;
-use sconce_engine::ops::case::{Case, Variant, check, time, variants};
-use sconce_engine::ops::{Device, Isa, Place, Rung};
+use sconce_ops::case::{Case, Variant, check, time, variants};
+use sconce_ops::{Device, Isa, Place, Rung};
 use serde::{Deserialize, Serialize};
 use std::cell::OnceCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};

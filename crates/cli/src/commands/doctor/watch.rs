@@ -2,7 +2,7 @@
 
 use super::examine::{Check, Drill, Finding, Said};
 use crate::Failure;
-use sconce_engine::ops::Device;
+use sconce_ops::Device;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};

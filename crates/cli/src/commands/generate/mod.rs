@@ -56,10 +56,10 @@ pub(crate) struct Generate {
 }
 
 /// A prompt that was handed over.
-struct Asked<'a> {
+struct Asked {
     text: Text,
     id: Option<Value>,
-    begun: Result<(Begun<'a>, Option<u64>), Failure>,
+    begun: Result<(Begun, Option<u64>), Failure>,
 }
 
 impl Generate {
@@ -154,7 +154,7 @@ impl Generate {
     }
 
     /// Hands a prompt over; what is wrong with it is told when its turn comes.
-    fn ask<'a>(&self, model: &'a Speaker, prompt: Result<Prompt, Failure>) -> Asked<'a> {
+    fn ask<'a>(&self, model: &'a Speaker, prompt: Result<Prompt, Failure>) -> Asked {
         match prompt {
             Ok(prompt) => {
                 let begun = model.begin(&prompt, self);

@@ -4,26 +4,25 @@ use super::Generate;
 use super::prompts::{Begin, Prompt, Wanted};
 use super::results::Made;
 use crate::Failure;
-use crate::commands::root;
 use crate::report::Report;
 use crate::sampling::Sampling;
 use sconce_engine::hub::resolve;
 use sconce_engine::{
-    BeamSearch, Kind, Llm, Loaded, Params, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Stream, Writing,
+    BeamSearch, Llm, Loaded, Params, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Stream, Task, Writing,
 };
 
 /// Answers that are worked on at once unless said otherwise.
 const PARALLEL: usize = 64;
 
 pub(super) enum Speaker {
-    Language(Box<Llm>),
+    Language(Llm),
     Seq2Seq(Seq2Seq),
 }
 
 /// An answer that is under way.
-pub(super) enum Begun<'a> {
+pub(super) enum Begun {
     Stream(Stream),
-    Writing(Writing<'a>),
+    Writing(Writing),
 }
 
 /// How a prompt is answered: its own line first, then the flags.
@@ -46,14 +45,14 @@ impl Speaker {
     /// Loads the model, with room for as many answers at once as may have to be worked on: of a language model, for `only` its
     /// own.
     pub(super) fn load(flags: &Generate, only: Option<&Prompt>, report: &Report) -> Result<Speaker, Failure> {
-        let options = flags.model.how.language_options()?;
-        let files = resolve(&flags.model.model.parse()?, &options.source, report)?;
+        let mut options = flags.model.how.language_options()?;
+        let files = resolve(&flags.model.model.parse()?, &options.hub, report)?;
         let answers = only.map(|prompt| Asked::new(prompt, flags).answers());
-        if Kind::of(root(&files))? != Kind::Seq2Seq {
+        if Task::detect(files.root())? != Task::Seq2Seq {
             not_beams(flags.wanted)?;
             let parallel = flags.parallel.unwrap_or(PARALLEL).min(answers.unwrap_or(usize::MAX));
-            let room = flags.model.room.options(parallel);
-            return Ok(Speaker::Language(Box::new(Llm::load_from(&files, &options, &room, report)?)));
+            let options = flags.model.room.within(options, parallel);
+            return Ok(Speaker::Language(Llm::load_from(&files, &options, report)?));
         }
         understood(&flags.sampling, flags.wanted)?;
         if flags.model.room.context.is_some() {
@@ -63,19 +62,19 @@ impl Speaker {
             );
         }
         let usual = Seq2SeqRoom::default();
-        let room = Seq2SeqRoom {
+        options.seq2seq = Seq2SeqRoom {
             // Beams are followed together, however few answers are worked on; and the model's makers may advise some.
             sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.wanted.beams.unwrap_or(1) as usize),
             output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
             cache_format: flags.model.room.kv_dtype,
             ..usual
         };
-        Ok(Speaker::Seq2Seq(Seq2Seq::load_from(&files, &options, &room, report)?))
+        Ok(Speaker::Seq2Seq(Seq2Seq::load_from(&files, &options, report)?))
     }
 
     pub(super) fn loaded(&self) -> &dyn Loaded {
         match self {
-            Speaker::Language(llm) => &**llm,
+            Speaker::Language(llm) => llm,
             Speaker::Seq2Seq(model) => model,
         }
     }
@@ -97,7 +96,7 @@ impl Speaker {
     }
 
     /// Hands a prompt over. The seed, where something is left to chance, makes the same of it again.
-    pub(super) fn begin(&self, prompt: &Prompt, flags: &Generate) -> Result<(Begun<'_>, Option<u64>), Failure> {
+    pub(super) fn begin(&self, prompt: &Prompt, flags: &Generate) -> Result<(Begun, Option<u64>), Failure> {
         let asked = Asked::new(prompt, flags);
         Ok(match self {
             Speaker::Language(llm) => {

@@ -72,7 +72,7 @@ impl TaskType for Reranker {
     fn serves(facts: &FileFacts) -> bool {
         facts.is_sequence_classifier() && labels(&facts.config).is_ok_and(|labels| labels.len() == 1)
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         encode::plan::<Logits>(files, device, options, |dir| spec(dir, Representation::Pooler))
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {

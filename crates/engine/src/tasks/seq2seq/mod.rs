@@ -7,12 +7,14 @@ pub use options::{Answers, Seq2SeqOptions, Written};
 use super::TaskType;
 use crate::config::{FileFacts, LmText, Seq2SeqGeneration};
 use crate::error::{Error, Result};
-use crate::generation::{About, Answer, Finish, GenerateRequest, Stream, StopCriteria};
+use crate::generation::{About, Answer, Finish, GenerateRequest, StopCriteria, Stream};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{self, Loaded, LoadedModel, Model, RequestSettings};
 use crate::sampling::{BeamOptions, BeamSearch, Beams, Params, Search};
-use crate::workloads::seq2seq::{BeamRequest, SearchRequest, Seq2SeqLayout, Seq2SeqRequest, Seq2SeqSpec, Seq2SeqWorkload};
+use crate::workloads::seq2seq::{
+    BeamRequest, SearchRequest, Seq2SeqLayout, Seq2SeqRequest, Seq2SeqSpec, Seq2SeqWorkload,
+};
 use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::Device;
@@ -60,7 +62,7 @@ impl TaskType for Seq2Seq {
         let is_t5 = class.ends_with("T5ForConditionalGeneration") || class == "T5WithLMHeadModel";
         is_t5 && !facts.is_gguf_embedder()
     }
-    fn plan(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
+    fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         // The plan does not depend on the token that begins answers.
         let spec = Seq2SeqSpec { root: files.root().to_path_buf(), start: 0 };
         runtime::plan::<Seq2SeqWorkload>(&spec, device, options)
@@ -114,7 +116,8 @@ impl Seq2Seq {
         let of = |(i, text): (usize, &T)| {
             self.encode(text.as_ref()).map_err(|e| Error::Text { text: i, why: e.to_string() })
         };
-        let inputs = self.settings.context.tokenizing(|| texts.iter().enumerate().map(of).collect::<Result<Vec<_>>>())?;
+        let inputs =
+            self.settings.context.tokenizing(|| texts.iter().enumerate().map(of).collect::<Result<Vec<_>>>())?;
         self.run(inputs, options)
     }
 

@@ -51,9 +51,14 @@ fn what_fails_in_a_step_fails_alone() {
     let prompts: [&[u32]; 4] = [&[5, 6, 7], &[5, 6, 9999], &[8; 40], &[5, 6, 7]];
     let run = |prompts: &[&[u32]]| {
         // All are there before the thread looks.
-        let (go, wait) = channel::<()>();
+        let ((go, wait), (began, begun)) = (channel::<()>(), channel());
         std::thread::scope(|scope| {
-            let held = scope.spawn(|| executor.call(move |_| Ok(drop(wait.recv()))));
+            let hold = move |_: &_| {
+                let _ = began.send(());
+                Ok(wait.recv().unwrap_or_default())
+            };
+            let held = scope.spawn(|| executor.call(hold));
+            begun.recv().expect("a thread");
             let waiting: Vec<Events> = prompts
                 .iter()
                 .map(|prompt| {

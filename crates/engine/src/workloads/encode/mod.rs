@@ -9,7 +9,7 @@ mod session;
 mod tests;
 
 pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences};
-pub(crate) use session::{Session, Texts};
+pub(crate) use session::{Session, Texts, plan};
 
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
@@ -89,7 +89,8 @@ impl Results {
     /// Those of the sequence at `place`: a row of its own, or a row for each of its tokens.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
         let own = |(rows, values): &'_ (usize, Vec<f32>)| {
-            let range = if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
+            let range =
+                if *rows == self.segments.count() { place..place + 1 } else { self.segments.observe().range(place) };
             let width = values.len() / (*rows).max(1);
             range.start * width..range.end * width
         };

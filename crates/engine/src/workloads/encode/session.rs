@@ -107,7 +107,10 @@ impl<P: Pipeline> Session<P> {
     }
 
     /// Runs something else on the device thread, unless the request must end.
-    pub(crate) fn call<R: Send + 'static>(&self, f: impl FnOnce(&Encode<P>) -> Result<R> + Send + 'static) -> Result<R> {
+    pub(crate) fn call<R: Send + 'static>(
+        &self,
+        f: impl FnOnce(&Encode<P>) -> Result<R> + Send + 'static,
+    ) -> Result<R> {
         let (submitted, context) = (Instant::now(), self.settings.context.clone());
         self.executor.call(move |workload| {
             let started = Instant::now();
@@ -135,7 +138,8 @@ impl<P: Pipeline> Session<P> {
         let words = self.plan.vocabulary;
         for (text, item) in items.iter().enumerate() {
             if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= words) {
-                let why = format!("token {id} is beyond the model's {words} words; do tokenizer and model belong together?");
+                let why =
+                    format!("token {id} is beyond the model's {words} words; do tokenizer and model belong together?");
                 return Err(Error::Text { text, why });
             }
         }

@@ -1,13 +1,13 @@
-//! The line and the thread that serves it, with a model that can be held up and poisoned.
+//! The encoder workload in its executor, with a model that can be held up and poisoned.
 
+use super::session::PartStream;
 use super::*;
-use crate::line::{Part, Ticket};
-use crate::pipeline::Reading;
-use sconce_models::{Limits, Positions, Sequence};
-use sconce_ops::Tensor;
+use crate::config::Reading;
+use crate::runtime::{Executor, RequestContext};
+use sconce_models::{Limits, Positions};
 use std::sync::Mutex;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const HOLD: u32 = 1;
 const BAD: u32 = 2;
@@ -20,12 +20,12 @@ struct Sums {
 }
 
 impl Pipeline for Sums {
-    type Recipe = ();
+    type Spec = Reading;
 
-    fn reading(_: &()) -> Reading {
-        Reading { root: "nowhere".into(), max_tokens: None, manner: Default::default() }
+    fn reading(spec: &Reading) -> &Reading {
+        spec
     }
-    fn load(_: &Parts, _: &()) -> Result<Sums> {
+    fn load(_: &Parts, _: &Reading) -> Result<Sums> {
         Err(Error::Input("made by hand".into()))
     }
     fn limits(&self) -> Limits {
@@ -51,8 +51,7 @@ impl Pipeline for Sums {
 }
 
 struct Served {
-    line: Arc<Line>,
-    owner: Owner<Running<Sums>>,
+    executor: Executor<Encode<Sums>>,
     seen: Receiver<Vec<u32>>,
     go: Sender<()>,
 }
@@ -60,23 +59,30 @@ struct Served {
 /// Batches of 10 tokens.
 fn serve() -> Served {
     let ((saw, seen), (go, wait)) = (channel(), channel());
-    let line = Arc::new(Line::new(Budget { tokens: 10, sequences: 100 }));
-    let served = line.clone();
+    let budget = Budget { tokens: 10, sequences: 100 };
     let make = move || {
-        let pipeline = Sums { seen: saw, go: Mutex::new(wait) };
         let place = Place::open(Device::Cpu)?;
-        Ok(Running { pipeline, passes: Passes::new(&place, 0)?, place, line: served })
+        Ok(Encode {
+            pipeline: Sums { seen: saw, go: Mutex::new(wait) },
+            passes: Passes::new(&place, 0)?,
+            place,
+            dtype: DType::F32,
+            budget,
+            longest: 1000,
+            queue: EncodeQueue::new(budget),
+            pending: BTreeMap::new(),
+            last: (0, 0),
+        })
     };
-    let owner = Owner::start_with(Device::Cpu, Arc::default(), make, Running::turn).unwrap();
-    Served { line, owner, seen, go }
+    Served { executor: Executor::start(Device::Cpu, Arc::default(), make).unwrap(), seen, go }
 }
 
 impl Served {
-    fn ask(&self, texts: &[&[u32]], caller: &Caller) -> Ticket<'_> {
-        let work = |ids: &&[u32]| Work { sequence: Sequence { ids: ids.to_vec(), ..Sequence::default() }, skip: 0 };
-        let ticket = self.line.join(texts.iter().map(work).collect(), Want::Task, caller);
-        self.owner.wake().unwrap();
-        ticket
+    fn ask(&self, texts: &[&[u32]], context: &RequestContext) -> PartStream {
+        let item =
+            |ids: &&[u32]| EncodeItem { sequence: Sequence { ids: ids.to_vec(), ..Sequence::default() }, skip: 0 };
+        let items = texts.iter().map(item).collect();
+        PartStream::submit(&self.executor, Device::Cpu, context, items, Want::Task).unwrap()
     }
 
     fn batch(&self) -> Vec<u32> {
@@ -85,28 +91,28 @@ impl Served {
 }
 
 fn sums(part: &Part) -> Vec<(usize, f32)> {
-    part.whose.iter().map(|(work, place)| (*work, part.results.of(*place)[0][0])).collect()
+    part.items.iter().map(|(item, place)| (*item, part.results.of(*place)[0][0])).collect()
 }
 
 /// All of an answer, in the order of the texts.
-fn all(mut ticket: Ticket<'_>) -> Result<Vec<f32>> {
+fn all(mut ticket: PartStream) -> Result<Vec<f32>> {
     let mut own = Vec::new();
     while let Some(part) = ticket.next() {
         own.extend(sums(&part?));
     }
-    own.sort_by_key(|(work, _)| *work);
+    own.sort_by_key(|(item, _)| *item);
     Ok(own.into_iter().map(|(_, sum)| sum).collect())
 }
 
 #[test]
 fn who_comes_while_a_batch_runs_shares_the_next() {
     let served = serve();
-    let patient = Caller::default();
+    let patient = RequestContext::default();
     let held = served.ask(&[&[HOLD]], &patient);
     assert_eq!(served.batch(), [HOLD]);
-    let tickets: Vec<_> = (0..4).map(|i| served.ask(&[&[10 + i]], &Caller::default())).collect();
-    let two = served.ask(&[&[20, 21], &[30]], &Caller::default());
-    let waiting = served.line.waiting();
+    let tickets: Vec<_> = (0..4).map(|i| served.ask(&[&[10 + i]], &RequestContext::default())).collect();
+    let two = served.ask(&[&[20, 21], &[30]], &RequestContext::default());
+    let waiting = served.executor.queue();
     assert_eq!((waiting.requests, waiting.tokens, waiting.batch_sequences, waiting.batch_tokens), (5, 7, 1, 1));
     assert_eq!((patient.times().inference, patient.times().queue > Duration::ZERO), (Duration::ZERO, true));
     served.go.send(()).unwrap();
@@ -118,35 +124,36 @@ fn who_comes_while_a_batch_runs_shares_the_next() {
         assert_eq!(all(ticket).unwrap(), [10.0 + i as f32]);
     }
     assert_eq!(all(two).unwrap(), [41.0, 30.0], "to each their own, in their order");
-    assert_eq!((served.line.waiting().requests, served.line.waiting().batch_tokens), (0, 7));
+    assert_eq!((served.executor.queue().requests, served.executor.queue().batch_tokens), (0, 7));
     assert!(patient.times().inference > Duration::ZERO);
 }
 
 #[test]
 fn what_fails_together_fails_alone() {
     let served = serve();
-    let held = served.ask(&[&[HOLD]], &Caller::default());
+    let held = served.ask(&[&[HOLD]], &RequestContext::default());
     served.batch();
     let asked: [&[u32]; 4] = [&[10], &[BAD], &[11], &[TERRIBLE]];
-    let tickets: Vec<_> = asked.iter().map(|ids| served.ask(&[ids], &Caller::default())).collect();
+    let tickets: Vec<_> = asked.iter().map(|ids| served.ask(&[ids], &RequestContext::default())).collect();
     served.go.send(()).unwrap();
     all(held).unwrap();
     let answers: Vec<_> = tickets.into_iter().map(all).collect();
     assert_eq!((answers[0].as_ref().unwrap()[0], answers[2].as_ref().unwrap()[0]), (10.0, 11.0));
     assert!(matches!(&answers[1], Err(Error::Input(why)) if why == "bad"), "{:?}", answers[1]);
     assert!(matches!(&answers[3], Err(Error::Panicked { why, .. }) if why == "terrible"), "{:?}", answers[3]);
-    assert_eq!(all(served.ask(&[&[12]], &Caller::default())).unwrap(), [12.0], "and the thread goes on");
+    assert_eq!(all(served.ask(&[&[12]], &RequestContext::default())).unwrap(), [12.0], "and the thread goes on");
 }
 
 #[test]
 fn who_is_cancelled_late_or_gone_is_never_run() {
     let served = serve();
-    let held = served.ask(&[&[HOLD]], &Caller::default());
+    let held = served.ask(&[&[HOLD]], &RequestContext::default());
     served.batch();
-    let (cancelled, late) = (Caller::default(), Caller::new(Some(Instant::now() + Duration::from_millis(1))));
+    let (cancelled, late) =
+        (RequestContext::default(), RequestContext::new(Some(Instant::now() + Duration::from_millis(1))));
     let tickets = [served.ask(&[&[50]], &cancelled), served.ask(&[&[51], &[52]], &late)];
-    drop(served.ask(&[&[53]], &Caller::default()));
-    let other = served.ask(&[&[10]], &Caller::default());
+    drop(served.ask(&[&[53]], &RequestContext::default()));
+    let other = served.ask(&[&[10]], &RequestContext::default());
     cancelled.cancel();
     std::thread::sleep(Duration::from_millis(5));
     served.go.send(()).unwrap();
@@ -158,31 +165,31 @@ fn who_is_cancelled_late_or_gone_is_never_run() {
     assert!(matches!(second, Err(Error::Late { .. })));
     assert!(late.times().queue > Duration::ZERO && late.times().inference == Duration::ZERO);
     // In the middle of a long request, too.
-    let caller = Caller::default();
-    let mut long = served.ask(&[&[HOLD; 10], &[60; 9], &[61; 8]], &caller);
+    let context = RequestContext::default();
+    let mut long = served.ask(&[&[HOLD; 10], &[60; 9], &[61; 8]], &context);
     served.batch();
-    caller.cancel();
+    context.cancel();
     (0..10).for_each(|_| served.go.send(()).unwrap());
     assert!(matches!(long.next(), Some(Ok(_))));
     assert!(matches!(long.next(), Some(Err(Error::Cancelled))));
     assert!(long.next().is_none() && served.seen.try_recv().is_err());
-    assert_eq!(served.line.waiting().requests, 0);
+    assert_eq!(served.executor.queue().requests, 0);
 }
 
 #[test]
 fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
     let served = serve();
     let text: &[u32] = &[7; 10];
-    let mut slow = served.ask(&[text; 5], &Caller::default());
+    let mut slow = served.ask(&[text; 5], &RequestContext::default());
     assert_eq!((served.batch().len(), served.batch().len()), (10, 10));
-    assert_eq!(all(served.ask(&[&[40]], &Caller::default())).unwrap(), [40.0]);
+    assert_eq!(all(served.ask(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
     assert_eq!(served.batch(), [40], "two parts lie unread, and a third would only take room");
-    assert_eq!(served.line.waiting().tokens, 30);
+    assert_eq!(served.executor.queue().tokens, 30);
     let mut heard = 0;
     while let Some(part) = slow.next() {
         heard += sums(&part.unwrap()).len();
         if slow.read() {
-            served.owner.wake().unwrap();
+            served.executor.wake().unwrap();
         }
     }
     assert_eq!(heard, 5);

@@ -99,10 +99,11 @@ impl ActiveInput {
             Answers::Sample(sequences) => {
                 let logits = logits.chunks_mut(width).map(NextToken::Logits);
                 let all = sequences.drain(..).zip(rows).zip(logits).enumerate();
-                let next = all.filter_map(|(beam, ((mut sequence, tokens), logits))| match sequence.next(logits, tokens) {
-                    StepOutput::Token(token) => Some((Continued { beam, token }, sequence)),
-                    StepOutput::Ended => None,
-                });
+                let next =
+                    all.filter_map(|(beam, ((mut sequence, tokens), logits))| match sequence.next(logits, tokens) {
+                        StepOutput::Token(token) => Some((Continued { beam, token }, sequence)),
+                        StepOutput::Ended => None,
+                    });
                 let (continued, left): (Vec<_>, Vec<_>) = next.unzip();
                 *sequences = left;
                 continued

@@ -158,7 +158,8 @@ impl Workload for Seq2SeqWorkload {
             Seq2SeqStep::Decode { copies, rows } => {
                 copy(copies, &self.written.cache, &self.place)?;
                 let piece = |row: &Row| {
-                    let piece = Piece { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
+                    let piece =
+                        Piece { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
                     (piece, row.input.clone())
                 };
                 let rows: Vec<_> = rows.iter().map(piece).collect();

@@ -8,7 +8,7 @@ use super::{id, now};
 use crate::app::App;
 use crate::asked::Asked;
 use crate::error::{Fault, FaultKind};
-use crate::served::{Task, Want};
+use crate::served::Want;
 use crate::sse;
 use crate::trail::Trail;
 use axum::Json;
@@ -21,6 +21,7 @@ use sconce_api::openai::chat::{
 };
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::tools::{FunctionCall, FunctionDelta, ToolCall, ToolCallDelta, ToolKind};
+use sconce_engine::TaskModel;
 use sconce_engine::{Finish, Loaded, Request, Start};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -45,7 +46,7 @@ async fn chat_completions(
     let call = app.call("v1/chat/completions", &trail, body.model.as_deref(), Want::Generate)?;
     let asked = wish.clone();
     let (flow, calls) = flow::begin((&app, &trail), call, move |served| {
-        let Task::Generate(llm) = &served.task else {
+        let TaskModel::Generate(llm) = &served.model else {
             let what = format!("the model `{}` does not hold conversations; ask it at /v1/completions", served.id);
             return Err(Fault::new(FaultKind::Unfit, what).at("model"));
         };

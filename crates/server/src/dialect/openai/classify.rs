@@ -6,11 +6,12 @@ use crate::asked::Asked;
 use crate::call::Usage;
 use crate::dialect::tei::{Labelling, classify};
 use crate::error::Fault;
-use crate::served::{Task, Want};
+use crate::served::Want;
 use crate::trail::fresh_id;
 use axum::extract::State;
 use sconce_api::openai::classify::{Classification, ClassifyInput, ClassifyRequest, ClassifyResponse, ClassifyUsage};
 use sconce_api::tei::{TextOrPair, TruncationDirection};
+use sconce_engine::TaskModel;
 use std::sync::Arc;
 use std::time::SystemTime;
 use utoipa_axum::router::OpenApiRouter;
@@ -38,10 +39,10 @@ async fn labels(
     let (data, tokens) = call
         .run(move |served, caller| {
             let given: Vec<TextOrPair> = texts.into_iter().map(|text| TextOrPair { text, pair: None }).collect();
-            let all = classify(&served.task, caller, &given, how).map_err(|fault| fault.at("input"))?;
+            let all = classify(&served.model, caller, &given, how).map_err(|fault| fault.at("input"))?;
             let tokens = all.iter().map(|c| c.tokens).sum();
-            let names: &[String] = match &served.task {
-                Task::Classify(classifier) => classifier.labels(),
+            let names: &[String] = match &served.model {
+                TaskModel::Classify(classifier) => classifier.labels(),
                 _ => &[],
             };
             let told = all.into_iter().enumerate().map(|(index, said)| {

@@ -7,7 +7,7 @@ use super::{id, now};
 use crate::app::App;
 use crate::asked::Asked;
 use crate::error::Fault;
-use crate::served::{Served, Task, Want};
+use crate::served::{Served, Want};
 use crate::sse;
 use axum::Json;
 use axum::extract::State;
@@ -15,6 +15,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use sconce_api::openai::common::{FinishReason, Usage};
 use sconce_api::openai::completions::{Completion, CompletionChoice, CompletionLogprobs, CompletionRequest, Prompt};
+use sconce_engine::TaskModel;
 use sconce_engine::{Finish, Format, Loaded, Request, Start};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -80,8 +81,8 @@ fn starts(prompt: &Prompt) -> Vec<Start> {
 
 fn work(served: &Served, body: &CompletionRequest, starts: Vec<Start>, wish: Wish) -> Result<Work, Fault> {
     let (knobs, echo) = (Knobs::from(body), body.echo.unwrap_or(false));
-    match &served.task {
-        Task::Generate(llm) => {
+    match &served.model {
+        TaskModel::Generate(llm) => {
             let params = knobs.params(llm.params(), llm.plan().vocabulary)?;
             let format = wish.form.map(Format::from);
             let request = |start| Request {
@@ -95,10 +96,10 @@ fn work(served: &Served, body: &CompletionRequest, starts: Vec<Start>, wish: Wis
             };
             Ok(Work::Write { requests: starts.into_iter().map(request).collect(), marks: Vec::new() })
         }
-        Task::Seq2Seq(_) if echo => {
+        TaskModel::Seq2Seq(_) if echo => {
             Err(Fault::invalid("a model that writes another text for a text has nothing to `echo`").at("echo"))
         }
-        Task::Seq2Seq(model) => Rewrite::new(model, starts, &knobs, &wish).map(Work::Rewrite),
+        TaskModel::Seq2Seq(model) => Rewrite::new(model, starts, &knobs, &wish).map(Work::Rewrite),
         _ => Err(served.unfit(Want::Generate)),
     }
 }

@@ -10,9 +10,10 @@ use super::rewrite::Rewrite;
 use crate::app::App;
 use crate::call::{Call, Usage};
 use crate::error::{Fault, FaultKind};
-use crate::served::{Served, Task, Want};
+use crate::served::{Served, Want};
 use crate::trail::Trail;
-use sconce_engine::Caller;
+use sconce_engine::RequestContext;
+use sconce_engine::TaskModel;
 use sconce_engine::{Error, Event, Finish, Llm, Loaded, Pick, Request, Start};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -109,7 +110,7 @@ impl About {
 }
 
 /// Tells the engine that nobody waits any more.
-pub(super) struct Leave(Caller);
+pub(super) struct Leave(RequestContext);
 
 impl Drop for Leave {
     fn drop(&mut self) {
@@ -156,7 +157,7 @@ impl Held {
     /// Passes on what happened to an answer to the prompt whose answers begin at `first`.
     /// The prompt comes first, and once, where it is echoed.
     pub(super) fn tell(&self, first: usize, prompt: bool, event: Result<Event, Error>, marks: &[(u32, &'static str)]) {
-        let task = &self.call.served().task;
+        let task = &self.call.served().model;
         let news = match event {
             Ok(Event::Begun { cached_tokens }) => {
                 self.cached.fetch_add(cached_tokens, Ordering::Relaxed);
@@ -174,7 +175,7 @@ impl Held {
                 }
                 News::Text { answer: first + answer, prompt, text, tokens }
             }
-            Ok(Event::End { answer, finish }) => {
+            Ok(Event::End { answer, finish, .. }) => {
                 self.one_less();
                 News::End { answer: first + answer, finish }
             }
@@ -195,7 +196,7 @@ pub(super) async fn begin<T: Send + 'static>(
     let leave = Leave(call.caller().clone());
     let (sender, news) = unbounded_channel();
     let (served, cached) = (call.served(), Arc::new(AtomicUsize::new(0)));
-    let (model, fingerprint) = (served.id.clone(), fingerprint(served.task.loaded()));
+    let (model, fingerprint) = (served.id.clone(), fingerprint(served.model.loaded()));
     let paces = Paces::new(app, &model, trail.begun);
     let (left, usage, queued) = (AtomicUsize::new(0), Mutex::default(), Arc::new(AtomicUsize::new(0)));
     let held = Held { call, news: sender, left, usage, cached: cached.clone(), queued: queued.clone(), paces };
@@ -203,9 +204,11 @@ pub(super) async fn begin<T: Send + 'static>(
     let sinks = held.clone();
     let begun = held.call.run(move |served, caller| {
         let (work, extra) = prepare(served)?;
-        let read = match (&served.task, work) {
-            (Task::Generate(llm), Work::Write { requests, marks }) => write(llm, &requests, &marks, (caller, &sinks))?,
-            (Task::Seq2Seq(model), Work::Rewrite(rewrite)) => rewrite.begin(model, &sinks)?,
+        let read = match (&served.model, work) {
+            (TaskModel::Generate(llm), Work::Write { requests, marks }) => {
+                write(llm, &requests, &marks, (caller, &sinks))?
+            }
+            (TaskModel::Seq2Seq(model), Work::Rewrite(rewrite)) => rewrite.begin(model, &sinks)?,
             _ => return Err(served.unfit(Want::Generate)),
         };
         sinks.begun(read.tokens, read.characters);
@@ -229,7 +232,7 @@ fn write(
     llm: &Llm,
     requests: &[Request],
     marks: &[(u32, &'static str)],
-    (caller, held): (&Caller, &Arc<Held>),
+    (caller, held): (&RequestContext, &Arc<Held>),
 ) -> Result<Read, Fault> {
     let each = |request: &Request| request.params.as_ref().map_or(1, |params| params.n as usize);
     let mut read = Read { answers: requests.iter().map(each).sum(), tokens: 0, characters: 0 };
@@ -272,8 +275,8 @@ fn too_long(llm: &Llm, request: &Request, error: Error) -> Fault {
 }
 
 /// The text with the control tokens among `marks` in it, each behind the text of the tokens before it.
-fn marked(task: &Task, mut text: String, picks: &[Pick], marks: &[(u32, &'static str)]) -> String {
-    let Task::Generate(llm) = task else { return text };
+fn marked(task: &TaskModel, mut text: String, picks: &[Pick], marks: &[(u32, &'static str)]) -> String {
+    let TaskModel::Generate(llm) = task else { return text };
     if marks.is_empty() {
         return text;
     }
@@ -294,14 +297,14 @@ fn marked(task: &Task, mut text: String, picks: &[Pick], marks: &[(u32, &'static
     text
 }
 
-fn likely(task: &Task, pick: Pick, prompt: bool) -> Option<Likely> {
+fn likely(task: &TaskModel, pick: Pick, prompt: bool) -> Option<Likely> {
     let word = |id| match task {
-        Task::Generate(llm) => {
+        TaskModel::Generate(llm) => {
             let token = llm.token(id).ok();
             let (text, bytes) = token.map_or_else(Default::default, |token| (token.text, token.bytes));
             Word { text, bytes }
         }
-        Task::Seq2Seq(model) => Word { text: model.decode(&[id]).unwrap_or_default(), bytes: None },
+        TaskModel::Seq2Seq(model) => Word { text: model.decode(&[id]).unwrap_or_default(), bytes: None },
         _ => Word::default(),
     };
     match pick.logprobs {

@@ -5,6 +5,7 @@
 use super::flow::{Held, Read};
 use super::wish::{Knobs, Wish};
 use crate::error::{Fault, FaultKind};
+use sconce_engine::Loaded;
 use sconce_engine::{Answers, Error, Event, Params, Search, Seq2Seq, Seq2SeqOptions, Start, Writing};
 use std::sync::Arc;
 
@@ -66,7 +67,7 @@ impl Rewrite {
             };
         }
         held.expect(read.answers);
-        let model = model.on_behalf_of(held.call().caller());
+        let model = model.with_context(held.call().caller());
         let sampled = matches!(self.options.search.as_ref().unwrap_or(model.search()), Search::Sample(_));
         let options = Arc::new(self.options);
         let mut streams = Vec::new();
@@ -108,7 +109,7 @@ impl Rewrite {
 /// A prompt whose answers are on their way.
 enum Begun<'a> {
     Stream(sconce_engine::Stream),
-    Writing(Result<Writing<'a>, Error>),
+    Writing(Result<Writing, Error>),
     /// When it is its turn.
     Tokens(&'a [u32]),
 }
@@ -122,6 +123,6 @@ fn whole(held: &Held, first: usize, answers: Result<Answers, Error>) {
     for (answer, written) in answers.into_iter().enumerate() {
         let picks = written.ids.into_iter().map(|id| sconce_engine::Pick { id, logprobs: None }).collect();
         held.tell(first, false, Ok(Event::Text { answer, text: written.text, picks }), &[]);
-        held.tell(first, false, Ok(Event::End { answer, finish: written.finish }), &[]);
+        held.tell(first, false, Ok(Event::End { answer, finish: written.finish, score: written.score }), &[]);
     }
 }

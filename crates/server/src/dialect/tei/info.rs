@@ -3,12 +3,12 @@
 use crate::app::App;
 use crate::error::{Fault, FaultKind};
 use crate::house::Shown;
-use crate::served::Task;
 use axum::Json;
 use axum::extract::State;
 use sconce_api::tei::{Info, ModelInfo, OpCount};
+use sconce_engine::Pooling;
+use sconce_engine::TaskModel;
 use sconce_engine::hub::Origin;
-use sconce_engine::ops::Pooling;
 use serde_json::{Value, json};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -25,13 +25,13 @@ async fn info(State(app): State<Arc<App>>) -> Result<Json<Info>, Fault> {
     let Some(first) = all.iter().find(|m| m.served.is_some()).or(all.first()) else {
         return Err(Fault::new(FaultKind::NoModel, "no model is served here"));
     };
-    let plan = first.served.as_ref().map(|s| s.task.loaded().plan());
+    let plan = first.served.as_ref().map(|s| s.model.loaded().plan());
     let most = plan.map_or(0, |p| p.batch_tokens);
     Ok(Json(Info {
         model_id: first.spec.id.clone(),
-        model_sha: first.served.as_ref().and_then(|s| commit(&s.task.loaded().files().origin)),
+        model_sha: first.served.as_ref().and_then(|s| commit(&s.model.loaded().files().origin)),
         model_dtype: plan.map(|p| p.format()).unwrap_or_default(),
-        model_type: first.served.as_ref().map_or(Value::Null, |s| kind(&s.task)),
+        model_type: first.served.as_ref().map_or(Value::Null, |s| kind(&s.model)),
         max_concurrent_requests: app.config.max_concurrent,
         max_input_length: plan.map_or(0, |p| p.max_tokens),
         max_batch_tokens: most,
@@ -55,7 +55,7 @@ fn commit(origin: &Origin) -> Option<String> {
 }
 
 /// What a model does, as TEI tells it.
-fn kind(task: &Task) -> Value {
+fn kind(task: &TaskModel) -> Value {
     let labels = |names: &[String]| {
         let by_id: serde_json::Map<String, Value> =
             names.iter().enumerate().map(|(i, n)| (i.to_string(), json!(n))).collect();
@@ -64,17 +64,17 @@ fn kind(task: &Task) -> Value {
         json!({"id2label": by_id, "label2id": by_name})
     };
     match task {
-        Task::Classify(classifier) => json!({"classifier": labels(classifier.labels())}),
-        Task::Rerank(_) => json!({"reranker": labels(&["LABEL_0".to_string()])}),
-        Task::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
-        Task::Generate(_) | Task::Seq2Seq(_) => json!({"generator": {}}),
-        Task::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
-        Task::Embed(embedder) => {
+        TaskModel::Classify(classifier) => json!({"classifier": labels(classifier.labels())}),
+        TaskModel::Rerank(_) => json!({"reranker": labels(&["LABEL_0".to_string()])}),
+        TaskModel::Sparse(_) => json!({"embedding": {"pooling": "splade"}}),
+        TaskModel::Generate(_) | TaskModel::Seq2Seq(_) => json!({"generator": {}}),
+        TaskModel::Tag(tagger) => json!({"tagger": labels(tagger.labels())}),
+        TaskModel::Embed(embedder) => {
             let words: Vec<&str> = embedder.poolings().iter().map(|p| pooling(*p)).collect();
             json!({"embedding": {"pooling": words.join("+")}})
         }
-        Task::M3(_) => json!({"embedding": {"pooling": "cls"}}),
-        Task::Multi(_) | Task::Clip(_) => json!({"embedding": {}}),
+        TaskModel::M3(_) => json!({"embedding": {"pooling": "cls"}}),
+        TaskModel::Multi(_) | TaskModel::Clip(_) => json!({"embedding": {}}),
     }
 }
 
@@ -91,12 +91,12 @@ fn pooling(pooling: Pooling) -> &'static str {
 }
 
 fn about(shown: &Shown) -> ModelInfo {
-    let loaded = shown.served.as_ref().map(|s| s.task.loaded());
+    let loaded = shown.served.as_ref().map(|s| s.model.loaded());
     let plan = loaded.map(|m| m.plan());
     ModelInfo {
         id: shown.spec.id.clone(),
         state: shown.standing.word().into(),
-        task: shown.served.as_ref().map(|s| s.role.to_string()),
+        task: shown.served.as_ref().map(|s| s.task.to_string()),
         device: plan.map(|p| p.device.to_string()),
         dtype: plan.map(|p| p.format()),
         source: loaded.map(|m| m.files().origin.to_string()),
@@ -108,7 +108,7 @@ fn about(shown: &Shown) -> ModelInfo {
     }
 }
 
-fn count((counted, calls): (sconce_engine::ops::Counted, u64)) -> OpCount {
+fn count((counted, calls): (sconce_engine::Counted, u64)) -> OpCount {
     OpCount {
         op: counted.op.to_string(),
         device: counted.device.to_string(),

@@ -6,14 +6,15 @@ use crate::asked::{self, Asked};
 use crate::call::Usage;
 use crate::dialect::cohere;
 use crate::error::{Dialect, Fault};
-use crate::served::{Task, Want};
+use crate::served::Want;
 use crate::trail::Trail;
 use axum::extract::{Request, State};
 use axum::response::{IntoResponse, Response};
 use sconce_api::tei::{
     PredictRequest, PredictResponse, Prediction, Rank, RerankRequest, RerankResponse, TextOrPair as Given,
 };
-use sconce_engine::{Caller, Classified, RankOptions, TextOrPair, Truncate};
+use sconce_engine::{Classified, RankOptions, RequestContext, TextOrPair, Truncate};
+use sconce_engine::{Loaded, TaskModel};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 use utoipa_axum::routes;
@@ -35,7 +36,7 @@ async fn predict(
     let call = app.call("predict", &trail, body.model.as_deref(), Want::Classify)?;
     let characters = body.inputs.items.iter().map(length).sum();
     let how = Labelling { raw, truncate };
-    let all = call.run(move |served, caller| classify(&served.task, caller, &body.inputs.items, how)).await?;
+    let all = call.run(move |served, caller| classify(&served.model, caller, &body.inputs.items, how)).await?;
     let usage = Usage { tokens: all.iter().map(|c| c.tokens).sum(), characters };
     let one = |c: Classified| -> Vec<Prediction> {
         c.labels.into_iter().map(|l| Prediction { score: l.score, label: l.label }).collect()
@@ -60,16 +61,16 @@ pub(crate) struct Labelling {
 
 /// What a model says of each, where it gives labels.
 pub(crate) fn classify(
-    task: &Task,
-    caller: &Caller,
+    task: &TaskModel,
+    caller: &RequestContext,
     given: &[Given],
     how: Labelling,
 ) -> Result<Vec<Classified>, Fault> {
     let texts: Vec<TextOrPair<'_>> =
         given.iter().map(|g| TextOrPair { text: &g.text, pair: g.pair.as_deref() }).collect();
     match task {
-        Task::Classify(classifier) => {
-            Ok(classifier.on_behalf_of(caller).truncating(how.truncate).classify(&texts, how.raw)?)
+        TaskModel::Classify(classifier) => {
+            Ok(classifier.with_context(caller).with_truncation(how.truncate).classify(&texts, how.raw)?)
         }
         _ => Err(Fault::invalid("this model ranks; send `query` and `texts` to /rerank").at("model")),
     }
@@ -102,9 +103,9 @@ pub(crate) async fn rerank(
     let characters = body.texts.iter().map(|t| t.chars().count()).sum::<usize>() + body.query.chars().count();
     let ranking = call
         .run(move |served, caller| {
-            let Task::Rerank(reranker) = &served.task else { return Err(served.unfit(Want::Rerank)) };
+            let TaskModel::Rerank(reranker) = &served.model else { return Err(served.unfit(Want::Rerank)) };
             let options = RankOptions { raw: body.raw_scores, top_n: None, texts: body.return_text };
-            let reranker = reranker.on_behalf_of(caller).truncating(truncate);
+            let reranker = reranker.with_context(caller).with_truncation(truncate);
             Ok(reranker.rerank(&body.query, &body.texts, options)?)
         })
         .await?;

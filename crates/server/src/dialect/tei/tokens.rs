@@ -6,10 +6,11 @@ use crate::asked::Asked;
 use crate::call::Usage;
 use crate::embedding;
 use crate::error::Fault;
-use crate::served::{Task, Want};
+use crate::served::Want;
 use axum::extract::State;
 use sconce_api::input::Item;
 use sconce_api::tei::{DecodeRequest, DecodeResponse, Ids, Token, TokenizeRequest, TokenizeResponse};
+use sconce_engine::TaskModel;
 use sconce_engine::TextToken;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -36,13 +37,13 @@ async fn tokenize(
     let characters = embedding::characters(&items);
     let all = call
         .run(move |served, _| {
-            let words = match &served.task {
-                Task::Embed(embedder) => embedder.prompt(&prompt)?.to_owned(),
+            let words = match &served.model {
+                TaskModel::Embed(embedder) => embedder.prompt(&prompt)?.to_owned(),
                 _ => embedding::unprompted(prompted).map(|()| String::new())?,
             };
             let of = |text: &str| -> Result<Vec<Token>, Fault> {
                 let joined = format!("{words}{text}");
-                Ok(served.task.loaded().tokenize(&joined, special)?.into_iter().map(told).collect())
+                Ok(served.model.loaded().tokenize(&joined, special)?.into_iter().map(told).collect())
             };
             embedding::texts(&items, "inputs")?.into_iter().map(of).collect::<Result<Vec<_>, _>>()
         })
@@ -73,7 +74,7 @@ async fn decode(
     let call = app.call("decode", &trail, body.model.as_deref(), Want::Tokens)?;
     let texts = call
         .run(move |served, _| {
-            let of = |ids: &Vec<u32>| Ok(served.task.loaded().detokenize(ids, skip)?);
+            let of = |ids: &Vec<u32>| Ok(served.model.loaded().detokenize(ids, skip)?);
             lists.iter().map(of).collect::<Result<Vec<String>, Fault>>()
         })
         .await?;

@@ -6,7 +6,7 @@ use crate::asked::Asked;
 use crate::call::Usage;
 use crate::embedding::{self, How};
 use crate::error::Fault;
-use crate::served::{Task, Want};
+use crate::served::Want;
 use crate::trail::Trail;
 use axum::extract::State;
 use sconce_api::input::{Inputs, Item};
@@ -14,6 +14,7 @@ use sconce_api::tei::{
     EmbedAllRequest, EmbedAllResponse, EmbedRequest, EmbedResponse, EmbedSparseResponse, SimilarityRequest,
     SimilarityResponse, SparseValue,
 };
+use sconce_engine::{Loaded, TaskModel};
 use sconce_engine::{MultiEmbeddings, SparseVector};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -81,19 +82,20 @@ pub(crate) async fn embed_all_of(
     let call = app.call("embed_all", trail, body.model.as_deref(), Want::EmbedAll)?;
     let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
     let made = call
-        .run(move |served, caller| match &served.task {
-            Task::Embed(embedder) => {
-                let embedder = embedder.on_behalf_of(caller).truncating(truncate);
+        .run(move |served, caller| match &served.model {
+            TaskModel::Embed(embedder) => {
+                let embedder = embedder.with_context(caller).with_truncation(truncate);
                 Ok(embedder.embed_all(&embedding::inputs(&items), &prompt)?)
             }
-            Task::Multi(multi) => {
+            TaskModel::Multi(multi) => {
                 embedding::unprompted(prompted)?;
-                let multi = multi.on_behalf_of(caller).truncating(truncate);
+                let multi = multi.with_context(caller).with_truncation(truncate);
                 Ok(multi.documents(&embedding::texts(&items, "inputs")?)?)
             }
-            Task::M3(m3) => {
+            TaskModel::M3(m3) => {
                 embedding::unprompted(prompted)?;
-                let made = m3.on_behalf_of(caller).truncating(truncate).embed_inputs(&embedding::inputs(&items))?;
+                let made =
+                    m3.with_context(caller).with_truncation(truncate).embed_inputs(&embedding::inputs(&items))?;
                 let texts = made.texts.into_iter().map(|t| t.multi).collect();
                 Ok(MultiEmbeddings { texts, tokens: made.tokens, truncated: made.truncated })
             }
@@ -125,14 +127,15 @@ pub(crate) async fn embed_sparse_of(
     let call = app.call("embed_sparse", trail, body.model.as_deref(), Want::Sparse)?;
     let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
     let (vectors, tokens): (Vec<SparseVector>, Vec<usize>) = call
-        .run(move |served, caller| match &served.task {
-            Task::Sparse(sparse) => {
-                let sparse = sparse.on_behalf_of(caller).truncating(truncate);
+        .run(move |served, caller| match &served.model {
+            TaskModel::Sparse(sparse) => {
+                let sparse = sparse.with_context(caller).with_truncation(truncate);
                 let made = sparse.embed_inputs(&embedding::inputs(&items))?;
                 Ok((made.vectors, made.tokens))
             }
-            Task::M3(m3) => {
-                let made = m3.on_behalf_of(caller).truncating(truncate).embed_inputs(&embedding::inputs(&items))?;
+            TaskModel::M3(m3) => {
+                let made =
+                    m3.with_context(caller).with_truncation(truncate).embed_inputs(&embedding::inputs(&items))?;
                 Ok((made.texts.into_iter().map(|t| t.sparse).collect(), made.tokens))
             }
             _ => Err(served.unfit(Want::Sparse)),

@@ -27,7 +27,7 @@ pub(super) struct About {
 
 /// Bytes that a model takes, as planned and promised.
 pub(super) fn bytes(served: &Served) -> u64 {
-    let plan = served.task.loaded().plan();
+    let plan = served.model.loaded().plan();
     plan.weights + plan.cache + plan.workspace
 }
 
@@ -35,7 +35,7 @@ impl Member {
     /// Looks at the model once; it may have to read a file.
     pub(super) fn look(&self, served: &Served) -> &About {
         self.about.get_or_init(|| {
-            let (plan, files) = (served.task.loaded().plan(), served.task.loaded().files());
+            let (plan, files) = (served.model.loaded().plan(), served.model.loaded().files());
             About {
                 quant_kind: self
                     .membership

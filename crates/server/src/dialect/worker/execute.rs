@@ -7,7 +7,7 @@ use crate::asked;
 use crate::call::{Call, Usage};
 use crate::error::{Fault, FaultKind};
 use crate::metrics::Finished;
-use crate::served::{Served, Task, Want};
+use crate::served::{Served, Want};
 use crate::sse::{answer, data, done};
 use axum::extract::{Request as HttpRequest, State};
 use axum::response::Response;
@@ -15,7 +15,8 @@ use axum::response::sse::Event as Sent;
 use futures_util::Stream;
 use sconce_api::time::rfc3339;
 use sconce_api::worker::{Code, Event, Execute, Failure, MOST_TOKENS, StopReason};
-use sconce_engine::{Caller, Event as Made, Finish, Llm, Params, Request, Start};
+use sconce_engine::TaskModel;
+use sconce_engine::{Event as Made, Finish, Llm, Params, Request, RequestContext, Start};
 use serde_json::json;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -61,11 +62,11 @@ fn invalid(errors: Vec<sconce_api::worker::Violation>) -> Fault {
 /// Hands a job to the model; the tokens of its prompt.
 fn start(
     served: &Served,
-    caller: &Caller,
+    caller: &RequestContext,
     wanted: &Execute,
     events: UnboundedSender<sconce_engine::Result<Made>>,
 ) -> Result<usize, Fault> {
-    let Task::Generate(llm) = &served.task else { return Err(served.unfit(Want::Generate)) };
+    let TaskModel::Generate(llm) = &served.model else { return Err(served.unfit(Want::Generate)) };
     let start = Start::Text(wanted.prompt.clone());
     let max_tokens = match wanted.max_tokens {
         Some(most) => most,

@@ -166,6 +166,6 @@ async fn capabilities(State(app): State<Arc<App>>) -> Result<Json<Capabilities>,
     let served = app.house.list().into_iter().next().and_then(|shown| shown.served);
     // Until the model is there nobody knows what `auto` will be.
     let device =
-        served.map_or_else(|| member.membership.launch.device(), |s| s.task.loaded().plan().device.to_string());
+        served.map_or_else(|| member.membership.launch.device(), |s| s.model.loaded().plan().device.to_string());
     Ok(Json(Capabilities::of(&device)))
 }

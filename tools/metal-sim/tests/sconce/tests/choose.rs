@@ -1,7 +1,7 @@
 //! Tokens are chosen where their logits are: the same as on the CPU, and no logits are read unless something else is asked of them.
 
-use sconce_engine::ops::{Counted, Device, Rung};
-use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start};
+use sconce_ops::{Counted, Device, Rung};
+use sconce_engine::{DeviceChoice, Llm, LoadOptions, Loaded, Params, Request, Start};
 use sconce_testkit::materialize;
 
 const TOKENS: usize = 12;
@@ -16,7 +16,7 @@ fn write(device: Device, all: &[Params]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)>
     let options = LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") };
     let one = |params: &Params| {
         // A model each, whose counts are then those of this answer.
-        let llm = Llm::load(&reference, &options, &LlmOptions::default(), &()).expect("a model");
+        let llm = Llm::load(&reference, &options, &()).expect("a model");
         let request = Request {
             start: Start::Text("the cat".into()),
             params: Some(params.clone()),

@@ -2,7 +2,7 @@
 //! other for ever, and a command that fails is the error of whoever asked for it, and of nobody else.
 
 use metal_sim_sconce::{allocated, fail_next, pipelines};
-use sconce_engine::ops::Device;
+use sconce_ops::Device;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
 use sconce_testkit::materialize;
 use std::sync::{Mutex, PoisonError};

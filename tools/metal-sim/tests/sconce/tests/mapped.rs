@@ -1,9 +1,9 @@
 //! Weights that the device reads where they lie in the file: no second copy of them, and the numbers of the goldens.
 
 use metal_sim_sconce::{allocated, lent};
-use sconce_engine::ops::Device;
+use sconce_ops::Device;
 use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, Params, Prompt, Request, Start};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -82,7 +82,7 @@ fn blocks_are_read_where_they_lie() {
     let request = Request { start, params: Some(params), max_tokens: Some(4), ignore_end: true, ..Request::default() };
     let before = lent();
     let write = |device| {
-        let llm = Llm::load(&reference, &options(device, cache.path()), &LlmOptions::default(), &()).expect("a model");
+        let llm = Llm::load(&reference, &options(device, cache.path()), &()).expect("a model");
         assert_eq!(lent() > before, device != Device::Cpu, "{device}");
         llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers.remove(0).text
     };

@@ -1,8 +1,8 @@
 //! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
 
 use metal_sim_sconce::all_dispatches;
-use sconce_engine::ops::{DType, Device, Keep, Rung};
-use sconce_engine::{DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use sconce_ops::{DType, Device, Keep, Rung};
+use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, Params, Prompt, Request, Start};
 use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
@@ -15,7 +15,7 @@ fn on(device: Device) -> LoadOptions {
 }
 
 /// Every rung that was taken is that of our kernels, and on the device that was asked for.
-fn assert_fused(counts: &[(sconce_engine::ops::Counted, u64)]) {
+fn assert_fused(counts: &[(sconce_ops::Counted, u64)]) {
     assert!(!counts.is_empty());
     for (counted, _) in counts {
         assert_eq!((counted.device, counted.rung), (METAL, Rung::Fused), "{}", counted.op);
@@ -54,7 +54,7 @@ fn smollm_writes_as_on_the_cpu() {
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
     let write = |device, dtype| {
         let llm =
-            Llm::load(&smollm, &LoadOptions { dtype, ..on(device) }, &LlmOptions::default(), &()).expect("SmolLM2");
+            Llm::load(&smollm, &LoadOptions { dtype, ..on(device) }, &()).expect("SmolLM2");
         let before = all_dispatches();
         let mut answers = llm.generate(std::slice::from_ref(&request)).remove(0).expect("an answer").answers;
         (answers.remove(0).text, llm.counts(), llm.plan().clone(), all_dispatches() - before)

@@ -2,10 +2,10 @@
 //! compiled, and never on the way.
 
 use metal_sim_sconce::{archived_pipelines, pipelines};
-use sconce_engine::ops::Device;
+use sconce_ops::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    DeviceChoice, Embedder, Llm, LlmOptions, LoadOptions, Params, Prompt, Request, Seq2Seq, Seq2SeqOptions,
+    DeviceChoice, Embedder, Llm, LoadOptions, Params, Prompt, Request, Seq2Seq, Seq2SeqOptions,
     Seq2SeqRoom, Start,
 };
 use sconce_testkit::{materialize, plain_words};
@@ -113,7 +113,7 @@ fn generating_compiles_nothing() {
     assert_ne!(told, longer);
     std::fs::write(&config, longer).expect("a configuration");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
-    let llm = Llm::load(&reference, &options(cache.path()), &LlmOptions::default(), &()).expect("a model");
+    let llm = Llm::load(&reference, &options(cache.path()), &()).expect("a model");
     let made = pipelines();
     for (n, answers, length) in [(1, 1, 1), (1, 1, 7), (1, 1, 300), (3, 1, 40), (12, 1, 5), (1, 5, 7), (2, 2, 140)] {
         let params = Params { temperature: 0.0, n: answers, ..Params::default() };
@@ -137,7 +137,7 @@ fn writing_what_was_read_compiles_nothing() {
     std::fs::write(dir.path().join("tokenizer.json"), plain_words(67).to_string()).expect("a tokenizer");
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let room = Seq2SeqRoom { input: Some(256), output: 200, sequences: 12, cache_format: None };
-    let model = Seq2Seq::load(&reference, &options(cache.path()), &room, &()).expect("a model");
+    let model = Seq2Seq::load(&reference, &LoadOptions { seq2seq: room, ..options(cache.path()) }, &()).expect("a model");
     let made = pipelines();
     for (n, length) in [(1, 1), (1, 200), (2, 30), (11, 9)] {
         let input = |i: usize| (0..length).map(|j| 3 + ((i + j) % 20) as u32).collect();

@@ -17,7 +17,7 @@ use crate::commands::print;
 use crate::report::Report;
 use clap::Args;
 use sconce_engine::Loaded;
-use sconce_engine::ops::threads;
+use sconce_ops::threads;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::ExitCode;

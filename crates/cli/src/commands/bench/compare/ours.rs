@@ -4,8 +4,8 @@ use super::rows::Row;
 use crate::Failure;
 use crate::args::Model;
 use crate::report::Report;
-use sconce_engine::ops::Device;
 use sconce_engine::{EmbedOptions, Embedder, Loaded, TextOrTokens};
+use sconce_ops::Device;
 use std::process::{Command, Stdio};
 use std::time::Instant;
 
@@ -90,7 +90,7 @@ mod tests {
     use crate::args::Format;
     use clap::Parser;
     use sconce_engine::DeviceChoice;
-    use sconce_engine::ops::{DType, Isa, Rung, threads};
+    use sconce_ops::{DType, Isa, Rung, threads};
 
     /// As `sconce embed` reads its flags.
     #[derive(Parser)]

@@ -2,7 +2,7 @@
 
 use super::rows::Row;
 use crate::Failure;
-use sconce_engine::ops::threads;
+use sconce_ops::threads;
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::HashMap;

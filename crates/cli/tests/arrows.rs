@@ -1,7 +1,8 @@
-//! The house plan's arrows, kept by asking cargo.
+//! Which crates may use which, kept by asking cargo; and which folders of a crate use which, kept by reading imports.
 
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn packages() -> Vec<Value> {
@@ -131,4 +132,130 @@ fn a_devices_feature_turns_on_everything_beneath() {
     let on_mac = |d: &&Value| d["target"] == "cfg(target_os = \"macos\")" && name(d) == "candle-core";
     let mac = ops["dependencies"].as_array().expect("dependencies").iter().find(on_mac).expect("Candle on macOS");
     assert!(mac["features"].as_array().expect("features").iter().any(|f| f == "metal"));
+}
+
+/// Folders that are one layer: they may use each other. In `ops` these are what all ops stand on.
+const MACHINERY: [&str; 6] = ["case", "cpu", "ladder", "launch", "quant", "replay"];
+
+/// What a folder may use although it is used by it: products of quantised weights on a GPU end in linear's kernels, and a word table
+/// that is tied to the last product is linear's weight.
+const EXCEPTIONS: [(&str, &str, &str); 2] = [("ops", "machinery", "linear"), ("ops", "linear", "embed")];
+
+fn rust_files(dir: &Path, all: &mut Vec<PathBuf>) {
+    for entry in std::fs::read_dir(dir).expect("a folder") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => rust_files(&path, all),
+            false if path.extension().is_some_and(|e| e == "rs") => all.push(path),
+            false => {}
+        }
+    }
+}
+
+/// Source without comments and without what follows the first inline test module.
+fn code(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).expect("a source file");
+    let text = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
+    text.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n")
+}
+
+/// The first names of all paths that begin with `crate::`.
+fn first_names(code: &str) -> BTreeSet<String> {
+    let is_name = |c: char| c.is_alphanumeric() || c == '_';
+    let name = |text: &str| text.chars().take_while(|c| is_name(*c)).collect::<String>();
+    let mut names = BTreeSet::new();
+    for rest in code.split("crate::").skip(1) {
+        let Some(list) = rest.strip_prefix('{') else {
+            names.insert(name(rest));
+            continue;
+        };
+        let (mut depth, mut is_first) = (0, true);
+        for (i, c) in list.char_indices() {
+            match c {
+                '{' => depth += 1,
+                '}' if depth == 0 => break,
+                '}' => depth -= 1,
+                ',' if depth == 0 => is_first = true,
+                c if is_first && is_name(c) => {
+                    names.insert(name(&list[i..]));
+                    is_first = false;
+                }
+                _ => {}
+            }
+        }
+    }
+    names.remove("");
+    names
+}
+
+/// Of names that `lib.rs` re-exports, the module each is from.
+fn re_exports(lib: &str) -> BTreeMap<String, String> {
+    let mut all = BTreeMap::new();
+    for statement in lib.split(';').filter_map(|s| s.split_once("pub use ").or(s.split_once("pub(crate) use "))) {
+        let Some((module, names)) = statement.1.trim().split_once("::") else { continue };
+        let names = names.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|name| !name.is_empty());
+        all.extend(names.map(|name| (name.to_string(), module.trim().to_string())));
+    }
+    all
+}
+
+#[test]
+fn folders_of_a_crate_import_each_other_one_way_only() {
+    let crates = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for package in std::fs::read_dir(&crates).expect("crates").map(|entry| entry.expect("an entry").path()) {
+        let (name, src) = (package.file_name().unwrap().to_str().unwrap().to_string(), package.join("src"));
+        let root = if src.join("lib.rs").exists() { src.join("lib.rs") } else { src.join("main.rs") };
+        let exported = re_exports(&code(&root));
+        let layer = |folder: &str| match name.as_str() {
+            "ops" if MACHINERY.contains(&folder) => "machinery".to_string(),
+            _ => folder.to_string(),
+        };
+        let mut edges: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let mut files = Vec::new();
+        rust_files(&src, &mut files);
+        for file in files {
+            let inside = file.strip_prefix(&src).unwrap();
+            let folder = inside.iter().next().unwrap().to_str().unwrap();
+            if !src.join(folder).is_dir() || inside.to_str().unwrap().contains("test") {
+                continue;
+            }
+            for used in first_names(&code(&file)) {
+                let used = exported.get(&used).unwrap_or(&used);
+                let (from, to) = (layer(folder), layer(used));
+                let is_allowed = EXCEPTIONS.contains(&(name.as_str(), from.as_str(), to.as_str()));
+                if src.join(used).is_dir() && from != to && !is_allowed {
+                    edges.entry(from).or_default().insert(to);
+                }
+            }
+        }
+        for start in edges.keys() {
+            let (mut seen, mut next) = (BTreeSet::new(), vec![start]);
+            while let Some(folder) = next.pop() {
+                for used in edges.get(folder).into_iter().flatten().filter(|used| seen.insert(*used)) {
+                    next.push(used);
+                }
+            }
+            assert!(!seen.contains(start), "{name}: `{start}` uses itself through others: {edges:#?}");
+        }
+        if name == "engine" {
+            assert!(edges.len() > 5, "the imports of the engine were not understood: {edges:#?}");
+        }
+    }
+}
+
+/// The engine's `lib.rs` only re-exports, and nothing in it is imported back through it.
+#[test]
+fn the_engines_lib_only_re_exports() {
+    let src = Path::new(env!("CARGO_MANIFEST_DIR")).join("../engine/src");
+    for line in code(&src.join("lib.rs")).lines().filter(|line| !line.starts_with("    ") && !line.trim().is_empty()) {
+        assert!(line.starts_with("mod ") || line.starts_with("pub use ") || line == "};", "{line}");
+    }
+    let mut files = Vec::new();
+    rust_files(&src, &mut files);
+    for file in files.iter().filter(|file| !file.ends_with("lib.rs")) {
+        for name in first_names(&code(file)) {
+            let is_module = src.join(&name).is_dir() || src.join(format!("{name}.rs")).is_file();
+            assert!(is_module, "{}: import {name} from the module that defines it", file.display());
+        }
+    }
 }

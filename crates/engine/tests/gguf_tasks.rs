@@ -2,9 +2,12 @@
 //! were made from.
 
 use sconce_engine::hub::{Files, Options, Reference};
-use sconce_engine::{DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Task};
+use sconce_engine::{
+    DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Seq2SeqOptions, Task,
+    TaskModel, supports,
+};
 use sconce_ops::{DType, Device, Keep, Rung};
-use sconce_testkit::{cosine, golden, json, materialize, worst};
+use sconce_testkit::{GgufWriter, cosine, golden, json, materialize, worst};
 use std::path::{Path, PathBuf};
 
 fn options() -> LoadOptions {
@@ -110,6 +113,21 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     assert_eq!(planned(Device::Cpu, DType::F16, None).keep, Keep::Activations);
     assert_eq!(planned(Device::Cpu, DType::F32, None).keep, Keep::File);
     assert_eq!(planned(Device::Cuda(0), DType::F16, None).keep, Keep::File);
+}
+
+/// A T5 in GGUF is for the same task as one in a folder, whoever asks.
+#[test]
+fn a_t5_in_gguf_is_detected_planned_and_loaded() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t5.gguf");
+    std::fs::write(&path, GgufWriter::t5().bytes()).unwrap();
+    let files = Files::local(&path);
+    assert_eq!(Task::detect(&path).unwrap(), Task::Seq2Seq);
+    let support = supports(Device::Cpu, &files, &options()).unwrap();
+    assert!(support.is_full() && support.task == Task::Seq2Seq, "{:?}", support.refusals);
+    let TaskModel::Seq2Seq(model) = support.task.load(&files, &options(), &()).unwrap() else { panic!("no T5") };
+    let answers = model.generate(&["a b"], &Seq2SeqOptions { max_tokens: Some(4), ..Default::default() }).unwrap();
+    assert_eq!(answers[0].answers.len(), 1);
 }
 
 #[test]

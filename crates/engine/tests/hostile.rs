@@ -1,9 +1,9 @@
 //! Files that are broken or mean harm: each ends in a clear error, none in a crash, a hang or a wrong answer.
 
 use sconce_engine::hub::{Files, Options};
-use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt, Task};
+use sconce_engine::{DeviceChoice, EmbedOptions, Embedder, ErrorClass, LoadOptions, Prompt, Task, TextOrTokens};
 use sconce_ops::{DType, Device, Policy, Rung, Withdrawn};
-use sconce_testkit::{golden, json};
+use sconce_testkit::{golden, json, materialize};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -306,4 +306,28 @@ fn mutated_files_never_crash_the_engine() {
         std::fs::write(&file, whole).unwrap();
     }
     assert!(survived > 20 && refused > 200, "{survived} survived, {refused} refused: the mutations say nothing");
+}
+
+/// A number that overflows for one text alone, so that nothing is wrong at loading, is the model's fault and not the text's.
+#[test]
+fn infinities_are_the_models_fault_and_not_the_texts() {
+    let model = materialize("st-cls-dense");
+    let path = model.path().join("model.safetensors");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let (header, metadata) = safetensors::SafeTensors::read_metadata(&bytes).unwrap();
+    let words = metadata.tensors().into_iter().find(|(name, _)| name.ends_with("word_embeddings.weight")).unwrap().1;
+    let (rows, width) = (words.shape[0], words.shape[1]);
+    // The last word of the vocabulary is not among the ids that loading tries.
+    let last = header + 8 + words.data_offsets.0 + (rows - 1) * width * 4;
+    bytes[last..last + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    std::fs::write(&path, bytes).unwrap();
+    let reference = model.path().to_str().unwrap().parse().unwrap();
+    let embedder = Embedder::load(&reference, &options(), &()).unwrap();
+    let sound: &[u32] = &[1, 2, 3];
+    let poisoned: &[u32] = &[1, rows as u32 - 1, 3];
+    let inputs = [TextOrTokens::Tokens(sound), TextOrTokens::Tokens(poisoned)];
+    let error = embedder.embed_with(&inputs, &EmbedOptions::default()).unwrap_err();
+    assert_eq!(error.class(), ErrorClass::Unsound, "{error}");
+    assert!(error.to_string().contains("text 2") && error.to_string().contains("NaN"), "{error}");
+    assert!(embedder.embed_with(&inputs[..1], &EmbedOptions::default()).is_ok());
 }

@@ -12,6 +12,7 @@ mod cpu;
 mod device;
 mod dtype;
 mod error;
+mod keys;
 mod ladder;
 mod launch;
 mod ledger;
@@ -87,11 +88,12 @@ pub fn cases_on(device: Device) -> Vec<case::Case> {
     cases().into_iter().chain(more.iter().flat_map(|cases| cases())).collect()
 }
 
-pub use attention::{Attention, Bias, Disentangled, Keys, PageTables, Pages, Sees, attention};
+pub use attention::{Attention, Bias, Disentangled, Sees, attention};
 pub use choose::{Choosing, choose};
 pub use embed::{embed, embed_normed};
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, glu};
+pub use keys::{Keys, PageTables, Pages};
 pub use l2_norm::l2_norm;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;

@@ -1,9 +1,10 @@
 //! Attention over so many rows that GPUs have kernels of their own for it, which no case reaches: a reference of all of it would take
 //! minutes. Rows here and there instead, in f64.
 
-use sconce_ops::attention::{Attention, Bias, Keys, Pages, Sees, attention};
+use sconce_ops::attention::{Attention, Bias, Sees, attention};
 use sconce_ops::case::places;
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Segments, Tensor};
+use sconce_ops::{Keys, Pages};
 
 /// Rows of a page.
 const PAGE: usize = 16;

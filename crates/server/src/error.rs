@@ -5,7 +5,7 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use sconce_api::worker::Code;
 use sconce_api::{openai, tei};
-use sconce_engine::Error as EngineError;
+use sconce_engine::{Error as EngineError, ErrorClass};
 use serde_json::{Value, json};
 use std::fmt;
 use std::time::Duration;
@@ -308,15 +308,15 @@ impl From<EngineError> for Fault {
         let kind = match &e {
             EngineError::TooLong { .. } => FaultKind::TooLong,
             EngineError::Text { .. } => FaultKind::Tokenizer,
-            EngineError::Input(_) | EngineError::Image { .. } | EngineError::Template(_) | EngineError::Format(_) => {
-                FaultKind::Invalid
-            }
             EngineError::Memory { .. } => FaultKind::Memory,
             EngineError::Stopped { .. } => FaultKind::Unhealthy,
-            EngineError::Panicked { .. } => FaultKind::Internal,
             EngineError::Cancelled => FaultKind::Cancelled,
             EngineError::Late { .. } => FaultKind::Late,
-            _ => FaultKind::Backend,
+            other => match other.class() {
+                ErrorClass::Input => FaultKind::Invalid,
+                ErrorClass::Bug => FaultKind::Internal,
+                _ => FaultKind::Backend,
+            },
         };
         Fault::new(kind, e.to_string())
     }

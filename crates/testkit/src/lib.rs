@@ -1,8 +1,10 @@
 //! Dev only: the goldens that `tools/goldens` made with the reference implementation.
 
+mod gguf;
 mod half;
 mod synthetic;
 
+pub use gguf::{GgufTensor, GgufWriter};
 pub use half::{Half, apart};
 pub use synthetic::{materialize, plain_words, values};
 

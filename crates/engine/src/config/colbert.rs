@@ -223,7 +223,8 @@ impl ColbertSpec {
         let encoded = reader.encode_to(texts, prompt, most.saturating_sub(usize::from(id.is_some())).max(1))?;
         let mask = match expansion {
             Some(e) => Some(e.token.as_deref().map_or_else(|| t.mask(), |token| t.id(token)).ok_or_else(|| {
-                Error::Input("the model expands queries with a mask token, and its tokenizer has none".into())
+                let what = "the model expands queries with a mask token, and its tokenizer has none";
+                Error::file(&self.reading.root, what)
             })?),
             None => None,
         };

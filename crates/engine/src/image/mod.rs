@@ -11,6 +11,7 @@ mod png;
 mod processor;
 mod resize;
 
+use crate::error::{Error, Result};
 use decode::decode;
 pub(crate) use processor::Processor;
 
@@ -32,8 +33,8 @@ pub struct Image {
 
 impl Image {
     /// Reads a picture: PNG, JPEG, GIF, WebP, BMP or TIFF, told by its content. Of moving ones the first.
-    pub fn decode(bytes: &[u8]) -> crate::Result<Image> {
-        decode(bytes).map_err(|what| crate::Error::Input(format!("the image cannot be used: {what}")))
+    pub fn decode(bytes: &[u8]) -> Result<Image> {
+        decode(bytes).map_err(|what| Error::Input(format!("the image cannot be used: {what}")))
     }
 
     /// A picture of `width` × `height` pixels from its rows of red, green and blue bytes.

@@ -6,12 +6,11 @@ mod hostile;
 mod parts;
 mod undone;
 mod values;
-mod writer;
 
 use super::Gguf;
 use crate::FileError;
+use sconce_testkit::GgufWriter as Writer;
 use std::path::Path;
-use writer::Writer;
 
 /// The model that `writer` wrote, opened.
 fn open(writer: &Writer) -> Result<Gguf, FileError> {

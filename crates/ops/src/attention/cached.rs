@@ -2,8 +2,9 @@
 //! biases; a cache in another format than the queries. Pages lie in no order, and hold what belongs to nobody in between.
 
 use super::reference::{self, Problem};
-use super::{Attention, Bias, Keys, Pages, Sees, attention};
+use super::{Attention, Bias, Sees, attention};
 use crate::case::{Case, Input, Tolerance};
+use crate::keys::{Keys, Pages};
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Result, Segments};
 use std::sync::Arc;

@@ -13,7 +13,6 @@ mod cpu;
 #[cfg(cuda)]
 mod cuda;
 mod few;
-mod keys;
 mod lines;
 #[cfg(metal)]
 mod metal;
@@ -29,10 +28,10 @@ mod tiles;
 
 pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::{cases, cases_of_cuda};
-pub use keys::{Keys, PageTables, Pages};
 
 use self::tables::{Tables, Way};
 use crate::cpu::Isa;
+use crate::keys::Keys;
 use crate::ladder::{self, Can, Op, Rung};
 use crate::replay::{OpScope, op_scope};
 use crate::store::{CacheFormat, Vectors};

@@ -7,6 +7,7 @@
 
 use super::{Attention, AttentionOp, Bias, Keys, Sees};
 use crate::DType;
+use crate::keys::ALONE;
 use crate::replay::OpScope;
 use crate::store::CacheFormat;
 use std::ops::Range;
@@ -16,9 +17,8 @@ use std::ops::Range;
 const BUSY: usize = 128;
 const BUSY_WITH_FEW: usize = 384;
 
-/// Keys of which parts are multiples, and up to which there is one part. As in `task.cuh`.
+/// Keys of which parts are multiples. As in `task.cuh`.
 const PART: usize = 64;
-pub(super) const ALONE: usize = 128;
 
 /// The numbers of a block.
 const ENTRY: usize = 5;
@@ -224,8 +224,9 @@ impl Tables {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Pages;
     use crate::Segments;
-    use crate::attention::{Disentangled, Pages};
+    use crate::attention::Disentangled;
     use crate::replay::{Fill, op_scope};
 
     #[test]

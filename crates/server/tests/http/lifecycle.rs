@@ -1,6 +1,7 @@
 //! How a server and its models begin, come, go and end.
 
-use crate::common::{Running, config, golden, parse, reply, request, serve, start, until};
+use crate::common::{Running, config, golden, options, parse, reply, request, serve, start, until};
+use sconce_engine::Task;
 use sconce_server::{Config, Listen, ModelSpec, Secret, Standing};
 use serde_json::{Value, json};
 use std::io::{Read, Write};
@@ -371,4 +372,35 @@ fn the_document_describes_every_path_and_how_it_fails() {
     }
     let page = server.get("/docs");
     assert!(page.body.contains("POST /v1/embeddings") && !page.body.contains("http"), "nothing is fetched");
+}
+
+/// A language model that reranks has a plan like any other model, and its memory counts.
+#[test]
+fn a_language_model_that_reranks_is_held_to_the_budget() {
+    let (mut spec, dir) = golden("task-rerank-qwen3");
+    spec.task = Some(Task::Rerank);
+    let server = start(vec![spec.clone()], vec![dir], config());
+    server.wait_ready();
+    let planned = server.app.house.planned_bytes();
+    assert!(planned > 0);
+    let (mut again, dir) = golden("task-rerank-qwen3");
+    again.task = Some(Task::Rerank);
+    let small = start(vec![again], vec![dir], Config { memory_budget: Some(planned - 1), ..roomy() });
+    until(
+        "it is refused",
+        || matches!(standing(&small, "task-rerank-qwen3"), Some(Standing::Failed(why)) if why.contains("--memory-budget")),
+    );
+}
+
+/// A T5 in GGUF is served as one in a folder is.
+#[test]
+fn a_t5_in_gguf_is_served() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("t5.gguf");
+    std::fs::write(&path, sconce_testkit::GgufWriter::t5().bytes()).unwrap();
+    let spec = ModelSpec::new(path.to_str().unwrap(), options(dir.path()));
+    let server = start(vec![spec], vec![dir], config());
+    server.wait_ready();
+    let answer = server.post("/v1/completions", &json!({"prompt": "a b", "max_tokens": 4})).ok();
+    assert_eq!(answer["choices"].as_array().map(Vec::len), Some(1), "{answer}");
 }

@@ -55,14 +55,14 @@ pub(crate) struct YesNoPrompt {
 }
 
 impl YesNoPrompt {
-    pub(crate) fn new(tokenizer: &Tokenizer) -> Result<YesNoPrompt> {
+    pub(crate) fn new(root: &Path, tokenizer: &Tokenizer) -> Result<YesNoPrompt> {
         let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[BEFORE, BEHIND], usize::MAX)?;
         let mut fixed = fixed.into_iter().map(|e| e.ids);
         let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
         let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
         if taken >= most {
             let what = format!("a reranker's conversation takes {taken} tokens before anything is asked, of {most}");
-            return Err(Error::Input(what));
+            return Err(Error::file(root, what));
         }
         Ok(YesNoPrompt { before, behind, room: most - taken, instruction: INSTRUCTION.into() })
     }

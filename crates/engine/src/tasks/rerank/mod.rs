@@ -121,7 +121,7 @@ impl Reranker {
     ) -> Result<Reranker> {
         let session = Session::<Logits>::load(files, options, progress, |dir| spec(dir, representation))?;
         let asked = session.spec.answers.is_some();
-        let prompt = if asked { Some(Arc::new(YesNoPrompt::new(&session.text)?)) } else { None };
+        let prompt = if asked { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
         Ok(Reranker { session, prompt })
     }
 

@@ -2,9 +2,9 @@
 
 use super::super::family::NAMES;
 use super::open;
-use super::writer::Writer;
 use sconce_models::encoder;
 use sconce_ops::{DType, Device, Place, Weights};
+use sconce_testkit::GgufWriter as Writer;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 

@@ -1,8 +1,8 @@
 //! Files that lie, are cut or damaged: a fault that names the place, never a panic, and no more memory than they are long.
 
 use super::super::Gguf;
-use super::writer::{Tensor, Writer};
 use super::{open, opened};
+use sconce_testkit::{GgufTensor as Tensor, GgufWriter as Writer};
 
 /// All that can be asked of a file that opened.
 fn ask(gguf: &Gguf) {

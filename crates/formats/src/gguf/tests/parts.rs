@@ -1,8 +1,8 @@
 //! A model in several files.
 
 use super::super::Gguf;
-use super::writer::Writer;
 use crate::FileError;
+use sconce_testkit::GgufWriter as Writer;
 use std::path::{Path, PathBuf};
 
 fn numbered(writer: Writer, number: u32, count: u32) -> Writer {

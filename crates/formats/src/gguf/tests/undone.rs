@@ -1,8 +1,8 @@
 //! What the converter did, undone: rows, names and values.
 
 use super::super::ggml;
-use super::writer::Writer;
 use super::{floats, open};
+use sconce_testkit::GgufWriter as Writer;
 use serde_json::json;
 
 /// The first number of each row, by its row.

@@ -2,7 +2,7 @@
 
 use super::super::{Pooling, kind_name};
 use super::open;
-use super::writer::Writer;
+use sconce_testkit::GgufWriter as Writer;
 use serde_json::json;
 
 #[test]

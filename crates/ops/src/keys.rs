@@ -1,10 +1,12 @@
 //! Which rows of k and v are the keys of each sequence: next to each other, or in pages of a cache.
 
-use super::tables::ALONE;
 use crate::replay::{OpScope, PerBatch};
 use crate::{Error, Result, Segments};
 use std::ops::Range;
 use std::sync::Arc;
+
+/// Keys up to which a sequence is one part of a launch. As in `attention/task.cuh`.
+pub(crate) const ALONE: usize = 128;
 
 /// The rows of k and v that the queries of the same number look at.
 #[derive(Clone, Debug)]

@@ -1,0 +1,215 @@
+//! Writes small GGUF files, right or wrong.
+
+/// A file under construction.
+#[derive(Clone)]
+pub struct GgufWriter {
+    /// The version of the format.
+    pub version: u32,
+    /// Said instead of the truth, where that is to be tested.
+    pub counts: Option<(u64, u64)>,
+    /// Where data and tensors begin: at multiples of it.
+    pub alignment: usize,
+    /// Metadata, as bytes.
+    pub keys: Vec<Vec<u8>>,
+    /// Tensors.
+    pub tensors: Vec<GgufTensor>,
+}
+
+/// A tensor of such a file.
+#[derive(Clone)]
+pub struct GgufTensor {
+    /// Its name.
+    pub name: String,
+    /// As the file has them: the row's first.
+    pub dims: Vec<u64>,
+    /// ggml's number for the format.
+    pub kind: u32,
+    /// Said instead of where it is.
+    pub offset: Option<u64>,
+    /// Its data.
+    pub bytes: Vec<u8>,
+}
+
+impl GgufWriter {
+    /// Of that architecture, with nothing in it.
+    pub fn new(architecture: &str) -> GgufWriter {
+        let empty = GgufWriter { version: 3, counts: None, alignment: 32, keys: Vec::new(), tensors: Vec::new() };
+        empty.str("general.architecture", architecture)
+    }
+
+    /// A Llama of 1 layer, 2 heads of 4 over 1 key's, 32 wide.
+    pub fn llama() -> GgufWriter {
+        GgufWriter::new("llama")
+            .u32("llama.block_count", 1)
+            .u32("llama.context_length", 64)
+            .u32("llama.embedding_length", 32)
+            .u32("llama.feed_forward_length", 16)
+            .u32("llama.attention.head_count", 2)
+            .u32("llama.attention.head_count_kv", 1)
+            .u32("llama.attention.key_length", 4)
+            .f32("llama.attention.layer_norm_rms_epsilon", 1e-5)
+            .str("tokenizer.ggml.model", "llama")
+            .strs("tokenizer.ggml.tokens", &["<unk>", "a", "b"])
+            .f32s("tokenizer.ggml.scores", &[0.0, -1.0, -2.0])
+            .i32s("tokenizer.ggml.token_type", &[2, 1, 1])
+            .u32("tokenizer.ggml.bos_token_id", 1)
+            .str("tokenizer.chat_template", "{{ messages }}")
+            .tensor("token_embd.weight", &[3, 32])
+            .tensor("output_norm.weight", &[32])
+            .tensor("blk.0.attn_q.weight", &[8, 32])
+            .tensor("blk.0.attn_k.weight", &[4, 32])
+    }
+
+    /// A T5 of 1 layer each, 2 heads of 4, 32 wide, whose weights are small. It says something, if nothing sensible.
+    pub fn t5() -> GgufWriter {
+        let attention = ["attn_q", "attn_k", "attn_v"].map(|name| (name, [8, 32]));
+        let mut writer = GgufWriter::new("t5")
+            .u32("t5.block_count", 1)
+            .u32("t5.context_length", 64)
+            .u32("t5.embedding_length", 32)
+            .u32("t5.feed_forward_length", 16)
+            .u32("t5.attention.head_count", 2)
+            .u32("t5.attention.key_length", 4)
+            .u32("t5.attention.value_length", 4)
+            .u32("t5.attention.relative_buckets_count", 8)
+            .f32("t5.attention.layer_norm_rms_epsilon", 1e-6)
+            .u32("t5.decoder_start_token_id", 0)
+            .str("tokenizer.ggml.model", "t5")
+            .strs("tokenizer.ggml.tokens", &["<pad>", "</s>", "<unk>", "\u{2581}", "a", "b", "\u{2581}a"])
+            .f32s("tokenizer.ggml.scores", &[0.0, 0.0, 0.0, -2.0, -3.0, -3.0, -1.0])
+            .i32s("tokenizer.ggml.token_type", &[3, 3, 2, 1, 1, 1, 1])
+            .u32("tokenizer.ggml.eos_token_id", 1)
+            .u32("tokenizer.ggml.padding_token_id", 0)
+            .u32("tokenizer.ggml.unknown_token_id", 2)
+            .small("token_embd.weight", &[7, 32])
+            .small("output.weight", &[7, 32]);
+        for side in ["enc", "dec"] {
+            writer = writer.ones(&format!("{side}.output_norm.weight"), 32);
+            let layer = |name: &str| format!("{side}.blk.0.{name}.weight");
+            for kind in if side == "enc" { &[""][..] } else { &["", "cross_"] } {
+                for (name, dims) in attention {
+                    writer = writer.small(&layer(&format!("{kind}{name}")), &dims);
+                }
+                writer = writer.small(&layer(&format!("{kind}attn_o")), &[32, 8]);
+                writer = writer.ones(&layer(&format!("{kind}attn_norm")), 32);
+            }
+            writer = writer.small(&layer("attn_rel_b"), &[8, 2]);
+            writer = writer.small(&layer("ffn_up"), &[16, 32]).small(&layer("ffn_down"), &[32, 16]);
+            writer = writer.ones(&layer("ffn_norm"), 32);
+        }
+        writer
+    }
+
+    fn ones(self, name: &str, n: u64) -> GgufWriter {
+        self.values(name, &[n], &vec![1.0; n as usize])
+    }
+
+    /// Numbers of both signs, none of them large.
+    fn small(self, name: &str, dims: &[u64]) -> GgufWriter {
+        let n = dims.iter().product::<u64>();
+        let values: Vec<f32> = (0..n).map(|i| ((i * 37 + name.len() as u64) % 41) as f32 / 100.0 - 0.2).collect();
+        self.values(name, dims, &values)
+    }
+
+    fn key(mut self, name: &str, kind: u32, value: &[u8]) -> GgufWriter {
+        self.keys.push([&text(name)[..], &kind.to_le_bytes(), value].concat());
+        self
+    }
+
+    /// A string.
+    pub fn str(self, name: &str, value: &str) -> GgufWriter {
+        self.key(name, 8, &text(value))
+    }
+
+    /// A number.
+    pub fn u32(self, name: &str, value: u32) -> GgufWriter {
+        self.key(name, 4, &value.to_le_bytes())
+    }
+
+    /// A number.
+    pub fn f32(self, name: &str, value: f32) -> GgufWriter {
+        self.key(name, 6, &value.to_le_bytes())
+    }
+
+    /// A truth value.
+    pub fn bool(self, name: &str, value: u8) -> GgufWriter {
+        self.key(name, 7, &[value])
+    }
+
+    /// A list of strings.
+    pub fn strs(self, name: &str, values: &[&str]) -> GgufWriter {
+        let items: Vec<u8> = values.iter().flat_map(|value| text(value)).collect();
+        self.array(name, 8, values.len() as u64, &items)
+    }
+
+    /// A list of numbers.
+    pub fn f32s(self, name: &str, values: &[f32]) -> GgufWriter {
+        let items: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.array(name, 6, values.len() as u64, &items)
+    }
+
+    /// A list of numbers.
+    pub fn i32s(self, name: &str, values: &[i32]) -> GgufWriter {
+        let items: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+        self.array(name, 5, values.len() as u64, &items)
+    }
+
+    /// An array that says it has `count` items.
+    pub fn array(self, name: &str, item: u32, count: u64, items: &[u8]) -> GgufWriter {
+        self.key(name, 9, &[&item.to_le_bytes()[..], &count.to_le_bytes(), items].concat())
+    }
+
+    /// A value of any type, as bytes.
+    pub fn raw(self, name: &str, kind: u32, value: &[u8]) -> GgufWriter {
+        self.key(name, kind, value)
+    }
+
+    /// F32, row-major, counting up from 0.
+    pub fn tensor(self, name: &str, dims: &[u64]) -> GgufWriter {
+        let values: Vec<f32> = (0..dims.iter().product::<u64>()).map(|n| n as f32).collect();
+        self.values(name, dims, &values)
+    }
+
+    /// F32, row-major.
+    pub fn values(self, name: &str, dims: &[u64], values: &[f32]) -> GgufWriter {
+        self.blocks(name, dims, 0, values.iter().flat_map(|v| v.to_le_bytes()).collect())
+    }
+
+    /// Of any format.
+    pub fn blocks(mut self, name: &str, dims: &[u64], kind: u32, bytes: Vec<u8>) -> GgufWriter {
+        let dims = dims.iter().rev().copied().collect();
+        self.tensors.push(GgufTensor { name: name.into(), dims, kind, offset: None, bytes });
+        self
+    }
+
+    /// Data and tensors begin at multiples of it, and the file says so.
+    pub fn aligned(mut self, alignment: u32) -> GgufWriter {
+        self.alignment = alignment as usize;
+        self.u32("general.alignment", alignment)
+    }
+
+    /// The file.
+    pub fn bytes(&self) -> Vec<u8> {
+        let (tensors, keys) = self.counts.unwrap_or((self.tensors.len() as u64, self.keys.len() as u64));
+        let mut out = [&b"GGUF"[..], &self.version.to_le_bytes(), &tensors.to_le_bytes(), &keys.to_le_bytes()].concat();
+        out.extend(self.keys.concat());
+        let mut data: Vec<u8> = Vec::new();
+        let align = |bytes: &mut Vec<u8>| bytes.resize(bytes.len().next_multiple_of(self.alignment), 0);
+        for GgufTensor { name, dims, kind, offset, bytes } in &self.tensors {
+            out.extend(text(name));
+            out.extend((dims.len() as u32).to_le_bytes());
+            out.extend(dims.iter().flat_map(|d| d.to_le_bytes()));
+            out.extend(kind.to_le_bytes());
+            out.extend(offset.unwrap_or(data.len() as u64).to_le_bytes());
+            data.extend(bytes);
+            align(&mut data);
+        }
+        align(&mut out);
+        out.extend(data);
+        out
+    }
+}
+
+fn text(value: &str) -> Vec<u8> {
+    [&(value.len() as u64).to_le_bytes()[..], value.as_bytes()].concat()
+}

@@ -85,7 +85,7 @@ fn a_reranker_has_its_two_words() {
     assert!(worst(&got, &want) <= 0.05 * worst(&want, &[0.0; 3]), "{got:?} {want:?}");
     let error = Embedder::load(&reference(&path), &options(), &()).err().unwrap().to_string();
     assert!(error.contains("sconce rerank"), "{error}");
-    assert_eq!(Task::detect(&path).unwrap(), Task::Rerank);
+    assert_eq!(Task::detect(&path).unwrap(), Task::Classify);
     assert!(Task::Classify.plan(&Files::local(&path), Device::Cpu, &options()).is_ok());
 }
 

@@ -148,10 +148,15 @@ impl<W: Workload> Running<W> {
 
     /// Runs the next step. Returns whether there was one.
     fn turn(&mut self) -> bool {
-        self.release_ended();
+        // Requests that are done, cancelled or late go first, the oldest of them first.
+        let now = Instant::now();
+        let ended: Vec<_> = self.replies.extract_if(.., |_, reply| reply.has_ended(now)).collect();
+        ended.iter().for_each(|(id, _)| self.workload.release(*id));
         let step = self.workload.schedule();
         *self.board.last.lock().unwrap_or_else(PoisonError::into_inner) =
             (self.workload.queue(), self.workload.stats());
+        // Once they are no longer counted: whoever hears of the end may look.
+        ended.iter().for_each(|(_, reply)| reply.end_if_over(now));
         let Some(step) = step else { return false };
         let ran = match self.forward(&step) {
             Ok(outcome) => vec![(step, outcome)],
@@ -159,13 +164,6 @@ impl<W: Workload> Running<W> {
         };
         self.workload.finish(ran);
         true
-    }
-
-    /// Forgets requests that are done, cancelled or late, the oldest first.
-    fn release_ended(&mut self) {
-        let now = Instant::now();
-        let ended = self.replies.extract_if(.., |_, reply| reply.has_ended(now));
-        ended.for_each(|(id, _)| self.workload.release(id));
     }
 
     /// What fails together is tried one by one, and fails those alone that fail again.

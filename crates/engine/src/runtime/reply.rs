@@ -75,12 +75,16 @@ impl<T> Reply<T> {
         *self.lock() = None;
     }
 
-    /// Whether the request has ended. One that was cancelled or is late ends here, with the error that says so.
+    /// Whether the request has ended, or must end now because it was cancelled or is late.
     pub(crate) fn has_ended(&self, now: Instant) -> bool {
+        self.context.over(now).is_some() || self.lock().is_none()
+    }
+
+    /// Ends a request that was cancelled or is late, with the error that says so.
+    pub(crate) fn end_if_over(&self, now: Instant) {
         if let Some(why) = self.context.over(now) {
             self.fail(why);
         }
-        self.lock().is_none()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Open<T>>> {

@@ -379,7 +379,7 @@ fn what_makes_no_sense_is_refused_before_a_model_is_loaded() {
 #[test]
 fn plans_tell_the_task_and_compare_devices() {
     for (name, task) in
-        [("task-rerank", "classify"), ("task-tag", "tag"), ("task-sparse", "sparse"), ("task-colbert", "multi")]
+        [("task-rerank", "rerank"), ("task-tag", "tag"), ("task-sparse", "sparse"), ("task-colbert", "multi")]
     {
         let model = Model::new(name);
         assert_eq!(parse(&out(&["plan", model.path(), "-d", "cpu", "--json"], b""))["task"], task);

@@ -105,8 +105,8 @@ fn a_window_is_answered_by_as_many_threads_as_were_asked_for_before_the_next_has
     embed.give(WINDOW);
     // The pipe stays open: what was read must not wait for what may yet come.
     embed.expect(WINDOW);
-    // Of the team the one that hands out work has another name; the pool that loads has as many.
-    embed.until(|all| (named(all, "sconce-cpu-"), named(all, "sconce cpu ")) == (asked - 1, asked));
+    // The device thread is one of the team, and has another name.
+    embed.until(|all| (named(all, "sconce-cpu-"), named(all, "sconce cpu")) == (asked - 1, 1));
     // The last window is short.
     embed.give(1);
     drop(embed.texts.take());
@@ -121,11 +121,11 @@ fn threads_that_compute_are_bound_and_no_others() {
     let mut embed = Embed::start(model.path(), &["--pin", "--threads", &cores.to_string()]);
     embed.give(WINDOW);
     embed.expect(WINDOW);
-    // The team, and of the pool the one that owns the model.
+    // The team, of which the device thread is one.
     embed.until(|all| {
         let bound: Vec<_> = all.iter().filter(|(_, cores)| cores.parse::<usize>().is_ok()).cloned().collect();
         let apart: HashSet<&String> = bound.iter().map(|(_, core)| core).collect();
-        let told = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu "), bound.len(), apart.len());
+        let told = (named(&bound, "sconce-cpu-"), named(&bound, "sconce cpu"), bound.len(), apart.len());
         // On one core alone they are all where they may be.
         cores == 1 || told == (cores - 1, 1, cores, cores)
     });

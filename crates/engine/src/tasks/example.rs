@@ -84,3 +84,40 @@ impl Pipeline for Mean {
         Ok(vec![pool(&hidden, &batch.segments, skips, &[Pooling::Mean])?])
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::Prompt;
+    use crate::options::DeviceChoice;
+    use crate::tasks::{Embedder, Task, TaskModel};
+
+    /// The task runs: its lengths are those of the vectors that a model of mean pooling gives before it normalizes them.
+    #[test]
+    fn it_runs_from_the_list_of_tasks() {
+        let dir = sconce_testkit::materialize("bert-relu");
+        let files = Files::local(dir.path());
+        let options = LoadOptions {
+            device: DeviceChoice::Only(Device::Cpu),
+            ..LoadOptions::new(sconce_hub::Options::new(dir.path().join("hub"), dir.path().join("cache")))
+        };
+        let texts = ["the cat sat", "on the mat"];
+        let TaskModel::Norms(model) = "norms".parse::<Task>().unwrap().load(&files, &options, &()).unwrap() else {
+            panic!("another task")
+        };
+        let embedder = Embedder::load_files(&files, &options, &()).unwrap();
+        let vectors = embedder.embed(&texts, &Prompt::Default).unwrap();
+        let lengths: Vec<f32> = vectors.rows().map(|row| row.iter().map(|v| v * v).sum::<f32>().sqrt()).collect();
+        assert_eq!(model.norms(&texts).unwrap(), lengths);
+    }
+
+    #[test]
+    fn contributing_shows_this_file() {
+        let own = include_str!("example.rs").split("\n#[cfg(test)]").next().unwrap();
+        let page = include_str!("../../../../CONTRIBUTING.md");
+        assert!(page.contains(own), "CONTRIBUTING.md shows another example than tasks/example.rs");
+        assert!(
+            include_str!("mod.rs").contains(page.lines().find(|line| line.contains("Norms(example::Norms)")).unwrap())
+        );
+    }
+}

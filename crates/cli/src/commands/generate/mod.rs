@@ -154,7 +154,7 @@ impl Generate {
     }
 
     /// Hands a prompt over; what is wrong with it is told when its turn comes.
-    fn ask<'a>(&self, model: &'a Speaker, prompt: Result<Prompt, Failure>) -> Asked {
+    fn ask(&self, model: &Speaker, prompt: Result<Prompt, Failure>) -> Asked {
         match prompt {
             Ok(prompt) => {
                 let begun = model.begin(&prompt, self);

@@ -58,13 +58,12 @@ impl LmText {
     }
 
     pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<LmText> {
-        let held = gguf.vocabulary()?;
-        let vocabulary = metadata::held(gguf)?;
+        let vocabulary = gguf.vocabulary()?;
         let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
-        let named = [held.eos, held.eot, held.eom].into_iter().flatten();
+        let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
         let ends = named.chain(turn_ends(&parsed)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
-        let template = |source: &str| ChatTemplate::new(source, word(held.bos), word(held.eos));
+        let template = |source: &str| ChatTemplate::new(source, word(vocabulary.bos), word(vocabulary.eos));
         let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
         let default = default.map(template).transpose();
         let templates =
@@ -139,7 +138,7 @@ impl LmText {
         }
         let plain = match &self.gguf {
             Some(gguf) => {
-                let made = metadata::tokenizer(&metadata::held(gguf)?, Specials::Text);
+                let made = metadata::tokenizer(&gguf.vocabulary()?, Specials::Text);
                 gguf.let_go();
                 made.map_err(|what| Error::file(gguf.path(), what))?
             }

@@ -73,14 +73,17 @@ impl<W: Workload> Executor<W> {
         self.thread.send(Message::Wake)
     }
 
-    /// What waits for the model, and what it ran last. Cheap, from any thread.
-    pub(crate) fn queue(&self) -> QueueStats {
-        let last = self.board.last.lock().unwrap_or_else(PoisonError::into_inner).0;
-        QueueStats {
-            requests: last.requests + self.board.submitted.load(Relaxed),
-            tokens: last.tokens + self.board.submitted_tokens.load(Relaxed),
-            ..last
-        }
+    /// Tells what waits for the model, and what it ran last. Cheap, from any thread.
+    pub(crate) fn queue_watch(&self) -> Box<dyn Fn() -> QueueStats + Send + Sync> {
+        let board = self.board.clone();
+        Box::new(move || {
+            let last = board.last.lock().unwrap_or_else(PoisonError::into_inner).0;
+            QueueStats {
+                requests: last.requests + board.submitted.load(Relaxed),
+                tokens: last.tokens + board.submitted_tokens.load(Relaxed),
+                ..last
+            }
+        })
     }
 
     /// What the workload tells of itself. Cheap, from any thread.

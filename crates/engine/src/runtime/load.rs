@@ -2,7 +2,7 @@
 
 use super::device_thread::panic_message;
 use super::executor::Executor;
-use super::loaded::LoadedModel;
+use super::loaded::{Codec, LoadedModel, ModelInfo};
 use super::warmup;
 use super::workload::Workload;
 use crate::error::{Error, Result};
@@ -10,6 +10,7 @@ use crate::options::LoadOptions;
 use crate::plan::Plan;
 use sconce_hub::{Files, Progress};
 use sconce_ops::{Device, Ladder};
+use std::sync::Arc;
 use std::thread;
 
 /// Plans a model on a device that need not be in this machine.
@@ -22,12 +23,12 @@ pub(crate) fn plan<W: Workload>(spec: &W::Spec, device: Device, options: &LoadOp
 /// `options.fallback` the next best device is tried where one cannot serve, and every such step is reported.
 ///
 /// `read_text` reads the tokenizer, beside the weights: a vocabulary takes a third of the time that a small model's weights do.
-pub(crate) fn load<W: Workload, T: Send>(
+pub(crate) fn load<W: Workload, T: Codec + 'static>(
     files: &Files,
     spec: &W::Spec,
     options: &LoadOptions,
     progress: &dyn Progress,
-    read_text: impl Fn(&Plan) -> Result<T> + Sync,
+    read_text: impl Fn(&Plan) -> Result<Arc<T>> + Sync,
 ) -> Result<LoadedModel<W, T>> {
     options.on_a_device(progress, |device| {
         let info = device.info()?;
@@ -54,7 +55,8 @@ pub(crate) fn load<W: Workload, T: Send>(
         let text = text.map_err(|panic| Error::Panicked { device, why: panic_message(&*panic) })??;
         let executor = executor?;
         ladder.ledger.hold(planned.plan.bytes());
-        let (files, spec) = (files.clone(), spec.clone());
-        Ok(LoadedModel { plan: planned.plan, layout: planned.layout, spec, files, text, ladder, executor })
+        let (codec, queue): (Arc<dyn Codec>, _) = (text.clone(), executor.queue_watch());
+        let info = ModelInfo { plan: planned.plan, files: files.clone(), ladder, codec, queue };
+        Ok(LoadedModel { info, layout: planned.layout, spec: spec.clone(), text, executor })
     })
 }

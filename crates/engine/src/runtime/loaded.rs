@@ -8,13 +8,14 @@ use crate::plan::Plan;
 use sconce_hub::Files;
 use sconce_ops::{Counted, Ladder};
 use sconce_text::{TextToken, Truncate};
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// A loaded model, whatever its task.
 pub trait Loaded {
     /// The model itself.
     #[doc(hidden)]
-    fn model(&self) -> &dyn Model;
+    fn model(&self) -> &ModelInfo;
     /// How the requests of this handle are treated.
     #[doc(hidden)]
     fn settings(&mut self) -> &mut RequestSettings;
@@ -42,31 +43,31 @@ pub trait Loaded {
 
     /// What was planned before loading.
     fn plan(&self) -> &Plan {
-        self.model().plan()
+        &self.model().plan
     }
     /// Where the files came from.
     fn files(&self) -> &Files {
-        self.model().files()
+        &self.model().files
     }
     /// What really ran since loading, by op, device, dtype and rung.
     fn counts(&self) -> Vec<(Counted, u64)> {
-        self.model().ladder().counts()
+        self.model().ladder.counts()
     }
     /// The most bytes that tensors held at once since loading, weights included.
     fn peak_bytes(&self) -> u64 {
-        self.model().ladder().ledger.peak()
+        self.model().ladder.ledger.peak()
     }
     /// What waits for the model, and what it ran last.
     fn queue(&self) -> QueueStats {
-        self.model().queue()
+        (self.model().queue)()
     }
     /// The tokens of a text and where in it they come from, uncut; with those that begin and end a text if `special`.
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        self.model().tokenize(text, special)
+        self.model().codec.tokenize(text, special)
     }
     /// The text of tokens; without special tokens if `skip_special`.
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.model().detokenize(ids, skip_special)
+        self.model().codec.detokenize(ids, skip_special)
     }
 }
 
@@ -77,54 +78,37 @@ pub struct RequestSettings {
     pub(crate) truncate: Truncate,
 }
 
-/// What [`Loaded`] is made of.
-#[doc(hidden)]
-pub trait Model {
-    fn plan(&self) -> &Plan;
-    fn files(&self) -> &Files;
-    fn ladder(&self) -> &Ladder;
-    fn queue(&self) -> QueueStats;
-    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>>;
-    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String>;
-}
-
 /// Turns texts into tokens and back.
-pub(crate) trait Codec {
+pub(crate) trait Codec: Send + Sync {
     /// See [`Loaded::tokenize`].
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>>;
     /// See [`Loaded::detokenize`].
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String>;
 }
 
+/// What [`Loaded`] tells, whatever the kind of model.
+pub struct ModelInfo {
+    pub(crate) plan: Plan,
+    pub(crate) files: Files,
+    pub(crate) ladder: Arc<Ladder>,
+    pub(crate) codec: Arc<dyn Codec>,
+    pub(crate) queue: Box<dyn Fn() -> QueueStats + Send + Sync>,
+}
+
 /// A model on its device, with what was read of its files. Handles share it; the last to go takes the model along.
 pub(crate) struct LoadedModel<W: Workload, T> {
-    pub(crate) plan: Plan,
+    pub(crate) info: ModelInfo,
     pub(crate) layout: W::Layout,
     pub(crate) spec: W::Spec,
-    pub(crate) files: Files,
     /// The tokenizer, and what else the files say of text.
-    pub(crate) text: T,
-    pub(crate) ladder: Arc<Ladder>,
+    pub(crate) text: Arc<T>,
     pub(crate) executor: Executor<W>,
 }
 
-impl<W: Workload, T: Codec> Model for LoadedModel<W, T> {
-    fn plan(&self) -> &Plan {
-        &self.plan
-    }
-    fn files(&self) -> &Files {
-        &self.files
-    }
-    fn ladder(&self) -> &Ladder {
-        &self.ladder
-    }
-    fn queue(&self) -> QueueStats {
-        self.executor.queue()
-    }
-    fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        self.text.tokenize(text, special)
-    }
-    fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        self.text.detokenize(ids, skip_special)
+impl<W: Workload, T> Deref for LoadedModel<W, T> {
+    type Target = ModelInfo;
+
+    fn deref(&self) -> &ModelInfo {
+        &self.info
     }
 }

@@ -12,7 +12,7 @@ mod workload;
 pub(crate) use executor::Executor;
 pub(crate) use load::{load, plan};
 pub use loaded::Loaded;
-pub(crate) use loaded::{Codec, LoadedModel, Model, RequestSettings};
+pub(crate) use loaded::{Codec, LoadedModel, ModelInfo, RequestSettings};
 pub(crate) use reply::{Reply, Sink};
 pub use request_context::{RequestContext, Times};
 pub(crate) use workload::{RequestId, Workload};

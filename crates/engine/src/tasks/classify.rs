@@ -5,7 +5,7 @@ use crate::config::{FileFacts, Reading, plain_reading};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model as LoadedModel, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
@@ -75,8 +75,8 @@ pub struct Classifier {
 }
 
 impl Loaded for Classifier {
-    fn model(&self) -> &dyn LoadedModel {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings

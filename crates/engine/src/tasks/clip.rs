@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::image::{Image, Processor};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Encode, Parts, Pipeline, Session, Texts, dummy_sequences};
 use sconce_formats::optional_json;
 use sconce_hub::{Files, Progress, Reference};
@@ -38,8 +38,8 @@ struct Logits {
 }
 
 impl Loaded for Clip {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings
@@ -80,7 +80,7 @@ impl Clip {
 
     /// Vectors of texts, of length one.
     pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
-        let LoadedModel { text: tokenizer, spec, plan, .. } = &*self.session;
+        let (tokenizer, spec, plan) = (&self.session.text, &self.session.spec, &self.session.plan);
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
         if let Some(length) = self.logits.padding {

@@ -6,7 +6,7 @@ use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session, Texts, Want};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
@@ -76,8 +76,8 @@ pub struct Embedder {
 }
 
 impl Loaded for Embedder {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings
@@ -111,7 +111,7 @@ impl Embedder {
 
     /// The same of texts or tokens, as the options say. No prompt stands before tokens.
     pub fn embed_with(&self, inputs: &[TextOrTokens<'_>], options: &EmbedOptions) -> Result<Embeddings> {
-        let LoadedModel { spec, plan, .. } = &*self.session;
+        let (spec, plan) = (&self.session.spec, &self.session.plan);
         let dimension = options.dimensions.unwrap_or(plan.dimension);
         check_dimension(dimension, plan.dimension)?;
         let Texts { mut items, tokens, truncated } = self.read(inputs, &options.prompt)?;

@@ -5,7 +5,7 @@ use crate::config::{FileFacts, Reading, plain_reading};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress};
 use sconce_models::{Batch, Encoder, Limits};
@@ -32,8 +32,8 @@ impl Norms {
 }
 
 impl Loaded for Norms {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings

@@ -8,7 +8,7 @@ use crate::generation::{
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{self, Codec, Loaded, LoadedModel, Model, Reply, RequestContext, RequestSettings};
+use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
 use crate::sampling::Params;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
 use crate::workloads::decode::{Activity, Decode};
@@ -36,7 +36,7 @@ pub struct ChatOptions {
 /// answer, and a part of the prompts that wait.
 #[derive(Clone)]
 pub struct Llm {
-    model: Arc<LoadedModel<Decode, Arc<LmText>>>,
+    model: Arc<LoadedModel<Decode, LmText>>,
     derived: Arc<Derived>,
     settings: RequestSettings,
 }
@@ -50,7 +50,7 @@ struct Derived {
     bytes: OnceLock<Option<Vec<TokenBytes>>>,
 }
 
-impl Codec for Arc<LmText> {
+impl Codec for LmText {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
         Ok(text_tokens(&self.parsed, text, special)?)
     }
@@ -60,8 +60,8 @@ impl Codec for Arc<LmText> {
 }
 
 impl Loaded for Llm {
-    fn model(&self) -> &dyn Model {
-        &*self.model
+    fn model(&self) -> &ModelInfo {
+        &self.model.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.settings
@@ -198,7 +198,7 @@ impl Llm {
     /// What the model is busy with. Cheap, from any thread.
     pub fn activity(&self) -> Activity {
         let activity = self.model.executor.stats();
-        Activity { waiting: self.model.executor.queue().requests, ..activity }
+        Activity { waiting: (self.model.queue)().requests, ..activity }
     }
 
     /// Checks a request and makes it ready to run.

@@ -7,7 +7,7 @@ use crate::config::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, Reading, SentenceSpec
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -57,8 +57,8 @@ pub struct M3 {
 }
 
 impl Loaded for M3 {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings

@@ -6,7 +6,7 @@ use crate::config::{ColbertSpec, FileFacts, Reading, Side, has_m3};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
@@ -99,9 +99,9 @@ impl Multi {
 }
 
 impl Loaded for Multi {
-    fn model(&self) -> &dyn Model {
+    fn model(&self) -> &ModelInfo {
         match &self.0 {
-            Kind::Colbert(session) => &**session,
+            Kind::Colbert(session) => &session.info,
             Kind::M3(m3) => m3.model(),
         }
     }

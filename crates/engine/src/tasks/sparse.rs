@@ -6,7 +6,7 @@ use crate::config::{Entry, FileFacts, Reading, has_m3, plain_reading, reading};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
@@ -102,9 +102,9 @@ impl Sparse {
 }
 
 impl Loaded for Sparse {
-    fn model(&self) -> &dyn Model {
+    fn model(&self) -> &ModelInfo {
         match &self.0 {
-            Kind::Splade(session) => &**session,
+            Kind::Splade(session) => &session.info,
             Kind::M3(m3) => m3.model(),
         }
     }

@@ -6,7 +6,7 @@ use crate::config::{FileFacts, Reading, plain_reading};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, LoadedModel, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
@@ -36,8 +36,8 @@ pub struct Tagger {
 }
 
 impl Loaded for Tagger {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings
@@ -66,7 +66,7 @@ impl Tagger {
 
     /// What each text holds, in the order of the texts: entities that score `threshold` at least, without those labelled `O`.
     pub fn tag<T: AsRef<str> + Sync>(&self, texts: &[T], strategy: Strategy, threshold: f32) -> Result<Vec<Tagged>> {
-        let LoadedModel { text: tokenizer, spec, .. } = &*self.session;
+        let (tokenizer, spec) = (&self.session.text, &self.session.spec);
         let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
         let mut answers: Vec<Tagged> = encoded
             .iter()

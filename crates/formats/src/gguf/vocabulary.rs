@@ -1,26 +1,26 @@
 //! The vocabulary as a GGUF file holds it: lists that run in parallel, ids of tokens with a meaning, and how a text is to
-//! be prepared. Lists are borrowed; whoever builds a tokenizer walks them once.
+//! be prepared.
 
-use super::metadata::{Metadata, Numbers, Texts};
+use super::metadata::Metadata;
 use crate::FileError;
 
 /// A vocabulary. What the file does not say is `None`; what that means depends on the model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the names of the keys")]
 pub struct Vocabulary<'a> {
     /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram) and others.
     pub model: &'a str,
     /// How text is cut before BPE: `llama-bpe`, `qwen2`, `default`, …
     pub pre: Option<&'a str>,
-    pub tokens: Texts<'a>,
+    pub tokens: Vec<&'a str>,
     /// One a token.
-    pub scores: Option<Numbers<'a, f32>>,
+    pub scores: Option<Vec<f32>>,
     /// One a token: 1 normal, 2 unknown, 3 control, 4 the user's, 5 unused, 6 a byte.
-    pub types: Option<Numbers<'a, i32>>,
+    pub types: Option<Vec<i32>>,
     /// Pairs with a space between, the first to be merged first.
-    pub merges: Option<Texts<'a>>,
+    pub merges: Option<Vec<&'a str>>,
     /// Unigram's normaliser, compiled.
-    pub charsmap: Option<&'a [u8]>,
+    pub precompiled_charsmap: Option<&'a [u8]>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
     /// Ends a turn, where that is another than `eos`.
@@ -40,6 +40,9 @@ pub struct Vocabulary<'a> {
     pub remove_extra_whitespaces: Option<bool>,
     pub lowercase: Option<bool>,
     pub strip_accents: Option<bool>,
+    /// `general.name` and `general.architecture`, which llama.cpp asks for.
+    pub name: Option<&'a str>,
+    pub architecture: Option<&'a str>,
 }
 
 pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, FileError> {
@@ -74,11 +77,11 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, FileErr
     Ok(Vocabulary {
         model: metadata.str(&key("model"))?.ok_or_else(|| missing("model"))?,
         pre: metadata.str(&key("pre"))?,
-        tokens,
-        scores,
-        types,
-        merges: metadata.strs(&key("merges"))?,
-        charsmap: metadata.bytes(&key("precompiled_charsmap"))?,
+        tokens: tokens.collect(),
+        scores: scores.map(Iterator::collect),
+        types: types.map(Iterator::collect),
+        merges: metadata.strs(&key("merges"))?.map(Iterator::collect),
+        precompiled_charsmap: metadata.bytes(&key("precompiled_charsmap"))?,
         bos: id(&["bos_token_id"])?,
         eos: id(&["eos_token_id"])?,
         eot: id(&["eot_token_id"])?,
@@ -96,5 +99,7 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, FileErr
         remove_extra_whitespaces: flag("remove_extra_whitespaces")?,
         lowercase: flag("normalizer.lowercase")?,
         strip_accents: flag("normalizer.strip_accents")?,
+        name: metadata.str("general.name")?,
+        architecture: metadata.str("general.architecture")?,
     })
 }

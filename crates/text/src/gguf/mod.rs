@@ -4,7 +4,6 @@
 //! one; WordPiece normalises as BERT does, where llama.cpp drops vowel signs of Indian scripts and all but the first letter of a
 //! Korean syllable, and does not tell words of more than 100 characters; and decoding keeps the space before a full stop.
 
-mod held;
 mod kinds;
 mod merges;
 mod parts;
@@ -12,13 +11,15 @@ mod parts;
 mod tests;
 mod tokens;
 
-pub use self::held::{held, open};
-
 use self::kinds::{Alphabet, Begins, kind};
 use self::parts::{Ends, Parts};
 use self::tokens::Tokens;
 use super::open::sound;
 use super::spm;
+use crate::Result as TextResult;
+use sconce_formats::FileError;
+use sconce_formats::gguf::{Gguf, Vocabulary};
+use std::path::Path;
 use tokenizers::models::bpe::BPE;
 use tokenizers::models::unigram::Unigram;
 use tokenizers::models::wordpiece::WordPiece;
@@ -29,40 +30,6 @@ const SPACE: &str = "\u{2581}";
 /// As BERT has it: longer words are unknown, and trying all their pieces takes the cube of their length.
 const LONGEST_WORD: usize = 100;
 
-/// `tokenizer.ggml.*`, each under the key's own name, and two `general.*` that llama.cpp asks for.
-#[derive(Clone, Debug, Default)]
-#[allow(missing_docs, reason = "each field is the key of its name")]
-pub struct Vocabulary<'a> {
-    pub model: &'a str,
-    pub pre: Option<&'a str>,
-    pub tokens: Vec<&'a str>,
-    pub scores: Option<Vec<f32>>,
-    /// `token_type`.
-    pub types: Option<Vec<i32>>,
-    pub merges: Option<Vec<&'a str>>,
-    pub bos: Option<u32>,
-    pub eos: Option<u32>,
-    pub unk: Option<u32>,
-    pub sep: Option<u32>,
-    pub pad: Option<u32>,
-    pub cls: Option<u32>,
-    pub mask: Option<u32>,
-    pub add_bos: Option<bool>,
-    pub add_eos: Option<bool>,
-    pub add_sep: Option<bool>,
-    pub add_space_prefix: Option<bool>,
-    pub remove_extra_whitespaces: Option<bool>,
-    /// `normalizer.lowercase`.
-    pub lowercase: Option<bool>,
-    /// `normalizer.strip_accents`.
-    pub strip_accents: Option<bool>,
-    pub precompiled_charsmap: Option<Vec<u8>>,
-    /// `general.name`.
-    pub name: Option<&'a str>,
-    /// `general.architecture`.
-    pub architecture: Option<&'a str>,
-}
-
 /// What `<|im_start|>` and its like are when a text holds them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Specials {
@@ -71,6 +38,12 @@ pub enum Specials {
     /// Text like any other: for what people wrote. The vocabulary of such a tokenizer has no name for control tokens at all, so
     /// nothing a text says can become one; it is not for decoding.
     Text,
+}
+
+/// The tokenizer of the model in `file`, in which control tokens are what they look like, as transformers reads texts.
+pub fn open(file: &Path) -> TextResult<Tokenizer> {
+    let gguf = Gguf::open(&[file.to_path_buf()])?;
+    tokenizer(&gguf.vocabulary()?, Specials::Parsed).map_err(|what| FileError::new(file, what).into())
 }
 
 /// The tokenizer that llama.cpp would use. Errors name the key to look at.
@@ -179,7 +152,7 @@ impl Plan<'_> {
         let v = self.vocabulary;
         let unknown = self.known(v.unk, Some(2));
         let unknown = unknown.ok_or("tokenizer.ggml.unknown_token_id is not there, and a unigram model needs it")?;
-        let charsmap = v.precompiled_charsmap.as_deref().unwrap_or_default();
+        let charsmap = v.precompiled_charsmap.unwrap_or_default();
         spm::check_charsmap(charsmap).map_err(|e| format!("tokenizer.ggml.precompiled_charsmap: {e}"))?;
         let pieces = self.tokens.pieces()?;
         let model = sound(|| Unigram::from(pieces, Some(unknown as usize), false))

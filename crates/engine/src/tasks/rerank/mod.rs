@@ -8,7 +8,7 @@ use crate::config::FileFacts;
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{Loaded, Model, RequestSettings};
+use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Session, Texts};
 use llm::YesNoPrompt;
 use sconce_hub::{self as hub, Files, Progress, Reference};
@@ -60,8 +60,8 @@ pub struct Reranker {
 }
 
 impl Loaded for Reranker {
-    fn model(&self) -> &dyn Model {
-        &*self.session
+    fn model(&self) -> &ModelInfo {
+        &self.session.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.session.settings

@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::generation::{About, Answer, Finish, GenerateRequest, StopCriteria, Stream};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
-use crate::runtime::{self, Loaded, LoadedModel, Model, RequestSettings};
+use crate::runtime::{self, Loaded, LoadedModel, ModelInfo, RequestSettings};
 use crate::sampling::{BeamOptions, BeamSearch, Beams, Params, Search};
 use crate::workloads::seq2seq::{
     BeamRequest, SearchRequest, Seq2SeqLayout, Seq2SeqRequest, Seq2SeqSpec, Seq2SeqWorkload,
@@ -26,14 +26,14 @@ use std::sync::Arc;
 /// Inputs of any number of threads run together: each step of the model computes the next token of every answer.
 #[derive(Clone)]
 pub struct Seq2Seq {
-    model: Arc<LoadedModel<Seq2SeqWorkload, Arc<LmText>>>,
+    model: Arc<LoadedModel<Seq2SeqWorkload, LmText>>,
     generation: Arc<Seq2SeqGeneration>,
     settings: RequestSettings,
 }
 
 impl Loaded for Seq2Seq {
-    fn model(&self) -> &dyn Model {
-        &*self.model
+    fn model(&self) -> &ModelInfo {
+        &self.model.info
     }
     fn settings(&mut self) -> &mut RequestSettings {
         &mut self.settings

@@ -93,7 +93,7 @@ impl<P: Pipeline> Session<P> {
             if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
                 progress.note(&note);
             }
-            Ok(tokenizer)
+            Ok(Arc::new(tokenizer))
         })?;
         Ok(Session { model: Arc::new(model), settings: RequestSettings::default() })
     }

@@ -112,7 +112,7 @@ fn who_comes_while_a_batch_runs_shares_the_next() {
     assert_eq!(served.batch(), [HOLD]);
     let tickets: Vec<_> = (0..4).map(|i| served.ask(&[&[10 + i]], &RequestContext::default())).collect();
     let two = served.ask(&[&[20, 21], &[30]], &RequestContext::default());
-    let waiting = served.executor.queue();
+    let waiting = served.executor.queue_watch()();
     assert_eq!((waiting.requests, waiting.tokens, waiting.batch_sequences, waiting.batch_tokens), (5, 7, 1, 1));
     assert_eq!((patient.times().inference, patient.times().queue > Duration::ZERO), (Duration::ZERO, true));
     served.go.send(()).unwrap();
@@ -124,7 +124,7 @@ fn who_comes_while_a_batch_runs_shares_the_next() {
         assert_eq!(all(ticket).unwrap(), [10.0 + i as f32]);
     }
     assert_eq!(all(two).unwrap(), [41.0, 30.0], "to each their own, in their order");
-    assert_eq!((served.executor.queue().requests, served.executor.queue().batch_tokens), (0, 7));
+    assert_eq!((served.executor.queue_watch()().requests, served.executor.queue_watch()().batch_tokens), (0, 7));
     assert!(patient.times().inference > Duration::ZERO);
 }
 
@@ -173,7 +173,7 @@ fn who_is_cancelled_late_or_gone_is_never_run() {
     assert!(matches!(long.next(), Some(Ok(_))));
     assert!(matches!(long.next(), Some(Err(Error::Cancelled))));
     assert!(long.next().is_none() && served.seen.try_recv().is_err());
-    assert_eq!(served.executor.queue().requests, 0);
+    assert_eq!(served.executor.queue_watch()().requests, 0);
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn who_does_not_read_what_is_done_is_passed_over_until_they_do() {
     assert_eq!((served.batch().len(), served.batch().len()), (10, 10));
     assert_eq!(all(served.ask(&[&[40]], &RequestContext::default())).unwrap(), [40.0]);
     assert_eq!(served.batch(), [40], "two parts lie unread, and a third would only take room");
-    assert_eq!(served.executor.queue().tokens, 30);
+    assert_eq!(served.executor.queue_watch()().tokens, 30);
     let mut heard = 0;
     while let Some(part) = slow.next() {
         heard += sums(&part.unwrap()).len();

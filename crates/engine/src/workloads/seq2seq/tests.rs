@@ -73,7 +73,7 @@ fn one_bad_input_fails_alone_and_waiting_inputs_are_counted() {
                     inbox
                 })
                 .collect();
-            let queue = executor.queue();
+            let queue = executor.queue_watch()();
             let all: usize = inputs.iter().map(|ids| ids.len()).sum();
             assert_eq!((queue.requests, queue.tokens), (inputs.len(), all));
             drop(go);

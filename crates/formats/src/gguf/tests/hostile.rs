@@ -9,9 +9,7 @@ fn ask(gguf: &Gguf) {
     let _ = gguf.config();
     let _ = (gguf.chat_template(None), gguf.chat_template(Some("tool_use")));
     let _ = gguf.pooling();
-    if let Ok(vocabulary) = gguf.vocabulary() {
-        assert_eq!(vocabulary.tokens.clone().count(), vocabulary.tokens.len());
-    }
+    let _ = gguf.vocabulary();
     for name in gguf.names() {
         let stored = gguf.tensor(&name).unwrap();
         assert_eq!(gguf.shape(&name).unwrap(), (stored.kind, &stored.dims[..]));

@@ -33,15 +33,15 @@ fn keys_are_read_as_what_they_are() {
 }
 
 #[test]
-fn the_vocabulary_is_borrowed_and_checked() {
+fn the_vocabulary_is_read_and_checked() {
     let more = Writer::llama().u32("tokenizer.ggml.eot_token_id", 2).bool("tokenizer.ggml.add_bos_token", 1);
     let gguf = open(&more.strs("tokenizer.ggml.merges", &["a b"])).unwrap();
     let vocabulary = gguf.vocabulary().unwrap();
     assert_eq!(vocabulary.model, "llama");
-    assert_eq!(vocabulary.tokens.collect::<Vec<_>>(), ["<unk>", "a", "b"]);
-    assert_eq!(vocabulary.scores.unwrap().collect::<Vec<_>>(), [0.0, -1.0, -2.0]);
-    assert_eq!(vocabulary.types.unwrap().collect::<Vec<_>>(), [2, 1, 1]);
-    assert_eq!(vocabulary.merges.unwrap().collect::<Vec<_>>(), ["a b"]);
+    assert_eq!(vocabulary.tokens, ["<unk>", "a", "b"]);
+    assert_eq!(vocabulary.scores.unwrap(), [0.0, -1.0, -2.0]);
+    assert_eq!(vocabulary.types.unwrap(), [2, 1, 1]);
+    assert_eq!(vocabulary.merges.unwrap(), ["a b"]);
     assert_eq!((vocabulary.bos, vocabulary.eos, vocabulary.eot), (Some(1), None, Some(2)));
     assert_eq!((vocabulary.add_bos, vocabulary.add_eos), (Some(true), None));
     let beyond = open(&Writer::llama().u32("tokenizer.ggml.eos_token_id", 3)).unwrap();

@@ -124,9 +124,10 @@ impl Metadata {
             strip_accents: flag("normalizer.strip_accents"),
             precompiled_charsmap: self
                 .numbers(&key("precompiled_charsmap"))
-                .map(|l| l.iter().map(|n| *n as i64 as u8).collect()),
+                .map(|l| &*l.iter().map(|n| *n as i64 as u8).collect::<Vec<_>>().leak()),
             name: self.text("general.name"),
             architecture: self.text("general.architecture"),
+            ..Vocabulary::default()
         }
     }
 }

@@ -3,8 +3,8 @@
 
 use sconce_engine::hub::{Files, Options, Reference};
 use sconce_engine::{
-    DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Seq2SeqOptions, Task,
-    TaskModel, supports,
+    BeamSearch, DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Search,
+    Seq2SeqOptions, Task, TaskModel, supports,
 };
 use sconce_ops::{DType, Device, Keep, Rung};
 use sconce_testkit::{GgufWriter, cosine, golden, json, materialize, worst};
@@ -128,6 +128,11 @@ fn a_t5_in_gguf_is_detected_planned_and_loaded() {
     let TaskModel::Seq2Seq(model) = support.task.load(&files, &options(), &()).unwrap() else { panic!("no T5") };
     let answers = model.generate(&["a b"], &Seq2SeqOptions { max_tokens: Some(4), ..Default::default() }).unwrap();
     assert_eq!(answers[0].answers.len(), 1);
+    // More beams than words: there are fewer answers than were asked for, and nobody waits for the others.
+    let search = BeamSearch { num_beams: 10, num_return_sequences: 10, ..BeamSearch::default() };
+    let options = Seq2SeqOptions { search: Some(Search::Beams(search)), max_tokens: Some(1), ignore_end: false };
+    let found = model.generate(&["a b"], &options).unwrap().remove(0).answers;
+    assert!((1..=7).contains(&found.len()) && found.iter().all(|answer| answer.score.is_some()), "{found:?}");
 }
 
 #[test]

@@ -271,7 +271,11 @@ impl Writing {
             let finish = answer.finish.unwrap_or(Finish::Length);
             Written { text: answer.text, ids, score: answer.score, finish }
         };
-        let answers = self.0.wait()?.answers.into_iter().map(written).collect();
+        let mut found = self.0.wait()?.answers;
+        // Of a search, an answer without a score was not found.
+        let is_search = found.iter().any(|answer| answer.score.is_some());
+        found.retain(|answer| !is_search || answer.score.is_some());
+        let answers = found.into_iter().map(written).collect();
         Ok(Answers { answers, input_tokens, truncated })
     }
 }

@@ -120,8 +120,11 @@ impl ActiveInput {
                 if continued.is_empty()
                     && let Some(search) = request.take()
                 {
-                    let BeamRequest { beams, tokenizer, ends, .. } = *search;
-                    for (answer, found) in beams.answers().into_iter().enumerate() {
+                    let BeamRequest { beams, tokenizer, ends, answers, .. } = *search;
+                    let found = beams.answers();
+                    // A vocabulary of fewer words than beams has fewer answers than were asked for.
+                    (found.len()..answers).for_each(|answer| self.reply.end(answer, Finish::Length, None));
+                    for (answer, found) in found.into_iter().enumerate() {
                         match finished(found, &tokenizer, &ends, device) {
                             Ok((text, picks, finish, score)) => {
                                 self.reply.text(answer, text, picks);

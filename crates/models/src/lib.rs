@@ -23,7 +23,6 @@ mod modernbert;
 mod mpnet;
 mod nomic_bert;
 mod phi;
-mod phi3;
 mod registry;
 mod roberta;
 mod rope;

@@ -1,12 +1,12 @@
 //! Llama (Touvron et al. 2023, arXiv:2302.13971) and those that kept its block: SmolLM, TinyLlama, Mistral (arXiv:2310.06825),
-//! Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671, arXiv:2505.09388). They differ in biases, in windows, in norms over
-//! heads, and in whether the MLP is one or a few of many.
+//! Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671, arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in
+//! biases, in windows, in norms over heads, in whether the MLP is one or a few of many, and in whether projections are fused.
 
 use crate::block::Layer;
 use crate::config::{activation, context, head_size, parse, refuse};
 use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
 use crate::head::{self, last_token, root};
-use crate::rope::{Rope, Scaling};
+use crate::rope::{Rope, Scaling, turned};
 use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
 use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, RmsNorm, Rotary, Tensor, Weights};
 use serde::Deserialize;
@@ -24,13 +24,13 @@ struct Config {
     head_dim: Option<usize>,
     #[serde(default = "silu")]
     hidden_act: String,
-    #[serde(default = "positions")]
-    max_position_embeddings: usize,
-    #[serde(default = "eps")]
-    rms_norm_eps: f32,
+    max_position_embeddings: Option<usize>,
+    original_max_position_embeddings: Option<f64>,
+    rms_norm_eps: Option<f32>,
     rope_theta: Option<f64>,
     rope_scaling: Option<Scaling>,
     rope_parameters: Option<Scaling>,
+    partial_rotary_factor: Option<f64>,
     tie_word_embeddings: Option<bool>,
     attention_bias: Option<bool>,
     #[serde(default)]
@@ -52,16 +52,19 @@ struct Config {
 fn silu() -> String {
     "silu".into()
 }
-fn positions() -> usize {
-    2048
-}
-fn eps() -> f32 {
-    1e-6
-}
 
 impl Config {
     fn is(&self, kin: &str) -> bool {
         self.model_type == kin
+    }
+
+    fn eps(&self) -> f32 {
+        self.rms_norm_eps.unwrap_or(if self.is("phi3") { 1e-5 } else { 1e-6 })
+    }
+
+    /// The longest sequence the model was made for.
+    fn trained(&self) -> usize {
+        self.max_position_embeddings.unwrap_or(if self.is("phi3") { 4096 } else { 2048 })
     }
 
     fn heads(&self) -> Result<Heads> {
@@ -90,7 +93,7 @@ impl Config {
             return types.get(layer).filter(|kind| *kind == "sliding_attention").map(|_| window);
         }
         let windowed = match &*self.model_type {
-            "mistral" | "mixtral" => true,
+            "mistral" | "mixtral" | "phi3" => true,
             // 28 is the default of transformers.
             "qwen2" | "qwen3" | "qwen3_moe" => {
                 self.use_sliding_window.unwrap_or(false) && layer >= self.max_window_layers.unwrap_or(28)
@@ -117,12 +120,13 @@ impl Config {
     fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
         // The newer spelling has everything in one place.
         let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
-        let partial = scaling.and_then(|s| s.partial_rotary_factor).is_some_and(|f| f != 1.0);
-        refuse(partial, || "partial_rotary_factor other than 1 is not supported here".into())?;
+        let part = scaling.and_then(|s| s.partial_rotary_factor).or(self.partial_rotary_factor).unwrap_or(1.0);
+        let is_phi = self.is("phi3");
+        refuse(part != 1.0 && !is_phi, || "partial_rotary_factor other than 1 is not supported here".into())?;
         let usual = if self.is("mixtral") { 1e6 } else { 10_000.0 };
         let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(usual);
-        let trained = self.max_position_embeddings;
-        Rope { theta, dims: size, positions, trained, original: None, scaling }.rotary(w)
+        let original = self.original_max_position_embeddings.filter(|_| is_phi);
+        Rope { theta, dims: turned(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
     }
 }
 
@@ -130,7 +134,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     let heads = c.heads()?;
     let w = root(w, "model", WORDS)?;
-    let positions = context(config, c.max_position_embeddings);
+    let positions = context(config, c.trained());
     let rotary = c.rotary(&w, heads.size, positions)?;
     let load = |i| Block::load(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
@@ -138,7 +142,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         scale: 1.0,
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
-        norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), c.hidden_size, c.rms_norm_eps)?),
+        norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), c.hidden_size, c.eps())?),
         heads,
         limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
     }))
@@ -147,7 +151,8 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 const WORDS: &str = "embed_tokens.weight";
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, config, w, (parse::<Config>(config)?.hidden_size, "Llama"))
+    let c: Config = parse(config)?;
+    last_token(task, config, w, (c.hidden_size, &c.model_type))
 }
 
 /// The head that says which of two words comes next: of a reranker's own two rows, where the file has those, else of the
@@ -183,13 +188,16 @@ struct Block {
 impl Block {
     fn load(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
         let (a, n) = (w.sub("self_attn"), c.hidden_size);
-        let norm = |name, size| RmsNorm::load(&w.sub(name), size, c.rms_norm_eps);
+        let norm = |name, size| RmsNorm::load(&w.sub(name), size, c.eps());
         let (inward, outward) = c.biases();
         let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
-        let qkv = Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, inward)?;
+        let qkv = match c.is("phi3") {
+            true => Linear::load(&a.sub("qkv_proj"), n, heads.rows().iter().sum(), inward)?,
+            false => Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, inward)?,
+        };
         let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, outward)?;
         let norms = match c.is("qwen3") || c.is("qwen3_moe") {
-            true => Some(["q_norm", "k_norm"].map(|name| RmsNorm::load(&a.sub(name), heads.size, c.rms_norm_eps))),
+            true => Some(["q_norm", "k_norm"].map(|name| RmsNorm::load(&a.sub(name), heads.size, c.eps()))),
             false => None,
         };
         let norms = match norms {
@@ -221,7 +229,10 @@ fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
     let (n, act) = (c.hidden_size, activation(&c.hidden_act)?);
     let Some(count) = c.experts(layer) else {
         let m = w.sub("mlp");
-        let gate_up = Linear::stacked(&[m.sub("gate_proj"), m.sub("up_proj")], n, c.intermediate_size, c.mlp_bias)?;
+        let gate_up = match c.is("phi3") {
+            true => Linear::load(&m.sub("gate_up_proj"), n, c.intermediate_size.saturating_mul(2), c.mlp_bias)?,
+            false => Linear::stacked(&[m.sub("gate_proj"), m.sub("up_proj")], n, c.intermediate_size, c.mlp_bias)?,
+        };
         return Ok(Mlp::gated(gate_up, act, Linear::load(&m.sub("down_proj"), c.intermediate_size, n, c.mlp_bias)?));
     };
     let mixtral = c.is("mixtral");

@@ -3,7 +3,7 @@
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt2, gte, jina_bert, llama, modernbert, mpnet,
-    nomic_bert, phi, phi3, roberta, stablelm, static_model, t5, t5_decoder,
+    nomic_bert, phi, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -47,7 +47,6 @@ const ARCHITECTURES: &[Architecture] = &[
     Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, next: Some(gemma::next) },
     Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, next: Some(gpt2::next) },
     Architecture { types: &["phi"], encoder: phi::encoder, head: phi::head, next: Some(phi::next) },
-    Architecture { types: &["phi3"], encoder: phi3::encoder, head: phi3::head, next: Some(phi3::next) },
     Architecture {
         types: &["stablelm", "stablelm_epoch"],
         encoder: stablelm::encoder,
@@ -58,7 +57,7 @@ const ARCHITECTURES: &[Architecture] = &[
 ];
 
 /// Those with Llama's block, and the generations of Gemma.
-const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe"];
+const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"];
 const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 
 /// Those that read a text and write another: an encoder of the table above, with a decoder.

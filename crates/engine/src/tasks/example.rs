@@ -95,7 +95,7 @@ mod tests {
     /// The task runs: its lengths are those of the vectors that a model of mean pooling gives before it normalizes them.
     #[test]
     fn it_runs_from_the_list_of_tasks() {
-        let dir = sconce_testkit::materialize("bert-relu");
+        let dir = sconce_testkit::materialize("task-classify");
         let files = Files::local(dir.path());
         let options = LoadOptions {
             device: DeviceChoice::Only(Device::Cpu),

@@ -8,6 +8,11 @@ use super::ops::compare;
 use super::value::{SeqKind, Value};
 use std::rc::Rc;
 
+/// Jinja's own, those that we do not have too: a template that names another is none.
+pub(super) const NAMES: &str = "boolean callable defined divisibleby eq equalto escaped even false filter float ge \
+    greaterthan gt in integer iterable le lessthan lower lt mapping ne none number odd sameas sequence string test true \
+    undefined upper";
+
 pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Result<bool, Fault> {
     if matches!(value, Value::Markup(_)) {
         return if name == "escaped" { Ok(true) } else { test(meter, name, &value.plain(), args) };
@@ -53,13 +58,17 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
         "float" => matches!(value, Value::Float(_)),
         "number" => matches!(value, Value::Int(_) | Value::Float(_) | Value::Bool(_)),
         "iterable" => {
-            matches!(value, Value::Str(_) | Value::Seq(_) | Value::Dict(_) | Value::Undefined(_) | Value::Loop(_))
+            let lists = matches!(value, Value::Str(_) | Value::Seq(_) | Value::Dict(_));
+            lists || matches!(value, Value::Undefined(_) | Value::Loop(_) | Value::Itself)
         }
         "sequence" => match value {
             Value::Seq(seq) => matches!(seq.kind, SeqKind::List | SeqKind::Tuple | SeqKind::Range),
             other => matches!(other, Value::Str(_) | Value::Dict(_) | Value::Undefined(_)),
         },
-        "callable" => matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method(_) | Value::Loop(_)),
+        "callable" => {
+            let functions = matches!(value, Value::Macro(_) | Value::Function(_) | Value::Method(_));
+            functions || matches!(value, Value::Undefined(_) | Value::Loop(_))
+        }
         "odd" | "even" => match value.int() {
             Some(n) => (n.rem_euclid(2) == 1) == (name == "odd"),
             None => return Err(Fault::wrong(format!("a {} is neither odd nor even", value.type_name()))),
@@ -78,7 +87,7 @@ pub(super) fn test(meter: &Meter, name: &str, value: &Value, args: Args) -> Resu
 /// Python's `is`, as far as a template can tell.
 fn same(a: &Value, b: &Value) -> bool {
     match (a, b) {
-        (Value::None, Value::None) => true,
+        (Value::None, Value::None) | (Value::Itself, Value::Itself) => true,
         (Value::Bool(a), Value::Bool(b)) => a == b,
         (Value::Int(a), Value::Int(b)) => a == b,
         (Value::Str(a), Value::Str(b)) => a == b,

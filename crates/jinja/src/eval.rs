@@ -162,6 +162,7 @@ impl Interpreter {
             "dict" => Value::Function(Function::Dict),
             "namespace" => Value::Function(Function::Namespace),
             "raise_exception" => Value::Function(Function::RaiseException),
+            "self" => Value::Itself,
             "strftime_now" => Value::Function(Function::StrftimeNow),
             _ => Value::Undefined(format!("{name} is undefined").into()),
         })
@@ -246,6 +247,8 @@ impl Interpreter {
         let found = match value {
             Value::Namespace(namespace) => namespace.0.borrow().iter().find(|(n, _)| n == name).map(|(_, v)| v.clone()),
             Value::Loop(of) => loop_attribute(of, name),
+            Value::Seq(seq) if seq.grouped && &**name == "grouper" => seq.items.first().cloned(),
+            Value::Seq(seq) if seq.grouped && &**name == "list" => seq.items.last().cloned(),
             Value::Macro(of) if &**name == "name" => Some(Value::Str(of.def.name.clone())),
             _ => None,
         };

@@ -7,11 +7,18 @@ use super::format::percent;
 use super::json::Layout;
 use super::meter::{Meter, Text};
 use super::methods;
+use super::numbers::{to_float, to_int};
 use super::ops::escape;
 use super::print::is_space;
 use super::sequences;
 use super::strings::{lines, replace};
 use super::value::Value;
+
+/// Jinja's own, those that we do not have too: a template that names another is none.
+pub(super) const NAMES: &str = "abs attr batch capitalize center count d default dictsort e escape filesizeformat first \
+    float forceescape format groupby indent int items join last length list lower map max min pprint random reject \
+    rejectattr replace reverse round safe select selectattr slice sort string striptags sum title tojson trim truncate \
+    unique upper urlencode urlize wordcount wordwrap xmlattr";
 
 pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> Result<Value, Fault> {
     let meter = &it.meter;
@@ -106,15 +113,11 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "int" => {
             let [default, base] = args.bind(name, ["default", "base"])?;
             let base = int(base, 10, name)?;
-            Ok(to_int(&value, base).map(Value::Int).or(default).unwrap_or(Value::Int(0)))
+            Ok(to_int(meter, &value, base)?.map(Value::Int).or(default).unwrap_or(Value::Int(0)))
         }
         "float" => {
             let [default] = args.bind(name, ["default"])?;
-            let parsed = match &value {
-                Value::Str(text) => text.trim_matches(is_space).replace('_', "").parse().ok(),
-                other => other.number(),
-            };
-            Ok(parsed.map(Value::Float).or(default).unwrap_or(Value::Float(0.0)))
+            Ok(to_float(meter, &value)?.map(Value::Float).or(default).unwrap_or(Value::Float(0.0)))
         }
         "abs" => {
             args.none(name)?;
@@ -217,28 +220,6 @@ fn truncate(meter: &Meter, value: &Value, args: Args) -> Result<Value, Fault> {
     let kept: String = text.chars().take(kept).collect();
     let kept = if flag(killwords, false) { &kept[..] } else { kept.rsplit_once(' ').map_or(&kept[..], |(a, _)| a) };
     meter.text(&format!("{kept}{end}"))
-}
-
-fn to_int(value: &Value, base: i128) -> Option<i128> {
-    match value {
-        Value::Str(text) => {
-            let text = text.trim_matches(is_space).replace('_', "");
-            let digits = match base {
-                16 => text.trim_start_matches("0x").trim_start_matches("0X"),
-                8 => text.trim_start_matches("0o").trim_start_matches("0O"),
-                2 => text.trim_start_matches("0b").trim_start_matches("0B"),
-                _ => &text,
-            };
-            let base = u32::try_from(base).ok().filter(|b| (2..=36).contains(b))?;
-            i128::from_str_radix(digits, base).ok().or_else(|| text.parse::<f64>().ok().and_then(whole))
-        }
-        Value::Float(n) => whole(*n),
-        other => other.int(),
-    }
-}
-
-fn whole(n: f64) -> Option<i128> {
-    n.is_finite().then_some(n.trunc() as i128)
 }
 
 fn round(value: &Value, args: Args) -> Result<Value, Fault> {

@@ -3,6 +3,7 @@
 use super::Fault;
 use super::args::Args;
 use super::meter::{Meter, Text};
+use super::numbers::whole;
 use super::ops::item;
 use super::print::float_text;
 use super::value::{SeqKind, Value};
@@ -15,9 +16,11 @@ const MOST_DIGITS: usize = 400;
 /// How one value is to be written.
 struct Spec {
     fill: char,
-    /// `<`, `>`, `^`, or `=` for zeros between sign and digits.
-    align: Option<char>,
+    /// `<`, `>`, `^`, or `=` to fill between sign and digits.
+    align: char,
     plus: Option<char>,
+    /// With `0x` before digits of that base, and a point after all others.
+    marked: bool,
     width: usize,
     precision: Option<usize>,
     commas: bool,
@@ -64,12 +67,12 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
             value = Some(found.ok_or_else(|| Fault::wrong(format!("% was given no {name:?}")))?);
             by_name = true;
         }
-        let mut spec =
-            Spec { fill: ' ', align: Some('>'), plus: None, width: 0, precision: None, commas: false, kind: None };
+        let mut spec = Spec::new('>');
         while let Some(flag) = chars.next_if(|c| matches!(c, '-' | '0' | '+' | ' ' | '#')) {
             match flag {
-                '-' => spec.align = Some('<'),
-                '0' if spec.align == Some('>') => (spec.fill, spec.align) = ('0', Some('=')),
+                '-' => (spec.fill, spec.align) = (' ', '<'),
+                '0' if spec.align == '>' => (spec.fill, spec.align) = ('0', '='),
+                '#' => spec.marked = true,
                 '+' => spec.plus = Some('+'),
                 ' ' => spec.plus = spec.plus.or(Some(' ')),
                 _ => {}
@@ -86,10 +89,13 @@ pub(super) fn percent(meter: &Meter, pattern: &str, values: &Value) -> Result<Va
                 spec.kind = Some(if matches!(kind, 'i' | 'u') { 'd' } else { kind });
                 let value = match (kind, value) {
                     ('s', value) => Value::Str(value.text(meter)?),
-                    ('d' | 'i' | 'u', Value::Float(n)) if n.is_finite() => Value::Int(n as i128),
+                    ('d' | 'i' | 'u', Value::Float(n)) => Value::Int(whole(n)?),
                     (_, value) => value,
                 };
-                spec.write(meter, &value, &mut out)?;
+                if kind == 's' && spec.align == '=' {
+                    (spec.fill, spec.align) = (' ', '>');
+                }
+                spec.write(&value, &mut out)?;
             }
             other => return Err(Fault::wrong(format!("%{} is not supported", other.unwrap_or(' ')))),
         }
@@ -133,7 +139,10 @@ pub(super) fn braces(meter: &Meter, pattern: &str, args: &Args) -> Result<Value,
                     Some("s") => value = Value::Str(value.text(meter)?),
                     Some(how) => return Err(Fault::wrong(format!("format: !{how} is not supported"))),
                 }
-                Spec::parse(spec)?.write(meter, &value, &mut out)?;
+                match spec {
+                    "" => value.write(&mut out)?,
+                    spec => Spec::parse(spec, &value)?.write(&value, &mut out)?,
+                }
             }
             '}' => return Err(Fault::wrong("format: a single } stands alone")),
             c => out.char(c)?,
@@ -166,87 +175,115 @@ fn lookup(meter: &Meter, path: &str, args: &Args, counted: &mut usize) -> Result
 }
 
 impl Spec {
-    fn parse(text: &str) -> Result<Spec, Fault> {
-        let mut spec =
-            Spec { fill: ' ', align: None, plus: None, width: 0, precision: None, commas: false, kind: None };
+    fn new(align: char) -> Spec {
+        Spec { fill: ' ', align, plus: None, marked: false, width: 0, precision: None, commas: false, kind: None }
+    }
+
+    /// What stands after the colon of a field, for this value.
+    fn parse(text: &str, value: &Value) -> Result<Spec, Fault> {
+        let unfit = || Fault::wrong(format!("the format {text:?} of a {} is not supported", value.type_name()));
+        let numeric = value.number().is_some();
+        let mut spec = Spec::new(if numeric { '>' } else { '<' });
         let mut chars = text.chars().peekable();
         let mut ahead = text.chars();
-        let (first, second) = (ahead.next(), ahead.next());
-        if matches!(second, Some('<' | '>' | '^' | '=')) {
-            (spec.fill, spec.align) = (first.unwrap_or(' '), second);
-            chars.nth(1);
-        } else if matches!(first, Some('<' | '>' | '^' | '=')) {
-            spec.align = chars.next();
+        let is_align = |c: &char| matches!(c, '<' | '>' | '^' | '=');
+        let (filled, aligned) = (ahead.nth(1).filter(is_align), chars.peek().copied().filter(is_align));
+        if filled.is_some() {
+            spec.fill = chars.next().unwrap_or(' ');
         }
-        spec.plus = chars.next_if(|c| matches!(c, '+' | ' ' | '-')).filter(|c| *c != '-');
-        if chars.next_if_eq(&'0').is_some() && spec.align.is_none() {
-            (spec.fill, spec.align) = ('0', Some('='));
+        if let Some(align) = filled.or(aligned) {
+            spec.align = align;
+            chars.next();
+        }
+        let sign = chars.next_if(|c| matches!(c, '+' | ' ' | '-'));
+        spec.plus = sign.filter(|c| *c != '-');
+        spec.marked = chars.next_if_eq(&'#').is_some();
+        if filled.is_none() && chars.next_if_eq(&'0').is_some() {
+            spec.fill = '0';
+            if aligned.is_none() && numeric {
+                spec.align = '=';
+            }
         }
         spec.width = number(&mut chars)?.unwrap_or(0);
         spec.commas = chars.next_if_eq(&',').is_some();
         if chars.next_if_eq(&'.').is_some() {
-            spec.precision = number(&mut chars)?;
+            spec.precision = Some(number(&mut chars)?.ok_or_else(unfit)?);
         }
         spec.kind = chars.next();
-        match (spec.kind, chars.next()) {
-            (None | Some('s' | 'd' | 'f' | 'F' | 'x' | 'X' | '%'), None) => Ok(spec),
-            _ => Err(Fault::wrong(format!("the format {text:?} is not supported"))),
-        }
+        // Python puts commas between such zeros too.
+        let grouped = spec.commas && spec.fill == '0' && spec.align == '=';
+        let fits = match (spec.kind, value) {
+            (None | Some('s'), Value::Str(_)) => sign.is_none() && !spec.marked && !spec.commas && spec.align != '=',
+            (Some('f' | 'F' | '%'), _) => numeric && !grouped,
+            (None, Value::Float(_)) => spec.precision.is_none() && !spec.marked && !grouped,
+            (None | Some('d'), _) => numeric && spec.precision.is_none() && !grouped,
+            (Some('x' | 'X'), _) => numeric && spec.precision.is_none() && !spec.commas,
+            _ => false,
+        };
+        if fits && chars.next().is_none() { Ok(spec) } else { Err(unfit()) }
     }
 
-    fn write(&self, meter: &Meter, value: &Value, out: &mut Text) -> Result<(), Fault> {
+    fn write(&self, value: &Value, out: &mut Text) -> Result<(), Fault> {
+        let (sign, body) = self.parts(value)?;
+        let room = self.width.saturating_sub(sign.len() + body.chars().count());
+        let (left, between, right) = match self.align {
+            '<' => (0, 0, room),
+            '^' => (room / 2, 0, room - room / 2),
+            '=' => (0, room, 0),
+            _ => (room, 0, 0),
+        };
+        let fill = self.fill.to_string();
+        out.times(&fill, left)?;
+        out.push(&sign)?;
+        out.times(&fill, between)?;
+        out.push(&body)?;
+        out.times(&fill, right)
+    }
+
+    /// The sign, with the mark of its base, and the rest.
+    fn parts(&self, value: &Value) -> Result<(String, String), Fault> {
+        if let (None | Some('s'), Value::Str(text)) = (self.kind, value) {
+            let most = self.precision.unwrap_or(usize::MAX);
+            return Ok((String::new(), text.chars().take(most).collect()));
+        }
         let precision = self.precision.unwrap_or(6);
-        if precision > MOST_DIGITS && !matches!(value, Value::Str(_)) {
+        if precision > MOST_DIGITS {
             return Err(Fault::limit(format!("a number of more than {MOST_DIGITS} digits")));
         }
         let unfit = || Fault::wrong(format!("a {} cannot be formatted as {:?}", value.type_name(), self.kind));
-        let mut body = match (self.kind, value) {
-            (Some('f' | 'F'), value) => format!("{:.precision$}", value.number().ok_or_else(unfit)?),
-            (Some('%'), value) => format!("{:.precision$}%", value.number().ok_or_else(unfit)? * 100.0),
-            (Some('d'), value) => value.int().ok_or_else(unfit)?.to_string(),
-            (Some('x'), value) => format!("{:x}", value.int().ok_or_else(unfit)?),
-            (Some('X'), value) => format!("{:X}", value.int().ok_or_else(unfit)?),
-            (None, Value::Int(n)) => n.to_string(),
-            (None, Value::Float(n)) => match self.precision {
-                None => float_text(*n),
-                Some(_) => return Err(unfit()),
-            },
-            (None | Some('s'), value @ (Value::Str(_) | Value::Bool(_))) => {
-                let text = value.text(meter)?;
-                match self.precision {
-                    Some(most) => text.chars().take(most).collect(),
-                    None => text.to_string(),
-                }
+        let (negative, mut body) = match (self.kind, value) {
+            (Some('f' | 'F' | '%'), _) | (None, Value::Float(_)) => {
+                let n = value.number().ok_or_else(unfit)? * if self.kind == Some('%') { 100.0 } else { 1.0 };
+                let point = if self.marked && precision == 0 { "." } else { "" };
+                let body = match self.kind {
+                    Some(_) if n.is_finite() => format!("{:.precision$}{point}", n.abs()),
+                    _ => float_text(n.abs()),
+                };
+                (n.is_sign_negative() && !n.is_nan(), body)
             }
-            (None, value) if self.width == 0 => value.text(meter)?.to_string(),
-            _ => return Err(unfit()),
+            _ => {
+                let n = value.int().ok_or_else(unfit)?;
+                let digits = match self.kind {
+                    Some('x') => format!("{:x}", n.unsigned_abs()),
+                    Some('X') => format!("{:X}", n.unsigned_abs()),
+                    _ => n.unsigned_abs().to_string(),
+                };
+                (n < 0, format!("{digits:0>0$}", self.precision.unwrap_or(0)))
+            }
         };
-        let numeric = self.kind.is_some_and(|k| k != 's') || matches!(value, Value::Int(_) | Value::Float(_));
+        match self.kind {
+            Some('F') => body = body.to_uppercase(),
+            Some('%') => body.push('%'),
+            _ => {}
+        }
         if self.commas {
             body = commas(&body);
         }
-        if let Some(plus) = self.plus
-            && numeric
-            && !body.starts_with('-')
-        {
-            body.insert(0, plus);
+        let mut sign: String = if negative { Some('-') } else { self.plus }.into_iter().collect();
+        if let (true, Some(kind @ ('x' | 'X'))) = (self.marked, self.kind) {
+            sign.extend(['0', kind]);
         }
-        let room = self.width.saturating_sub(body.chars().count());
-        let (left, right) = match self.align.unwrap_or(if numeric { '>' } else { '<' }) {
-            '<' => (0, room),
-            '^' => (room / 2, room - room / 2),
-            '=' if numeric => {
-                let sign = usize::from(body.starts_with(['-', '+', ' ']));
-                out.push(&body[..sign])?;
-                body.drain(..sign);
-                (room, 0)
-            }
-            _ => (room, 0),
-        };
-        let fill = if self.align == Some('=') && !numeric { ' ' } else { self.fill }.to_string();
-        out.times(&fill, left)?;
-        out.push(&body)?;
-        out.times(&fill, right)
+        Ok((sign, body))
     }
 }
 

@@ -299,6 +299,7 @@ impl<'s> Lexer<'s> {
                         chars.next();
                     }
                 }
+                'N' => return Err(self.fault("characters by name are not supported")),
                 other => out.extend(['\\', other]),
             }
         }

@@ -26,6 +26,7 @@ mod json;
 mod lex;
 mod meter;
 mod methods;
+mod numbers;
 mod ops;
 mod parse;
 mod parse_expr;

@@ -5,9 +5,10 @@ use super::Fault;
 use super::args::{Args, flag, int, need, optional_text, size, text};
 use super::format::braces;
 use super::meter::{Meter, Text};
+use super::numbers::{is_decimal, is_digit};
 use super::ops::{equal, escape};
 use super::print::is_space;
-use super::strings::{capitalize, lines, replace, split, title};
+use super::strings::{capitalize, casefold, lines, replace, split, title};
 use super::value::{Seq, SeqKind, Value};
 use std::sync::Arc;
 
@@ -251,6 +252,9 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
         "partition" | "rpartition" => {
             let [what] = args.bind(name, ["sep"])?;
             let what = text(need(what, name)?, name)?;
+            if what.is_empty() {
+                return Err(Fault::wrong(format!("{name}: the separator is empty")));
+            }
             let cut = if name == "partition" { s.split_once(&*what) } else { s.rsplit_once(&*what) };
             let parts = match cut {
                 Some((left, right)) => [left, &what, right],
@@ -260,10 +264,19 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             Value::tuple(meter, parts.into_iter().map(made).collect::<Result<_, _>>()?)
         }
         "center" | "ljust" | "rjust" | "zfill" => {
-            let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+            let (width, fill) = if name == "zfill" {
+                let [width] = args.bind(name, ["width"])?;
+                (width, Some("0".into()))
+            } else {
+                let [width, fill] = args.bind(name, ["width", "fillchar"])?;
+                (width, fill)
+            };
             let width = size(int(Some(need(width, name)?), 0, name)?);
             let room = width.saturating_sub(s.chars().count());
-            let fill = optional_text(fill, name)?.unwrap_or(if name == "zfill" { "0".into() } else { " ".into() });
+            let fill = text(fill.unwrap_or_else(|| " ".into()), name)?;
+            if fill.chars().count() != 1 {
+                return Err(Fault::wrong(format!("{name} fills with one character, not {fill:?}")));
+            }
             let sign = usize::from(name == "zfill" && s.starts_with(['+', '-']));
             let left = match name {
                 "ljust" => 0,
@@ -282,7 +295,8 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
             args.none(name)?;
             match name {
                 "upper" => made(&s.to_uppercase()),
-                "lower" | "casefold" => made(&s.to_lowercase()),
+                "lower" => made(&s.to_lowercase()),
+                "casefold" => made(&casefold(s)),
                 "title" => made(&title(s)),
                 "capitalize" => made(&capitalize(s)),
                 "swapcase" => {
@@ -294,9 +308,11 @@ fn of_str(meter: &Meter, s: &Arc<str>, name: &str, args: Args) -> Result<Value, 
                 }
                 "isascii" => is(s.is_ascii()),
                 "isspace" => is(!s.is_empty() && s.chars().all(is_space)),
-                "isalpha" => is(!s.is_empty() && s.chars().all(char::is_alphabetic)),
+                "isalpha" => is(!s.is_empty() && s.chars().all(|c| c.is_alphabetic() && !c.is_numeric())),
                 "isalnum" => is(!s.is_empty() && s.chars().all(char::is_alphanumeric)),
-                "isdigit" | "isdecimal" | "isnumeric" => is(!s.is_empty() && s.chars().all(char::is_numeric)),
+                "isdecimal" => is(!s.is_empty() && s.chars().all(is_decimal)),
+                "isdigit" => is(!s.is_empty() && s.chars().all(is_digit)),
+                "isnumeric" => is(!s.is_empty() && s.chars().all(char::is_numeric)),
                 "islower" => is(s.chars().any(char::is_lowercase) && !s.chars().any(char::is_uppercase)),
                 "isupper" => is(s.chars().any(char::is_uppercase) && !s.chars().any(char::is_lowercase)),
                 "istitle" => is(s.chars().any(char::is_alphabetic) && title(s) == **s),

@@ -4,6 +4,7 @@ use super::Fault;
 use super::ast::{Comparison, Operator};
 use super::format::percent;
 use super::meter::{Meter, Text};
+use super::numbers::divided;
 use super::value::{SeqKind, Value};
 use std::cmp::Ordering;
 
@@ -12,7 +13,9 @@ pub(super) fn equal(meter: &Meter, a: &Value, b: &Value) -> Result<bool, Fault> 
     meter.steps(1)?;
     Ok(match (a, b) {
         (Value::Markup(_), _) | (_, Value::Markup(_)) => return equal(meter, &a.plain(), &b.plain()),
-        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) => true,
+        (Value::Undefined(_), Value::Undefined(_)) | (Value::None, Value::None) | (Value::Itself, Value::Itself) => {
+            true
+        }
         (Value::Str(a), Value::Str(b)) => {
             if a.len() != b.len() {
                 return Ok(false);
@@ -213,12 +216,14 @@ pub(super) fn operate(meter: &Meter, op: Operator, a: &Value, b: &Value) -> Resu
         Operator::Sub => x - y,
         Operator::Mul => x * y,
         Operator::Div => x / y,
-        Operator::FloorDiv => (x / y).floor(),
-        Operator::Rem => {
-            let r = x % y;
-            if r != 0.0 && (r < 0.0) != (y < 0.0) { r + y } else { r }
-        }
-        Operator::Pow => x.powf(y),
+        Operator::FloorDiv => divided(x, y).0,
+        Operator::Rem => divided(x, y).1,
+        Operator::Pow => match x.powf(y) {
+            n if x.is_finite() && y.is_finite() && !n.is_finite() => {
+                return Err(Fault::wrong("a power is too large, or no real number"));
+            }
+            n => n,
+        },
     }))
 }
 

@@ -9,9 +9,10 @@ use std::sync::Arc;
 const DEEPEST: usize = 64;
 
 pub(super) fn parse(source: &str) -> Result<Vec<Stmt>, Fault> {
-    let mut parser = Parser { tokens: lex(source)?, at: 0, depth: 0, seen: Seen::default() };
+    let mut parser =
+        Parser { tokens: lex(source)?, at: 0, depth: 0, seen: Seen::default(), soft: false, unknown: None };
     let body = parser.body(&[])?;
-    Ok(body)
+    parser.unknown.map_or(Ok(body), |(_, fault)| Err(fault))
 }
 
 /// Names with a meaning that depends on whether a body uses them.
@@ -31,6 +32,10 @@ pub(super) struct Parser {
     pub(super) at: usize,
     depth: usize,
     pub(super) seen: Seen,
+    /// Whether a filter or test that nobody knows is an error only where it is run, as in an `if`.
+    soft: bool,
+    /// The first that is an error here, and its place.
+    pub(super) unknown: Option<(usize, Fault)>,
 }
 
 impl Parser {
@@ -124,9 +129,24 @@ impl Parser {
         result
     }
 
+    /// Runs `f` where names that nobody knows are errors, or are not yet.
+    fn framed<T>(&mut self, soft: bool, f: impl FnOnce(&mut Parser) -> Result<T, Fault>) -> Result<T, Fault> {
+        let before = std::mem::replace(&mut self.soft, soft);
+        let result = f(self);
+        self.soft = before;
+        result
+    }
+
+    /// Notes the name of a filter or test that is not among these.
+    pub(super) fn check(&mut self, names: &str, name: &str) {
+        if !self.soft && self.unknown.is_none() && !names.split(' ').any(|n| n == name) {
+            self.unknown = Some((self.at, self.fault(format!("there is no filter or test {name}"))));
+        }
+    }
+
     /// Statements up to a tag of one of these names, which is left to be read; up to the end where there are none.
     fn body(&mut self, ends: &[&str]) -> Result<Vec<Stmt>, Fault> {
-        self.deeper(|p| {
+        let statements = |p: &mut Parser| {
             let mut body = Vec::new();
             loop {
                 let line = p.line();
@@ -154,7 +174,8 @@ impl Parser {
                 };
                 body.push(Stmt { line, kind });
             }
-        })
+        };
+        self.deeper(|p| p.framed(ends.contains(&"endif"), statements))
     }
 
     /// A body and the tag that closes it.
@@ -197,7 +218,7 @@ impl Parser {
                 Ok(Kind::With(pairs, self.closed("endwith")?))
             }
             "filter" => {
-                let filter = self.filters(None)?;
+                let filter = self.framed(false, |p| p.filters(None))?;
                 self.end()?;
                 Ok(Kind::FilterBlock(filter, self.closed("endfilter")?))
             }
@@ -218,7 +239,7 @@ impl Parser {
 
     fn if_(&mut self) -> Result<Kind, Fault> {
         let mut branches = Vec::new();
-        let mut test = Some(self.tuple(false)?);
+        let mut test = Some(self.framed(true, |p| p.tuple(false))?);
         loop {
             self.end()?;
             let body = match test {
@@ -227,7 +248,7 @@ impl Parser {
             };
             branches.push((test, body));
             if self.skip_name("elif") {
-                test = Some(self.tuple(false)?);
+                test = Some(self.framed(true, |p| p.tuple(false))?);
             } else if self.skip_name("else") {
                 test = None;
             } else {
@@ -245,7 +266,7 @@ impl Parser {
         }
         let items = self.tuple(false)?;
         let before = std::mem::take(&mut self.seen.looped);
-        let test = if self.skip_name("if") { Some(self.expression(true)?) } else { None };
+        let test = if self.skip_name("if") { Some(self.framed(false, |p| p.expression(true))?) } else { None };
         let recursive = self.skip_name("recursive");
         self.end()?;
         let body = self.body(&["else", "endfor"])?;
@@ -268,7 +289,7 @@ impl Parser {
             self.end()?;
             return Ok(Kind::Set(target, value));
         }
-        let filter = if self.skip_op("|") { Some(self.filters(None)?) } else { None };
+        let filter = if self.skip_op("|") { Some(self.framed(false, |p| p.filters(None))?) } else { None };
         self.end()?;
         Ok(Kind::SetBlock(target, filter, self.closed("endset")?))
     }
@@ -281,7 +302,7 @@ impl Parser {
                 self.expect_op(",")?;
             }
             let name = self.name()?;
-            let default = if self.skip_op("=") { Some(self.expression(true)?) } else { None };
+            let default = if self.skip_op("=") { Some(self.framed(false, |p| p.expression(true))?) } else { None };
             if default.is_none() && parameters.last().is_some_and(|(_, default)| default.is_some()) {
                 return Err(self.fault("a parameter without a default stands after one with a default"));
             }

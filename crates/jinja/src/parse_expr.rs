@@ -34,6 +34,7 @@ impl Parser {
 
     pub(super) fn expression(&mut self, conditional: bool) -> Result<Expr, Fault> {
         self.deeper(|p| {
+            let start = p.at;
             let mut value = p.or()?;
             let mut links = 0;
             while conditional && p.skip_name("if") {
@@ -41,6 +42,7 @@ impl Parser {
                 let test = p.or()?;
                 let otherwise = if p.skip_name("else") { Some(p.expression(true)?) } else { None };
                 value = Expr::If(Box::new((test, value, otherwise)));
+                p.unknown.take_if(|(at, _)| *at > start);
             }
             Ok(value)
         })
@@ -326,6 +328,7 @@ impl Parser {
 
     fn filter(&mut self, value: Option<Box<Expr>>) -> Result<Expr, Fault> {
         let name = self.dotted()?;
+        self.check(super::filters::NAMES, &name);
         let arguments = if self.is_op("(") { self.arguments()? } else { Arguments::default() };
         Ok(Expr::Filter(value, name, arguments))
     }
@@ -333,6 +336,7 @@ impl Parser {
     fn test(&mut self, value: Expr) -> Result<Expr, Fault> {
         let negated = self.skip_name("not");
         let name = self.dotted()?;
+        self.check(super::checks::NAMES, &name);
         let starts_value = match self.peek() {
             Some(Tok::Name(name)) => !matches!(&**name, "else" | "or" | "and"),
             Some(Tok::Str(_) | Tok::Int(_) | Tok::Float(_) | Tok::Op("[" | "{")) => true,

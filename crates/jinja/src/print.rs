@@ -73,6 +73,7 @@ impl Value {
                 }
                 out.push("}")
             }
+            Value::Itself => out.push("<TemplateReference None>"),
             // Their text in Python has an address in it, which no template can mean.
             other => Err(Fault::wrong(format!("a {} cannot be printed", other.type_name()))),
         }

@@ -119,6 +119,9 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
         "sum" => {
             let [attribute, start] = args.bind(name, ["attribute", "start"])?;
             let mut sum = start.unwrap_or(Value::Int(0));
+            if let Value::Str(_) = sum {
+                return Err(Fault::wrong("sum takes no strings; use join"));
+            }
             for item in &value.items(meter)?.items {
                 sum = operate(meter, Operator::Add, &sum, &path(it, item, attribute.as_ref())?)?;
             }
@@ -130,7 +133,8 @@ pub(super) fn filter(it: &Interpreter, name: &str, value: Value, args: Args) -> 
             group(it, &value, (&attribute, flag(cased, false)), default)
         }
         "batch" | "slice" => {
-            let [count, fill] = args.bind(name, ["linecount", "fill_with"])?;
+            let [count, fill] = args.bind(name, [if name == "batch" { "linecount" } else { "slices" }, "fill_with"])?;
+            let fill = fill.filter(|fill| !matches!(fill, Value::None));
             let count = size(int(Some(need(count, name)?), 0, name)?);
             if count == 0 {
                 return Err(Fault::wrong(format!("{name} by 0")));
@@ -310,7 +314,7 @@ fn group(it: &Interpreter, value: &Value, (by, cased): (&Value, bool), default: 
             _ => groups.push((key, name, vec![item])),
         }
     }
-    let groups = groups.into_iter().map(|(_, name, items)| Value::tuple(meter, vec![name, Value::list(meter, items)?]));
+    let groups = groups.into_iter().map(|(_, name, items)| Value::group(meter, name, items));
     Value::list(meter, groups.collect::<Result<_, _>>()?)
 }
 
@@ -333,7 +337,7 @@ fn pieces(meter: &Meter, items: &[Value], (rows, count): (bool, usize), fill: Op
         for i in 0..count {
             let end = at + each + usize::from(i < more);
             let mut column = items[at..end].to_vec();
-            column.extend(fill.clone().filter(|_| more > 0 && i >= more));
+            column.extend(fill.clone().filter(|_| i >= more));
             out.push(Value::list(meter, column)?);
             at = end;
         }

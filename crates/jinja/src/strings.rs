@@ -11,6 +11,16 @@ pub(super) fn capitalize(s: &str) -> String {
     first + &chars.as_str().to_lowercase()
 }
 
+/// For comparing without case: lower case of the upper, and in Cherokee the upper, which was there first.
+pub(super) fn casefold(s: &str) -> String {
+    let fold = |c: char| match c {
+        'ı' => c.to_string(),
+        '\u{13a0}'..='\u{13fd}' | '\u{ab70}'..='\u{abbf}' => c.to_uppercase().collect(),
+        _ => c.to_lowercase().flat_map(char::to_uppercase).flat_map(char::to_lowercase).collect(),
+    };
+    s.chars().map(fold).collect()
+}
+
 /// Upper case after everything that is no letter.
 pub(super) fn title(s: &str) -> String {
     let mut out = String::with_capacity(s.len());

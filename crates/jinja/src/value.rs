@@ -29,6 +29,8 @@ pub(super) enum Value {
     Macro(Rc<Macro>),
     Loop(Rc<Loop>),
     Function(Function),
+    /// `self`: the blocks of the template, of which it has none.
+    Itself,
     /// A method and what it is of.
     Method(Rc<(Value, Arc<str>)>),
 }
@@ -38,6 +40,8 @@ pub(super) enum Value {
 pub(super) struct Seq {
     pub(super) kind: SeqKind,
     pub(super) items: Vec<Value>,
+    /// Whether it is a tuple of `groupby`, with names for its two.
+    pub(super) grouped: bool,
     depth: usize,
 }
 
@@ -106,10 +110,19 @@ impl Seq {
 impl Value {
     /// A row of items, paid for.
     pub(super) fn seq(meter: &Meter, kind: SeqKind, items: Vec<Value>) -> Result<Value, Fault> {
+        Value::row(meter, kind, items, false)
+    }
+
+    fn row(meter: &Meter, kind: SeqKind, items: Vec<Value>, grouped: bool) -> Result<Value, Fault> {
         meter.bytes(items.len() * size_of::<Value>())?;
         let depth = Seq::depth_of(&items);
         nested(depth)?;
-        Ok(Value::Seq(Rc::new(Seq { kind, items, depth })))
+        Ok(Value::Seq(Rc::new(Seq { kind, items, grouped, depth })))
+    }
+
+    /// What `groupby` found under one name.
+    pub(super) fn group(meter: &Meter, name: Value, items: Vec<Value>) -> Result<Value, Fault> {
+        Value::row(meter, SeqKind::Tuple, vec![name, Value::list(meter, items)?], true)
     }
 
     pub(super) fn list(meter: &Meter, items: Vec<Value>) -> Result<Value, Fault> {
@@ -187,6 +200,7 @@ impl Value {
             Value::Namespace(_) => "Namespace",
             Value::Macro(_) => "Macro",
             Value::Loop(_) => "LoopContext",
+            Value::Itself => "TemplateReference",
             Value::Function(_) | Value::Method(_) => "function",
         }
     }

@@ -11,13 +11,16 @@ fn render(source: &str) -> Result<String, Fault> {
     Template::new(source)?.render(&names, &Map::new(), Clock::utc_now())
 }
 
-/// What a model thought goes by three names. As in transformers, a template finds it under the first and the second.
+/// What a model thought goes by three names. As in transformers, a template finds it under the first, and under the second, which
+/// then stands before all others.
 fn with_thoughts(mut messages: Value) -> Value {
-    for message in messages.as_array_mut().into_iter().flatten() {
-        let thought =
-            ["reasoning_content", "thinking", "reasoning"].iter().find_map(|name| message.get(*name)).cloned();
-        if let Some(thought) = thought {
-            (message["thinking"], message["reasoning_content"]) = (thought.clone(), thought);
+    for message in messages.as_array_mut().into_iter().flatten().filter_map(Value::as_object_mut) {
+        let mut named = ["reasoning_content", "thinking", "reasoning"].iter().filter_map(|name| message.get(*name));
+        if let Some(thought) = named.find(|thought| !thought.is_null()).cloned() {
+            let rest = std::mem::take(message);
+            message.insert("thinking".into(), thought.clone());
+            message.extend(rest);
+            message.insert("reasoning_content".into(), thought);
         }
     }
     messages
@@ -88,6 +91,9 @@ fn hostile_templates_are_stopped() {
         "{{ [1]|batch(10**11, 0)|list }}",
         "{{ [1]|batch(576460752303423489, 0)|list }}",
         "{{ [1]|slice(10**11)|list }}",
+        "{{ [1]|slice(10**11, 0)|list }}",
+        "{{ '%.99999999d' % 1 }}",
+        "{% set x = ' ' * 10**6 %}{% for i in range(99999) %}{% if x|int or x|float %}{% endif %}{% endfor %}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{{ x[i] }}{% endfor %}",
         "{% set x = 'a' * 10**6 %}{% for i in range(99999) %}{% if x == x ~ '' %}{% endif %}{% endfor %}",
         "{% set x = range(99999)|list %}{% for i in x %}{% if -1 in x %}{% endif %}{% endfor %}",
@@ -154,7 +160,7 @@ fn the_deepest_tree_fits_the_stack() {
     let (mut open, mut close) = (String::new(), String::new());
     for _ in 0..62 {
         open += "x[";
-        close += &format!("]{}{}", ".a".repeat(63), "|f".repeat(64));
+        close += &format!("]{}{}", ".a".repeat(63), "|e".repeat(64));
     }
     let source = format!("{{{{ {open}1{close} }}}}");
     assert!(Template::new(&source).is_ok());

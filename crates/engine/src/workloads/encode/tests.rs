@@ -51,9 +51,10 @@ impl Pipeline for Sums {
 }
 
 struct Served {
+    /// Before the executor, which waits for its thread when it is dropped: a test that fails lets go of the model.
+    go: Sender<()>,
     executor: Executor<Encode<Sums>>,
     seen: Receiver<Vec<u32>>,
-    go: Sender<()>,
 }
 
 /// Batches of 10 tokens.

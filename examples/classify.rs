@@ -13,8 +13,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     // A model for entailment or duplicates wants pairs; others read the first text alone.
     let pair = TextOrPair { text: "A man is eating.", pair: Some("Somebody has food.") };
     let texts = ["What a lovely day.".into(), "The train is late again.".into(), pair];
-    for (text, answer) in texts.iter().zip(classifier.classify(&texts, false)?) {
-        let labels: Vec<String> = answer.labels.iter().map(|l| format!("{} {:.4}", l.label, l.score)).collect();
+    for (text, labels) in texts.iter().zip(classifier.classify(&texts, false)?.results) {
+        let labels: Vec<String> = labels.iter().map(|l| format!("{} {:.4}", l.label, l.score)).collect();
         println!("{}  {}{}", labels.join(", "), text.text, text.pair.map(|p| format!(" / {p}")).unwrap_or_default());
     }
     Ok(())

@@ -14,15 +14,15 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "New York City has eight million inhabitants.",
     ];
     // Queries and documents go in differently: markers, expansion, and a list of tokens to skip.
-    let query = &multi.queries(&["How many people live in Berlin?"])?.texts[0];
+    let query = &multi.queries(&["How many people live in Berlin?"])?.results[0];
     let indexed = multi.documents(&documents)?;
 
     let mut scored: Vec<(f32, usize)> =
-        indexed.texts.iter().enumerate().map(|(i, document)| (document.max_sim(query), i)).collect();
+        indexed.results.iter().enumerate().map(|(i, document)| (document.max_sim(query), i)).collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0));
     println!("the query is {} vectors of {}", query.rows().count(), query.dimension);
     for (score, i) in scored {
-        println!("{score:.3}  {} ({} vectors)", documents[i], indexed.texts[i].rows().count());
+        println!("{score:.3}  {} ({} vectors)", documents[i], indexed.results[i].rows().count());
     }
     Ok(())
 }

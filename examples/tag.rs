@@ -11,12 +11,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let tagger = Tagger::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
 
     // Words rather than pieces of them; nothing that the model is less than half sure of.
-    let found = &tagger.tag(&[&text], Strategy::First, 0.5)?[0];
+    let found = tagger.tag(&[&text], Strategy::First, 0.5)?;
 
-    if found.entities.is_empty() {
-        println!("nothing found in {} tokens", found.tokens);
+    if found.results[0].is_empty() {
+        println!("nothing found in {} tokens", found.tokens[0]);
     }
-    for entity in &found.entities {
+    for entity in &found.results[0] {
         // Places count characters, so that they are right for any script.
         let own: String = text.chars().skip(entity.start).take(entity.end - entity.start).collect();
         println!("{:>3}..{:<3} {:<6} {:.4}  {own}", entity.start, entity.end, entity.label, entity.score);

@@ -4,7 +4,7 @@ use crate::commands::ran_line;
 use crate::input::Text;
 use crate::report::Report;
 use indicatif::ProgressBar;
-use sconce_engine::{Classified, Embeddings, Loaded, MultiEmbeddings, Ranking, SparseEmbeddings, Tagged, Threes};
+use sconce_engine::{Embeddings, Loaded, Outputs, Ranking};
 use std::time::Instant;
 
 /// What came of a window, as far as the closing lines tell it.
@@ -74,25 +74,7 @@ impl Answered for Embeddings {
     }
 }
 
-impl Answered for SparseEmbeddings {
-    fn tokens(&self) -> usize {
-        self.tokens.iter().sum()
-    }
-    fn is_cut(&self, i: usize) -> bool {
-        self.truncated.contains(&i)
-    }
-}
-
-impl Answered for MultiEmbeddings {
-    fn tokens(&self) -> usize {
-        self.tokens.iter().sum()
-    }
-    fn is_cut(&self, i: usize) -> bool {
-        self.truncated.contains(&i)
-    }
-}
-
-impl Answered for Threes {
+impl<T> Answered for Outputs<T> {
     fn tokens(&self) -> usize {
         self.tokens.iter().sum()
     }
@@ -107,24 +89,6 @@ impl Answered for Ranking {
     }
     fn is_cut(&self, i: usize) -> bool {
         self.truncated.contains(&i)
-    }
-}
-
-impl Answered for Vec<Classified> {
-    fn tokens(&self) -> usize {
-        self.iter().map(|c| c.tokens).sum()
-    }
-    fn is_cut(&self, i: usize) -> bool {
-        self[i].truncated
-    }
-}
-
-impl Answered for Vec<Tagged> {
-    fn tokens(&self) -> usize {
-        self.iter().map(|t| t.tokens).sum()
-    }
-    fn is_cut(&self, i: usize) -> bool {
-        self[i].truncated
     }
 }
 

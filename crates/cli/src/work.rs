@@ -1,13 +1,17 @@
 //! What commands over texts have in common: windows of them through a model, and what it answers in their order.
 
 use crate::Failure;
+use crate::commands::with_ran;
 use crate::input::{Input, Text};
+use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
 use crate::tally::{Answered, Tally};
-use sconce_engine::{Error, RequestContext};
+use sconce_engine::{Error, Loaded, Outputs, RequestContext};
+use serde_json::Value;
 use std::collections::VecDeque;
 use std::iter::Peekable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
@@ -33,6 +37,15 @@ pub(crate) struct Asking<'a, F> {
     pub(crate) caller: &'a RequestContext,
     /// What is asked. Of several windows at once, on threads of their own.
     pub(crate) ask: F,
+}
+
+/// Where the answers to texts go, and what is said of the model that gave them.
+pub(crate) struct Answering<'a> {
+    pub(crate) output: &'a Output,
+    pub(crate) answers: Answers,
+    pub(crate) model: &'a dyn Loaded,
+    /// What JSON output says besides.
+    pub(crate) about: Value,
 }
 
 /// What the thread hears that keeps answers.
@@ -104,6 +117,31 @@ impl Texts {
         });
         bar.finish_and_clear();
         done.map(|()| tally)
+    }
+}
+
+impl Texts {
+    /// Asks the model of every text, and has `write` put down one answer for each.
+    pub(crate) fn answer<T: Send + 'static>(
+        self,
+        report: &Report,
+        answering: Answering<'_>,
+        asking: Asking<'_, impl Fn(&[Text]) -> Result<Outputs<T>, Failure> + Sync>,
+        mut write: impl FnMut(&mut Writer, &Text, T, Option<Seen>) -> Result<(), Failure>,
+    ) -> Result<ExitCode, Failure> {
+        let Answering { output, answers, model, about } = answering;
+        let mut writer = output.open(answers)?;
+        let tally = self.each(report, asking, |outputs, window| {
+            let Outputs { results, tokens, truncated } = outputs;
+            for (i, (result, text)) in results.into_iter().zip(&window).enumerate() {
+                let seen = Seen { tokens: tokens[i], truncated: truncated.binary_search(&i).is_ok() };
+                write(&mut writer, text, result, Some(seen))?;
+            }
+            writer.show()
+        })?;
+        writer.finish(&with_ran(about, model))?;
+        tally.close(report, model);
+        Ok(ExitCode::SUCCESS)
     }
 }
 

@@ -34,12 +34,12 @@ pub use runtime::{Loaded, QueueStats, RequestContext, Times};
 pub use sampling::{BeamSearch, EarlyStopping, Logprobs, Params, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
-    Answers, ChatOptions, Classified, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, Multi,
-    MultiEmbeddings, Precision, Quantized, Ranges, RankOptions, Ranked, Ranking, Representation, Reranker, Scores,
-    Seq2Seq, Seq2SeqOptions, Sparse, SparseEmbeddings, SparseVector, Support, Tagged, Tagger, Task, TaskModel, Three,
-    Threes, Token, Vectors, Writing, Written, supports,
+    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, Multi, Precision,
+    Quantized, Ranges, RankOptions, Ranked, Ranking, Representation, Reranker, Scores, Seq2Seq, Seq2SeqOptions, Sparse,
+    SparseVector, Support, Tagger, Task, TaskModel, Three, Token, Vectors, Writing, Written, supports,
 };
 pub use workloads::decode::Activity;
+pub use workloads::encode::Outputs;
 
 /// Where the files of models come from.
 pub use sconce_hub as hub;

@@ -177,7 +177,7 @@ fn a_decoder_classifies_and_reranks() {
     let classifier = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
     let got = classifier.classify(&[TextOrPair::from(text)], true).unwrap();
     for (label, row) in rows.iter().enumerate() {
-        let own = got[0].labels.iter().find(|l| l.label == format!("label {label}")).unwrap();
+        let own = got.results[0].iter().find(|l| l.label == format!("label {label}")).unwrap();
         assert!((own.score - logit(row)).abs() <= F32, "label {label}: {} for {}", own.score, logit(row));
     }
     let error = Reranker::load(&reference(dir.path()), &options(), &()).err().unwrap().to_string();
@@ -190,7 +190,7 @@ fn a_decoder_classifies_and_reranks() {
     assert!(ranked.len() == 3 && ranked.is_sorted_by(|a, b| a.score >= b.score));
     let pair = Classifier::load(&reference(dir.path()), &options(), &()).unwrap();
     let alone = pair.classify(&[TextOrPair::from(("the cat", "ate."))], true).unwrap();
-    assert_eq!(alone[0].labels[0].score, ranked.iter().find(|r| r.index == 1).unwrap().score);
+    assert_eq!(alone.results[0][0].score, ranked.iter().find(|r| r.index == 1).unwrap().score);
 }
 
 /// The golden's scores, all documents of a query and task in one batch; and the ids, by their number.

@@ -136,7 +136,7 @@ fn vectors_of_single_tokens_pool_to_the_vector_of_the_text() {
     let raw = EmbedOptions { normalize: Some(false), ..EmbedOptions::default() };
     let (all, pooled) = (model.embed_all(&inputs, &Prompt::Default).unwrap(), model.embed_with(&inputs, &raw).unwrap());
     assert_eq!(all.tokens, pooled.tokens);
-    for (i, text) in all.texts.iter().enumerate() {
+    for (i, text) in all.results.iter().enumerate() {
         assert_eq!(text.rows().count(), all.tokens[i]);
         let largest = (0..text.dimension).map(|k| text.rows().map(|row| row[k]).fold(f32::NEG_INFINITY, f32::max));
         assert_eq!(largest.collect::<Vec<_>>(), pooled.row(i), "{}", TEXTS[i]);
@@ -204,5 +204,5 @@ fn every_encoder_works_for_somebody() {
     assert!(matches!(sparse.with_context(&gone).embed(&["a"]), Err(Error::Cancelled)));
     let tokens: Vec<u32> = sparse.tokenize("a", true).unwrap().iter().map(|t| t.id).collect();
     let given = sparse.embed_inputs(&[TextOrTokens::Tokens(&tokens)]).unwrap();
-    assert_eq!(given.vectors, sparse.embed(&["a"]).unwrap().vectors);
+    assert_eq!(given.results, sparse.embed(&["a"]).unwrap().results);
 }

@@ -102,10 +102,11 @@ fn a_classifier_says_what_the_pipeline_says() {
             .map(|c| TextOrPair { text: c["text"].as_str().unwrap(), pair: c.get("text_pair").and_then(Value::as_str) })
             .collect();
         let tolerance = if kind.contains("extreme") { 1e-3 } else { F32 };
-        for (case, got) in cases.iter().zip(classifier.classify(&inputs, false).unwrap()) {
+        let got = classifier.classify(&inputs, false).unwrap();
+        for (i, (case, labels)) in cases.iter().zip(got.results).enumerate() {
             let want = case["scores"].as_array().unwrap();
-            assert_eq!(got.tokens, case["ids"].as_array().unwrap().len(), "{name}: {case}");
-            for (want, got) in want.iter().zip(&got.labels) {
+            assert_eq!(got.tokens[i], case["ids"].as_array().unwrap().len(), "{name}: {case}");
+            for (want, got) in want.iter().zip(&labels) {
                 assert_eq!(want["label"], got.label, "{name}: {case}");
                 assert!(
                     (want["score"].as_f64().unwrap() as f32 - got.score).abs() <= tolerance,
@@ -115,8 +116,10 @@ fn a_classifier_says_what_the_pipeline_says() {
         }
         let names = classifier.labels();
         let scale = logits.values.iter().fold(1.0f32, |m, v| m.max(v.abs()));
-        for (got, want) in classifier.classify(&inputs, true).unwrap().iter().zip(logits.values.chunks(names.len())) {
-            for label in &got.labels {
+        for (got, want) in
+            classifier.classify(&inputs, true).unwrap().results.iter().zip(logits.values.chunks(names.len()))
+        {
+            for label in got {
                 let place = names.iter().position(|n| *n == label.label).unwrap();
                 assert!((label.score - want[place]).abs() <= F32 * scale, "{name}: {label:?}");
             }
@@ -140,10 +143,10 @@ fn a_tagger_finds_what_the_pipeline_finds() {
         let tagger = Tagger::load(&reference(dir.path()), &options(), &()).unwrap();
         for (key, strategy) in strategies {
             let got = tagger.tag(&texts(&cases), strategy, 0.0).unwrap();
-            for (case, got) in cases.iter().zip(got) {
+            for (case, got) in cases.iter().zip(got.results) {
                 let want = case[key].as_array().unwrap();
-                assert_eq!(want.len(), got.entities.len(), "{name} {key}: {case} {got:?}");
-                for (want, got) in want.iter().zip(&got.entities) {
+                assert_eq!(want.len(), got.len(), "{name} {key}: {case} {got:?}");
+                for (want, got) in want.iter().zip(&got) {
                     let label = want.get("entity").or(want.get("entity_group")).unwrap();
                     assert_eq!(*label, got.label, "{name} {key}: {want} {got:?}");
                     assert_eq!(
@@ -161,7 +164,7 @@ fn a_tagger_finds_what_the_pipeline_finds() {
             }
         }
         let sure = tagger.tag(&texts(&cases), Strategy::None, 0.9).unwrap();
-        assert!(sure.iter().flat_map(|t| &t.entities).all(|e| e.score >= 0.9));
+        assert!(sure.results.iter().flatten().all(|e| e.score >= 0.9));
     }
 }
 
@@ -173,10 +176,10 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
         let cases = cases(&answers, "cases");
         let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap();
         let got = sparse.embed(&texts(&cases)).unwrap();
-        for (case, got) in cases.iter().zip(&got.vectors) {
+        for (case, got) in cases.iter().zip(&got.results) {
             same_weights(name, &case["weights"], got, 2e-5);
         }
-        assert!(sparse.token(got.vectors[0].ids[0]).is_some());
+        assert!(sparse.token(got.results[0].ids[0]).is_some());
     }
 }
 
@@ -202,16 +205,16 @@ fn late_interaction_equals_the_reference_in_every_layout() {
         let q = multi.queries(&texts(&queries)).unwrap();
         let d = multi.documents(&texts(&documents)).unwrap();
         for (key, cases, got) in [("queries", &queries, &q), ("documents", &documents, &d)] {
-            for (i, (case, vectors)) in cases.iter().zip(&got.texts).enumerate() {
+            for (i, (case, vectors)) in cases.iter().zip(&got.results).enumerate() {
                 assert_eq!(got.tokens[i], case["ids"].as_array().unwrap().len(), "{name} {key}: {case}");
                 assert_eq!(vectors.rows().count() as u64, case["vectors"].as_u64().unwrap(), "{name} {key}: {case}");
             }
-            let all: Vec<f32> = got.texts.iter().flat_map(|t| t.values.clone()).collect();
+            let all: Vec<f32> = got.results.iter().flat_map(|t| t.values.clone()).collect();
             let off = worst(&all, &arrays.f32(key).values);
             assert!(off <= F32, "{name} {key}: off by {off:.1e}");
         }
         let scores = arrays.f32("scores").values;
-        for (i, (q, d)) in q.texts.iter().flat_map(|q| d.texts.iter().map(move |d| (q, d))).enumerate() {
+        for (i, (q, d)) in q.results.iter().flat_map(|q| d.results.iter().map(move |d| (q, d))).enumerate() {
             assert!((d.max_sim(q) - scores[i]).abs() <= 1e-4, "{name}: pair {i}");
         }
     }
@@ -223,23 +226,23 @@ fn m3_gives_all_three_in_one_pass() {
     let m3 = M3::load(&reference(dir.path()), &options(), &()).unwrap();
     let cases = cases(&answers, "cases");
     let got = m3.embed(&texts(&cases)).unwrap();
-    let dense: Vec<f32> = got.texts.iter().flat_map(|t| t.dense.clone()).collect();
-    let multi: Vec<f32> = got.texts.iter().flat_map(|t| t.multi.values.clone()).collect();
+    let dense: Vec<f32> = got.results.iter().flat_map(|t| t.dense.clone()).collect();
+    let multi: Vec<f32> = got.results.iter().flat_map(|t| t.multi.values.clone()).collect();
     assert!(worst(&dense, &arrays.f32("dense").values) <= F32);
     assert!(worst(&multi, &arrays.f32("multi").values) <= F32);
     let sparse_scores = arrays.f32("sparse_scores").values;
-    for (i, (case, text)) in cases.iter().zip(&got.texts).enumerate() {
+    for (i, (case, text)) in cases.iter().zip(&got.results).enumerate() {
         same_weights("task-m3", &case["sparse"], &text.sparse, 2e-5);
-        for (j, other) in got.texts.iter().enumerate() {
-            let want = sparse_scores[i * got.texts.len() + j];
+        for (j, other) in got.results.iter().enumerate() {
+            let want = sparse_scores[i * got.results.len() + j];
             assert!((text.sparse.dot(&other.sparse) - want).abs() <= 1e-4 * want.abs().max(1.0));
         }
     }
     // The same model serves those who ask for one of the three.
     let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap().embed(&texts(&cases)).unwrap();
-    assert_eq!(sparse.vectors[2], got.texts[2].sparse);
+    assert_eq!(sparse.results[2], got.results[2].sparse);
     let multi = Multi::load(&reference(dir.path()), &options(), &()).unwrap().documents(&texts(&cases)).unwrap();
-    assert_eq!(multi.texts[2], got.texts[2].multi);
+    assert_eq!(multi.results[2], got.results[2].multi);
 }
 
 #[test]

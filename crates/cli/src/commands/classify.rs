@@ -1,12 +1,11 @@
 //! `sconce classify`: labels of texts, or of pairs of texts.
 
-use super::with_ran;
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
-use crate::output::{Answers, Cell, Output, Seen};
+use crate::output::{Answers, Cell, Output};
 use crate::report::Report;
-use crate::work::{Asking, Texts};
+use crate::work::{Answering, Asking, Texts};
 use clap::Args;
 use sconce_engine::Loaded;
 use sconce_engine::{Classifier, Label, RequestContext, TextOrPair};
@@ -50,24 +49,22 @@ impl Classify {
         let texts = Texts::open(&self.input)?;
         let caller = RequestContext::default();
         let classifier = self.model.load(report, Classifier::load)?.with_context(&caller);
-        let mut writer = self.output.open(Answers { many: "results", one: Some("labels"), array: None })?;
         let ask = |window: &[Text]| {
             let pairs = window.iter().map(|t| Ok(TextOrPair { text: &t.text, pair: self.second(t)? }));
             let pairs = pairs.collect::<Result<Vec<_>, Failure>>()?;
             Ok(classifier.classify(&pairs, self.raw)?)
         };
-        let tally = texts.each(report, Asking { caller: &caller, ask }, |answers, window| {
-            for (mut answer, text) in answers.into_iter().zip(&window) {
-                answer.labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
-                answer.labels.truncate(self.top_k.unwrap_or(usize::MAX));
-                let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };
-                writer.write(text, &Labels(answer.labels), Some(seen))?;
-            }
-            writer.show()
-        })?;
-        writer.finish(&with_ran(json!({"labels": classifier.labels()}), &classifier))?;
-        tally.close(report, &classifier);
-        Ok(ExitCode::SUCCESS)
+        let answering = Answering {
+            output: &self.output,
+            answers: Answers { many: "results", one: Some("labels"), array: None },
+            model: &classifier,
+            about: json!({"labels": classifier.labels()}),
+        };
+        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, mut labels, seen| {
+            labels.retain(|l| self.threshold.is_none_or(|x| l.score >= x));
+            labels.truncate(self.top_k.unwrap_or(usize::MAX));
+            writer.write(text, &Labels(labels), seen)
+        })
     }
 
     fn second<'a>(&'a self, text: &'a Text) -> Result<Option<&'a str>, Failure> {

@@ -7,11 +7,11 @@ use crate::cells::{Base64, Floats, Several, Small, Three, Weights};
 use crate::input::{Input, Text};
 use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
-use crate::work::{Asking, Texts, words};
+use crate::work::{Answering, Asking, Texts, words};
 use clap::Args;
 use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, RequestContext, Sparse};
 use serde::Deserialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -170,62 +170,40 @@ impl Embed {
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let caller = RequestContext::default();
         let sparse = self.model.load(report, Sparse::load)?.with_context(&caller);
-        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
-        let tally = texts.each(
-            report,
-            Asking { caller: &caller, ask: |window: &[Text]| Ok(sparse.embed(&words(window))?) },
-            |e, window| {
-                for (i, (vector, text)) in e.vectors.iter().zip(&window).enumerate() {
-                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
-                    writer.write(text, &Weights::new(vector, |id| sparse.token(id)), Some(seen))?;
-                }
-                writer.show()
-            },
-        )?;
-        writer.finish(&with_ran(json!({"vocabulary": sparse.plan().dimension}), &sparse))?;
-        tally.close(report, &sparse);
-        Ok(ExitCode::SUCCESS)
+        let ask = |window: &[Text]| Ok(sparse.embed(&words(window))?);
+        let answering = self.answering(&sparse, json!({"vocabulary": sparse.plan().dimension}));
+        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, vector, seen| {
+            writer.write(text, &Weights::new(&vector, |id| sparse.token(id)), seen)
+        })
     }
 
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let caller = RequestContext::default();
         let multi = self.model.load(report, Multi::load)?.with_context(&caller);
-        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
         let ask = |window: &[Text]| match self.query {
             true => Ok(multi.queries(&words(window))?),
             false => Ok(multi.documents(&words(window))?),
         };
-        let tally = texts.each(report, Asking { caller: &caller, ask }, |e, window| {
-            for (i, (vectors, text)) in e.texts.iter().zip(&window).enumerate() {
-                let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
-                writer.write(text, &Several(vectors), Some(seen))?;
-            }
-            writer.show()
-        })?;
         let side = if self.query { "query" } else { "document" };
-        writer.finish(&with_ran(json!({"dimension": multi.plan().dimension, "side": side}), &multi))?;
-        tally.close(report, &multi);
-        Ok(ExitCode::SUCCESS)
+        let answering = self.answering(&multi, json!({"dimension": multi.plan().dimension, "side": side}));
+        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, vectors, seen| {
+            writer.write(text, &Several(&vectors), seen)
+        })
     }
 
     fn three(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let caller = RequestContext::default();
         let m3 = self.model.load(report, M3::load)?.with_context(&caller);
-        let mut writer = self.output.open(Answers { many: "embeddings", one: Some("embedding"), array: None })?;
-        let tally = texts.each(
-            report,
-            Asking { caller: &caller, ask: |window: &[Text]| Ok(m3.embed(&words(window))?) },
-            |e, window| {
-                for (i, (three, text)) in e.texts.iter().zip(&window).enumerate() {
-                    let seen = Seen { tokens: e.tokens[i], truncated: e.truncated.binary_search(&i).is_ok() };
-                    writer.write(text, &Three::new(three, |id| m3.token(id)), Some(seen))?;
-                }
-                writer.show()
-            },
-        )?;
-        writer.finish(&with_ran(json!({"dimension": m3.plan().dimension}), &m3))?;
-        tally.close(report, &m3);
-        Ok(ExitCode::SUCCESS)
+        let ask = |window: &[Text]| Ok(m3.embed(&words(window))?);
+        let answering = self.answering(&m3, json!({"dimension": m3.plan().dimension}));
+        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, three, seen| {
+            writer.write(text, &Three::new(&three, |id| m3.token(id)), seen)
+        })
+    }
+
+    fn answering<'a>(&'a self, model: &'a dyn Loaded, about: Value) -> Answering<'a> {
+        let answers = Answers { many: "embeddings", one: Some("embedding"), array: None };
+        Answering { output: &self.output, answers, model, about }
     }
 }
 

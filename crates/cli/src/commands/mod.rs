@@ -34,7 +34,7 @@ fn print(text: &str) -> std::io::Result<()> {
 }
 
 /// `about`, an object, with what ran beside it.
-fn with_ran(mut about: Value, model: &dyn Loaded) -> Value {
+pub(crate) fn with_ran(mut about: Value, model: &dyn Loaded) -> Value {
     if let (Value::Object(about), Value::Object(ran)) = (&mut about, ran(model)) {
         about.extend(ran);
     }

@@ -1,12 +1,11 @@
 //! `sconce tag`: names, places and whatever else a model finds in texts.
 
-use super::with_ran;
 use crate::Failure;
 use crate::args::TaskModel;
 use crate::input::{Input, Text};
-use crate::output::{Answers, Cell, Output, Seen};
+use crate::output::{Answers, Cell, Output};
 use crate::report::Report;
-use crate::work::{Asking, Texts, words};
+use crate::work::{Answering, Asking, Texts, words};
 use clap::{Args, ValueEnum};
 use sconce_engine::Loaded;
 use sconce_engine::{Entity, RequestContext, Strategy, Tagger};
@@ -64,26 +63,18 @@ impl Tag {
             Aggregation::Average => Strategy::Average,
             Aggregation::Max => Strategy::Max,
         };
-        let mut writer = self.output.open(Answers { many: "results", one: Some("entities"), array: None })?;
         let says_where = !self.input.is_one();
-        let tally = texts.each(
-            report,
-            Asking {
-                caller: &caller,
-                ask: |window: &[Text]| Ok(tagger.tag(&words(window), strategy, self.threshold)?),
-            },
-            |answers, window| {
-                for (answer, text) in answers.iter().zip(&window) {
-                    let seen = Seen { tokens: answer.tokens, truncated: answer.truncated };
-                    let found = answer.entities.iter().map(|e| Found { entity: e, text: slice(&text.text, e) });
-                    writer.write(text, &Entities { found: found.collect(), says_where }, Some(seen))?;
-                }
-                writer.show()
-            },
-        )?;
-        writer.finish(&with_ran(json!({"labels": tagger.labels()}), &tagger))?;
-        tally.close(report, &tagger);
-        Ok(ExitCode::SUCCESS)
+        let ask = |window: &[Text]| Ok(tagger.tag(&words(window), strategy, self.threshold)?);
+        let answering = Answering {
+            output: &self.output,
+            answers: Answers { many: "results", one: Some("entities"), array: None },
+            model: &tagger,
+            about: json!({"labels": tagger.labels()}),
+        };
+        texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, entities, seen| {
+            let found = entities.iter().map(|e| Found { entity: e, text: slice(&text.text, e) }).collect();
+            writer.write(text, &Entities { found, says_where }, seen)
+        })
     }
 }
 

@@ -6,7 +6,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, answers, head};
@@ -57,17 +57,6 @@ pub struct Label {
     pub score: f32,
 }
 
-/// What a model says of a text.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Classified {
-    /// Every label, the best first.
-    pub labels: Vec<Label>,
-    /// Tokens, as the model saw the text.
-    pub tokens: usize,
-    /// Whether the text was longer than the model can take, and was cut.
-    pub truncated: bool,
-}
-
 /// A model with a head for sequence classification, loaded and checked.
 #[derive(Clone)]
 pub struct Classifier {
@@ -101,24 +90,17 @@ impl Classifier {
         super::load(reference, options, progress)
     }
 
-    /// The labels of each text, in the order of the texts. `raw` leaves the logits as they are.
-    pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Vec<Classified>> {
+    /// All labels of each text, the best first. `raw` leaves the logits as they are.
+    pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Outputs<Vec<Label>>> {
         let LogitsSpec { labels, scores, .. } = &self.session.spec;
         let scores = if raw { Scores::Raw } else { *scores };
         let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
-        let mut answers: Vec<_> = encoded
-            .iter()
-            .map(|e| Classified { labels: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
-            .collect();
-        let items = encoded.into_iter().map(EncodeItem::from).collect();
-        self.session.run(items, |i, results| {
+        self.session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| {
             let named = labels.iter().zip(scores.apply(results[0]));
             let mut all: Vec<_> = named.map(|(label, score)| Label { label: label.clone(), score }).collect();
             all.sort_by(|a, b| b.score.total_cmp(&a.score));
-            answers[i].labels = all;
-            Ok(())
-        })?;
-        Ok(answers)
+            Ok(all)
+        })
     }
 
     /// The labels, in the order of the model's outputs.

@@ -1,13 +1,13 @@
 //! Texts to vectors.
 
 use super::TaskType;
-use super::multi_vector::{MultiEmbeddings, Vectors};
+use super::multi_vector::Vectors;
 use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, EncodeItem, Outputs, Parts, Pipeline, Session, Texts, Want};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
@@ -151,14 +151,12 @@ impl Embedder {
     }
 
     /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
-    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<MultiEmbeddings> {
-        let Texts { items, tokens, truncated } = self.read(inputs, prompt)?;
-        let mut texts = vec![Vectors::default(); inputs.len()];
-        self.session.run_for(Want::Hidden, items, |i, results| {
-            texts[i] = Vectors { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) };
-            Ok(())
-        })?;
-        Ok(MultiEmbeddings { texts, tokens, truncated })
+    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<Vectors>> {
+        let texts = self.read(inputs, prompt)?;
+        let tokens = texts.tokens.clone();
+        self.session.outputs(Want::Hidden, texts, |i, results| {
+            Ok(Vectors { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
+        })
     }
 
     fn read(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Texts> {

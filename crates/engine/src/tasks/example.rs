@@ -6,7 +6,7 @@ use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts, Want};
 use sconce_hub::{Files, Progress};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{Device, Pooling, Tensor, pool};
@@ -22,12 +22,8 @@ impl Norms {
     /// The length of each text's mean vector, in the order of the texts.
     pub fn norms<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<f32>> {
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
-        let mut norms = vec![0.0; texts.len()];
-        self.session.run(Texts::of(encoded, 0).items, |i, results| {
-            norms[i] = results[0].iter().map(|v| v * v).sum::<f32>().sqrt();
-            Ok(())
-        })?;
-        Ok(norms)
+        let norm = |_, rows: &[&[f32]]| Ok(rows[0].iter().map(|v| v * v).sum::<f32>().sqrt());
+        Ok(self.session.outputs(Want::Task, Texts::of(encoded, 0), norm)?.results)
     }
 }
 

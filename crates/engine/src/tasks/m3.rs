@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Activation, Device, Linear, Tensor, l2_norm, pool};
@@ -35,17 +35,6 @@ pub struct Three {
     pub sparse: SparseVector,
     /// A vector a token, but for the first; each of length one.
     pub multi: Vectors,
-}
-
-/// All three of several texts.
-#[derive(Clone, Debug, Default)]
-pub struct Threes {
-    /// In the order of the texts.
-    pub texts: Vec<Three>,
-    /// Tokens of each text, as the model saw it.
-    pub tokens: Vec<usize>,
-    /// Which texts were longer than the model can take and were cut.
-    pub truncated: Vec<usize>,
 }
 
 /// A bge-m3 model, loaded and checked.
@@ -87,20 +76,19 @@ impl M3 {
     }
 
     /// All three of each text, in the order of the texts.
-    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Threes> {
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Three>> {
         self.run(self.session.read(|reader| reader.encode(texts, ""))?)
     }
 
     /// The same where some are tokens already.
-    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Threes> {
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<Three>> {
         self.run(self.session.read(|reader| reader.encode_inputs(inputs, ""))?)
     }
 
-    fn run(&self, encoded: Vec<Encoded>) -> Result<Threes> {
-        let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
-        let ids: Vec<Vec<u32>> = items.iter().map(|w| w.sequence.ids.clone()).collect();
-        let (mut all, device) = (vec![Three::default(); items.len()], self.session.plan.device);
-        self.session.run(items, |i, results| {
+    fn run(&self, encoded: Vec<Encoded>) -> Result<Outputs<Three>> {
+        let ids: Vec<Vec<u32>> = encoded.iter().map(|e| e.ids.clone()).collect();
+        let device = self.session.plan.device;
+        self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
             let [dense, weights, vectors] = results else { return Err(Error::bug(device, "three results")) };
             let mut largest: BTreeMap<u32, f32> = BTreeMap::new();
             for (id, weight) in ids[i].iter().zip(*weights).filter(|(id, w)| **w > 0.0 && !self.special.contains(id)) {
@@ -108,7 +96,7 @@ impl M3 {
                 *kept = kept.max(*weight);
             }
             let dimension = vectors.len() / ids[i].len();
-            all[i] = Three {
+            Ok(Three {
                 dense: dense.to_vec(),
                 sparse: SparseVector {
                     ids: largest.keys().copied().collect(),
@@ -116,15 +104,66 @@ impl M3 {
                 },
                 // The first token stands for the text as a whole, which the dense vector does already.
                 multi: Vectors { values: vectors[dimension..].to_vec(), dimension },
-            };
-            Ok(())
-        })?;
-        Ok(Threes { texts: all, tokens, truncated })
+            })
+        })
     }
 
     /// The token of an id, as the tokenizer writes it.
     pub fn token(&self, id: u32) -> Option<String> {
         self.session.text.token(id)
+    }
+}
+
+/// A session of a task's own pipeline, or bge-m3, whose results hold the task's among others.
+pub(super) enum OrM3<P: Pipeline> {
+    Own(Session<P>),
+    M3(M3),
+}
+
+impl<P: Pipeline> Clone for OrM3<P> {
+    fn clone(&self) -> OrM3<P> {
+        match self {
+            OrM3::Own(session) => OrM3::Own(session.clone()),
+            OrM3::M3(m3) => OrM3::M3(m3.clone()),
+        }
+    }
+}
+
+/// Reads what a pipeline's files say.
+type Read<P> = fn(&Path) -> Result<<P as Pipeline>::Spec>;
+
+impl<P: Pipeline> OrM3<P> {
+    pub(super) fn plan(files: &Files, device: Device, options: &LoadOptions, read: Read<P>) -> Result<Plan> {
+        match has_m3(&files.dir) {
+            true => M3::plan_files(files, device, options),
+            false => encode::plan::<P>(files, device, options, read),
+        }
+    }
+
+    pub(super) fn load(
+        files: &Files,
+        options: &LoadOptions,
+        progress: &dyn Progress,
+        read: Read<P>,
+    ) -> Result<OrM3<P>> {
+        Ok(match has_m3(&files.dir) {
+            true => OrM3::M3(M3::load_files(files, options, progress)?),
+            false => OrM3::Own(Session::load(files, options, progress, read)?),
+        })
+    }
+
+    pub(super) fn model(&self) -> &ModelInfo {
+        match self {
+            OrM3::Own(session) => &session.info,
+            OrM3::M3(m3) => m3.model(),
+        }
+    }
+
+    pub(super) fn settings(&mut self) -> &mut RequestSettings {
+        match self {
+            OrM3::Own(session) => &mut session.settings,
+            OrM3::M3(m3) => m3.settings(),
+        }
     }
 }
 

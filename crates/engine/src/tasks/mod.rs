@@ -14,17 +14,17 @@ mod seq2seq;
 mod sparse;
 mod tag;
 
-pub use classify::{Classified, Classifier, Label, Representation, Scores};
+pub use classify::{Classifier, Label, Representation, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
 pub use llm::{ChatOptions, Llm, Token};
-pub use m3::{M3, Three, Threes};
-pub use multi_vector::{Multi, MultiEmbeddings, Vectors};
+pub use m3::{M3, Three};
+pub use multi_vector::{Multi, Vectors};
 pub use quantize::{Precision, Quantized, Ranges};
 pub use rerank::{RankOptions, Ranked, Ranking, Reranker};
 pub use seq2seq::{Answers, Seq2Seq, Seq2SeqOptions, Writing, Written};
-pub use sparse::{Sparse, SparseEmbeddings, SparseVector};
-pub use tag::{Tagged, Tagger};
+pub use sparse::{Sparse, SparseVector};
+pub use tag::Tagger;
 
 use crate::config::FileFacts;
 use crate::error::{Error, Result};

@@ -1,13 +1,13 @@
 //! Texts to a vector a token, compared by late interaction (Khattab and Zaharia 2020, arXiv:2004.12832).
 
 use super::TaskType;
-use super::m3::M3;
-use crate::config::{ColbertSpec, FileFacts, Reading, Side, has_m3};
+use super::m3::OrM3;
+use crate::config::{ColbertSpec, FileFacts, Reading, Side};
 use crate::error::Result;
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use crate::workloads::encode::{EncodeItem, Outputs, Parts, Pipeline, Texts, Want};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Device, Linear, Tensor, l2_norm};
@@ -36,26 +36,9 @@ impl Vectors {
     }
 }
 
-/// Vectors of several texts.
-#[derive(Clone, Debug, Default)]
-pub struct MultiEmbeddings {
-    /// In the order of the texts.
-    pub texts: Vec<Vectors>,
-    /// Tokens of each text, as the model saw it, expansions included.
-    pub tokens: Vec<usize>,
-    /// Which texts were longer than the model can take and were cut.
-    pub truncated: Vec<usize>,
-}
-
 /// A model that gives a vector a token, loaded and checked: ColBERT in its authors' files or PyLate's, or bge-m3.
 #[derive(Clone)]
-pub struct Multi(Kind);
-
-#[derive(Clone)]
-enum Kind {
-    Colbert(Session<Tokens>),
-    M3(M3),
-}
+pub struct Multi(OrM3<Tokens>);
 
 impl Multi {
     /// Finds the files, plans, loads and checks the model.
@@ -64,52 +47,39 @@ impl Multi {
     }
 
     /// Vectors of queries: with the query marker, and expanded where the model was trained so.
-    pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<MultiEmbeddings> {
+    pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Vectors>> {
         self.embed(texts, Side::Query)
     }
 
     /// Vectors of documents: with the document marker, and without those of the skip list.
-    pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<MultiEmbeddings> {
+    pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Vectors>> {
         self.embed(texts, Side::Document)
     }
 
-    fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], side: Side) -> Result<MultiEmbeddings> {
+    fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], side: Side) -> Result<Outputs<Vectors>> {
         let session = match &self.0 {
-            Kind::M3(m3) => {
-                let all = m3.embed(texts)?;
-                let texts = all.texts.into_iter().map(|t| t.multi).collect();
-                return Ok(MultiEmbeddings { texts, tokens: all.tokens, truncated: all.truncated });
-            }
-            Kind::Colbert(session) => session,
+            OrM3::M3(m3) => return Ok(m3.embed(texts)?.map(|three| three.multi)),
+            OrM3::Own(session) => session,
         };
         let marked = session.read(|reader| session.spec.encode(reader, texts, side))?;
-        let tokens: Vec<usize> = marked.iter().map(|m| m.sequence.ids.len()).collect();
+        let tokens = marked.iter().map(|m| m.sequence.ids.len()).collect();
         let truncated = (0..marked.len()).filter(|i| marked[*i].truncated).collect();
         let (items, kept): (Vec<_>, Vec<_>) =
             marked.into_iter().map(|m| (EncodeItem { sequence: m.sequence, skip: 0 }, m.kept)).unzip();
         let dimension = session.plan.dimension;
-        let mut all = vec![Vectors::default(); texts.len()];
-        session.run(items, |i, results| {
+        session.outputs(Want::Task, Texts { items, tokens, truncated }, |i, results| {
             let rows = results[0].chunks_exact(dimension).zip(&kept[i]).filter(|(_, kept)| **kept);
-            all[i] = Vectors { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension };
-            Ok(())
-        })?;
-        Ok(MultiEmbeddings { texts: all, tokens, truncated })
+            Ok(Vectors { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension })
+        })
     }
 }
 
 impl Loaded for Multi {
     fn model(&self) -> &ModelInfo {
-        match &self.0 {
-            Kind::Colbert(session) => &session.info,
-            Kind::M3(m3) => m3.model(),
-        }
+        self.0.model()
     }
     fn settings(&mut self) -> &mut RequestSettings {
-        match &mut self.0 {
-            Kind::Colbert(session) => &mut session.settings,
-            Kind::M3(m3) => m3.settings(),
-        }
+        self.0.settings()
     }
 }
 
@@ -118,16 +88,10 @@ impl TaskType for Multi {
         facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        match has_m3(&files.dir) {
-            true => M3::plan_files(files, device, options),
-            false => encode::plan::<Tokens>(files, device, options, ColbertSpec::read),
-        }
+        OrM3::<Tokens>::plan(files, device, options, ColbertSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
-        Ok(Multi(match has_m3(&files.dir) {
-            true => Kind::M3(M3::load_files(files, options, progress)?),
-            false => Kind::Colbert(Session::load(files, options, progress, ColbertSpec::read)?),
-        }))
+        Ok(Multi(OrM3::load(files, options, progress, ColbertSpec::read)?))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Texts to weights over the vocabulary.
 
 use super::TaskType;
-use super::m3::M3;
-use crate::config::{Entry, FileFacts, Reading, has_m3, plain_reading, reading};
+use super::m3::OrM3;
+use crate::config::{Entry, FileFacts, Reading, plain_reading, reading};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Parts, Pipeline, Session, Texts};
+use crate::workloads::encode::{Outputs, Parts, Pipeline, Texts, Want};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
@@ -39,26 +39,9 @@ impl SparseVector {
     }
 }
 
-/// Sparse vectors of several texts.
-#[derive(Clone, Debug, Default)]
-pub struct SparseEmbeddings {
-    /// In the order of the texts.
-    pub vectors: Vec<SparseVector>,
-    /// Tokens of each text, as the model saw it.
-    pub tokens: Vec<usize>,
-    /// Which texts were longer than the model can take and were cut.
-    pub truncated: Vec<usize>,
-}
-
 /// A model that weighs the vocabulary, loaded and checked: SPLADE through the head of a masked language model, or bge-m3.
 #[derive(Clone)]
-pub struct Sparse(Kind);
-
-#[derive(Clone)]
-enum Kind {
-    Splade(Session<Splade>),
-    M3(M3),
-}
+pub struct Sparse(OrM3<Splade>);
 
 impl Sparse {
     /// Finds the files, plans, loads and checks the model.
@@ -67,52 +50,36 @@ impl Sparse {
     }
 
     /// Weights of `texts`, in their order.
-    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<SparseEmbeddings> {
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<SparseVector>> {
         let inputs: Vec<_> = texts.iter().map(|text| TextOrTokens::Text(text.as_ref())).collect();
         self.embed_inputs(&inputs)
     }
 
     /// The same where some are tokens already.
-    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<SparseEmbeddings> {
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<SparseVector>> {
         let session = match &self.0 {
-            Kind::M3(m3) => {
-                let all = m3.embed_inputs(inputs)?;
-                let vectors = all.texts.into_iter().map(|t| t.sparse).collect();
-                return Ok(SparseEmbeddings { vectors, tokens: all.tokens, truncated: all.truncated });
-            }
-            Kind::Splade(session) => session,
+            OrM3::M3(m3) => return Ok(m3.embed_inputs(inputs)?.map(|three| three.sparse)),
+            OrM3::Own(session) => session,
         };
         let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
-        let Texts { items, tokens, truncated } = Texts::of(encoded, 0);
-        let mut vectors = vec![SparseVector::default(); items.len()];
-        session.run(items, |i, results| {
-            vectors[i] = SparseVector::of(results[0]);
-            Ok(())
-        })?;
-        Ok(SparseEmbeddings { vectors, tokens, truncated })
+        session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
     }
 
     /// The token of an id, as the tokenizer writes it.
     pub fn token(&self, id: u32) -> Option<String> {
         match &self.0 {
-            Kind::Splade(session) => session.text.token(id),
-            Kind::M3(m3) => m3.token(id),
+            OrM3::Own(session) => session.text.token(id),
+            OrM3::M3(m3) => m3.token(id),
         }
     }
 }
 
 impl Loaded for Sparse {
     fn model(&self) -> &ModelInfo {
-        match &self.0 {
-            Kind::Splade(session) => &session.info,
-            Kind::M3(m3) => m3.model(),
-        }
+        self.0.model()
     }
     fn settings(&mut self) -> &mut RequestSettings {
-        match &mut self.0 {
-            Kind::Splade(session) => &mut session.settings,
-            Kind::M3(m3) => m3.settings(),
-        }
+        self.0.settings()
     }
 }
 
@@ -121,16 +88,10 @@ impl TaskType for Sparse {
         facts.has_module("SpladePooling")
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        match has_m3(&files.dir) {
-            true => M3::plan_files(files, device, options),
-            false => encode::plan::<Splade>(files, device, options, SpladeSpec::read),
-        }
+        OrM3::<Splade>::plan(files, device, options, SpladeSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
-        Ok(Sparse(match has_m3(&files.dir) {
-            true => Kind::M3(M3::load_files(files, options, progress)?),
-            false => Kind::Splade(Session::load(files, options, progress, SpladeSpec::read)?),
-        }))
+        Ok(Sparse(OrM3::load(files, options, progress, SpladeSpec::read)?))
     }
 }
 

@@ -7,7 +7,7 @@ use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Parts, Pipeline, Session};
+use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
 use sconce_formats::json;
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
@@ -16,17 +16,6 @@ use sconce_text::aggregate::{Entity, Labels, Scored, Strategy, aggregate};
 use sconce_text::words::Continuation;
 use serde_json::Value;
 use std::path::Path;
-
-/// What was found in a text.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Tagged {
-    /// In the order of the text. Places count characters, not bytes.
-    pub entities: Vec<Entity>,
-    /// Tokens, as the model saw the text.
-    pub tokens: usize,
-    /// Whether the text was longer than the model can take, and was cut.
-    pub truncated: bool,
-}
 
 /// A model with a head for token classification, loaded and checked.
 #[derive(Clone)]
@@ -64,19 +53,20 @@ impl Tagger {
         super::load(reference, options, progress)
     }
 
-    /// What each text holds, in the order of the texts: entities that score `threshold` at least, without those labelled `O`.
-    pub fn tag<T: AsRef<str> + Sync>(&self, texts: &[T], strategy: Strategy, threshold: f32) -> Result<Vec<Tagged>> {
+    /// The entities of each text that score `threshold` at least, without those labelled `O`. Their offsets count characters, not
+    /// bytes.
+    pub fn tag<T: AsRef<str> + Sync>(
+        &self,
+        texts: &[T],
+        strategy: Strategy,
+        threshold: f32,
+    ) -> Result<Outputs<Vec<Entity>>> {
         let (tokenizer, spec) = (&self.session.text, &self.session.spec);
         let encoded = self.session.read(|reader| reader.encode_placed(texts))?;
-        let mut answers: Vec<Tagged> = encoded
-            .iter()
-            .map(|(e, _)| Tagged { entities: Vec::new(), tokens: e.ids.len(), truncated: e.truncated })
-            .collect();
-        let (items, places): (Vec<_>, Vec<_>) =
-            encoded.into_iter().map(|(e, places)| (EncodeItem::from(e), places)).unzip();
+        let (encoded, places): (Vec<_>, Vec<_>) = encoded.into_iter().unzip();
         let join = |tokens: Vec<String>| tokenizer.join(tokens);
         let meaning = Labels { names: &spec.labels, ignore: &["O".to_string()], join: &join };
-        self.session.run(items, |i, results| {
+        self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
             let chars: Vec<char> = texts[i].as_ref().chars().collect();
             let width = spec.labels.len();
             let scores: Vec<Vec<f32>> = results[0].chunks_exact(width).map(|row| Scores::Softmax.apply(row)).collect();
@@ -86,10 +76,8 @@ impl Tagger {
             });
             let mut entities = aggregate(&scored.collect::<Vec<_>>(), strategy, &meaning);
             entities.retain(|e| e.score >= threshold);
-            answers[i].entities = entities;
-            Ok(())
-        })?;
-        Ok(answers)
+            Ok(entities)
+        })
     }
 
     /// The labels, in the order of the model's outputs.

@@ -89,7 +89,7 @@ async fn labels(
             let labelling = tei::Labelling { raw: function.is_some(), truncate };
             let said = tei::classify(&served.model, caller, &body.inputs.items, labelling)?;
             let characters = body.inputs.items.iter().map(tei::length).sum();
-            let usage = Usage { tokens: said.iter().map(|c| c.tokens).sum(), characters };
+            let usage = Usage { tokens: said.tokens.iter().sum(), characters };
             let one = |mut said: Vec<Prediction>| {
                 if let Some(function) = function {
                     apply(function, &mut said);
@@ -97,10 +97,7 @@ async fn labels(
                 said.truncate(how.top_k.unwrap_or(usize::MAX));
                 said
             };
-            let named = |c: sconce_engine::Classified| -> Vec<Prediction> {
-                c.labels.into_iter().map(|l| Prediction { score: l.score, label: l.label }).collect()
-            };
-            Ok((said.into_iter().map(named).map(one).collect::<Vec<_>>(), usage))
+            Ok((said.results.into_iter().map(tei::predictions).map(one).collect::<Vec<_>>(), usage))
         })
         .await?;
     Ok(call.answer(PredictResponse::Several(all), usage))
@@ -156,16 +153,16 @@ async fn tags(app: &Arc<App>, trail: &Arc<Trail>, body: TagRequest) -> Result<An
             _ => Err(served.unfit(Want::Tag)),
         })
         .await?;
-    let usage = Usage { tokens: all.iter().map(|t| t.tokens).sum(), characters };
+    let usage = Usage { tokens: all.tokens.iter().sum(), characters };
     let grouped = strategy != Strategy::None;
     let told = |e: sconce_engine::Entity| {
         let (entity_group, entity) = if grouped { (Some(e.label), None) } else { (None, Some(e.label)) };
         Tagged { entity_group, entity, score: e.score, word: e.word, start: e.start, end: e.end }
     };
-    let of = |t: sconce_engine::Tagged| -> Vec<Tagged> {
-        t.entities.into_iter().filter(|e| !ignored.contains(&e.label)).map(told).collect()
+    let of = |entities: Vec<sconce_engine::Entity>| -> Vec<Tagged> {
+        entities.into_iter().filter(|e| !ignored.contains(&e.label)).map(told).collect()
     };
-    let mut all: Vec<Vec<Tagged>> = all.into_iter().map(of).collect();
+    let mut all: Vec<Vec<Tagged>> = all.results.into_iter().map(of).collect();
     let told = if alone { TagResponse::One(all.pop().unwrap_or_default()) } else { TagResponse::Several(all) };
     Ok(call.answer(told, usage))
 }

@@ -9,6 +9,7 @@ mod session;
 mod tests;
 
 pub(crate) use pipeline::{Parts, Pipeline, dummy_sequences};
+pub use session::Outputs;
 pub(crate) use session::{Session, Texts, plan};
 
 use crate::error::{Error, Result};

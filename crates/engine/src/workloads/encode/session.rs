@@ -15,6 +15,25 @@ use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Weak};
 use std::time::Instant;
 
+/// One result for each of several texts, in the order of the texts.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Outputs<T> {
+    /// The results.
+    pub results: Vec<T>,
+    /// Tokens of each text, as the model saw it.
+    pub tokens: Vec<usize>,
+    /// The texts that were longer than the model can take and were truncated, in ascending order.
+    pub truncated: Vec<usize>,
+}
+
+impl<T> Outputs<T> {
+    /// Converts every result.
+    pub fn map<U>(self, convert: impl FnMut(T) -> U) -> Outputs<U> {
+        let results = self.results.into_iter().map(convert).collect();
+        Outputs { results, tokens: self.tokens, truncated: self.truncated }
+    }
+}
+
 /// Tokenized texts, with what callers are told of them.
 pub(crate) struct Texts {
     pub(crate) items: Vec<EncodeItem>,
@@ -126,6 +145,22 @@ impl<P: Pipeline> Session<P> {
     /// the micro-batches; a text of no tokens, which only static models have, gives none.
     pub(crate) fn run(&self, items: Vec<EncodeItem>, take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
         self.run_for(Want::Task, items, take)
+    }
+
+    /// The same for tokenized texts, collected: `convert` makes a text's result of its number and rows.
+    pub(crate) fn outputs<T: Clone + Default>(
+        &self,
+        want: Want,
+        texts: Texts,
+        mut convert: impl FnMut(usize, &[&[f32]]) -> Result<T>,
+    ) -> Result<Outputs<T>> {
+        let Texts { items, tokens, truncated } = texts;
+        let mut results = vec![T::default(); items.len()];
+        self.run_for(want, items, |i, rows| {
+            results[i] = convert(i, rows)?;
+            Ok(())
+        })?;
+        Ok(Outputs { results, tokens, truncated })
     }
 
     /// The same for something else that is wanted of them.

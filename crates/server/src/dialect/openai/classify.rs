@@ -40,15 +40,15 @@ async fn labels(
         .run(move |served, caller| {
             let given: Vec<TextOrPair> = texts.into_iter().map(|text| TextOrPair { text, pair: None }).collect();
             let all = classify(&served.model, caller, &given, how).map_err(|fault| fault.at("input"))?;
-            let tokens = all.iter().map(|c| c.tokens).sum();
+            let tokens = all.tokens.iter().sum();
             let names: &[String] = match &served.model {
                 TaskModel::Classify(classifier) => classifier.labels(),
                 _ => &[],
             };
-            let told = all.into_iter().enumerate().map(|(index, said)| {
-                let share = |name: &String| said.labels.iter().find(|l| l.label == *name).map_or(0.0, |l| l.score);
+            let told = all.results.into_iter().enumerate().map(|(index, labels)| {
+                let share = |name: &String| labels.iter().find(|l| l.label == *name).map_or(0.0, |l| l.score);
                 let probs: Vec<f32> = names.iter().map(share).collect();
-                let label = said.labels.first().map(|l| l.label.clone()).unwrap_or_default();
+                let label = labels.first().map(|l| l.label.clone()).unwrap_or_default();
                 Classification { index, label, num_classes: probs.len(), probs }
             });
             Ok((told.collect::<Vec<_>>(), tokens))

@@ -11,7 +11,7 @@ use sconce_engine::{Prompt, Truncate};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
 
-pub(crate) use scores::{Labelling, classify, length, rerank};
+pub(crate) use scores::{Labelling, classify, length, predictions, rerank};
 pub(crate) use vectors::{embed_all_of, embed_of, embed_sparse_of, is_similarity, similarity_of};
 
 /// Its paths.

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use sconce_api::tei::{
     PredictRequest, PredictResponse, Prediction, Rank, RerankRequest, RerankResponse, TextOrPair as Given,
 };
-use sconce_engine::{Classified, RankOptions, RequestContext, TextOrPair, Truncate};
+use sconce_engine::{Label, Outputs, RankOptions, RequestContext, TextOrPair, Truncate};
 use sconce_engine::{Loaded, TaskModel};
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -37,13 +37,14 @@ async fn predict(
     let characters = body.inputs.items.iter().map(length).sum();
     let how = Labelling { raw, truncate };
     let all = call.run(move |served, caller| classify(&served.model, caller, &body.inputs.items, how)).await?;
-    let usage = Usage { tokens: all.iter().map(|c| c.tokens).sum(), characters };
-    let one = |c: Classified| -> Vec<Prediction> {
-        c.labels.into_iter().map(|l| Prediction { score: l.score, label: l.label }).collect()
-    };
-    let mut all: Vec<Vec<Prediction>> = all.into_iter().map(one).collect();
+    let usage = Usage { tokens: all.tokens.iter().sum(), characters };
+    let mut all: Vec<Vec<Prediction>> = all.results.into_iter().map(predictions).collect();
     let told = if alone { PredictResponse::One(all.pop().unwrap_or_default()) } else { PredictResponse::Several(all) };
     Ok(call.answer(told, usage))
+}
+
+pub(crate) fn predictions(labels: Vec<Label>) -> Vec<Prediction> {
+    labels.into_iter().map(|l| Prediction { score: l.score, label: l.label }).collect()
 }
 
 pub(crate) fn length(given: &Given) -> usize {
@@ -65,7 +66,7 @@ pub(crate) fn classify(
     caller: &RequestContext,
     given: &[Given],
     how: Labelling,
-) -> Result<Vec<Classified>, Fault> {
+) -> Result<Outputs<Vec<Label>>, Fault> {
     let texts: Vec<TextOrPair<'_>> =
         given.iter().map(|g| TextOrPair { text: &g.text, pair: g.pair.as_deref() }).collect();
     match task {

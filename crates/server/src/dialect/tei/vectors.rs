@@ -15,7 +15,7 @@ use sconce_api::tei::{
     SimilarityResponse, SparseValue,
 };
 use sconce_engine::{Loaded, TaskModel};
-use sconce_engine::{MultiEmbeddings, SparseVector};
+
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use std::collections::HashMap;
@@ -94,15 +94,13 @@ pub(crate) async fn embed_all_of(
             }
             TaskModel::M3(m3) => {
                 embedding::unprompted(prompted)?;
-                let made =
-                    m3.with_context(caller).with_truncation(truncate).embed_inputs(&embedding::inputs(&items))?;
-                let texts = made.texts.into_iter().map(|t| t.multi).collect();
-                Ok(MultiEmbeddings { texts, tokens: made.tokens, truncated: made.truncated })
+                let m3 = m3.with_context(caller).with_truncation(truncate);
+                Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|three| three.multi))
             }
             _ => Err(served.unfit(Want::EmbedAll)),
         })
         .await?;
-    let all = made.texts.iter().map(|text| text.rows().map(<[f32]>::to_vec).collect()).collect();
+    let all = made.results.iter().map(|text| text.rows().map(<[f32]>::to_vec).collect()).collect();
     Ok(call.answer(EmbedAllResponse(all), Usage { tokens: made.tokens.iter().sum(), characters }))
 }
 
@@ -126,24 +124,22 @@ pub(crate) async fn embed_sparse_of(
     embedding::unprompted(body.prompt_name.is_some())?;
     let call = app.call("embed_sparse", trail, body.model.as_deref(), Want::Sparse)?;
     let (items, characters) = read(body.inputs).map_err(|fault| call.failed(fault))?;
-    let (vectors, tokens): (Vec<SparseVector>, Vec<usize>) = call
+    let made = call
         .run(move |served, caller| match &served.model {
             TaskModel::Sparse(sparse) => {
                 let sparse = sparse.with_context(caller).with_truncation(truncate);
-                let made = sparse.embed_inputs(&embedding::inputs(&items))?;
-                Ok((made.vectors, made.tokens))
+                Ok(sparse.embed_inputs(&embedding::inputs(&items))?)
             }
             TaskModel::M3(m3) => {
-                let made =
-                    m3.with_context(caller).with_truncation(truncate).embed_inputs(&embedding::inputs(&items))?;
-                Ok((made.texts.into_iter().map(|t| t.sparse).collect(), made.tokens))
+                let m3 = m3.with_context(caller).with_truncation(truncate);
+                Ok(m3.embed_inputs(&embedding::inputs(&items))?.map(|three| three.sparse))
             }
             _ => Err(served.unfit(Want::Sparse)),
         })
         .await?;
     let value = |(id, weight): (&u32, &f32)| SparseValue { index: *id, value: *weight };
-    let all = vectors.iter().map(|v| v.ids.iter().zip(&v.weights).map(value).collect()).collect();
-    Ok(call.answer(EmbedSparseResponse(all), Usage { tokens: tokens.iter().sum(), characters }))
+    let all = made.results.iter().map(|v| v.ids.iter().zip(&v.weights).map(value).collect()).collect();
+    Ok(call.answer(EmbedSparseResponse(all), Usage { tokens: made.tokens.iter().sum(), characters }))
 }
 
 /// The cosine of one text with each of others.

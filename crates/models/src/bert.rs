@@ -1,45 +1,26 @@
 //! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also MiniLM, E5, BGE and GTE.
 
 use crate::block::{BERT, Embeddings, PostNorm, Scores, Shape, Stack};
-use crate::config::{activation, head_size, parse, refuse};
+use crate::config::{activation, defaults, head_size, parse, refuse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-/// BERT's fields, which RoBERTa's and ELECTRA's files have too, with transformers' defaults.
-#[derive(Deserialize)]
-#[serde(default)]
-pub(crate) struct Config {
-    pub vocab_size: usize,
-    pub hidden_size: usize,
-    pub num_hidden_layers: usize,
-    pub num_attention_heads: usize,
-    pub intermediate_size: usize,
-    pub max_position_embeddings: usize,
-    pub type_vocab_size: usize,
-    pub layer_norm_eps: f32,
-    pub hidden_act: String,
-    position_embedding_type: Option<String>,
-    is_decoder: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 30522,
-            hidden_size: 768,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            intermediate_size: 3072,
-            max_position_embeddings: 512,
-            type_vocab_size: 2,
-            layer_norm_eps: 1e-12,
-            hidden_act: "gelu".into(),
-            position_embedding_type: None,
-            is_decoder: false,
-        }
+defaults! {
+    /// BERT's fields, which RoBERTa's and ELECTRA's files have too, with transformers' defaults.
+    pub(crate) struct Config {
+        pub vocab_size: usize = 30522,
+        pub hidden_size: usize = 768,
+        pub num_hidden_layers: usize = 12,
+        pub num_attention_heads: usize = 12,
+        pub intermediate_size: usize = 3072,
+        pub max_position_embeddings: usize = 512,
+        pub type_vocab_size: usize = 2,
+        pub layer_norm_eps: f32 = 1e-12,
+        pub hidden_act: String = "gelu".into(),
+        position_embedding_type: Option<String> = None,
+        is_decoder: bool = false,
     }
 }
 

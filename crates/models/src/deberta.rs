@@ -2,7 +2,7 @@
 //! positions in the input. What the second version keeps is shared with `deberta_v2`.
 
 use crate::block::through;
-use crate::config::{activation, head_size, parse};
+use crate::config::{activation, head_size, parse, ten_to_minus, usually, yes};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{Attention, Bias, Disentangled, LayerNorm, Linear, Pooling, Tensor, Weights, attention, embed};
@@ -17,11 +17,11 @@ pub(crate) struct Config {
     pub(crate) num_hidden_layers: usize,
     pub(crate) num_attention_heads: usize,
     pub(crate) intermediate_size: usize,
-    #[serde(default = "positions")]
+    #[serde(default = "usually::<512>")]
     pub(crate) max_position_embeddings: usize,
     #[serde(default)]
     type_vocab_size: usize,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<7>")]
     pub(crate) layer_norm_eps: f32,
     #[serde(default = "gelu")]
     hidden_act: String,
@@ -49,20 +49,8 @@ enum Terms {
     Listed(Vec<String>),
 }
 
-fn positions() -> usize {
-    512
-}
-
-fn eps() -> f32 {
-    1e-7
-}
-
 fn gelu() -> String {
     "gelu".into()
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Config {

@@ -3,36 +3,21 @@
 
 use crate::bert::WORDS;
 use crate::block::{Embeddings, Names, PostNorm, Scores, Shape, Stack};
-use crate::config::{activation, head_size, parse};
+use crate::config::{activation, defaults, head_size, parse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-#[serde(default)]
-struct Config {
-    vocab_size: usize,
-    dim: usize,
-    hidden_dim: usize,
-    n_layers: usize,
-    n_heads: usize,
-    max_position_embeddings: usize,
-    activation: String,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 30522,
-            dim: 768,
-            hidden_dim: 3072,
-            n_layers: 6,
-            n_heads: 12,
-            max_position_embeddings: 512,
-            activation: "gelu".into(),
-        }
+defaults! {
+    struct Config {
+        vocab_size: usize = 30522,
+        dim: usize = 768,
+        hidden_dim: usize = 3072,
+        n_layers: usize = 6,
+        n_heads: usize = 12,
+        max_position_embeddings: usize = 512,
+        activation: String = "gelu".into(),
     }
 }
 

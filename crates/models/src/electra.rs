@@ -2,21 +2,16 @@
 
 use crate::bert::{Config, WORDS, layers};
 use crate::block::{Embeddings, Shape, Stack};
-use crate::config::parse;
+use crate::config::{defaults, parse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Narrow {
-    #[serde(default = "narrow")]
-    embedding_size: usize,
-}
-
-fn narrow() -> usize {
-    128
+defaults! {
+    struct Narrow {
+        embedding_size: usize = 128,
+    }
 }
 
 /// transformers' defaults are those of the small model.

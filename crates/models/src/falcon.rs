@@ -2,7 +2,7 @@
 //! them (40B, 180B, and the 11B of the second generation); the RefinedWeb models have ALiBi and one half behind the other.
 
 use crate::block::Layer;
-use crate::config::{activation, context, head_size, parse};
+use crate::config::{activation, context, head_size, parse, ten_to_minus, usually, yes};
 use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
 use crate::head::{self, last_token, root};
 use crate::rope::{Rope, Scaling};
@@ -19,9 +19,9 @@ struct Config {
     num_attention_heads: usize,
     num_kv_heads: Option<usize>,
     ffn_hidden_size: Option<usize>,
-    #[serde(default = "positions")]
+    #[serde(default = "usually::<2048>")]
     max_position_embeddings: usize,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<5>")]
     layer_norm_epsilon: f32,
     activation: Option<String>,
     rope_theta: Option<f64>,
@@ -40,16 +40,6 @@ struct Config {
     alibi: bool,
     #[serde(default = "yes")]
     tie_word_embeddings: bool,
-}
-
-fn positions() -> usize {
-    2048
-}
-fn eps() -> f32 {
-    1e-5
-}
-fn yes() -> bool {
-    true
 }
 
 impl Config {

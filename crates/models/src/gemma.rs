@@ -3,7 +3,7 @@
 //! capped scores, the third norms over heads instead and angles of two kinds.
 
 use crate::block::Layer;
-use crate::config::{activation, context, parse};
+use crate::config::{activation, context, parse, ten_to_minus, usually};
 use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
 use crate::head::{self, last_token, root};
 use crate::rope::{Rope, Scaling};
@@ -15,20 +15,20 @@ use serde_json::Value;
 #[derive(Deserialize)]
 struct Config {
     model_type: String,
-    #[serde(default = "vocabulary_size")]
+    #[serde(default = "usually::<262_208>")]
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
     num_hidden_layers: usize,
-    #[serde(default = "eight")]
+    #[serde(default = "usually::<8>")]
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
-    #[serde(default = "head_dim")]
+    #[serde(default = "usually::<256>")]
     head_dim: usize,
     hidden_act: Option<String>,
     hidden_activation: Option<String>,
     max_position_embeddings: Option<usize>,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<6>")]
     rms_norm_eps: f32,
     rope_theta: Option<f64>,
     rope_local_base_freq: Option<f64>,
@@ -50,19 +50,6 @@ struct Config {
 enum Angles {
     Each { full_attention: Box<Scaling>, sliding_attention: Box<Scaling> },
     All(Box<Scaling>),
-}
-
-fn vocabulary_size() -> usize {
-    262_208
-}
-fn eight() -> usize {
-    8
-}
-fn head_dim() -> usize {
-    256
-}
-fn eps() -> f32 {
-    1e-6
 }
 
 impl Config {

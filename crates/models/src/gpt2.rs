@@ -2,64 +2,30 @@
 //! weights whose rows are inputs (`Conv1D`).
 
 use crate::block::Layer;
-use crate::config::{activation, context, head_size, parse, refuse};
+use crate::config::{activation, context, defaults, head_size, parse, refuse};
 use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
 use crate::head::{self, last_token, root};
 use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
 use sconce_ops::{LayerNorm, Linear, Tensor, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Config {
-    #[serde(default = "vocabulary_size")]
-    vocab_size: usize,
-    #[serde(default = "width")]
-    n_embd: usize,
-    #[serde(default = "twelve")]
-    n_layer: usize,
-    #[serde(default = "twelve")]
-    n_head: usize,
-    #[serde(default = "positions")]
-    n_positions: usize,
-    n_inner: Option<usize>,
-    #[serde(default = "eps")]
-    layer_norm_epsilon: f32,
-    #[serde(default = "gelu_new")]
-    activation_function: String,
-    #[serde(default = "yes")]
-    scale_attn_weights: bool,
-    #[serde(default)]
-    scale_attn_by_inverse_layer_idx: bool,
-    #[serde(default)]
-    add_cross_attention: bool,
-    /// Whether the rows of weights are inputs. Not in any config.json: GGUF files hold them the usual way.
-    #[serde(default = "yes")]
-    conv1d: bool,
-    #[serde(default = "yes")]
-    tie_word_embeddings: bool,
-}
-
-fn vocabulary_size() -> usize {
-    50_257
-}
-fn width() -> usize {
-    768
-}
-fn twelve() -> usize {
-    12
-}
-fn positions() -> usize {
-    1024
-}
-fn eps() -> f32 {
-    1e-5
-}
-fn gelu_new() -> String {
-    "gelu_new".into()
-}
-fn yes() -> bool {
-    true
+defaults! {
+    struct Config {
+        vocab_size: usize = 50_257,
+        n_embd: usize = 768,
+        n_layer: usize = 12,
+        n_head: usize = 12,
+        n_positions: usize = 1024,
+        n_inner: Option<usize> = None,
+        layer_norm_epsilon: f32 = 1e-5,
+        activation_function: String = "gelu_new".into(),
+        scale_attn_weights: bool = true,
+        scale_attn_by_inverse_layer_idx: bool = false,
+        add_cross_attention: bool = false,
+        /// Whether the rows of weights are inputs. Not in any config.json: GGUF files hold them the usual way.
+        conv1d: bool = true,
+        tie_word_embeddings: bool = true,
+    }
 }
 
 impl Config {

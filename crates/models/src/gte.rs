@@ -3,59 +3,32 @@
 
 use crate::bert::WORDS;
 use crate::block::{Embeddings, Layer, Scores, SelfAttention, Shape, Stack};
-use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, glu};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Config {
-    model_type: String,
-    vocab_size: Option<usize>,
-    #[serde(default = "hidden")]
-    hidden_size: usize,
-    #[serde(default = "twelve")]
-    num_hidden_layers: usize,
-    #[serde(default = "twelve")]
-    num_attention_heads: usize,
-    #[serde(default = "inner")]
-    intermediate_size: usize,
-    max_position_embeddings: Option<usize>,
-    #[serde(default = "one")]
-    type_vocab_size: usize,
-    #[serde(default = "eps")]
-    layer_norm_eps: f32,
-    #[serde(default = "gelu")]
-    hidden_act: String,
-    layer_norm_type: Option<String>,
-    position_embedding_type: Option<String>,
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Rope>,
-    rope_parameters: Option<Rope>,
-    #[serde(default)]
-    logn_attention_scale: bool,
-    pack_qkv: Option<bool>,
-}
-
-fn hidden() -> usize {
-    768
-}
-fn twelve() -> usize {
-    12
-}
-fn inner() -> usize {
-    3072
-}
-fn one() -> usize {
-    1
-}
-fn eps() -> f32 {
-    1e-12
-}
-fn gelu() -> String {
-    "gelu".into()
+defaults! {
+    struct Config {
+        model_type: String = String::new(),
+        vocab_size: Option<usize> = None,
+        hidden_size: usize = 768,
+        num_hidden_layers: usize = 12,
+        num_attention_heads: usize = 12,
+        intermediate_size: usize = 3072,
+        max_position_embeddings: Option<usize> = None,
+        type_vocab_size: usize = 1,
+        layer_norm_eps: f32 = 1e-12,
+        hidden_act: String = "gelu".into(),
+        layer_norm_type: Option<String> = None,
+        position_embedding_type: Option<String> = None,
+        rope_theta: Option<f64> = None,
+        rope_scaling: Option<Rope> = None,
+        rope_parameters: Option<Rope> = None,
+        logn_attention_scale: bool = false,
+        pack_qkv: Option<bool> = None,
+    }
 }
 
 impl Config {

@@ -2,40 +2,40 @@
 //! the whole sequence, the others a window, each kind with frequencies of its own.
 
 use crate::block::{Scores, SelfAttention};
-use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Sees, Tensor, Weights, at, embed_normed, glu};
 use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-#[serde(default)]
-struct Config {
-    vocab_size: usize,
-    hidden_size: usize,
-    intermediate_size: usize,
-    num_hidden_layers: usize,
-    num_attention_heads: usize,
-    hidden_activation: String,
-    max_position_embeddings: usize,
-    norm_eps: f32,
-    norm_bias: bool,
-    attention_bias: bool,
-    mlp_bias: bool,
-    decoder_bias: bool,
-    local_attention: usize,
-    classifier_pooling: String,
-    classifier_bias: bool,
-    classifier_activation: String,
-    /// The newer spelling of which layers see everything, and of the frequencies.
-    layer_types: Option<Vec<String>>,
-    rope_parameters: Option<Ropes>,
-    /// The older one.
-    global_attn_every_n_layers: usize,
-    global_rope_theta: Option<f64>,
-    local_rope_theta: Option<f64>,
-    rope_scaling: Option<Rope>,
+defaults! {
+    struct Config {
+        vocab_size: usize = 50368,
+        hidden_size: usize = 768,
+        intermediate_size: usize = 1152,
+        num_hidden_layers: usize = 22,
+        num_attention_heads: usize = 12,
+        hidden_activation: String = "gelu".into(),
+        max_position_embeddings: usize = 8192,
+        norm_eps: f32 = 1e-5,
+        norm_bias: bool = false,
+        attention_bias: bool = false,
+        mlp_bias: bool = false,
+        decoder_bias: bool = true,
+        local_attention: usize = 128,
+        classifier_pooling: String = "cls".into(),
+        classifier_bias: bool = false,
+        classifier_activation: String = "gelu".into(),
+        /// The newer spelling of which layers see everything, and of the frequencies.
+        layer_types: Option<Vec<String>> = None,
+        rope_parameters: Option<Ropes> = None,
+        /// The older one.
+        global_attn_every_n_layers: usize = 3,
+        global_rope_theta: Option<f64> = Some(160_000.0),
+        local_rope_theta: Option<f64> = Some(10_000.0),
+        rope_scaling: Option<Rope> = None,
+    }
 }
 
 #[derive(Clone, Default, Deserialize)]
@@ -43,35 +43,6 @@ struct Config {
 struct Ropes {
     full_attention: Option<Rope>,
     sliding_attention: Option<Rope>,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 50368,
-            hidden_size: 768,
-            intermediate_size: 1152,
-            num_hidden_layers: 22,
-            num_attention_heads: 12,
-            hidden_activation: "gelu".into(),
-            max_position_embeddings: 8192,
-            norm_eps: 1e-5,
-            norm_bias: false,
-            attention_bias: false,
-            mlp_bias: false,
-            decoder_bias: true,
-            local_attention: 128,
-            classifier_pooling: "cls".into(),
-            classifier_bias: false,
-            classifier_activation: "gelu".into(),
-            layer_types: None,
-            rope_parameters: None,
-            global_attn_every_n_layers: 3,
-            global_rope_theta: Some(160_000.0),
-            local_rope_theta: Some(10_000.0),
-            rope_scaling: None,
-        }
-    }
 }
 
 impl Config {

@@ -3,22 +3,17 @@
 
 use crate::bert::WORDS;
 use crate::block::{Embeddings, Names, PostNorm, Scores, Stack};
-use crate::config::{parse, refuse};
+use crate::config::{defaults, parse, refuse};
 use crate::head::root;
 use crate::roberta::fairseq;
 use crate::{Encoder, Head, Limits, Positions, Result, Task, bert};
 use sconce_ops::{Bias, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Relative {
-    #[serde(default = "buckets")]
-    relative_attention_num_buckets: usize,
-}
-
-fn buckets() -> usize {
-    32
+defaults! {
+    struct Relative {
+        relative_attention_num_buckets: usize = 32,
+    }
 }
 
 const NAMES: Names = Names {

@@ -2,7 +2,7 @@
 //! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
 
 use crate::block::{Embeddings, Layer, Scores, SelfAttention, Stack};
-use crate::config::{Rope, head_size, parse, refuse, table_rows};
+use crate::config::{Rope, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
 use sconce_ops::{
@@ -12,84 +12,44 @@ use sconce_ops::{
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
-#[derive(Deserialize)]
-#[serde(default)]
-struct Config {
-    vocab_size: usize,
-    pad_vocab_size_multiple: usize,
-    n_embd: usize,
-    n_layer: usize,
-    n_head: usize,
-    n_inner: Option<usize>,
-    /// Not rounded up: transformers 5 takes the width as it is told.
-    #[serde(skip)]
-    exact_inner: bool,
-    n_positions: usize,
-    max_trained_positions: usize,
-    type_vocab_size: usize,
-    layer_norm_epsilon: f32,
-    activation_function: String,
-    qkv_proj_bias: bool,
-    mlp_fc1_bias: bool,
-    mlp_fc2_bias: bool,
-    rotary_emb_base: f64,
-    rotary_emb_fraction: f64,
-    rotary_emb_interleaved: bool,
-    rotary_head_dim: bool,
-    rotary_emb_scale_base: Option<f64>,
-    rotary_scaling_factor: Option<f64>,
-    prenorm: bool,
-    parallel_block: bool,
-    causal: bool,
-    use_rms_norm: Option<bool>,
-    norm_mlp: bool,
-    moe_every_n_layers: usize,
-    moe_top_k: usize,
-    num_experts: usize,
-    num_shared_experts: usize,
-    expert_choice_router: bool,
-    moe_normalize_expert_weights: bool,
-    ffn_div: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 50257,
-            pad_vocab_size_multiple: 1,
-            n_embd: 768,
-            n_layer: 12,
-            n_head: 12,
-            n_inner: None,
-            exact_inner: false,
-            n_positions: 1024,
-            max_trained_positions: 2048,
-            type_vocab_size: 2,
-            layer_norm_epsilon: 1e-5,
-            activation_function: "gelu_new".into(),
-            qkv_proj_bias: true,
-            mlp_fc1_bias: true,
-            mlp_fc2_bias: true,
-            rotary_emb_base: 10_000.0,
-            rotary_emb_fraction: 0.0,
-            rotary_emb_interleaved: false,
-            rotary_head_dim: false,
-            rotary_emb_scale_base: None,
-            rotary_scaling_factor: None,
-            prenorm: false,
-            parallel_block: false,
-            causal: false,
-            use_rms_norm: None,
-            norm_mlp: false,
-            moe_every_n_layers: 0,
-            moe_top_k: 1,
-            num_experts: 0,
-            num_shared_experts: 0,
-            expert_choice_router: false,
-            moe_normalize_expert_weights: false,
-            ffn_div: 1,
-        }
+defaults! {
+    /// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
+    struct Config {
+        vocab_size: usize = 50257,
+        pad_vocab_size_multiple: usize = 1,
+        n_embd: usize = 768,
+        n_layer: usize = 12,
+        n_head: usize = 12,
+        n_inner: Option<usize> = None,
+        /// Not rounded up: transformers 5 takes the width as it is told.
+        #[serde(skip)]
+        exact_inner: bool = false,
+        n_positions: usize = 1024,
+        max_trained_positions: usize = 2048,
+        type_vocab_size: usize = 2,
+        layer_norm_epsilon: f32 = 1e-5,
+        activation_function: String = "gelu_new".into(),
+        qkv_proj_bias: bool = true,
+        mlp_fc1_bias: bool = true,
+        mlp_fc2_bias: bool = true,
+        rotary_emb_base: f64 = 10_000.0,
+        rotary_emb_fraction: f64 = 0.0,
+        rotary_emb_interleaved: bool = false,
+        rotary_head_dim: bool = false,
+        rotary_emb_scale_base: Option<f64> = None,
+        rotary_scaling_factor: Option<f64> = None,
+        prenorm: bool = false,
+        parallel_block: bool = false,
+        causal: bool = false,
+        use_rms_norm: Option<bool> = None,
+        norm_mlp: bool = false,
+        moe_every_n_layers: usize = 0,
+        moe_top_k: usize = 1,
+        num_experts: usize = 0,
+        num_shared_experts: usize = 0,
+        expert_choice_router: bool = false,
+        moe_normalize_expert_weights: bool = false,
+        ffn_div: usize = 1,
     }
 }
 

@@ -3,21 +3,16 @@
 
 use crate::bert::{Config, WORDS, layers};
 use crate::block::{Embeddings, Stack};
-use crate::config::{parse, refuse};
+use crate::config::{defaults, parse, refuse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
 use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Padding {
-    #[serde(default = "one")]
-    pad_token_id: u32,
-}
-
-fn one() -> u32 {
-    1
+defaults! {
+    struct Padding {
+        pad_token_id: u32 = 1,
+    }
 }
 
 /// RoBERTa's own vocabulary where its file does not say; the two others have BERT's.

@@ -3,54 +3,33 @@
 //! `t5_decoder.rs` and stays unread here.
 
 use crate::block::{Scores, SelfAttention};
-use crate::config::{activation, parse, refuse};
+use crate::config::{activation, defaults, parse, refuse};
 use crate::decoder::{self, Mlp};
 use crate::head::{no_head, out, root};
 use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
 use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights, at};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-pub(crate) struct Config {
-    pub model_type: String,
-    vocab_size: Option<usize>,
-    #[serde(default = "d_model")]
-    pub d_model: usize,
-    #[serde(default = "d_kv")]
-    pub d_kv: usize,
-    d_ff: Option<usize>,
-    num_layers: Option<usize>,
-    /// As many as the encoder has where it is left out.
-    num_decoder_layers: Option<usize>,
-    num_heads: Option<usize>,
-    #[serde(default = "buckets")]
-    relative_attention_num_buckets: usize,
-    #[serde(default = "far")]
-    relative_attention_max_distance: usize,
-    #[serde(default = "eps")]
-    layer_norm_epsilon: f32,
-    feed_forward_proj: Option<String>,
-    /// Whether the head is the word table.
-    pub tie_word_embeddings: Option<bool>,
-    /// Whether it was when the model was made, where newer files call every T5 tied.
-    pub scale_decoder_outputs: Option<bool>,
-}
-
-fn d_model() -> usize {
-    512
-}
-fn d_kv() -> usize {
-    64
-}
-fn buckets() -> usize {
-    32
-}
-fn far() -> usize {
-    128
-}
-fn eps() -> f32 {
-    1e-6
+defaults! {
+    pub(crate) struct Config {
+        pub model_type: String = String::new(),
+        vocab_size: Option<usize> = None,
+        pub d_model: usize = 512,
+        pub d_kv: usize = 64,
+        d_ff: Option<usize> = None,
+        num_layers: Option<usize> = None,
+        /// As many as the encoder has where it is left out.
+        num_decoder_layers: Option<usize> = None,
+        num_heads: Option<usize> = None,
+        relative_attention_num_buckets: usize = 32,
+        relative_attention_max_distance: usize = 128,
+        layer_norm_epsilon: f32 = 1e-6,
+        feed_forward_proj: Option<String> = None,
+        /// Whether the head is the word table.
+        pub tie_word_embeddings: Option<bool> = None,
+        /// Whether it was when the model was made, where newer files call every T5 tied.
+        pub scale_decoder_outputs: Option<bool> = None,
+    }
 }
 
 /// T5's defaults differ from those of its multilingual kin.

@@ -30,9 +30,8 @@ pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::{cases, cases_of_cuda};
 
 use self::tables::{Tables, Way};
-use crate::cpu::Isa;
 use crate::keys::Keys;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Device, Error, Result, Segments, Tensor};
@@ -204,23 +203,7 @@ impl Op for AttentionOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };

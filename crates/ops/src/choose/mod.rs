@@ -19,7 +19,7 @@ pub use maths::{largest, not_finite, sum_exp};
 pub use rank::Ranked;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Ladder, Result, Tensor};
 use std::sync::Arc;
 
@@ -115,19 +115,7 @@ impl Op for ChooseOp {
         cpu::run(self)
     }
 
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(ChooseOp { x: to(&self.x)?, how: self.how.clone() })

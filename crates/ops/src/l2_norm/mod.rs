@@ -11,8 +11,7 @@ mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{DType, Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
@@ -47,23 +46,7 @@ impl Op for L2NormOp {
         if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(L2NormOp { x: to(&self.x)? })

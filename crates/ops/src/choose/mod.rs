@@ -74,6 +74,20 @@ pub(crate) struct ChooseOp {
     how: Arc<[Choosing]>,
 }
 
+#[cfg(any(cuda, metal))]
+impl ChooseOp {
+    /// As `Choosing` in the kernels, word by word.
+    fn words(&self) -> Vec<u32> {
+        let words = self.how.iter().map(|how| {
+            // A device may take what is below the normal numbers for 0, which would be another order.
+            let temperature = if how.temperature > 0.0 { how.temperature.max(f32::MIN_POSITIVE) } else { 0.0 };
+            let [temperature, top_p, min_p, u] = [temperature, how.top_p, how.min_p, how.u as f32].map(f32::to_bits);
+            [temperature, how.top_k.unwrap_or(u32::MAX), top_p, min_p, u]
+        });
+        words.flatten().collect()
+    }
+}
+
 impl Op for ChooseOp {
     const NAME: &'static str = "choose";
 

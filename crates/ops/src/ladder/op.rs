@@ -26,8 +26,10 @@ pub(crate) trait Op: Sized + Sync {
     const NAME: &'static str;
     /// The activations: they decide the call's dtype and device.
     fn x(&self) -> &Tensor;
-    /// Shape and dtype of the result.
-    fn out(&self) -> (Vec<usize>, DType);
+    /// Shape and dtype of the result: those of `x`, unless the op says otherwise.
+    fn out(&self) -> (Vec<usize>, DType) {
+        (self.x().dims().to_vec(), self.x().dtype())
+    }
     /// Shapes and options, for the plan's reader.
     fn detail(&self) -> String;
     /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which

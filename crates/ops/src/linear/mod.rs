@@ -11,11 +11,11 @@ mod cut;
 mod epilogue;
 mod large;
 #[cfg(metal)]
-mod metal;
+pub(crate) mod metal;
 mod normed;
 mod pack;
-#[cfg(metal)]
-pub(crate) mod product;
+#[cfg(any(cuda, metal))]
+mod product;
 mod reference;
 mod weight;
 

@@ -158,10 +158,6 @@ impl Op for ExpertsOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         let Experts { up, down, activation, top, gated, .. } = &self.experts;
         let gate = if *gated { ", gated" } else { "" };

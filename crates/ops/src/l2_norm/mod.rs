@@ -12,7 +12,7 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
-use crate::{DType, Result, Tensor};
+use crate::{Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
 const LEAST: f32 = 1e-12;
@@ -31,10 +31,6 @@ impl Op for L2NormOp {
 
     fn x(&self) -> &Tensor {
         &self.x
-    }
-
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
     }
 
     fn detail(&self) -> String {

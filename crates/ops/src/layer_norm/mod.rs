@@ -101,10 +101,6 @@ impl Op for LayerNormOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         let residual = if self.residual.is_some() { ", residual" } else { "" };
         let bias = if self.norm.bias.is_some() { "" } else { ", no bias" };

@@ -14,7 +14,7 @@ mod reference;
 pub(crate) use cases::cases;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::{Error, Result, Tensor, Weights};
 
 /// Weight and eps of a root-mean-square norm: no mean is taken off, no bias added (T5's layer norm, Llama's).
 #[derive(Clone, Debug)]
@@ -72,10 +72,6 @@ impl Op for RmsNormOp {
 
     fn x(&self) -> &Tensor {
         &self.x
-    }
-
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
     }
 
     fn detail(&self) -> String {

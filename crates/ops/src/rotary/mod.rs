@@ -105,10 +105,6 @@ impl Op for RotaryOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         format!("{} of {} in {} heads", 2 * self.half(), self.x.dims()[2], self.x.dims()[1])
     }

@@ -13,7 +13,7 @@ pub(crate) use cases::cases;
 pub(crate) use cpu::exp_row;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
-use crate::{DType, Error, Result, Tensor};
+use crate::{Error, Result, Tensor};
 
 /// Probabilities from scores, over the last axis.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
@@ -32,10 +32,6 @@ impl Op for SoftmaxOp {
 
     fn x(&self) -> &Tensor {
         &self.x
-    }
-
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
     }
 
     fn detail(&self) -> String {

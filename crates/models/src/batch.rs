@@ -39,6 +39,13 @@ pub struct Limits {
     pub counting: Positions,
 }
 
+impl Limits {
+    /// Of a model that counts its places from zero and has no types.
+    pub fn new(vocabulary: usize, positions: usize) -> Limits {
+        Limits { vocabulary, positions, types: None, counting: Positions::FromZero }
+    }
+}
+
 /// A packed batch on its device.
 #[derive(Clone, Debug)]
 pub struct Batch {

@@ -1,45 +1,26 @@
 //! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also MiniLM, E5, BGE and GTE.
 
-use crate::block::{BERT, Embeddings, PostNorm, Scores, Shape, Stack};
-use crate::config::{activation, head_size, parse, refuse};
+use crate::block::{BERT, Embeddings, PostNorm, Shape, Stack};
+use crate::config::{activation, defaults, head_size, parse, refuse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Positions, Result, Task};
-use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
+use crate::{Encoder, Head, Limits, Result, Task};
+use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
-/// BERT's fields, which RoBERTa's and ELECTRA's files have too, with transformers' defaults.
-#[derive(Deserialize)]
-#[serde(default)]
-pub(crate) struct Config {
-    pub vocab_size: usize,
-    pub hidden_size: usize,
-    pub num_hidden_layers: usize,
-    pub num_attention_heads: usize,
-    pub intermediate_size: usize,
-    pub max_position_embeddings: usize,
-    pub type_vocab_size: usize,
-    pub layer_norm_eps: f32,
-    pub hidden_act: String,
-    position_embedding_type: Option<String>,
-    is_decoder: bool,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 30522,
-            hidden_size: 768,
-            num_hidden_layers: 12,
-            num_attention_heads: 12,
-            intermediate_size: 3072,
-            max_position_embeddings: 512,
-            type_vocab_size: 2,
-            layer_norm_eps: 1e-12,
-            hidden_act: "gelu".into(),
-            position_embedding_type: None,
-            is_decoder: false,
-        }
+defaults! {
+    /// BERT's fields, which RoBERTa's and ELECTRA's files have too, with transformers' defaults.
+    pub(crate) struct Config {
+        pub vocab_size: usize = 30522,
+        pub hidden_size: usize = 768,
+        pub num_hidden_layers: usize = 12,
+        pub num_attention_heads: usize = 12,
+        pub intermediate_size: usize = 3072,
+        pub max_position_embeddings: usize = 512,
+        pub type_vocab_size: usize = 2,
+        pub layer_norm_eps: f32 = 1e-12,
+        pub hidden_act: String = "gelu".into(),
+        position_embedding_type: Option<String> = None,
+        is_decoder: bool = false,
     }
 }
 
@@ -51,6 +32,20 @@ impl Config {
             format!("position_embedding_type `{}` is not supported; absolute is", positions.unwrap_or_default())
         })?;
         refuse(self.is_decoder, || "a decoder (is_decoder) is not supported; encoders are".into())
+    }
+
+    pub(crate) fn limits(&self) -> Limits {
+        Limits { types: Some(self.type_vocab_size), ..Limits::new(self.vocab_size, self.max_position_embeddings) }
+    }
+
+    /// Embeddings of `width` and the blocks, under their usual names.
+    pub(crate) fn stack(&self, w: &Weights, limits: Limits, width: usize) -> Result<Stack<PostNorm>> {
+        let (shape, rows) = (self.shape()?, Some(self.max_position_embeddings));
+        let door = Shape { hidden: width, ..shape };
+        let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, rows, &door)?;
+        let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &BERT);
+        let layers = (0..self.num_hidden_layers).map(layer).collect::<Result<_>>()?;
+        Ok(Stack::new(embeddings, layers, self.hidden_size, limits))
     }
 
     pub(crate) fn shape(&self) -> Result<Shape> {
@@ -68,53 +63,27 @@ impl Config {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     c.check()?;
-    let shape = c.shape()?;
-    let w = root(w, "bert", WORDS)?;
-    let limits = Limits {
-        vocabulary: c.vocab_size,
-        positions: c.max_position_embeddings,
-        types: Some(c.type_vocab_size),
-        counting: Positions::FromZero,
-    };
-    let rows = Some(c.max_position_embeddings);
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &shape)?,
-        project: None,
-        layers: layers(&w, c.num_hidden_layers, &shape)?,
-        hidden_size: c.hidden_size,
-        limits,
-    }))
-}
-
-/// The blocks under their usual names.
-pub(crate) fn layers(w: &Weights, count: usize, shape: &Shape) -> Result<Vec<PostNorm>> {
-    (0..count)
-        .map(|i| PostNorm::load(&w.sub("encoder.layer").sub(i), shape, &BERT, Scores::scaled(shape.size)))
-        .collect()
+    Ok(Box::new(c.stack(&root(w, "bert", WORDS)?, c.limits(), c.hidden_size)?))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
     let bert = root(w, "bert", WORDS)?;
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
-            plain(Some(pooler), out(&w.sub("classifier"), hidden, true)?)
+            Head::new(Some(pooler), None, out(&w.sub("classifier"), hidden, true)?)
         }
-        Task::Tag => plain(None, out(&w.sub("classifier"), hidden, true)?),
+        Task::Tag => Head::new(None, None, out(&w.sub("classifier"), hidden, true)?),
         Task::Vocabulary => {
             let p = w.sub("cls.predictions");
             let (words, decoder) = (bert.sub("embeddings.word_embeddings"), p.sub("decoder"));
             let t = p.sub("transform");
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation(&c.hidden_act)?)),
-                norm: Some(LayerNorm::load(&t.sub("LayerNorm"), hidden, c.layer_norm_eps, true)?),
-                out: vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&p, "bias"), (&decoder, "bias")])?,
-            }
+            let dense = Linear::load(&t.sub("dense"), hidden, hidden, true)?.with(activation(&c.hidden_act)?);
+            let norm = LayerNorm::load(&t.sub("LayerNorm"), hidden, c.layer_norm_eps, true)?;
+            let out = vocabulary(&decoder, &words, [c.vocab_size, hidden], &[(&p, "bias"), (&decoder, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }

@@ -2,9 +2,10 @@
 //! patches whose class token is; each projected into the common space.
 
 use crate::config::parse;
+use crate::decoder::Heads;
 use crate::dual::{Kind, scalar};
 use crate::head::root;
-use crate::tower::{Heads, Shape, Stack, Words, filled};
+use crate::tower::{Shape, Stack, Words, filled};
 use crate::{Batch, Dual, Error, Image, Images, Limits, Result, TextTower, VisionTower, Watch};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Sees, Tensor, Weights, embed, pool};
 use serde::Deserialize;

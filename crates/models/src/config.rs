@@ -17,6 +17,42 @@ pub(crate) fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
     })
 }
 
+/// A struct of fields that a configuration may leave out, each with what it is then.
+macro_rules! defaults {
+    ($(#[$of:meta])* $v:vis struct $name:ident {
+        $($(#[$meta:meta])* $fv:vis $field:ident: $type:ty = $value:expr,)*
+    }) => {
+        $(#[$of])*
+        #[derive(serde::Deserialize)]
+        #[serde(default)]
+        $v struct $name {
+            $($(#[$meta])* $fv $field: $type,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                $name { $($field: $value,)* }
+            }
+        }
+    };
+}
+pub(crate) use defaults;
+
+/// For serde: what a field is that is left out beside fields that may not be.
+pub(crate) fn usually<const N: usize>() -> usize {
+    N
+}
+
+/// For serde: 10⁻ᴺ.
+pub(crate) fn ten_to_minus<const N: i32>() -> f32 {
+    10f64.powi(-N) as f32
+}
+
+/// For serde.
+pub(crate) fn yes() -> bool {
+    true
+}
+
 /// `hidden_act` as transformers spells it.
 pub(crate) fn activation(name: &str) -> Result<Activation> {
     Ok(match name {
@@ -92,5 +128,15 @@ impl Rope {
         refuse(self.partial_rotary_factor.is_some_and(|f| f != 1.0), || {
             "partial_rotary_factor other than 1 is not supported".into()
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ten_to_minus;
+
+    #[test]
+    fn powers_of_ten_are_those_that_are_written() {
+        assert_eq!((ten_to_minus::<5>(), ten_to_minus::<6>(), ten_to_minus::<7>()), (1e-5, 1e-6, 1e-7));
     }
 }

@@ -1,11 +1,13 @@
 //! DeBERTa (He et al. 2020, arXiv:2006.03654): BERT's blocks, with scores between content and relative positions in place of
 //! positions in the input. What the second version keeps is shared with `deberta_v2`.
 
-use crate::block::through;
-use crate::config::{activation, head_size, parse};
+use crate::bert::WORDS;
+use crate::block::{BERT, Layer, PostNorm, SelfAttention, Shape, through};
+use crate::config::{activation, head_size, parse, refuse, ten_to_minus, usually, yes};
+use crate::deberta_v2::Convolution;
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Attention, Bias, Disentangled, LayerNorm, Linear, Pooling, Tensor, Weights, attention, embed};
+use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
+use sconce_ops::{Bias, Disentangled, LayerNorm, Linear, Tensor, Weights, embed};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -17,11 +19,11 @@ pub(crate) struct Config {
     pub(crate) num_hidden_layers: usize,
     pub(crate) num_attention_heads: usize,
     pub(crate) intermediate_size: usize,
-    #[serde(default = "positions")]
+    #[serde(default = "usually::<512>")]
     pub(crate) max_position_embeddings: usize,
     #[serde(default)]
     type_vocab_size: usize,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<7>")]
     pub(crate) layer_norm_eps: f32,
     #[serde(default = "gelu")]
     hidden_act: String,
@@ -49,20 +51,8 @@ enum Terms {
     Listed(Vec<String>),
 }
 
-fn positions() -> usize {
-    512
-}
-
-fn eps() -> f32 {
-    1e-7
-}
-
 fn gelu() -> String {
     "gelu".into()
-}
-
-fn yes() -> bool {
-    true
 }
 
 impl Config {
@@ -94,37 +84,59 @@ impl Config {
     }
 
     /// What a score is multiplied with: 1/√d, over one term more for each that positions add.
-    pub(crate) fn scale(&self) -> Result<f32> {
+    pub(crate) fn scale(&self, size: usize) -> Result<f32> {
         let (c2p, p2c) = self.terms()?;
         let terms = 1 + usize::from(c2p) + usize::from(p2c);
-        Ok(1.0 / ((head_size(self.hidden_size, self.num_attention_heads)? * terms) as f32).sqrt())
+        Ok(1.0 / ((size * terms) as f32).sqrt())
+    }
+
+    pub(crate) fn shape(&self) -> Result<Shape> {
+        Ok(Shape {
+            hidden: self.hidden_size,
+            heads: self.num_attention_heads,
+            size: head_size(self.hidden_size, self.num_attention_heads)?,
+            inner: self.intermediate_size,
+            activation: activation(&self.hidden_act)?,
+            eps: self.layer_norm_eps,
+        })
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        Limits {
-            vocabulary: self.vocab_size,
-            // Relative positions are clamped, so that no sequence is too long for them.
-            positions: if self.position_biased_input { self.max_position_embeddings } else { usize::MAX },
-            types: (self.type_vocab_size > 0).then_some(self.type_vocab_size),
-            counting: Positions::FromZero,
-        }
+        // Relative positions are clamped, so that no sequence is too long for them.
+        let positions = if self.position_biased_input { self.max_position_embeddings } else { usize::MAX };
+        let types = (self.type_vocab_size > 0).then_some(self.type_vocab_size);
+        Limits { types, ..Limits::new(self.vocab_size, positions) }
     }
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    Ok(Box::new(Deberta::load(config, w)?))
+    let c: Config = parse(config)?;
+    refuse(c.talking_head, || "talking_head is not supported".into())?;
+    let (w, shape) = (root(w, "deberta", WORDS)?, c.shape()?);
+    let relative = c.reach().map(|span| Relative::load(&w.sub("encoder"), &c, span)).transpose()?;
+    let layer = |i| block(&w.sub("encoder.layer").sub(i), &c, &shape, relative.as_ref());
+    Ok(Box::new(Deberta {
+        embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
+        layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
+        convolution: None,
+        hidden_size: c.hidden_size,
+        limits: c.limits(),
+    }))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&w.sub("pooler.dense"), hidden, hidden, true)?;
-            plain(Some(pooler.with(activation(&c.pooler_hidden_act)?)), out(&w.sub("classifier"), hidden, true)?)
+            Head::new(
+                Some(pooler.with(activation(&c.pooler_hidden_act)?)),
+                None,
+                out(&w.sub("classifier"), hidden, true)?,
+            )
         }
-        Task::Tag => plain(None, out(&w.sub("classifier"), hidden, true)?),
+        Task::Tag => Head::new(None, None, out(&w.sub("classifier"), hidden, true)?),
         Task::Vocabulary => {
             // The head that transformers first gave DeBERTa, or the one it was published with.
             let (t, p, width) = if c.legacy {
@@ -133,51 +145,33 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
                 (w.sub("lm_predictions.lm_head"), w.sub("lm_predictions.lm_head"), hidden)
             };
             let (words, decoder) = (root(w, "deberta", WORDS)?.sub("embeddings.word_embeddings"), p.sub("decoder"));
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation(&c.hidden_act)?)),
-                norm: Some(LayerNorm::load(&t.sub("LayerNorm"), width, c.layer_norm_eps, true)?),
-                out: vocabulary(&decoder, &words, [c.vocab_size, width], &[(&p, "bias"), (&decoder, "bias")])?,
-            }
+            let dense = Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation(&c.hidden_act)?);
+            let norm = LayerNorm::load(&t.sub("LayerNorm"), width, c.layer_norm_eps, true)?;
+            let out = vocabulary(&decoder, &words, [c.vocab_size, width], &[(&p, "bias"), (&decoder, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }
 
-pub(crate) const WORDS: &str = "embeddings.word_embeddings.weight";
-
-struct Deberta {
-    embeddings: Embeddings,
-    layers: Vec<Layer>,
-    hidden_size: usize,
-    limits: Limits,
-}
-
-impl Deberta {
-    fn load(config: &Value, w: &Weights) -> Result<Deberta> {
-        let c: Config = parse(config)?;
-        if c.talking_head {
-            return Err(Error::Config("talking_head is not supported".into()));
-        }
-        let w = root(w, "deberta", WORDS)?;
-        let relative = c.reach().map(|span| Relative::load(&w.sub("encoder"), &c, span)).transpose()?;
-        let layer = |i| {
-            let w = w.sub("encoder.layer").sub(i);
-            Layer::load(&w, &c, attention_of(&w.sub("attention.self"), &c, relative.as_ref())?)
-        };
-        Ok(Deberta {
-            embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
-            layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
-            hidden_size: c.hidden_size,
-            limits: c.limits(),
-        })
-    }
+/// Either version.
+pub(crate) struct Deberta {
+    pub(crate) embeddings: Embeddings,
+    pub(crate) layers: Vec<PostNorm>,
+    /// Beside the first block.
+    pub(crate) convolution: Option<Convolution>,
+    pub(crate) hidden_size: usize,
+    pub(crate) limits: Limits,
 }
 
 impl Encoder for Deberta {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let x = self.embeddings.forward(batch)?;
-        through(x, &self.layers, watch, |_, layer, x| layer.forward(x, batch))
+        through(self.embeddings.forward(batch)?, &self.layers, watch, |i, layer, x| {
+            let y = layer.forward(x, batch)?;
+            match self.convolution.as_ref().filter(|_| i == 0) {
+                Some(convolution) => convolution.forward(x, &y, batch),
+                None => Ok(y),
+            }
+        })
     }
 
     fn hidden_size(&self) -> usize {
@@ -263,62 +257,9 @@ impl Relative {
     }
 }
 
-/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
-pub(crate) struct Layer {
-    attention: SelfAttention,
-    output: Linear,
-    attention_norm: LayerNorm,
-    up: Linear,
-    down: Linear,
-    norm: LayerNorm,
-}
-
-impl Layer {
-    pub(crate) fn load(w: &Weights, c: &Config, attention: SelfAttention) -> Result<Layer> {
-        let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.layer_norm_eps, true);
-        Ok(Layer {
-            attention,
-            output: Linear::load(&w.sub("attention.output.dense"), c.hidden_size, c.hidden_size, true)?,
-            attention_norm: norm(&w.sub("attention.output.LayerNorm"))?,
-            up: Linear::load(&w.sub("intermediate.dense"), c.hidden_size, c.intermediate_size, true)?
-                .with(activation(&c.hidden_act)?),
-            down: Linear::load(&w.sub("output.dense"), c.intermediate_size, c.hidden_size, true)?,
-            norm: norm(&w.sub("output.LayerNorm"))?,
-        })
-    }
-
-    pub(crate) fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let h = self.output.forward_normed(&self.attention.forward(x, b)?, x, &self.attention_norm)?;
-        Ok(self.down.forward_normed(&self.up.forward(&h)?, &h, &self.norm)?)
-    }
-}
-
-/// softmax((Q Kᵀ + Q Rₖᵀ + R_q Kᵀ) / √(terms · d)) V over each sequence, with the rows of R by distance.
-pub(crate) struct SelfAttention {
-    pub(crate) qkv: Linear,
-    /// Whether query, key and value of a head lie together, or those of all heads.
-    pub(crate) by_head: bool,
-    pub(crate) heads: usize,
-    pub(crate) size: usize,
-    pub(crate) scale: f32,
-    pub(crate) bias: Bias,
-}
-
-impl SelfAttention {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let (tokens, heads, size) = (b.segments.tokens(), self.heads, self.size);
-        let (dims, axis) = if self.by_head { ([tokens, heads, 3, size], 2) } else { ([tokens, 3, heads, size], 1) };
-        let qkv = self.qkv.forward(x)?.reshape(&dims)?;
-        let (q, k, v) = (qkv.select(axis, 0)?, qkv.select(axis, 1)?, qkv.select(axis, 2)?); // [tokens, heads, size]
-        let y = attention(&q, &k, &v, &Attention { bias: self.bias.clone(), ..b.attention(self.scale) })?;
-        Ok(y.reshape(&[tokens, heads * size])?)
-    }
-}
-
 /// The first version's: one projection, head by head, in which keys have no bias.
-fn attention_of(w: &Weights, c: &Config, relative: Option<&Relative>) -> Result<SelfAttention> {
-    let (hidden, heads) = (c.hidden_size, c.num_attention_heads);
-    let size = head_size(hidden, heads)?;
+fn block(layer: &Weights, c: &Config, s: &Shape, relative: Option<&Relative>) -> Result<PostNorm> {
+    let (w, hidden, size) = (layer.sub("attention.self"), s.hidden, s.size);
     let (q, v) = (w.values("q_bias", &[hidden])?, w.values("v_bias", &[hidden])?);
     let zeros = vec![0.0; size];
     let joint: Vec<f32> = q.chunks(size).zip(v.chunks(size)).flat_map(|(q, v)| [q, &zeros, v].concat()).collect();
@@ -327,7 +268,9 @@ fn attention_of(w: &Weights, c: &Config, relative: Option<&Relative>) -> Result<
     let bias = relative.map_or(Ok(Bias::None), |relative| {
         let keys = c2p.then(|| Linear::load(&w.sub("pos_proj"), hidden, hidden, false)).transpose()?;
         let queries = p2c.then(|| Linear::load(&w.sub("pos_q_proj"), hidden, hidden, true)).transpose()?;
-        relative.bias(keys, queries, heads)
+        relative.bias(keys, queries, s.heads)
     })?;
-    Ok(SelfAttention { qkv, by_head: true, heads, size, scale: c.scale()?, bias })
+    let block = PostNorm::around(qkv, layer, s, &BERT)?;
+    let attention = SelfAttention { by_head: true, scale: c.scale(size)?, bias, ..block.attention };
+    Ok(PostNorm { attention, ..block })
 }

@@ -1,12 +1,10 @@
-//! What language models share: attention whose keys several heads share and a cache keeps, the two kinds of MLP and of norm, and
+//! What language models share: attention whose keys several heads share and a cache keeps, the block around it, and
 //! the stack of blocks between the word table and the last norm.
 
-use crate::block::{Layer, through};
+use crate::block::{Layer, Norm, but_last, through};
+use crate::mlp::Mlp;
 use crate::{Batch, Encoder, Error, Limits, Result, Watch};
-use sconce_ops::{
-    Activation, Attention, Bias, CacheShape, Experts, Gate, Keys, LayerNorm, Linear, Projected, RmsNorm, Rotary, Sees,
-    Tensor, Weights, attention, glu,
-};
+use sconce_ops::{Attention, Bias, CacheShape, Keys, Linear, Projected, Rotary, Sees, Tensor, Weights, attention};
 
 /// Heads of a block's attention.
 #[derive(Clone, Copy, Debug)]
@@ -35,24 +33,15 @@ impl Heads {
         [self.count, self.shared, self.shared].map(|heads| heads.saturating_mul(self.size))
     }
 
+    /// q, k and v of the attention under `w` as one, from a width of `n`.
+    pub(crate) fn projections(&self, w: &Weights, n: usize, bias: bool) -> Result<Linear> {
+        let parts = ["q_proj", "k_proj", "v_proj"].map(|name| w.sub(name));
+        Ok(Linear::joined(&parts.into_iter().zip(self.rows()).collect::<Vec<_>>(), n, bias)?)
+    }
+
     /// 1 / √size.
     pub(crate) fn scale(&self) -> f32 {
         1.0 / (self.size as f32).sqrt()
-    }
-}
-
-/// A norm of either kind.
-pub(crate) enum Norm {
-    Rms(RmsNorm),
-    Layer(LayerNorm),
-}
-
-impl Norm {
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Norm::Rms(norm) => norm.forward(x)?,
-            Norm::Layer(norm) => norm.forward(x)?,
-        })
     }
 }
 
@@ -124,41 +113,33 @@ impl SharedAttention {
     }
 }
 
-/// The second half of a block.
-pub(crate) enum Mlp {
-    /// down(act(gate(x)) · up(x)), with gate and up in one matrix.
-    Gated { gate_up: Linear, activation: Activation, down: Linear },
-    /// down(act(up(x))).
-    Plain { up: Linear, down: Linear },
-    /// A few of many.
-    Experts(Box<Experts>),
+/// A block whose second half reads what the first one gives, or stands beside it.
+pub(crate) struct Block {
+    pub attention_norm: Norm,
+    pub attention: SharedAttention,
+    pub second: Second,
+    pub mlp: Mlp,
 }
 
-impl Mlp {
-    pub(crate) fn gated(gate_up: Linear, activation: Activation, down: Linear) -> Mlp {
-        Mlp::Gated { gate_up, activation, down }
-    }
+/// What the second half of a block reads.
+pub(crate) enum Second {
+    /// h = x + Attn(norm(x)); y = h + Mlp(norm'(h)).
+    Behind(Norm),
+    /// y = x + Attn(norm(x)) + Mlp(norm'(x)).
+    Beside(Norm),
+    /// y = x + Attn(norm(x)) + Mlp(norm(x)).
+    Shared,
+}
 
-    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward(&self.inner(x)?)?,
-            Mlp::Experts(experts) => experts.forward(x)?,
-        })
-    }
-
-    pub(crate) fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_residual(&self.inner(x)?, residual)?,
-            Mlp::Experts(experts) => experts.forward_residual(x, residual)?,
-        })
-    }
-
-    fn inner(&self, x: &Tensor) -> Result<Tensor> {
-        Ok(match self {
-            Mlp::Gated { gate_up, activation, .. } => glu(&gate_up.forward(x)?, *activation, Gate::First)?,
-            Mlp::Plain { up, .. } => up.forward(x)?,
-            Mlp::Experts(_) => x.clone(),
-        })
+impl Layer for Block {
+    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let normed = self.attention_norm.forward(x)?;
+        let h = self.attention.forward_residual(&normed, b, x)?;
+        match &self.second {
+            Second::Behind(norm) => self.mlp.forward_residual(&norm.forward(&h)?, &h),
+            Second::Beside(norm) => self.mlp.forward_residual(&norm.forward(x)?, &h),
+            Second::Shared => self.mlp.forward_residual(&normed, &h),
+        }
     }
 }
 
@@ -186,13 +167,7 @@ impl<L: Layer> Encoder for Decoder<L> {
         let also = self.positions.as_ref().map(|table| (table, &b.positions));
         let x = self.words.embed(&b.ids, self.scale, also)?;
         let last = self.layers.len();
-        // What comes out of the last block is shown behind the last norm.
-        let mut before = |i: usize, x: &Tensor| {
-            if i < last {
-                watch(i, x);
-            }
-        };
-        let x = through(x, &self.layers, &mut before, |_, layer, x| layer.forward(x, b))?;
+        let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, b))?;
         let x = self.norm.forward(&b.wanted(&x)?)?;
         watch(last, &x);
         Ok(x)

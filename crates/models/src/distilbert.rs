@@ -2,37 +2,22 @@
 //! stored like learnt ones.
 
 use crate::bert::WORDS;
-use crate::block::{Embeddings, Names, PostNorm, Scores, Shape, Stack};
-use crate::config::{activation, head_size, parse};
+use crate::block::{Embeddings, Names, PostNorm, Shape, Stack};
+use crate::config::{activation, defaults, head_size, parse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Positions, Result, Task};
-use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
+use crate::{Encoder, Head, Limits, Result, Task};
+use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-#[serde(default)]
-struct Config {
-    vocab_size: usize,
-    dim: usize,
-    hidden_dim: usize,
-    n_layers: usize,
-    n_heads: usize,
-    max_position_embeddings: usize,
-    activation: String,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 30522,
-            dim: 768,
-            hidden_dim: 3072,
-            n_layers: 6,
-            n_heads: 12,
-            max_position_embeddings: 512,
-            activation: "gelu".into(),
-        }
+defaults! {
+    struct Config {
+        vocab_size: usize = 30522,
+        dim: usize = 768,
+        hidden_dim: usize = 3072,
+        n_layers: usize = 6,
+        n_heads: usize = 12,
+        max_position_embeddings: usize = 512,
+        activation: String = "gelu".into(),
     }
 }
 
@@ -59,40 +44,27 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         eps: EPS,
     };
     let w = root(w, "distilbert", WORDS)?;
-    let limits = Limits {
-        vocabulary: c.vocab_size,
-        positions: c.max_position_embeddings,
-        types: None,
-        counting: Positions::FromZero,
-    };
-    let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES, Scores::scaled(shape.size));
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
-        project: None,
-        layers: (0..c.n_layers).map(layer).collect::<Result<_>>()?,
-        hidden_size: c.dim,
-        limits,
-    }))
+    let limits = Limits::new(c.vocab_size, c.max_position_embeddings);
+    let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, Some(limits.positions), &shape)?;
+    let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES);
+    let layers = (0..c.n_layers).map(layer).collect::<Result<_>>()?;
+    Ok(Box::new(Stack::new(embeddings, layers, c.dim, limits)))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let dense = |name| Linear::load(&w.sub(name), c.dim, c.dim, true);
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), c.dim, true);
     Ok(match task {
-        Task::Classify => plain(Some(dense("pre_classifier")?.with(Activation::Relu)), classifier()?),
-        Task::Tag => plain(None, classifier()?),
+        Task::Classify => Head::new(Some(dense("pre_classifier")?.with(Activation::Relu)), None, classifier()?),
+        Task::Tag => Head::new(None, None, classifier()?),
         Task::Vocabulary => {
             let words = root(w, "distilbert", WORDS)?.sub("embeddings.word_embeddings");
             let projector = w.sub("vocab_projector");
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(dense("vocab_transform")?.with(activation(&c.activation)?)),
-                norm: Some(LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?),
-                out: vocabulary(&projector, &words, [c.vocab_size, c.dim], &[(&projector, "bias")])?,
-            }
+            let dense = dense("vocab_transform")?.with(activation(&c.activation)?);
+            let norm = LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?;
+            let out = vocabulary(&projector, &words, [c.vocab_size, c.dim], &[(&projector, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }

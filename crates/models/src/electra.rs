@@ -1,22 +1,17 @@
 //! ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT, with embeddings that may be narrower than the blocks.
 
-use crate::bert::{Config, WORDS, layers};
-use crate::block::{Embeddings, Shape, Stack};
-use crate::config::parse;
+use crate::bert::{Config, WORDS};
+use crate::block::Stack;
+use crate::config::{defaults, parse};
 use crate::head::{out, root, vocabulary};
-use crate::{Encoder, Head, Limits, Positions, Result, Task};
-use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
+use crate::{Encoder, Head, Result, Task};
+use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Narrow {
-    #[serde(default = "narrow")]
-    embedding_size: usize,
-}
-
-fn narrow() -> usize {
-    128
+defaults! {
+    struct Narrow {
+        embedding_size: usize = 128,
+    }
 }
 
 /// transformers' defaults are those of the small model.
@@ -38,22 +33,11 @@ fn read(config: &Value) -> Result<(Config, usize)> {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let (c, width) = read(config)?;
     c.check()?;
-    let shape = c.shape()?;
     let w = root(w, "electra", WORDS)?;
-    let limits = Limits {
-        vocabulary: c.vocab_size,
-        positions: c.max_position_embeddings,
-        types: Some(c.type_vocab_size),
-        counting: Positions::FromZero,
-    };
-    let rows = Some(c.max_position_embeddings);
     let project = || Linear::load(&w.sub("embeddings_project"), width, c.hidden_size, true);
     Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &Shape { hidden: width, ..shape })?,
         project: (width != c.hidden_size).then(project).transpose()?,
-        layers: layers(&w, c.num_hidden_layers, &shape)?,
-        hidden_size: c.hidden_size,
-        limits,
+        ..c.stack(&w, c.limits(), width)?
     }))
 }
 
@@ -62,23 +46,19 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let (c, width) = read(config)?;
     let hidden = c.hidden_size;
     let classifier = w.sub("classifier");
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let dense = Linear::load(&classifier.sub("dense"), hidden, hidden, true)?.with(Activation::Gelu);
-            plain(Some(dense), out(&classifier.sub("out_proj"), hidden, true)?)
+            Head::new(Some(dense), None, out(&classifier.sub("out_proj"), hidden, true)?)
         }
-        Task::Tag => plain(None, out(&classifier, hidden, true)?),
+        Task::Tag => Head::new(None, None, out(&classifier, hidden, true)?),
         Task::Vocabulary => {
             let (g, own) = (w.sub("generator_predictions"), w.sub("generator_lm_head"));
             let words = root(w, "electra", WORDS)?.sub("embeddings.word_embeddings");
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(Linear::load(&g.sub("dense"), hidden, width, true)?.with(Activation::Gelu)),
-                norm: Some(LayerNorm::load(&g.sub("LayerNorm"), width, c.layer_norm_eps, true)?),
-                out: vocabulary(&own, &words, [c.vocab_size, width], &[(&own, "bias")])?,
-            }
+            let dense = Linear::load(&g.sub("dense"), hidden, width, true)?.with(Activation::Gelu);
+            let norm = LayerNorm::load(&g.sub("LayerNorm"), width, c.layer_norm_eps, true)?;
+            let out = vocabulary(&own, &words, [c.vocab_size, width], &[(&own, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }

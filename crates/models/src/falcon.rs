@@ -1,13 +1,14 @@
 //! Falcon (Almazrouei et al. 2023, arXiv:2311.16867): attention and MLP side by side, keys that all heads share (7B) or groups of
 //! them (40B, 180B, and the 11B of the second generation); the RefinedWeb models have ALiBi and one half behind the other.
 
-use crate::block::Layer;
-use crate::config::{activation, context, head_size, parse};
-use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::block::{Norm, alibi_slopes};
+use crate::config::{activation, context, head_size, parse, ten_to_minus, usually, yes};
+use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
 use crate::head::{self, last_token, root};
+use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
-use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
-use sconce_ops::{Bias, LayerNorm, Linear, Rotary, Tensor, Weights};
+use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use sconce_ops::{Bias, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -19,9 +20,9 @@ struct Config {
     num_attention_heads: usize,
     num_kv_heads: Option<usize>,
     ffn_hidden_size: Option<usize>,
-    #[serde(default = "positions")]
+    #[serde(default = "usually::<2048>")]
     max_position_embeddings: usize,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<5>")]
     layer_norm_epsilon: f32,
     activation: Option<String>,
     rope_theta: Option<f64>,
@@ -40,16 +41,6 @@ struct Config {
     alibi: bool,
     #[serde(default = "yes")]
     tie_word_embeddings: bool,
-}
-
-fn positions() -> usize {
-    2048
-}
-fn eps() -> f32 {
-    1e-5
-}
-fn yes() -> bool {
-    true
 }
 
 impl Config {
@@ -96,15 +87,15 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         scaling,
     };
     let rotary = if c.alibi { None } else { Some(rotary.rotary(&w)?) };
-    let load = |i| Block::load(&w.sub("h").sub(i), &c, heads, &rotary, i);
+    let load = |i| block(&w.sub("h").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
         words: words(&w.sub("word_embeddings"), c.vocab_size, n)?,
         scale: 1.0,
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
-        norm: Norm::Layer(LayerNorm::load(&w.sub("ln_f"), n, c.layer_norm_epsilon, true)?),
+        norm: Norm::layer(&w.sub("ln_f"), n, c.layer_norm_epsilon, true)?,
         heads,
-        limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
+        limits: Limits::new(c.vocab_size, positions),
     }))
 }
 
@@ -118,67 +109,36 @@ pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
     head::next(w, &words, [c.vocab_size, c.hidden_size], c.tie_word_embeddings)
 }
 
-/// y = x + Attn(norm(x)) + Mlp(norm'(x)), with one norm for both or two; or h = x + Attn(norm(x)); y = h + Mlp(norm'(h)).
-struct Block {
-    attention_norm: LayerNorm,
-    attention: SharedAttention,
-    norm: Option<LayerNorm>,
-    parallel: bool,
-    mlp: Mlp,
-}
-
-impl Block {
-    fn load(w: &Weights, c: &Config, heads: Heads, rotary: &Option<Rotary>, layer: usize) -> Result<Block> {
-        let (a, m, n) = (w.sub("self_attention"), w.sub("mlp"), c.hidden_size);
-        let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
-        let (parallel, two) = match c.new_decoder_architecture {
-            true => (true, c.num_ln_in_parallel_attn.unwrap_or(2) == 2),
-            false => (c.parallel_attn, false),
-        };
-        let (attention_norm, second) = match (parallel, two) {
-            (true, true) => (norm("ln_attn")?, Some(norm("ln_mlp")?)),
-            (true, false) => (norm("input_layernorm")?, None),
-            (false, _) => (norm("input_layernorm")?, Some(norm("post_attention_layernorm")?)),
-        };
-        let rows = heads.rows().iter().sum();
-        let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &grouped(heads), c.bias)?;
-        let output = Linear::load(&a.sub("dense"), heads.rows()[0], n, c.bias)?;
-        let inner = c.ffn_hidden_size.unwrap_or(n.saturating_mul(4));
-        let act = activation(c.activation.as_deref().unwrap_or("gelu"))?;
-        // They are added before the scale.
-        let slopes = || alibi(heads.count).map(|slope| slope * heads.scale()).collect();
-        Ok(Block {
-            attention_norm,
-            attention: SharedAttention {
-                rotary: rotary.clone(),
-                bias: if c.alibi { Bias::Alibi(slopes()) } else { Bias::None },
-                ..SharedAttention::new(qkv, output, heads, layer)
-            },
-            norm: second,
-            parallel,
-            mlp: Mlp::Plain {
-                up: Linear::load(&m.sub("dense_h_to_4h"), n, inner, c.bias)?.with(act),
-                down: Linear::load(&m.sub("dense_4h_to_h"), inner, n, c.bias)?,
-            },
-        })
-    }
-}
-
-/// A geometric row of slopes, as the paper has it for powers of two, and every second of the next row between them for others.
-fn alibi(heads: usize) -> impl Iterator<Item = f32> {
-    let power = 1usize << heads.ilog2();
-    let slope = move |i: usize, of: usize| 2f64.powf(-8.0 * i as f64 / of as f64) as f32;
-    let even = (1..=power).map(move |i| slope(i, power));
-    even.chain((1..).step_by(2).map(move |i| slope(i, 2 * power))).take(heads)
-}
-
-impl Layer for Block {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let normed = self.attention_norm.forward(x)?;
-        let h = self.attention.forward_residual(&normed, b, x)?;
-        match &self.norm {
-            None => self.mlp.forward_residual(&normed, &h),
-            Some(norm) => self.mlp.forward_residual(&norm.forward(if self.parallel { x } else { &h })?, &h),
-        }
-    }
+fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Option<Rotary>, layer: usize) -> Result<Block> {
+    let (a, m, n) = (w.sub("self_attention"), w.sub("mlp"), c.hidden_size);
+    let norm = |name| Norm::layer(&w.sub(name), n, c.layer_norm_epsilon, true);
+    let (parallel, two) = match c.new_decoder_architecture {
+        true => (true, c.num_ln_in_parallel_attn.unwrap_or(2) == 2),
+        false => (c.parallel_attn, false),
+    };
+    let (attention_norm, second) = match (parallel, two) {
+        (true, true) => (norm("ln_attn")?, Second::Beside(norm("ln_mlp")?)),
+        (true, false) => (norm("input_layernorm")?, Second::Shared),
+        (false, _) => (norm("input_layernorm")?, Second::Behind(norm("post_attention_layernorm")?)),
+    };
+    let rows = heads.rows().iter().sum();
+    let qkv = Linear::reordered(&a.sub("query_key_value"), n, rows, &grouped(heads), c.bias)?;
+    let output = Linear::load(&a.sub("dense"), heads.rows()[0], n, c.bias)?;
+    let inner = c.ffn_hidden_size.unwrap_or(n.saturating_mul(4));
+    let act = activation(c.activation.as_deref().unwrap_or("gelu"))?;
+    // They are added before the scale.
+    let slopes = || alibi_slopes(heads.count).map(|slope| slope * heads.scale()).collect();
+    Ok(Block {
+        attention_norm,
+        attention: SharedAttention {
+            rotary: rotary.clone(),
+            bias: if c.alibi { Bias::Alibi(slopes()) } else { Bias::None },
+            ..SharedAttention::new(qkv, output, heads, layer)
+        },
+        second,
+        mlp: Mlp::Plain {
+            up: Linear::load(&m.sub("dense_h_to_4h"), n, inner, c.bias)?.with(act),
+            down: Linear::load(&m.sub("dense_4h_to_h"), inner, n, c.bias)?,
+        },
+    })
 }

@@ -2,12 +2,13 @@
 //! from one, words are scaled, keys few; the second generation has norms on both sides of each half, windows on some layers and
 //! capped scores, the third norms over heads instead and angles of two kinds.
 
-use crate::block::Layer;
-use crate::config::{activation, context, parse};
-use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::block::{Layer, Norm};
+use crate::config::{activation, context, parse, ten_to_minus, usually};
+use crate::decoder::{Decoder, Heads, SharedAttention, words};
 use crate::head::{self, last_token, root};
+use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
-use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
+use crate::{Batch, Encoder, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Linear, RmsNorm, Rotary, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -15,20 +16,20 @@ use serde_json::Value;
 #[derive(Deserialize)]
 struct Config {
     model_type: String,
-    #[serde(default = "vocabulary_size")]
+    #[serde(default = "usually::<262_208>")]
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
     num_hidden_layers: usize,
-    #[serde(default = "eight")]
+    #[serde(default = "usually::<8>")]
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
-    #[serde(default = "head_dim")]
+    #[serde(default = "usually::<256>")]
     head_dim: usize,
     hidden_act: Option<String>,
     hidden_activation: Option<String>,
     max_position_embeddings: Option<usize>,
-    #[serde(default = "eps")]
+    #[serde(default = "ten_to_minus::<6>")]
     rms_norm_eps: f32,
     rope_theta: Option<f64>,
     rope_local_base_freq: Option<f64>,
@@ -50,19 +51,6 @@ struct Config {
 enum Angles {
     Each { full_attention: Box<Scaling>, sliding_attention: Box<Scaling> },
     All(Box<Scaling>),
-}
-
-fn vocabulary_size() -> usize {
-    262_208
-}
-fn eight() -> usize {
-    8
-}
-fn head_dim() -> usize {
-    256
-}
-fn eps() -> f32 {
-    1e-6
 }
 
 impl Config {
@@ -153,7 +141,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
         norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), n, c.rms_norm_eps)?.from_one()),
         heads,
-        limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
+        limits: Limits::new(c.vocab_size, positions),
     }))
 }
 
@@ -182,8 +170,7 @@ impl Block {
         let (a, m, n) = (w.sub("self_attn"), w.sub("mlp"), c.hidden_size);
         let of = |w: &Weights, name, size| RmsNorm::load(&w.sub(name), size, c.rms_norm_eps).map(RmsNorm::from_one);
         let norm = |name| of(w, name, n);
-        let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
-        let qkv = Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, c.attention_bias)?;
+        let qkv = heads.projections(&a, n, c.attention_bias)?;
         let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, c.attention_bias)?;
         let (window, generation) = (c.window(layer), c.generation());
         let norms = match generation {

@@ -1,65 +1,32 @@
 //! GPT-2 (Radford et al. 2019): learned positions, layer norms before each half, one matrix for queries, keys and values, and
 //! weights whose rows are inputs (`Conv1D`).
 
-use crate::block::Layer;
-use crate::config::{activation, context, head_size, parse, refuse};
-use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::block::Norm;
+use crate::config::{activation, context, defaults, head_size, parse, refuse};
+use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
 use crate::head::{self, last_token, root};
-use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
-use sconce_ops::{LayerNorm, Linear, Tensor, Weights};
-use serde::Deserialize;
+use crate::mlp::Mlp;
+use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use sconce_ops::{Linear, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Config {
-    #[serde(default = "vocabulary_size")]
-    vocab_size: usize,
-    #[serde(default = "width")]
-    n_embd: usize,
-    #[serde(default = "twelve")]
-    n_layer: usize,
-    #[serde(default = "twelve")]
-    n_head: usize,
-    #[serde(default = "positions")]
-    n_positions: usize,
-    n_inner: Option<usize>,
-    #[serde(default = "eps")]
-    layer_norm_epsilon: f32,
-    #[serde(default = "gelu_new")]
-    activation_function: String,
-    #[serde(default = "yes")]
-    scale_attn_weights: bool,
-    #[serde(default)]
-    scale_attn_by_inverse_layer_idx: bool,
-    #[serde(default)]
-    add_cross_attention: bool,
-    /// Whether the rows of weights are inputs. Not in any config.json: GGUF files hold them the usual way.
-    #[serde(default = "yes")]
-    conv1d: bool,
-    #[serde(default = "yes")]
-    tie_word_embeddings: bool,
-}
-
-fn vocabulary_size() -> usize {
-    50_257
-}
-fn width() -> usize {
-    768
-}
-fn twelve() -> usize {
-    12
-}
-fn positions() -> usize {
-    1024
-}
-fn eps() -> f32 {
-    1e-5
-}
-fn gelu_new() -> String {
-    "gelu_new".into()
-}
-fn yes() -> bool {
-    true
+defaults! {
+    struct Config {
+        vocab_size: usize = 50_257,
+        n_embd: usize = 768,
+        n_layer: usize = 12,
+        n_head: usize = 12,
+        n_positions: usize = 1024,
+        n_inner: Option<usize> = None,
+        layer_norm_epsilon: f32 = 1e-5,
+        activation_function: String = "gelu_new".into(),
+        scale_attn_weights: bool = true,
+        scale_attn_by_inverse_layer_idx: bool = false,
+        add_cross_attention: bool = false,
+        /// Whether the rows of weights are inputs. Not in any config.json: GGUF files hold them the usual way.
+        conv1d: bool = true,
+        tie_word_embeddings: bool = true,
+    }
 }
 
 impl Config {
@@ -76,20 +43,15 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let n = c.n_embd;
     let heads = Heads::checked(c.n_head, c.n_head, head_size(n, c.n_head)?)?;
     let w = root(w, "transformer", WORDS)?;
-    let load = |i| Block::load(&w.sub("h").sub(i), &c, heads, i);
+    let load = |i| block(&w.sub("h").sub(i), &c, heads, i);
     Ok(Box::new(Decoder {
         words: words(&w.sub("wte"), c.vocab_size, n)?,
         scale: 1.0,
         positions: Some(w.sub("wpe").tensor("weight", &[c.n_positions, n])?),
         layers: (0..c.n_layer).map(load).collect::<Result<_>>()?,
-        norm: Norm::Layer(LayerNorm::load(&w.sub("ln_f"), n, c.layer_norm_epsilon, true)?),
+        norm: Norm::layer(&w.sub("ln_f"), n, c.layer_norm_epsilon, true)?,
         heads,
-        limits: Limits {
-            vocabulary: c.vocab_size,
-            positions: context(config, c.n_positions),
-            types: None,
-            counting: Positions::FromZero,
-        },
+        limits: Limits::new(c.vocab_size, context(config, c.n_positions)),
     }))
 }
 
@@ -103,39 +65,22 @@ pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
     head::next(w, &words, [c.vocab_size, c.n_embd], c.tie_word_embeddings)
 }
 
-/// Pre-norm block: h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
-struct Block {
-    attention_norm: LayerNorm,
-    attention: SharedAttention,
-    norm: LayerNorm,
-    mlp: Mlp,
-}
-
-impl Block {
-    fn load(w: &Weights, c: &Config, heads: Heads, layer: usize) -> Result<Block> {
-        let (a, m, n) = (w.sub("attn"), w.sub("mlp"), c.n_embd);
-        // The triangle that hides what comes later, and the number that stands for it.
-        ["bias", "masked_bias"].iter().for_each(|name| a.skip(name));
-        let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
-        let inner = c.n_inner.unwrap_or(n.saturating_mul(4));
-        let usual = if c.scale_attn_weights { heads.scale() } else { 1.0 };
-        let scale = if c.scale_attn_by_inverse_layer_idx { usual / (layer + 1) as f32 } else { usual };
-        let (qkv, output) = (c.linear(&a.sub("c_attn"), n, 3 * n)?, c.linear(&a.sub("c_proj"), n, n)?);
-        Ok(Block {
-            attention_norm: norm("ln_1")?,
-            attention: SharedAttention { scale, ..SharedAttention::new(qkv, output, heads, layer) },
-            norm: norm("ln_2")?,
-            mlp: Mlp::Plain {
-                up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation(&c.activation_function)?),
-                down: c.linear(&m.sub("c_proj"), inner, n)?,
-            },
-        })
-    }
-}
-
-impl Layer for Block {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, x)?;
-        self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
-    }
+fn block(w: &Weights, c: &Config, heads: Heads, layer: usize) -> Result<Block> {
+    let (a, m, n) = (w.sub("attn"), w.sub("mlp"), c.n_embd);
+    // The triangle that hides what comes later, and the number that stands for it.
+    ["bias", "masked_bias"].iter().for_each(|name| a.skip(name));
+    let norm = |name| Norm::layer(&w.sub(name), n, c.layer_norm_epsilon, true);
+    let inner = c.n_inner.unwrap_or(n.saturating_mul(4));
+    let usual = if c.scale_attn_weights { heads.scale() } else { 1.0 };
+    let scale = if c.scale_attn_by_inverse_layer_idx { usual / (layer + 1) as f32 } else { usual };
+    let (qkv, output) = (c.linear(&a.sub("c_attn"), n, 3 * n)?, c.linear(&a.sub("c_proj"), n, n)?);
+    Ok(Block {
+        attention_norm: norm("ln_1")?,
+        attention: SharedAttention { scale, ..SharedAttention::new(qkv, output, heads, layer) },
+        second: Second::Behind(norm("ln_2")?),
+        mlp: Mlp::Plain {
+            up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation(&c.activation_function)?),
+            down: c.linear(&m.sub("c_proj"), inner, n)?,
+        },
+    })
 }

@@ -2,60 +2,34 @@
 //! gated MLPs, and queries, keys and values in one matrix. Also Snowflake's Arctic-embed m v2.
 
 use crate::bert::WORDS;
-use crate::block::{Embeddings, Layer, Scores, SelfAttention, Shape, Stack};
-use crate::config::{Rope, activation, head_size, parse, refuse, table_rows};
+use crate::block::{Embeddings, PostNorm, SelfAttention, Shape, Stack};
+use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
-use sconce_ops::{Activation, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights, glu};
-use serde::Deserialize;
+use crate::mlp::Mlp;
+use crate::{Encoder, Error, Head, Limits, Result, Task};
+use sconce_ops::{Activation, Gate, LayerNorm, Linear, Rotary, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Config {
-    model_type: String,
-    vocab_size: Option<usize>,
-    #[serde(default = "hidden")]
-    hidden_size: usize,
-    #[serde(default = "twelve")]
-    num_hidden_layers: usize,
-    #[serde(default = "twelve")]
-    num_attention_heads: usize,
-    #[serde(default = "inner")]
-    intermediate_size: usize,
-    max_position_embeddings: Option<usize>,
-    #[serde(default = "one")]
-    type_vocab_size: usize,
-    #[serde(default = "eps")]
-    layer_norm_eps: f32,
-    #[serde(default = "gelu")]
-    hidden_act: String,
-    layer_norm_type: Option<String>,
-    position_embedding_type: Option<String>,
-    rope_theta: Option<f64>,
-    rope_scaling: Option<Rope>,
-    rope_parameters: Option<Rope>,
-    #[serde(default)]
-    logn_attention_scale: bool,
-    pack_qkv: Option<bool>,
-}
-
-fn hidden() -> usize {
-    768
-}
-fn twelve() -> usize {
-    12
-}
-fn inner() -> usize {
-    3072
-}
-fn one() -> usize {
-    1
-}
-fn eps() -> f32 {
-    1e-12
-}
-fn gelu() -> String {
-    "gelu".into()
+defaults! {
+    struct Config {
+        model_type: String = String::new(),
+        vocab_size: Option<usize> = None,
+        hidden_size: usize = 768,
+        num_hidden_layers: usize = 12,
+        num_attention_heads: usize = 12,
+        intermediate_size: usize = 3072,
+        max_position_embeddings: Option<usize> = None,
+        type_vocab_size: usize = 1,
+        layer_norm_eps: f32 = 1e-12,
+        hidden_act: String = "gelu".into(),
+        layer_norm_type: Option<String> = None,
+        position_embedding_type: Option<String> = None,
+        rope_theta: Option<f64> = None,
+        rope_scaling: Option<Rope> = None,
+        rope_parameters: Option<Rope> = None,
+        logn_attention_scale: bool = false,
+        pack_qkv: Option<bool> = None,
+    }
 }
 
 impl Config {
@@ -116,22 +90,14 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     };
     let w = roots(w)?;
     let usual = if c.model_type == "gte" { 8192 } else { 2048 };
-    let limits = Limits {
-        vocabulary: c.vocabulary(),
-        positions: table_rows(c.max_position_embeddings.unwrap_or(usual), size)?,
-        types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
-        counting: Positions::FromZero,
-    };
+    let positions = table_rows(c.max_position_embeddings.unwrap_or(usual), size)?;
+    let types = Some(c.type_vocab_size).filter(|rows| *rows > 0);
+    let limits = Limits { types, ..Limits::new(c.vocabulary(), positions) };
     let rotary = Rotary::new(&w, &c.frequencies(size)?, limits.positions)?;
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
-        layers: (0..c.num_hidden_layers)
-            .map(|i| Block::load(&w.sub("encoder.layer").sub(i), &shape, c.pack_qkv.unwrap_or(true), &rotary))
-            .collect::<Result<_>>()?,
-        project: None,
-        hidden_size: c.hidden_size,
-        limits,
-    }))
+    let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?;
+    let load = |i| block(&w.sub("encoder.layer").sub(i), &shape, c.pack_qkv.unwrap_or(true), &rotary);
+    let layers = (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?;
+    Ok(Box::new(Stack::new(embeddings, layers, c.hidden_size, limits)))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -139,21 +105,17 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let hidden = c.hidden_size;
     let gte = roots(w)?;
     let dense = |w: &Weights, act| Ok::<_, Error>(Linear::load(&w.sub("dense"), hidden, hidden, true)?.with(act));
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
-        Task::Classify => plain(Some(dense(&gte.sub("pooler"), Activation::Tanh)?), classifier()?),
-        Task::Tag => plain(None, classifier()?),
+        Task::Classify => Head::new(Some(dense(&gte.sub("pooler"), Activation::Tanh)?), None, classifier()?),
+        Task::Tag => Head::new(None, None, classifier()?),
         Task::Vocabulary => {
             let (lm, words) = (w.sub("lm_head"), gte.sub("embeddings.word_embeddings"));
             let decoder = lm.sub("decoder");
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(dense(&lm, activation(&c.hidden_act)?)?),
-                norm: Some(LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?),
-                out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias")])?,
-            }
+            let dense = dense(&lm, activation(&c.hidden_act)?)?;
+            let norm = LayerNorm::load(&lm.sub("norm"), hidden, c.layer_norm_eps, true)?;
+            let out = vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }
@@ -163,48 +125,24 @@ fn roots(w: &Weights) -> Result<Weights> {
     root(&root(w, "new", WORDS)?, "gte", WORDS)
 }
 
-/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
-struct Block {
-    attention: SelfAttention,
-    attention_norm: LayerNorm,
-    up_gate: Linear,
-    activation: Activation,
-    down: Linear,
-    norm: LayerNorm,
-    rotary: Rotary,
-}
-
-impl Block {
-    fn load(w: &Weights, s: &Shape, packed: bool, rotary: &Rotary) -> Result<Block> {
-        let (a, m, n) = (w.sub("attention"), w.sub("mlp"), s.hidden);
-        let norm = |name| LayerNorm::load(&w.sub(name), n, s.eps, true);
-        let qkv = if packed {
-            Linear::load(&a.sub("qkv_proj"), n, n.saturating_mul(3), true)?
-        } else {
-            Linear::stacked(&["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name)), n, n, true)?
-        };
-        Ok(Block {
-            attention: SelfAttention {
-                qkv,
-                output: Linear::load(&a.sub("o_proj"), n, n, true)?,
-                heads: s.heads,
-                size: s.size,
-            },
-            attention_norm: norm("attn_ln")?,
-            up_gate: Linear::load(&m.sub("up_gate_proj"), n, s.inner.saturating_mul(2), false)?,
+fn block(w: &Weights, s: &Shape, packed: bool, rotary: &Rotary) -> Result<PostNorm> {
+    let (a, m, n) = (w.sub("attention"), w.sub("mlp"), s.hidden);
+    let norm = |name| LayerNorm::load(&w.sub(name), n, s.eps, true);
+    let qkv = if packed {
+        Linear::load(&a.sub("qkv_proj"), n, n.saturating_mul(3), true)?
+    } else {
+        Linear::stacked(&["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name)), n, n, true)?
+    };
+    let output = Linear::load(&a.sub("o_proj"), n, n, true)?;
+    Ok(PostNorm {
+        attention: SelfAttention { rotary: Some(rotary.clone()), ..SelfAttention::new(qkv, output, s.heads, s.size) },
+        attention_norm: norm("attn_ln")?,
+        mlp: Mlp::Gated {
+            gate_up: Linear::load(&m.sub("up_gate_proj"), n, s.inner.saturating_mul(2), false)?,
             activation: s.activation,
+            gate: Gate::Second,
             down: Linear::load(&m.sub("down_proj"), s.inner, n, true)?,
-            norm: norm("mlp_ln")?,
-            rotary: rotary.clone(),
-        })
-    }
-}
-
-impl Layer for Block {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
-        let h = self.attention.forward_normed(x, b, &scores, &self.attention_norm)?;
-        let mlp = glu(&self.up_gate.forward(&h)?, self.activation, Gate::Second)?;
-        Ok(self.down.forward_normed(&mlp, &h, &self.norm)?)
-    }
+        },
+        norm: norm("mlp_ln")?,
+    })
 }

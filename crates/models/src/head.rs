@@ -31,6 +31,11 @@ pub struct Head {
 }
 
 impl Head {
+    /// Of a sequence's first token.
+    pub(crate) fn new(dense: Option<Linear>, norm: Option<LayerNorm>, out: Linear) -> Head {
+        Head { pooling: Pooling::Cls, padding: None, dense, norm, out }
+    }
+
     /// The rows that a [`Task::Classify`] head reads of hidden states `x` `[tokens, hidden]`, in f32.
     pub fn pooled(&self, x: &Tensor, batch: &Batch, skips: &[usize]) -> Result<Tensor> {
         let Some(padding) = self.padding else {

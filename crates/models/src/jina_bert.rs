@@ -3,22 +3,21 @@
 //! a layer's input a second time.
 
 use crate::bert::{Config, WORDS};
-use crate::block::{Embeddings, Layer, Shape, Stack};
+use crate::block::{Embeddings, Layer, Shape, Stack, alibi_slopes};
 use crate::config::{parse, refuse};
 use crate::head::root;
-use crate::{Batch, Encoder, Error, Limits, Positions, Result};
-use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, attention, glu};
+use crate::mlp::Mlp;
+use crate::{Batch, Encoder, Error, Result};
+use sconce_ops::{Activation, Attention, Bias, Gate, LayerNorm, Linear, Tensor, Weights, attention};
 use serde::Deserialize;
 use serde_json::Value;
 use std::sync::Arc;
 
-#[derive(Deserialize)]
+#[derive(Default, Deserialize)]
+#[serde(default)]
 struct Jina {
-    #[serde(default)]
     position_embedding_type: String,
-    #[serde(default)]
     feed_forward_type: String,
-    #[serde(default)]
     is_decoder: bool,
 }
 
@@ -39,30 +38,12 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     };
     let shape = Shape { activation, ..c.shape()? };
     let w = root(w, "bert", WORDS)?;
-    let limits = Limits {
-        vocabulary: c.vocab_size,
-        positions: c.max_position_embeddings,
-        types: Some(c.type_vocab_size),
-        counting: Positions::FromZero,
-    };
-    let slopes: Arc<[f32]> = slopes(c.num_attention_heads).into();
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?,
-        layers: (0..c.num_hidden_layers)
-            .map(|i| Block::load(&w.sub("encoder.layer").sub(i), &shape, &slopes))
-            .collect::<Result<_>>()?,
-        project: None,
-        hidden_size: c.hidden_size,
-        limits,
-    }))
-}
-
-/// Powers of 2^(−8 / heads). For a count that is no power of two: those of the power below, and between them every second one of the
-/// power above.
-fn slopes(heads: usize) -> Vec<f32> {
-    let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
-    let of = |count: usize| (1..=count).map(move |i| (-8.0 * i as f64 / count as f64).exp2() as f32);
-    of(below).chain(of(2 * below).step_by(2)).take(heads).collect()
+    let limits = c.limits();
+    let slopes: Arc<[f32]> = alibi_slopes(c.num_attention_heads).collect();
+    let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?;
+    let load = |i| Block::load(&w.sub("encoder.layer").sub(i), &shape, &slopes);
+    let layers = (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?;
+    Ok(Box::new(Stack::new(embeddings, layers, c.hidden_size, limits)))
 }
 
 /// Post-norm block: h = norm(x + Attn(x)), in the code variant norm(x + h) behind it; y = norm(h + Mlp(h)).
@@ -70,10 +51,7 @@ struct Block {
     attention: SelfAttention,
     attention_norm: LayerNorm,
     second_norm: Option<LayerNorm>,
-    up: Linear,
-    activation: Activation,
-    gate: Gate,
-    down: Linear,
+    mlp: Mlp,
     norm: LayerNorm,
     slopes: Arc<[f32]>,
 }
@@ -92,10 +70,12 @@ impl Block {
             attention: SelfAttention::load(&w.sub("attention"), s, code)?,
             attention_norm: load(&w.sub("attention.output.LayerNorm"))?,
             second_norm: code.then(|| load(&w.sub("layer_norm_1"))).transpose()?,
-            up: Linear::load(&m.sub(up), n, s.inner.saturating_mul(2), false)?,
-            activation: s.activation,
-            gate: if code { Gate::Second } else { Gate::First },
-            down: Linear::load(&m.sub(down), s.inner, n, true)?,
+            mlp: Mlp::Gated {
+                gate_up: Linear::load(&m.sub(up), n, s.inner.saturating_mul(2), false)?,
+                activation: s.activation,
+                gate: if code { Gate::Second } else { Gate::First },
+                down: Linear::load(&m.sub(down), s.inner, n, true)?,
+            },
             norm: load(&norm)?,
             slopes: slopes.clone(),
         })
@@ -108,8 +88,7 @@ impl Layer for Block {
         if let Some(norm) = &self.second_norm {
             h = norm.forward_residual(&h, x)?;
         }
-        let mlp = glu(&self.up.forward(&h)?, self.activation, self.gate)?;
-        Ok(self.down.forward_normed(&mlp, &h, &self.norm)?)
+        self.mlp.forward_normed(&h, &self.norm)
     }
 }
 
@@ -148,17 +127,5 @@ impl SelfAttention {
         let how = Attention { bias: Bias::Alibi(slopes.clone()), ..b.attention(1.0 / (self.size as f32).sqrt()) };
         let y = attention(&heads(q)?, &heads(k)?, &heads(v)?, &how)?;
         Ok(self.output.forward_normed(&y.reshape(&[tokens, self.heads * self.size])?, x, norm)?)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::slopes;
-
-    #[test]
-    fn slopes_of_any_count_of_heads() {
-        assert_eq!(slopes(1), [2f32.powi(-8)]);
-        assert_eq!(slopes(4), [-2, -4, -6, -8].map(|e| 2f32.powi(e)));
-        assert_eq!(slopes(6), [-2, -4, -6, -8, -1, -3].map(|e| 2f32.powi(e)));
     }
 }

@@ -2,13 +2,14 @@
 //! Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671, arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in
 //! biases, in windows, in norms over heads, in whether the MLP is one or a few of many, and in whether projections are fused.
 
-use crate::block::Layer;
+use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, refuse};
-use crate::decoder::{Decoder, Heads, Mlp, Norm, SharedAttention, words};
+use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
 use crate::head::{self, last_token, root};
+use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling, turned};
-use crate::{Batch, Encoder, Head, Limits, LmHead, Positions, Result, Task};
-use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, RmsNorm, Rotary, Tensor, Weights};
+use crate::{Encoder, Head, Limits, LmHead, Result, Task};
+use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -136,15 +137,15 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let w = root(w, "model", WORDS)?;
     let positions = context(config, c.trained());
     let rotary = c.rotary(&w, heads.size, positions)?;
-    let load = |i| Block::load(&w.sub("layers").sub(i), &c, heads, &rotary, i);
+    let load = |i| block(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
         words: words(&w.sub("embed_tokens"), c.vocab_size, c.hidden_size)?,
         scale: 1.0,
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
-        norm: Norm::Rms(RmsNorm::load(&w.sub("norm"), c.hidden_size, c.eps())?),
+        norm: Norm::rms(&w.sub("norm"), c.hidden_size, c.eps())?,
         heads,
-        limits: Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::FromZero },
+        limits: Limits::new(c.vocab_size, positions),
     }))
 }
 
@@ -177,52 +178,30 @@ pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
     head::next(w, &words, [c.vocab_size, c.hidden_size], c.tie_word_embeddings.unwrap_or(false))
 }
 
-/// Pre-norm block: h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
-struct Block {
-    attention_norm: RmsNorm,
-    attention: SharedAttention,
-    norm: RmsNorm,
-    mlp: Mlp,
-}
-
-impl Block {
-    fn load(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
-        let (a, n) = (w.sub("self_attn"), c.hidden_size);
-        let norm = |name, size| RmsNorm::load(&w.sub(name), size, c.eps());
-        let (inward, outward) = c.biases();
-        let parts = ["q_proj", "k_proj", "v_proj"].map(|name| a.sub(name));
-        let qkv = match c.is("phi3") {
-            true => Linear::load(&a.sub("qkv_proj"), n, heads.rows().iter().sum(), inward)?,
-            false => Linear::joined(&parts.into_iter().zip(heads.rows()).collect::<Vec<_>>(), n, inward)?,
-        };
-        let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, outward)?;
-        let norms = match c.is("qwen3") || c.is("qwen3_moe") {
-            true => Some(["q_norm", "k_norm"].map(|name| RmsNorm::load(&a.sub(name), heads.size, c.eps()))),
-            false => None,
-        };
-        let norms = match norms {
-            Some([q, k]) => Some([Norm::Rms(q?), Norm::Rms(k?)]),
-            None => None,
-        };
-        Ok(Block {
-            attention_norm: norm("input_layernorm", n)?,
-            attention: SharedAttention {
-                norms,
-                rotary: Some(rotary.clone()),
-                window: c.window(layer),
-                ..SharedAttention::new(qkv, output, heads, layer)
-            },
-            norm: norm("post_attention_layernorm", n)?,
-            mlp: mlp(w, c, layer)?,
-        })
-    }
-}
-
-impl Layer for Block {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, x)?;
-        self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
-    }
+fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
+    let (a, n) = (w.sub("self_attn"), c.hidden_size);
+    let norm = |w: &Weights, name, size| Norm::rms(&w.sub(name), size, c.eps());
+    let (inward, outward) = c.biases();
+    let qkv = match c.is("phi3") {
+        true => Linear::load(&a.sub("qkv_proj"), n, heads.rows().iter().sum(), inward)?,
+        false => heads.projections(&a, n, inward)?,
+    };
+    let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, outward)?;
+    let norms = match c.is("qwen3") || c.is("qwen3_moe") {
+        true => Some([norm(&a, "q_norm", heads.size)?, norm(&a, "k_norm", heads.size)?]),
+        false => None,
+    };
+    Ok(Block {
+        attention_norm: norm(w, "input_layernorm", n)?,
+        attention: SharedAttention {
+            norms,
+            rotary: Some(rotary.clone()),
+            window: c.window(layer),
+            ..SharedAttention::new(qkv, output, heads, layer)
+        },
+        second: Second::Behind(norm(w, "post_attention_layernorm", n)?),
+        mlp: mlp(w, c, layer)?,
+    })
 }
 
 fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {

@@ -2,23 +2,18 @@
 //! T5's relative biases for all layers.
 
 use crate::bert::WORDS;
-use crate::block::{Embeddings, Names, PostNorm, Scores, Stack};
-use crate::config::{parse, refuse};
+use crate::block::{Embeddings, Names, PostNorm, Stack};
+use crate::config::{defaults, parse, refuse};
 use crate::head::root;
 use crate::roberta::fairseq;
 use crate::{Encoder, Head, Limits, Positions, Result, Task, bert};
 use sconce_ops::{Bias, Weights};
-use serde::Deserialize;
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Relative {
-    #[serde(default = "buckets")]
-    relative_attention_num_buckets: usize,
-}
-
-fn buckets() -> usize {
-    32
+defaults! {
+    struct Relative {
+        relative_attention_num_buckets: usize = 32,
+    }
 }
 
 const NAMES: Names = Names {
@@ -59,16 +54,15 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
     let w = root(w, "mpnet", WORDS)?;
     let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
-    let scores =
-        Scores { bias: Bias::Buckets { table: table.into(), far: FAR, both: true }, ..Scores::scaled(shape.size) };
-    let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES, scores.clone());
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?,
-        project: None,
-        layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
-        hidden_size: c.hidden_size,
-        limits,
-    }))
+    let bias = Bias::Buckets { table: table.into(), far: FAR, both: true };
+    let layer = |i| {
+        let mut block = PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES)?;
+        block.attention.bias = bias.clone();
+        Ok(block)
+    };
+    let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, Some(c.max_position_embeddings), &shape)?;
+    let layers = (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?;
+    Ok(Box::new(Stack::new(embeddings, layers, c.hidden_size, limits)))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {

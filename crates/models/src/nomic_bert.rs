@@ -1,95 +1,53 @@
 //! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with rotary positions and gated MLPs; in the second version
 //! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
 
-use crate::block::{Embeddings, Layer, Scores, SelfAttention, Stack};
-use crate::config::{Rope, head_size, parse, refuse, table_rows};
+use crate::block::{Embeddings, PostNorm, SelfAttention, Stack};
+use crate::config::{Rope, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task};
-use sconce_ops::{
-    Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Pooling, Rotary, Tensor, Weights,
-    glu,
-};
+use crate::mlp::Mlp;
+use crate::{Encoder, Error, Head, Limits, Result, Task};
+use sconce_ops::{Activation, DType, ExpertParts, ExpertShape, Experts, Gate, LayerNorm, Linear, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
-#[derive(Deserialize)]
-#[serde(default)]
-struct Config {
-    vocab_size: usize,
-    pad_vocab_size_multiple: usize,
-    n_embd: usize,
-    n_layer: usize,
-    n_head: usize,
-    n_inner: Option<usize>,
-    /// Not rounded up: transformers 5 takes the width as it is told.
-    #[serde(skip)]
-    exact_inner: bool,
-    n_positions: usize,
-    max_trained_positions: usize,
-    type_vocab_size: usize,
-    layer_norm_epsilon: f32,
-    activation_function: String,
-    qkv_proj_bias: bool,
-    mlp_fc1_bias: bool,
-    mlp_fc2_bias: bool,
-    rotary_emb_base: f64,
-    rotary_emb_fraction: f64,
-    rotary_emb_interleaved: bool,
-    rotary_head_dim: bool,
-    rotary_emb_scale_base: Option<f64>,
-    rotary_scaling_factor: Option<f64>,
-    prenorm: bool,
-    parallel_block: bool,
-    causal: bool,
-    use_rms_norm: Option<bool>,
-    norm_mlp: bool,
-    moe_every_n_layers: usize,
-    moe_top_k: usize,
-    num_experts: usize,
-    num_shared_experts: usize,
-    expert_choice_router: bool,
-    moe_normalize_expert_weights: bool,
-    ffn_div: usize,
-}
-
-impl Default for Config {
-    fn default() -> Self {
-        Config {
-            vocab_size: 50257,
-            pad_vocab_size_multiple: 1,
-            n_embd: 768,
-            n_layer: 12,
-            n_head: 12,
-            n_inner: None,
-            exact_inner: false,
-            n_positions: 1024,
-            max_trained_positions: 2048,
-            type_vocab_size: 2,
-            layer_norm_epsilon: 1e-5,
-            activation_function: "gelu_new".into(),
-            qkv_proj_bias: true,
-            mlp_fc1_bias: true,
-            mlp_fc2_bias: true,
-            rotary_emb_base: 10_000.0,
-            rotary_emb_fraction: 0.0,
-            rotary_emb_interleaved: false,
-            rotary_head_dim: false,
-            rotary_emb_scale_base: None,
-            rotary_scaling_factor: None,
-            prenorm: false,
-            parallel_block: false,
-            causal: false,
-            use_rms_norm: None,
-            norm_mlp: false,
-            moe_every_n_layers: 0,
-            moe_top_k: 1,
-            num_experts: 0,
-            num_shared_experts: 0,
-            expert_choice_router: false,
-            moe_normalize_expert_weights: false,
-            ffn_div: 1,
-        }
+defaults! {
+    /// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
+    struct Config {
+        vocab_size: usize = 50257,
+        pad_vocab_size_multiple: usize = 1,
+        n_embd: usize = 768,
+        n_layer: usize = 12,
+        n_head: usize = 12,
+        n_inner: Option<usize> = None,
+        /// Not rounded up: transformers 5 takes the width as it is told.
+        #[serde(skip)]
+        exact_inner: bool = false,
+        n_positions: usize = 1024,
+        max_trained_positions: usize = 2048,
+        type_vocab_size: usize = 2,
+        layer_norm_epsilon: f32 = 1e-5,
+        activation_function: String = "gelu_new".into(),
+        qkv_proj_bias: bool = true,
+        mlp_fc1_bias: bool = true,
+        mlp_fc2_bias: bool = true,
+        rotary_emb_base: f64 = 10_000.0,
+        rotary_emb_fraction: f64 = 0.0,
+        rotary_emb_interleaved: bool = false,
+        rotary_head_dim: bool = false,
+        rotary_emb_scale_base: Option<f64> = None,
+        rotary_scaling_factor: Option<f64> = None,
+        prenorm: bool = false,
+        parallel_block: bool = false,
+        causal: bool = false,
+        use_rms_norm: Option<bool> = None,
+        norm_mlp: bool = false,
+        moe_every_n_layers: usize = 0,
+        moe_top_k: usize = 1,
+        num_experts: usize = 0,
+        num_shared_experts: usize = 0,
+        expert_choice_router: bool = false,
+        moe_normalize_expert_weights: bool = false,
+        ffn_div: usize = 1,
     }
 }
 
@@ -214,53 +172,42 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         c.n_positions
     };
     let limits = Limits {
-        vocabulary: c.vocabulary(),
-        positions: table_rows(positions, dims)?,
         types: Some(c.type_vocab_size).filter(|rows| *rows > 0),
-        counting: Positions::FromZero,
+        ..Limits::new(c.vocabulary(), table_rows(positions, dims)?)
     };
     let table = |name: &str, rows| w.sub("embeddings").sub(name).tensor("weight", &[rows, c.n_embd]);
     let rotary = Rotary::new(&w, &Rotary::frequencies(c.rotary_emb_base, dims), limits.positions)?;
-    Ok(Box::new(Stack {
-        embeddings: Embeddings {
-            words: table("word_embeddings", limits.vocabulary)?,
-            positions: None,
-            types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
-            norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
-        },
-        layers: (0..c.n_layer)
-            .map(|i| Block::load(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i), &rotary))
-            .collect::<Result<_>>()?,
-        project: None,
-        hidden_size: c.n_embd,
-        limits,
-    }))
+    let load = |i| block(&w.sub("encoder.layers").sub(i), &c, c.is_mixture(i), &rotary);
+    let embeddings = Embeddings {
+        words: table("word_embeddings", limits.vocabulary)?,
+        positions: None,
+        types: limits.types.map(|rows| table("token_type_embeddings", rows)).transpose()?,
+        norm: LayerNorm::load(&w.sub("emb_ln"), c.n_embd, c.layer_norm_epsilon, true)?,
+    };
+    let layers = (0..c.n_layer).map(load).collect::<Result<_>>()?;
+    Ok(Box::new(Stack::new(embeddings, layers, c.n_embd, limits)))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c = read(config)?;
     let (hidden, bert) = (c.n_embd, roots(w)?);
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
-            plain(Some(pooler), classifier()?)
+            Head::new(Some(pooler), None, classifier()?)
         }
-        Task::Tag => plain(None, classifier()?),
+        Task::Tag => Head::new(None, None, classifier()?),
         Task::Vocabulary => {
             let p = w.sub("cls.predictions");
             let (t, decoder, words) = (p.sub("transform"), p.sub("decoder"), bert.sub("embeddings.word_embeddings"));
             let silu = c.activation_function == "swiglu";
             // The hub's transform has a bias where its MLPs do, transformers' own always.
             let dense = Linear::load(&t.sub("dense"), hidden, hidden, c.mlp_fc1_bias || t.has("dense.bias")?)?;
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                dense: Some(dense.with(if silu { Activation::Silu } else { Activation::Gelu })),
-                norm: Some(LayerNorm::load(&t.sub("layer_norm"), hidden, c.layer_norm_epsilon, true)?),
-                out: vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias"), (&p, "bias")])?,
-            }
+            let dense = dense.with(if silu { Activation::Silu } else { Activation::Gelu });
+            let norm = LayerNorm::load(&t.sub("layer_norm"), hidden, c.layer_norm_epsilon, true)?;
+            let out = vocabulary(&decoder, &words, [c.vocabulary(), hidden], &[(&decoder, "bias"), (&p, "bias")])?;
+            Head::new(Some(dense), Some(norm), out)
         }
     })
 }
@@ -272,85 +219,46 @@ fn roots(w: &Weights) -> Result<Weights> {
 
 const NORM: &str = "emb_ln.weight";
 
-/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
-struct Block {
-    attention: SelfAttention,
-    norm1: LayerNorm,
-    mlp: Mlp,
-    norm2: LayerNorm,
-    rotary: Rotary,
+fn block(w: &Weights, c: &Config, mixture: bool, rotary: &Rotary) -> Result<PostNorm> {
+    let (a, m, n) = (w.sub("attn"), w.sub("mlp"), c.n_embd);
+    let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
+    let qkv = Linear::load(&a.sub("Wqkv"), n, n.saturating_mul(3), c.qkv_proj_bias)?;
+    let output = Linear::load(&a.sub("out_proj"), n, n, c.qkv_proj_bias)?;
+    Ok(PostNorm {
+        attention: SelfAttention {
+            rotary: Some(rotary.clone()),
+            ..SelfAttention::new(qkv, output, c.n_head, head_size(n, c.n_head)?)
+        },
+        attention_norm: norm("norm1")?,
+        mlp: if mixture { experts(&m, c)? } else { mlp(&m, c)? },
+        norm: norm("norm2")?,
+    })
 }
 
-impl Block {
-    fn load(w: &Weights, c: &Config, mixture: bool, rotary: &Rotary) -> Result<Block> {
-        let (a, n) = (w.sub("attn"), c.n_embd);
-        let norm = |name| LayerNorm::load(&w.sub(name), n, c.layer_norm_epsilon, true);
-        Ok(Block {
-            attention: SelfAttention {
-                qkv: Linear::load(&a.sub("Wqkv"), n, n.saturating_mul(3), c.qkv_proj_bias)?,
-                output: Linear::load(&a.sub("out_proj"), n, n, c.qkv_proj_bias)?,
-                heads: c.n_head,
-                size: head_size(n, c.n_head)?,
-            },
-            norm1: norm("norm1")?,
-            mlp: if mixture { Mlp::mixture(&w.sub("mlp"), c)? } else { Mlp::dense(&w.sub("mlp"), c)? },
-            norm2: norm("norm2")?,
-            rotary: rotary.clone(),
-        })
-    }
+fn mlp(w: &Weights, c: &Config) -> Result<Mlp> {
+    let (activation, gated) = c.activation()?;
+    let (n, inner) = (c.n_embd, c.inner(gated)?);
+    let down = Linear::load(&w.sub("fc2"), inner, n, c.mlp_fc2_bias)?;
+    Ok(if gated {
+        let gate_up = Linear::stacked(&[w.sub("fc11"), w.sub("fc12")], n, inner, c.mlp_fc1_bias)?;
+        Mlp::Gated { gate_up, activation, gate: Gate::Second, down }
+    } else {
+        Mlp::Plain { up: Linear::load(&w.sub("fc1"), n, inner, c.mlp_fc1_bias)?.with(activation), down }
+    })
 }
 
-impl Layer for Block {
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let scores = Scores { rotary: Some(&self.rotary), ..Scores::scaled(self.attention.size) };
-        let h = self.attention.forward_normed(x, b, &scores, &self.norm1)?;
-        self.mlp.forward_normed(&h, &self.norm2)
-    }
-}
-
-enum Mlp {
-    Plain { up: Linear, down: Linear },
-    Gated { up_gate: Linear, activation: Activation, down: Linear },
-    Mixture(Experts),
-}
-
-impl Mlp {
-    fn dense(w: &Weights, c: &Config) -> Result<Mlp> {
-        let (activation, gated) = c.activation()?;
-        let (n, inner) = (c.n_embd, c.inner(gated)?);
-        let down = Linear::load(&w.sub("fc2"), inner, n, c.mlp_fc2_bias)?;
-        Ok(if gated {
-            let up_gate = Linear::stacked(&[w.sub("fc11"), w.sub("fc12")], n, inner, c.mlp_fc1_bias)?;
-            Mlp::Gated { up_gate, activation, down }
-        } else {
-            Mlp::Plain { up: Linear::load(&w.sub("fc1"), n, inner, c.mlp_fc1_bias)?.with(activation), down }
-        })
-    }
-
-    fn mixture(w: &Weights, c: &Config) -> Result<Mlp> {
-        let (activation, gated) = c.activation()?;
-        refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
-        let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
-        let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
-        refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
-        let e = w.sub("experts");
-        let part = |name: &str, turned| {
-            let shape = ExpertShape { experts: count, rows, columns: n, turned };
-            (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
-        };
-        let (up, down, bias) = (part("w1", false)?, part("w2", true)?, Some(e.tensor("bias", &[n])?));
-        let parts = ExpertParts { up: &up, down: &down, bias };
-        Ok(Mlp::Mixture(Experts::new(router, parts, activation, c.moe_top_k)?))
-    }
-
-    /// norm(x + Mlp(x)).
-    fn forward_normed(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
-        Ok(match self {
-            Mlp::Plain { up, down } => down.forward_normed(&up.forward(x)?, x, norm)?,
-            Mlp::Gated { up_gate, activation, down } => {
-                down.forward_normed(&glu(&up_gate.forward(x)?, *activation, Gate::Second)?, x, norm)?
-            }
-            Mlp::Mixture(experts) => norm.forward_residual(&experts.forward(x)?, x)?,
-        })
-    }
+fn experts(w: &Weights, c: &Config) -> Result<Mlp> {
+    let (activation, gated) = c.activation()?;
+    refuse(gated, || format!("experts with {} are not supported", c.activation_function))?;
+    let (n, rows, count) = (c.n_embd, c.inner(false)?, c.num_experts);
+    let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
+    refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
+    let e = w.sub("experts");
+    let part = |name: &str, turned| {
+        let shape = ExpertShape { experts: count, rows, columns: n, turned };
+        (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
+    };
+    let (up, down, bias) = (part("w1", false)?, part("w2", true)?, Some(e.tensor("bias", &[n])?));
+    let parts = ExpertParts { up: &up, down: &down, bias };
+    Ok(Mlp::Experts(Box::new(Experts::new(router, parts, activation, c.moe_top_k)?)))
 }

@@ -3,7 +3,7 @@
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
     bert, deberta, deberta_v2, distilbert, electra, falcon, gemma, gpt2, gte, jina_bert, llama, modernbert, mpnet,
-    nomic_bert, phi, roberta, stablelm, static_model, t5, t5_decoder,
+    nomic_bert, roberta, stablelm, static_model, t5, t5_decoder,
 };
 use sconce_ops::Weights;
 use serde_json::Value;
@@ -46,9 +46,8 @@ const ARCHITECTURES: &[Architecture] = &[
     },
     Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, next: Some(gemma::next) },
     Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, next: Some(gpt2::next) },
-    Architecture { types: &["phi"], encoder: phi::encoder, head: phi::head, next: Some(phi::next) },
     Architecture {
-        types: &["stablelm", "stablelm_epoch"],
+        types: &["phi", "stablelm", "stablelm_epoch"],
         encoder: stablelm::encoder,
         head: stablelm::head,
         next: Some(stablelm::next),

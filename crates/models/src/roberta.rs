@@ -1,23 +1,17 @@
 //! RoBERTa (Liu et al. 2019, arXiv:1907.11692), XLM-RoBERTa and CamemBERT: BERT's blocks, positions counted behind the padding id,
 //! and heads of their own.
 
-use crate::bert::{Config, WORDS, layers};
-use crate::block::{Embeddings, Stack};
-use crate::config::{parse, refuse};
+use crate::bert::{Config, WORDS};
+use crate::config::{defaults, parse, refuse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
-use sconce_ops::{Activation, LayerNorm, Linear, Pooling, Weights};
-use serde::Deserialize;
+use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-struct Padding {
-    #[serde(default = "one")]
-    pad_token_id: u32,
-}
-
-fn one() -> u32 {
-    1
+defaults! {
+    struct Padding {
+        pad_token_id: u32 = 1,
+    }
 }
 
 /// RoBERTa's own vocabulary where its file does not say; the two others have BERT's.
@@ -32,28 +26,14 @@ fn read(config: &Value) -> Result<Config> {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c = read(config)?;
     c.check()?;
-    let shape = c.shape()?;
     let Padding { pad_token_id: padding } = parse(config)?;
     // The rows up to the padding id's are never a token's place.
     let positions = c.max_position_embeddings.saturating_sub(padding as usize).saturating_sub(1);
     refuse(positions == 0, || {
         format!("max_position_embeddings {} leaves no place behind pad_token_id {padding}", c.max_position_embeddings)
     })?;
-    let limits = Limits {
-        vocabulary: c.vocab_size,
-        positions,
-        types: Some(c.type_vocab_size),
-        counting: Positions::BehindPadding(padding),
-    };
-    let w = root(w, "roberta", WORDS)?;
-    let rows = Some(c.max_position_embeddings);
-    Ok(Box::new(Stack {
-        embeddings: Embeddings::load(&w.sub("embeddings"), &limits, rows, &shape)?,
-        project: None,
-        layers: layers(&w, c.num_hidden_layers, &shape)?,
-        hidden_size: c.hidden_size,
-        limits,
-    }))
+    let limits = Limits { positions, counting: Positions::BehindPadding(padding), ..c.limits() };
+    Ok(Box::new(c.stack(&root(w, "roberta", WORDS)?, limits, c.hidden_size)?))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -66,24 +46,19 @@ pub(crate) fn fairseq(task: Task, w: &Weights, prefix: &str, dims: [usize; 2], e
     let hidden = dims[1];
     let dense = |w: Weights| Linear::load(&w.sub("dense"), hidden, hidden, true);
     let (classifier, lm) = (w.sub("classifier"), w.sub("lm_head"));
-    let plain = |dense, out| Head { pooling: Pooling::Cls, padding: None, dense, norm: None, out };
     Ok(match task {
         Task::Classify => {
             let out = out(&classifier.sub("out_proj"), hidden, true)?;
-            plain(Some(dense(classifier)?.with(Activation::Tanh)), out)
+            Head::new(Some(dense(classifier)?.with(Activation::Tanh)), None, out)
         }
-        Task::Tag => plain(None, out(&classifier, hidden, true)?),
+        Task::Tag => Head::new(None, None, out(&classifier, hidden, true)?),
         Task::Vocabulary => {
             let words = root(w, prefix, WORDS)?.sub("embeddings.word_embeddings");
             let decoder = lm.sub("decoder");
-            Head {
-                pooling: Pooling::Cls,
-                padding: None,
-                norm: Some(LayerNorm::load(&lm.sub("layer_norm"), hidden, eps, true)?),
-                out: vocabulary(&decoder, &words, dims, &[(&lm, "bias"), (&decoder, "bias")])?,
-                // Exact GELU whatever hidden_act says, as the reference has it.
-                dense: Some(dense(lm)?.with(Activation::Gelu)),
-            }
+            let norm = LayerNorm::load(&lm.sub("layer_norm"), hidden, eps, true)?;
+            let out = vocabulary(&decoder, &words, dims, &[(&lm, "bias"), (&decoder, "bias")])?;
+            // Exact GELU whatever hidden_act says, as the reference has it.
+            Head::new(Some(dense(lm)?.with(Activation::Gelu)), Some(norm), out)
         }
     })
 }

@@ -2,9 +2,11 @@
 //! place is the vector, and a tower over patches that one learnt query gathers; each pair is judged by itself.
 
 use crate::config::parse;
+use crate::decoder::Heads;
 use crate::dual::{Kind, scalar};
 use crate::head::root;
-use crate::tower::{Heads, Mlp, Shape, Stack, Words, filled};
+use crate::mlp::Mlp;
+use crate::tower::{Shape, Stack, Words, filled, mlp};
 use crate::{Batch, Dual, Error, Image, Images, Limits, Result, TextTower, VisionTower, Watch};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Segments, Tensor, Weights, attention, embed, pool};
 use serde::Deserialize;
@@ -195,13 +197,13 @@ impl Gather {
             output: Linear::load(&attn.sub("out_proj"), hidden, hidden, true)?,
             heads: shape.heads()?,
             norm: shape.norm(&w.sub("layernorm"))?,
-            mlp: Mlp::load(&w.sub("mlp"), shape)?,
+            mlp: mlp(&w.sub("mlp"), shape)?,
         })
     }
 
     fn forward(&self, x: &Tensor, images: &Images) -> Result<Tensor> {
         let (tokens, count) = (images.segments.tokens(), images.segments.count());
-        let Heads { count: heads, size } = self.heads;
+        let Heads { count: heads, size, .. } = self.heads;
         let q = embed(&[(&self.probe, &images.zeros)])?.reshape(&[count, heads, size])?;
         let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, heads, size])?;
         let (k, v) = (qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]

@@ -1,7 +1,7 @@
 //! Static embeddings: model2vec, and sentence-transformers' StaticEmbedding. A token's vector is its row, whatever stands around it.
 
 use crate::head::no_head;
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
 use sconce_ops::{Tensor, Weights, embed};
 use serde_json::Value;
 
@@ -72,12 +72,7 @@ impl Encoder for Static {
     }
 
     fn limits(&self) -> Limits {
-        Limits {
-            vocabulary: self.rows.dims()[0],
-            // Rows are added up, so that no text is too long for them.
-            positions: usize::MAX,
-            types: None,
-            counting: Positions::FromZero,
-        }
+        // Rows are added up, so that no text is too long for them.
+        Limits::new(self.rows.dims()[0], usize::MAX)
     }
 }

@@ -2,55 +2,35 @@
 //! position embeddings, and scores that are not scaled. Sentence-T5 and GTR. What a file holds of the decoder is the business of
 //! `t5_decoder.rs` and stays unread here.
 
-use crate::block::{Scores, SelfAttention};
-use crate::config::{activation, parse, refuse};
-use crate::decoder::{self, Mlp};
+use crate::block::{Layer, Norm, PreNorm, SelfAttention, but_last, through};
+use crate::config::{activation, defaults, parse, refuse};
+use crate::decoder;
 use crate::head::{no_head, out, root};
-use crate::{Batch, Encoder, Error, Head, Limits, Positions, Result, Task, Watch};
-use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights, at};
-use serde::Deserialize;
+use crate::mlp::Mlp;
+use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
+use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights};
 use serde_json::Value;
 
-#[derive(Deserialize)]
-pub(crate) struct Config {
-    pub model_type: String,
-    vocab_size: Option<usize>,
-    #[serde(default = "d_model")]
-    pub d_model: usize,
-    #[serde(default = "d_kv")]
-    pub d_kv: usize,
-    d_ff: Option<usize>,
-    num_layers: Option<usize>,
-    /// As many as the encoder has where it is left out.
-    num_decoder_layers: Option<usize>,
-    num_heads: Option<usize>,
-    #[serde(default = "buckets")]
-    relative_attention_num_buckets: usize,
-    #[serde(default = "far")]
-    relative_attention_max_distance: usize,
-    #[serde(default = "eps")]
-    layer_norm_epsilon: f32,
-    feed_forward_proj: Option<String>,
-    /// Whether the head is the word table.
-    pub tie_word_embeddings: Option<bool>,
-    /// Whether it was when the model was made, where newer files call every T5 tied.
-    pub scale_decoder_outputs: Option<bool>,
-}
-
-fn d_model() -> usize {
-    512
-}
-fn d_kv() -> usize {
-    64
-}
-fn buckets() -> usize {
-    32
-}
-fn far() -> usize {
-    128
-}
-fn eps() -> f32 {
-    1e-6
+defaults! {
+    pub(crate) struct Config {
+        pub model_type: String = String::new(),
+        vocab_size: Option<usize> = None,
+        pub d_model: usize = 512,
+        pub d_kv: usize = 64,
+        d_ff: Option<usize> = None,
+        num_layers: Option<usize> = None,
+        /// As many as the encoder has where it is left out.
+        num_decoder_layers: Option<usize> = None,
+        num_heads: Option<usize> = None,
+        relative_attention_num_buckets: usize = 32,
+        relative_attention_max_distance: usize = 128,
+        layer_norm_epsilon: f32 = 1e-6,
+        feed_forward_proj: Option<String> = None,
+        /// Whether the head is the word table.
+        pub tie_word_embeddings: Option<bool> = None,
+        /// Whether it was when the model was made, where newer files call every T5 tied.
+        pub scale_decoder_outputs: Option<bool> = None,
+    }
 }
 
 /// T5's defaults differ from those of its multilingual kin.
@@ -147,7 +127,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
 pub(crate) struct T5 {
     /// The word table, which the decoder and its head may share.
     pub words: Linear,
-    layers: Vec<Layer>,
+    layers: Vec<PreNorm>,
     norm: RmsNorm,
     limits: Limits,
 }
@@ -168,7 +148,7 @@ impl T5 {
         // A state dict holds the one table under each of its names.
         encoder.skip("embed_tokens.weight");
         let block = encoder.sub("block");
-        let load = |i| Layer::load(&block.sub(i), &c, &s, c.bias(&s, &block, i, true)?);
+        let load = |i| block_of(&block.sub(i), &c, &s, c.bias(&s, &block, i, true)?);
         let layers = (0..s.layers).map(load).collect::<Result<Vec<_>>>()?;
         if layers.is_empty() {
             return Err(Error::Config("num_layers is 0".into()));
@@ -178,26 +158,18 @@ impl T5 {
             layers,
             norm: c.norm(&encoder.sub("final_layer_norm"))?,
             // Distances beyond the last bucket share it, so that no sequence is too long.
-            limits: Limits {
-                vocabulary: s.vocabulary,
-                positions: usize::MAX,
-                types: None,
-                counting: Positions::FromZero,
-            },
+            limits: Limits::new(s.vocabulary, usize::MAX),
         })
     }
 }
 
 impl Encoder for T5 {
     fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let mut x = self.words.embed(&batch.ids, 1.0, None)?;
-        for (i, layer) in self.layers.iter().enumerate() {
-            watch(i, &x);
-            let _at = at("layer", i);
-            x = layer.forward(&x, batch)?;
-        }
+        let x = self.words.embed(&batch.ids, 1.0, None)?;
+        let last = self.layers.len();
+        let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, batch))?;
         let x = self.norm.forward(&x)?;
-        watch(self.layers.len(), &x);
+        watch(last, &x);
         Ok(x)
     }
 
@@ -210,34 +182,13 @@ impl Encoder for T5 {
     }
 }
 
-/// Pre-norm block: h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
-struct Layer {
-    attention: SelfAttention,
-    scores: Scores<'static>,
-    attention_norm: RmsNorm,
-    mlp: Mlp,
-    norm: RmsNorm,
-}
-
-impl Layer {
-    fn load(w: &Weights, c: &Config, s: &Sizes, bias: Bias) -> Result<Layer> {
-        let a = w.sub("layer.0.SelfAttention");
-        Ok(Layer {
-            attention: SelfAttention {
-                qkv: c.projections(s, &a, &["q", "k", "v"])?,
-                output: c.output(s, &a)?,
-                heads: s.heads,
-                size: c.d_kv,
-            },
-            scores: Scores { scale: 1.0, bias, ..Scores::default() },
-            attention_norm: c.norm(&w.sub("layer.0.layer_norm"))?,
-            mlp: c.mlp(s, &w.sub("layer.1.DenseReluDense"))?,
-            norm: c.norm(&w.sub("layer.1.layer_norm"))?,
-        })
-    }
-
-    fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, &self.scores, x)?;
-        self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
-    }
+fn block_of(w: &Weights, c: &Config, s: &Sizes, bias: Bias) -> Result<PreNorm> {
+    let a = w.sub("layer.0.SelfAttention");
+    let (qkv, output) = (c.projections(s, &a, &["q", "k", "v"])?, c.output(s, &a)?);
+    Ok(PreNorm {
+        attention: SelfAttention { scale: 1.0, bias, ..SelfAttention::new(qkv, output, s.heads, c.d_kv) },
+        attention_norm: Some(Norm::Rms(c.norm(&w.sub("layer.0.layer_norm"))?)),
+        mlp: c.mlp(s, &w.sub("layer.1.DenseReluDense"))?,
+        norm: Norm::Rms(c.norm(&w.sub("layer.1.layer_norm"))?),
+    })
 }

@@ -5,9 +5,10 @@
 //! each pre-norm. Cross-attention knows no positions, and its keys and values do not change while an answer is written: they are
 //! worked out once an input, and every answer to it looks at the same ones.
 
-use crate::block::through;
+use crate::block::{but_last, through};
 use crate::config::{parse, refuse};
-use crate::decoder::{Heads, Mlp, SharedAttention};
+use crate::decoder::{Heads, SharedAttention};
+use crate::mlp::Mlp;
 use crate::t5::{Config, Sizes, T5, trunk};
 use crate::{Batch, Encoder, Limits, LmHead, Read, Result, Seq2Seq, Watch};
 use sconce_ops::{Attention, Bias, Cache, CacheShape, Keys, Linear, RmsNorm, Sees, Tensor, Weights, attention};
@@ -60,13 +61,7 @@ impl Seq2Seq for Whole {
     fn forward(&self, batch: &Batch, read: &Read, watch: Watch<'_>) -> Result<Tensor> {
         let x = self.encoder.words.embed(&batch.ids, 1.0, None)?;
         let last = self.layers.len();
-        // What comes out of the last block is shown behind the last norm.
-        let mut before = |i: usize, x: &Tensor| {
-            if i < last {
-                watch(i, x);
-            }
-        };
-        let x = through(x, &self.layers, &mut before, |_, layer, x| layer.forward(x, batch, read))?;
+        let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, batch, read))?;
         let x = self.norm.forward(&batch.wanted(&x)?)?;
         watch(last, &x);
         Ok(x)

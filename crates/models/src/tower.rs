@@ -1,7 +1,9 @@
 //! What the towers of CLIP and SigLIP have in common: tables at the door and a stack of pre-norm blocks.
 
 use crate::config::{activation, head_size, parse};
-use crate::{Batch, Error, Limits, Positions, Result, Watch};
+use crate::decoder::Heads;
+use crate::mlp::Mlp;
+use crate::{Batch, Error, Limits, Result, Watch};
 use sconce_ops::{Attention, LayerNorm, Linear, Tensor, Weights, at, attention, embed};
 use serde::Deserialize;
 use serde_json::Value;
@@ -33,20 +35,7 @@ impl Shape {
 
     pub(crate) fn heads(&self) -> Result<Heads> {
         let count = self.num_attention_heads;
-        Ok(Heads { count, size: head_size(self.hidden_size, count)? })
-    }
-}
-
-/// How a hidden state divides.
-#[derive(Clone, Copy)]
-pub(crate) struct Heads {
-    pub(crate) count: usize,
-    pub(crate) size: usize,
-}
-
-impl Heads {
-    pub(crate) fn scale(self) -> f32 {
-        1.0 / (self.size as f32).sqrt()
+        Ok(Heads { count, shared: count, size: head_size(self.hidden_size, count)? })
     }
 }
 
@@ -69,12 +58,7 @@ impl Words {
         Ok(Words {
             words: w.sub("token_embedding").tensor("weight", &[c.vocab_size, hidden])?,
             positions: w.sub("position_embedding").tensor("weight", &[c.max_position_embeddings, hidden])?,
-            limits: Limits {
-                vocabulary: c.vocab_size,
-                positions: c.max_position_embeddings,
-                types: None,
-                counting: Positions::FromZero,
-            },
+            limits: Limits::new(c.vocab_size, c.max_position_embeddings),
         })
     }
 
@@ -133,12 +117,12 @@ impl Block {
             output: Linear::load(&attn.sub("out_proj"), hidden, hidden, true)?,
             heads: shape.heads()?,
             norm2: shape.norm(&w.sub("layer_norm2"))?,
-            mlp: Mlp::load(&w.sub("mlp"), shape)?,
+            mlp: mlp(&w.sub("mlp"), shape)?,
         })
     }
 
     fn forward(&self, x: &Tensor, how: &Attention) -> Result<Tensor> {
-        let (tokens, Heads { count, size }) = (x.dims()[0], self.heads);
+        let (tokens, Heads { count, size, .. }) = (x.dims()[0], self.heads);
         let qkv = self.qkv.forward(&self.norm1.forward(x)?)?.reshape(&[tokens, 3, count, size])?;
         let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
         let attended = attention(&q, &k, &v, how)?.reshape(&[tokens, count * size])?;
@@ -148,21 +132,10 @@ impl Block {
 }
 
 /// fc2(act(fc1(x))).
-pub(crate) struct Mlp {
-    up: Linear,
-    down: Linear,
-}
-
-impl Mlp {
-    pub(crate) fn load(w: &Weights, shape: &Shape) -> Result<Mlp> {
-        let (hidden, inner) = (shape.hidden_size, shape.intermediate_size);
-        Ok(Mlp {
-            up: Linear::load(&w.sub("fc1"), hidden, inner, true)?.with(activation(&shape.hidden_act)?),
-            down: Linear::load(&w.sub("fc2"), inner, hidden, true)?,
-        })
-    }
-
-    pub(crate) fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
-        Ok(self.down.forward_residual(&self.up.forward(x)?, residual)?)
-    }
+pub(crate) fn mlp(w: &Weights, shape: &Shape) -> Result<Mlp> {
+    let (hidden, inner) = (shape.hidden_size, shape.intermediate_size);
+    Ok(Mlp::Plain {
+        up: Linear::load(&w.sub("fc1"), hidden, inner, true)?.with(activation(&shape.hidden_act)?),
+        down: Linear::load(&w.sub("fc2"), inner, hidden, true)?,
+    })
 }

@@ -6,10 +6,12 @@
 
 mod context;
 mod joint;
+mod op;
 
 pub use context::{Entered, at};
 pub(crate) use context::{Mode, capture, current, is_dry};
 pub(crate) use joint::{Joint, whole};
+pub(crate) use op::{Can, Op, own_kernels};
 
 use crate::cpu::Isa;
 use crate::ledger::{Lease, Ledger};
@@ -53,65 +55,6 @@ impl FromStr for Rung {
             .find(|r| r.to_string() == s)
             .ok_or_else(|| Error::Parse(format!("unknown rung `{s}`; one of fused, composed, host")))
     }
-}
-
-/// A rung's word on one call, given before it runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Can {
-    /// It will take it.
-    Yes,
-    /// It will not, and why.
-    No(String),
-}
-
-impl Can {
-    /// A refusal with its reason.
-    pub(crate) fn no(why: impl Into<String>) -> Can {
-        Can::No(why.into())
-    }
-}
-
-/// One call of an op, checked, with everything it reads.
-pub(crate) trait Op: Sized + Sync {
-    /// The op's folder.
-    const NAME: &'static str;
-    /// The activations: they decide the call's dtype and device.
-    fn x(&self) -> &Tensor;
-    /// Shape and dtype of the result.
-    fn out(&self) -> (Vec<usize>, DType);
-    /// Shapes and options, for the plan's reader.
-    fn detail(&self) -> String;
-    /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which
-    /// cannot open it anyway. Every op has a kernel for the CPU, but for a call that stands for others: see [`Joint`].
-    fn fused(&self, _: Device) -> Can {
-        Can::Yes
-    }
-    /// Whether Candle has what the composed form needs on this device.
-    fn composable(&self, _: Device) -> Can {
-        Can::Yes
-    }
-    /// Whether the host can take it with copies of its tensors: not what writes to one.
-    fn movable(&self) -> Can {
-        Can::Yes
-    }
-    /// Bytes that the rung takes besides the result, at most, while it runs.
-    fn scratch(&self, _: Rung) -> usize {
-        0
-    }
-    /// Our CPU kernel. Its result is a buffer of its own, never a view: it is used again when the result is gone.
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor>;
-    /// Our CUDA kernel.
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "no CUDA kernel in this build"))
-    }
-    /// Our Metal kernel.
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, "no Metal kernel in this build"))
-    }
-    /// The formula in Candle's tensor ops.
-    fn composed(&self) -> Result<candle_core::Tensor>;
-    /// The same call with every tensor taken through `to`: how the host rung moves it.
-    fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self>;
 }
 
 /// What the user allows.

@@ -1,20 +1,17 @@
 //! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows and once for those of many.
 
-use super::plan::SIZES;
 use super::tables::{Launch, Tables, Way};
-use super::{Attention, AttentionOp, Bias, Keys, Sees};
+use super::{Attention, AttentionOp, Bias, Sees, format_number};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::replay::Given;
-use crate::store::{CacheFormat, Vectors};
+use crate::store::Vectors;
 use crate::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 
 const TILES: Binary = binary!("attention");
 const OTHER: Binary = binary!("attention_other");
 const PLAIN: Binary = binary!("attention_plain");
-
-/// A distance that no query and key have.
-const FAR: usize = 1 << 30;
 
 /// Vectors `[tokens, heads, size]` as the kernels read them.
 struct Read {
@@ -119,14 +116,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     let tables = op.tables();
     let words = Words { op, tables, way, heads: [heads, shared] };
     let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
-    let positions = match &how.bias {
-        Bias::Disentangled(d) => [&d.keys, &d.queries],
-        _ => [&None, &None],
-    };
-    let [met_by_queries, met_by_keys] = positions.map(|t| t.as_ref().map(Read::of).transpose());
+    let [met_by_queries, met_by_keys] = op.positions().map(|t| t.as_ref().map(Read::of).transpose());
     let (met_by_queries, met_by_keys) = (met_by_queries?, met_by_keys?);
-    let padded = SIZES.into_iter().find(|padded| size <= *padded);
-    let padded = padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))?;
+    let padded = op.padded()?;
     // Tiles are copied in runs of 16 bytes, and codes always lie so; all else is read in runs of four elements.
     let run = if way == Way::Plain { 4 } else { 8 };
     let read = [Some(&q), Some(&k), Some(&v), met_by_queries.as_ref(), met_by_keys.as_ref()];
@@ -134,18 +126,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     if way == Way::Coded && ![&k, &v].iter().all(|t| t.in_runs(16)) {
         return Err(Error::call("attention", "codes that begin between two runs of 16"));
     }
-    let page = match &how.keys {
-        Keys::Packed(_) => 0,
-        Keys::Paged(pages) => pages.size(),
-    };
-    let (back, ahead) = match how.sees {
-        Sees::All => (FAR, FAR),
-        Sees::Window(reach) => (reach, reach),
-        Sees::Causal => (FAR, 0),
-        // Of so many in all the query itself is one.
-        Sees::Recent(most) => (most.min(FAR), 0),
-    };
-    let back = back.min(FAR) as i32 - i32::from(matches!(how.sees, Sees::Recent(_)));
+    let (page, [back, ahead]) = (op.page(), op.reach());
     let added = match how.bias {
         Bias::None | Bias::Disentangled(_) => 0,
         Bias::Alibi(_) => 1,
@@ -153,26 +134,14 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     };
     let told = |call: Call, launch: &Launch| {
         let steps = |call: Call, t: Option<&Read>| call.u32(t.map_or(0, |t| t.token)).u32(t.map_or(0, |t| t.head));
-        let call = call.u32(size).u32(heads).u32(shared);
+        let call = call.numbers(&params![size, heads, shared]);
         let call = read.into_iter().fold(call, steps);
-        call.u32(usize::from(in_runs))
-            .u32(format_of(op.k.format()))
-            .u32(page)
-            .i32(back)
-            .i32(ahead.min(FAR) as i32)
-            .u32(usize::from(matches!(how.sees, Sees::Causal | Sees::Recent(_))))
-            .f32(how.scale)
-            .f32(how.cap.unwrap_or(0.0))
-            .u32(added)
-            .u32(tables.bias)
-            .i32(tables.reach as i32)
-            .u32(tables.distances)
-            .u32(tables.distance_count)
-            .i32(tables.origin as i32)
-            .u32(launch.entries)
-            .u32(launch.splits)
-            .u32(launch.tickets)
-            .u32(turns(launch, padded, shared))
+        call.numbers(&params![in_runs, usize::from(format_number(op.k.format())), page])
+            .numbers(&params![back, ahead, matches!(how.sees, Sees::Causal | Sees::Recent(_))])
+            .numbers(&params![how.scale, how.cap.unwrap_or(0.0), added])
+            .numbers(&params![tables.bias, tables.reach as i32, tables.distances])
+            .numbers(&params![tables.distance_count, tables.origin as i32])
+            .numbers(&params![launch.entries, launch.splits, launch.tickets, turns(launch, padded, shared)])
     };
     // What `straight` in `task.cuh` takes for granted, beside what a launch says.
     let is_plain = in_runs && heads == shared && page == 0 && how.sees == Sees::All && added == 0 && how.cap.is_none();
@@ -198,14 +167,4 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         call.run(grid)?;
     }
     y.tensor(op.q.dims())
-}
-
-/// As the kernels number them.
-fn format_of(format: CacheFormat) -> usize {
-    match format {
-        CacheFormat::Float(DType::F32) => 0,
-        CacheFormat::Float(DType::F16) => 1,
-        CacheFormat::Float(_) => 2,
-        CacheFormat::Q8 => 3,
-    }
 }

@@ -30,12 +30,11 @@ pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::{cases, cases_of_cuda};
 
 use self::tables::{Tables, Way};
-use crate::cpu::Isa;
 use crate::keys::Keys;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::store::{CacheFormat, Vectors};
-use crate::{DType, Device, Error, Result, Segments, Tensor};
+use crate::{Device, Error, Result, Segments, Tensor};
 use std::sync::{Arc, OnceLock};
 
 /// What the scores are like; q, k and v come beside it.
@@ -129,15 +128,65 @@ impl AttentionOp {
     }
 }
 
+/// What the kernels of both GPUs are told.
+#[cfg(any(cuda, metal))]
+impl AttentionOp {
+    /// The size that heads are padded to.
+    fn padded(&self) -> Result<usize> {
+        let size = self.q.dims()[2];
+        let padded = plan::SIZES.into_iter().find(|padded| size <= *padded);
+        padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))
+    }
+
+    /// Rows of a page, 0 where there are none.
+    fn page(&self) -> usize {
+        match &self.how.keys {
+            Keys::Packed(_) => 0,
+            Keys::Paged(pages) => pages.size(),
+        }
+    }
+
+    /// Tables of positions that queries meet, and that keys meet.
+    fn positions(&self) -> [&Option<Tensor>; 2] {
+        match &self.how.bias {
+            Bias::Disentangled(d) => [&d.keys, &d.queries],
+            _ => [&None, &None],
+        }
+    }
+
+    /// How many keys before its place a query sees, and how many after.
+    fn reach(&self) -> [i32; 2] {
+        /// A distance that no query and key have.
+        const FAR: usize = 1 << 30;
+        let (back, ahead) = match self.how.sees {
+            Sees::All => (FAR, FAR),
+            Sees::Window(reach) => (reach, reach),
+            Sees::Causal => (FAR, 0),
+            Sees::Recent(most) => (most, 0),
+        };
+        // Of so many in all the query itself is one.
+        let itself = i32::from(matches!(self.how.sees, Sees::Recent(_)));
+        [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
+    }
+}
+
+/// As the kernels number them.
+#[cfg(any(cuda, metal))]
+fn format_number(format: CacheFormat) -> u16 {
+    use crate::DType;
+    match format {
+        CacheFormat::Float(DType::F32) => 0,
+        CacheFormat::Float(DType::F16) => 1,
+        CacheFormat::Float(_) => 2,
+        CacheFormat::Q8 => 3,
+    }
+}
+
 impl Op for AttentionOp {
     const NAME: &'static str = "attention";
 
     fn x(&self) -> &Tensor {
         &self.q
-    }
-
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.q.dims().to_vec(), self.q.dtype())
     }
 
     fn detail(&self) -> String {
@@ -204,23 +253,7 @@ impl Op for AttentionOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };

@@ -2,6 +2,7 @@
 
 use super::ChooseOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::{DType, Result};
 
 const BINARY: Binary = binary!("choose");
@@ -38,14 +39,7 @@ pub(super) fn run(op: &ChooseOp) -> Result<candle_core::Tensor> {
             .run(Grid::of(rows.div_ceil(WARPS), 32 * WARPS))?;
         return y.tensor(&[rows]);
     }
-    // As `Choosing` in the kernel, word by word.
-    let how = op.how.iter().flat_map(|how| {
-        // No smaller than a normal number, as on other devices.
-        let temperature = if how.temperature > 0.0 { how.temperature.max(f32::MIN_POSITIVE) } else { 0.0 };
-        let [temperature, top_p, min_p, u] = [temperature, how.top_p, how.min_p, how.u as f32].map(f32::to_bits);
-        [temperature, how.top_k.unwrap_or(u32::MAX), top_p, min_p, u]
-    });
-    let how: Vec<u32> = how.collect();
+    let how = op.words();
     let groups = Call::room(&x, 2 * rows * parts * GROUPS, DType::U32)?;
     let sums = Call::room(&x, rows * parts, DType::F32)?;
     first.array(&how)?.made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
@@ -56,9 +50,7 @@ pub(super) fn run(op: &ChooseOp) -> Result<candle_core::Tensor> {
         .made(&groups)
         .made(&sums)
         .made(&y)
-        .u32(n)
-        .u32(stride)
-        .u32(parts)
+        .numbers(&params![n, stride, parts])
         .run(Grid::of(rows, THREADS))?;
     y.tensor(&[rows])
 }

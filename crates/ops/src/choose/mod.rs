@@ -19,7 +19,7 @@ pub use maths::{largest, not_finite, sum_exp};
 pub use rank::Ranked;
 
 use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Ladder, Result, Tensor};
 use std::sync::Arc;
 
@@ -74,6 +74,20 @@ pub(crate) struct ChooseOp {
     how: Arc<[Choosing]>,
 }
 
+#[cfg(any(cuda, metal))]
+impl ChooseOp {
+    /// As `Choosing` in the kernels, word by word.
+    fn words(&self) -> Vec<u32> {
+        let words = self.how.iter().map(|how| {
+            // A device may take what is below the normal numbers for 0, which would be another order.
+            let temperature = if how.temperature > 0.0 { how.temperature.max(f32::MIN_POSITIVE) } else { 0.0 };
+            let [temperature, top_p, min_p, u] = [temperature, how.top_p, how.min_p, how.u as f32].map(f32::to_bits);
+            [temperature, how.top_k.unwrap_or(u32::MAX), top_p, min_p, u]
+        });
+        words.flatten().collect()
+    }
+}
+
 impl Op for ChooseOp {
     const NAME: &'static str = "choose";
 
@@ -115,19 +129,7 @@ impl Op for ChooseOp {
         cpu::run(self)
     }
 
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(ChooseOp { x: to(&self.x)?, how: self.how.clone() })

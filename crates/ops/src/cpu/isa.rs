@@ -64,17 +64,18 @@ pub(crate) trait IntKernel {
 }
 
 impl Isa {
-    const ALL: [Isa; 10] = [
-        Isa::Scalar,
-        Isa::Neon,
-        Isa::NeonDot,
-        Isa::NeonI8mm,
-        Isa::Avx2,
-        Isa::Avx2Vnni,
-        Isa::Avx512,
-        Isa::Avx512Vnni,
-        Isa::Avx512Bf16,
-        Isa::Amx,
+    /// In the order of the variants.
+    const NAMES: [(Isa, &'static str); 10] = [
+        (Isa::Scalar, "scalar"),
+        (Isa::Neon, "neon"),
+        (Isa::NeonDot, "neondot"),
+        (Isa::NeonI8mm, "neoni8mm"),
+        (Isa::Avx2, "avx2"),
+        (Isa::Avx2Vnni, "avx2vnni"),
+        (Isa::Avx512, "avx512"),
+        (Isa::Avx512Vnni, "avx512vnni"),
+        (Isa::Avx512Bf16, "avx512bf16"),
+        (Isa::Amx, "amx"),
     ];
 
     /// Whether this processor has it.
@@ -116,7 +117,7 @@ impl Isa {
 
     /// Every one this processor has, narrowest first.
     pub fn all() -> impl Iterator<Item = Isa> {
-        Isa::ALL.into_iter().filter(|isa| isa.available())
+        Isa::NAMES.into_iter().map(|(isa, _)| isa).filter(|isa| isa.available())
     }
 
     /// The fastest one this processor has.
@@ -203,82 +204,43 @@ impl Isa {
     }
 }
 
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-pub(super) unsafe fn avx512<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512>()
+/// A function that runs a kernel of `$kind` over `$lanes`, with the instructions that those stand for.
+macro_rules! compiled {
+    ($arch:literal, $features:literal, $name:ident, $kind:ident, $lanes:ty) => {
+        #[cfg(target_arch = $arch)]
+        #[target_feature(enable = $features)]
+        pub(super) unsafe fn $name<K: $kind>(kernel: K) -> K::Output {
+            kernel.run::<$lanes>()
+        }
+    };
 }
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
-pub(super) unsafe fn avx512_bf16<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512Bf16>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn avx2<K: Kernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx2>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni")]
-unsafe fn avx512_vnni_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512Vnni>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-unsafe fn avx512_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx512>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c,avxvnni")]
-unsafe fn avx2_vnni_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx2Vnni>()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn avx2_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<Avx2>()
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod")]
-unsafe fn neon_dot_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<NeonDot>()
-}
-
-#[cfg(target_arch = "aarch64")]
-#[target_feature(enable = "neon,dotprod,i8mm")]
-unsafe fn neon_i8mm_ints<K: IntKernel>(kernel: K) -> K::Output {
-    kernel.run::<NeonI8mm>()
-}
+compiled!("x86_64", "avx2,fma,f16c", avx2, Kernel, Avx2);
+compiled!("x86_64", "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", avx512, Kernel, Avx512);
+compiled!("x86_64", "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512bf16", avx512_bf16, Kernel, Avx512Bf16);
+compiled!("x86_64", "avx2,fma,f16c", avx2_ints, IntKernel, Avx2);
+compiled!("x86_64", "avx2,fma,f16c,avxvnni", avx2_vnni_ints, IntKernel, Avx2Vnni);
+compiled!("x86_64", "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl", avx512_ints, IntKernel, Avx512);
+compiled!(
+    "x86_64",
+    "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl,avx512vnni",
+    avx512_vnni_ints,
+    IntKernel,
+    Avx512Vnni
+);
+compiled!("aarch64", "neon,dotprod", neon_dot_ints, IntKernel, NeonDot);
+compiled!("aarch64", "neon,dotprod,i8mm", neon_i8mm_ints, IntKernel, NeonI8mm);
 
 impl fmt::Display for Isa {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Isa::Scalar => "scalar",
-            Isa::Neon => "neon",
-            Isa::NeonDot => "neondot",
-            Isa::NeonI8mm => "neoni8mm",
-            Isa::Avx2 => "avx2",
-            Isa::Avx2Vnni => "avx2vnni",
-            Isa::Avx512 => "avx512",
-            Isa::Avx512Vnni => "avx512vnni",
-            Isa::Avx512Bf16 => "avx512bf16",
-            Isa::Amx => "amx",
-        })
+        f.pad(Isa::NAMES[*self as usize].1)
     }
 }
 
 impl FromStr for Isa {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        Isa::ALL.into_iter().find(|isa| isa.to_string() == s).ok_or_else(|| {
-            let names = Isa::ALL.map(|isa| isa.to_string()).join(", ");
+        Isa::NAMES.into_iter().find(|(_, name)| *name == s).map(|(isa, _)| isa).ok_or_else(|| {
+            let names = Isa::NAMES.map(|(_, name)| name).join(", ");
             Error::Parse(format!("unknown instruction set `{s}`; one of {names}"))
         })
     }

@@ -2,6 +2,7 @@
 
 use super::{EmbedOp, MOST_TABLES};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::launch::strided::Rows;
 use crate::{Error, LayerNorm, Result, Tensor};
 
@@ -59,7 +60,7 @@ pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_cor
     let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
     let (kind, run) = if tables.in_runs { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
     let y = Call::room(tables.words(), t * n, dtype)?;
-    tables.call(kind)?.made(&y).u32(n).f32(scale).run(Grid::along(t, n.div_ceil(run)))?;
+    tables.call(kind)?.made(&y).numbers(&params![n, scale]).run(Grid::along(t, n.div_ceil(run)))?;
     y.tensor(&[t, n])
 }
 
@@ -90,7 +91,7 @@ impl Normed {
         let (t, n) = (self.tables.tokens, self.tables.n);
         let y = Call::room(self.tables.words(), t * n, self.tables.words().dtype())?;
         let call = self.tables.call(if n <= 512 { "normed_512" } else { "normed_1024" })?;
-        let call = call.input(&self.weight).maybe(self.bias.as_ref()).made(&y).u32(t).u32(n).f32(self.eps);
+        let call = call.input(&self.weight).maybe(self.bias.as_ref()).made(&y).numbers(&params![t, n, self.eps]);
         call.run(Grid::of(t.div_ceil(WARPS), 32 * WARPS))?;
         y.tensor(&[t, n])
     }

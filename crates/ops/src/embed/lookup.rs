@@ -37,6 +37,31 @@ impl LookupOp {
     }
 }
 
+/// The method of a GPU: rows of floats as `embed` takes them, rows of blocks by a kernel of their own.
+#[cfg(any(cuda, metal))]
+macro_rules! on_gpu {
+    ($device:ident) => {
+        fn $device(&self) -> Result<candle_core::Tensor> {
+            use $crate::launch::$device::View;
+            let Some((quant, blocks)) = self.words.only_raw() else {
+                let words = (self.words.data()?, &self.ids);
+                let also = self.also.iter().map(|(table, ids)| (table, ids));
+                return super::$device::run(
+                    &[words].into_iter().chain(also).collect::<Vec<_>>(),
+                    self.rounded_scale()?,
+                );
+            };
+            let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
+            let also = self.also.as_ref().map(view).transpose()?;
+            let also = also.as_ref().map(|(table, ids)| (table, ids));
+            let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
+            let to = (&like, self.words.k());
+            $crate::quant::$device::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?
+                .tensor(&self.out().0)
+        }
+    };
+}
+
 impl Op for LookupOp {
     const NAME: &'static str = "embed";
 
@@ -99,36 +124,10 @@ impl Op for LookupOp {
     }
 
     #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        use crate::launch::cuda::View;
-        let Some((quant, blocks)) = self.words.only_raw() else {
-            let words = (self.words.data()?, &self.ids);
-            let also = self.also.iter().map(|(table, ids)| (table, ids));
-            return super::cuda::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?);
-        };
-        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
-        let also = self.also.as_ref().map(view).transpose()?;
-        let also = also.as_ref().map(|(table, ids)| (table, ids));
-        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
-        let to = (&like, self.words.k());
-        crate::quant::cuda::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
-    }
+    on_gpu!(cuda);
 
     #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        use crate::launch::metal::View;
-        let Some((quant, blocks)) = self.words.only_raw() else {
-            let words = (self.words.data()?, &self.ids);
-            let also = self.also.iter().map(|(table, ids)| (table, ids));
-            return super::metal::run(&[words].into_iter().chain(also).collect::<Vec<_>>(), self.rounded_scale()?);
-        };
-        let view = |(table, ids): &(Tensor, Tensor)| Ok::<_, Error>((View::of(table)?, View::whole(ids)?));
-        let also = self.also.as_ref().map(view).transpose()?;
-        let also = also.as_ref().map(|(table, ids)| (table, ids));
-        let (blocks, ids, like) = (View::whole(blocks)?, View::whole(&self.ids)?, View::of(self.words.like())?);
-        let to = (&like, self.words.k());
-        crate::quant::metal::look_up((quant, &blocks), &ids, self.rounded_scale()?, also, to)?.tensor(&self.out().0)
-    }
+    on_gpu!(metal);
 
     fn composed(&self) -> Result<candle_core::Tensor> {
         use candle_core::DType::F32;

@@ -15,8 +15,7 @@ pub(crate) use cases::{cases, cases_of_cuda};
 pub(crate) use lookup::lookup;
 pub use normed::embed_normed;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// How many tables our kernels for GPUs add at once.
@@ -84,9 +83,7 @@ impl Op for EmbedOp {
         if rung == Rung::Composed { 4 * 4 * dims.iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
+    own_kernels!(cpu, composed);
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
@@ -96,10 +93,6 @@ impl Op for EmbedOp {
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
         metal::run(&self.pairs.iter().map(|(table, ids)| (table, ids)).collect::<Vec<_>>(), 1.0)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
     }
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {

@@ -8,6 +8,7 @@
 use super::{ExpertsOp, MOST_EXPERTS, held};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::launch::strided::Rows;
 use crate::linear::Weight;
 use crate::quant::cuda::{codes, is_plain, number};
@@ -114,7 +115,7 @@ impl Matrices {
     /// A kernel's last parameters: the matrices, of which one for floats has room for so many, and before them what blocks need.
     fn told(&self, call: Call, in_runs: bool, room: usize) -> Result<Call> {
         let Some(quant) = self.quant else { return Ok(call.addresses(&self.addresses, room)) };
-        let call = call.table(codes(quant))?.u32(self.row).u32(number(self.dtype)).u32(usize::from(in_runs));
+        let call = call.table(codes(quant))?.numbers(&params![self.row, number(self.dtype), in_runs]);
         Ok(call.addresses(&self.addresses, MOST_EXPERTS))
     }
 }
@@ -153,7 +154,7 @@ impl Layer<'_> {
             (kernel, Grid { blocks: [experts.div_ceil(4), tokens.div_ceil(together), 1], threads: 4 * 32 })
         };
         let call = Call::new(&self.x, &kernel)?.input(&self.x).input(&router).made(&logits);
-        call.u32(tokens).u32(self.n).u32(self.rows.stride).u32(experts).run(grid)?;
+        call.numbers(&params![tokens, self.n, self.rows.stride, experts]).run(grid)?;
         Ok(logits)
     }
 
@@ -174,14 +175,8 @@ impl Layer<'_> {
             .made(&chosen)
             .made(&share)
             .made(&between)
-            .u32(self.inner)
-            .u32(self.n)
-            .u32(self.rows.stride)
-            .u32(self.experts())
-            .u32(e.top)
-            .u32(usize::from(e.renormalised))
-            .u32(e.activation as usize)
-            .u32(usize::from(e.gated));
+            .numbers(&params![self.inner, self.n, self.rows.stride, self.experts()])
+            .numbers(&params![e.top, e.renormalised, e.activation as usize, e.gated]);
         up.told(call, in_runs, room)?
             .run(Grid { blocks: [pairs, self.inner.div_ceil(columns), 1], threads: 32 * warps })?;
         let kernel = down.kernel("down", (FEW, format!("experts_down_{}_{room}_{dtype}", kind(down.in_runs))));
@@ -192,10 +187,7 @@ impl Layer<'_> {
             .maybe(self.bias.as_ref())
             .maybe(self.residual.as_ref())
             .made(y)
-            .u32(self.n)
-            .u32(self.inner)
-            .u32(e.top)
-            .u32(self.residual_step()?);
+            .numbers(&params![self.n, self.inner, e.top, self.residual_step()?]);
         down.told(call, true, room)?.run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
     }
 
@@ -207,10 +199,7 @@ impl Layer<'_> {
             .made(logits)
             .made(&chosen)
             .made(&share)
-            .u32(tokens)
-            .u32(self.experts())
-            .u32(e.top)
-            .u32(usize::from(e.renormalised))
+            .numbers(&params![tokens, self.experts(), e.top, e.renormalised])
             .run(Grid::of(tokens.div_ceil(4), 4 * 32))?;
         let starts = Call::room(&self.x, self.experts() + 1, DType::U32)?;
         let sorted = Call::room(&self.x, pairs, DType::U32)?;
@@ -236,9 +225,7 @@ impl Layer<'_> {
             .maybe(self.bias.as_ref())
             .maybe(self.residual.as_ref())
             .made(y)
-            .u32(self.n)
-            .u32(e.top)
-            .u32(self.residual_step()?)
+            .numbers(&params![self.n, e.top, self.residual_step()?])
             .run(Grid::along(tokens, self.n / run))
     }
 
@@ -277,14 +264,8 @@ impl Layer<'_> {
             .made(starts)
             .made(sorted)
             .made(half.y)
-            .u32(n)
-            .u32(k)
-            .u32(if is_up { self.rows.stride } else { k })
-            .u32(e.top)
-            .u32(experts)
-            .u32(activation as usize)
-            .u32(usize::from(is_up))
-            .u32(usize::from(is_gated));
+            .numbers(&params![n, k, if is_up { self.rows.stride } else { k }])
+            .numbers(&params![e.top, experts, activation as usize, is_up, is_gated]);
         matrices.told(call, in_runs, MOST_EXPERTS)?.run(Grid { blocks: [tiles, n.div_ceil(columns), 1], threads: 128 })
     }
 

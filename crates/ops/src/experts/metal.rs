@@ -5,7 +5,8 @@
 
 use super::{ExpertsOp, held};
 use crate::launch::metal::buffers::Made;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 use crate::linear::Weight;
 use crate::quant::metal::{OUTPUTS, SIMDS, TALL, WIDE, words};
 use crate::{Activation, DType, Error, Result};
@@ -24,50 +25,6 @@ const IN_BLOCKS: &str = concat!(
 /// Experts of one call: their weights are tensors of their own, and a call has 31 arguments.
 const AT_ONCE: usize = 16;
 
-/// As in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Routing {
-    tokens: u32,
-    n: u32,
-    stride: u32,
-    experts: u32,
-    top: u32,
-    renormalised: u32,
-}
-
-/// As in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Grouped {
-    n: u32,
-    k: u32,
-    stride: u32,
-    top: u32,
-    first_expert: u32,
-    experts: u32,
-    bytes: u32,
-}
-
-/// As in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Adding {
-    n: u32,
-    top: u32,
-    residual_stride: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Routing {}
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Grouped {}
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Adding {}
-
 pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
     let (e, x, dtype) = (&op.experts, View::of(&op.x)?, op.x.dtype());
     let (n, inner, tokens) = (e.up[0].k(), e.down[0].k(), x.rows()?.rows);
@@ -79,8 +36,9 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
 
     let bias = e.bias.as_ref().map(View::whole).transpose()?;
     let residual = op.residual.as_ref().map(View::of).transpose()?;
-    let stride = residual.as_ref().map_or(Ok(0), |r| r.rows().map(|r| r.stride as u32))?;
-    let told = Adding { n: n as u32, top: e.top as u32, residual_stride: stride };
+    let stride = residual.as_ref().map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
+    // As `Adding` in the kernel.
+    let told = params![n, e.top, stride];
     let has = Has { bias: bias.is_some(), residual: residual.is_some(), ..Has::default() };
     let y = Call::room(&x, tokens * n, dtype)?;
     let threads = n.next_multiple_of(32).min(256);
@@ -90,7 +48,7 @@ pub(super) fn run(op: &ExpertsOp) -> Result<candle_core::Tensor> {
         .input_or(bias.as_ref(), &x)
         .input_or(residual.as_ref(), &x)
         .result(&y)
-        .told(&told)
+        .numbers(&told)
         .run(Grid { groups: [n.div_ceil(threads), tokens, 1], threads })?;
     y.tensor(op.x.dims())
 }
@@ -144,14 +102,8 @@ impl Choices {
         let (experts, pairs) = (e.up.len(), rows.rows * e.top);
         let chosen = Call::room(x, pairs, DType::U32)?;
         let share = Call::room(x, pairs, DType::F32)?;
-        let told = Routing {
-            tokens: rows.rows as u32,
-            n: rows.cols as u32,
-            stride: rows.stride as u32,
-            experts: experts as u32,
-            top: e.top as u32,
-            renormalised: u32::from(e.renormalised),
-        };
+        // As `Routing` in the kernel.
+        let told = params![rows.rows, rows.cols, rows.stride, experts, e.top, e.renormalised];
         // Several tokens share what is read of the router.
         let together = if rows.rows > 1 { 4 } else { 1 };
         let has = Has { fours: x.in_fours()? && router.in_fours()?, ..Has::default() };
@@ -160,7 +112,7 @@ impl Choices {
             .input(&router)
             .result(&chosen)
             .result(&share)
-            .told(&told)
+            .numbers(&told)
             .run(Grid { groups: [rows.rows.div_ceil(together), 1, 1], threads: 256 })?;
         // Where an expert has hardly more than one pair, a tile would be empty but for its first row.
         let order = if pairs <= experts.max(8) {
@@ -209,15 +161,8 @@ impl Choices {
         };
         let (bytes, grid_of) = (quant.and_then(|quant| quant.bytes(k)).unwrap_or(0), quant.map(words));
         for (i, views) in views.chunks(AT_ONCE).enumerate() {
-            let told = Grouped {
-                n: half.n as u32,
-                k: k as u32,
-                stride: stride as u32,
-                top: e.top as u32,
-                first_expert: (i * AT_ONCE) as u32,
-                experts: views.len() as u32,
-                bytes: bytes as u32,
-            };
+            // As `Grouped` in the kernel.
+            let told = params![half.n, k, stride, e.top, i * AT_ONCE, views.len(), bytes];
             let grid = match self.order {
                 Some(_) => {
                     // All pairs may be of these experts, and each expert's last tile may be all but empty.
@@ -237,7 +182,7 @@ impl Choices {
                 Some((starts, sorted)) => call.made(starts).made(sorted),
                 None => call.made(&self.chosen).made(&self.chosen),
             };
-            let call = call.result(half.y).told(&told);
+            let call = call.result(half.y).numbers(&told);
             let weights = (0..AT_ONCE).map(|e| views.get(e).unwrap_or(&views[0]));
             let call = weights.fold(call, |call, w| call.input(w));
             match &grid_of {

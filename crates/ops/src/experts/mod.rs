@@ -17,8 +17,7 @@ mod reference;
 
 pub(crate) use cases::{cases, cases_of_cuda};
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::linear::Weight;
 use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
 use std::sync::Arc;
@@ -159,10 +158,6 @@ impl Op for ExpertsOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         let Experts { up, down, activation, top, gated, .. } = &self.experts;
         let gate = if *gated { ", gated" } else { "" };
@@ -212,23 +207,7 @@ impl Op for ExpertsOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let moved = |w: &[Weight]| w.iter().map(|w| w.moved(to)).collect::<Result<Arc<[_]>>>();

@@ -3,6 +3,7 @@
 use super::{Gate, GluOp};
 use crate::Result;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 
 const BINARY: Binary = binary!("glu");
 
@@ -16,10 +17,7 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     Call::new(&x, &Kernel::new(BINARY, format!("glu_{kind}_{dtype}")))?
         .input(&x)
         .made(&y)
-        .u32(n)
-        .u32(rows.stride)
-        .u32(op.activation as usize)
-        .u32(usize::from(op.gate == Gate::Second))
+        .numbers(&params![n, rows.stride, op.activation as usize, op.gate == Gate::Second])
         .run(Grid::along(rows.rows, n.div_ceil(run)))?;
     y.tensor(&[rows.rows, n])
 }

@@ -2,21 +2,10 @@
 
 use super::{Gate, GluOp};
 use crate::Result;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 
 const SOURCE: &str = kernels!();
-
-/// As `Halves` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Halves {
-    n: u32,
-    stride: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Halves {}
 
 pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
@@ -24,7 +13,8 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
     let kernel =
         Kernel::new(SOURCE, format!("glu_{}", op.x.dtype())).number(op.activation as u16).flag(op.gate == Gate::Second);
-    let told = Halves { n: n as u32, stride: rows.stride as u32 };
-    Call::new(&x, &kernel)?.input(&x).result(&y).told(&told).run(Grid::over(n.div_ceil(4), rows.rows))?;
+    // As `Halves` in the kernel.
+    let told = params![n, rows.stride];
+    Call::new(&x, &kernel)?.input(&x).result(&y).numbers(&told).run(Grid::over(n.div_ceil(4), rows.rows))?;
     y.tensor(&[rows.rows, n])
 }

@@ -3,6 +3,7 @@
 use super::{L2NormOp, LEAST};
 use crate::Result;
 use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
+use crate::launch::params;
 use crate::launch::strided::Rows;
 
 const BINARY: Binary = binary!("l2_norm");
@@ -15,10 +16,7 @@ pub(super) fn run(op: &L2NormOp) -> Result<candle_core::Tensor> {
     Call::new(&x, &Kernel::new(BINARY, format!("l2_norm_{kind}_{}", op.x.dtype())))?
         .input(&x)
         .made(&y)
-        .u32(rows)
-        .u32(n)
-        .u32(stride)
-        .f32(LEAST)
+        .numbers(&params![rows, n, stride, LEAST])
         .run(grid)?;
     y.tensor(op.x.dims())
 }

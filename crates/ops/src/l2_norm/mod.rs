@@ -11,9 +11,8 @@ mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Result, Tensor};
+use crate::ladder::{self, Op, Rung, own_kernels};
+use crate::{Result, Tensor};
 
 /// What a vector's length is held at from below, so that a zero vector stays zero.
 const LEAST: f32 = 1e-12;
@@ -34,10 +33,6 @@ impl Op for L2NormOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         format!("{}", self.x.dims().last().unwrap_or(&0))
     }
@@ -47,23 +42,7 @@ impl Op for L2NormOp {
         if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(L2NormOp { x: to(&self.x)? })

@@ -2,7 +2,12 @@
 
 pub(crate) mod cpu;
 #[cfg(any(cuda, metal))]
+pub(crate) mod params;
+#[cfg(any(cuda, metal))]
 pub(crate) mod strided;
+
+#[cfg(any(cuda, metal))]
+pub(crate) use params::params;
 
 /// Memory that a product of cuBLASLt's may take beside its matrices: what its makers advise for Hopper. It is here and not in
 /// `cuda/blas.rs`, for a plan counts it in builds without CUDA too.

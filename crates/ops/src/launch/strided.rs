@@ -66,6 +66,16 @@ impl Strided {
         }
     }
 
+    /// The same, and that of a residual, which has as many heads; of none it is its own again.
+    pub(crate) fn lines_with(&self, op: &'static str, residual: Option<&Strided>) -> Result<[Lines; 2]> {
+        let lines = self.lines()?;
+        let added = residual.map_or(Ok(lines), Strided::lines)?;
+        if added.heads != lines.heads {
+            return Err(Error::call(op, format!("a residual with {} heads for {}", added.heads, lines.heads)));
+        }
+        Ok([lines, added])
+    }
+
     /// The same for vectors that lie as their three axes say, each without gaps: one head must not be read as another token.
     pub(crate) fn vectors(&self) -> Result<Lines> {
         let lines = self.lines()?;

@@ -1,8 +1,9 @@
 //! Launches `kernel.cu`: a warp a row where a row fits into its registers, else a block.
 
 use super::LayerNormOp;
+use crate::Result;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
-use crate::{Error, Result};
+use crate::launch::params;
 
 const BINARY: Binary = binary!("layer_norm");
 
@@ -13,12 +14,8 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let bias = op.norm.bias.as_ref().map(View::whole).transpose()?;
-    let lines = x.lines()?;
+    let [lines, added] = x.lines_with("layer_norm", residual.as_deref())?;
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
-    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
-    if added.heads != lines.heads {
-        return Err(Error::call("layer_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
-    }
     let run = 16 / op.x.dtype().size();
     let starts = [x.start, residual.as_ref().map_or(0, |r| r.start), w.start, bias.as_ref().map_or(0, |b| b.start)];
     let steps = [n, lines.token, lines.head, added.token, added.head];
@@ -40,15 +37,9 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
         .input(&w)
         .maybe(bias.as_ref())
         .made(&y)
-        .u32(rows)
-        .u32(n)
-        .u32(lines.heads)
-        .u32(lines.token)
-        .u32(lines.head)
-        .u32(added.token)
-        .u32(added.head)
-        .u32(w.elements() / n)
-        .f32(op.norm.eps)
+        .numbers(&params![rows, n, lines.heads])
+        .numbers(&params![lines.token, lines.head, added.token, added.head])
+        .numbers(&params![w.elements() / n, op.norm.eps])
         .run(grid)?;
     y.tensor(op.x.dims())
 }

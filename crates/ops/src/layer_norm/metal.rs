@@ -1,52 +1,23 @@
 //! Launches `kernel.metal`: a threadgroup a row, as many threads as the row can feed and the pipeline allows.
 
 use super::LayerNormOp;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
-use crate::{Error, Result};
+use crate::Result;
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 
 const SOURCE: &str = kernels!();
-
-/// As `Row` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Row {
-    n: u32,
-    heads: u32,
-    head: u32,
-    token: u32,
-    residual_head: u32,
-    residual_token: u32,
-    weights: u32,
-    eps: f32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Row {}
 
 pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
     let residual = op.residual.as_ref().map(View::of).transpose()?;
     let bias = op.norm.bias.as_ref().map(View::whole).transpose()?;
-    let lines = x.lines()?;
+    let [lines, added] = x.lines_with("layer_norm", residual.as_deref())?;
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
-    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
-    if added.heads != lines.heads {
-        return Err(Error::call("layer_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
-    }
     let kernel =
         Kernel::new(SOURCE, format!("layer_norm_{}", op.x.dtype())).flag(residual.is_some()).flag(bias.is_some());
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    let told = Row {
-        n: n as u32,
-        heads: lines.heads as u32,
-        head: lines.head as u32,
-        token: lines.token as u32,
-        residual_head: added.head as u32,
-        residual_token: added.token as u32,
-        weights: (w.elements() / n) as u32,
-        eps: op.norm.eps,
-    };
+    // As `Row` in the kernel.
+    let told = params![n, lines.heads, lines.head, lines.token, added.head, added.token, w.elements() / n, op.norm.eps];
     let call = Call::new(&x, &kernel)?;
     let threads = n.div_ceil(4).next_multiple_of(32).min(call.most_threads());
     call.input(&x)
@@ -54,7 +25,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
         .input(&w)
         .input_or(bias.as_ref(), &x)
         .result(&y)
-        .told(&told)
+        .numbers(&told)
         .run(Grid { groups: [rows, 1, 1], threads })?;
     y.tensor(op.x.dims())
 }

@@ -14,8 +14,7 @@ pub(crate) mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Result, Tensor, Weights};
 
 /// Weight, bias and eps of a layer norm.
@@ -102,10 +101,6 @@ impl Op for LayerNormOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         let residual = if self.residual.is_some() { ", residual" } else { "" };
         let bias = if self.norm.bias.is_some() { "" } else { ", no bias" };
@@ -121,23 +116,7 @@ impl Op for LayerNormOp {
         if rung == Rung::Composed { 4 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let norm = LayerNorm {

@@ -1,13 +1,13 @@
 //! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu` and `wide_90a.cu`;
 //! parts in blocks by kernels of their own. Those that a norm ends are `normed_90a.cu`'s.
 
-use super::LinearOp;
 use super::weight::Data;
+use super::{LinearOp, product};
 use crate::ladder::Op;
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
+use crate::launch::params;
 use crate::{Activation, DType, Error, LayerNorm, Result, Tensor, quant};
-use std::ops::Range;
 
 const BINARY: Binary = binary!("linear");
 const HOPPER: Binary = binary!("linear_hopper_90a");
@@ -70,22 +70,8 @@ const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
 const PIECES: usize = 2 * 16 * 32 * 2;
 const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
-/// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`.
-pub(crate) struct Product<'a> {
-    /// `[.., k]`; see [`View::rows`].
-    pub(crate) x: &'a View,
-    /// `[width]`, of the whole of y.
-    pub(crate) bias: Option<&'a View>,
-    pub(crate) activation: Activation,
-    /// As y, but it may be a view.
-    pub(crate) residual: Option<&'a View>,
-    /// `[rows, width]`.
-    pub(crate) y: &'a Made,
-    /// Of a row of y.
-    pub(crate) width: usize,
-    /// Those of y that this part makes.
-    pub(crate) columns: Range<usize>,
-}
+/// As [`product`] has it.
+pub(crate) type Product<'a> = product::Product<'a, View, Made>;
 
 impl Product<'_> {
     /// The parameters that every kernel of a product ends with.
@@ -96,16 +82,10 @@ impl Product<'_> {
     /// The same for a kernel that reads something else than x, whose rows are so far apart.
     fn told_with(&self, call: Call, step: usize) -> Result<Call> {
         let x = self.x.rows()?;
-        let residual = self.residual.map(|r| r.rows()).transpose()?;
-        Ok(call
-            .u32(x.rows)
-            .u32(self.columns.len())
-            .u32(x.cols)
-            .u32(step)
-            .u32(residual.map_or(0, |r| r.stride))
-            .u32(self.width)
-            .u32(self.columns.start)
-            .u32(self.activation as usize))
+        let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
+        let (n, first) = (self.columns.len(), self.columns.start);
+        let call = call.numbers(&params![x.rows, n, x.cols, step]);
+        Ok(call.numbers(&params![residual, self.width, first, self.activation as usize]))
     }
 }
 
@@ -170,9 +150,7 @@ impl Normed {
             .input(&View::whole(norm_weight)?)
             .maybe(norm_bias?.as_ref())
             .made(&y)
-            .u32(rows)
-            .u32(op.weight.k)
-            .f32(eps)
+            .numbers(&params![rows, op.weight.k, eps])
             .back_and_forth()
             .run(Grid::of(NORMED_CLUSTER * self.tiles.min(self.clusters), NORMED_THREADS))?;
         y.tensor(&op.out().0)

@@ -1,9 +1,10 @@
 //! Launches `kernel.metal`, part by part: a few rows by SIMD-groups that read W once, more of them in tiles.
 
-use super::LinearOp;
-use super::product::Product;
 use super::weight::Data;
-use crate::launch::metal::{Call, Grid, View, kernels};
+use super::{LinearOp, product};
+use crate::launch::metal::buffers::Made;
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 use crate::{Error, Result, quant};
 
 const SOURCE: &str = kernels!("product.metal");
@@ -22,6 +23,25 @@ const MIDDLE: usize = 1 << 16;
 
 /// Tiles of columns that take turns: `BAND` in the kernel.
 const BAND: usize = 4;
+
+/// As [`product`] has it.
+pub(crate) type Product<'a> = product::Product<'a, View, Made>;
+
+impl Product<'_> {
+    /// As `Product` in `product.metal`; `bytes`: of a row of W, where that is in blocks.
+    pub(crate) fn sizes(&self, bytes: usize) -> Result<[u32; 8]> {
+        let x = self.x.rows()?;
+        let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
+        let (n, first) = (self.columns.len(), self.columns.start);
+        Ok(params![x.rows, n, x.cols, x.stride, residual, self.width, first, bytes])
+    }
+
+    /// A kernel of `source` for it; `fours`: whether that may read four elements at once.
+    pub(crate) fn kernel(&self, source: &'static str, name: String, fours: bool) -> Kernel {
+        let kernel = Kernel::new(source, name).flag(self.bias.is_some()).flag(self.residual.is_some());
+        kernel.number(self.activation as u16).flag(fours)
+    }
+}
 
 pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
@@ -57,7 +77,7 @@ fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .told(&told)
+        .numbers(&told)
         .run(grid)
 }
 

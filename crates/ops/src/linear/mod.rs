@@ -11,11 +11,11 @@ mod cut;
 mod epilogue;
 mod large;
 #[cfg(metal)]
-mod metal;
+pub(crate) mod metal;
 mod normed;
 mod pack;
-#[cfg(metal)]
-pub(crate) mod product;
+#[cfg(any(cuda, metal))]
+mod product;
 mod reference;
 mod weight;
 
@@ -24,8 +24,7 @@ pub(crate) use cpu::product;
 pub(crate) use epilogue::Then;
 pub(crate) use weight::Weight;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
 use pack::{Order, Source, pack};
 use std::ops::Range;
@@ -280,23 +279,7 @@ impl Op for LinearOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let weight = self.weight.moved(to)?;

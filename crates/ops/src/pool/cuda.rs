@@ -2,6 +2,7 @@
 
 use super::{PoolOp, Pooling};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::replay::Given;
 use crate::segments::Lengths;
 use crate::{DType, Result};
@@ -38,10 +39,7 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     };
     call.dynamic_array(&words, is_given, |_| format!("pool {:?}", op.modes), |_| Box::new(recompute))?
         .made(&y)
-        .u32(rows.cols)
-        .u32(rows.stride)
-        .u32(modes)
-        .u32(needs)
+        .numbers(&params![rows.cols, rows.stride, modes, needs])
         .run(Grid { blocks: [sequences, rows.cols.div_ceil(run * 32), 1], threads: 32 * warps })?;
     y.tensor(&[sequences, modes * rows.cols])
 }

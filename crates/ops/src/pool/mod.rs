@@ -17,8 +17,7 @@ mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::{DType, Error, Result, Segments, Tensor};
 use std::ops::Range;
@@ -104,23 +103,7 @@ impl Op for PoolOp {
         if rung == Rung::Composed { 4 * (vectors + 2 * longest * self.size()) } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(PoolOp {

@@ -9,6 +9,7 @@ pub(crate) use super::grids::codes;
 use super::{MANY, PART, Quant, rounded_bytes};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::linear::cuda::{Product, multiply as multiply_floats};
 use crate::{DType, Error, Result};
 
@@ -53,10 +54,7 @@ fn rounded(x: &View) -> Result<Made> {
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
         .input(x)
         .made(&made)
-        .u32(rows.rows)
-        .u32(rows.cols)
-        .u32(rows.stride)
-        .u32(usize::from(x.in_fours()?))
+        .numbers(&params![rows.rows, rows.cols, rows.stride, x.in_fours()?])
         .run(Grid::over(rows.rows * rows.cols / 4))?;
     Ok(made)
 }
@@ -126,15 +124,7 @@ fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()
         let n = most.min(p.columns.len() - first);
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("quant_rows_{quant}")))?.input(blocks);
         let call = call.table(codes(quant))?.maybe(None).maybe(None).maybe(None).made(&floats);
-        call.u32(n)
-            .u32(k)
-            .u32(p.columns.len())
-            .u32(blocks.rows()?.cols)
-            .u32(0)
-            .u32(0)
-            .u32(number(dtype))
-            .f32(1.0)
-            .u32(first)
+        call.numbers(&params![n, k, p.columns.len(), blocks.rows()?.cols, 0, 0, number(dtype), 1.0, first])
             .run(Grid::over(n * k / 32))?;
         let begin = p.columns.start + first;
         let part = Product { columns: begin..begin + n, ..*p };
@@ -161,15 +151,9 @@ pub(crate) fn look_up(
         .maybe(also.map(|(table, _)| table))
         .maybe(also.map(|(_, places)| places))
         .made(&y)
-        .u32(ids.elements())
-        .u32(k)
-        .u32(w.rows)
-        .u32(w.cols)
-        .u32(table.map_or(0, |t| t.rows))
-        .u32(table.map_or(0, |t| t.stride))
-        .u32(number(like.dtype()))
-        .f32(scale)
-        .u32(0)
+        .numbers(&params![ids.elements(), k, w.rows, w.cols])
+        .numbers(&params![table.map_or(0, |t| t.rows), table.map_or(0, |t| t.stride)])
+        .numbers(&params![number(like.dtype()), scale, 0])
         .run(Grid::over(ids.elements() * k / 32))?;
     Ok(y)
 }

@@ -3,8 +3,9 @@
 use super::Quant;
 pub(crate) use super::grids::words;
 use crate::launch::metal::buffers::Made;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
-use crate::linear::product::Product;
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
+use crate::linear::metal::Product;
 use crate::{Error, Result};
 
 const SOURCE: &str = kernels!("../linear/product.metal", "formats.metal", "products.metal");
@@ -45,26 +46,9 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .told(&told)
+        .numbers(&told)
         .run(grid)
 }
-
-/// As `Lookup` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Lookup {
-    parts: u32,
-    parts_of_row: u32,
-    bytes: u32,
-    table: u32,
-    rows: u32,
-    places: u32,
-    scale: f32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Lookup {}
 
 /// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
 pub(crate) fn look_up(
@@ -80,15 +64,9 @@ pub(crate) fn look_up(
     }
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     let parts = ids.elements() * k / 16;
-    let told = Lookup {
-        parts: parts as u32,
-        parts_of_row: (k / 16) as u32,
-        bytes: w.cols as u32,
-        table: table.map_or(0, |t| t.stride as u32),
-        rows: w.rows as u32,
-        places: table.map_or(0, |t| t.rows as u32),
-        scale,
-    };
+    // As `Lookup` in the kernel.
+    let told =
+        params![parts, k / 16, w.cols, table.map_or(0, |t| t.stride), w.rows, table.map_or(0, |t| t.rows), scale];
     let kernel =
         Kernel::new(SOURCE, format!("quant_rows_{quant}_{}", like.dtype())).flag(false).flag(also.is_some()).number(0);
     let (call, grid_of) = (Call::new(blocks, &kernel)?, words(quant));
@@ -99,7 +77,7 @@ pub(crate) fn look_up(
         .input_or(also.map(|(table, _)| table), like)
         .input_or(also.map(|(_, places)| places), ids)
         .result(&y)
-        .told(&told)
+        .numbers(&told)
         .run(Grid { groups: [parts.div_ceil(threads), 1, 1], threads })?;
     Ok(y)
 }

@@ -1,20 +1,17 @@
 //! Launches `kernel.cu`: a warp a row, or a block where rows are long.
 
 use super::RmsNormOp;
+use crate::Result;
 use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
-use crate::{Error, Result};
+use crate::launch::params;
 
 const BINARY: Binary = binary!("rms_norm");
 
 pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(&op.norm.weight)?);
     let residual = op.residual.as_ref().map(View::of).transpose()?;
-    let lines = x.lines()?;
+    let [lines, added] = x.lines_with("rms_norm", residual.as_deref())?;
     let (n, rows) = (lines.size, lines.tokens * lines.heads);
-    let added = residual.as_ref().map_or(Ok(lines), |r| r.lines())?;
-    if added.heads != lines.heads {
-        return Err(Error::call("rms_norm", format!("a residual with {} heads for {}", added.heads, lines.heads)));
-    }
     let run = 16 / op.x.dtype().size();
     let starts = [x.start, residual.as_ref().map_or(0, |r| r.start), w.start];
     let steps = [n, lines.token, lines.head, added.token, added.head];
@@ -26,15 +23,9 @@ pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
         .input(&w)
         .maybe(residual.as_ref())
         .made(&y)
-        .u32(rows)
-        .u32(n)
-        .u32(lines.heads)
-        .u32(lines.token)
-        .u32(lines.head)
-        .u32(added.token)
-        .u32(added.head)
-        .u32(usize::from(op.norm.from_one))
-        .f32(op.norm.eps)
+        .numbers(&params![rows, n, lines.heads])
+        .numbers(&params![lines.token, lines.head, added.token, added.head])
+        .numbers(&params![op.norm.from_one, op.norm.eps])
         .run(grid)?;
     y.tensor(op.x.dims())
 }

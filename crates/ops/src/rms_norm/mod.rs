@@ -13,9 +13,8 @@ mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor, Weights};
+use crate::ladder::{self, Op, Rung, own_kernels};
+use crate::{Error, Result, Tensor, Weights};
 
 /// Weight and eps of a root-mean-square norm: no mean is taken off, no bias added (T5's layer norm, Llama's).
 #[derive(Clone, Debug)]
@@ -75,10 +74,6 @@ impl Op for RmsNormOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         let from_one = if self.norm.from_one { ", 1 + w" } else { "" };
         let residual = if self.residual.is_some() { ", residual" } else { "" };
@@ -90,23 +85,7 @@ impl Op for RmsNormOp {
         if rung == Rung::Composed { 5 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let norm = RmsNorm { weight: to(&self.norm.weight)?, ..self.norm.clone() };

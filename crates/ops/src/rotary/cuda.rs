@@ -3,6 +3,7 @@
 use super::RotaryOp;
 use crate::Result;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 
 const BINARY: Binary = binary!("rotary");
 
@@ -21,12 +22,7 @@ pub(super) fn run(op: &RotaryOp) -> Result<candle_core::Tensor> {
         .input(&cosines)
         .input(&sines)
         .made(&y)
-        .u32(lines.heads)
-        .u32(lines.size)
-        .u32(lines.token)
-        .u32(lines.head)
-        .u32(table.cols)
-        .u32(table.rows)
+        .numbers(&params![lines.heads, lines.size, lines.token, lines.head, table.cols, table.rows])
         .run(Grid::along(lines.tokens, threads))?;
     y.tensor(op.x.dims())
 }

@@ -17,8 +17,7 @@ mod reference;
 pub(crate) use cases::cases;
 pub use kept::Projected;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
+use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{DType, Error, Result, Tensor, Weights};
 
 /// Cosines and sines of every position.
@@ -106,10 +105,6 @@ impl Op for RotaryOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         format!("{} of {} in {} heads", 2 * self.half(), self.x.dims()[2], self.x.dims()[1])
     }
@@ -120,23 +115,7 @@ impl Op for RotaryOp {
         if rung == Rung::Composed { 4 * tokens * (5 * heads * size + 2 * self.half()) } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(RotaryOp { x: to(&self.x)?, positions: to(&self.positions)?, rotary: self.rotary.map(to)? })

@@ -3,6 +3,7 @@
 use super::SoftmaxOp;
 use crate::Result;
 use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
+use crate::launch::params;
 use crate::launch::strided::Rows;
 
 const BINARY: Binary = binary!("softmax");
@@ -15,9 +16,7 @@ pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     Call::new(&x, &Kernel::new(BINARY, format!("softmax_{kind}_{}", op.x.dtype())))?
         .input(&x)
         .made(&y)
-        .u32(rows)
-        .u32(n)
-        .u32(stride)
+        .numbers(&params![rows, n, stride])
         .run(grid)?;
     y.tensor(op.x.dims())
 }

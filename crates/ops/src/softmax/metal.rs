@@ -2,22 +2,10 @@
 
 use super::SoftmaxOp;
 use crate::Result;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 
 const SOURCE: &str = kernels!();
-
-/// As `Row` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Row {
-    n: u32,
-    rows: u32,
-    stride: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Row {}
 
 pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
@@ -25,9 +13,10 @@ pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     let (n, rows, stride) = (rows.cols, rows.rows, rows.stride);
     let kernel = Kernel::new(SOURCE, format!("softmax_{}", op.x.dtype())).flag(Grid::is_short(n));
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    let told = Row { n: n as u32, rows: rows as u32, stride: stride as u32 };
+    // As `Row` in the kernel.
+    let told = params![n, rows, stride];
     let call = Call::new(&x, &kernel)?;
     let grid = Grid::of_rows(rows, n, call.most_threads());
-    call.input(&x).result(&y).told(&told).run(grid)?;
+    call.input(&x).result(&y).numbers(&told).run(grid)?;
     y.tensor(op.x.dims())
 }

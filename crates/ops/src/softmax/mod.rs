@@ -12,9 +12,8 @@ mod reference;
 pub(crate) use cases::cases;
 pub(crate) use cpu::exp_row;
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Op, Rung};
-use crate::{DType, Error, Result, Tensor};
+use crate::ladder::{self, Op, Rung, own_kernels};
+use crate::{Error, Result, Tensor};
 
 /// Probabilities from scores, over the last axis.
 pub fn softmax(x: &Tensor) -> Result<Tensor> {
@@ -35,10 +34,6 @@ impl Op for SoftmaxOp {
         &self.x
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.x.dims().to_vec(), self.x.dtype())
-    }
-
     fn detail(&self) -> String {
         format!("over {}", self.x.dims().last().unwrap_or(&0))
     }
@@ -48,23 +43,7 @@ impl Op for SoftmaxOp {
         if rung == Rung::Composed { 3 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(SoftmaxOp { x: to(&self.x)? })

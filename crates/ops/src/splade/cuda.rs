@@ -4,6 +4,7 @@
 
 use super::SpladeOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::replay::Given;
 use crate::segments::Lengths;
 use crate::{DType, Result};
@@ -44,11 +45,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         move |given: &Given| (given.segments.bound(scope) == bound).then(|| ranges(given.segments.lengths(scope)));
     let words = ranges(op.segments.lengths(scope));
     call.dynamic_array(&words, is_given, |_| "splade".into(), |_| Box::new(recompute))?
-        .u32(n)
-        .u32(op.weight.k())
-        .u32(x.rows()?.stride)
-        .u32(usize::from(op.how.sum))
-        .u32(usize::from(op.how.twice))
+        .numbers(&params![n, op.weight.k(), x.rows()?.stride, op.how.sum, op.how.twice])
         .run(Grid { blocks: [sequences, n.div_ceil(columns), 1], threads: 256 })?;
     y.tensor(&[sequences, n])
 }

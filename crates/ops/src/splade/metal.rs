@@ -2,23 +2,11 @@
 //! W which they share stay in a cache.
 
 use super::SpladeOp;
-use crate::launch::metal::{Call, Grid, Kernel, Told, View, kernels};
+use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
+use crate::launch::params;
 use crate::{DType, Result};
 
 const SOURCE: &str = kernels!();
-
-/// As `Vocabulary` in the kernel.
-#[derive(Clone, Copy)]
-#[repr(C)]
-struct Vocabulary {
-    n: u32,
-    k: u32,
-    stride: u32,
-}
-
-// SAFETY: numbers of four bytes.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-unsafe impl Told for Vocabulary {}
 
 pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let (x, w) = (View::of(&op.x)?, View::whole(op.weight.data()?)?);
@@ -32,7 +20,8 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         .flag(op.how.sum)
         .flag(op.how.twice)
         .flag(x.in_fours()? && w.in_fours()?);
-    let told = Vocabulary { n: n as u32, k: op.weight.k() as u32, stride: x.rows()?.stride as u32 };
+    // As `Vocabulary` in the kernel.
+    let told = params![n, op.weight.k(), x.rows()?.stride];
     let y = Call::room(&x, sequences * n, DType::F32)?;
     Call::new(&x, &kernel)?
         .input(&x)
@@ -40,7 +29,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         .input_or(bias.as_ref(), &x)
         .result(&y)
         .array(&ranges)?
-        .told(&told)
+        .numbers(&told)
         .run(Grid { groups: [sequences, n.div_ceil(side), 1], threads: 128 })?;
     y.tensor(&[sequences, n])
 }

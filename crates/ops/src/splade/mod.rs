@@ -14,9 +14,8 @@ mod reference;
 
 pub(crate) use cases::cases;
 
-use crate::cpu::Isa;
 use crate::cpu::gemm::BLOCK;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::linear::Weight;
 use crate::replay::{OpScope, op_scope};
 use crate::{Activation, DType, Device, Error, Linear, Result, Segments, Tensor};
@@ -101,23 +100,7 @@ impl Op for SpladeOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         Ok(SpladeOp {

@@ -7,7 +7,7 @@ use crate::{DType, Device, Result};
 use candle_core::Tensor;
 use candle_core::{D, DType as Candle};
 
-pub(super) fn run(op: &StoreOp) -> Result<()> {
+pub(super) fn run(op: &StoreOp) -> Result<Tensor> {
     let rows = op.rows.candle()?;
     for (x, cache) in op.both() {
         let x = x.candle()?;
@@ -20,7 +20,7 @@ pub(super) fn run(op: &StoreOp) -> Result<()> {
             }
         };
     }
-    Ok(())
+    op.kept()
 }
 
 /// Codes and scales of `[tokens, heads, size]`.

@@ -21,10 +21,6 @@ impl Op for CopyOp {
         &self.cache
     }
 
-    fn out(&self) -> (Vec<usize>, DType) {
-        (self.cache.dims().to_vec(), self.cache.dtype())
-    }
-
     fn detail(&self) -> String {
         format!("{} rows of {:?}, copied", self.from.dims()[0], &self.cache.dims()[1..])
     }

@@ -11,10 +11,11 @@ use crate::{Error, Result};
 use candle_core::{CpuStorage, InplaceOp1, Layout};
 use half::{bf16, f16};
 
-pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<()> {
+pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<candle_core::Tensor> {
     let rows = Reading::of(&op.rows)?;
     let rows = rows.slice::<u32>()?;
-    op.both().try_for_each(|(x, cache)| store(x, cache, rows, isa))
+    op.both().try_for_each(|(x, cache)| store(x, cache, rows, isa))?;
+    op.kept()
 }
 
 fn store(x: &crate::Tensor, cache: &Vectors, rows: &[u32], isa: Isa) -> Result<()> {

@@ -1,16 +1,18 @@
 //! Launches `kernel.cu`: into the cache's own memory.
 
 use super::copy::CopyOp;
-use super::{StoreOp, Turn, Vectors};
+use super::{StoreOp, Turn};
 use crate::launch::cuda::buffers::Made;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::launch::strided::Lines;
 use crate::{Error, Result};
 
 const BINARY: Binary = binary!("store");
 
-pub(super) fn run(op: &StoreOp) -> Result<()> {
-    launch(op, None)
+pub(super) fn run(op: &StoreOp) -> Result<candle_core::Tensor> {
+    launch(op, None)?;
+    op.kept()
 }
 
 /// The queries of `turn`, turned; and its keys, turned, and values in the cache.
@@ -55,22 +57,18 @@ fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
     let Lines { tokens, heads, size, .. } = of_k;
     let of_q = turn.map_or(Lines { heads: 0, ..of_k }, |turn| turn.of_q);
     let [positions, pairs] = turn.map_or([0; 2], |turn| turn.table);
-    let [keys, values] = &op.cache;
-    let (keys, values) = (Written::of(keys)?, Written::of(values)?);
+    let [keys, values] = op.written(View::whole)?;
     let run = 16 / k.dtype().size();
     let apart = [of_q, of_k, of_v].map(|lines| [lines.token, if lines.heads == 1 { 0 } else { lines.head }]);
     let starts = turn.map_or([0; 3], |turn| [turn.q.start, turn.cosines.start, turn.sines.start]);
-    let others = [k.start, v.start, keys.elements.start, values.elements.start, size, pairs];
+    let others = [k.start, v.start, keys[0].start, values[0].start, size, pairs];
     let whole = |i: &usize| i.is_multiple_of(run);
     let in_runs = apart.as_flattened().iter().all(whole) && starts.iter().chain(&others).all(whole);
     let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
 
     let kernel = Kernel::new(BINARY, format!("store_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
-    let call = Call::new(&k, &kernel)?.changed(&keys.elements).changed(&values.elements);
-    let call = match (&keys.scales, &values.scales) {
-        (Some(of_keys), Some(of_values)) => call.changed(of_keys).changed(of_values),
-        _ => call,
-    };
+    let call = Call::new(&k, &kernel)?;
+    let call = keys.iter().zip(&values).fold(call, |call, (keys, values)| call.changed(keys).changed(values));
     let call = call.maybe(turn.map(|turn| turn.q)).input(&k).input(&v);
     let call = call.maybe(turn.map(|turn| &turn.positions));
     let call = call.maybe(turn.map(|turn| &turn.cosines)).maybe(turn.map(|turn| &turn.sines)).input(&rows);
@@ -78,26 +76,10 @@ fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
         Some(turn) => call.made(turn.y),
         None => call.maybe(None),
     };
-    let call = call.u32(of_q.heads).u32(heads).u32(size);
+    let call = call.numbers(&params![of_q.heads, heads, size]);
     let call = apart.as_flattened().iter().fold(call, |call, step| call.u32(*step));
     let threads = (of_q.heads + 2 * heads) * (size / run);
-    call.u32(op.cache[0].dims()[0]).u32(pairs).u32(positions).run(Grid::along(tokens, threads))
-}
-
-/// The tensors of a cache's keys or values.
-struct Written {
-    elements: View,
-    scales: Option<View>,
-}
-
-impl Written {
-    fn of(cache: &Vectors) -> Result<Written> {
-        let scales = match cache {
-            Vectors::Float(_) => None,
-            Vectors::Q8 { scales, .. } => Some(View::whole(scales)?),
-        };
-        Ok(Written { elements: View::whole(cache.elements())?, scales })
-    }
+    call.numbers(&params![op.cache[0].dims()[0], pairs, positions]).run(Grid::along(tokens, threads))
 }
 
 /// A thread for each word of a row, the largest that rows consist of where they lie.
@@ -113,9 +95,7 @@ pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
         .changed(&cache)
         .input(&from)
         .input(&to)
-        .u32(words)
-        .u32(held)
-        .u32(from.elements())
+        .numbers(&params![words, held, from.elements()])
         .run(Grid::of(words.div_ceil(64), 64))?;
     Ok(op.cache.candle()?.clone())
 }

@@ -17,8 +17,7 @@ pub(crate) use cases::cases;
 pub(crate) use vectors::BLOCK;
 pub use vectors::{CacheFormat, Vectors};
 
-use crate::cpu::Isa;
-use crate::ladder::{self, Can, Op, Rung};
+use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::sync::Arc;
 
@@ -113,6 +112,20 @@ impl StoreOp {
     fn keys(&self) -> &Tensor {
         self.cache[0].elements()
     }
+
+    /// The same when they are written.
+    fn kept(&self) -> Result<candle_core::Tensor> {
+        Ok(self.keys().candle()?.clone())
+    }
+}
+
+#[cfg(any(cuda, metal))]
+impl StoreOp {
+    /// The tensors of keys and of values, their elements and perhaps their scales, as a device sees them.
+    fn written<V>(&self, view: impl Fn(&Tensor) -> Result<V>) -> Result<[Vec<V>; 2]> {
+        let [keys, values] = self.cache.each_ref().map(|cache| cache.tensors().map(&view).collect::<Result<_>>());
+        Ok([keys?, values?])
+    }
 }
 
 /// Queries that are turned in the same launch, as keys are.
@@ -159,27 +172,7 @@ impl Op for StoreOp {
         }
     }
 
-    fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor> {
-        cpu::run(self, isa)?;
-        Ok(self.keys().candle()?.clone())
-    }
-
-    #[cfg(cuda)]
-    fn cuda(&self) -> Result<candle_core::Tensor> {
-        cuda::run(self)?;
-        Ok(self.keys().candle()?.clone())
-    }
-
-    #[cfg(metal)]
-    fn metal(&self) -> Result<candle_core::Tensor> {
-        metal::run(self)?;
-        Ok(self.keys().candle()?.clone())
-    }
-
-    fn composed(&self) -> Result<candle_core::Tensor> {
-        composed::run(self)?;
-        Ok(self.keys().candle()?.clone())
-    }
+    own_kernels!(cpu, cuda, metal, composed);
 
     fn movable(&self) -> Can {
         unmovable()

@@ -3,6 +3,7 @@
 use super::UnfoldOp;
 use crate::ladder::Op;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
+use crate::launch::params;
 use crate::replay::{Given, OpScope, Recompute};
 use crate::{Error, Result, Segments};
 
@@ -24,10 +25,7 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let recompute = |_: &Given| -> Recompute { Box::new(move |given| Some(starts(&given.segments, scope))) };
     call.dynamic_array(&starts(&op.segments, scope), is_given, |_| "unfold".into(), recompute)?
         .made(&y)
-        .u32(rows.cols)
-        .u32(rows.stride)
-        .u32(op.width)
-        .u32(op.segments.count())
+        .numbers(&params![rows.cols, rows.stride, op.width, op.segments.count()])
         .run(Grid::along(rows.rows, whole.div_ceil(run)))?;
     y.tensor(&dims)
 }

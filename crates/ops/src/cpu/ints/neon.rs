@@ -2,6 +2,7 @@
 
 use super::{Ints, one_by_one};
 use crate::cpu::Lanes;
+use crate::cpu::lanes::instructions;
 use crate::cpu::lanes::neon::Neon;
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -23,49 +24,18 @@ macro_rules! common {
         const STRIPS: usize = 2;
         const RAISE: u8 = 0;
 
-        #[inline(always)]
-        unsafe fn bytes(p: *const u8) -> uint8x16_t {
-            unsafe { vld1q_u8(p) }
-        }
-        #[inline(always)]
-        unsafe fn splat_byte(x: u8) -> uint8x16_t {
-            unsafe { vdupq_n_u8(x) }
-        }
-        #[inline(always)]
-        unsafe fn and(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-            unsafe { vandq_u8(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-            unsafe { vorrq_u8(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t {
-            unsafe { veorq_u8(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn up<const N: u32>(v: uint8x16_t) -> uint8x16_t {
-            unsafe { vshlq_u8(v, vdupq_n_s8(N as i8)) }
-        }
-        #[inline(always)]
-        unsafe fn down<const N: u32>(v: uint8x16_t) -> uint8x16_t {
-            unsafe { vshlq_u8(v, vdupq_n_s8(-(N as i8))) }
-        }
-        #[inline(always)]
-        unsafe fn table(t: &[u8; 16]) -> uint8x16_t {
-            unsafe { vld1q_u8(t.as_ptr()) }
-        }
-        #[inline(always)]
-        unsafe fn lookup(table: uint8x16_t, index: uint8x16_t) -> uint8x16_t {
-            unsafe { vqtbl1q_u8(table, index) }
-        }
-        #[inline(always)]
-        unsafe fn splat(x: i32) -> int32x4_t {
-            unsafe { vdupq_n_s32(x) }
-        }
-        #[inline(always)]
-        unsafe fn float(v: int32x4_t) -> <Neon as Lanes>::V {
-            unsafe { vcvtq_f32_s32(v) }
+        instructions! {
+            fn bytes(p: *const u8) -> uint8x16_t = vld1q_u8(p);
+            fn splat_byte(x: u8) -> uint8x16_t = vdupq_n_u8(x);
+            fn and(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t = vandq_u8(a, b);
+            fn or(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t = vorrq_u8(a, b);
+            fn xor(a: uint8x16_t, b: uint8x16_t) -> uint8x16_t = veorq_u8(a, b);
+            fn up<const N: u32>(v: uint8x16_t) -> uint8x16_t = vshlq_u8(v, vdupq_n_s8(N as i8));
+            fn down<const N: u32>(v: uint8x16_t) -> uint8x16_t = vshlq_u8(v, vdupq_n_s8(-(N as i8)));
+            fn table(t: &[u8; 16]) -> uint8x16_t = vld1q_u8(t.as_ptr());
+            fn lookup(table: uint8x16_t, index: uint8x16_t) -> uint8x16_t = vqtbl1q_u8(table, index);
+            fn splat(x: i32) -> int32x4_t = vdupq_n_s32(x);
+            fn float(v: int32x4_t) -> <Neon as Lanes>::V = vcvtq_f32_s32(v);
         }
         #[inline(always)]
         unsafe fn float_u8(p: *const u8) -> <Neon as Lanes>::V {

@@ -2,6 +2,7 @@
 
 use super::{Ints, lines_in_16_bits, one_by_one};
 use crate::cpu::Lanes;
+use crate::cpu::lanes::instructions;
 use crate::cpu::lanes::x86::{Avx2, Avx512};
 use std::arch::x86_64::*;
 
@@ -27,61 +28,23 @@ macro_rules! common_256 {
         // Eight lines of one strip leave eight registers for sums and activations.
         const STRIPS: usize = 1;
 
-        #[inline(always)]
-        unsafe fn bytes(p: *const u8) -> __m256i {
-            unsafe { _mm256_loadu_si256(p.cast()) }
-        }
-        #[inline(always)]
-        unsafe fn splat_byte(x: u8) -> __m256i {
-            unsafe { _mm256_set1_epi8(x as i8) }
-        }
-        #[inline(always)]
-        unsafe fn and(a: __m256i, b: __m256i) -> __m256i {
-            unsafe { _mm256_and_si256(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn or(a: __m256i, b: __m256i) -> __m256i {
-            unsafe { _mm256_or_si256(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn xor(a: __m256i, b: __m256i) -> __m256i {
-            unsafe { _mm256_xor_si256(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn up<const N: u32>(v: __m256i) -> __m256i {
-            unsafe { _mm256_sll_epi16(v, _mm_cvtsi32_si128(N as i32)) }
-        }
-        #[inline(always)]
-        unsafe fn down<const N: u32>(v: __m256i) -> __m256i {
-            unsafe { _mm256_srl_epi16(v, _mm_cvtsi32_si128(N as i32)) }
-        }
-        #[inline(always)]
-        unsafe fn table(t: &[u8; 16]) -> __m256i {
-            unsafe { _mm256_broadcastsi128_si256(_mm_loadu_si128(t.as_ptr().cast())) }
-        }
-        #[inline(always)]
-        unsafe fn lookup(table: __m256i, index: __m256i) -> __m256i {
-            unsafe { _mm256_shuffle_epi8(table, index) }
-        }
-        #[inline(always)]
-        unsafe fn splat(x: i32) -> __m256i {
-            unsafe { _mm256_set1_epi32(x) }
-        }
-        #[inline(always)]
-        unsafe fn float(v: __m256i) -> <Avx2 as Lanes>::V {
-            unsafe { _mm256_cvtepi32_ps(v) }
-        }
-        #[inline(always)]
-        unsafe fn float_u8(p: *const u8) -> <Avx2 as Lanes>::V {
-            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast()))) }
-        }
-        #[inline(always)]
-        unsafe fn float_i8(p: *const i8) -> <Avx2 as Lanes>::V {
-            unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(p: *const u8) {
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        instructions! {
+            fn bytes(p: *const u8) -> __m256i = _mm256_loadu_si256(p.cast());
+            fn splat_byte(x: u8) -> __m256i = _mm256_set1_epi8(x as i8);
+            fn and(a: __m256i, b: __m256i) -> __m256i = _mm256_and_si256(a, b);
+            fn or(a: __m256i, b: __m256i) -> __m256i = _mm256_or_si256(a, b);
+            fn xor(a: __m256i, b: __m256i) -> __m256i = _mm256_xor_si256(a, b);
+            fn up<const N: u32>(v: __m256i) -> __m256i = _mm256_sll_epi16(v, _mm_cvtsi32_si128(N as i32));
+            fn down<const N: u32>(v: __m256i) -> __m256i = _mm256_srl_epi16(v, _mm_cvtsi32_si128(N as i32));
+            fn table(t: &[u8; 16]) -> __m256i = _mm256_broadcastsi128_si256(_mm_loadu_si128(t.as_ptr().cast()));
+            fn lookup(table: __m256i, index: __m256i) -> __m256i = _mm256_shuffle_epi8(table, index);
+            fn splat(x: i32) -> __m256i = _mm256_set1_epi32(x);
+            fn float(v: __m256i) -> <Avx2 as Lanes>::V = _mm256_cvtepi32_ps(v);
+            fn float_u8(p: *const u8) -> <Avx2 as Lanes>::V =
+                _mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(_mm_loadl_epi64(p.cast())));
+            fn float_i8(p: *const i8) -> <Avx2 as Lanes>::V =
+                _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+            fn prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
         }
     };
 }
@@ -93,61 +56,23 @@ macro_rules! common_512 {
         type I = __m512i;
         const STRIPS: usize = 1;
 
-        #[inline(always)]
-        unsafe fn bytes(p: *const u8) -> __m512i {
-            unsafe { _mm512_loadu_si512(p.cast()) }
-        }
-        #[inline(always)]
-        unsafe fn splat_byte(x: u8) -> __m512i {
-            unsafe { _mm512_set1_epi8(x as i8) }
-        }
-        #[inline(always)]
-        unsafe fn and(a: __m512i, b: __m512i) -> __m512i {
-            unsafe { _mm512_and_si512(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn or(a: __m512i, b: __m512i) -> __m512i {
-            unsafe { _mm512_or_si512(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn xor(a: __m512i, b: __m512i) -> __m512i {
-            unsafe { _mm512_xor_si512(a, b) }
-        }
-        #[inline(always)]
-        unsafe fn up<const N: u32>(v: __m512i) -> __m512i {
-            unsafe { _mm512_slli_epi16::<N>(v) }
-        }
-        #[inline(always)]
-        unsafe fn down<const N: u32>(v: __m512i) -> __m512i {
-            unsafe { _mm512_srli_epi16::<N>(v) }
-        }
-        #[inline(always)]
-        unsafe fn table(t: &[u8; 16]) -> __m512i {
-            unsafe { _mm512_broadcast_i32x4(_mm_loadu_si128(t.as_ptr().cast())) }
-        }
-        #[inline(always)]
-        unsafe fn lookup(table: __m512i, index: __m512i) -> __m512i {
-            unsafe { _mm512_shuffle_epi8(table, index) }
-        }
-        #[inline(always)]
-        unsafe fn splat(x: i32) -> __m512i {
-            unsafe { _mm512_set1_epi32(x) }
-        }
-        #[inline(always)]
-        unsafe fn float(v: __m512i) -> <Avx512 as Lanes>::V {
-            unsafe { _mm512_cvtepi32_ps(v) }
-        }
-        #[inline(always)]
-        unsafe fn float_u8(p: *const u8) -> <Avx512 as Lanes>::V {
-            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast()))) }
-        }
-        #[inline(always)]
-        unsafe fn float_i8(p: *const i8) -> <Avx512 as Lanes>::V {
-            unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
-        }
-        #[inline(always)]
-        unsafe fn prefetch(p: *const u8) {
-            unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) }
+        instructions! {
+            fn bytes(p: *const u8) -> __m512i = _mm512_loadu_si512(p.cast());
+            fn splat_byte(x: u8) -> __m512i = _mm512_set1_epi8(x as i8);
+            fn and(a: __m512i, b: __m512i) -> __m512i = _mm512_and_si512(a, b);
+            fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+            fn xor(a: __m512i, b: __m512i) -> __m512i = _mm512_xor_si512(a, b);
+            fn up<const N: u32>(v: __m512i) -> __m512i = _mm512_slli_epi16::<N>(v);
+            fn down<const N: u32>(v: __m512i) -> __m512i = _mm512_srli_epi16::<N>(v);
+            fn table(t: &[u8; 16]) -> __m512i = _mm512_broadcast_i32x4(_mm_loadu_si128(t.as_ptr().cast()));
+            fn lookup(table: __m512i, index: __m512i) -> __m512i = _mm512_shuffle_epi8(table, index);
+            fn splat(x: i32) -> __m512i = _mm512_set1_epi32(x);
+            fn float(v: __m512i) -> <Avx512 as Lanes>::V = _mm512_cvtepi32_ps(v);
+            fn float_u8(p: *const u8) -> <Avx512 as Lanes>::V =
+                _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(p.cast())));
+            fn float_i8(p: *const i8) -> <Avx512 as Lanes>::V =
+                _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+            fn prefetch(p: *const u8) = _mm_prefetch::<_MM_HINT_T0>(p.cast());
         }
     };
 }

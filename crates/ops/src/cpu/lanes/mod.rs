@@ -2,6 +2,19 @@
 #![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
+/// Methods of lanes that are one expression each, mostly of one instruction.
+macro_rules! instructions {
+    ($(fn $name:ident $(<const $n:ident: $number:ty>)? ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $body:expr;)*) => {
+        $(
+            #[inline(always)]
+            unsafe fn $name $(<const $n: $number>)? ($($arg: $type),*) $(-> $out)? {
+                unsafe { $body }
+            }
+        )*
+    };
+}
+pub(crate) use instructions;
+
 #[cfg(target_arch = "aarch64")]
 pub(crate) mod neon;
 #[cfg(target_arch = "x86_64")]

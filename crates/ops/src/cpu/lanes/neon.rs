@@ -20,21 +20,11 @@ impl Lanes for Neon {
         kernel.run::<Self>()
     }
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::V {
-        unsafe { vdupq_n_f32(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::V {
-        unsafe { vld1q_f32(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Self::V) {
-        unsafe { vst1q_f32(p, v) }
-    }
-    #[inline(always)]
-    unsafe fn load_bf16(p: *const bf16) -> Self::V {
-        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.cast()))) }
+    instructions! {
+        fn splat(x: f32) -> Self::V = vdupq_n_f32(x);
+        fn load(p: *const f32) -> Self::V = vld1q_f32(p);
+        fn store(p: *mut f32, v: Self::V) = vst1q_f32(p, v);
+        fn load_bf16(p: *const bf16) -> Self::V = vreinterpretq_f32_u32(vshll_n_u16::<16>(vld1_u16(p.cast())));
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
@@ -86,53 +76,20 @@ impl Lanes for Neon {
             vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(four))))
         }
     }
-    #[inline(always)]
-    unsafe fn splat_f16(x: f16) -> Self::V {
-        unsafe { vdupq_n_f32(x.to_f32()) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vaddq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vsubq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vmulq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vdivq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vminq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { vmaxq_f32(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        unsafe { vfmaq_f32(c, a, b) }
-    }
-    #[inline(always)]
-    unsafe fn round(v: Self::V) -> Self::V {
-        unsafe { vrndnq_f32(v) }
-    }
-    #[inline(always)]
-    unsafe fn exp2i(v: Self::V) -> Self::V {
-        unsafe { vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127)))) }
-    }
-    #[inline(always)]
-    unsafe fn sum(v: Self::V) -> f32 {
-        unsafe { vaddvq_f32(v) }
-    }
-    #[inline(always)]
-    unsafe fn largest(v: Self::V) -> f32 {
-        unsafe { vmaxvq_f32(v) }
+    instructions! {
+        fn splat_f16(x: f16) -> Self::V = vdupq_n_f32(x.to_f32());
+        fn add(a: Self::V, b: Self::V) -> Self::V = vaddq_f32(a, b);
+        fn sub(a: Self::V, b: Self::V) -> Self::V = vsubq_f32(a, b);
+        fn mul(a: Self::V, b: Self::V) -> Self::V = vmulq_f32(a, b);
+        fn div(a: Self::V, b: Self::V) -> Self::V = vdivq_f32(a, b);
+        fn min(a: Self::V, b: Self::V) -> Self::V = vminq_f32(a, b);
+        fn max(a: Self::V, b: Self::V) -> Self::V = vmaxq_f32(a, b);
+        fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V = vfmaq_f32(c, a, b);
+        fn round(v: Self::V) -> Self::V = vrndnq_f32(v);
+        fn exp2i(v: Self::V) -> Self::V =
+            vreinterpretq_f32_s32(vshlq_n_s32::<23>(vaddq_s32(vcvtq_s32_f32(v), vdupq_n_s32(127))));
+        fn sum(v: Self::V) -> f32 = vaddvq_f32(v);
+        fn largest(v: Self::V) -> f32 = vmaxvq_f32(v);
     }
 
     // 6 rows × 4 vectors = 24 of the 32 registers.

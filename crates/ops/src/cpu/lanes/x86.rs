@@ -28,17 +28,10 @@ impl Lanes for Avx2 {
         unsafe { isa::avx2(kernel) }
     }
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::V {
-        unsafe { _mm256_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::V {
-        unsafe { _mm256_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Self::V) {
-        unsafe { _mm256_storeu_ps(p, v) }
+    instructions! {
+        fn splat(x: f32) -> Self::V = _mm256_set1_ps(x);
+        fn load(p: *const f32) -> Self::V = _mm256_loadu_ps(p);
+        fn store(p: *mut f32, v: Self::V) = _mm256_storeu_ps(p, v);
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::V {
@@ -82,45 +75,17 @@ impl Lanes for Avx2 {
             _mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(0xffff_0000u32 as i32)))
         }
     }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Self::V {
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast()))) }
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(x: f16) -> Self::V {
-        unsafe { _mm256_cvtph_ps(_mm_set1_epi16(x.to_bits() as i16)) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_div_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_min_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm256_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        unsafe { _mm256_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn round(v: Self::V) -> Self::V {
-        unsafe { _mm256_round_ps::<NEAREST>(v) }
+    instructions! {
+        fn load_i8(p: *const i8) -> Self::V = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(p.cast())));
+        fn splat_f16(x: f16) -> Self::V = _mm256_cvtph_ps(_mm_set1_epi16(x.to_bits() as i16));
+        fn add(a: Self::V, b: Self::V) -> Self::V = _mm256_add_ps(a, b);
+        fn sub(a: Self::V, b: Self::V) -> Self::V = _mm256_sub_ps(a, b);
+        fn mul(a: Self::V, b: Self::V) -> Self::V = _mm256_mul_ps(a, b);
+        fn div(a: Self::V, b: Self::V) -> Self::V = _mm256_div_ps(a, b);
+        fn min(a: Self::V, b: Self::V) -> Self::V = _mm256_min_ps(a, b);
+        fn max(a: Self::V, b: Self::V) -> Self::V = _mm256_max_ps(a, b);
+        fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V = _mm256_fmadd_ps(a, b, c);
+        fn round(v: Self::V) -> Self::V = _mm256_round_ps::<NEAREST>(v);
     }
     #[inline(always)]
     unsafe fn exp2i(v: Self::V) -> Self::V {
@@ -184,17 +149,10 @@ impl Lanes for $name {
     const WIDTH: usize = 16;
     type V = __m512;
 
-    #[inline(always)]
-    unsafe fn splat(x: f32) -> Self::V {
-        unsafe { _mm512_set1_ps(x) }
-    }
-    #[inline(always)]
-    unsafe fn load(p: *const f32) -> Self::V {
-        unsafe { _mm512_loadu_ps(p) }
-    }
-    #[inline(always)]
-    unsafe fn store(p: *mut f32, v: Self::V) {
-        unsafe { _mm512_storeu_ps(p, v) }
+    instructions! {
+        fn splat(x: f32) -> Self::V = _mm512_set1_ps(x);
+        fn load(p: *const f32) -> Self::V = _mm512_loadu_ps(p);
+        fn store(p: *mut f32, v: Self::V) = _mm512_storeu_ps(p, v);
     }
     #[inline(always)]
     unsafe fn load_bf16(p: *const bf16) -> Self::V {
@@ -203,17 +161,11 @@ impl Lanes for $name {
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(wide))
         }
     }
-    #[inline(always)]
-    unsafe fn load_f16(p: *const f16) -> Self::V {
-        unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(p.cast())) }
-    }
-    #[inline(always)]
-    unsafe fn store_f16(p: *mut f16, v: Self::V) {
-        unsafe { _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v)) }
-    }
-    #[inline(always)]
-    unsafe fn load_even(p: *const bf16) -> Self::V {
-        unsafe { _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(p.cast()))) }
+    instructions! {
+        fn load_f16(p: *const f16) -> Self::V = _mm512_cvtph_ps(_mm256_loadu_si256(p.cast()));
+        fn store_f16(p: *mut f16, v: Self::V) = _mm256_storeu_si256(p.cast(), _mm512_cvtps_ph::<NEAREST>(v));
+        fn load_even(p: *const bf16) -> Self::V =
+            _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_loadu_si512(p.cast())));
     }
     #[inline(always)]
     unsafe fn load_odd(p: *const bf16) -> Self::V {
@@ -222,29 +174,13 @@ impl Lanes for $name {
             _mm512_castsi512_ps(_mm512_and_si512(pairs, _mm512_set1_epi32(0xffff_0000u32 as i32)))
         }
     }
-    #[inline(always)]
-    unsafe fn load_i8(p: *const i8) -> Self::V {
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast()))) }
-    }
-    #[inline(always)]
-    unsafe fn splat_f16(x: f16) -> Self::V {
-        unsafe { _mm512_cvtph_ps(_mm256_set1_epi16(x.to_bits() as i16)) }
-    }
-    #[inline(always)]
-    unsafe fn add(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_add_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn sub(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_sub_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn mul(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_mul_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn div(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_div_ps(a, b) }
+    instructions! {
+        fn load_i8(p: *const i8) -> Self::V = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(p.cast())));
+        fn splat_f16(x: f16) -> Self::V = _mm512_cvtph_ps(_mm256_set1_epi16(x.to_bits() as i16));
+        fn add(a: Self::V, b: Self::V) -> Self::V = _mm512_add_ps(a, b);
+        fn sub(a: Self::V, b: Self::V) -> Self::V = _mm512_sub_ps(a, b);
+        fn mul(a: Self::V, b: Self::V) -> Self::V = _mm512_mul_ps(a, b);
+        fn div(a: Self::V, b: Self::V) -> Self::V = _mm512_div_ps(a, b);
     }
     #[inline(always)]
     unsafe fn quotient(a: Self::V, b: Self::V) -> Self::V {
@@ -255,21 +191,11 @@ impl Lanes for $name {
             _mm512_fmadd_ps(inverse, _mm512_fnmadd_ps(b, q, a), q)
         }
     }
-    #[inline(always)]
-    unsafe fn min(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_min_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn max(a: Self::V, b: Self::V) -> Self::V {
-        unsafe { _mm512_max_ps(a, b) }
-    }
-    #[inline(always)]
-    unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        unsafe { _mm512_fmadd_ps(a, b, c) }
-    }
-    #[inline(always)]
-    unsafe fn round(v: Self::V) -> Self::V {
-        unsafe { _mm512_roundscale_ps::<NEAREST>(v) }
+    instructions! {
+        fn min(a: Self::V, b: Self::V) -> Self::V = _mm512_min_ps(a, b);
+        fn max(a: Self::V, b: Self::V) -> Self::V = _mm512_max_ps(a, b);
+        fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V = _mm512_fmadd_ps(a, b, c);
+        fn round(v: Self::V) -> Self::V = _mm512_roundscale_ps::<NEAREST>(v);
     }
     #[inline(always)]
     unsafe fn exp2i(v: Self::V) -> Self::V {
@@ -278,17 +204,10 @@ impl Lanes for $name {
             _mm512_castsi512_ps(_mm512_slli_epi32::<23>(biased))
         }
     }
-    #[inline(always)]
-    unsafe fn scale2(v: Self::V, n: Self::V) -> Self::V {
-        unsafe { _mm512_scalef_ps(v, n) }
-    }
-    #[inline(always)]
-    unsafe fn sum(v: Self::V) -> f32 {
-        unsafe { _mm512_reduce_add_ps(v) }
-    }
-    #[inline(always)]
-    unsafe fn largest(v: Self::V) -> f32 {
-        unsafe { _mm512_reduce_max_ps(v) }
+    instructions! {
+        fn scale2(v: Self::V, n: Self::V) -> Self::V = _mm512_scalef_ps(v, n);
+        fn sum(v: Self::V) -> f32 = _mm512_reduce_add_ps(v);
+        fn largest(v: Self::V) -> f32 = _mm512_reduce_max_ps(v);
     }
 
     // 12 rows × 2 vectors = 24 of the 32 registers. Twice 8 rows leave fewer loads over than 12 and 4.

@@ -103,15 +103,9 @@ impl Call {
         self
     }
 
-    /// The next parameter, an `int`.
-    pub(crate) fn i32(mut self, n: i32) -> Call {
-        self.parameters.push(Parameter::Word(u64::from(n as u32)));
-        self
-    }
-
-    /// The next parameter, a `float`.
-    pub(crate) fn f32(mut self, x: f32) -> Call {
-        self.parameters.push(Parameter::Word(u64::from(x.to_bits())));
+    /// The next parameters, see [`params`](crate::launch::params).
+    pub(crate) fn numbers(mut self, numbers: &[u32]) -> Call {
+        self.parameters.extend(numbers.iter().map(|n| Parameter::Word(u64::from(*n))));
         self
     }
 

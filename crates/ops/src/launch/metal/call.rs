@@ -10,13 +10,6 @@ use candle_metal_kernels::metal::{Buffer, ComputePipeline};
 use objc2_metal::MTLSize;
 use std::ffi::c_void;
 
-/// A kernel's plain arguments as one struct, which stands in the kernel with the same fields in the same order.
-///
-/// # Safety
-/// `repr(C)`, of `u32`, `i32` and `f32` alone: so it has no padding, and lies as Metal's struct of the same fields.
-#[allow(unsafe_code, reason = "a promise about a layout")]
-pub(crate) unsafe trait Told: Copy {}
-
 /// Threadgroups along each axis, and threads in each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Grid {
@@ -106,20 +99,15 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The next argument: a struct of numbers.
-    pub(crate) fn told<T: Told>(mut self, told: &'a T) -> Call<'a> {
-        // SAFETY: `Told` promises plain numbers without padding, borrowed for as long as the call lives.
-        #[allow(unsafe_code, reason = "a struct seen as bytes")]
-        let bytes = unsafe { std::slice::from_raw_parts(std::ptr::from_ref(told).cast(), size_of::<T>()) };
-        self.arguments.push(Argument::Bytes(bytes));
+    /// The next argument: a struct of these numbers, see [`params`](crate::launch::params).
+    pub(crate) fn numbers(mut self, numbers: &'a [u32]) -> Call<'a> {
+        self.arguments.push(Argument::Bytes(bytes_of(numbers)));
         self
     }
 
     /// The next argument: an array that this call alone reads.
     pub(crate) fn array(mut self, values: &'a [u32]) -> Result<Call<'a>> {
-        // SAFETY: numbers without padding, borrowed for as long as the call lives.
-        #[allow(unsafe_code, reason = "numbers seen as bytes")]
-        let bytes: &[u8] = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) };
+        let bytes = bytes_of(values);
         self.arguments.push(if bytes.is_empty() {
             // A binding must be there, though nothing of it is read.
             Argument::Bytes(&[0; 4])
@@ -174,5 +162,13 @@ impl<'a> Call<'a> {
         encoder
             .dispatch_thread_groups(MTLSize { width, height, depth }, MTLSize { width: threads, height: 1, depth: 1 });
         Ok(())
+    }
+}
+
+fn bytes_of(values: &[u32]) -> &[u8] {
+    // SAFETY: numbers without padding, borrowed for as long as their bytes.
+    #[allow(unsafe_code, reason = "numbers seen as bytes")]
+    unsafe {
+        std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
     }
 }

@@ -11,7 +11,7 @@ mod pipelines;
 mod view;
 
 pub(crate) use super::strided::Lines;
-pub(crate) use call::{Call, Grid, Told};
+pub(crate) use call::{Call, Grid};
 pub(crate) use pipelines::{Kernel, keep_in};
 pub(crate) use view::View;
 

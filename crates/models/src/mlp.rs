@@ -1,0 +1,50 @@
+//! The second half of a block.
+
+use crate::Result;
+use sconce_ops::{Activation, Experts, Gate, LayerNorm, Linear, Tensor, glu};
+
+pub(crate) enum Mlp {
+    /// down(act(gate(x)) · up(x)), with gate and up in one matrix, of which `gate` says the order.
+    Gated { gate_up: Linear, activation: Activation, gate: Gate, down: Linear },
+    /// down(act(up(x))).
+    Plain { up: Linear, down: Linear },
+    /// A few of many.
+    Experts(Box<Experts>),
+}
+
+impl Mlp {
+    /// With the gate before what it opens.
+    pub(crate) fn gated(gate_up: Linear, activation: Activation, down: Linear) -> Mlp {
+        Mlp::Gated { gate_up, activation, gate: Gate::First, down }
+    }
+
+    pub(crate) fn forward(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward(&self.inner(x)?)?,
+            Mlp::Experts(experts) => experts.forward(x)?,
+        })
+    }
+
+    pub(crate) fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_residual(&self.inner(x)?, residual)?,
+            Mlp::Experts(experts) => experts.forward_residual(x, residual)?,
+        })
+    }
+
+    /// norm(x + Mlp(x)).
+    pub(crate) fn forward_normed(&self, x: &Tensor, norm: &LayerNorm) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { down, .. } | Mlp::Plain { down, .. } => down.forward_normed(&self.inner(x)?, x, norm)?,
+            Mlp::Experts(experts) => norm.forward_residual(&experts.forward(x)?, x)?,
+        })
+    }
+
+    fn inner(&self, x: &Tensor) -> Result<Tensor> {
+        Ok(match self {
+            Mlp::Gated { gate_up, activation, gate, .. } => glu(&gate_up.forward(x)?, *activation, *gate)?,
+            Mlp::Plain { up, .. } => up.forward(x)?,
+            Mlp::Experts(_) => x.clone(),
+        })
+    }
+}

@@ -9,8 +9,8 @@ mod peak;
 
 use peak::Numbers;
 use sconce_ops::{
-    Activation, Attention, DType, Isa, Keep, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored,
-    Tensor, Weights, attention, softmax,
+    Activation, Attention, DType, Isa, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored, Tensor,
+    WeightFormat, Weights, attention, softmax,
 };
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -40,12 +40,12 @@ fn main() -> Result<()> {
                     continue;
                 }
                 let (dtype, keep, size) = match numbers {
-                    Numbers::F32 => (DType::F32, Keep::Activations, 4),
-                    Numbers::Bf16 => (DType::BF16, Keep::Activations, 2),
-                    Numbers::Int8 => (DType::F32, Keep::Bytes, 1),
+                    Numbers::F32 => (DType::F32, WeightFormat::Activations, 4),
+                    Numbers::Bf16 => (DType::BF16, WeightFormat::Activations, 2),
+                    Numbers::Int8 => (DType::F32, WeightFormat::Bytes, 1),
                 };
                 let time = under(isa, || {
-                    let layer = Linear::load(&random(dtype, k, n).keeping(keep), k, n, true)?.with(activation);
+                    let layer = Linear::load(&random(dtype, k, n).with_format(keep), k, n, true)?.with(activation);
                     // A result of an op, as models have them: it begins with a line of the cache.
                     let x = softmax(&values(m * k, 1.0, dtype, &[m, k])?)?;
                     shortest(|| layer.forward(&x))

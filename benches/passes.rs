@@ -6,11 +6,12 @@
 //! `prefill2048`. A line of JSON comes for each: the median time of a pass.
 
 use sconce_formats::Model;
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, Sequence, encoder, lm_head};
-use sconce_ops::choose::choose;
-use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, encoder, lm_head};
+use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::sample::sample;
 use sconce_ops::{
-    Cache, CacheFormat, Choosing, DType, Device, Keep, Ladder, Place, Policy, Pooling, Tensor, Weights, l2_norm, pool,
+    DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, Pooling, SamplingParams, Tensor, WeightFormat,
+    Weights, l2_norm, pool,
 };
 use serde_json::json;
 use std::path::Path;
@@ -34,8 +35,8 @@ fn main() -> Result<(), Failure> {
     let place = Place::open(device)?;
     let Model { mut config, store, .. } = Model::open(Path::new(dir))?;
     config[CONTEXT] = 4096.into();
-    let keep = if dir.ends_with(".gguf") { Keep::File } else { Keep::Activations };
-    let weights = Weights::new(store, dtype, place.clone()).keeping(keep);
+    let keep = if dir.ends_with(".gguf") { WeightFormat::File } else { WeightFormat::Activations };
+    let weights = Weights::new(store, dtype, place.clone()).with_format(keep);
     let model = encoder(&config, &weights)?;
     for shape in shapes {
         let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {
@@ -57,13 +58,13 @@ fn main() -> Result<(), Failure> {
 }
 
 /// Mean vectors of length 1 of each sequence.
-struct Vectors<'a> {
+struct KvTensor<'a> {
     model: &'a dyn Encoder,
     sequences: Vec<Sequence>,
     place: &'a Place,
 }
 
-impl Pass for Vectors<'_> {
+impl Pass for KvTensor<'_> {
     type Batch = Batch;
     type Error = sconce_models::Error;
 
@@ -85,8 +86,8 @@ impl Pass for Vectors<'_> {
 fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
     let sequence =
         |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
-    let pass = Vectors { model, sequences: lengths.iter().map(sequence).collect(), place };
-    let passes = Passes::new(place, ROOM)?;
+    let pass = KvTensor { model, sequences: lengths.iter().map(sequence).collect(), place };
+    let passes = GraphCache::new(place, ROOM)?;
     let fill = passes.fill(lengths.iter().sum(), lengths.len());
     median(|| {
         let (_, results) = if fill.is_some() { passes.replay(&pass, 0, fill)? } else { replay::run(&pass)? };
@@ -98,8 +99,8 @@ fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Dura
 /// Logits of the last token of each piece.
 struct Pieces<'a> {
     model: (&'a dyn Encoder, &'a LmHead),
-    pieces: Vec<Piece>,
-    cache: &'a Cache,
+    pieces: Vec<TokenChunk>,
+    cache: &'a KvCache,
     place: &'a Place,
 }
 
@@ -108,7 +109,7 @@ impl Pass for Pieces<'_> {
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> sconce_models::Result<Batch> {
-        Batch::going_on(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+        Batch::decode(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -126,19 +127,19 @@ fn language(model: (&dyn Encoder, &LmHead), of: &[(usize, usize)], at: (DType, &
     let (dtype, place) = at;
     let pages: Vec<usize> = of.iter().map(|(before, now)| (before + now).div_ceil(PAGE)).collect();
     let shape = model.0.cache().ok_or("not a language model")?;
-    let cache = Cache::new(shape, pages.iter().sum::<usize>() * PAGE, CacheFormat::Float(dtype), place)?;
+    let cache = KvCache::new(shape, pages.iter().sum::<usize>() * PAGE, KvCacheFormat::Float(dtype), place)?;
     let mut first = 0;
     let mut pieces = Vec::new();
     for ((before, now), pages) in of.iter().zip(&pages) {
         let table: Arc<[u32]> = (first..first + *pages as u32).collect();
         first += *pages as u32;
-        pieces.push(Piece { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
+        pieces.push(TokenChunk { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
     }
-    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, Passes::new(place, ROOM)?);
+    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, GraphCache::new(place, ROOM)?);
     let is_decoding = of.iter().all(|(_, now)| *now == 1);
     median(|| {
         let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };
-        choose(&results[0], &vec![Choosing::BEST; of.len()])?.to_u32()?;
+        sample(&results[0], &vec![SamplingParams::BEST; of.len()])?.to_u32()?;
         Ok(())
     })
 }

@@ -2,11 +2,11 @@
 //!
 //! `cargo run --release --example late_interaction [MODEL]`: a ColBERT model or bge-m3; a directory or a hub id.
 
-use sconce_engine::{LoadOptions, Multi};
+use sconce_engine::{LoadOptions, MultiVectorEncoder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "colbert-ir/colbertv2.0".into());
-    let multi = Multi::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
+    let multi = MultiVectorEncoder::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
 
     let documents = [
         "Berlin has a population of 3.7 million people.",

@@ -2,11 +2,11 @@
 //!
 //! `cargo run --release --example sparse [MODEL]`: a SPLADE model or bge-m3; a directory or a hub id.
 
-use sconce_engine::{LoadOptions, Sparse};
+use sconce_engine::{LoadOptions, SparseEncoder};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let model = std::env::args().nth(1).unwrap_or_else(|| "prithivida/Splade_PP_en_v2".into());
-    let sparse = Sparse::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
+    let sparse = SparseEncoder::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
 
     let texts = ["A man is eating food.", "Someone has lunch.", "The sky is blue."];
     let embeddings = sparse.embed(&texts)?;

@@ -5,7 +5,7 @@ use crate::report::Report;
 use clap::Args;
 use sconce_engine::hub::{Progress, Reference};
 use sconce_engine::{DeviceChoice, Llm, LlmOptions, LoadOptions};
-use sconce_ops::{CacheFormat, DType, Isa, Keep, Quant, Rung, threads};
+use sconce_ops::{DType, Isa, KvCacheFormat, Quant, Rung, WeightFormat, threads};
 use std::str::FromStr;
 
 /// Which model, and how it runs, where there is one that will do for everybody.
@@ -50,7 +50,7 @@ pub(crate) struct Room {
     /// The format of the keys and values that a language model keeps of its tokens: f32, bf16, f16 or q8_0, which takes half of
     /// f16. By default f16 where the weights are less than f32.
     #[arg(long, value_name = "DTYPE")]
-    pub(crate) kv_dtype: Option<CacheFormat>,
+    pub(crate) kv_dtype: Option<KvCacheFormat>,
 }
 
 /// What weights are kept in.
@@ -173,12 +173,12 @@ impl How {
     pub(crate) fn language_options(&self) -> Result<LoadOptions, Failure> {
         self.threads.settle()?;
         let mut options = LoadOptions::from_env()?;
-        (options.dtype, options.keep) = match self.dtype {
+        (options.dtype, options.weight_format) = match self.dtype {
             None => (DType::F32, None),
-            Some(Format::Float(dtype)) => (dtype, Some(Keep::Activations)),
-            Some(Format::Blocks(blocks)) => (DType::F32, Some(Keep::Blocks(blocks))),
+            Some(Format::Float(dtype)) => (dtype, Some(WeightFormat::Activations)),
+            Some(Format::Blocks(blocks)) => (DType::F32, Some(WeightFormat::Blocks(blocks))),
             // Between products all is f32: it is what processors without bf16 are fast in, and those with it have `auto`.
-            Some(Format::Int8) => (DType::F32, Some(Keep::Bytes)),
+            Some(Format::Int8) => (DType::F32, Some(WeightFormat::Bytes)),
             Some(Format::Auto) => (DType::F32, None),
         };
         options.auto = self.dtype == Some(Format::Auto);

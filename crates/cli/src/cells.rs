@@ -4,7 +4,7 @@ use crate::input::Text;
 use crate::output::Cell;
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use sconce_engine::{Quantized, SparseVector, Vectors};
+use sconce_engine::{MultiVector, Quantized, SparseVector};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 use std::fmt::{Display, Write};
@@ -87,7 +87,7 @@ impl Cell for Weights<'_> {
 }
 
 /// A vector a token.
-pub(crate) struct Several<'a>(pub(crate) &'a Vectors);
+pub(crate) struct Several<'a>(pub(crate) &'a MultiVector);
 
 impl Serialize for Several<'_> {
     fn serialize<S: Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
@@ -113,7 +113,7 @@ pub(crate) struct Three<'a> {
 }
 
 impl<'a> Three<'a> {
-    pub(crate) fn new(three: &'a sconce_engine::Three, token: impl Fn(u32) -> Option<String>) -> Three<'a> {
+    pub(crate) fn new(three: &'a sconce_engine::M3Embedding, token: impl Fn(u32) -> Option<String>) -> Three<'a> {
         Three { dense: Floats(&three.dense), sparse: Weights::new(&three.sparse, token), multi: Several(&three.multi) }
     }
 }

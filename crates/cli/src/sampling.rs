@@ -2,7 +2,7 @@
 
 use crate::constrain::Constrain;
 use clap::Args;
-use sconce_engine::{Params, Request};
+use sconce_engine::{GenerationParams, Request};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::hash::{BuildHasher, RandomState};
@@ -123,11 +123,11 @@ impl Sampling {
         if self.max_tokens == Some(0) {
             return Err("max_tokens is 0; an answer has at least one".into());
         }
-        self.params(&Params::default()).check(usize::MAX).map_err(|e| e.to_string())
+        self.params(&GenerationParams::default()).check(usize::MAX).map_err(|e| e.to_string())
     }
 
     /// A request for it, with nothing to start from yet.
-    pub(crate) fn request(&self, recommended: &Params) -> Request {
+    pub(crate) fn request(&self, recommended: &GenerationParams) -> Request {
         Request {
             params: Some(self.params(recommended)),
             max_tokens: self.max_tokens,
@@ -137,9 +137,9 @@ impl Sampling {
         }
     }
 
-    fn params(&self, recommended: &Params) -> Params {
+    fn params(&self, recommended: &GenerationParams) -> GenerationParams {
         let r = recommended;
-        Params {
+        GenerationParams {
             temperature: self.temperature.unwrap_or(r.temperature),
             top_k: self.top_k.or(r.top_k),
             top_p: self.top_p.unwrap_or(r.top_p),
@@ -234,7 +234,7 @@ mod tests {
         let flags: Sampling =
             serde_json::from_value(json!({"temperature": 0.5, "stop": ["a", "b"], "seed": 7})).unwrap();
         let line: Sampling = serde_json::from_value(json!({"temperature": 0.25, "top_k": 3})).unwrap();
-        let model = Params { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..Params::default() };
+        let model = GenerationParams { top_p: 0.75, top_k: Some(50), temperature: 0.0, ..GenerationParams::default() };
         let request = line.over(&flags).request(&model);
         let params = request.params.unwrap();
         assert_eq!((params.temperature, params.top_k, params.top_p, params.seed), (0.25, Some(3), 0.75, 7));
@@ -243,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_seed_that_nobody_gave_is_another_each_time() {
-        let seed = || Sampling::default().request(&Params::default()).params.unwrap().seed;
+        let seed = || Sampling::default().request(&GenerationParams::default()).params.unwrap().seed;
         assert_ne!(seed(), seed());
         assert!(seed() < 1 << 53);
     }

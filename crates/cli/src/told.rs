@@ -2,7 +2,7 @@
 
 use crate::Failure;
 use crate::report::Report;
-use sconce_engine::{Event, Finish, Pick, Stream, Within};
+use sconce_engine::{Event, Finish, NextEvent, SampledToken, Stream};
 use std::io::{IsTerminal, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -47,7 +47,7 @@ pub(crate) fn finish_reason(finish: &Finish) -> &'static str {
 /// An answer that was shown, and how long it took.
 pub(crate) struct Told {
     pub(crate) text: String,
-    pub(crate) picks: Vec<Pick>,
+    pub(crate) picks: Vec<SampledToken>,
     pub(crate) ending: Ending,
     pub(crate) prompt_tokens: usize,
     /// Until the first text came, and the tokens that came with it.
@@ -65,9 +65,9 @@ pub(crate) fn tell(mut stream: Stream, interrupt: &Interrupt, to: &mut dyn Write
             break Ending::Interrupted;
         }
         match stream.within(GLANCE) {
-            Within::Nothing => {}
-            Within::Done => break Ending::Interrupted,
-            Within::Event(event) => match event? {
+            NextEvent::Nothing => {}
+            NextEvent::Done => break Ending::Interrupted,
+            NextEvent::Event(event) => match event? {
                 Event::Begun { .. } => {}
                 Event::End { finish, .. } => break Ending::Finished(finish),
                 Event::Text { text: new, picks: chosen, .. } => {

@@ -26,17 +26,18 @@ mod workloads;
 
 pub use config::Prompt;
 pub use error::{Error, ErrorClass, Result};
-pub use generation::{Answer, Event, Finish, Generation, Pick, Request, Start, Started, Stream, Within};
+pub use generation::{Answer, Event, Finish, Generation, NextEvent, Request, SampledToken, Start, Started, Stream};
 pub use image::Image;
-pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqRoom};
+pub use options::{DeviceChoice, LlmOptions, LoadOptions, Seq2SeqLimits};
 pub use plan::{LEAST_AUTO, Plan, Size, Verdict, verdict_path};
 pub use runtime::{Loaded, QueueStats, RequestContext, Times};
-pub use sampling::{BeamSearch, EarlyStopping, Logprobs, Params, Search};
+pub use sampling::{BeamSearch, EarlyStopping, GenerationParams, Logprobs, Search};
 pub use structured_output::{Format, FormatError};
 pub use tasks::{
-    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, Multi, Precision,
-    Quantized, Ranges, RankOptions, Ranked, Ranking, Representation, Reranker, Scores, Seq2Seq, Seq2SeqOptions, Sparse,
-    SparseVector, Support, Tagger, Task, TaskModel, Three, Token, Vectors, Writing, Written, supports,
+    Answers, ChatOptions, Classifier, Clip, EmbedOptions, Embedder, Embeddings, Label, Llm, M3, M3Embedding,
+    MultiVector, MultiVectorEncoder, Precision, Quantized, Ranges, RankOptions, Ranked, Ranking, Representation,
+    Reranker, Scores, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream, SparseEncoder, SparseVector, Support,
+    Tagger, Task, TaskModel, Token, supports,
 };
 pub use workloads::decode::Activity;
 pub use workloads::encode::Outputs;
@@ -47,7 +48,7 @@ pub use sconce_hub as hub;
 // What the public API above names of the crates beneath.
 pub use sconce_formats::{Checkpoint, FileError};
 pub use sconce_ops::{
-    CacheFormat, Counted, DType, Device, DeviceInfo, Isa, Keep, Policy, Pooling, Quant, Rung, Step, Withdrawn,
+    Counted, DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, Pooling, Quant, Rung, Step, WeightFormat, Withdrawn,
 };
 pub use sconce_text::aggregate::{Entity, Strategy};
 pub use sconce_text::chat::{Message, TemplateError};

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::plan::{LEAST_AUTO, Verdict, verdict_path};
 use sconce_hub::{self as hub, Progress};
-use sconce_ops::{CacheFormat, DType, Device, DeviceInfo, Isa, Keep, Policy};
+use sconce_ops::{DType, Device, DeviceInfo, Isa, KvCacheFormat, Policy, WeightFormat};
 use std::str::FromStr;
 
 /// More tokens than any device can use at once; a slip of the finger beyond it should not cost memory even to plan.
@@ -48,9 +48,9 @@ impl DeviceChoice {
 
 /// What an encoder's numbers are in.
 pub(crate) struct Format {
-    /// Activations, and matrices unless `keep` says otherwise.
+    /// Activations, and matrices unless `weight_format` says otherwise.
     pub(crate) dtype: DType,
-    pub(crate) keep: Keep,
+    pub(crate) weight_format: WeightFormat,
     /// Why, where it was chosen by `auto`.
     pub(crate) chosen: Option<String>,
 }
@@ -66,9 +66,9 @@ pub struct LoadOptions {
     pub dtype: DType,
     /// Whether encoders take the fastest format of the device that is held to [`crate::LEAST_AUTO`], and not `dtype`.
     pub auto: bool,
-    /// What language models keep their matrices in; `None`: what their files hold, where the device has products on that beside
-    /// activations in `dtype`. Encoders keep theirs in bytes, if that is asked for, or in `dtype`.
-    pub keep: Option<Keep>,
+    /// What language models weight_format their matrices in; `None`: what their files hold, where the device has products on that beside
+    /// activations in `dtype`. Encoders weight_format theirs in bytes, if that is asked for, or in `dtype`.
+    pub weight_format: Option<WeightFormat>,
     /// What the ladder may do.
     pub policy: Policy,
     /// The most tokens in a batch; `None` takes what suits the device.
@@ -80,7 +80,7 @@ pub struct LoadOptions {
     /// What a language model is to have besides.
     pub llm: LlmOptions,
     /// What a sequence-to-sequence model is to have besides.
-    pub seq2seq: Seq2SeqRoom,
+    pub seq2seq: Seq2SeqLimits,
 }
 
 /// What a language model is to have besides what every model has.
@@ -92,7 +92,7 @@ pub struct LlmOptions {
     /// longest, as far as a quarter of the free memory has room for them.
     pub cache_tokens: Option<usize>,
     /// The format of the KV cache; `None`: f16 beside weights that are not f32.
-    pub cache_format: Option<CacheFormat>,
+    pub cache_format: Option<KvCacheFormat>,
     /// The most sequences that run at once.
     pub sequences: usize,
 }
@@ -105,7 +105,7 @@ impl Default for LlmOptions {
 
 /// How much room a sequence-to-sequence model is to have.
 #[derive(Clone, Copy, Debug)]
-pub struct Seq2SeqRoom {
+pub struct Seq2SeqLimits {
     /// The longest input, in tokens; what is longer is cut, and said to be. `None`: what the model was trained with.
     pub input: Option<usize>,
     /// The longest answer, in tokens.
@@ -113,12 +113,12 @@ pub struct Seq2SeqRoom {
     /// The most answers that are written at once; every beam counts as one.
     pub sequences: usize,
     /// The format of the KV cache; `None`: f16 beside weights that are not f32.
-    pub cache_format: Option<CacheFormat>,
+    pub cache_format: Option<KvCacheFormat>,
 }
 
-impl Default for Seq2SeqRoom {
-    fn default() -> Seq2SeqRoom {
-        Seq2SeqRoom { input: None, output: 256, sequences: 16, cache_format: None }
+impl Default for Seq2SeqLimits {
+    fn default() -> Seq2SeqLimits {
+        Seq2SeqLimits { input: None, output: 256, sequences: 16, cache_format: None }
     }
 }
 
@@ -137,13 +137,13 @@ impl LoadOptions {
             fallback: false,
             dtype: DType::F32,
             auto: false,
-            keep: None,
+            weight_format: None,
             policy: Policy::default(),
             batch_tokens: None,
             hub,
             verdict: None,
             llm: LlmOptions::default(),
-            seq2seq: Seq2SeqRoom::default(),
+            seq2seq: Seq2SeqLimits::default(),
         }
     }
 
@@ -187,21 +187,21 @@ impl LoadOptions {
 
     /// What an encoder's activations and matrices are in on `device`, and why, where that was left to us.
     pub(crate) fn format(&self, device: Device) -> Result<Format> {
-        let keep = match self.keep {
-            Some(Keep::Bytes) if !self.auto => Keep::Bytes,
-            Some(Keep::Blocks(blocks)) => {
+        let weight_format = match self.weight_format {
+            Some(WeightFormat::Bytes) if !self.auto => WeightFormat::Bytes,
+            Some(WeightFormat::Blocks(blocks)) => {
                 let what =
                     format!("--dtype {blocks} is for language models; encoders take auto, f32, bf16, f16 or int8");
                 return Err(Error::Input(what));
             }
-            _ => Keep::Activations,
+            _ => WeightFormat::Activations,
         };
-        if keep == Keep::Bytes && device.is_gpu() {
+        if weight_format == WeightFormat::Bytes && device.is_gpu() {
             let what = format!("--dtype int8 is for the CPU, and this is {device}; take bf16 or f16, or --device cpu");
             return Err(Error::Input(what));
         }
         if !self.auto {
-            return Ok(Format { dtype: self.dtype, keep, chosen: None });
+            return Ok(Format { dtype: self.dtype, weight_format, chosen: None });
         }
         let within = format!(" within a cosine of {LEAST_AUTO} to f32");
         let (dtype, why) = match device {
@@ -211,20 +211,20 @@ impl LoadOptions {
             },
             gpu => (DType::F32, format!("nothing else was measured on {gpu}")),
         };
-        Ok(Format { dtype, keep, chosen: Some(why) })
+        Ok(Format { dtype, weight_format, chosen: Some(why) })
     }
 
     /// What a language model's matrices are kept in on `device`.
-    pub(crate) fn kept(&self, device: Device) -> Result<Keep> {
-        match (self.keep, device) {
-            (Some(Keep::Bytes), _) => {
+    pub(crate) fn kept(&self, device: Device) -> Result<WeightFormat> {
+        match (self.weight_format, device) {
+            (Some(WeightFormat::Bytes), _) => {
                 Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()))
             }
-            (Some(keep), _) => Ok(keep),
+            (Some(weight_format), _) => Ok(weight_format),
             // Our kernels read blocks beside activations in any format, and reading them is what writing a token costs.
-            (None, Device::Metal(_) | Device::Cuda(_)) => Ok(Keep::File),
-            (None, _) if self.dtype == DType::F32 => Ok(Keep::File),
-            (None, _) => Ok(Keep::Activations),
+            (None, Device::Metal(_) | Device::Cuda(_)) => Ok(WeightFormat::File),
+            (None, _) if self.dtype == DType::F32 => Ok(WeightFormat::File),
+            (None, _) => Ok(WeightFormat::Activations),
         }
     }
 

@@ -2,7 +2,8 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    DeviceChoice, Error, Event, Finish, Llm, LlmOptions, LoadOptions, Params, Request, RequestContext, Result, Start,
+    DeviceChoice, Error, Event, Finish, GenerationParams, Llm, LlmOptions, LoadOptions, Request, RequestContext,
+    Result, Start,
 };
 use sconce_ops::Device;
 use sconce_testkit::materialize;
@@ -23,7 +24,8 @@ fn load(sequences: usize) -> Llm {
 }
 
 fn request(prompt: usize, most: usize, n: u32) -> Request {
-    let params = Params { temperature: 0.0, n, logit_bias: [(350, 100.0)].into(), ..Params::default() };
+    let params =
+        GenerationParams { temperature: 0.0, n, logit_bias: [(350, 100.0)].into(), ..GenerationParams::default() };
     let start = Start::Tokens((0..prompt as u32).map(|i| i % 50 + 5).collect());
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }

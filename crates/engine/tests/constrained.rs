@@ -2,7 +2,7 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    DeviceChoice, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Params, Request, Start,
+    DeviceChoice, Event, Finish, Format, Generation, GenerationParams, Llm, LlmOptions, LoadOptions, Request, Start,
 };
 use sconce_testkit::materialize;
 use serde_json::{Value, json};
@@ -45,11 +45,11 @@ fn follows_schema(text: &str) {
     assert!((1..=2).contains(&tags.len()) && tags.iter().all(|tag| colours.contains(tag)), "{text}");
 }
 
-fn sampled(seed: u64) -> Params {
-    Params { temperature: 1.0, seed, ..Params::default() }
+fn sampled(seed: u64) -> GenerationParams {
+    GenerationParams { temperature: 1.0, seed, ..GenerationParams::default() }
 }
 
-fn request(format: Format, params: Params) -> Request {
+fn request(format: Format, params: GenerationParams) -> Request {
     Request { start: Start::Text("the cat".into()), params: Some(params), format: Some(format), ..Request::default() }
 }
 
@@ -69,9 +69,14 @@ fn whatever_is_drawn_satisfies_the_schema() {
     let mut texts = BTreeSet::new();
     let ways = [
         |seed| sampled(seed),
-        |seed| Params { top_k: Some(8), top_p: 0.9, ..sampled(seed) },
-        |seed| Params { repetition_penalty: 1.3, frequency_penalty: 0.5, presence_penalty: 0.5, ..sampled(seed) },
-        |seed| Params { n: 3, min_p: 0.05, ..sampled(seed) },
+        |seed| GenerationParams { top_k: Some(8), top_p: 0.9, ..sampled(seed) },
+        |seed| GenerationParams {
+            repetition_penalty: 1.3,
+            frequency_penalty: 0.5,
+            presence_penalty: 0.5,
+            ..sampled(seed)
+        },
+        |seed| GenerationParams { n: 3, min_p: 0.05, ..sampled(seed) },
     ];
     let requests: Vec<Request> =
         (0..80).map(|seed| request(Format::JsonSchema(schema()), ways[seed as usize % 4](seed))).collect();
@@ -114,14 +119,14 @@ fn expressions_grammars_and_objects() {
             assert!(serde_json::from_str::<Value>(&any.answers[0].text).expect("JSON").is_object());
         }
         // What may end or go on ends by the model's own token, if that comes.
-        let end = Params { logit_bias: [(2, 100.0)].into(), ..sampled(seed) };
+        let end = GenerationParams { logit_bias: [(2, 100.0)].into(), ..sampled(seed) };
         let least = run(&llm, &request(Format::Regex("[a-z]{3,40}".into()), end));
         let (text, picks) = (&least.answers[0].text, &least.answers[0].picks);
         let before: Vec<u32> = picks[..picks.len() - 1].iter().map(|p| p.id).collect();
         assert!(text.len() >= 3 && llm.decode(&before).expect("a text").trim().len() < 3, "{text}");
         assert_eq!(least.answers[0].finish, Some(Finish::End));
     }
-    let greedy = Params { temperature: 0.0, ..Params::default() };
+    let greedy = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
     assert_eq!(run(&llm, &request(Format::Regex("abc".into()), greedy)).answers[0].text, "abc");
 }
 
@@ -144,12 +149,12 @@ fn a_form_ends_where_it_is_cut() {
 fn company() -> Vec<Request> {
     let free = |seed, n| Request {
         start: Start::Text("on the mat".into()),
-        params: Some(Params { n, ..sampled(seed) }),
+        params: Some(GenerationParams { n, ..sampled(seed) }),
         max_tokens: Some(90),
         ignore_end: true,
         ..Request::default()
     };
-    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), Params { n, ..sampled(seed) });
+    let long = |seed, n| request(Format::Regex("([a-e]{2} ){40}".into()), GenerationParams { n, ..sampled(seed) });
     vec![free(1, 1), long(2, 1), request(Format::JsonSchema(schema()), sampled(3)), long(4, 3), free(5, 2), long(6, 1)]
 }
 

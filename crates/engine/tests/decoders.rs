@@ -2,9 +2,11 @@
 //! cache; and against itself: in a batch as alone, in chunks as at once.
 
 use sconce_engine::Checkpoint;
-use sconce_models::{Batch, CONTEXT, Encoder, Kept, LmHead, Piece, Sequence, encoder, lm_head};
+use sconce_models::{Batch, CONTEXT, Encoder, KvView, LmHead, Sequence, TokenChunk, encoder, lm_head};
 use sconce_ops::case::{half_formats, places};
-use sconce_ops::{Cache, CacheFormat, CacheShape, DType, Device, Keep, Ladder, Place, Policy, Quant, Rung, Weights};
+use sconce_ops::{
+    DType, Device, KvCache, KvCacheFormat, KvCacheShape, Ladder, Place, Policy, Quant, Rung, WeightFormat, Weights,
+};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, worst};
 use serde_json::Value;
 use std::sync::Arc;
@@ -73,29 +75,34 @@ fn spread(prompts: &[&[u32]]) -> Vec<Growing> {
 
 impl Model {
     fn load(dir: &std::path::Path, context: Option<usize>, place: &Place) -> Model {
-        Model::rounded(dir, context, place, (DType::F32, Keep::default()))
+        Model::rounded(dir, context, place, (DType::F32, WeightFormat::default()))
     }
 
-    fn rounded(dir: &std::path::Path, context: Option<usize>, place: &Place, (dtype, keep): (DType, Keep)) -> Model {
+    fn rounded(
+        dir: &std::path::Path,
+        context: Option<usize>,
+        place: &Place,
+        (dtype, keep): (DType, WeightFormat),
+    ) -> Model {
         let mut config: Value = json(&dir.join("config.json"));
         if let Some(context) = context {
             config[CONTEXT] = context.into();
         }
         let store = Checkpoint::open(dir).expect("weights");
-        let weights = Weights::new(Arc::new(store), dtype, place.clone()).keeping(keep);
+        let weights = Weights::new(Arc::new(store), dtype, place.clone()).with_format(keep);
         let encoder = encoder(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         let head = lm_head(&config, &weights).expect("a head");
         let vocabulary = encoder.limits().vocabulary;
         Model { encoder, head, place: place.clone(), dtype, vocabulary }
     }
 
-    fn cache(&self, pages: usize) -> Cache {
+    fn cache(&self, pages: usize) -> KvCache {
         self.cache_in(self.dtype.into(), pages)
     }
 
-    fn cache_in(&self, format: CacheFormat, pages: usize) -> Cache {
-        let shape: CacheShape = self.encoder.cache().expect("a language model");
-        Cache::new(shape, pages * PAGE, format, &self.place).expect("a cache")
+    fn cache_in(&self, format: KvCacheFormat, pages: usize) -> KvCache {
+        let shape: KvCacheShape = self.encoder.cache().expect("a language model");
+        KvCache::new(shape, pages * PAGE, format, &self.place).expect("a cache")
     }
 
     fn logits(&self, batch: &Batch, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
@@ -115,16 +122,16 @@ impl Model {
     }
 
     /// Logits of the next tokens of several sequences: (sequence, first new token, wanted).
-    fn going_on(&self, cache: &Cache, pieces: &[(&Growing, usize, usize)]) -> Vec<f32> {
-        let piece = |(s, start, wanted): &(&Growing, usize, usize)| Piece {
+    fn decode(&self, cache: &KvCache, pieces: &[(&Growing, usize, usize)]) -> Vec<f32> {
+        let piece = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
             ids: s.ids[*start..].to_vec(),
             start: *start,
             table: s.table.clone(),
             wanted: *wanted,
         };
         let pieces: Vec<_> = pieces.iter().map(piece).collect();
-        let batch = Batch::going_on(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
-        assert!(matches!(batch.kept, Some(Kept { .. })));
+        let batch = Batch::decode(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
+        assert!(matches!(batch.kept, Some(KvView { .. })));
         self.logits(&batch, &mut Vec::new())
     }
 }
@@ -179,7 +186,7 @@ fn check(part: &Part) {
         }
         cached(&model, &what, &known.prompts, &known.logits);
         for dtype in half_formats() {
-            let model = Model::rounded(dir.path(), part.context, &place, (dtype, Keep::default()));
+            let model = Model::rounded(dir.path(), part.context, &place, (dtype, WeightFormat::default()));
             rounded(&model, &format!("{what} in {dtype}"), &known);
         }
     }
@@ -203,9 +210,9 @@ fn rounded(model: &Model, what: &str, known: &Known) {
     let (cache, sequences) = (model.cache(32), spread(&known.prompts));
     let but_last = |s: &Growing| Growing { ids: s.ids[..s.ids.len() - 1].to_vec(), ..s.clone() };
     let begun: Vec<_> = sequences.iter().filter(|s| s.ids.len() > 1).map(but_last).collect();
-    model.going_on(&cache, &begun.iter().map(|s| (s, 0, 1)).collect::<Vec<_>>());
+    model.decode(&cache, &begun.iter().map(|s| (s, 0, 1)).collect::<Vec<_>>());
     let last: Vec<_> = sequences.iter().map(|s| (s, s.ids.len() - 1, 1)).collect();
-    let got = [model.going_on(&cache, &last), model.going_on(&cache, &last[..1])].concat();
+    let got = [model.decode(&cache, &last), model.decode(&cache, &last[..1])].concat();
     let ends = known.prompts.iter().scan(0, |end, ids| {
         *end += ids.len();
         Some(*end)
@@ -218,7 +225,7 @@ fn rounded(model: &Model, what: &str, known: &Known) {
 fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
     let (cache, sequences) = (model.cache(32), spread(prompts));
     let whole: Vec<_> = sequences.iter().map(|s| (s, 0, s.ids.len())).collect();
-    close(&format!("{what}, cached"), &model.going_on(&cache, &whole), wanted, WORST);
+    close(&format!("{what}, cached"), &model.decode(&cache, &whole), wanted, WORST);
     // In chunks of three, each with all sequences that still have tokens.
     let cache = model.cache(32);
     let mut got: Vec<Vec<f32>> = vec![Vec::new(); sequences.len()];
@@ -227,7 +234,7 @@ fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
         let live: Vec<(usize, Growing)> =
             sequences.iter().enumerate().filter(|(_, s)| s.ids.len() > start).map(|(i, s)| (i, cut(s))).collect();
         let pieces: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
-        let logits = model.going_on(&cache, &pieces);
+        let logits = model.decode(&cache, &pieces);
         let mut rest = &logits[..];
         for (i, s) in &live {
             let (own, behind) = rest.split_at((s.ids.len() - start) * model.vocabulary);
@@ -245,16 +252,16 @@ fn decoded(model: &Model, what: &str, prompt: &[u32], arrays: &Arrays, steps: us
     let cache = model.cache(32);
     let mut sequence = Growing { ids: prompt.to_vec(), table: [7, 3, 9, 1, 20, 4, 30].into() };
     let mut other = Growing { ids: vec![5, 6, 7], table: [11, 12, 13, 14, 15].into() };
-    model.going_on(&cache, &[(&other, 0, 1)]);
+    model.decode(&cache, &[(&other, 0, 1)]);
     for step in 0..steps {
         let start = if step == 0 { 0 } else { sequence.ids.len() - 1 };
         // Every second step is taken beside the other.
         let logits = if step % 2 == 1 {
             other.ids.push((step % 7) as u32);
-            let both = model.going_on(&cache, &[(&other, other.ids.len() - 1, 1), (&sequence, start, 1)]);
+            let both = model.decode(&cache, &[(&other, other.ids.len() - 1, 1), (&sequence, start, 1)]);
             both[v..].to_vec()
         } else {
-            model.going_on(&cache, &[(&sequence, start, 1)])
+            model.decode(&cache, &[(&sequence, start, 1)])
         };
         close(&format!("{what}, step {step}"), &logits, &wanted[step * v..][..v], WORST);
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -339,7 +346,7 @@ fn quantised_while_loading() {
     // Its rows of 64 are whole blocks of 32; of 256 they are not, and Q8_0 stands in. Logits of another model would be off by four
     // spreads and more.
     for (quant, least, most) in [(Quant::Q8_0, 1e-3, 0.25), (Quant::Q4_0, 0.02, 2.0), (Quant::Q4K, 1e-3, 0.25)] {
-        let model = Model::rounded(dir.path(), Some(16), &Place::cpu(), (DType::F32, Keep::Blocks(quant)));
+        let model = Model::rounded(dir.path(), Some(16), &Place::cpu(), (DType::F32, WeightFormat::Blocks(quant)));
         let got = model.packed(&[prompt], &mut Vec::new());
         close(&format!("in {quant}"), &got, want, most);
         assert!(f64::from(worst(&got, want)) > least, "{quant} rounds nothing: {}", worst(&got, want));
@@ -377,17 +384,17 @@ fn with_a_cache_in_blocks() {
         // The prompt but for its last tokens at once, and then one by one.
         let (n, first) = (prompt.len(), 30);
         let cut = |s: &Growing, n: usize| Growing { ids: s.ids[..n].to_vec(), ..s.clone() };
-        let stepped = |cache: &Cache, s: &Growing, read: usize| -> Vec<f32> {
+        let stepped = |cache: &KvCache, s: &Growing, read: usize| -> Vec<f32> {
             let mut all = Vec::new();
             if read < first {
-                all = model.going_on(cache, &[(&cut(s, first), read, first - read)]);
+                all = model.decode(cache, &[(&cut(s, first), read, first - read)]);
             }
-            (first.max(read)..n).for_each(|i| all.extend(model.going_on(cache, &[(&cut(s, i + 1), i, 1)])));
+            (first.max(read)..n).for_each(|i| all.extend(model.decode(cache, &[(&cut(s, i + 1), i, 1)])));
             all
         };
-        let cache = model.cache_in(CacheFormat::Q8, 32);
+        let cache = model.cache_in(KvCacheFormat::Q8, 32);
         let (got, want) = (stepped(&cache, &a, 0), stepped(&model.cache(32), &a, 0));
-        let f16 = stepped(&model.cache_in(CacheFormat::Float(DType::F16), 32), &a, 0);
+        let f16 = stepped(&model.cache_in(KvCacheFormat::Float(DType::F16), 32), &a, 0);
         // A code is off by 1/254 of its block's largest value at most, which of 32 normal ones is about twice their deviation: half a
         // percent of that on average, 18 times what f16 does to them. Measured: 23 times (f16 by 1.8e-3, logits spread by 2.3).
         let times = rms(&got, &want) / rms(&f16, &want);
@@ -398,10 +405,10 @@ fn with_a_cache_in_blocks() {
             Some(Rung::Fused) if !matches!(place.device(), Device::Cuda(_)) => assert_eq!(got, want, "{what}, {how}"),
             _ => close(&format!("{what}, {how}"), got, want, 1e-5),
         };
-        let last = |s: &Growing| model.going_on(&cache, &[(s, n - 1, 1)]);
+        let last = |s: &Growing| model.decode(&cache, &[(s, n - 1, 1)]);
         same(&last(&a), &got[(n - 1) * v..], "again");
         stepped(&cache, &b, 0);
-        let both = model.going_on(&cache, &[(&b, n - 1, 1), (&a, n - 1, 1)]);
+        let both = model.decode(&cache, &[(&b, n - 1, 1), (&a, n - 1, 1)]);
         both.chunks(v).for_each(|one| same(one, &got[(n - 1) * v..], "in a batch"));
         let shared = whole(&[7, 3, 9, 25, 26]);
         same(&stepped(&cache, &shared, 24), &stepped(&cache, &b, 24), "behind a shared prefix");

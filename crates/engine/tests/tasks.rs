@@ -2,8 +2,8 @@
 
 use sconce_engine::hub::{Options, Reference};
 use sconce_engine::{
-    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, Multi, Precision, Prompt, Ranges,
-    RankOptions, Representation, Reranker, Sparse, Strategy, Tagger, TextOrPair,
+    Classifier, Clip, DeviceChoice, Embedder, Embeddings, Image, LoadOptions, M3, MultiVectorEncoder, Precision,
+    Prompt, Ranges, RankOptions, Representation, Reranker, SparseEncoder, Strategy, Tagger, TextOrPair,
 };
 use sconce_ops::{DType, Device};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
@@ -174,7 +174,7 @@ fn sparse_weights_equal_those_of_the_sparse_encoder() {
         let name = &format!("task-sparse{kind}");
         let (dir, answers) = (materialize(name), answers(name));
         let cases = cases(&answers, "cases");
-        let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap();
+        let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
         let got = sparse.embed(&texts(&cases)).unwrap();
         for (case, got) in cases.iter().zip(&got.results) {
             same_weights(name, &case["weights"], got, 2e-5);
@@ -200,7 +200,7 @@ fn late_interaction_equals_the_reference_in_every_layout() {
     for kind in ["", "-attend", "-pylate", "-pylate-short", "-pylate-attend", "-native"] {
         let name = &format!("task-colbert{kind}");
         let (dir, answers, arrays) = (materialize(name), answers(name), arrays(name));
-        let multi = Multi::load(&reference(dir.path()), &options(), &()).unwrap();
+        let multi = MultiVectorEncoder::load(&reference(dir.path()), &options(), &()).unwrap();
         let (queries, documents) = (cases(&answers, "queries"), cases(&answers, "documents"));
         let q = multi.queries(&texts(&queries)).unwrap();
         let d = multi.documents(&texts(&documents)).unwrap();
@@ -239,9 +239,10 @@ fn m3_gives_all_three_in_one_pass() {
         }
     }
     // The same model serves those who ask for one of the three.
-    let sparse = Sparse::load(&reference(dir.path()), &options(), &()).unwrap().embed(&texts(&cases)).unwrap();
+    let sparse = SparseEncoder::load(&reference(dir.path()), &options(), &()).unwrap().embed(&texts(&cases)).unwrap();
     assert_eq!(sparse.results[2], got.results[2].sparse);
-    let multi = Multi::load(&reference(dir.path()), &options(), &()).unwrap().documents(&texts(&cases)).unwrap();
+    let multi =
+        MultiVectorEncoder::load(&reference(dir.path()), &options(), &()).unwrap().documents(&texts(&cases)).unwrap();
     assert_eq!(multi.results[2], got.results[2].multi);
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{Error, Result};
 use sconce_ops::replay::{Fill, Given, PerBatch};
-use sconce_ops::{Attention, Cache, Keys, Pages, Place, Segments, Tensor};
+use sconce_ops::{Attention, Keys, KvCache, Pages, Place, Segments, Tensor};
 use std::sync::Arc;
 
 /// One tokenized text.
@@ -62,7 +62,7 @@ pub struct Batch {
     /// The ids once more, on the host.
     host_ids: PerBatch<Vec<u32>>,
     /// Where their keys and values are kept, of sequences that go on.
-    pub kept: Option<Kept>,
+    pub kept: Option<KvView>,
     /// The rows whose results are wanted; none means all.
     wanted: Option<Tensor>,
     /// Where all of it is.
@@ -71,9 +71,9 @@ pub struct Batch {
 
 /// The part of a cache that a batch writes and reads.
 #[derive(Clone, Debug)]
-pub struct Kept {
+pub struct KvView {
     /// Keys and values of all layers.
-    pub cache: Cache,
+    pub cache: KvCache,
     /// The row of each token of the batch, `[tokens]`.
     pub rows: Tensor,
     /// The rows of each sequence, those of earlier batches first.
@@ -82,7 +82,7 @@ pub struct Kept {
 
 /// The next tokens of a sequence that has a cache.
 #[derive(Clone, Debug)]
-pub struct Piece {
+pub struct TokenChunk {
     /// The tokens.
     pub ids: Vec<u32>,
     /// How many came before them.
@@ -158,7 +158,7 @@ impl Batch {
     }
 
     /// Packs the next tokens of several sequences, whose earlier ones `cache` keeps in pages of `page` rows.
-    pub fn going_on(pieces: &[Piece], page: usize, cache: &Cache, limits: Limits, place: &Place) -> Result<Batch> {
+    pub fn decode(pieces: &[TokenChunk], page: usize, cache: &KvCache, limits: Limits, place: &Place) -> Result<Batch> {
         let segments = Segments::new(&pieces.iter().map(|p| p.ids.len()).collect::<Vec<_>>())?;
         let tables = pieces.iter().map(|p| (p.table.clone(), p.start + p.ids.len())).collect();
         let pages = Pages::new(tables, page)?;
@@ -189,7 +189,7 @@ impl Batch {
             keys: segments.clone(),
             segments,
             host_ids: PerBatch::new(ids),
-            kept: Some(Kept { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
+            kept: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
             wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
             place: place.clone(),
         })

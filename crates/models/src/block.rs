@@ -2,9 +2,9 @@
 //! encoder that is embeddings and a stack of such blocks (BERT's, with other names in other files).
 
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Limits, Result, Watch};
+use crate::{Batch, Encoder, LayerHook, Limits, Result};
 use sconce_ops::{
-    Activation, Attention, Bias, LayerNorm, Linear, RmsNorm, Rotary, Sees, Tensor, Weights, at, attention, embed_normed,
+    Activation, Attention, Bias, LayerNorm, Linear, Mask, RmsNorm, Rotary, Tensor, Weights, at, attention, embed_normed,
 };
 
 /// Widths of a block.
@@ -80,7 +80,7 @@ pub(crate) struct SelfAttention {
     pub heads: usize,
     pub size: usize,
     pub scale: f32,
-    pub sees: Sees,
+    pub sees: Mask,
     pub bias: Bias,
     pub rotary: Option<Rotary>,
 }
@@ -88,7 +88,7 @@ pub(crate) struct SelfAttention {
 impl SelfAttention {
     /// Scaled by 1 / √size, and nothing else.
     pub(crate) fn new(qkv: Linear, output: Linear, heads: usize, size: usize) -> SelfAttention {
-        let (scale, sees, bias) = (1.0 / (size as f32).sqrt(), Sees::All, Bias::None);
+        let (scale, sees, bias) = (1.0 / (size as f32).sqrt(), Mask::All, Bias::None);
         SelfAttention { qkv, by_head: false, output, heads, size, scale, sees, bias, rotary: None }
     }
 
@@ -205,7 +205,7 @@ impl Embeddings {
 pub(crate) fn through<L>(
     mut x: Tensor,
     layers: &[L],
-    watch: Watch<'_>,
+    watch: LayerHook<'_>,
     run: impl Fn(usize, &L, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
     watch(0, &x);
@@ -218,7 +218,7 @@ pub(crate) fn through<L>(
 }
 
 /// `watch` before a norm behind the last of so many layers: what that gives is shown behind the norm.
-pub(crate) fn but_last(layers: usize, watch: Watch<'_>) -> impl FnMut(usize, &Tensor) {
+pub(crate) fn but_last(layers: usize, watch: LayerHook<'_>) -> impl FnMut(usize, &Tensor) {
     move |i, x| {
         if i < layers {
             watch(i, x);
@@ -251,7 +251,7 @@ impl<L> Stack<L> {
 }
 
 impl<L: Layer> Encoder for Stack<L> {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         let mut x = self.embeddings.forward(batch)?;
         if let Some(project) = &self.project {
             x = project.forward(&x)?;

@@ -6,8 +6,8 @@ use crate::decoder::Heads;
 use crate::dual::{Kind, scalar};
 use crate::head::root;
 use crate::tower::{Shape, Stack, Words, filled};
-use crate::{Batch, Dual, Error, Image, Images, Limits, Result, TextTower, VisionTower, Watch};
-use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Sees, Tensor, Weights, embed, pool};
+use crate::{Batch, Dual, Error, Image, Images, LayerHook, Limits, Result, TextTower, VisionTower};
+use sconce_ops::{Attention, DType, LayerNorm, Linear, Mask, Pooling, Tensor, Weights, embed, pool};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -125,8 +125,8 @@ impl Text {
 }
 
 impl TextTower for Text {
-    fn forward(&self, b: &Batch, watch: Watch<'_>) -> Result<Tensor> {
-        let how = Attention { sees: Sees::Causal, ..b.attention(self.heads.scale()) };
+    fn forward(&self, b: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
+        let how = Attention { sees: Mask::Causal, ..b.attention(self.heads.scale()) };
         let x = self.stack.forward(self.words.forward(b)?, &how, watch)?;
         let x = self.norm.forward(&x)?;
         watch(self.stack.len(), &x);
@@ -190,7 +190,7 @@ impl Vision {
 }
 
 impl VisionTower for Vision {
-    fn forward(&self, images: &Images, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, images: &Images, watch: LayerHook<'_>) -> Result<Tensor> {
         // The class token's patch is zeros, and so is its product.
         let positions = embed(&[(&self.positions, &images.positions)])?;
         let x = self.norm.forward(&self.patches.forward_residual(&images.patches, &positions)?)?;

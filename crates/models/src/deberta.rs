@@ -6,7 +6,7 @@ use crate::block::{BERT, Layer, PostNorm, SelfAttention, Shape, through};
 use crate::config::{activation, head_size, parse, refuse, ten_to_minus, usually, yes};
 use crate::deberta_v2::Convolution;
 use crate::head::{out, root, vocabulary};
-use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Bias, Disentangled, LayerNorm, Linear, Tensor, Weights, embed};
 use serde::Deserialize;
 use serde_json::Value;
@@ -164,7 +164,7 @@ pub(crate) struct Deberta {
 }
 
 impl Encoder for Deberta {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         through(self.embeddings.forward(batch)?, &self.layers, watch, |i, layer, x| {
             let y = layer.forward(x, batch)?;
             match self.convolution.as_ref().filter(|_| i == 0) {

@@ -3,8 +3,8 @@
 
 use crate::block::{Layer, Norm, but_last, through};
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Error, Limits, Result, Watch};
-use sconce_ops::{Attention, Bias, CacheShape, Keys, Linear, Projected, Rotary, Sees, Tensor, Weights, attention};
+use crate::{Batch, Encoder, Error, LayerHook, Limits, Result};
+use sconce_ops::{Attention, Bias, Keys, KvCacheShape, Linear, Mask, Projected, Rotary, Tensor, Weights, attention};
 
 /// Heads of a block's attention.
 #[derive(Clone, Copy, Debug)]
@@ -47,7 +47,7 @@ impl Heads {
 
 /// softmax(q · kᵀ) v with keys that several heads share (Ainslie et al. 2023, arXiv:2305.13245), over the batch itself or over
 /// what a cache keeps of its sequences.
-pub(crate) struct SharedAttention {
+pub(crate) struct GroupedQueryAttention {
     /// To `[tokens, heads + 2 · shared, size]`.
     pub qkv: Linear,
     pub output: Linear,
@@ -63,11 +63,22 @@ pub(crate) struct SharedAttention {
     pub layer: usize,
 }
 
-impl SharedAttention {
+impl GroupedQueryAttention {
     /// Without norms, caps, windows and biases; scaled by 1 / √size.
-    pub(crate) fn new(qkv: Linear, output: Linear, heads: Heads, layer: usize) -> SharedAttention {
+    pub(crate) fn new(qkv: Linear, output: Linear, heads: Heads, layer: usize) -> GroupedQueryAttention {
         let (scale, bias) = (heads.scale(), Bias::None);
-        SharedAttention { qkv, output, heads, norms: None, rotary: None, scale, cap: None, window: None, bias, layer }
+        GroupedQueryAttention {
+            qkv,
+            output,
+            heads,
+            norms: None,
+            rotary: None,
+            scale,
+            cap: None,
+            window: None,
+            bias,
+            layer,
+        }
     }
 
     pub(crate) fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
@@ -93,7 +104,7 @@ impl SharedAttention {
                 match &self.rotary {
                     Some(rotary) => {
                         let x = Projected { q: &q, k: &k, v: &v, positions: &b.positions };
-                        q = rotary.forward_and_store(x, cache, &kept.rows)?;
+                        q = rotary.forward_and_write_kv(x, cache, &kept.rows)?;
                     }
                     None => kept.cache.write(self.layer, &k, &v, &kept.rows)?,
                 }
@@ -106,7 +117,7 @@ impl SharedAttention {
                 (k.into(), v.into(), b.keys.clone().into())
             }
         };
-        let sees = self.window.map_or(Sees::Causal, Sees::Recent);
+        let sees = self.window.map_or(Mask::Causal, Mask::Recent);
         let bias = self.bias.clone();
         let how = Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees, bias };
         Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, count * size])?)
@@ -116,7 +127,7 @@ impl SharedAttention {
 /// A block whose second half reads what the first one gives, or stands beside it.
 pub(crate) struct Block {
     pub attention_norm: Norm,
-    pub attention: SharedAttention,
+    pub attention: GroupedQueryAttention,
     pub second: Second,
     pub mlp: Mlp,
 }
@@ -163,7 +174,7 @@ pub(crate) fn words(w: &Weights, vocabulary: usize, hidden: usize) -> Result<Lin
 }
 
 impl<L: Layer> Encoder for Decoder<L> {
-    fn forward(&self, b: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, b: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         let also = self.positions.as_ref().map(|table| (table, &b.positions));
         let x = self.words.embed(&b.ids, self.scale, also)?;
         let last = self.layers.len();
@@ -181,8 +192,8 @@ impl<L: Layer> Encoder for Decoder<L> {
         self.limits
     }
 
-    fn cache(&self) -> Option<CacheShape> {
+    fn cache(&self) -> Option<KvCacheShape> {
         let Heads { shared, size, .. } = self.heads;
-        Some(CacheShape { layers: self.layers.len(), heads: shared, size })
+        Some(KvCacheShape { layers: self.layers.len(), heads: shared, size })
     }
 }

@@ -1,7 +1,7 @@
 //! Texts and images in one space: two towers, and what turns the cosine of their vectors into a probability.
 
 use crate::config::parse;
-use crate::{Batch, Error, Limits, Result, Watch, clip, siglip};
+use crate::{Batch, Error, LayerHook, Limits, Result, clip, siglip};
 use sconce_ops::{DType, Place, Segments, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
@@ -9,7 +9,7 @@ use serde_json::Value;
 /// Turns texts into vectors of the common space.
 pub trait TextTower: Send {
     /// f32 `[sequences, dimension]`, not normalised. The last hidden state that `watch` sees is behind the final norm.
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor>;
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor>;
     /// The largest ids it can take.
     fn limits(&self) -> Limits;
     /// How long texts are padded to before they come here, where the model was trained on padded ones and looks at the
@@ -21,7 +21,7 @@ pub trait TextTower: Send {
 pub trait VisionTower: Send {
     /// f32 `[images, dimension]`, not normalised. The last hidden state that `watch` sees is behind the final norm, where
     /// that is over all patches.
-    fn forward(&self, images: &Images, watch: Watch<'_>) -> Result<Tensor>;
+    fn forward(&self, images: &Images, watch: LayerHook<'_>) -> Result<Tensor>;
     /// The images that it takes.
     fn image(&self) -> Image;
 }

@@ -3,7 +3,7 @@
 
 use crate::block::{Norm, alibi_slopes};
 use crate::config::{activation, context, head_size, parse, ten_to_minus, usually, yes};
-use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
@@ -130,10 +130,10 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Option<Rotary>, layer: 
     let slopes = || alibi_slopes(heads.count).map(|slope| slope * heads.scale()).collect();
     Ok(Block {
         attention_norm,
-        attention: SharedAttention {
+        attention: GroupedQueryAttention {
             rotary: rotary.clone(),
             bias: if c.alibi { Bias::Alibi(slopes()) } else { Bias::None },
-            ..SharedAttention::new(qkv, output, heads, layer)
+            ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
         second,
         mlp: Mlp::Plain {

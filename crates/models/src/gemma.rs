@@ -4,7 +4,7 @@
 
 use crate::block::{Layer, Norm};
 use crate::config::{activation, context, parse, ten_to_minus, usually};
-use crate::decoder::{Decoder, Heads, SharedAttention, words};
+use crate::decoder::{Decoder, GroupedQueryAttention, Heads, words};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
@@ -158,7 +158,7 @@ pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
 /// h = x + norm(Attn(norm(x))); y = h + norm(Mlp(norm(h))), in the first generation without the norms behind each half.
 struct Block {
     attention_norm: RmsNorm,
-    attention: SharedAttention,
+    attention: GroupedQueryAttention,
     norm: RmsNorm,
     mlp: Mlp,
     /// Behind attention and behind the MLP.
@@ -196,13 +196,13 @@ impl Block {
         };
         Ok(Block {
             attention_norm: norm("input_layernorm")?,
-            attention: SharedAttention {
+            attention: GroupedQueryAttention {
                 norms,
                 rotary: Some(rotary[usize::from(window.is_some())].clone()),
                 scale: (1.0 / scalar.sqrt()) as f32,
                 cap,
                 window,
-                ..SharedAttention::new(qkv, output, heads, layer)
+                ..GroupedQueryAttention::new(qkv, output, heads, layer)
             },
             norm: norm(before)?,
             mlp: Mlp::gated(gate_up, activation(act)?, down),

@@ -3,7 +3,7 @@
 
 use crate::block::Norm;
 use crate::config::{activation, context, defaults, head_size, parse, refuse};
-use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::{Encoder, Head, Limits, LmHead, Result, Task};
@@ -31,7 +31,7 @@ defaults! {
 
 impl Config {
     fn linear(&self, w: &Weights, k: usize, n: usize) -> Result<Linear> {
-        Ok(if self.conv1d { Linear::turned(w, k, n, true)? } else { Linear::load(w, k, n, true)? })
+        Ok(if self.conv1d { Linear::transposed(w, k, n, true)? } else { Linear::load(w, k, n, true)? })
     }
 }
 
@@ -76,7 +76,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, layer: usize) -> Result<Block> {
     let (qkv, output) = (c.linear(&a.sub("c_attn"), n, 3 * n)?, c.linear(&a.sub("c_proj"), n, n)?);
     Ok(Block {
         attention_norm: norm("ln_1")?,
-        attention: SharedAttention { scale, ..SharedAttention::new(qkv, output, heads, layer) },
+        attention: GroupedQueryAttention { scale, ..GroupedQueryAttention::new(qkv, output, heads, layer) },
         second: Second::Behind(norm("ln_2")?),
         mlp: Mlp::Plain {
             up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation(&c.activation_function)?),

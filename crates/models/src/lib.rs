@@ -34,14 +34,14 @@ mod t5;
 mod t5_decoder;
 mod tower;
 
-pub use batch::{Batch, Kept, Limits, Piece, Positions, Sequence};
+pub use batch::{Batch, KvView, Limits, Positions, Sequence, TokenChunk};
 pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
-pub use registry::{answers, encoder, head, lm_head, seq2seq, spare};
+pub use registry::{binary_head, encoder, head, is_ignorable, lm_head, seq2seq};
 pub use seq2seq::{Read, Seq2Seq};
 
-use sconce_ops::{CacheShape, Tensor};
+use sconce_ops::{KvCacheShape, Tensor};
 
 /// What can go wrong in making a model from its files.
 #[derive(Debug, thiserror::Error)]
@@ -61,18 +61,18 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// Sees the hidden states of every layer, the embeddings first.
-pub type Watch<'a> = &'a mut dyn FnMut(usize, &Tensor);
+pub type LayerHook<'a> = &'a mut dyn FnMut(usize, &Tensor);
 
 /// A model that turns tokens into one vector each.
 pub trait Encoder: Send {
     /// Hidden states of the last layer, `[tokens, hidden]`, behind the final norm where there is one.
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor>;
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor>;
     /// The width of a hidden state.
     fn hidden_size(&self) -> usize;
     /// The largest ids it can take.
     fn limits(&self) -> Limits;
     /// What it keeps of each token, if it can go on from there: a language model.
-    fn cache(&self) -> Option<CacheShape> {
+    fn cache(&self) -> Option<KvCacheShape> {
         None
     }
 }

@@ -4,10 +4,10 @@
 
 use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, refuse};
-use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
-use crate::rope::{Rope, Scaling, turned};
+use crate::rope::{Rope, Scaling, transposed};
 use crate::{Encoder, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
 use serde::Deserialize;
@@ -127,7 +127,7 @@ impl Config {
         let usual = if self.is("mixtral") { 1e6 } else { 10_000.0 };
         let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(usual);
         let original = self.original_max_position_embeddings.filter(|_| is_phi);
-        Rope { theta, dims: turned(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
+        Rope { theta, dims: transposed(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
     }
 }
 
@@ -158,16 +158,16 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
 
 /// The head that says which of two words comes next: of a reranker's own two rows, where the file has those, else of the
 /// vocabulary's.
-pub(crate) fn answers(config: &Value, w: &Weights, words: [u32; 2]) -> Result<Head> {
+pub(crate) fn binary_head(config: &Value, w: &Weights, words: [u32; 2]) -> Result<Head> {
     let c: Config = parse(config)?;
     let (own, rows) = (w.sub("lm_head"), words.map(|word| word as usize));
     let out = match (w.has("score.weight")?, c.tie_word_embeddings.unwrap_or(false) || !own.has("weight")?) {
         (true, _) => Linear::load(&w.sub("score"), c.hidden_size, 2, false)?,
         (false, true) => {
             let table = root(w, "model", WORDS)?.sub("embed_tokens");
-            Linear::picked(&table, c.hidden_size, c.vocab_size, &rows)?
+            Linear::select_rows(&table, c.hidden_size, c.vocab_size, &rows)?
         }
-        (false, false) => Linear::picked(&own, c.hidden_size, c.vocab_size, &rows)?,
+        (false, false) => Linear::select_rows(&own, c.hidden_size, c.vocab_size, &rows)?,
     };
     Ok(Head { pooling: Pooling::LastToken, padding: None, dense: None, norm: None, out })
 }
@@ -193,11 +193,11 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
     };
     Ok(Block {
         attention_norm: norm(w, "input_layernorm", n)?,
-        attention: SharedAttention {
+        attention: GroupedQueryAttention {
             norms,
             rotary: Some(rotary.clone()),
             window: c.window(layer),
-            ..SharedAttention::new(qkv, output, heads, layer)
+            ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
         second: Second::Behind(norm(w, "post_attention_layernorm", n)?),
         mlp: mlp(w, c, layer)?,

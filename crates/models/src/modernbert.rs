@@ -6,7 +6,7 @@ use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Encoder, Error, Head, Limits, Result, Task};
-use sconce_ops::{LayerNorm, Linear, Pooling, Rotary, Sees, Weights};
+use sconce_ops::{LayerNorm, Linear, Mask, Pooling, Rotary, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -139,7 +139,7 @@ fn block(w: &Weights, c: &Config, rotary: &[Rotary; 2], i: usize) -> Result<PreN
     Ok(PreNorm {
         attention_norm,
         attention: SelfAttention {
-            sees: if local { Sees::Window(c.local_attention / 2) } else { Sees::All },
+            sees: if local { Mask::Window(c.local_attention / 2) } else { Mask::All },
             rotary: Some(rotary[usize::from(local)].clone()),
             ..SelfAttention::new(qkv, output, heads, head_size(n, heads)?)
         },

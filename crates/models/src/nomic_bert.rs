@@ -254,8 +254,8 @@ fn experts(w: &Weights, c: &Config) -> Result<Mlp> {
     let router = w.sub("router.layer").in_dtype(DType::F32).tensor("weight", &[count, n])?;
     refuse(count.checked_mul(rows).is_none(), || format!("{count} experts of {rows} are too many"))?;
     let e = w.sub("experts");
-    let part = |name: &str, turned| {
-        let shape = ExpertShape { experts: count, rows, columns: n, turned };
+    let part = |name: &str, transposed| {
+        let shape = ExpertShape { experts: count, rows, columns: n, transposed };
         (0..count).map(|i| Experts::part(&e.sub("mlp"), name, i, shape)).collect::<Result<Vec<_>, _>>()
     };
     let (up, down, bias) = (part("w1", false)?, part("w2", true)?, Some(e.tensor("bias", &[n])?));

@@ -74,10 +74,10 @@ pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
 }
 
 /// Makes the head of a language model that answers with one of two words: a logit of each, at a sequence's last token.
-pub fn answers(config: &Value, weights: &Weights, words: [u32; 2]) -> Result<Head> {
+pub fn binary_head(config: &Value, weights: &Weights, words: [u32; 2]) -> Result<Head> {
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match LLAMA.contains(&kind) {
-        true => llama::answers(config, &weights.of_head(), words),
+        true => llama::binary_head(config, &weights.of_head(), words),
         false => Err(Error::Config(format!("model_type `{kind}` is not asked for one of two words"))),
     }
 }
@@ -109,7 +109,7 @@ pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
 }
 
 /// Whether a tensor that nothing read may be left alone: another task's head, or a buffer that training saved.
-pub fn spare(name: &str) -> bool {
+pub fn is_ignorable(name: &str) -> bool {
     const HEADS: [&str; 18] = [
         "pooler.",
         "cls.",

@@ -150,7 +150,7 @@ impl Rope<'_> {
 }
 
 /// Elements of a head of `size` that are turned, when it is a part of them.
-pub(crate) fn turned(size: usize, part: f64) -> Result<usize> {
+pub(crate) fn transposed(size: usize, part: f64) -> Result<usize> {
     refuse(!(part > 0.0 && part <= 1.0), || format!("a partial_rotary_factor of {part}"))?;
     Ok((size as f64 * part) as usize)
 }

@@ -7,7 +7,7 @@ use crate::dual::{Kind, scalar};
 use crate::head::root;
 use crate::mlp::Mlp;
 use crate::tower::{Shape, Stack, Words, filled, mlp};
-use crate::{Batch, Dual, Error, Image, Images, Limits, Result, TextTower, VisionTower, Watch};
+use crate::{Batch, Dual, Error, Image, Images, LayerHook, Limits, Result, TextTower, VisionTower};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Segments, Tensor, Weights, attention, embed, pool};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -96,7 +96,7 @@ impl Text {
 }
 
 impl TextTower for Text {
-    fn forward(&self, b: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, b: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         let x = self.stack.forward(self.words.forward(b)?, &b.attention(self.heads.scale()), watch)?;
         let x = self.norm.forward(&x)?;
         watch(self.stack.len(), &x);
@@ -158,7 +158,7 @@ impl Vision {
 }
 
 impl VisionTower for Vision {
-    fn forward(&self, images: &Images, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, images: &Images, watch: LayerHook<'_>) -> Result<Tensor> {
         let positions = embed(&[(&self.positions, &images.positions)])?;
         let x = self.patches.forward_residual(&images.patches, &positions)?;
         let x = self.stack.forward(x, &Attention::over(&images.segments, self.heads.scale()), watch)?;

@@ -4,10 +4,10 @@
 
 use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, ten_to_minus};
-use crate::decoder::{Block, Decoder, Heads, Second, SharedAttention, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
-use crate::rope::{Rope, Scaling, turned};
+use crate::rope::{Rope, Scaling, transposed};
 use crate::{Encoder, Error, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{LayerNorm, Linear, Rotary, Weights};
 use serde::Deserialize;
@@ -63,7 +63,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let scaling = c.rope_parameters.as_ref().or(c.rope_scaling.as_ref());
     let part = scaling.and_then(|s| s.partial_rotary_factor).or(c.partial_rotary_factor).unwrap_or(usual_part);
     let theta = scaling.and_then(|s| s.rope_theta).or(c.rope_theta).unwrap_or(10_000.0);
-    let rotary = Rope { theta, dims: turned(heads.size, part)?, positions, trained, original: None, scaling };
+    let rotary = Rope { theta, dims: transposed(heads.size, part)?, positions, trained, original: None, scaling };
     let rotary = rotary.rotary(&w)?;
     let load = |i| block(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
@@ -106,10 +106,10 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
     };
     Ok(Block {
         attention_norm: c.norm(&w.sub("input_layernorm"), n)?,
-        attention: SharedAttention {
+        attention: GroupedQueryAttention {
             norms,
             rotary: Some(rotary.clone()),
-            ..SharedAttention::new(qkv, output, heads, layer)
+            ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
         second: match phi || c.use_parallel_residual {
             true => Second::Shared,

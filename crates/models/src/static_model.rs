@@ -1,7 +1,7 @@
 //! Static embeddings: model2vec, and sentence-transformers' StaticEmbedding. A token's vector is its row, whatever stands around it.
 
 use crate::head::no_head;
-use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Tensor, Weights, embed};
 use serde_json::Value;
 
@@ -61,7 +61,7 @@ impl Static {
 }
 
 impl Encoder for Static {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         let x = embed(&[(&self.rows, &batch.ids)])?;
         watch(0, &x);
         Ok(x)

@@ -7,7 +7,7 @@ use crate::config::{activation, defaults, parse, refuse};
 use crate::decoder;
 use crate::head::{no_head, out, root};
 use crate::mlp::Mlp;
-use crate::{Batch, Encoder, Error, Head, Limits, Result, Task, Watch};
+use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
 use sconce_ops::{Activation, Bias, Linear, Pooling, RmsNorm, Tensor, Weights};
 use serde_json::Value;
 
@@ -164,7 +164,7 @@ impl T5 {
 }
 
 impl Encoder for T5 {
-    fn forward(&self, batch: &Batch, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
         let x = self.words.embed(&batch.ids, 1.0, None)?;
         let last = self.layers.len();
         let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, batch))?;

@@ -7,11 +7,11 @@
 
 use crate::block::{but_last, through};
 use crate::config::{parse, refuse};
-use crate::decoder::{Heads, SharedAttention};
+use crate::decoder::{GroupedQueryAttention, Heads};
 use crate::mlp::Mlp;
 use crate::t5::{Config, Sizes, T5, trunk};
-use crate::{Batch, Encoder, Limits, LmHead, Read, Result, Seq2Seq, Watch};
-use sconce_ops::{Attention, Bias, Cache, CacheShape, Keys, Linear, RmsNorm, Sees, Tensor, Weights, attention};
+use crate::{Batch, Encoder, LayerHook, Limits, LmHead, Read, Result, Seq2Seq};
+use sconce_ops::{Attention, Bias, Keys, KvCache, KvCacheShape, Linear, Mask, RmsNorm, Tensor, Weights, attention};
 use serde_json::Value;
 
 struct Whole {
@@ -54,11 +54,11 @@ impl Seq2Seq for Whole {
         &self.encoder
     }
 
-    fn remember(&self, states: &Tensor, cache: &Cache, rows: &Tensor) -> Result<()> {
+    fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
         self.layers.iter().try_for_each(|layer| layer.cross.remember(states, cache, rows))
     }
 
-    fn forward(&self, batch: &Batch, read: &Read, watch: Watch<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, read: &Read, watch: LayerHook<'_>) -> Result<Tensor> {
         let x = self.encoder.words.embed(&batch.ids, 1.0, None)?;
         let last = self.layers.len();
         let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, batch, read))?;
@@ -75,15 +75,15 @@ impl Seq2Seq for Whole {
         self.encoder.limits()
     }
 
-    fn cache(&self) -> CacheShape {
-        CacheShape { layers: self.layers.len(), heads: self.heads.shared, size: self.heads.size }
+    fn cache(&self) -> KvCacheShape {
+        KvCacheShape { layers: self.layers.len(), heads: self.heads.shared, size: self.heads.size }
     }
 }
 
 /// h = x + Attn(norm(x)); i = h + Cross(norm(h)); y = i + Mlp(norm(i)).
 struct Layer {
     attention_norm: RmsNorm,
-    attention: SharedAttention,
+    attention: GroupedQueryAttention,
     cross_norm: RmsNorm,
     cross: Cross,
     norm: RmsNorm,
@@ -100,10 +100,10 @@ impl Layer {
         let qkv = c.projections(s, &own, &["q", "k", "v"])?;
         Ok(Layer {
             attention_norm: norm(0)?,
-            attention: SharedAttention {
+            attention: GroupedQueryAttention {
                 scale: 1.0,
                 bias: c.bias(s, block, i, false)?,
-                ..SharedAttention::new(qkv, c.output(s, &own)?, heads, i)
+                ..GroupedQueryAttention::new(qkv, c.output(s, &own)?, heads, i)
             },
             cross_norm: norm(1)?,
             cross: Cross {
@@ -136,7 +136,7 @@ struct Cross {
 }
 
 impl Cross {
-    fn remember(&self, states: &Tensor, cache: &Cache, rows: &Tensor) -> Result<()> {
+    fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
         let Heads { count, size, .. } = self.heads;
         let kv = self.keys.forward(states)?.reshape(&[states.dims()[0], 2, count, size])?;
         Ok(cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?)
@@ -152,7 +152,7 @@ impl Cross {
             keys: Keys::Paged(read.pages.clone()),
             scale: 1.0,
             cap: None,
-            sees: Sees::All,
+            sees: Mask::All,
             bias: Bias::None,
         };
         let seen = attention(&q, k, v, &how)?.reshape(&[tokens, count * size])?;

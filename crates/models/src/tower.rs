@@ -3,7 +3,7 @@
 use crate::config::{activation, head_size, parse};
 use crate::decoder::Heads;
 use crate::mlp::Mlp;
-use crate::{Batch, Error, Limits, Result, Watch};
+use crate::{Batch, Error, LayerHook, Limits, Result};
 use sconce_ops::{Attention, LayerNorm, Linear, Tensor, Weights, at, attention, embed};
 use serde::Deserialize;
 use serde_json::Value;
@@ -87,7 +87,7 @@ impl Stack {
     }
 
     /// `watch` sees what each block reads; what the last one gives is the tower's to show, behind its norm.
-    pub(crate) fn forward(&self, mut x: Tensor, how: &Attention, watch: Watch<'_>) -> Result<Tensor> {
+    pub(crate) fn forward(&self, mut x: Tensor, how: &Attention, watch: LayerHook<'_>) -> Result<Tensor> {
         for (i, block) in self.0.iter().enumerate() {
             let _at = at("layer", i);
             watch(i, &x);

@@ -1,7 +1,7 @@
 //! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
 
+use crate::buffer_pool::BufferPool;
 use crate::launch::{cuda, metal};
-use crate::spare::Spare;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
@@ -11,7 +11,7 @@ pub struct Ledger {
     live: AtomicU64,
     peak: AtomicU64,
     /// Buffers of tensors that were alive.
-    pub(crate) spare: Spare,
+    pub(crate) spare: BufferPool,
     /// The same on Metal, those of living tensors among them.
     #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
     pub(crate) metal: metal::buffers::Buffers,

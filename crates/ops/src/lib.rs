@@ -7,6 +7,7 @@
 #![cfg_attr(feature = "scalar-only", allow(dead_code, reason = "what the other instruction sets have use for"))]
 
 mod activation;
+mod buffer_pool;
 pub mod case;
 mod cpu;
 mod device;
@@ -20,7 +21,6 @@ mod place;
 mod quant;
 pub mod replay;
 mod segments;
-mod spare;
 mod tensor;
 pub mod threads;
 mod weights;
@@ -36,30 +36,30 @@ pub use place::Place;
 pub use quant::{Quant, dequantize};
 pub use segments::{Lengths, Segments};
 pub use tensor::Tensor;
-pub use weights::{Keep, Mapped, Raw, Store, Stored, Weights};
+pub use weights::{Mapped, Raw, Store, Stored, WeightFormat, Weights};
 
 // One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.
 pub mod attention;
-pub mod choose;
 pub mod embed;
 pub mod experts;
 pub mod glu;
+pub mod kv_write;
 pub mod l2_norm;
 pub mod layer_norm;
 pub mod linear;
 pub mod pool;
 pub mod rms_norm;
 pub mod rotary;
+pub mod sample;
 pub mod softmax;
 pub mod splade;
-pub mod store;
 pub mod unfold;
 
 /// Every case of every op.
 pub fn cases() -> Vec<case::Case> {
     let of = [
         attention::cases,
-        choose::cases,
+        sample::cases,
         embed::cases,
         experts::cases,
         glu::cases,
@@ -71,7 +71,7 @@ pub fn cases() -> Vec<case::Case> {
         rotary::cases,
         softmax::cases,
         splade::cases,
-        store::cases,
+        kv_write::cases,
         unfold::cases,
     ];
     of.into_iter().flat_map(|cases| cases()).collect()
@@ -88,19 +88,19 @@ pub fn cases_on(device: Device) -> Vec<case::Case> {
     cases().into_iter().chain(more.iter().flat_map(|cases| cases())).collect()
 }
 
-pub use attention::{Attention, Bias, Disentangled, Sees, attention};
-pub use choose::{Choosing, choose};
+pub use attention::{Attention, Bias, Disentangled, Mask, attention};
 pub use embed::{embed, embed_normed};
 pub use experts::{ExpertParts, ExpertShape, Experts};
 pub use glu::{Gate, glu};
 pub use keys::{Keys, PageTables, Pages};
+pub use kv_write::{KvCache, KvCacheFormat, KvCacheShape, KvTensor};
 pub use l2_norm::l2_norm;
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use pool::{Pooling, pool};
 pub use rms_norm::RmsNorm;
 pub use rotary::{Projected, Rotary};
+pub use sample::{SamplingParams, sample};
 pub use softmax::softmax;
 pub use splade::{Splade, splade};
-pub use store::{Cache, CacheFormat, CacheShape, Vectors};
 pub use unfold::unfold;

@@ -3,10 +3,10 @@
 //! It offers views and nothing that computes. Whatever computes is an op and goes through the ladder, so nothing can run
 //! uncounted, and a model cannot ask which device it is on.
 
+use crate::buffer_pool::PooledBuffer;
 use crate::cpu::elem::Elem;
 use crate::ledger::Lease;
 use crate::place::Kind;
-use crate::spare::Fresh;
 use crate::{DType, Device, Error, Place, Result, ladder, launch, replay};
 use candle_core::{Tensor as Candle, WithDType};
 use half::{bf16, f16};
@@ -213,12 +213,12 @@ impl Tensor {
 }
 
 /// `len` elements to be written over, all of them: what stands there is left from before.
-pub(crate) fn room<T: Elem>(len: usize) -> Fresh<T> {
-    Fresh::new(&ladder::current().ledger, len)
+pub(crate) fn room<T: Elem>(len: usize) -> PooledBuffer<T> {
+    PooledBuffer::new(&ladder::current().ledger, len)
 }
 
 /// A contiguous host tensor that takes over `values`.
-pub(crate) fn host<T: WithDType>(values: impl Into<Fresh<T>>, dims: &[usize]) -> Result<Candle> {
+pub(crate) fn host<T: WithDType>(values: impl Into<PooledBuffer<T>>, dims: &[usize]) -> Result<Candle> {
     Ok(values.into().tensor(dims)?)
 }
 

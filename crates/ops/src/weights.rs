@@ -36,7 +36,7 @@ pub enum Stored {
 
 /// What matrices are kept in. On a GPU it is the dtype of the activations, unless it is blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Keep {
+pub enum WeightFormat {
     /// The dtype of the activations.
     #[default]
     Activations,
@@ -76,7 +76,7 @@ pub struct Weights {
     prefix: String,
     place: Place,
     dtype: DType,
-    keep: Keep,
+    format: WeightFormat,
     used: Arc<Mutex<BTreeSet<String>>>,
     /// Matrices that were laid out already, by name and format: a word table is often that of the last product too.
     laid_out: Arc<Mutex<BTreeMap<String, Weight>>>,
@@ -90,7 +90,7 @@ impl Weights {
             prefix: String::new(),
             place,
             dtype,
-            keep: Keep::default(),
+            format: WeightFormat::default(),
             used: Arc::default(),
             laid_out: Arc::default(),
         }
@@ -146,13 +146,13 @@ impl Weights {
     /// The same for what stands behind the layers: poolers, classifiers and tables of words are not brought to bytes, since they
     /// are a small part of the work and all of their error is seen.
     pub fn of_head(&self) -> Weights {
-        let keep = if self.keep == Keep::Bytes { Keep::Activations } else { self.keep };
-        Weights { keep, ..self.clone() }
+        let format = if self.format == WeightFormat::Bytes { WeightFormat::Activations } else { self.format };
+        Weights { format, ..self.clone() }
     }
 
     /// The same with matrices kept in another way.
-    pub fn keeping(&self, keep: Keep) -> Weights {
-        Weights { keep, ..self.clone() }
+    pub fn with_format(&self, format: WeightFormat) -> Weights {
+        Weights { format, ..self.clone() }
     }
 
     /// Marks `name` as known and not needed, if the store holds it: what training saved and this configuration does not use.
@@ -214,7 +214,7 @@ impl Weights {
 
     /// The matrix `name` as `lay_out` makes it, or as it has made it before.
     pub(crate) fn laid_out(&self, name: &str, lay_out: impl FnOnce() -> Result<Weight>) -> Result<Weight> {
-        let key = format!("{} {} {:?}", self.name(name), self.dtype, self.keep);
+        let key = format!("{} {} {:?}", self.name(name), self.dtype, self.format);
         if let Some(weight) = self.laid_out.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
             return Ok(weight.clone());
         }
@@ -238,8 +238,8 @@ impl Weights {
         self.dtype
     }
 
-    pub(crate) fn keep(&self) -> Keep {
-        self.keep
+    pub(crate) fn format(&self) -> WeightFormat {
+        self.format
     }
 
     /// Vectors one after another, each of so many elements, where the weights go and in their dtype.

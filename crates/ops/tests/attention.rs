@@ -1,7 +1,7 @@
 //! Attention over so many rows that GPUs have kernels of their own for it, which no case reaches: a reference of all of it would take
 //! minutes. Rows here and there instead, in f64.
 
-use sconce_ops::attention::{Attention, Bias, Sees, attention};
+use sconce_ops::attention::{Attention, Bias, Mask, attention};
 use sconce_ops::case::places;
 use sconce_ops::{DType, Ladder, Place, Policy, Rung, Segments, Tensor};
 use sconce_ops::{Keys, Pages};
@@ -15,7 +15,7 @@ struct Shape {
     heads: usize,
     shared: usize,
     size: usize,
-    sees: Sees,
+    sees: Mask,
     /// Whether keys are in pages, and not next to each other.
     is_paged: bool,
 }
@@ -62,7 +62,7 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
             for head in [0, heads / 2, heads - 1] {
                 let at = ((range.start + place) * heads + head) * size;
                 let of = |j: usize| (row(i, j) * shared + head / (heads / shared)) * size;
-                let seen = if sees == Sees::Causal { place + 1 } else { range.len() };
+                let seen = if sees == Mask::Causal { place + 1 } else { range.len() };
                 let score = |j: usize| dot(&qs[at..][..size], &ks[of(j)..][..size]) * f64::from(scale);
                 let scores: Vec<f64> = (0..seen).map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -94,11 +94,11 @@ fn attention_over_many_rows_equals_f64() {
     };
     let shapes = [
         // Blocks of eight warps: a prompt whose keys are in pages, and one by itself.
-        shape(&[1100, 1000], 16, 4, 128, Sees::Causal, true),
-        shape(&[1100, 1000], 8, 8, 128, Sees::All, false),
+        shape(&[1100, 1000], 16, 4, 128, Mask::Causal, true),
+        shape(&[1100, 1000], 8, 8, 128, Mask::All, false),
         // A block has several heads in turn, with all rows in one block and in several.
-        shape(&[16; 200], 12, 12, 32, Sees::All, false),
-        shape(&[100; 100], 12, 12, 64, Sees::All, false),
+        shape(&[16; 200], 12, 12, 32, Mask::All, false),
+        shape(&[100; 100], 12, 12, 64, Mask::All, false),
     ];
     for (place, force) in places().into_iter().filter(|(_, rung)| *rung == Some(Rung::Fused)) {
         let _here = Ladder::new(Policy { force, ..Policy::default() }).enter();

@@ -1,6 +1,8 @@
 //! What matrices are kept in, by device: what a plan counts on.
 
-use sconce_ops::{DType, Device, Keep, Ladder, Linear, Place, Policy, Quant, Raw, Result, Store, Stored, Weights};
+use sconce_ops::{
+    DType, Device, Ladder, Linear, Place, Policy, Quant, Raw, Result, Store, Stored, WeightFormat, Weights,
+};
 use std::sync::Arc;
 
 /// One matrix, of which a plan knows the shape alone.
@@ -17,11 +19,11 @@ impl Store for Shape {
 }
 
 /// Bytes that `[n, k]` takes on `device` with activations in f16, one of which is held beside it.
-fn kept(stored: Stored, keep: Keep, (n, k): (usize, usize), device: Device) -> u64 {
+fn kept(stored: Stored, keep: WeightFormat, (n, k): (usize, usize), device: Device) -> u64 {
     let ladder = Ladder::new(Policy::default());
     let _here = ladder.clone().enter();
     let store = Arc::new(Shape(stored, vec![n, k]));
-    let weights = Weights::new(store, DType::F16, Place::phantom(device)).keeping(keep);
+    let weights = Weights::new(store, DType::F16, Place::phantom(device)).with_format(keep);
     let _linear = Linear::load(&weights, k, n, false).unwrap();
     ladder.ledger.live() - 2
 }
@@ -32,15 +34,15 @@ fn blocks_stay_blocks_on_gpus() {
     for gpu in [Device::Metal(0), Device::Cuda(0)] {
         for quant in Quant::all() {
             let blocks = (n * quant.bytes(k).unwrap()) as u64;
-            assert_eq!(kept(Stored::Blocks(quant), Keep::File, (n, k), gpu), blocks, "{quant}");
-            assert_eq!(kept(Stored::Blocks(quant), Keep::Activations, (n, k), gpu), 2 * 70 * 512, "{quant}");
+            assert_eq!(kept(Stored::Blocks(quant), WeightFormat::File, (n, k), gpu), blocks, "{quant}");
+            assert_eq!(kept(Stored::Blocks(quant), WeightFormat::Activations, (n, k), gpu), 2 * 70 * 512, "{quant}");
         }
-        let (half, q4_k) = (Stored::Float(DType::F16), Keep::Blocks(Quant::Q4K));
+        let (half, q4_k) = (Stored::Float(DType::F16), WeightFormat::Blocks(Quant::Q4K));
         assert_eq!(kept(half, q4_k, (n, k), gpu), 70 * 2 * 144);
         // Rows that are no whole blocks of 256 are made of 32, and of none at all stay floats.
         assert_eq!(kept(half, q4_k, (n, 96), gpu), 70 * 3 * 34);
         assert_eq!(kept(half, q4_k, (n, 90), gpu), 2 * 70 * 90);
-        assert_eq!(kept(half, Keep::File, (n, k), gpu), 2 * 70 * 512);
-        assert_eq!(kept(half, Keep::Bytes, (n, k), gpu), 2 * 70 * 512);
+        assert_eq!(kept(half, WeightFormat::File, (n, k), gpu), 2 * 70 * 512);
+        assert_eq!(kept(half, WeightFormat::Bytes, (n, k), gpu), 2 * 70 * 512);
     }
 }

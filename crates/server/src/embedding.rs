@@ -7,7 +7,7 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use sconce_api::input::Item;
 use sconce_engine::{Clip, EmbedOptions, Embeddings, Image, Prompt, RequestContext, TextOrTokens, Truncate};
-use sconce_engine::{Loaded, Outputs, TaskModel, Three};
+use sconce_engine::{Loaded, M3Embedding, Outputs, TaskModel};
 use std::sync::{Mutex, PoisonError};
 
 /// What becomes of inputs and vectors.
@@ -140,7 +140,7 @@ pub(crate) fn unprompted(prompted: bool) -> Result<(), Fault> {
 }
 
 /// The dense ones of bge-m3's three.
-fn dense(three: Outputs<Three>) -> Embeddings {
+fn dense(three: Outputs<M3Embedding>) -> Embeddings {
     let dimension = three.results.first().map_or(0, |t| t.dense.len());
     let values = three.results.into_iter().flat_map(|t| t.dense).collect();
     Embeddings { values, dimension, tokens: three.tokens, truncated: three.truncated }

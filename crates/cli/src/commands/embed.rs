@@ -9,7 +9,9 @@ use crate::output::{Answers, Output, Seen, Writer};
 use crate::report::Report;
 use crate::work::{Answering, Asking, Texts, words};
 use clap::Args;
-use sconce_engine::{Embedder, Embeddings, Loaded, M3, Multi, Precision, Prompt, Ranges, RequestContext, Sparse};
+use sconce_engine::{
+    Embedder, Embeddings, Loaded, M3, MultiVectorEncoder, Precision, Prompt, Ranges, RequestContext, SparseEncoder,
+};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
@@ -169,7 +171,7 @@ impl Embed {
 
     fn sparse(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let caller = RequestContext::default();
-        let sparse = self.model.load(report, Sparse::load)?.with_context(&caller);
+        let sparse = self.model.load(report, SparseEncoder::load)?.with_context(&caller);
         let ask = |window: &[Text]| Ok(sparse.embed(&words(window))?);
         let answering = self.answering(&sparse, json!({"vocabulary": sparse.plan().dimension}));
         texts.answer(report, answering, Asking { caller: &caller, ask }, |writer, text, vector, seen| {
@@ -179,7 +181,7 @@ impl Embed {
 
     fn multi(&self, texts: Texts, report: &Report) -> Result<ExitCode, Failure> {
         let caller = RequestContext::default();
-        let multi = self.model.load(report, Multi::load)?.with_context(&caller);
+        let multi = self.model.load(report, MultiVectorEncoder::load)?.with_context(&caller);
         let ask = |window: &[Text]| match self.query {
             true => Ok(multi.queries(&words(window))?),
             false => Ok(multi.documents(&words(window))?),

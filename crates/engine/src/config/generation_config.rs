@@ -1,6 +1,6 @@
 //! What `generation_config.json` says of how a model's answers are made, whatever kind of model writes them.
 
-use crate::sampling::Params;
+use crate::sampling::GenerationParams;
 use serde_json::Value;
 
 /// What changes answers and is not done here, with the value that changes nothing.
@@ -47,21 +47,21 @@ pub(crate) fn count(advice: &Value, key: &str) -> Option<usize> {
 }
 
 /// The most likely token each time: where a model's makers recommend nothing, what is least surprising.
-pub(crate) fn greedy() -> Params {
-    Params { temperature: 0.0, ..Params::default() }
+pub(crate) fn greedy() -> GenerationParams {
+    GenerationParams { temperature: 0.0, ..GenerationParams::default() }
 }
 
 /// How tokens are best chosen. As in transformers, penalties count also where the most likely token is taken.
-pub(crate) fn params(advice: &Value) -> Result<Params, String> {
+pub(crate) fn params(advice: &Value) -> Result<GenerationParams, String> {
     let number = |key: &str, usual: f32| match &advice[key] {
         Value::Null => Ok(usual),
         value => value.as_f64().map(|v| v as f32).ok_or_else(|| format!("{key} is {value}, not a number")),
     };
-    let greedy = Params { repetition_penalty: number("repetition_penalty", 1.0)?, ..greedy() };
+    let greedy = GenerationParams { repetition_penalty: number("repetition_penalty", 1.0)?, ..greedy() };
     let params = if advice["do_sample"].as_bool() == Some(true) {
         // Fifty is what transformers keeps unless told otherwise; zero keeps all.
         let top_k = advice["top_k"].as_u64().unwrap_or(50) as u32;
-        Params {
+        GenerationParams {
             temperature: number("temperature", 1.0)?,
             top_k: Some(top_k).filter(|k| *k > 0),
             top_p: number("top_p", 1.0)?,
@@ -83,7 +83,10 @@ mod tests {
     #[test]
     fn penalties_are_for_the_likeliest_token_too() {
         let greedy = params(&json!({"repetition_penalty": 1.2, "temperature": 0.6, "top_k": 3})).unwrap();
-        assert_eq!(greedy, Params { temperature: 0.0, repetition_penalty: 1.2, ..Params::default() });
+        assert_eq!(
+            greedy,
+            GenerationParams { temperature: 0.0, repetition_penalty: 1.2, ..GenerationParams::default() }
+        );
         let sampled = params(&json!({"do_sample": true, "repetition_penalty": 1.2, "temperature": 0.6})).unwrap();
         assert_eq!((sampled.temperature, sampled.top_k, sampled.repetition_penalty), (0.6, Some(50), 1.2));
         for wrong in [json!({"repetition_penalty": "much"}), json!({"repetition_penalty": -1})] {

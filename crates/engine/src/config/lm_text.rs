@@ -3,7 +3,7 @@
 
 use super::generation_config::{self, count, greedy, not_done, note};
 use crate::error::{Error, Result};
-use crate::sampling::Params;
+use crate::sampling::GenerationParams;
 use sconce_formats::gguf::Gguf;
 use sconce_formats::{Model, optional_json};
 use sconce_text::chat::{ChatTemplate, ChatTemplates, TemplateError};
@@ -42,7 +42,7 @@ pub(crate) struct LmText {
     /// By which an answer ends.
     pub(crate) ends: Arc<BTreeSet<u32>>,
     /// How its makers choose tokens.
-    pub(crate) params: Params,
+    pub(crate) params: GenerationParams,
     /// The most tokens of an answer, where they say.
     pub(crate) most: Option<usize>,
     /// What they ask for besides and a language model does not get.

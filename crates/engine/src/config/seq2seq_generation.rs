@@ -2,7 +2,7 @@
 
 use super::generation_config::{count, not_done, note};
 use crate::error::{Error, Result};
-use crate::sampling::{BeamSearch, EarlyStopping, Params, Search};
+use crate::sampling::{BeamSearch, EarlyStopping, GenerationParams, Search};
 use sconce_formats::optional_json;
 use serde_json::Value;
 use std::path::Path;
@@ -21,7 +21,7 @@ pub(crate) struct Seq2SeqGeneration {
 
 impl Seq2SeqGeneration {
     /// For the model in `root`, whose tokens are chosen by `params`.
-    pub(crate) fn read(root: &Path, config: &Value, params: &Params) -> Result<Seq2SeqGeneration> {
+    pub(crate) fn read(root: &Path, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration> {
         let path = root.join("generation_config.json");
         let advice: Value = optional_json(&path)?.unwrap_or_default();
         Seq2SeqGeneration::of(&advice, config, params).map_err(|what| Error::file(root, what))
@@ -36,7 +36,7 @@ impl Seq2SeqGeneration {
         Ok(())
     }
 
-    fn of(advice: &Value, config: &Value, params: &Params) -> Result<Seq2SeqGeneration, String> {
+    fn of(advice: &Value, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration, String> {
         let named = [&advice["decoder_start_token_id"], &config["decoder_start_token_id"], &config["pad_token_id"]];
         let start = named.iter().find_map(|id| id.as_u64());
         let start = start.and_then(|id| u32::try_from(id).ok());
@@ -73,7 +73,7 @@ mod tests {
     use serde_json::json;
 
     fn of(advice: Value, config: Value) -> Result<Seq2SeqGeneration, String> {
-        Seq2SeqGeneration::of(&advice, &config, &Params::default())
+        Seq2SeqGeneration::of(&advice, &config, &GenerationParams::default())
     }
 
     #[test]
@@ -81,7 +81,7 @@ mod tests {
         let config = json!({"decoder_start_token_id": 3, "pad_token_id": 0});
         let plain = of(json!({}), config.clone()).unwrap();
         assert_eq!((plain.start, plain.most, plain.notes.len()), (3, None, 0));
-        assert_eq!(plain.search, Search::Sample(Params::default()));
+        assert_eq!(plain.search, Search::Sample(GenerationParams::default()));
         assert_eq!(of(json!({}), json!({"pad_token_id": 0})).unwrap().start, 0);
         assert!(of(json!({}), json!({})).unwrap_err().contains("decoder_start_token_id"));
         let beyond = of(json!({"decoder_start_token_id": 10}), config.clone()).unwrap();

@@ -1,10 +1,10 @@
 //! One answer in the making: chooses its tokens, makes text of them, and knows when it ends.
 
-use super::{Finish, GenerationReply, Pick};
+use super::{Finish, GenerationReply, SampledToken};
 use crate::error::Result;
-use crate::sampling::{Choice, Failure, Params, Sampler, Text, logprobs_of};
-use crate::structured_output::{Constraint, Mask};
-use sconce_ops::{Choosing, threads};
+use crate::sampling::{Choice, Failure, GenerationParams, Sampler, Text, logprobs_of};
+use crate::structured_output::{Constraint, TokenMask};
+use sconce_ops::{SamplingParams, threads};
 use sconce_text::stream::{Detok, Step, Stops};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 /// A generation request, ready to run.
 pub(crate) struct GenerateRequest {
     pub(crate) tokens: Vec<u32>,
-    pub(crate) params: Arc<Params>,
+    pub(crate) params: Arc<GenerationParams>,
     pub(crate) stop: StopCriteria,
     /// Makes text of an answer, behind the prompt where it goes on from that.
     pub(crate) detok: Detok,
@@ -51,9 +51,9 @@ pub(crate) struct ActiveSequence {
     prompt: usize,
     picked: usize,
     /// Chosen, and not yet shown.
-    picks: Vec<Pick>,
+    picks: Vec<SampledToken>,
     /// The tokens of the prompt and how likely they were, as far as that is known; if it is asked for.
-    scores: Option<Vec<Pick>>,
+    scores: Option<Vec<SampledToken>>,
     /// The likeliest others that are told with each of them.
     top: u32,
     reply: Arc<GenerationReply>,
@@ -94,7 +94,7 @@ impl ActiveSequence {
             // Nothing comes before the first.
             scores: request
                 .scored
-                .then(|| request.tokens.iter().take(1).map(|id| Pick { id: *id, logprobs: None }).collect()),
+                .then(|| request.tokens.iter().take(1).map(|id| SampledToken { id: *id, logprobs: None }).collect()),
             top: request.params.logprobs.unwrap_or(0),
             reply: reply.clone(),
         }
@@ -112,11 +112,11 @@ impl ActiveSequence {
             .map(|(row, position)| (&**row, tokens[position + 1]))
             .collect();
         let top = self.top;
-        let pick = |i: usize| -> Result<Pick, Failure> {
+        let pick = |i: usize| -> Result<SampledToken, Failure> {
             let (row, id) = new[i];
-            Ok(Pick { id, logprobs: Some(logprobs_of(row, id, top)?) })
+            Ok(SampledToken { id, logprobs: Some(logprobs_of(row, id, top)?) })
         };
-        match threads::map(new.len(), pick).into_iter().collect::<Result<Vec<Pick>, Failure>>() {
+        match threads::map(new.len(), pick).into_iter().collect::<Result<Vec<SampledToken>, Failure>>() {
             Ok(new) => scores.extend(new),
             Err(failure) => return self.reply.fail(failure.into()),
         }
@@ -126,7 +126,7 @@ impl ActiveSequence {
     }
 
     /// How the next token behind `tokens` is chosen, if that takes nothing but logits.
-    pub(crate) fn plain(&self, tokens: &[u32]) -> Option<Choosing> {
+    pub(crate) fn plain(&self, tokens: &[u32]) -> Option<SamplingParams> {
         let choosing = self.sampler.plain(Text { tokens, prompt: self.prompt });
         choosing.filter(|_| self.form.is_none())
     }
@@ -152,7 +152,7 @@ impl ActiveSequence {
             return self.end(Finish::End);
         }
         self.picked += 1;
-        self.picks.push(Pick { id: choice.token, logprobs: choice.logprobs });
+        self.picks.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
         let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
         match self.stops.push(&text) {
             Step::Stopped { text, stop } => {
@@ -178,7 +178,7 @@ impl ActiveSequence {
     /// The next token, one that the form allows. This is called once a token, also where the cache is computed again.
     fn choose(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
         let mask = self.form.as_mut().map(Constraint::mask).transpose()?;
-        let choice = self.sampler.next(logits, text, mask.as_ref().map(Mask::words))?;
+        let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words))?;
         if let Some(form) = &mut self.form {
             form.commit(choice.token)?;
         }

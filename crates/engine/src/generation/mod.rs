@@ -7,9 +7,9 @@ mod stream;
 pub(crate) use active_sequence::{ActiveSequence, GenerateRequest, NextToken, StepOutput, StopCriteria};
 pub(crate) use reply::{Echo, GenerationReply};
 pub(crate) use stream::About;
-pub use stream::{Stream, Within};
+pub use stream::{NextEvent, Stream};
 
-use crate::sampling::{Logprobs, Params};
+use crate::sampling::{GenerationParams, Logprobs};
 use crate::structured_output::Format;
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ pub struct Request {
     /// The text, or its tokens.
     pub start: Start,
     /// How tokens are chosen; the default is what the model's own files recommend.
-    pub params: Option<Params>,
+    pub params: Option<GenerationParams>,
     /// The most tokens of an answer; `None`: what the model's own files say, else as many as there is room for.
     pub max_tokens: Option<usize>,
     /// Texts that end an answer. They are never shown, and no part of them.
@@ -52,7 +52,7 @@ impl Default for Start {
 
 /// One chosen token.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Pick {
+pub struct SampledToken {
     /// Its id.
     pub id: u32,
     /// How likely it and others were, if that was asked for.
@@ -85,7 +85,7 @@ pub enum Event {
         /// What is new.
         text: String,
         /// The tokens behind it.
-        picks: Vec<Pick>,
+        picks: Vec<SampledToken>,
     },
     /// It ends.
     End {
@@ -113,7 +113,7 @@ pub struct Answer {
     /// Its text.
     pub text: String,
     /// Its tokens.
-    pub picks: Vec<Pick>,
+    pub picks: Vec<SampledToken>,
     /// Why it ended.
     pub finish: Option<Finish>,
     /// Of a beam search: the logarithm of its probability over its length to the penalty.

@@ -1,6 +1,6 @@
 //! The reply of a generation request, which all of its answers share.
 
-use super::{Event, Finish, Pick};
+use super::{Event, Finish, SampledToken};
 use crate::error::Error;
 use crate::runtime::Reply;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -42,13 +42,13 @@ impl GenerationReply {
     }
 
     /// The log probabilities of the prompt's tokens are known.
-    pub(crate) fn scored(&self, picks: &[Pick]) {
+    pub(crate) fn scored(&self, picks: &[SampledToken]) {
         let echo = self.take_echo(|_| true);
         self.show(echo, picks);
     }
 
     /// An answer grows.
-    pub(crate) fn text(&self, answer: usize, text: String, picks: Vec<Pick>) {
+    pub(crate) fn text(&self, answer: usize, text: String, picks: Vec<SampledToken>) {
         self.reply.send(Event::Text { answer, text, picks });
     }
 
@@ -68,7 +68,7 @@ impl GenerationReply {
     }
 
     /// The beginning of every answer.
-    fn show(&self, echo: Option<Echo>, picks: &[Pick]) {
+    fn show(&self, echo: Option<Echo>, picks: &[SampledToken]) {
         let Some(echo) = echo else { return };
         (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
     }

@@ -50,17 +50,17 @@ impl Stream {
     }
 
     /// The next event if it comes within `patience`: who listens may have something else to attend to, such as Ctrl-C.
-    pub fn within(&mut self, patience: Duration) -> Within {
+    pub fn within(&mut self, patience: Duration) -> NextEvent {
         if self.left == 0 {
-            return Within::Done;
+            return NextEvent::Done;
         }
         match self.events.recv_timeout(patience) {
-            Err(RecvTimeoutError::Timeout) => Within::Nothing,
+            Err(RecvTimeoutError::Timeout) => NextEvent::Nothing,
             Err(RecvTimeoutError::Disconnected) => {
                 let gone = self.gone();
-                Within::Event(self.seen(gone))
+                NextEvent::Event(self.seen(gone))
             }
-            Ok(event) => Within::Event(self.seen(event)),
+            Ok(event) => NextEvent::Event(self.seen(event)),
         }
     }
 
@@ -122,7 +122,7 @@ impl Iterator for Stream {
 
 /// What came of waiting a while.
 #[derive(Debug)]
-pub enum Within {
+pub enum NextEvent {
     /// An event.
     Event(Result<Event>),
     /// Nothing yet.

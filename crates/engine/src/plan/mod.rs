@@ -9,7 +9,7 @@ pub(crate) use trace::{Outline, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};
-use sconce_ops::{DType, Device, Keep, Step};
+use sconce_ops::{DType, Device, Step, WeightFormat};
 use std::collections::BTreeSet;
 use std::path::PathBuf;
 
@@ -35,10 +35,10 @@ pub(crate) struct Planned<L> {
 pub struct Plan {
     /// The device planned for.
     pub device: Device,
-    /// The format of activations, and of weights unless `keep` says otherwise.
+    /// The format of activations, and of weights unless `weight_format` says otherwise.
     pub dtype: DType,
     /// What matrices are kept in.
-    pub keep: Keep,
+    pub weight_format: WeightFormat,
     /// Why an encoder has this format, where it was chosen by `auto`.
     pub chosen: Option<String>,
     /// Every op call of a forward pass.
@@ -72,13 +72,13 @@ pub struct Plan {
 impl Plan {
     /// The format by the name that is asked for it: that of activations, unless an encoder's weights are in bytes.
     pub fn format(&self) -> String {
-        if self.keep == Keep::Bytes { "int8".into() } else { self.dtype.to_string() }
+        if self.weight_format == WeightFormat::Bytes { "int8".into() } else { self.dtype.to_string() }
     }
 
     /// The least cosine between an encoder's vectors and those in f32, as tests hold MiniLM to it; `None` where nothing is lost.
     pub fn bound(&self) -> Option<f64> {
-        match (self.keep, self.dtype) {
-            (Keep::Bytes, _) => Some(LEAST_BYTES),
+        match (self.weight_format, self.dtype) {
+            (WeightFormat::Bytes, _) => Some(LEAST_BYTES),
             (_, DType::F32) => None,
             _ => Some(LEAST_HALF),
         }
@@ -103,7 +103,7 @@ impl Plan {
 
     /// Refuses weights that belong to no part of the model that is known: a model that was understood has none.
     fn check_unread(&self) -> Result<()> {
-        let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::spare(name)).collect();
+        let strange: Vec<_> = self.unread.iter().filter(|name| !sconce_models::is_ignorable(name)).collect();
         let Some(first) = strange.first() else { return Ok(()) };
         let more = if strange.len() > 1 { format!(" and {} more tensors", strange.len() - 1) } else { String::new() };
         let what = format!(

@@ -2,7 +2,7 @@
 
 use super::Plan;
 use crate::error::Result;
-use sconce_ops::{DType, Device, Keep, Ladder, Place, Policy, Step, replay};
+use sconce_ops::{DType, Device, Ladder, Place, Policy, Step, WeightFormat, replay};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Trace {
 /// What a trace cannot know of a model.
 pub(crate) struct Outline {
     pub(crate) dtype: DType,
-    pub(crate) keep: Keep,
+    pub(crate) weight_format: WeightFormat,
     pub(crate) chosen: Option<String>,
     pub(crate) cache_tokens: usize,
     pub(crate) batch_tokens: usize,
@@ -82,7 +82,7 @@ impl Trace {
 
     /// The plan: loading, and then a pass of `steps`. `copied` bytes of results come to the host besides.
     pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, outline: Outline) -> Plan {
-        let Outline { dtype, keep, chosen, cache_tokens, batch_tokens, max_tokens, .. } = outline;
+        let Outline { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = outline;
         let Outline { dimension, vocabulary, most_sequences, root, unread, .. } = outline;
         let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
         let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
@@ -90,7 +90,7 @@ impl Trace {
         Plan {
             device,
             dtype,
-            keep,
+            weight_format,
             chosen,
             steps,
             weights,

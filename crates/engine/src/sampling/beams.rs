@@ -7,7 +7,7 @@
 //!
 //! Scores are added in f32, as they are there.
 
-use sconce_ops::choose::Ranked;
+use sconce_ops::sample::Ranked;
 use std::cmp::Ordering;
 
 /// How to search.

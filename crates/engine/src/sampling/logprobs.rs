@@ -3,7 +3,7 @@
 //! Of the model's own distribution, log softmax of its logits before bias, penalties, temperature and cuts, as OpenAI and vLLM
 //! give it: what was likely to the model does not depend on how someone chooses from it.
 
-use sconce_ops::choose::{Ranked, largest, sum_exp};
+use sconce_ops::sample::{Ranked, largest, sum_exp};
 
 /// How likely a token was to the model, and which were most likely.
 #[derive(Clone, Debug, PartialEq)]

@@ -27,12 +27,12 @@ pub use beams::EarlyStopping;
 pub(crate) use beams::{BeamOptions, Beams, Continued, Hypothesis};
 pub use logprobs::Logprobs;
 pub(crate) use logprobs::log_softmax;
-pub use params::Params;
+pub use params::GenerationParams;
 pub use search::{BeamSearch, Search};
 
 use penalties::Seen;
-use sconce_ops::Choosing;
-use sconce_ops::choose::{not_finite, pick};
+use sconce_ops::SamplingParams;
+use sconce_ops::sample::{not_finite, sample_row};
 use std::fmt;
 use std::sync::Arc;
 
@@ -99,15 +99,15 @@ pub(crate) struct Text<'a> {
 /// It keeps counts of the tokens seen, which follow from the text alone: a new one that is shown the same text chooses alike.
 #[derive(Clone, Debug)]
 pub(crate) struct Sampler {
-    params: Arc<Params>,
+    params: Arc<GenerationParams>,
     /// Which of the `n` answers this is.
     index: u32,
     seen: Seen,
 }
 
 impl Sampler {
-    /// For answer `index` of a prompt. The parameters must have been checked, see [`Params::check`].
-    pub(crate) fn new(params: Arc<Params>, index: u32) -> Sampler {
+    /// For answer `index` of a prompt. The parameters must have been checked, see [`GenerationParams::check`].
+    pub(crate) fn new(params: Arc<GenerationParams>, index: u32) -> Sampler {
         Sampler { params, index, seen: Seen::default() }
     }
 
@@ -137,7 +137,7 @@ impl Sampler {
         if let Some(allowed) = allowed {
             forbid(logits, allowed);
         }
-        let token = pick(logits, &self.choosing(text)).ok_or(Failure::NothingAllowed)?;
+        let token = sample_row(logits, &self.choosing(text)).ok_or(Failure::NothingAllowed)?;
         let logprobs = raw.map(|raw| {
             // The first change of a logit is the one from what it was.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
@@ -147,17 +147,17 @@ impl Sampler {
     }
 
     /// How the next token of `text` is chosen from logits, if they alone decide and nothing is asked of them but the token.
-    pub(crate) fn plain(&self, text: Text<'_>) -> Option<Choosing> {
-        let Params { logit_bias, logprobs, .. } = &*self.params;
+    pub(crate) fn plain(&self, text: Text<'_>) -> Option<SamplingParams> {
+        let GenerationParams { logit_bias, logprobs, .. } = &*self.params;
         let is_plain = logit_bias.is_empty() && logprobs.is_none() && !self.params.penalizes();
         is_plain.then(|| self.choosing(text))
     }
 
     /// Steps 4 to 8.
-    fn choosing(&self, text: Text<'_>) -> Choosing {
-        let Params { temperature, top_k, top_p, min_p, seed, .. } = *self.params;
+    fn choosing(&self, text: Text<'_>) -> SamplingParams {
+        let GenerationParams { temperature, top_k, top_p, min_p, seed, .. } = *self.params;
         let u = random::uniform(seed, self.index, text.tokens.len() as u64);
-        Choosing { temperature, top_k, top_p, min_p, u }
+        SamplingParams { temperature, top_k, top_p, min_p, u }
     }
 
     /// Bias and penalties. `before` is told of every logit that changes.

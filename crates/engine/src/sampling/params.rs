@@ -5,7 +5,7 @@ use std::fmt;
 
 /// How to choose tokens. The default takes the model's own probabilities.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Params {
+pub struct GenerationParams {
     /// Divides the logits; 0 takes the most likely token.
     pub temperature: f32,
     /// Keeps the so many most likely tokens.
@@ -32,9 +32,9 @@ pub struct Params {
     pub logprobs: Option<u32>,
 }
 
-impl Default for Params {
-    fn default() -> Params {
-        Params {
+impl Default for GenerationParams {
+    fn default() -> GenerationParams {
+        GenerationParams {
             temperature: 1.0,
             top_k: None,
             top_p: 1.0,
@@ -54,7 +54,7 @@ impl Default for Params {
 /// A parameter that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Invalid {
-    /// Its name, as in [`Params`].
+    /// Its name, as in [`GenerationParams`].
     pub parameter: &'static str,
     /// What is wrong with it, a sentence that names it.
     pub why: String,
@@ -71,7 +71,7 @@ impl std::error::Error for Invalid {}
 /// As many answers as OpenAI allows: each is a sequence of its own, and a request should not be a flood.
 const MOST_ANSWERS: u32 = 128;
 
-impl Params {
+impl GenerationParams {
     /// Whether they make sense for a model of so many tokens.
     pub fn check(&self, vocabulary: usize) -> Result<(), Invalid> {
         let number = |name, value: f32, good: bool, wanted: &str| match good {
@@ -118,29 +118,29 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_said() {
-        let good = Params::default();
+        let good = GenerationParams::default();
         assert_eq!(good.check(10), Ok(()));
-        let edge = Params { temperature: 0.0, top_p: 0.0, min_p: 1.0, top_k: Some(u32::MAX), ..good.clone() };
+        let edge = GenerationParams { temperature: 0.0, top_p: 0.0, min_p: 1.0, top_k: Some(u32::MAX), ..good.clone() };
         assert_eq!(edge.check(10), Ok(()));
-        let bias = |id, by| Params { logit_bias: [(id, by)].into(), ..good.clone() };
+        let bias = |id, by| GenerationParams { logit_bias: [(id, by)].into(), ..good.clone() };
         assert_eq!(bias(9, -100.0).check(10), Ok(()));
-        let bad: [(Params, &str, &str); 20] = [
-            (Params { temperature: -0.1, ..good.clone() }, "temperature", "temperature is -0.1"),
-            (Params { temperature: f32::NAN, ..good.clone() }, "temperature", "NaN"),
-            (Params { temperature: f32::INFINITY, ..good.clone() }, "temperature", "inf"),
-            (Params { top_p: 1.1, ..good.clone() }, "top_p", "top_p is 1.1; it must be between 0 and 1"),
-            (Params { top_p: -0.5, ..good.clone() }, "top_p", "-0.5"),
-            (Params { top_p: f32::NAN, ..good.clone() }, "top_p", "NaN"),
-            (Params { min_p: 2.0, ..good.clone() }, "min_p", "between 0 and 1"),
-            (Params { repetition_penalty: 0.0, ..good.clone() }, "repetition_penalty", "above 0"),
-            (Params { repetition_penalty: f32::NAN, ..good.clone() }, "repetition_penalty", "NaN"),
-            (Params { frequency_penalty: 2.5, ..good.clone() }, "frequency_penalty", "between -2 and 2"),
-            (Params { presence_penalty: f32::NAN, ..good.clone() }, "presence_penalty", "NaN"),
-            (Params { top_k: Some(0), ..good.clone() }, "top_k", "keeps no token"),
-            (Params { penalty_window: Some(0), ..good.clone() }, "penalty_window", "no token"),
-            (Params { n: 0, ..good.clone() }, "n", "between 1 and 128"),
-            (Params { n: 129, ..good.clone() }, "n", "129"),
-            (Params { logprobs: Some(11), ..good.clone() }, "logprobs", "the model has 10"),
+        let bad: [(GenerationParams, &str, &str); 20] = [
+            (GenerationParams { temperature: -0.1, ..good.clone() }, "temperature", "temperature is -0.1"),
+            (GenerationParams { temperature: f32::NAN, ..good.clone() }, "temperature", "NaN"),
+            (GenerationParams { temperature: f32::INFINITY, ..good.clone() }, "temperature", "inf"),
+            (GenerationParams { top_p: 1.1, ..good.clone() }, "top_p", "top_p is 1.1; it must be between 0 and 1"),
+            (GenerationParams { top_p: -0.5, ..good.clone() }, "top_p", "-0.5"),
+            (GenerationParams { top_p: f32::NAN, ..good.clone() }, "top_p", "NaN"),
+            (GenerationParams { min_p: 2.0, ..good.clone() }, "min_p", "between 0 and 1"),
+            (GenerationParams { repetition_penalty: 0.0, ..good.clone() }, "repetition_penalty", "above 0"),
+            (GenerationParams { repetition_penalty: f32::NAN, ..good.clone() }, "repetition_penalty", "NaN"),
+            (GenerationParams { frequency_penalty: 2.5, ..good.clone() }, "frequency_penalty", "between -2 and 2"),
+            (GenerationParams { presence_penalty: f32::NAN, ..good.clone() }, "presence_penalty", "NaN"),
+            (GenerationParams { top_k: Some(0), ..good.clone() }, "top_k", "keeps no token"),
+            (GenerationParams { penalty_window: Some(0), ..good.clone() }, "penalty_window", "no token"),
+            (GenerationParams { n: 0, ..good.clone() }, "n", "between 1 and 128"),
+            (GenerationParams { n: 129, ..good.clone() }, "n", "129"),
+            (GenerationParams { logprobs: Some(11), ..good.clone() }, "logprobs", "the model has 10"),
             (bias(10, 1.0), "logit_bias", "names token 10; the model's last is 9"),
             (bias(1, 101.0), "logit_bias", "between -100 and 100"),
             (bias(1, f32::NAN), "logit_bias", "NaN"),

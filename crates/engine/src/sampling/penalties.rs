@@ -1,6 +1,6 @@
 //! What a text has said already.
 
-use super::{Params, Text};
+use super::{GenerationParams, Text};
 use std::collections::HashMap;
 
 /// How often each token is in the end of a text. Follows the text as it grows, at the cost of what is new.
@@ -42,7 +42,7 @@ impl Seen {
     }
 
     /// Changes the logits of the tokens counted. `before` is told what they were.
-    pub(crate) fn penalize(&self, logits: &mut [f32], params: &Params, mut before: impl FnMut(u32, f32)) {
+    pub(crate) fn penalize(&self, logits: &mut [f32], params: &GenerationParams, mut before: impl FnMut(u32, f32)) {
         let r = params.repetition_penalty;
         for (token, count) in &self.counts {
             // Some models read more tokens than they write.
@@ -65,8 +65,12 @@ mod tests {
     #[test]
     fn following_is_counting_anew() {
         let tokens: Vec<u32> = (0..200u32).map(|i| i.wrapping_mul(2654435761) >> 29).collect();
-        let params =
-            Params { repetition_penalty: 1.5, frequency_penalty: 0.25, presence_penalty: 1.0, ..Params::default() };
+        let params = GenerationParams {
+            repetition_penalty: 1.5,
+            frequency_penalty: 0.25,
+            presence_penalty: 1.0,
+            ..GenerationParams::default()
+        };
         for window in [None, Some(1), Some(7), Some(500)] {
             let mut followed = Seen::default();
             for len in (0..200).filter(|l| l % 5 != 3) {

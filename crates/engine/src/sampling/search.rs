@@ -1,12 +1,12 @@
 //! How a sequence-to-sequence model finds its answers.
 
-use super::{EarlyStopping, Params};
+use super::{EarlyStopping, GenerationParams};
 
 /// How an answer is found.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Search {
     /// Token by token. A temperature of 0 takes the most likely each time.
-    Sample(Params),
+    Sample(GenerationParams),
     /// The likeliest whole answers.
     Beams(BeamSearch),
 }
@@ -14,7 +14,7 @@ pub enum Search {
 impl Search {
     /// The most likely token each time.
     pub fn greedy() -> Search {
-        Search::Sample(Params { temperature: 0.0, ..Params::default() })
+        Search::Sample(GenerationParams { temperature: 0.0, ..GenerationParams::default() })
     }
 }
 

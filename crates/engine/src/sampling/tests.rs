@@ -15,7 +15,7 @@ fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
 }
 
 /// The same by the book: f64, everything sorted. What is kept and its probability, best first.
-fn by_the_book(logits: &[f32], params: &Params, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
+fn by_the_book(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
     let mut l: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
     for (id, bias) in &params.logit_bias {
         l[*id as usize] += f64::from(*bias);
@@ -55,10 +55,10 @@ fn by_the_book(logits: &[f32], params: &Params, text: Text<'_>, allowed: Option<
     kept
 }
 
-fn various() -> Vec<Params> {
-    let p = Params::default();
+fn various() -> Vec<GenerationParams> {
+    let p = GenerationParams::default();
     let bias: BTreeMap<u32, f32> = [(3, 5.0), (7, -100.0), (0, 1.5)].into();
-    let penalties = Params {
+    let penalties = GenerationParams {
         repetition_penalty: 1.3,
         frequency_penalty: 0.4,
         presence_penalty: -0.7,
@@ -67,22 +67,22 @@ fn various() -> Vec<Params> {
     };
     vec![
         p.clone(),
-        Params { temperature: 0.3, ..p.clone() },
-        Params { temperature: 5.0, ..p.clone() },
-        Params { top_k: Some(1), ..p.clone() },
-        Params { top_k: Some(7), ..p.clone() },
-        Params { top_k: Some(90), temperature: 2.0, ..p.clone() },
-        Params { top_p: 0.8, ..p.clone() },
-        Params { top_p: 0.99, temperature: 3.0, ..p.clone() },
-        Params { top_p: 0.0, ..p.clone() },
-        Params { min_p: 0.05, ..p.clone() },
-        Params { min_p: 1.0, ..p.clone() },
-        Params { top_k: Some(20), top_p: 0.9, min_p: 0.02, temperature: 0.8, ..p.clone() },
-        Params { top_p: 0.9, min_p: 0.001, temperature: 1.5, ..p.clone() },
-        Params { logit_bias: bias.clone(), ..p.clone() },
-        Params { top_k: Some(30), top_p: 0.95, logit_bias: bias, ..penalties.clone() },
-        Params { penalty_window: None, ..penalties.clone() },
-        Params { repetition_penalty: 0.7, ..penalties },
+        GenerationParams { temperature: 0.3, ..p.clone() },
+        GenerationParams { temperature: 5.0, ..p.clone() },
+        GenerationParams { top_k: Some(1), ..p.clone() },
+        GenerationParams { top_k: Some(7), ..p.clone() },
+        GenerationParams { top_k: Some(90), temperature: 2.0, ..p.clone() },
+        GenerationParams { top_p: 0.8, ..p.clone() },
+        GenerationParams { top_p: 0.99, temperature: 3.0, ..p.clone() },
+        GenerationParams { top_p: 0.0, ..p.clone() },
+        GenerationParams { min_p: 0.05, ..p.clone() },
+        GenerationParams { min_p: 1.0, ..p.clone() },
+        GenerationParams { top_k: Some(20), top_p: 0.9, min_p: 0.02, temperature: 0.8, ..p.clone() },
+        GenerationParams { top_p: 0.9, min_p: 0.001, temperature: 1.5, ..p.clone() },
+        GenerationParams { logit_bias: bias.clone(), ..p.clone() },
+        GenerationParams { top_k: Some(30), top_p: 0.95, logit_bias: bias, ..penalties.clone() },
+        GenerationParams { penalty_window: None, ..penalties.clone() },
+        GenerationParams { repetition_penalty: 0.7, ..penalties },
     ]
 }
 
@@ -97,7 +97,7 @@ fn it_chooses_as_the_book_does() {
                 continue;
             }
             for seed in 0..40 {
-                let params = Arc::new(Params { seed, ..params.clone() });
+                let params = Arc::new(GenerationParams { seed, ..params.clone() });
                 let l = logits(vocabulary, seed * 100 + case as u64);
                 let text = Text { tokens: &tokens[..10 + seed as usize % 20], prompt: 8 };
                 let allowed = (seed % 4 == 3).then_some(mask.as_slice());
@@ -127,7 +127,7 @@ fn frequencies_are_probabilities() {
         let book = by_the_book(&l, &params, text, None);
         let mut counts = [0u32; 40];
         for seed in 0..draws {
-            let params = Arc::new(Params { seed, ..params.clone() });
+            let params = Arc::new(GenerationParams { seed, ..params.clone() });
             counts[Sampler::new(params, 0).next(&mut l.clone(), text, None).unwrap().token as usize] += 1;
         }
         // χ² over those expected often enough; the others together.
@@ -153,8 +153,13 @@ fn frequencies_are_probabilities() {
 
 #[test]
 fn a_seed_gives_the_same_answer_however_it_is_asked() {
-    let params =
-        Arc::new(Params { top_p: 0.95, frequency_penalty: 0.5, penalty_window: Some(6), seed: 9, ..Params::default() });
+    let params = Arc::new(GenerationParams {
+        top_p: 0.95,
+        frequency_penalty: 0.5,
+        penalty_window: Some(6),
+        seed: 9,
+        ..GenerationParams::default()
+    });
     let answer = |sampler: &mut Sampler, fresh: bool| {
         let mut tokens = vec![1, 2, 3];
         for _ in 0..50 {
@@ -176,18 +181,23 @@ fn a_seed_gives_the_same_answer_however_it_is_asked() {
 #[test]
 fn greedy_takes_the_first_of_the_largest_and_nothing_is_drawn() {
     let text = Text { tokens: &[5], prompt: 1 };
-    let greedy = |params: Params, l: &[f32], allowed: Option<&[u32]>| {
-        Sampler::new(Arc::new(Params { temperature: 0.0, ..params }), 0).next(&mut l.to_vec(), text, allowed)
+    let greedy = |params: GenerationParams, l: &[f32], allowed: Option<&[u32]>| {
+        Sampler::new(Arc::new(GenerationParams { temperature: 0.0, ..params }), 0).next(&mut l.to_vec(), text, allowed)
     };
     let l = [1.0, 3.0, -2.0, 3.0, 0.0, 3.0];
-    assert_eq!(greedy(Params::default(), &l, None).unwrap().token, 1);
-    assert_eq!(greedy(Params::default(), &l, Some(&[0b111100])).unwrap().token, 3);
-    assert_eq!(greedy(Params { logit_bias: [(0, 2.5)].into(), ..Params::default() }, &l, None).unwrap().token, 0);
-    let penalty = Params { repetition_penalty: 0.5, ..Params::default() };
+    assert_eq!(greedy(GenerationParams::default(), &l, None).unwrap().token, 1);
+    assert_eq!(greedy(GenerationParams::default(), &l, Some(&[0b111100])).unwrap().token, 3);
+    assert_eq!(
+        greedy(GenerationParams { logit_bias: [(0, 2.5)].into(), ..GenerationParams::default() }, &l, None)
+            .unwrap()
+            .token,
+        0
+    );
+    let penalty = GenerationParams { repetition_penalty: 0.5, ..GenerationParams::default() };
     assert_eq!(greedy(penalty, &l, None).unwrap().token, 5);
     // However small, a temperature is no division by zero.
     for temperature in [f32::MIN_POSITIVE, 1e-45, 1e-10] {
-        let params = Arc::new(Params { temperature, seed: 4, ..Params::default() });
+        let params = Arc::new(GenerationParams { temperature, seed: 4, ..GenerationParams::default() });
         let token = Sampler::new(params, 0).next(&mut l.to_vec(), text, None).unwrap().token;
         assert!([1, 3, 5].contains(&token));
     }
@@ -197,7 +207,8 @@ fn greedy_takes_the_first_of_the_largest_and_nothing_is_drawn() {
 fn what_is_no_logit_is_an_error() {
     let text = Text { tokens: &[0, 9999], prompt: 1 };
     for temperature in [0.0, 1.0] {
-        let params = Params { temperature, frequency_penalty: 1.0, top_p: 0.9, ..Params::default() };
+        let params =
+            GenerationParams { temperature, frequency_penalty: 1.0, top_p: 0.9, ..GenerationParams::default() };
         let mut sampler = Sampler::new(Arc::new(params), 0);
         let nan = sampler.next(&mut [1.0, f32::NAN, 2.0], text, None).unwrap_err();
         assert!(matches!(nan, Failure::NotFinite { token: 1, .. }));
@@ -210,7 +221,7 @@ fn what_is_no_logit_is_an_error() {
         assert_eq!(sampler.next(&mut [1.0; 3], text, Some(&[])), Err(Failure::NothingAllowed));
         assert!(sampler.next(&mut [f32::MAX, f32::MIN], text, None).is_ok());
     }
-    let tiny = Params { repetition_penalty: 1e-30, ..Params::default() };
+    let tiny = GenerationParams { repetition_penalty: 1e-30, ..GenerationParams::default() };
     assert_eq!(Sampler::new(Arc::new(tiny), 0).next(&mut [1e30, 1.0], text, None).unwrap().token, 0);
 }
 
@@ -223,12 +234,12 @@ fn logprobs_are_of_what_the_model_said() {
         move |x: f32| f64::from(x - best) - sum.ln()
     };
     // Bias and penalties push the choice to a token that was unlikely, twice over.
-    let params = Params {
+    let params = GenerationParams {
         temperature: 0.1,
         logit_bias: [(17, 50.0)].into(),
         repetition_penalty: 0.5,
         logprobs: Some(5),
-        ..Params::default()
+        ..GenerationParams::default()
     };
     let text = Text { tokens: &[17], prompt: 1 };
     let choice = Sampler::new(Arc::new(params), 0).next(&mut l.clone(), text, None).unwrap();
@@ -249,18 +260,18 @@ fn logprobs_are_of_what_the_model_said() {
 fn speed() {
     let l = logits(151_936, 1);
     let tokens: Vec<u32> = (0..4000).map(|i| i * 31 % 150_000).collect();
-    let p = Params::default();
+    let p = GenerationParams::default();
     let cases = [
-        ("greedy", Params { temperature: 0.0, ..p.clone() }),
+        ("greedy", GenerationParams { temperature: 0.0, ..p.clone() }),
         ("plain", p.clone()),
-        ("top_k 50", Params { top_k: Some(50), ..p.clone() }),
-        ("top_k 1000", Params { top_k: Some(1000), ..p.clone() }),
-        ("top_p 0.9", Params { top_p: 0.9, temperature: 0.5, ..p.clone() }),
-        ("top_k 40, top_p 0.95", Params { top_k: Some(40), top_p: 0.95, temperature: 0.8, ..p.clone() }),
-        ("min_p 0.05", Params { min_p: 0.05, ..p.clone() }),
-        ("top_p 0.95, temperature 3", Params { top_p: 0.95, temperature: 3.0, ..p.clone() }),
-        ("penalties, 4000 tokens", Params { top_k: Some(50), repetition_penalty: 1.1, ..p.clone() }),
-        ("greedy, 20 logprobs", Params { temperature: 0.0, logprobs: Some(20), ..p }),
+        ("top_k 50", GenerationParams { top_k: Some(50), ..p.clone() }),
+        ("top_k 1000", GenerationParams { top_k: Some(1000), ..p.clone() }),
+        ("top_p 0.9", GenerationParams { top_p: 0.9, temperature: 0.5, ..p.clone() }),
+        ("top_k 40, top_p 0.95", GenerationParams { top_k: Some(40), top_p: 0.95, temperature: 0.8, ..p.clone() }),
+        ("min_p 0.05", GenerationParams { min_p: 0.05, ..p.clone() }),
+        ("top_p 0.95, temperature 3", GenerationParams { top_p: 0.95, temperature: 3.0, ..p.clone() }),
+        ("penalties, 4000 tokens", GenerationParams { top_k: Some(50), repetition_penalty: 1.1, ..p.clone() }),
+        ("greedy, 20 logprobs", GenerationParams { temperature: 0.0, logprobs: Some(20), ..p }),
     ];
     for (name, params) in cases {
         let mut sampler = Sampler::new(Arc::new(params), 0);

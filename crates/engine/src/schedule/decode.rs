@@ -12,7 +12,7 @@
 //! again from its tokens. So the oldest moves in every step, and everyone becomes the oldest.
 //! That needs `tokens > sequences` in the budget, or decodes alone could use it up.
 
-use super::step::{Budget, Next, Piece, Refused, Request, Sampled, Step};
+use super::step::{Budget, Next, Refused, Request, Sampled, ScheduledChunk, Step};
 use crate::kv::{Blocks, SeqId};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -54,7 +54,7 @@ pub(crate) struct Scheduler {
     /// Oldest first.
     running: Vec<SeqId>,
     /// The step that was given out and not yet committed.
-    flying: Vec<Piece>,
+    flying: Vec<ScheduledChunk>,
 }
 
 impl Scheduler {
@@ -291,7 +291,7 @@ impl Scheduler {
         let s = &self.sequences[&id];
         let range = s.seen..s.seen + tokens;
         step.copies.extend(copy);
-        step.pieces.push(Piece { sequence: id, sample: range.end == s.tokens.len(), scored: s.scored, range });
+        step.pieces.push(ScheduledChunk { sequence: id, sample: range.end == s.tokens.len(), scored: s.scored, range });
     }
 
     /// The newest gives its blocks back and waits at the head of the queue.

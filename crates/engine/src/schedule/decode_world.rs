@@ -156,7 +156,7 @@ impl World {
             }
         }
         assert!(step.pieces.len() <= self.budget.sequences);
-        assert!(step.pieces.iter().map(Piece::rows).sum::<usize>() <= self.budget.sequences);
+        assert!(step.pieces.iter().map(ScheduledChunk::rows).sum::<usize>() <= self.budget.sequences);
         assert!(step.pieces.iter().map(|p| p.range.len()).sum::<usize>() <= self.budget.tokens);
         let once: HashSet<SeqId> = step.pieces.iter().map(|p| p.sequence).collect();
         assert_eq!(once.len(), step.pieces.len());

@@ -32,7 +32,7 @@ pub(crate) struct Budget {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Every sequence at most once.
-    pub(crate) pieces: Vec<Piece>,
+    pub(crate) pieces: Vec<ScheduledChunk>,
     /// Blocks to copy, `(from, to)`, in this order, before the model writes.
     pub(crate) copies: Vec<(u32, u32)>,
     /// Who had to give its blocks back and waits again, newest first.
@@ -41,7 +41,7 @@ pub(crate) struct Step {
 
 /// Neighbouring tokens of a sequence, to be computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
+pub(crate) struct ScheduledChunk {
     /// Whose.
     pub(crate) sequence: SeqId,
     /// Their positions. All before them are in the cache.
@@ -52,7 +52,7 @@ pub(crate) struct Piece {
     pub(crate) scored: bool,
 }
 
-impl Piece {
+impl ScheduledChunk {
     /// Rows of logits that are wanted, the last so many.
     pub(crate) fn rows(&self) -> usize {
         if self.scored { self.range.len() } else { usize::from(self.sample) }

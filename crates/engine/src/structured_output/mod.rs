@@ -156,9 +156,9 @@ fn limits() -> ParserLimits {
 
 /// Which tokens may come next.
 #[derive(Clone, Debug)]
-pub(crate) struct Mask(SimpleVob);
+pub(crate) struct TokenMask(SimpleVob);
 
-impl Mask {
+impl TokenMask {
     /// A bit for each id, from the lowest of the first word on. Ids beyond the last bit may not come.
     pub(crate) fn words(&self) -> &[u32] {
         self.0.as_slice()
@@ -214,9 +214,9 @@ impl Constraint {
     }
 
     /// The tokens that may come next. Those that end the text are among them when it may end.
-    pub(crate) fn mask(&mut self) -> Result<Mask, FormatError> {
+    pub(crate) fn mask(&mut self) -> Result<TokenMask, FormatError> {
         let mask = self.matcher.compute_mask_or_eos();
-        mask.map(Mask).map_err(|why| FormatError::Cost { form: self.form, why: reason(&why.to_string()) })
+        mask.map(TokenMask).map_err(|why| FormatError::Cost { form: self.form, why: reason(&why.to_string()) })
     }
 
     /// The token that came.

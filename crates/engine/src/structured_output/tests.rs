@@ -1,13 +1,13 @@
-use super::{Constraint, Format, FormatError, Mask, Vocab};
+use super::{Constraint, Format, FormatError, TokenMask, Vocab};
 use sconce_text::stream::TokenBytes;
 use serde_json::{Value, json};
 use std::time::{Duration, Instant};
 
-fn ids(mask: &Mask) -> Vec<u32> {
+fn ids(mask: &TokenMask) -> Vec<u32> {
     mask.0.iter().collect()
 }
 
-fn allows(mask: &Mask, id: u32) -> bool {
+fn allows(mask: &TokenMask, id: u32) -> bool {
     mask.words().get(id as usize / 32).is_some_and(|word| word >> (id % 32) & 1 == 1)
 }
 

@@ -9,7 +9,7 @@ use crate::runtime::{Loaded, ModelInfo, RequestSettings};
 use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
-use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, answers, head};
+use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, binary_head, head};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, Weights, pool};
 use sconce_text::TextOrPair;
 use serde_json::Value;
@@ -129,7 +129,7 @@ pub(crate) struct LogitsSpec {
     pub(crate) scores: Scores,
     pub(crate) representation: Representation,
     /// The words of which a language model says one, instead of labels: see [`super::rerank`].
-    pub(crate) answers: Option<[u32; 2]>,
+    pub(crate) yes_no: Option<[u32; 2]>,
 }
 
 impl LogitsSpec {
@@ -146,7 +146,7 @@ impl LogitsSpec {
             Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not known"))),
         };
         let reading = plain_reading(dir)?;
-        Ok(LogitsSpec { reading, labels, scores, representation: Representation::Pooler, answers: None })
+        Ok(LogitsSpec { reading, labels, scores, representation: Representation::Pooler, yes_no: None })
     }
 }
 
@@ -187,8 +187,8 @@ impl Pipeline for Logits {
         let encoder = parts.encoder()?;
         // Pooled rows are f32, and so is what stands behind them.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
-        let head = match (spec.answers, spec.representation) {
-            (Some(words), _) => answers(&parts.config, &weights, words)?,
+        let head = match (spec.yes_no, spec.representation) {
+            (Some(words), _) => binary_head(&parts.config, &weights, words)?,
             (None, Representation::Pooler) => head(HeadTask::Classify, &parts.config, &weights)?,
             (None, Representation::Cls | Representation::Mean) => {
                 plain_head(&parts.config, &weights, encoder.hidden_size())?

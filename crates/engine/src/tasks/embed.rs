@@ -1,7 +1,7 @@
 //! Texts to vectors.
 
 use super::TaskType;
-use super::multi_vector::Vectors;
+use super::multi_vector::MultiVector;
 use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
@@ -151,11 +151,11 @@ impl Embedder {
     }
 
     /// A vector a token, as the encoder gives them: not pooled, and without what stands behind the pooling.
-    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<Vectors>> {
+    pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<MultiVector>> {
         let texts = self.read(inputs, prompt)?;
         let tokens = texts.tokens.clone();
         self.session.outputs(Want::Hidden, texts, |i, results| {
-            Ok(Vectors { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
+            Ok(MultiVector { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
         })
     }
 

@@ -9,7 +9,7 @@ use crate::generation::{
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{self, Codec, Loaded, LoadedModel, ModelInfo, Reply, RequestContext, RequestSettings};
-use crate::sampling::Params;
+use crate::sampling::GenerationParams;
 use crate::structured_output::{Constraint, Format, FormatError, Vocab};
 use crate::workloads::decode::{Activity, Decode};
 use sconce_formats::{Model as ModelFiles, trim_allocator};
@@ -114,7 +114,7 @@ impl Llm {
     }
 
     /// How the model's makers choose tokens.
-    pub fn params(&self) -> &Params {
+    pub fn params(&self) -> &GenerationParams {
         &self.model.text.params
     }
 

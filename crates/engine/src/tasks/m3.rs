@@ -1,7 +1,7 @@
 //! bge-m3: a vector, weights over the vocabulary and a vector a token, from one pass (Chen et al. 2024, arXiv:2402.03216).
 
 use super::TaskType;
-use super::multi_vector::Vectors;
+use super::multi_vector::MultiVector;
 use super::sparse::SparseVector;
 use crate::config::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, Reading, SentenceSpec, has_m3};
 use crate::error::{Error, Result};
@@ -28,13 +28,13 @@ fn spec(dir: &Path) -> Result<SentenceSpec> {
 
 /// All three of one text.
 #[derive(Clone, Debug, Default)]
-pub struct Three {
+pub struct M3Embedding {
     /// The vector, of length one.
     pub dense: Vec<f32>,
     /// The weights of its tokens.
     pub sparse: SparseVector,
     /// A vector a token, but for the first; each of length one.
-    pub multi: Vectors,
+    pub multi: MultiVector,
 }
 
 /// A bge-m3 model, loaded and checked.
@@ -76,16 +76,16 @@ impl M3 {
     }
 
     /// All three of each text, in the order of the texts.
-    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Three>> {
+    pub fn embed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<M3Embedding>> {
         self.run(self.session.read(|reader| reader.encode(texts, ""))?)
     }
 
     /// The same where some are tokens already.
-    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<Three>> {
+    pub fn embed_inputs(&self, inputs: &[TextOrTokens<'_>]) -> Result<Outputs<M3Embedding>> {
         self.run(self.session.read(|reader| reader.encode_inputs(inputs, ""))?)
     }
 
-    fn run(&self, encoded: Vec<Encoded>) -> Result<Outputs<Three>> {
+    fn run(&self, encoded: Vec<Encoded>) -> Result<Outputs<M3Embedding>> {
         let ids: Vec<Vec<u32>> = encoded.iter().map(|e| e.ids.clone()).collect();
         let device = self.session.plan.device;
         self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
@@ -96,14 +96,14 @@ impl M3 {
                 *kept = kept.max(*weight);
             }
             let dimension = vectors.len() / ids[i].len();
-            Ok(Three {
+            Ok(M3Embedding {
                 dense: dense.to_vec(),
                 sparse: SparseVector {
                     ids: largest.keys().copied().collect(),
                     weights: largest.into_values().collect(),
                 },
                 // The first token stands for the text as a whole, which the dense vector does already.
-                multi: Vectors { values: vectors[dimension..].to_vec(), dimension },
+                multi: MultiVector { values: vectors[dimension..].to_vec(), dimension },
             })
         })
     }

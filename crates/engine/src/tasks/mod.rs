@@ -18,12 +18,12 @@ pub use classify::{Classifier, Label, Representation, Scores};
 pub use clip::Clip;
 pub use embed::{EmbedOptions, Embedder, Embeddings};
 pub use llm::{ChatOptions, Llm, Token};
-pub use m3::{M3, Three};
-pub use multi_vector::{Multi, Vectors};
+pub use m3::{M3, M3Embedding};
+pub use multi_vector::{MultiVector, MultiVectorEncoder};
 pub use quantize::{Precision, Quantized, Ranges};
 pub use rerank::{RankOptions, Ranked, Ranking, Reranker};
-pub use seq2seq::{Answers, Seq2Seq, Seq2SeqOptions, Writing, Written};
-pub use sparse::{Sparse, SparseVector};
+pub use seq2seq::{Answers, Seq2Seq, Seq2SeqAnswer, Seq2SeqOptions, Seq2SeqStream};
+pub use sparse::{SparseEncoder, SparseVector};
 pub use tag::Tagger;
 
 use crate::config::FileFacts;
@@ -113,9 +113,9 @@ macro_rules! tasks {
 tasks! {
     M3(M3) = "m3", "bge-m3: dense, sparse and multi-vector embeddings from one pass.";
     Clip(Clip) = "clip", "Embeddings of texts and images in one space (CLIP, SigLIP).";
-    Sparse(Sparse) = "sparse", "Sparse embeddings: weights over the vocabulary (SPLADE).";
+    Sparse(SparseEncoder) = "sparse", "Sparse embeddings: weights over the vocabulary (SPLADE).";
     Embed(Embedder) = "embed", "An embedding of each text.";
-    Multi(Multi) = "multi", "An embedding of each token (ColBERT).";
+    Multi(MultiVectorEncoder) = "multi", "An embedding of each token (ColBERT).";
     Rerank(Reranker) = "rerank", "One score of a query and a document.";
     Classify(Classifier) = "classify", "Labels of a text or a pair.";
     Tag(Tagger) = "tag", "A label of each token.";

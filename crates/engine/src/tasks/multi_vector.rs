@@ -14,14 +14,14 @@ use sconce_ops::{Device, Linear, Tensor, l2_norm};
 
 /// A vector a token of one text.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Vectors {
+pub struct MultiVector {
     /// All rows, one after another.
     pub values: Vec<f32>,
     /// Numbers in a row.
     pub dimension: usize,
 }
 
-impl Vectors {
+impl MultiVector {
     /// The rows, in the order of the tokens.
     pub fn rows(&self) -> impl Iterator<Item = &[f32]> {
         self.values.chunks_exact(self.dimension.max(1))
@@ -29,7 +29,7 @@ impl Vectors {
 
     /// How well a document of these vectors answers the query: each of the query's vectors takes its best match, and the
     /// matches are summed.
-    pub fn max_sim(&self, query: &Vectors) -> f32 {
+    pub fn max_sim(&self, query: &MultiVector) -> f32 {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let best = |q: &[f32]| self.rows().map(|d| dot(q, d)).fold(f32::NEG_INFINITY, f32::max);
         if self.values.is_empty() { 0.0 } else { query.rows().map(best).sum() }
@@ -38,25 +38,25 @@ impl Vectors {
 
 /// A model that gives a vector a token, loaded and checked: ColBERT in its authors' files or PyLate's, or bge-m3.
 #[derive(Clone)]
-pub struct Multi(OrM3<Tokens>);
+pub struct MultiVectorEncoder(OrM3<Tokens>);
 
-impl Multi {
+impl MultiVectorEncoder {
     /// Finds the files, plans, loads and checks the model.
-    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<MultiVectorEncoder> {
         super::load(reference, options, progress)
     }
 
     /// Vectors of queries: with the query marker, and expanded where the model was trained so.
-    pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Vectors>> {
+    pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Query)
     }
 
     /// Vectors of documents: with the document marker, and without those of the skip list.
-    pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<Vectors>> {
+    pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Document)
     }
 
-    fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], side: Side) -> Result<Outputs<Vectors>> {
+    fn embed<T: AsRef<str> + Sync>(&self, texts: &[T], side: Side) -> Result<Outputs<MultiVector>> {
         let session = match &self.0 {
             OrM3::M3(m3) => return Ok(m3.embed(texts)?.map(|three| three.multi)),
             OrM3::Own(session) => session,
@@ -69,12 +69,12 @@ impl Multi {
         let dimension = session.plan.dimension;
         session.outputs(Want::Task, Texts { items, tokens, truncated }, |i, results| {
             let rows = results[0].chunks_exact(dimension).zip(&kept[i]).filter(|(_, kept)| **kept);
-            Ok(Vectors { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension })
+            Ok(MultiVector { values: rows.flat_map(|(row, _)| row.iter().copied()).collect(), dimension })
         })
     }
 }
 
-impl Loaded for Multi {
+impl Loaded for MultiVectorEncoder {
     fn model(&self) -> &ModelInfo {
         self.0.model()
     }
@@ -83,15 +83,15 @@ impl Loaded for Multi {
     }
 }
 
-impl TaskType for Multi {
+impl TaskType for MultiVectorEncoder {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("MultiVectorMask") || facts.has_module("Dense") || facts.class() == "HF_ColBERT"
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         OrM3::<Tokens>::plan(files, device, options, ColbertSpec::read)
     }
-    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Multi> {
-        Ok(Multi(OrM3::load(files, options, progress, ColbertSpec::read)?))
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<MultiVectorEncoder> {
+        Ok(MultiVectorEncoder(OrM3::load(files, options, progress, ColbertSpec::read)?))
     }
 }
 
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn every_vector_of_the_query_takes_its_best_match() {
-        let of = |values: &[f32]| Vectors { values: values.to_vec(), dimension: 2 };
+        let of = |values: &[f32]| MultiVector { values: values.to_vec(), dimension: 2 };
         let (query, document) = (of(&[1.0, 0.0, 0.0, 1.0]), of(&[0.5, 0.0, 0.6, -1.0, 0.0, 0.25]));
         assert_eq!(document.max_sim(&query), 0.6 + 0.25);
         assert_eq!(of(&[]).max_sim(&query), 0.0);

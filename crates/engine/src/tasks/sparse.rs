@@ -41,11 +41,11 @@ impl SparseVector {
 
 /// A model that weighs the vocabulary, loaded and checked: SPLADE through the head of a masked language model, or bge-m3.
 #[derive(Clone)]
-pub struct Sparse(OrM3<Splade>);
+pub struct SparseEncoder(OrM3<Splade>);
 
-impl Sparse {
+impl SparseEncoder {
     /// Finds the files, plans, loads and checks the model.
-    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
+    pub fn load(reference: &Reference, options: &LoadOptions, progress: &dyn Progress) -> Result<SparseEncoder> {
         super::load(reference, options, progress)
     }
 
@@ -74,7 +74,7 @@ impl Sparse {
     }
 }
 
-impl Loaded for Sparse {
+impl Loaded for SparseEncoder {
     fn model(&self) -> &ModelInfo {
         self.0.model()
     }
@@ -83,15 +83,15 @@ impl Loaded for Sparse {
     }
 }
 
-impl TaskType for Sparse {
+impl TaskType for SparseEncoder {
     fn serves(facts: &FileFacts) -> bool {
         facts.has_module("SpladePooling")
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
         OrM3::<Splade>::plan(files, device, options, SpladeSpec::read)
     }
-    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Sparse> {
-        Ok(Sparse(OrM3::load(files, options, progress, SpladeSpec::read)?))
+    fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<SparseEncoder> {
+        Ok(SparseEncoder(OrM3::load(files, options, progress, SpladeSpec::read)?))
     }
 }
 

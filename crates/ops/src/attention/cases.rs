@@ -2,7 +2,7 @@
 //! bias, windows narrower and wider than a panel, keys that are fewer than the queries, or other ones.
 
 use super::reference::{self, Problem, dot};
-use super::{Attention, Bias, Disentangled, Sees, attention, cached};
+use super::{Attention, Bias, Disentangled, Mask, attention, paged_cases};
 use crate::case::{Case, Input, Tolerance};
 use crate::{DType, Place, Result, Segments, Tensor};
 use std::sync::Arc;
@@ -82,13 +82,13 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[100, 9], 1, 96, Kind::Causal),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
-    DType::FLOATS.into_iter().flat_map(case).chain(cached::cases()).collect()
+    DType::FLOATS.into_iter().flat_map(case).chain(paged_cases::cases()).collect()
 }
 
 /// Heads so large, and of so many rows, that CUDA has blocks of eight warps for them; and what it has for caches.
 pub(crate) fn cases_of_cuda() -> Vec<Case> {
     let of = |dtype| [96, 128].map(|size| one(size as u64, dtype, (&[520, 520], 16, size, Kind::Window(8))));
-    [DType::F16, DType::BF16].into_iter().flat_map(of).chain(cached::cases_of_cuda()).collect()
+    [DType::F16, DType::BF16].into_iter().flat_map(of).chain(paged_cases::cases_of_cuda()).collect()
 }
 
 const SPAN: usize = 16;
@@ -116,14 +116,14 @@ impl Inputs {
         (1..=self.heads).map(|h| 0.5f32.powf(h as f32 / 2.0)).collect()
     }
 
-    fn sees(&self) -> Sees {
+    fn sees(&self) -> Mask {
         match self.kind {
-            Kind::Window(reach) => Sees::Window(reach),
-            Kind::OneTerm => Sees::Window(9),
-            Kind::Blind => Sees::Window(4),
-            Kind::Causal => Sees::Causal,
-            Kind::Recent(most) => Sees::Recent(most),
-            _ => Sees::All,
+            Kind::Window(reach) => Mask::Window(reach),
+            Kind::OneTerm => Mask::Window(9),
+            Kind::Blind => Mask::Window(4),
+            Kind::Causal => Mask::Causal,
+            Kind::Recent(most) => Mask::Recent(most),
+            _ => Mask::All,
         }
     }
 

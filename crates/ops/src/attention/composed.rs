@@ -1,8 +1,8 @@
 //! Block by block of a sequence's queries in f32: two batched products with a softmax between.
 
-use super::{AttentionOp, Bias, Disentangled, Sees};
+use super::{AttentionOp, Bias, Disentangled, Mask};
 use crate::Result;
-use crate::store::{BLOCK, Vectors};
+use crate::kv_write::{BLOCK, KvTensor};
 use candle_core::{D, DType, Tensor};
 use std::ops::Range;
 
@@ -114,7 +114,7 @@ impl Pairs<'_> {
             let table = Tensor::from_vec(by_distance, (heads, distances), device)?;
             bias = Some(table.index_select(&Tensor::new(index, device)?, 1)?.reshape((heads, tq, tk))?);
         }
-        if self.op.how.sees != Sees::All {
+        if self.op.how.sees != Mask::All {
             let hide = |i: usize| {
                 let seen = self.sees(i);
                 self.keys.clone().map(move |j| if seen.contains(&j) { 0.0 } else { UNSEEN })
@@ -137,7 +137,7 @@ fn heads_first(t: &Tensor) -> Result<Tensor> {
 }
 
 /// Rows `runs` of `[rows, shared, size]` as `[heads, keys, size]`, each head as often as others share it.
-fn looked_up(t: &Vectors, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
+fn looked_up(t: &KvTensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
     let rows = |t: &crate::Tensor| -> Result<Tensor> {
         let t = t.candle()?;
         match runs {
@@ -150,8 +150,8 @@ fn looked_up(t: &Vectors, runs: &[Range<usize>], heads: usize) -> Result<Tensor>
         }
     };
     let t = match t {
-        Vectors::Float(floats) => rows(floats)?,
-        Vectors::Q8 { codes, scales } => numbers(&rows(codes)?, &rows(scales)?)?,
+        KvTensor::Float(floats) => rows(floats)?,
+        KvTensor::Q8 { codes, scales } => numbers(&rows(codes)?, &rows(scales)?)?,
     };
     let (_, shared, size) = t.dims3()?;
     let t = heads_first(&t)?;

@@ -1,20 +1,20 @@
 //! Many queries of a sequence: a task is one head of it. Its keys and values are packed into panels once (a few tens of KiB),
 //! then blocks of queries go through two products with the softmax between; only a block's scores exist at any time, and of
-//! those only the panels of keys that the block sees. A few queries, as in decoding, take the way of [`super::few`] instead.
+//! those only the panels of keys that the block sees. A few queries, as in decoding, take the way of [`super::decode`] instead.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
-use super::few::{self, FEW};
-use super::lines::{Heads, Lines, Source};
+use super::decode::{self, FEW};
+use super::kv_view::{Heads, Lines, Source};
 use super::pack::{pack, pack_keys};
 use super::tiles;
-use super::{Attention, AttentionOp, Bias, Sees};
+use super::{Attention, AttentionOp, Bias, Mask};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
+use crate::kv_write::KvCacheFormat;
 use crate::segments::Lengths;
 use crate::softmax::exp_row;
-use crate::store::CacheFormat;
 use crate::tensor::{host, room};
 use crate::{DType, Error, Result};
 use half::bf16;
@@ -29,9 +29,9 @@ pub(super) fn scratch(how: &Attention, [tq, tk]: [usize; 2], heads: usize, size:
     let padded = tk.next_multiple_of(PANEL);
     let values = tk * size.next_multiple_of(PANEL);
     let scores = match how.sees {
-        Sees::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
-        Sees::Recent(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
-        Sees::All | Sees::Causal => padded,
+        Mask::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
+        Mask::Recent(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
+        Mask::All | Mask::Causal => padded,
     };
     // Of each head or task: what is added by distance; the rows of positions, what meets them, and which they are.
     let (shared, positions) = match &how.bias {
@@ -43,7 +43,7 @@ pub(super) fn scratch(how: &Attention, [tq, tk]: [usize; 2], heads: usize, size:
         }
     };
     let many = padded * size + values + QUERIES * (scores + size) + positions;
-    shared + crate::threads::count() * 4 * many.max(few::scratch(tk, heads, size))
+    shared + crate::threads::count() * 4 * many.max(decode::scratch(tk, heads, size))
 }
 
 /// What a worker keeps from task to task.
@@ -114,7 +114,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         // Keys and values as they are; disentangled positions meet them in f32.
         let in_tiles = isa == Isa::Amx
             && T::TYPE == DType::BF16
-            && op.k.format() == CacheFormat::Float(DType::BF16)
+            && op.k.format() == KvCacheFormat::Float(DType::BF16)
             && !matches!(how.bias, Bias::Disentangled(_));
         let shares = shares(how, all, heads, group);
         team::try_each(shares.len(), |task| {
@@ -124,7 +124,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                 Share::Few { sequence, heads: own } => {
                     let (sequence, own) = (*sequence, own.clone());
                     let queries = all.range(sequence);
-                    few::run(isa, &few::Few {
+                    decode::run(isa, &decode::Few {
                         q,
                         queries: queries.clone(),
                         heads: own,

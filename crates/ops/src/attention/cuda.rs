@@ -1,11 +1,11 @@
 //! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows and once for those of many.
 
 use super::tables::{Launch, Tables, Way};
-use super::{Attention, AttentionOp, Bias, Sees, format_number};
+use super::{Attention, AttentionOp, Bias, Mask, format_number};
+use crate::kv_write::KvTensor;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::replay::Given;
-use crate::store::Vectors;
 use crate::{DType, Error, Result, Tensor};
 use std::sync::Arc;
 
@@ -28,11 +28,11 @@ impl Read {
         Ok(Read { view, scales: None, token: lines.token, head: lines.head })
     }
 
-    fn cached(t: &Vectors) -> Result<Read> {
+    fn cached(t: &KvTensor) -> Result<Read> {
         match t {
-            Vectors::Float(floats) => Read::of(floats),
+            KvTensor::Float(floats) => Read::of(floats),
             // The kernel finds a scale by the number of its code.
-            Vectors::Q8 { codes, scales } => {
+            KvTensor::Q8 { codes, scales } => {
                 View::whole(codes)?;
                 Ok(Read { scales: Some(View::whole(scales)?), ..Read::of(codes)? })
             }
@@ -137,14 +137,14 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
         let call = call.numbers(&params![size, heads, shared]);
         let call = read.into_iter().fold(call, steps);
         call.numbers(&params![in_runs, usize::from(format_number(op.k.format())), page])
-            .numbers(&params![back, ahead, matches!(how.sees, Sees::Causal | Sees::Recent(_))])
+            .numbers(&params![back, ahead, matches!(how.sees, Mask::Causal | Mask::Recent(_))])
             .numbers(&params![how.scale, how.cap.unwrap_or(0.0), added])
             .numbers(&params![tables.bias, tables.reach as i32, tables.distances])
             .numbers(&params![tables.distance_count, tables.origin as i32])
             .numbers(&params![launch.entries, launch.splits, launch.tickets, turns(launch, padded, shared)])
     };
     // What `straight` in `task.cuh` takes for granted, beside what a launch says.
-    let is_plain = in_runs && heads == shared && page == 0 && how.sees == Sees::All && added == 0 && how.cap.is_none();
+    let is_plain = in_runs && heads == shared && page == 0 && how.sees == Mask::All && added == 0 && how.cap.is_none();
     let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
     for launch in &tables.launches {
         let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;

@@ -2,9 +2,9 @@
 
 use super::plan::{ITEM, JOIN, Plan};
 use super::{AttentionOp, Bias, format_number};
+use crate::kv_write::{KvCacheFormat, KvTensor};
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
 use crate::launch::params;
-use crate::store::{CacheFormat, Vectors};
 use crate::{DType, Error, Result, Tensor};
 
 const SOURCE: &str = kernels!("items.metal", "staging.metal");
@@ -31,11 +31,11 @@ impl Read {
         Ok(Read { view, scales: None, steps, in_fours })
     }
 
-    fn cached(t: &Vectors) -> Result<Read> {
+    fn cached(t: &KvTensor) -> Result<Read> {
         match t {
-            Vectors::Float(floats) => Read::of(floats),
+            KvTensor::Float(floats) => Read::of(floats),
             // The kernel finds a scale by the number of its code.
-            Vectors::Q8 { codes, scales } => {
+            KvTensor::Q8 { codes, scales } => {
                 View::whole(codes)?;
                 Ok(Read { scales: Some(View::whole(scales)?), ..Read::of(codes)? })
             }
@@ -75,7 +75,7 @@ pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
     .concat();
 
     // Keys that are not in q's format are staged in f32, in which all of them are exact.
-    let staged = if op.k.format() == CacheFormat::Float(op.q.dtype()) { op.q.dtype() } else { DType::F32 };
+    let staged = if op.k.format() == KvCacheFormat::Float(op.q.dtype()) { op.q.dtype() } else { DType::F32 };
     let padded = op.padded()?;
     let all = [Some(&q), Some(&k), Some(&v), met_by_queries.as_ref(), met_by_keys.as_ref()];
     let in_fours = all.into_iter().flatten().all(|t| t.in_fours);

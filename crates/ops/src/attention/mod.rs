@@ -1,22 +1,22 @@
 //! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence        scores, exp and sums in f32, one rounding
 //!                                            (by tiles of bf16, and of plain heads on CUDA, exp is rounded too, before it meets v)
 //!
-//! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Sees`] says, and none of another.
+//! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Mask`] says, and none of another.
 //! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up. Keys and values
 //! may also lie in the pages of a cache, in a dtype of its own, and several heads of q may share one of theirs.
 
-mod bias;
-mod cached;
 mod cases;
 mod composed;
 mod cpu;
 #[cfg(cuda)]
 mod cuda;
-mod few;
-mod lines;
+mod decode;
+mod kv_view;
+mod mask;
 #[cfg(metal)]
 mod metal;
 mod pack;
+mod paged_cases;
 mod plan;
 mod reference;
 mod tables;
@@ -26,14 +26,14 @@ mod tiles;
 #[path = "no_tiles.rs"]
 mod tiles;
 
-pub use bias::{Bias, Disentangled, Sees};
 pub(crate) use cases::{cases, cases_of_cuda};
+pub use mask::{Bias, Disentangled, Mask};
 
 use self::tables::{Tables, Way};
 use crate::keys::Keys;
+use crate::kv_write::{KvCacheFormat, KvTensor};
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
-use crate::store::{CacheFormat, Vectors};
 use crate::{Device, Error, Result, Segments, Tensor};
 use std::sync::{Arc, OnceLock};
 
@@ -49,7 +49,7 @@ pub struct Attention {
     /// cap · tanh(score / cap) instead of a score, where there is one.
     pub cap: Option<f32>,
     /// Which of its sequence's keys a query sees.
-    pub sees: Sees,
+    pub sees: Mask,
     /// What is added to the scores.
     pub bias: Bias,
 }
@@ -58,12 +58,12 @@ impl Attention {
     /// Of each sequence to the whole of itself, without a bias.
     pub fn over(segments: &Segments, scale: f32) -> Attention {
         let (queries, keys) = (segments.clone(), segments.clone().into());
-        Attention { queries, keys, scale, cap: None, sees: Sees::All, bias: Bias::None }
+        Attention { queries, keys, scale, cap: None, sees: Mask::All, bias: Bias::None }
     }
 }
 
 /// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
-pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: &Attention) -> Result<Tensor> {
+pub fn attention(q: &Tensor, k: impl Into<KvTensor>, v: impl Into<KvTensor>, how: &Attention) -> Result<Tensor> {
     let (k, v) = (k.into(), v.into());
     let scope = op_scope();
     let fits = match (q.dims(), k.dims()) {
@@ -73,7 +73,7 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
                 && size == of
                 && v.dims() == k.dims()
                 && v.format() == k.format()
-                && (k.format() == CacheFormat::Float(q.dtype()) || matches!(how.keys, Keys::Paged(_)))
+                && (k.format() == KvCacheFormat::Float(q.dtype()) || matches!(how.keys, Keys::Paged(_)))
                 && *queries == how.queries.tokens()
                 && how.keys.within(scope, *keys)
                 && how.queries.count() == how.keys.count()
@@ -112,8 +112,8 @@ pub fn attention(q: &Tensor, k: impl Into<Vectors>, v: impl Into<Vectors>, how: 
 
 pub(crate) struct AttentionOp {
     q: Tensor,
-    k: Vectors,
-    v: Vectors,
+    k: KvTensor,
+    v: KvTensor,
     how: Attention,
     scope: OpScope,
     /// Worked out once, for its memory and for the launch.
@@ -159,26 +159,26 @@ impl AttentionOp {
         /// A distance that no query and key have.
         const FAR: usize = 1 << 30;
         let (back, ahead) = match self.how.sees {
-            Sees::All => (FAR, FAR),
-            Sees::Window(reach) => (reach, reach),
-            Sees::Causal => (FAR, 0),
-            Sees::Recent(most) => (most, 0),
+            Mask::All => (FAR, FAR),
+            Mask::Window(reach) => (reach, reach),
+            Mask::Causal => (FAR, 0),
+            Mask::Recent(most) => (most, 0),
         };
         // Of so many in all the query itself is one.
-        let itself = i32::from(matches!(self.how.sees, Sees::Recent(_)));
+        let itself = i32::from(matches!(self.how.sees, Mask::Recent(_)));
         [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
     }
 }
 
 /// As the kernels number them.
 #[cfg(any(cuda, metal))]
-fn format_number(format: CacheFormat) -> u16 {
+fn format_number(format: KvCacheFormat) -> u16 {
     use crate::DType;
     match format {
-        CacheFormat::Float(DType::F32) => 0,
-        CacheFormat::Float(DType::F16) => 1,
-        CacheFormat::Float(_) => 2,
-        CacheFormat::Q8 => 3,
+        KvCacheFormat::Float(DType::F32) => 0,
+        KvCacheFormat::Float(DType::F16) => 1,
+        KvCacheFormat::Float(_) => 2,
+        KvCacheFormat::Q8 => 3,
     }
 }
 
@@ -226,14 +226,14 @@ impl Op for AttentionOp {
             // block of its queries four stages of the scores, eight where something is added to them, and the terms of
             // disentangled positions.
             _ => {
-                let plain = matches!((&self.how.sees, &self.how.bias), (Sees::All, Bias::None));
+                let plain = matches!((&self.how.sees, &self.how.bias), (Mask::All, Bias::None));
                 let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.how.cap.is_some());
                 // Rows of a cache are looked up first, and repeated for the heads that share them.
                 // In blocks there are three stages of their codes besides.
                 let looked_up = match (&self.how.keys, self.k.format()) {
                     (Keys::Packed(_), _) => 2,
-                    (Keys::Paged(_), CacheFormat::Float(_)) => 6,
-                    (Keys::Paged(_), CacheFormat::Q8) => 9,
+                    (Keys::Paged(_), KvCacheFormat::Float(_)) => 6,
+                    (Keys::Paged(_), KvCacheFormat::Q8) => 9,
                 };
                 let terms = match &self.how.bias {
                     Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
@@ -241,9 +241,9 @@ impl Op for AttentionOp {
                 };
                 let block = tq.min(composed::QUERIES);
                 let seen = match self.how.sees {
-                    Sees::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
-                    Sees::Recent(most) => tk.min(most.saturating_add(block)),
-                    Sees::All | Sees::Causal => tk,
+                    Mask::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
+                    Mask::Recent(most) => tk.min(most.saturating_add(block)),
+                    Mask::All | Mask::Causal => tk,
                 };
                 4 * (2 * queries * heads * size
                     + heads * size * (2 * tq + (3 + looked_up) * tk)

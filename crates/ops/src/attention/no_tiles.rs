@@ -3,7 +3,7 @@
 
 use super::Attention;
 use super::cpu::Scratch;
-use super::lines::Lines;
+use super::kv_view::Lines;
 use crate::Result;
 use crate::cpu::Isa;
 use crate::cpu::rows::{Output, Rows};

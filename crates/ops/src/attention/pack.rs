@@ -1,7 +1,7 @@
 //! Keys and values of a head in panels of f32, for products over lanes.
 
 use super::cpu::Scratch;
-use super::lines::{Lines, Run, widen, with_runs};
+use super::kv_view::{Lines, Run, widen, with_runs};
 use crate::Result;
 use crate::cpu::gemm::{PANEL, packed_len};
 use crate::cpu::{Isa, Kernel, Lanes};

@@ -127,14 +127,14 @@ impl Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Segments, attention::Sees, replay::op_scope};
+    use crate::{Segments, attention::Mask, replay::op_scope};
 
     /// Every row has an item for every key that it sees, and those of one block are joined where they are several.
     #[test]
     fn items_cover_every_key_once() {
         let lengths = [300, 1, 40, 5];
         let segments = Segments::new(&lengths).unwrap();
-        for sees in [Sees::All, Sees::Causal, Sees::Recent(200), Sees::Window(20)] {
+        for sees in [Mask::All, Mask::Causal, Mask::Recent(200), Mask::Window(20)] {
             let how = Attention { sees, ..Attention::over(&segments, 1.0) };
             for group in [1, 3] {
                 let plan = Plan::of(&how, op_scope(), 1, group);

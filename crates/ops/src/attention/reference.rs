@@ -1,6 +1,6 @@
 //! The formula in f64, one query at a time.
 
-use super::Sees;
+use super::Mask;
 use crate::Segments;
 
 pub(super) struct Problem<'a> {
@@ -15,7 +15,7 @@ pub(super) struct Problem<'a> {
     pub(super) keys: &'a Segments,
     pub(super) scale: f32,
     pub(super) cap: Option<f32>,
-    pub(super) sees: Sees,
+    pub(super) sees: Mask,
     /// Added before the scale and after it, from query, key (in their sequence), head, and their vectors.
     pub(super) added: &'a Added<'a>,
 }
@@ -38,12 +38,12 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
             // Of queries that look back, the last is at the last key.
             let place = i + keys.len().saturating_sub(queries.len());
             let seen = |j: &usize| match p.sees {
-                Sees::All => true,
-                Sees::Window(reach) => j.abs_diff(i) <= reach,
-                Sees::Causal => *j <= place,
-                Sees::Recent(most) => *j <= place && *j + most > place,
+                Mask::All => true,
+                Mask::Window(reach) => j.abs_diff(i) <= reach,
+                Mask::Causal => *j <= place,
+                Mask::Recent(most) => *j <= place && *j + most > place,
             };
-            let i = if matches!(p.sees, Sees::Causal | Sees::Recent(_)) { place } else { i };
+            let i = if matches!(p.sees, Mask::Causal | Mask::Recent(_)) { place } else { i };
             let seen: Vec<usize> = (0..keys.len()).filter(seen).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);

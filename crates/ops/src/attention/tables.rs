@@ -5,11 +5,11 @@
 //! such that are filled up, on how many there are and on all their tokens.
 #![cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere only the memory is counted"))]
 
-use super::{Attention, AttentionOp, Bias, Keys, Sees};
+use super::{Attention, AttentionOp, Bias, Keys, Mask};
 use crate::DType;
 use crate::keys::ALONE;
+use crate::kv_write::KvCacheFormat;
 use crate::replay::OpScope;
-use crate::store::CacheFormat;
 use std::ops::Range;
 
 /// Blocks that keep a GPU busy: where there are fewer, the keys of a block are split. Blocks of few rows wait for memory, and
@@ -47,8 +47,8 @@ impl Way {
     pub(super) fn of(op: &AttentionOp) -> Way {
         let (dtype, size) = (op.q.dtype(), op.q.dims()[2]);
         match op.how.bias {
-            _ if dtype != DType::F32 && op.k.format() == CacheFormat::Q8 && size <= 128 => Way::Coded,
-            _ if dtype == DType::F32 || op.k.format() != CacheFormat::Float(dtype) => Way::Plain,
+            _ if dtype != DType::F32 && op.k.format() == KvCacheFormat::Q8 && size <= 128 => Way::Coded,
+            _ if dtype == DType::F32 || op.k.format() != KvCacheFormat::Float(dtype) => Way::Plain,
             // Larger ones find no room beside the positions of a block.
             Bias::Disentangled(_) if size > 64 => Way::Plain,
             Bias::Disentangled(_) => Way::Placed,
@@ -159,9 +159,9 @@ impl Tables {
             }
             let longest = how.keys.allowed(longest);
             let seen = match how.sees {
-                Sees::All | Sees::Causal => longest,
-                Sees::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
-                Sees::Recent(most) => longest.min(most.saturating_add(block)),
+                Mask::All | Mask::Causal => longest,
+                Mask::Window(reach) => longest.min(reach.saturating_mul(2).saturating_add(block)),
+                Mask::Recent(most) => longest.min(most.saturating_add(block)),
             };
             let most = if seen <= ALONE { 1 } else { seen.div_ceil(PART) };
             let splits = (busy / (blocks * shared).max(1)).clamp(1, most);
@@ -239,7 +239,7 @@ mod tests {
             keys: Keys::Paged(Pages::new(sequences, 16).unwrap()),
             scale: 1.0,
             cap: None,
-            sees: Sees::Causal,
+            sees: Mask::Causal,
             bias: Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false },
         };
         let t = Tables::of(&how, op_scope(), Way::Tiles { four: false }, [8, 2]);
@@ -259,7 +259,7 @@ mod tests {
     /// Steps of decoding are told in as many words, and their launches are the same.
     #[test]
     fn launches_serve_other_lengths() {
-        let decoding = |lengths: &[usize], sees: Sees, bias: &Bias| {
+        let decoding = |lengths: &[usize], sees: Mask, bias: &Bias| {
             let tables = |keys: usize| (0..keys.div_ceil(16) as u32).collect::<Vec<u32>>();
             let sequences = lengths.iter().map(|keys| (tables(*keys).into(), *keys)).collect();
             let how = Attention {
@@ -273,10 +273,10 @@ mod tests {
         };
         let buckets = Bias::Buckets { table: vec![1.0; 32 * 8].into(), far: 128, both: false };
         for (sees, bias) in [
-            (Sees::Causal, Bias::None),
-            (Sees::Recent(300), Bias::None),
-            (Sees::Causal, buckets),
-            (Sees::All, Bias::None),
+            (Mask::Causal, Bias::None),
+            (Mask::Recent(300), Bias::None),
+            (Mask::Causal, buckets),
+            (Mask::All, Bias::None),
         ] {
             let of = |lengths: &[usize]| decoding(lengths, sees, &bias);
             let t = of(&[600, 20, 1]);

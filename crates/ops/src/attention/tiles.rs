@@ -4,7 +4,7 @@
 
 use super::Attention;
 use super::cpu::{Scratch, cap_and_add};
-use super::lines::Lines;
+use super::kv_view::Lines;
 use crate::Result;
 use crate::cpu::amx::{self, Operand, Tiles, bytes_of};
 use crate::cpu::elem::{get, put};

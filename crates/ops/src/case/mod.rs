@@ -11,7 +11,7 @@ pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
 use crate::quant::{dequantize, quantize, tame};
-use crate::weights::{Keep, Raw, Store, Stored};
+use crate::weights::{Raw, Store, Stored, WeightFormat};
 use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
 use std::cell::LazyCell;
 use std::collections::BTreeMap;
@@ -190,7 +190,7 @@ impl InBlocks {
         let (bytes, _) = &*self.made;
         let held = (Stored::Blocks(self.quant), self.dims.to_vec(), bytes.clone());
         let held = [("weight".to_string(), held)];
-        Weights::new(Arc::new(Memory(held.into())), dtype, place.clone()).keeping(Keep::File)
+        Weights::new(Arc::new(Memory(held.into())), dtype, place.clone()).with_format(WeightFormat::File)
     }
 }
 

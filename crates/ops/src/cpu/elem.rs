@@ -3,7 +3,7 @@
 
 use super::Lanes;
 use crate::DType;
-use crate::spare::Kept;
+use crate::buffer_pool::Pooled;
 use half::{bf16, f16};
 
 /// The widest vector of any instruction set.
@@ -13,7 +13,7 @@ pub(crate) const MAX_WIDTH: usize = 16;
 ///
 /// # Safety
 /// Of the methods: as for [`Lanes`].
-pub(crate) trait Elem: candle_core::WithDType + Default + Kept {
+pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
     /// Its name.
     const TYPE: DType;
     /// Widened.

@@ -286,7 +286,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     {
         let b = Panels { data: floats, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        return amx::thirds::multiply::<S>(a, b, rows, panels, room, sink);
+        return amx::bf16x3::multiply::<S>(a, b, rows, panels, room, sink);
     }
     if A::TYPE == DType::F32 {
         let base = a.data[rows.start * a.stride..].as_ptr().cast::<f32>();

@@ -36,7 +36,7 @@ pub(super) fn multiply<S: Lanes>(
     unreachable!("no tiles on this processor")
 }
 
-pub(crate) mod thirds {
+pub(crate) mod bf16x3 {
     use super::*;
 
     pub(crate) const DEPTH: usize = 1;

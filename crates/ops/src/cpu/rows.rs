@@ -3,7 +3,7 @@
 
 use super::elem::Elem;
 use super::team;
-use crate::spare::Fresh;
+use crate::buffer_pool::PooledBuffer;
 use crate::tensor::room;
 use crate::{Error, Result, Tensor};
 use candle_core::{CpuStorage, Layout, Storage, StorageRef};
@@ -180,7 +180,7 @@ pub(crate) fn fill_rows<T: Elem>(
     cols: usize,
     scratch: usize,
     fill: impl Fn(usize, &mut [T], &mut [f32]) + Sync,
-) -> Fresh<T> {
+) -> PooledBuffer<T> {
     let mut out = room::<T>(rows * cols);
     if cols == 0 {
         return out;

@@ -5,15 +5,15 @@ mod composed;
 mod cpu;
 #[cfg(cuda)]
 mod cuda;
+mod embed_norm;
 mod lookup;
 #[cfg(metal)]
 mod metal;
-mod normed;
 mod reference;
 
 pub(crate) use cases::{cases, cases_of_cuda};
+pub use embed_norm::embed_normed;
 pub(crate) use lookup::lookup;
-pub use normed::embed_normed;
 
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Result, Tensor};

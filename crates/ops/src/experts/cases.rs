@@ -4,7 +4,7 @@
 use super::reference::{self, Problem};
 use super::{ExpertParts, ExpertShape, Experts};
 use crate::case::{Case, InBlocks, Input, Tolerance, weights};
-use crate::{Activation, DType, Keep, Linear, Place, Quant, Result};
+use crate::{Activation, DType, Linear, Place, Quant, Result, WeightFormat};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, width, inner width, experts, chosen, gated
@@ -76,15 +76,15 @@ struct Matrices {
 impl Matrices {
     /// About these values, which the blocks, if there are any, change.
     fn new(seed: u64, values: Input, shape: ExpertShape, quant: Option<Quant>) -> Matrices {
-        let ExpertShape { rows, columns, turned, experts } = shape;
+        let ExpertShape { rows, columns, transposed, experts } = shape;
         let Some(quant) = quant else { return Matrices { values, blocks: Vec::new(), shape } };
-        let turn = move |v: &[f32], columns: usize| match turned {
+        let turn = move |v: &[f32], columns: usize| match transposed {
             true => (0..v.len()).map(|i| v[i % (v.len() / columns) * columns + i / (v.len() / columns)]).collect(),
             false => v.to_vec(),
         };
         let block = |e: usize| {
             let (all, size) = (values.values.clone(), rows * columns);
-            let dims = if turned { [columns, rows] } else { [rows, columns] };
+            let dims = if transposed { [columns, rows] } else { [rows, columns] };
             InBlocks::of(seed, quant, dims, move || turn(&all[e * size..][..size], columns))
         };
         let blocks: Vec<_> = (0..experts).map(block).collect();
@@ -98,9 +98,11 @@ impl Matrices {
     fn on(&self, place: &Place) -> Result<Vec<Linear>> {
         let floats = weights(&[("all", &self.values)], place);
         // Products on a CPU round what they take to 8 bits, between the two as well: there the blocks have to be floats.
-        let keep = if place.device().is_gpu() { Keep::File } else { Keep::Activations };
+        let keep = if place.device().is_gpu() { WeightFormat::File } else { WeightFormat::Activations };
         let one = |e: usize| match self.blocks.get(e) {
-            Some(b) => Linear::load(&b.weights(self.values.dtype, place).keeping(keep), b.dims[1], b.dims[0], false),
+            Some(b) => {
+                Linear::load(&b.weights(self.values.dtype, place).with_format(keep), b.dims[1], b.dims[0], false)
+            }
             None => Experts::part(&floats, "all", e, self.shape),
         };
         (0..self.shape.experts).map(one).collect()
@@ -114,7 +116,7 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, 
     let x = normal(0, &[tokens, n + gap], 1.0);
     // Gates first, then what they are for.
     let rows = if gated { 2 * inner } else { inner };
-    let shape = |rows, turned| ExpertShape { experts, rows, columns: n, turned };
+    let shape = |rows, transposed| ExpertShape { experts, rows, columns: n, transposed };
     let up = normal(1, &[experts * rows, n], 1.0 / (n as f32).sqrt());
     let down = normal(2, &[experts * inner, n], 1.0 / (inner as f32).sqrt());
     let up = Matrices::new(seed, up, shape(rows, false), quants[0]);

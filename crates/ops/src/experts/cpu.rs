@@ -1,12 +1,12 @@
 //! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
 
 use super::{Experts, ExpertsOp};
+use crate::buffer_pool::PooledBuffer;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, Rows};
 use crate::cpu::{Isa, team};
 use crate::glu::gated;
 use crate::linear::{Then, Weight, product};
-use crate::spare::Fresh;
 use crate::tensor::host;
 use crate::{Activation, Result};
 
@@ -50,7 +50,7 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// act(x · Wᵀ).
-fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<Fresh<T>> {
+fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<PooledBuffer<T>> {
     let k = weight.k();
     let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
     product(isa, x, weight, Then { bias: None, activation, residual: None })

@@ -6,7 +6,7 @@
 //! no tiles of theirs in f32, which is for checks: there every pair is on its own, however many they are.
 
 use super::{ExpertsOp, MOST_EXPERTS, held};
-use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::launch::strided::Rows;
@@ -135,7 +135,7 @@ impl Layer<'_> {
     }
 
     /// `[tokens, experts]` in f32.
-    fn logits(&self) -> Result<Made> {
+    fn logits(&self) -> Result<DeviceBuffer> {
         let (tokens, experts, dtype) = (self.rows.rows, self.experts(), self.dtype());
         let router = View::whole(&self.op.experts.router)?;
         let in_runs = self.x.in_sixteens()? && router.in_runs(self.run)?;
@@ -158,7 +158,7 @@ impl Layer<'_> {
         Ok(logits)
     }
 
-    fn few(&self, logits: &Made, y: &Made) -> Result<()> {
+    fn few(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, pairs, dtype) = (&self.op.experts, self.pairs, self.dtype());
         let (up, down) = (Matrices::of(&e.up)?, Matrices::of(&e.down)?);
         let chosen = Call::room(&self.x, pairs, DType::U32)?;
@@ -191,7 +191,7 @@ impl Layer<'_> {
         down.told(call, true, room)?.run(Grid { blocks: [self.rows.rows, self.n.div_ceil(ROWS), 1], threads: 128 })
     }
 
-    fn many(&self, logits: &Made, y: &Made) -> Result<()> {
+    fn many(&self, logits: &DeviceBuffer, y: &DeviceBuffer) -> Result<()> {
         let (e, tokens, pairs, dtype) = (&self.op.experts, self.rows.rows, self.pairs, self.dtype());
         let chosen = Call::room(&self.x, pairs, DType::U32)?;
         let share = Call::room(&self.x, pairs, DType::F32)?;
@@ -230,7 +230,7 @@ impl Layer<'_> {
     }
 
     /// One product of all pairs.
-    fn tiles(&self, half: &Half<'_>, starts: &Made, sorted: &Made) -> Result<()> {
+    fn tiles(&self, half: &Half<'_>, starts: &DeviceBuffer, sorted: &DeviceBuffer) -> Result<()> {
         let (e, experts) = (&self.op.experts, self.experts());
         let (is_up, matrices) = (half.inner.is_none(), Matrices::of(half.weights)?);
         let is_gated = is_up && e.gated;
@@ -278,6 +278,6 @@ impl Layer<'_> {
 struct Half<'a> {
     weights: &'a [Weight],
     /// What the second is given, in sorted order; the first takes x.
-    inner: Option<&'a Made>,
-    y: &'a Made,
+    inner: Option<&'a DeviceBuffer>,
+    y: &'a DeviceBuffer,
 }

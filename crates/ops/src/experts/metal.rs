@@ -4,7 +4,7 @@
 //! Dispatches: 3 and 2 for every 16 experts; for few pairs, which need no order, 2 and 2 for every 16.
 
 use super::{ExpertsOp, held};
-use crate::launch::metal::buffers::Made;
+use crate::launch::metal::buffers::DeviceBuffer;
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
 use crate::launch::params;
 use crate::linear::Weight;
@@ -81,19 +81,19 @@ struct Half<'a> {
     /// Outputs, those of a gate not counted.
     n: usize,
     /// What the second is given; the first takes x.
-    inner: Option<&'a Made>,
-    y: &'a Made,
+    inner: Option<&'a DeviceBuffer>,
+    y: &'a DeviceBuffer,
 }
 
 /// Who was chosen, on the device.
 struct Choices {
     pairs: usize,
     /// The expert of each pair, by tokens.
-    chosen: Made,
+    chosen: DeviceBuffer,
     /// And its probability, in f32.
-    share: Made,
+    share: DeviceBuffer,
     /// Where the pairs of each expert begin once they are sorted, and which they are; not there for few.
-    order: Option<(Made, Made)>,
+    order: Option<(DeviceBuffer, DeviceBuffer)>,
 }
 
 impl Choices {

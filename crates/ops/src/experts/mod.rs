@@ -79,13 +79,13 @@ impl Experts {
         Ok(Experts { router, up, down, bias, activation, top, gated: false, renormalised: false })
     }
 
-    /// Expert `e` of `experts` from a tensor that holds them below each other, `[experts · rows, columns]`; `turned` where the
+    /// Expert `e` of `experts` from a tensor that holds them below each other, `[experts · rows, columns]`; `transposed` where the
     /// file holds the matrix the other way round.
     pub fn part(w: &Weights, name: &str, e: usize, shape: ExpertShape) -> Result<Linear> {
-        let ExpertShape { experts, rows, columns, turned } = shape;
+        let ExpertShape { experts, rows, columns, transposed } = shape;
         let all = experts.checked_mul(rows).filter(|_| e < experts);
         let all = all.ok_or_else(|| Error::call("experts", format!("expert {e} of {experts} with {rows} rows")))?;
-        Linear::from_rows(w, name, &[all, columns], e * rows..(e + 1) * rows, turned)
+        Linear::from_rows(w, name, &[all, columns], e * rows..(e + 1) * rows, transposed)
     }
 
     /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.
@@ -142,7 +142,7 @@ pub struct ExpertShape {
     /// Columns of all.
     pub columns: usize,
     /// Whether a row is an input rather than an output.
-    pub turned: bool,
+    pub transposed: bool,
 }
 
 pub(crate) struct ExpertsOp {

@@ -2,10 +2,10 @@
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::{Gate, GluOp};
+use crate::buffer_pool::PooledBuffer;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
-use crate::spare::Fresh;
 use crate::tensor::host;
 use crate::{Activation, Result};
 
@@ -26,7 +26,7 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// act(gate) · value of rows that are `half` gates and as many values.
-pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> Fresh<T> {
+pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> PooledBuffer<T> {
     fill_rows::<T>(x.len() / (2 * half).max(1), half, 0, |i, out, _| {
         let (gate, value) = x[2 * i * half..][..2 * half].split_at(half);
         isa.run(Row { gate, value, activation, out });

@@ -3,7 +3,7 @@
 use super::reference::{Problem, linear};
 use super::{Linear, large};
 use crate::case::{Call, Case, InBlocks, Input, Tolerance, weights};
-use crate::{Activation, DType, Keep, Place, Quant, Result};
+use crate::{Activation, DType, Place, Quant, Result, WeightFormat};
 
 /// m, k, n, the activation, and whether there is a bias.
 type Shape = (usize, usize, usize, Activation, bool);
@@ -125,7 +125,7 @@ impl Product {
         let biased = self.bias.is_some();
         let layer = match &self.held {
             Held::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
-            Held::Bytes => Linear::load(&weights(&entries, place).keeping(Keep::Bytes), k, n, biased)?,
+            Held::Bytes => Linear::load(&weights(&entries, place).with_format(WeightFormat::Bytes), k, n, biased)?,
             Held::Blocks(parts) => {
                 let part = |blocks: &InBlocks| (blocks.weights(self.x.dtype, place), blocks.dims[0]);
                 let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), k, false)?;

@@ -4,13 +4,13 @@ use super::LinearOp;
 use super::cut::{Cut, Path};
 use super::epilogue::{Epilogue, Then};
 use super::weight::{Data, Part, Weight};
+use crate::buffer_pool::PooledBuffer;
 use crate::cpu::bytes::{self, Bytes, Codes};
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::gemm::{Panels, Room, as_f32, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
-use crate::spare::Fresh;
 use crate::tensor::{host, room};
 use crate::{DType, Error, Result};
 use half::{bf16, f16};
@@ -42,7 +42,12 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
-pub(crate) fn product<T: Elem>(isa: Isa, x: Rows<'_, T>, weight: &Weight, then: Then<'_, T>) -> Result<Fresh<T>> {
+pub(crate) fn product<T: Elem>(
+    isa: Isa,
+    x: Rows<'_, T>,
+    weight: &Weight,
+    then: Then<'_, T>,
+) -> Result<PooledBuffer<T>> {
     let mut y = room::<T>(x.rows * weight.n);
     then.check(x.rows, weight.n)?;
     let out = Output::over(&mut y);

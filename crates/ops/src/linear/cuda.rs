@@ -4,7 +4,7 @@
 use super::weight::Data;
 use super::{LinearOp, product};
 use crate::ladder::Op;
-use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary, blas};
 use crate::launch::params;
 use crate::{Activation, DType, Error, LayerNorm, Result, Tensor, quant};
@@ -71,7 +71,7 @@ const PIECES: usize = 2 * 16 * 32 * 2;
 const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
 /// As [`product`] has it.
-pub(crate) type Product<'a> = product::Product<'a, View, Made>;
+pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
     /// The parameters that every kernel of a product ends with.

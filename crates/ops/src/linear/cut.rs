@@ -2,7 +2,7 @@
 
 use crate::DType;
 use crate::cpu::gemm::{BLOCK, PANEL};
-use crate::cpu::{Isa, amx::thirds};
+use crate::cpu::{Isa, amx::bf16x3};
 use std::ops::Range;
 
 // A row's two parts in bytes are in one task: see `Codes::rows`.
@@ -63,7 +63,7 @@ impl Cut {
         let (rows_at_most, unit, panels_at_most) = match path {
             Path::Lanes => (BLOCK, LANES, panels),
             Path::Tiles => (TILES, PANEL, KEPT / (depth * PANEL).max(1)),
-            Path::Thirds if depth > thirds::DEPTH * size_of::<f32>() => (MANY, PANEL, WAITING),
+            Path::Thirds if depth > bf16x3::DEPTH * size_of::<f32>() => (MANY, PANEL, WAITING),
             Path::Thirds => (MANY, PANEL, panels),
         };
         // As many blocks for each thread as for any other, and none smaller than the others, where there are rows for it.

@@ -2,7 +2,7 @@
 
 use super::weight::Data;
 use super::{LinearOp, product};
-use crate::launch::metal::buffers::Made;
+use crate::launch::metal::buffers::DeviceBuffer;
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
 use crate::launch::params;
 use crate::{Error, Result, quant};
@@ -25,7 +25,7 @@ const MIDDLE: usize = 1 << 16;
 const BAND: usize = 4;
 
 /// As [`product`] has it.
-pub(crate) type Product<'a> = product::Product<'a, View, Made>;
+pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
     /// As `Product` in `product.metal`; `bytes`: of a row of W, where that is in blocks.

@@ -10,9 +10,9 @@ pub(crate) mod cuda;
 mod cut;
 mod epilogue;
 mod large;
+mod linear_norm;
 #[cfg(metal)]
 pub(crate) mod metal;
-mod normed;
 mod pack;
 #[cfg(any(cuda, metal))]
 mod product;
@@ -119,7 +119,7 @@ impl Linear {
     }
 
     /// These rows of a matrix `[n, k]`, in this order: a few words of a vocabulary.
-    pub fn picked(w: &Weights, k: usize, n: usize, rows: &[usize]) -> Result<Linear> {
+    pub fn select_rows(w: &Weights, k: usize, n: usize, rows: &[usize]) -> Result<Linear> {
         let raw = w.raw("weight", &[n, k])?;
         if k == 0 || rows.is_empty() || rows.iter().any(|row| *row >= n) {
             return Err(Error::call("linear", format!("rows {rows:?} of {n} × {k}")));
@@ -130,7 +130,7 @@ impl Linear {
     }
 
     /// A matrix that the file holds the other way round, `[k, n]`.
-    pub fn turned(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
+    pub fn transposed(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         let mut linear = Linear::from_rows(w, "weight", &[k, n], 0..k, true)?;
         if bias {
             linear.bias = Some(w.tensor("bias", &[n])?);
@@ -138,19 +138,19 @@ impl Linear {
         Ok(linear)
     }
 
-    /// Rows `rows` of the tensor `name` `[.., ..]`; `turned`: its rows are inputs and not outputs.
+    /// Rows `rows` of the tensor `name` `[.., ..]`; `transposed`: its rows are inputs and not outputs.
     pub(crate) fn from_rows(
         w: &Weights,
         name: &str,
         dims: &[usize; 2],
         rows: Range<usize>,
-        turned: bool,
+        transposed: bool,
     ) -> Result<Linear> {
         let raw = w.raw(name, dims)?;
         if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
             return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
         }
-        let (source, k) = match turned {
+        let (source, k) = match transposed {
             true => (Source { raw, w, name, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
             false => (Source { raw, w, name, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
         };

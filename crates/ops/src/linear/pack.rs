@@ -7,7 +7,7 @@ use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
 use crate::ladder;
 use crate::quant::{self, Packed, Quant, STRETCH};
 use crate::tensor::host;
-use crate::weights::{Keep, Raw, Stored};
+use crate::weights::{Raw, Stored, WeightFormat};
 use crate::{DType, Error, Result, Tensor, Weights, threads};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -36,19 +36,23 @@ pub(super) enum Order<'a> {
 impl Source<'_> {
     /// How its weights are kept for `w`. Blocks lie along the inputs, so that a turned matrix has to become floats.
     fn kept(&self, k: usize, w: &Weights) -> Kept {
-        let turned = matches!(self.order, Order::Turned(..));
+        let transposed = matches!(self.order, Order::Turned(..));
         let device = w.place().device();
-        match (w.keep(), self.raw.stored) {
-            (Keep::File, Stored::Blocks(quant)) if quant.stays(device) && !turned => Kept::Blocks(quant),
-            (Keep::File, Stored::Float(dtype)) if w.dtype() == DType::F32 && !device.is_gpu() => Kept::Float(dtype),
-            (Keep::Blocks(quant), _) if quant.stays(device) && quant.bytes(k).is_some() && quant.quantizes() => {
+        match (w.format(), self.raw.stored) {
+            (WeightFormat::File, Stored::Blocks(quant)) if quant.stays(device) && !transposed => Kept::Blocks(quant),
+            (WeightFormat::File, Stored::Float(dtype)) if w.dtype() == DType::F32 && !device.is_gpu() => {
+                Kept::Float(dtype)
+            }
+            (WeightFormat::Blocks(quant), _)
+                if quant.stays(device) && quant.bytes(k).is_some() && quant.quantizes() =>
+            {
                 Kept::Blocks(quant)
             }
             // Rows that are no whole blocks of 256 may still be of 32.
-            (Keep::Blocks(_), _) if Quant::Q8_0.stays(device) && Quant::Q8_0.bytes(k).is_some() => {
+            (WeightFormat::Blocks(_), _) if Quant::Q8_0.stays(device) && Quant::Q8_0.bytes(k).is_some() => {
                 Kept::Blocks(Quant::Q8_0)
             }
-            (Keep::Bytes, _) if k <= DEEPEST && !device.is_gpu() => Kept::Bytes,
+            (WeightFormat::Bytes, _) if k <= DEEPEST && !device.is_gpu() => Kept::Bytes,
             _ => Kept::Float(w.dtype()),
         }
     }

@@ -7,7 +7,7 @@
 
 pub(crate) use super::grids::codes;
 use super::{MANY, PART, Quant, rounded_bytes};
-use crate::launch::cuda::buffers::Made;
+use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::linear::cuda::{Product, multiply as multiply_floats};
@@ -48,7 +48,7 @@ pub(crate) fn number(dtype: DType) -> usize {
 }
 
 /// Rows of x in 8 bits: see `rounded.cuh`. Rows are of a multiple of 32 elements.
-fn rounded(x: &View) -> Result<Made> {
+fn rounded(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
     let made = Call::room(x, rounded_bytes(rows.rows, rows.cols), DType::U8)?;
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
@@ -71,7 +71,12 @@ fn checked(quant: Quant, blocks: &View, k: usize) -> Result<()> {
 
 /// A part of W in blocks, `[n, bytes of a row]`. `in_8_bits` is x as [`rounded`] makes it, for the first part that needs it and those
 /// behind it.
-pub(crate) fn multiply(p: &Product<'_>, in_8_bits: &mut Option<Made>, quant: Quant, blocks: &View) -> Result<()> {
+pub(crate) fn multiply(
+    p: &Product<'_>,
+    in_8_bits: &mut Option<DeviceBuffer>,
+    quant: Quant,
+    blocks: &View,
+) -> Result<()> {
     let (x, w) = (p.x.rows()?, blocks.rows()?);
     checked(quant, blocks, x.cols)?;
     if w.rows != p.columns.len() {
@@ -140,7 +145,7 @@ pub(crate) fn look_up(
     scale: f32,
     also: Option<(&View, &View)>,
     (like, k): (&View, usize),
-) -> Result<Made> {
+) -> Result<DeviceBuffer> {
     checked(quant, blocks, k)?;
     let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
     let y = Call::room(like, ids.elements() * k, like.dtype())?;

@@ -2,7 +2,7 @@
 
 use super::Quant;
 pub(crate) use super::grids::words;
-use crate::launch::metal::buffers::Made;
+use crate::launch::metal::buffers::DeviceBuffer;
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
 use crate::launch::params;
 use crate::linear::metal::Product;
@@ -57,7 +57,7 @@ pub(crate) fn look_up(
     scale: f32,
     also: Option<(&View, &View)>,
     (like, k): (&View, usize),
-) -> Result<Made> {
+) -> Result<DeviceBuffer> {
     let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
     if quant.bytes(k) != Some(w.cols) {
         return Err(Error::call("embed", format!("rows of {k} in {} bytes of {quant}", w.cols)));

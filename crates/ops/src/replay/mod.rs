@@ -122,18 +122,20 @@ pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
 }
 
 /// The graphs of one model on one device. They belong to the thread that owns it.
-pub struct Passes(Option<RefCell<Graphs>>);
+pub struct GraphCache(Option<RefCell<Graphs>>);
 
-impl Passes {
+impl GraphCache {
     /// For passes on `place`, under the policy of this thread's ladder, in buffers of `most` bytes,
     /// which are booked there. Where a device has no graphs, or our kernels are not to be used,
     /// every pass runs by itself.
-    pub fn new(place: &Place, most: u64) -> Result<Passes> {
+    pub fn new(place: &Place, most: u64) -> Result<GraphCache> {
         let here = ladder::current();
         let Ladder { policy, ledger, .. } = &*here;
         let ours = policy.force.is_none_or(|rung| rung == Rung::Fused);
         let params = if ours { GraphParams::open(place)? } else { None };
-        Ok(Passes(params.map(|params| RefCell::new(Graphs::new(params, policy.clone(), ledger.lease(most as usize))))))
+        Ok(GraphCache(
+            params.map(|params| RefCell::new(Graphs::new(params, policy.clone(), ledger.lease(most as usize)))),
+        ))
     }
 
     /// What a batch of an encoder is to be filled up to.

@@ -34,7 +34,7 @@ fn a_device_without_graphs_runs_every_pass_by_itself() {
             Ok(vec![batch.clone()])
         }
     }
-    let passes = Passes::new(&Place::cpu(), 0).unwrap();
+    let passes = GraphCache::new(&Place::cpu(), 0).unwrap();
     assert!(passes.fill(16, 1).is_none());
     for n in [3, 3, 4] {
         let (_, results) = passes.replay(&Ids(vec![n; 3]), 0, None).unwrap();
@@ -76,7 +76,7 @@ mod captures {
     fn graphs_of(forward: impl Fn(&Segments) -> Result<()>) -> usize {
         let lease = ladder::current().ledger.lease(1 << 20);
         let graphs = Graphs::new(GraphParams::default(), Policy::default(), lease);
-        let passes = Passes(Some(RefCell::new(graphs)));
+        let passes = GraphCache(Some(RefCell::new(graphs)));
         for lengths in [&[3, 1], &[2, 2], &[1, 3], &[3, 1]] {
             passes.replay(&Probe { lengths, forward: &forward }, 0, None).unwrap();
         }

@@ -5,7 +5,7 @@ use super::Rotary;
 use super::reference::{self, Problem};
 use crate::case::{Case, Input, Tolerance, ids, weights};
 use crate::tensor::host;
-use crate::{Cache, CacheFormat, CacheShape, DType, Projected, Tensor};
+use crate::{DType, KvCache, KvCacheFormat, KvCacheShape, Projected, Tensor};
 
 pub(crate) fn cases() -> Vec<Case> {
     // tokens, heads, head size, dims turned, positions, base
@@ -23,9 +23,9 @@ pub(crate) fn cases() -> Vec<Case> {
     let blocks = [(3, 1, 64, 64), (2, 2, 96, 96), (4, 2, 32, 12), (1, 1, 64, 20)];
     let kept = |dtype| {
         let floats = [DType::F32, DType::F16, DType::BF16].into_iter().flat_map(move |kept| {
-            floats.into_iter().zip(0..).map(move |(s, seed)| one_kept(seed, (dtype, CacheFormat::Float(kept)), s))
+            floats.into_iter().zip(0..).map(move |(s, seed)| one_kept(seed, (dtype, KvCacheFormat::Float(kept)), s))
         });
-        floats.chain(blocks.into_iter().zip(10..).map(move |(s, seed)| one_kept(seed, (dtype, CacheFormat::Q8), s)))
+        floats.chain(blocks.into_iter().zip(10..).map(move |(s, seed)| one_kept(seed, (dtype, KvCacheFormat::Q8), s)))
     };
     DType::FLOATS.into_iter().flat_map(case).chain(DType::FLOATS.into_iter().flat_map(kept)).collect()
 }
@@ -64,7 +64,7 @@ const TOKENS: [u32; 5] = [3, 8, 4, 0, 7];
 
 type Heads = (usize, usize, usize, usize);
 
-fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size, dims): Heads) -> Case {
+fn one_kept(seed: u64, (dtype, kept): (DType, KvCacheFormat), (heads, shared, size, dims): Heads) -> Case {
     let all = heads + 2 * shared;
     let x = Input::normal(seed + 870, &[TOKENS.len(), all, size], dtype, (0.0, 1.0));
     // The keys once more, as a tensor of their own whose heads lie apart.
@@ -93,9 +93,9 @@ fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size
     // Of the turning, and then of the cache.
     let sums = 4.0
         + match kept {
-            CacheFormat::Float(kept) => kept.unit_roundoff() / DType::F32.unit_roundoff(),
+            KvCacheFormat::Float(kept) => kept.unit_roundoff() / DType::F32.unit_roundoff(),
             // Half a step of a block of the largest elements, beside the smallest: a code next to the right one is further off.
-            CacheFormat::Q8 => {
+            KvCacheFormat::Q8 => {
                 let largest = want.iter().fold(0f64, |most, v| most.max(v.abs()));
                 let rms = (want.iter().map(|v| v * v).sum::<f64>() / n as f64).sqrt();
                 (0.5 / 127.0 + DType::F16.unit_roundoff()) * largest / rms / DType::F32.unit_roundoff()
@@ -118,9 +118,9 @@ fn one_kept(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, shared, size
             let (positions, rows) = (Tensor::from_u32(&at, place)?, Tensor::from_u32(&TOKENS, place)?);
             let place = place.clone();
             Ok(Box::new(move || {
-                let cache = Cache::new(CacheShape { layers: 1, heads: shared, size }, ROWS, kept, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads: shared, size }, ROWS, kept, &place)?;
                 let x = Projected { q: &q, k: &k, v: &v, positions: &positions };
-                let q = rotary.forward_and_store(x, cache.layer(0)?, &rows)?;
+                let q = rotary.forward_and_write_kv(x, cache.layer(0)?, &rows)?;
                 let [keys, values] = cache.layer(0)?;
                 let all = || host([q.to_f32()?, keys.to_f32()?, values.to_f32()?].concat(), &[n]);
                 Tensor::upload(&[n], DType::F32, &place, all)

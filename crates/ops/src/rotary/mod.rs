@@ -9,13 +9,13 @@ mod composed;
 mod cpu;
 #[cfg(cuda)]
 mod cuda;
-mod kept;
 #[cfg(metal)]
 mod metal;
 mod reference;
+mod rotary_kv_write;
 
 pub(crate) use cases::cases;
-pub use kept::Projected;
+pub use rotary_kv_write::Projected;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{DType, Error, Result, Tensor, Weights};

@@ -15,7 +15,7 @@ use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use sconce_api::admin::{LoadRequest, ModelState, UnloadRequest};
-use sconce_engine::Keep;
+use sconce_engine::WeightFormat;
 use sconce_engine::hub::Reference;
 use std::sync::Arc;
 use utoipa_axum::router::OpenApiRouter;
@@ -124,7 +124,8 @@ fn spec(app: &App, body: &LoadRequest) -> Result<ModelSpec, Fault> {
     if let Some(dtype) = &body.dtype {
         spec.load.dtype = dtype.parse().map_err(|e| refused("dtype")(&e))?;
         // What the command line chose was for what it named.
-        (spec.load.auto, spec.load.keep) = (false, spec.load.keep.filter(|keep| *keep != Keep::Bytes));
+        (spec.load.auto, spec.load.weight_format) =
+            (false, spec.load.weight_format.filter(|keep| *keep != WeightFormat::Bytes));
     }
     spec.load.llm.context = body.context.or(spec.load.llm.context);
     Ok(spec)

@@ -5,7 +5,7 @@ use crate::Failure;
 use crate::commands::{bytes, print, ran_line, with_ran};
 use crate::report::Report;
 use sconce_engine::hub::Files;
-use sconce_engine::{Llm, LoadOptions, Loaded, Params, Request, Size, Start};
+use sconce_engine::{GenerationParams, Llm, LoadOptions, Loaded, Request, Size, Start};
 use sconce_ops::{Device, threads};
 use serde_json::{Value, json};
 use std::process::ExitCode;
@@ -93,7 +93,7 @@ impl Bench {
     fn seconds_of(&self, llm: &Llm, test: Test, rep: usize) -> Result<f64, Failure> {
         let request = |i: usize| Request {
             start: Start::Tokens(tokens(test.prompt, llm.plan().vocabulary, rep * self.parallel + i)),
-            params: Some(Params { temperature: 0.0, ..Params::default() }),
+            params: Some(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
             max_tokens: Some(test.answer),
             ignore_end: true,
             ..Request::default()

@@ -4,7 +4,7 @@ use crate::Failure;
 use crate::input::Text;
 use crate::output::Cell;
 use crate::told::finish_reason;
-use sconce_engine::{Answer, Answers, Finish, Generation, Llm, Pick, Written};
+use sconce_engine::{Answer, Answers, Finish, Generation, Llm, SampledToken, Seq2SeqAnswer};
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
@@ -40,7 +40,7 @@ impl Made {
     /// By a model that reads a text and writes another.
     pub(super) fn written(answers: Answers, seed: Option<u64>) -> Made {
         let Answers { answers: all, input_tokens: read, truncated } = answers;
-        let answer = |a: &Written| {
+        let answer = |a: &Seq2SeqAnswer| {
             let reason = finish_reason(&a.finish);
             let mut all = json!({"text": a.text, "tokens": a.ids, "finish_reason": reason, "stop": null});
             if let Some(score) = a.score {
@@ -73,7 +73,7 @@ fn answer(llm: &Llm, a: &Answer) -> Result<Value, Failure> {
 }
 
 /// How likely a token was, and the most likely ones in its place.
-fn likely(llm: &Llm, pick: &Pick) -> Result<Value, Failure> {
+fn likely(llm: &Llm, pick: &SampledToken) -> Result<Value, Failure> {
     let token = |id: u32, logprob: f32| -> Result<Value, Failure> {
         let token = llm.token(id)?;
         Ok(json!({"id": id, "token": token.text, "bytes": token.bytes, "logprob": logprob}))

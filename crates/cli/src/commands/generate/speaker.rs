@@ -8,7 +8,8 @@ use crate::report::Report;
 use crate::sampling::Sampling;
 use sconce_engine::hub::resolve;
 use sconce_engine::{
-    BeamSearch, Llm, Loaded, Params, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqRoom, Stream, Task, Writing,
+    BeamSearch, GenerationParams, Llm, Loaded, Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions, Seq2SeqStream, Stream,
+    Task,
 };
 
 /// Answers that are worked on at once unless said otherwise.
@@ -22,7 +23,7 @@ pub(super) enum Speaker {
 /// An answer that is under way.
 pub(super) enum Begun {
     Stream(Stream),
-    Writing(Writing),
+    Seq2SeqStream(Seq2SeqStream),
 }
 
 /// How a prompt is answered: its own line first, then the flags.
@@ -61,8 +62,8 @@ impl Speaker {
                     .into(),
             );
         }
-        let usual = Seq2SeqRoom::default();
-        options.seq2seq = Seq2SeqRoom {
+        let usual = Seq2SeqLimits::default();
+        options.seq2seq = Seq2SeqLimits {
             // Beams are followed together, however few answers are worked on; and the model's makers may advise some.
             sequences: flags.parallel.unwrap_or(usual.sequences).max(flags.wanted.beams.unwrap_or(1) as usize),
             output: flags.sampling.max_tokens.unwrap_or(0).max(usual.output),
@@ -105,7 +106,7 @@ impl Speaker {
             }
             Speaker::Seq2Seq(model) => {
                 let (text, options, seed) = rewritten(model, prompt, &asked)?;
-                (Begun::Writing(model.begin(text, &options)?), seed)
+                (Begun::Seq2SeqStream(model.begin(text, &options)?), seed)
             }
         })
     }
@@ -114,7 +115,7 @@ impl Speaker {
     pub(super) fn wait(&self, begun: Begun, seed: Option<u64>) -> Result<Made, Failure> {
         match (self, begun) {
             (Speaker::Language(llm), Begun::Stream(stream)) => Made::spoken(llm, stream.wait()?, seed),
-            (_, Begun::Writing(writing)) => Ok(Made::written(writing.wait()?, seed)),
+            (_, Begun::Seq2SeqStream(writing)) => Ok(Made::written(writing.wait()?, seed)),
             (Speaker::Seq2Seq(_), Begun::Stream(_)) => Err("a stream of another model".into()),
         }
     }
@@ -163,7 +164,7 @@ fn search(advised: &Search, sampling: &Sampling, wanted: Wanted) -> Search {
         (None, advised) => {
             let params = match advised {
                 Search::Sample(params) => params.clone(),
-                Search::Beams(_) => Params { temperature: 0.0, ..Params::default() },
+                Search::Beams(_) => GenerationParams { temperature: 0.0, ..GenerationParams::default() },
             };
             Search::Sample(wanted.of(sampling.request(&params)).params.unwrap_or(params))
         }

@@ -40,7 +40,7 @@ pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
         labels: words.map(String::from).to_vec(),
         scores: Scores::Softmax,
         representation: Representation::Pooler,
-        answers: Some([id(words[0])?, id(words[1])?]),
+        yes_no: Some([id(words[0])?, id(words[1])?]),
     })
 }
 

@@ -120,7 +120,7 @@ impl Reranker {
         progress: &dyn Progress,
     ) -> Result<Reranker> {
         let session = Session::<Logits>::load(files, options, progress, |dir| spec(dir, representation))?;
-        let asked = session.spec.answers.is_some();
+        let asked = session.spec.yes_no.is_some();
         let prompt = if asked { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
         Ok(Reranker { session, prompt })
     }

@@ -2,7 +2,7 @@
 
 mod options;
 
-pub use options::{Answers, Seq2SeqOptions, Written};
+pub use options::{Answers, Seq2SeqAnswer, Seq2SeqOptions};
 
 use super::TaskType;
 use crate::config::{FileFacts, LmText, Seq2SeqGeneration};
@@ -11,7 +11,7 @@ use crate::generation::{About, Answer, Finish, GenerateRequest, StopCriteria, St
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{self, Loaded, LoadedModel, ModelInfo, RequestSettings};
-use crate::sampling::{BeamOptions, BeamSearch, Beams, Params, Search};
+use crate::sampling::{BeamOptions, BeamSearch, Beams, GenerationParams, Search};
 use crate::workloads::seq2seq::{
     BeamRequest, SearchRequest, Seq2SeqLayout, Seq2SeqRequest, Seq2SeqSpec, Seq2SeqWorkload,
 };
@@ -139,9 +139,9 @@ impl Seq2Seq {
     }
 
     /// Begins to write the answers to one text, and does not wait for them: others may join in meanwhile.
-    pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Writing> {
+    pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Seq2SeqStream> {
         let input = self.settings.context.tokenizing(|| self.encode(text))?;
-        Ok(Writing(self.start(input, &self.wish(options)?)?))
+        Ok(Seq2SeqStream(self.start(input, &self.wish(options)?)?))
     }
 
     /// Nothing is begun unless all can be.
@@ -153,7 +153,7 @@ impl Seq2Seq {
         };
         let prepared = inputs.into_iter().enumerate().map(prepared).collect::<Result<Vec<_>>>()?;
         let streams = prepared.into_iter().map(|one| self.submit(one)).collect::<Result<Vec<_>>>()?;
-        let answers = |(i, stream): (usize, Stream)| Writing(stream).wait().map_err(|e| at(i, e));
+        let answers = |(i, stream): (usize, Stream)| Seq2SeqStream(stream).wait().map_err(|e| at(i, e));
         streams.into_iter().enumerate().map(answers).collect()
     }
 
@@ -208,7 +208,7 @@ impl Seq2Seq {
         Ok((Seq2SeqRequest { ids, most: wish.most, search }, about))
     }
 
-    fn sampled(&self, params: &Params, wish: &Wish) -> SearchRequest {
+    fn sampled(&self, params: &GenerationParams, wish: &Wish) -> SearchRequest {
         let ends = if wish.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
         SearchRequest::Sample(Box::new(GenerateRequest {
             // Every answer begins with a token of its own: to penalties it is the prompt.
@@ -260,16 +260,16 @@ struct Wish {
 }
 
 /// Answers to one text that are being written. Dropping it cancels them.
-pub struct Writing(Stream);
+pub struct Seq2SeqStream(Stream);
 
-impl Writing {
+impl Seq2SeqStream {
     /// The answers, once they are done.
     pub fn wait(self) -> Result<Answers> {
         let (input_tokens, truncated) = (self.0.prompt_tokens(), self.0.truncated());
         let written = |answer: Answer| {
             let ids = answer.picks.iter().map(|pick| pick.id).collect();
             let finish = answer.finish.unwrap_or(Finish::Length);
-            Written { text: answer.text, ids, score: answer.score, finish }
+            Seq2SeqAnswer { text: answer.text, ids, score: answer.score, finish }
         };
         let mut found = self.0.wait()?.answers;
         // Of a search, an answer without a score was not found.

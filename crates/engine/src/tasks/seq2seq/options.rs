@@ -16,7 +16,7 @@ pub struct Seq2SeqOptions {
 
 /// An answer.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Written {
+pub struct Seq2SeqAnswer {
     /// Its text.
     pub text: String,
     /// Its tokens, without those that begin and end every answer.
@@ -31,7 +31,7 @@ pub struct Written {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answers {
     /// The answers, the best first.
-    pub answers: Vec<Written>,
+    pub answers: Vec<Seq2SeqAnswer>,
     /// Tokens of the input.
     pub input_tokens: usize,
     /// Whether the input was longer, and was cut.

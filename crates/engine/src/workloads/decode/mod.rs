@@ -14,12 +14,12 @@ use crate::kv::{Blocks, SeqId};
 use crate::options::LoadOptions;
 use crate::plan::Planned;
 use crate::runtime::{QueueStats, Reply, RequestId, Workload};
-use crate::schedule::{self, Budget, Next, Piece, Sampled, Scheduler, Step};
+use crate::schedule::{self, Budget, Next, Sampled, ScheduledChunk, Scheduler, Step};
 use activity::Counts;
 use model::{LmModel, StepResult};
 use sconce_formats::Model;
-use sconce_ops::replay::Passes;
-use sconce_ops::{Cache, CacheShape, Choosing, Device, Place, threads};
+use sconce_ops::replay::GraphCache;
+use sconce_ops::{Device, KvCache, KvCacheShape, Place, SamplingParams, threads};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -33,7 +33,7 @@ struct Outcome {
     /// Of those that have no token yet, in their order.
     logits: Vec<f32>,
     /// The pieces, and their tokens if these were chosen on the device.
-    pieces: Vec<(Piece, Option<u32>)>,
+    pieces: Vec<(ScheduledChunk, Option<u32>)>,
 }
 
 impl Outcome {
@@ -61,10 +61,10 @@ struct Sampling<'a> {
 pub(crate) struct Decode {
     model: LmModel,
     layout: DecodeLayout,
-    shape: CacheShape,
+    shape: KvCacheShape,
     place: Place,
-    passes: Passes,
-    cache: Cache,
+    passes: GraphCache,
+    cache: KvCache,
     blocks: Blocks,
     scheduler: Scheduler,
     budget: Budget,
@@ -97,14 +97,14 @@ impl Workload for Decode {
         options: &LoadOptions,
         place: &Place,
     ) -> Result<Decode> {
-        let (model, _) = LmModel::load(&Model::open(root)?, options, (plan.keep, layout.context), place)?;
+        let (model, _) = LmModel::load(&Model::open(root)?, options, (plan.weight_format, layout.context), place)?;
         let shape = model.shape(root)?;
-        let cache = Cache::new(shape, layout.pages * PAGE, layout.cache_format, place)?;
+        let cache = KvCache::new(shape, layout.pages * PAGE, layout.cache_format, place)?;
         Ok(Decode {
             cache,
             blocks: Blocks::new(layout.pages as u32, PAGE as u32).map_err(Error::Input)?,
             budget: Budget { tokens: plan.batch_tokens, sequences: layout.sequences },
-            passes: Passes::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.recorded)?,
             model,
             layout: layout.clone(),
             shape,
@@ -168,7 +168,7 @@ impl Workload for Decode {
     }
 
     fn members(&self, step: &Step) -> Vec<(RequestId, Step)> {
-        let alone = |piece: &Piece| {
+        let alone = |piece: &ScheduledChunk| {
             // Nobody else writes to the pages that are copied for it.
             let own = self.blocks.table(piece.sequence);
             let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
@@ -264,8 +264,8 @@ impl Workload for Decode {
 
 impl Decode {
     /// How the tokens of a step are sampled on the device, if all that is wanted of it is a token for each piece.
-    fn device_sampling(&self, step: &Step) -> Option<Vec<Choosing>> {
-        let one = |piece: &Piece| {
+    fn device_sampling(&self, step: &Step) -> Option<Vec<SamplingParams>> {
+        let one = |piece: &ScheduledChunk| {
             let is_alone = self.forks.get(&piece.sequence).is_none_or(Vec::is_empty);
             let sequence = self.active.get(&piece.sequence).filter(|_| is_alone && !piece.scored)?;
             sequence.plain(self.scheduler.tokens(piece.sequence)?)

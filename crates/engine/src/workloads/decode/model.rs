@@ -6,10 +6,12 @@ use crate::options::{LlmOptions, LoadOptions};
 use crate::plan::{Outline, Planned, Trace};
 use crate::schedule::Step;
 use sconce_formats::Model;
-use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Piece, encoder, lm_head};
-use sconce_ops::choose::{choose, chooses, pick};
-use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
-use sconce_ops::{Cache, CacheFormat, CacheShape, Choosing, DType, Device, Keep, Place, Tensor, Weights};
+use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
+use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
+use sconce_ops::sample::{can_sample, sample, sample_row};
+use sconce_ops::{
+    DType, Device, KvCache, KvCacheFormat, KvCacheShape, Place, SamplingParams, Tensor, WeightFormat, Weights,
+};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -22,7 +24,7 @@ pub(crate) const PAGE: usize = 16;
 #[derive(Clone, Debug)]
 pub(crate) struct DecodeLayout {
     /// The format of the KV cache.
-    pub(super) cache_format: CacheFormat,
+    pub(super) cache_format: KvCacheFormat,
     /// Pages of the KV cache.
     pub(super) pages: usize,
     /// The longest sequence.
@@ -49,7 +51,7 @@ fn ample(context: usize, sequences: usize, most: u64) -> usize {
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
     let LlmOptions { context: wanted, cache_tokens, cache_format, sequences } = options.llm;
     let sequences = sequences.max(1);
-    let keep = options.kept(device)?;
+    let weight_format = options.kept(device)?;
     let model = Model::open(root)?;
     let trained = trained(&model.config)?;
     let context = wanted.unwrap_or(USUAL_CONTEXT).min(trained);
@@ -61,9 +63,9 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     }
     let step_tokens = options.batch_tokens.unwrap_or(STEP_TOKENS).clamp(sequences + 1, context.max(sequences + 1));
     let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) = trace.load(|place| LmModel::load(&model, options, (keep, context), place))?;
+    let (loaded, unread) = trace.load(|place| LmModel::load(&model, options, (weight_format, context), place))?;
     let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
-    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, keep, device, options), Ok)?;
+    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, weight_format, device, options), Ok)?;
     let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match cache_tokens {
         Some(n) if n < context => {
@@ -79,11 +81,11 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let pages = cache_tokens.div_ceil(PAGE);
     trace.set_cache(row.saturating_mul((pages * PAGE) as u64));
     let table: Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
-    let piece = |n: usize| Piece { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
-    let run = |pieces: &[Piece]| -> Result<()> {
-        let cache = Cache::new(shape, pages * PAGE, cache_format, &place)?;
+    let piece = |n: usize| TokenChunk { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+    let run = |pieces: &[TokenChunk]| -> Result<()> {
+        let cache = KvCache::new(shape, pages * PAGE, cache_format, &place)?;
         let logits = loaded.run(pieces, &cache, &place)?;
-        loaded.choose(&logits, &vec![Choosing::BEST; pieces.len()])?;
+        loaded.sample(&logits, &vec![SamplingParams::BEST; pieces.len()])?;
         Ok(())
     };
     // At the end of the longest text: a step that is one prompt's; and one where all but one sequence decode.
@@ -98,7 +100,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
     let outline = Outline {
         dtype: options.dtype,
-        keep,
+        weight_format,
         chosen: None,
         cache_tokens: pages * PAGE,
         batch_tokens: step_tokens,
@@ -117,12 +119,12 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
 /// format of weights does.
 pub(crate) fn usual_cache_format(
     model: &Model,
-    keep: Keep,
+    weight_format: WeightFormat,
     device: Device,
     options: &LoadOptions,
-) -> Result<CacheFormat> {
-    let is_full = device.is_gpu() || keep == Keep::Activations || is_f32(model)?;
-    Ok(CacheFormat::Float(if is_full { options.dtype } else { DType::F16 }))
+) -> Result<KvCacheFormat> {
+    let is_full = device.is_gpu() || weight_format == WeightFormat::Activations || is_f32(model)?;
+    Ok(KvCacheFormat::Float(if is_full { options.dtype } else { DType::F16 }))
 }
 
 /// The longest sequence that the model was made for.
@@ -153,53 +155,53 @@ impl LmModel {
     pub(crate) fn load(
         model: &Model,
         options: &LoadOptions,
-        (keep, context): (Keep, usize),
+        (weight_format, context): (WeightFormat, usize),
         place: &Place,
     ) -> Result<(LmModel, Vec<String>)> {
         let mut config = model.config.clone();
         config[CONTEXT] = context.into();
-        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
         let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         let head = lm_head(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
     /// What its KV cache keeps of a token.
-    pub(super) fn shape(&self, root: &Path) -> Result<CacheShape> {
+    pub(super) fn shape(&self, root: &Path) -> Result<KvCacheShape> {
         let cannot = || Error::file(root, "is an encoder, which has no KV cache: it cannot continue a text");
         self.encoder.cache().ok_or_else(cannot)
     }
 
     /// Logits of the rows that the pieces want.
-    pub(crate) fn run(&self, pieces: &[Piece], cache: &Cache, place: &Place) -> Result<Tensor> {
+    pub(crate) fn run(&self, pieces: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
         let pieces = Pieces { model: self, pieces, cache, place };
         pieces.forward(&pieces.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
     }
 
     /// Tokens of rows of logits, chosen where these are; none where our kernel does not, or where logits mean something else yet.
-    fn choose(&self, logits: &Tensor, how: &[Choosing]) -> Result<Option<Tensor>> {
+    fn sample(&self, logits: &Tensor, how: &[SamplingParams]) -> Result<Option<Tensor>> {
         let means = self.head.scale == 1.0 && self.head.cap.is_none();
-        if means && chooses(logits) { Ok(Some(choose(logits, how)?)) } else { Ok(None) }
+        if means && can_sample(logits) { Ok(Some(sample(logits, how)?)) } else { Ok(None) }
     }
 
     /// A step of the scheduler: copies, then the model. Logits of the pieces that want them, in their order; or their tokens, if
     /// `how` says how they are chosen and they can be where the logits are.
     pub(crate) fn step<'a>(
         &self,
-        (step, how): (&Step, Option<&[Choosing]>),
+        (step, how): (&Step, Option<&[SamplingParams]>),
         blocks: &Blocks,
         tokens: impl Fn(SeqId) -> Option<&'a [u32]>,
-        cache: &Cache,
-        (place, passes): (&Place, &Passes),
+        cache: &KvCache,
+        (place, passes): (&Place, &GraphCache),
     ) -> Result<StepResult> {
         let (from, to): (Vec<u32>, Vec<u32>) =
             step.copies.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
         if !from.is_empty() {
             cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
         }
-        let piece = |p: &crate::schedule::Piece| -> Result<Piece> {
+        let piece = |p: &crate::schedule::ScheduledChunk| -> Result<TokenChunk> {
             let all = tokens(p.sequence).ok_or_else(|| Error::bug(place.device(), "a sequence without tokens"))?;
-            Ok(Piece {
+            Ok(TokenChunk {
                 ids: all[p.range.clone()].to_vec(),
                 start: p.range.start,
                 table: blocks.table(p.sequence).into(),
@@ -218,7 +220,7 @@ impl LmModel {
         let (_, results) = if is_decoding { passes.replay(&pieces, 0, None)? } else { replay::run(&pieces)? };
         let [logits] = &results[..] else { return Err(Error::bug(place.device(), "a step gives logits")) };
         if let Some(how) = how.filter(|_| !idle)
-            && let Some(tokens) = self.choose(logits, how)?
+            && let Some(tokens) = self.sample(logits, how)?
         {
             let tokens = tokens.to_u32()?;
             // Who reads logits that are no numbers can say which.
@@ -232,10 +234,10 @@ impl LmModel {
 
     /// Runs steps of so many tokens, of one prompt and of as many answers as there may be, at the beginning and at the end of the
     /// longest text: what is between them calls for no other kernels. The cache is written to.
-    pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &Cache, place: &Place) -> Result<()> {
+    pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &KvCache, place: &Place) -> Result<()> {
         let longest = layout.context;
         let table: Arc<[u32]> = (0..longest.div_ceil(PAGE) as u32).collect();
-        let piece = |n: usize, start, wanted| Piece { ids: vec![0; n], start, table: table.clone(), wanted };
+        let piece = |n: usize, start, wanted| TokenChunk { ids: vec![0; n], start, table: table.clone(), wanted };
         let (prompt, answers) = (tokens.min(longest), tokens.min(layout.sequences));
         for back in [longest, prompt] {
             // The last row alone is chosen from; of a prompt that is scored all of them are told.
@@ -244,32 +246,32 @@ impl LmModel {
         }
         for start in [0, longest - 1] {
             let logits = self.run(&vec![piece(1, start, 1); answers], cache, place)?;
-            self.choose(&logits, &vec![Choosing::BEST; answers])?;
+            self.sample(&logits, &vec![SamplingParams::BEST; answers])?;
         }
         let rows = Tensor::from_u32(&rows(0).collect::<Vec<_>>(), place)?;
         Ok(cache.copy(&rows, &rows)?)
     }
 
     /// Runs a short sequence through a KV cache of its own: numbers must come out, and the device must choose the right token.
-    pub(super) fn sanity_check(&self, shape: CacheShape, cache_format: CacheFormat, place: &Place) -> Result<()> {
-        let cache = Cache::new(shape, PAGE, cache_format, place)?;
+    pub(super) fn sanity_check(&self, shape: KvCacheShape, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
+        let cache = KvCache::new(shape, PAGE, cache_format, place)?;
         let limits = self.encoder.limits();
         let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let (first, rest) = ids.split_at(ids.len() / 2);
         let table: Arc<[u32]> = [0].into();
-        let piece = |ids: &[u32], start| Piece { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+        let piece = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
         for piece in [piece(first, 0), piece(rest, first.len())] {
             if piece.ids.is_empty() {
                 continue;
             }
             let logits = self.run(&[piece], &cache, place)?;
-            let chosen = self.choose(&logits, &[Choosing::BEST])?.map(|token| token.to_u32()).transpose()?;
+            let chosen = self.sample(&logits, &[SamplingParams::BEST])?.map(|token| token.to_u32()).transpose()?;
             let logits = logits.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
                 let what = "the model is not sound: its logits hold infinities or NaN; the weights may be damaged";
                 return Err(Error::Unsound(what.into()));
             }
-            if chosen.is_some_and(|chosen| chosen.first().copied() != pick(&logits, &Choosing::BEST)) {
+            if chosen.is_some_and(|chosen| chosen.first().copied() != sample_row(&logits, &SamplingParams::BEST)) {
                 let what =
                     "the device chose another token than the likeliest; `sconce doctor` says what is wrong with it";
                 return Err(Error::Unsound(what.into()));
@@ -282,8 +284,8 @@ impl LmModel {
 /// The next tokens of sequences, and the logits of those that are wanted.
 struct Pieces<'a> {
     model: &'a LmModel,
-    pieces: &'a [Piece],
-    cache: &'a Cache,
+    pieces: &'a [TokenChunk],
+    cache: &'a KvCache,
     place: &'a Place,
 }
 
@@ -292,7 +294,7 @@ impl Pass for Pieces<'_> {
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Ok(Batch::going_on(self.pieces, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
+        Ok(Batch::decode(self.pieces, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
     }
 
     fn given(&self, batch: &Batch) -> Given {

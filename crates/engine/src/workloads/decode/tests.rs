@@ -1,7 +1,7 @@
 use super::*;
 use crate::generation::StopCriteria;
 use crate::runtime::{Executor, RequestContext};
-use crate::sampling::Params;
+use crate::sampling::GenerationParams;
 use sconce_hub::Options;
 use sconce_ops::Ladder;
 use sconce_testkit::materialize;
@@ -16,7 +16,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
     let sink = Box::new(move |event| drop(events.send(event)));
     let request = GenerateRequest {
         tokens: tokens.to_vec(),
-        params: Arc::new(Params { temperature: 0.0, ..Params::default() }),
+        params: Arc::new(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most },
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),

@@ -18,7 +18,7 @@ use crate::plan::Planned;
 use crate::runtime::{QueueStats, Reply, RequestId, Workload};
 use crate::schedule::{Budget, EncodeQueue};
 use sconce_models::{Batch, Sequence};
-use sconce_ops::replay::{self, Fill, Given, Pass, Passes};
+use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass};
 use sconce_ops::{DType, Device, Place, Segments, Tensor};
 use sconce_text::Encoded;
 use std::collections::BTreeMap;
@@ -110,7 +110,7 @@ pub(crate) struct Part {
 pub(crate) struct Encode<P> {
     pub(crate) pipeline: P,
     pub(crate) place: Place,
-    passes: Passes,
+    passes: GraphCache,
     dtype: DType,
     budget: Budget,
     /// The most tokens of a sequence.
@@ -149,13 +149,13 @@ impl<P: Pipeline> Workload for Encode<P> {
     }
 
     fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
-        let parts = Parts::open(&plan.root, (plan.dtype, plan.keep), place.clone())?;
+        let parts = Parts::open(&plan.root, (plan.dtype, plan.weight_format), place.clone())?;
         let pipeline = P::load(&parts, spec).map_err(|e| e.of(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {
             pipeline,
             place: place.clone(),
-            passes: Passes::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.recorded)?,
             dtype: plan.dtype,
             budget,
             longest: plan.max_tokens,

@@ -6,7 +6,7 @@ use crate::options::{Format, LoadOptions};
 use crate::plan::{Outline, Plan, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
-use sconce_ops::{DType, Device, Keep, Place, Tensor, Weights, replay};
+use sconce_ops::{DType, Device, Place, Tensor, WeightFormat, Weights, replay};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -29,9 +29,9 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    pub(crate) fn open(root: &Path, (dtype, keep): (DType, Keep), place: Place) -> Result<Parts> {
+    pub(crate) fn open(root: &Path, (dtype, weight_format): (DType, WeightFormat), place: Place) -> Result<Parts> {
         let Model { config, store, .. } = Model::open(root)?;
-        let weights = Weights::new(store, dtype, place.clone()).keeping(keep);
+        let weights = Weights::new(store, dtype, place.clone()).with_format(weight_format);
         Ok(Parts { root: root.to_path_buf(), config, weights, dtype, place })
     }
 
@@ -108,11 +108,11 @@ pub(crate) trait Pipeline: Sized + 'static {
 /// Plans a pipeline on a device that need not be in this machine.
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
     let budget = options.batch_tokens(device)?;
-    let Format { dtype, keep, chosen } = options.format(device)?;
+    let Format { dtype, weight_format, chosen } = options.format(device)?;
     let Reading { root, max_tokens, .. } = P::reading(spec);
     let mut trace = Trace::new(device, &options.policy);
     let (pipeline, unread, trained) = trace.load(|place| {
-        let parts = Parts::open(root, (dtype, keep), place.clone())?;
+        let parts = Parts::open(root, (dtype, weight_format), place.clone())?;
         let pipeline = P::load(&parts, spec).map_err(|e| e.of(root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
@@ -138,7 +138,7 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
     trace.captured_pass(|| pipeline.dry_run(&place, captured.min(batch_tokens), captured.min(max_tokens)))?;
     let outline = Outline {
         dtype,
-        keep,
+        weight_format,
         chosen,
         cache_tokens: 0,
         batch_tokens,

@@ -65,7 +65,7 @@ fn serve() -> Served {
         let place = Place::open(Device::Cpu)?;
         Ok(Encode {
             pipeline: Sums { seen: saw, go: Mutex::new(wait) },
-            passes: Passes::new(&place, 0)?,
+            passes: GraphCache::new(&place, 0)?,
             place,
             dtype: DType::F32,
             budget,

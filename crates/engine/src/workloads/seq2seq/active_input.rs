@@ -1,7 +1,9 @@
 //! The answers to one input in the making: logits in, tokens out.
 
 use crate::error::{Error, Result};
-use crate::generation::{ActiveSequence, Finish, GenerateRequest, GenerationReply, NextToken, Pick, StepOutput};
+use crate::generation::{
+    ActiveSequence, Finish, GenerateRequest, GenerationReply, NextToken, SampledToken, StepOutput,
+};
 use crate::sampling::{Beams, Continued, Hypothesis, log_softmax};
 use sconce_ops::Device;
 use std::collections::BTreeSet;
@@ -146,12 +148,12 @@ fn finished(
     tokenizer: &Tokenizer,
     ends: &BTreeSet<u32>,
     device: Device,
-) -> Result<(String, Vec<Pick>, Finish, f32)> {
+) -> Result<(String, Vec<SampledToken>, Finish, f32)> {
     let has_ended = ids.last().is_some_and(|id| ends.contains(id));
     if has_ended {
         ids.pop();
     }
     let text = tokenizer.decode(&ids, true).map_err(|e| Error::bug(device, &format!("no text of an answer: {e}")))?;
-    let picks = ids.into_iter().map(|id| Pick { id, logprobs: None }).collect();
+    let picks = ids.into_iter().map(|id| SampledToken { id, logprobs: None }).collect();
     Ok((text, picks, if has_ended { Finish::End } else { Finish::Length }, score))
 }

@@ -20,9 +20,9 @@ use crate::workloads::decode::PAGE;
 use active_input::ActiveInput;
 use model::{Whole, copy};
 use sconce_formats::Model;
-use sconce_models::Piece;
-use sconce_ops::replay::Passes;
-use sconce_ops::{Cache, Device, Place, threads};
+use sconce_models::TokenChunk;
+use sconce_ops::replay::GraphCache;
+use sconce_ops::{Device, KvCache, Place, threads};
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -38,7 +38,7 @@ pub(crate) struct Seq2SeqSpec {
 
 /// A KV cache, and whose pages are whose.
 struct PagedCache {
-    cache: Cache,
+    cache: KvCache,
     blocks: Blocks,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct Seq2SeqWorkload {
     model: Whole,
     layout: Seq2SeqLayout,
     place: Place,
-    passes: Passes,
+    passes: GraphCache,
     /// Of inputs, and of answers.
     read: PagedCache,
     written: PagedCache,
@@ -77,7 +77,7 @@ impl Workload for Seq2SeqWorkload {
         options: &LoadOptions,
         place: &Place,
     ) -> Result<Seq2SeqWorkload> {
-        let (model, _) = Whole::load(&Model::open(&spec.root)?, options, plan.keep, place)?;
+        let (model, _) = Whole::load(&Model::open(&spec.root)?, options, plan.weight_format, place)?;
         let paged = |pages: usize| -> Result<PagedCache> {
             let blocks = Blocks::new(pages as u32, PAGE as u32).map_err(Error::Input)?;
             Ok(PagedCache { cache: model.cache(pages, layout.cache_format, place)?, blocks })
@@ -85,7 +85,7 @@ impl Workload for Seq2SeqWorkload {
         let (read, written) = (paged(layout.read)?, paged(layout.written)?);
         let budget = Seq2SeqBudget { tokens: plan.batch_tokens, sequences: layout.sequences };
         Ok(Seq2SeqWorkload {
-            passes: Passes::new(place, plan.recorded)?,
+            passes: GraphCache::new(place, plan.recorded)?,
             model,
             layout: layout.clone(),
             place: place.clone(),
@@ -159,7 +159,7 @@ impl Workload for Seq2SeqWorkload {
                 copy(copies, &self.written.cache, &self.place)?;
                 let piece = |row: &Row| {
                     let piece =
-                        Piece { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
+                        TokenChunk { ids: vec![row.token], start: row.position, table: row.table.clone(), wanted: 1 };
                     (piece, row.input.clone())
                 };
                 let rows: Vec<_> = rows.iter().map(piece).collect();

@@ -1,14 +1,14 @@
 //! Such a model on its device: what it takes, planned before it is loaded; reading, and one step of writing.
 
 use crate::error::{Error, Result};
-use crate::options::{LoadOptions, Seq2SeqRoom};
+use crate::options::{LoadOptions, Seq2SeqLimits};
 use crate::plan::{Outline, Planned, Trace};
 use crate::workloads::decode::{PAGE, usual_cache_format};
 use crate::workloads::encode::dummy_sequences;
 use sconce_formats::Model;
-use sconce_models::{Batch, Piece, Read, Seq2Seq, Sequence, seq2seq};
-use sconce_ops::replay::{self, Fill, Given, Pass, Passes, Ran};
-use sconce_ops::{Cache, CacheFormat, Device, Keep, Place, Tensor, Weights};
+use sconce_models::{Batch, Read, Seq2Seq, Sequence, TokenChunk, seq2seq};
+use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass, Ran};
+use sconce_ops::{Device, KvCache, KvCacheFormat, Place, Tensor, WeightFormat, Weights};
 use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqLayout {
     /// The format of both KV caches.
-    pub(super) cache_format: CacheFormat,
+    pub(super) cache_format: KvCacheFormat,
     /// The longest input and the longest answer, in tokens.
     pub(crate) input: usize,
     pub(crate) output: usize,
@@ -39,8 +39,8 @@ pub(super) type Where = (Arc<[u32]>, usize);
 
 /// Works out what the model in `root` takes on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
-    let Seq2SeqRoom { input, output, sequences, cache_format } = options.seq2seq;
-    let keep = options.kept(device)?;
+    let Seq2SeqLimits { input, output, sequences, cache_format } = options.seq2seq;
+    let weight_format = options.kept(device)?;
     let model = Model::open(root)?;
     let trained = model.config.get("n_positions").and_then(Value::as_u64).unwrap_or(512);
     let input = input.unwrap_or(trained.min(LONGEST as u64) as usize);
@@ -51,25 +51,25 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         return Err(Error::Input(what));
     }
     let mut trace = Trace::new(device, &options.policy);
-    let (loaded, unread) = trace.load(|place| Whole::load(&model, options, keep, place))?;
+    let (loaded, unread) = trace.load(|place| Whole::load(&model, options, weight_format, place))?;
     if let Some(name) = unread.iter().find(|name| name.starts_with("decoder.")) {
         let what = format!("the weights hold {name}, which this model does not have by its config.json");
         return Err(Error::file(root, what));
     }
     let place = trace.place.clone();
-    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, keep, device, options), Ok)?;
+    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, weight_format, device, options), Ok)?;
     let (read, written) = (INPUTS.min(sequences) * input.div_ceil(PAGE), sequences * output.div_ceil(PAGE));
     let row = loaded.0.cache().bytes(cache_format) as u64;
     trace.set_cache(row.saturating_mul(((read + written) * PAGE) as u64));
     let batch_tokens = options.batch_tokens(device)?.clamp(input, read * PAGE);
-    let caches = || -> Result<(Cache, Cache)> {
+    let caches = || -> Result<(KvCache, KvCache)> {
         Ok((loaded.cache(read, cache_format, &place)?, loaded.cache(written, cache_format, &place)?))
     };
     let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
     // Everyone at the last token of the longest answer.
-    let write = |(was_read, was_written): &(Cache, Cache)| -> Result<()> {
+    let write = |(was_read, was_written): &(KvCache, KvCache)| -> Result<()> {
         let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
-        let piece = Piece { ids: vec![0], start: output - 1, table, wanted: 1 };
+        let piece = TokenChunk { ids: vec![0], start: output - 1, table, wanted: 1 };
         let writing: Vec<_> = (0..sequences).map(|_| (piece.clone(), input_at.clone())).collect();
         loaded.step(&writing, was_written, was_read, &place)?;
         Ok(())
@@ -87,7 +87,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     trace.captured_pass(|| write(&caches()?))?;
     let outline = Outline {
         dtype: options.dtype,
-        keep,
+        weight_format,
         chosen: None,
         cache_tokens: (read + written) * PAGE,
         batch_tokens,
@@ -103,7 +103,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
 }
 
 /// Copies whole pages `(from, to)`.
-pub(super) fn copy(pages: &[(u32, u32)], cache: &Cache, place: &Place) -> Result<()> {
+pub(super) fn copy(pages: &[(u32, u32)], cache: &KvCache, place: &Place) -> Result<()> {
     let rows = |page: u32| page * PAGE as u32..(page + 1) * PAGE as u32;
     let (from, to): (Vec<u32>, Vec<u32>) = pages.iter().flat_map(|(from, to)| rows(*from).zip(rows(*to))).unzip();
     if !from.is_empty() {
@@ -120,20 +120,20 @@ impl Whole {
     pub(super) fn load(
         model: &Model,
         options: &LoadOptions,
-        keep: Keep,
+        weight_format: WeightFormat,
         place: &Place,
     ) -> Result<(Whole, Vec<String>)> {
-        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).keeping(keep);
+        let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
         let whole = seq2seq(&model.config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
         Ok((Whole(whole), weights.unused()))
     }
 
-    pub(super) fn cache(&self, pages: usize, format: CacheFormat, place: &Place) -> Result<Cache> {
-        Ok(Cache::new(self.0.cache(), pages * PAGE, format, place)?)
+    pub(super) fn cache(&self, pages: usize, format: KvCacheFormat, place: &Place) -> Result<KvCache> {
+        Ok(KvCache::new(self.0.cache(), pages * PAGE, format, place)?)
     }
 
     /// Reads inputs into their pages.
-    pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &Cache, place: &Place) -> Result<()> {
+    pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &KvCache, place: &Place) -> Result<()> {
         let sequence = |(_, ids): &(_, Vec<u32>)| Sequence { ids: ids.clone(), ..Sequence::default() };
         let sequences: Vec<Sequence> = inputs.iter().map(sequence).collect();
         let batch = Batch::new(&sequences, self.0.limits(), place)?;
@@ -146,23 +146,23 @@ impl Whole {
     /// Logits of the next token behind each piece, which looks at the input beside it.
     pub(super) fn step(
         &self,
-        writing: &[(Piece, Where)],
-        written: &Cache,
-        read: &Cache,
+        writing: &[(TokenChunk, Where)],
+        written: &KvCache,
+        read: &KvCache,
         place: &Place,
     ) -> Result<Tensor> {
-        logits(replay::run(&Writing { model: self, writing, written, read, place })?, place)
+        logits(replay::run(&Seq2SeqStream { model: self, writing, written, read, place })?, place)
     }
 
     /// The same of pieces that are a token each: by a recorded pass where there is one, and good until the next.
     pub(super) fn replay(
         &self,
-        writing: &[(Piece, Where)],
-        written: &Cache,
-        read: &Cache,
-        (place, passes): (&Place, &Passes),
+        writing: &[(TokenChunk, Where)],
+        written: &KvCache,
+        read: &KvCache,
+        (place, passes): (&Place, &GraphCache),
     ) -> Result<Tensor> {
-        logits(passes.replay(&Writing { model: self, writing, written, read, place }, 0, None)?, place)
+        logits(passes.replay(&Seq2SeqStream { model: self, writing, written, read, place }, 0, None)?, place)
     }
 
     /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
@@ -171,7 +171,7 @@ impl Whole {
         &self,
         layout: &Seq2SeqLayout,
         tokens: usize,
-        (read, written): (&Cache, &Cache),
+        (read, written): (&KvCache, &KvCache),
         place: &Place,
     ) -> Result<()> {
         let pages = |n: usize| -> Arc<[u32]> { (0..n.div_ceil(PAGE) as u32).collect() };
@@ -180,7 +180,7 @@ impl Whole {
             let inputs = dummy_sequences(tokens, length, usize::MAX).into_iter().map(|s| (pages(layout.input), s.ids));
             self.read(&inputs.collect::<Vec<_>>(), read, place)?;
             for start in [0, layout.output - 1] {
-                let piece = Piece { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
+                let piece = TokenChunk { ids: vec![0], start, table: pages(layout.output), wanted: 1 };
                 self.step(&vec![(piece, (pages(layout.input), length)); answers], written, read, place)?;
             }
         }
@@ -188,14 +188,14 @@ impl Whole {
     }
 
     /// Reads and writes something in caches of its own, and sees that numbers come out.
-    pub(super) fn sanity_check(&self, cache_format: CacheFormat, place: &Place) -> Result<()> {
+    pub(super) fn sanity_check(&self, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
         let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
         let (read, written) = (read?, written?);
         let table: Arc<[u32]> = [0].into();
         let ids: Vec<u32> = (0..8).map(|i| (i % self.0.limits().vocabulary) as u32).collect();
         self.read(&[(table.clone(), ids.clone())], &read, place)?;
         for (start, ids) in [(0, &ids[..3]), (3, &ids[3..])] {
-            let piece = Piece { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+            let piece = TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
             let logits = self.step(&[(piece, (table.clone(), 8))], &written, &read, place)?.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
                 let what =
@@ -208,21 +208,21 @@ impl Whole {
 }
 
 /// The next tokens of answers, and the logits behind them.
-struct Writing<'a> {
+struct Seq2SeqStream<'a> {
     model: &'a Whole,
-    writing: &'a [(Piece, Where)],
-    written: &'a Cache,
-    read: &'a Cache,
+    writing: &'a [(TokenChunk, Where)],
+    written: &'a KvCache,
+    read: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Writing<'_> {
+impl Pass for Seq2SeqStream<'_> {
     type Batch = (Batch, Read);
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
-        let (pieces, inputs): (Vec<Piece>, Vec<Where>) = self.writing.iter().cloned().unzip();
-        let batch = Batch::going_on(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
+        let (pieces, inputs): (Vec<TokenChunk>, Vec<Where>) = self.writing.iter().cloned().unzip();
+        let batch = Batch::decode(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
         Ok((batch, Read::new(&inputs, PAGE, self.read)?))
     }
 
@@ -237,6 +237,6 @@ impl Pass for Writing<'_> {
 }
 
 /// All that comes of writing.
-fn logits((_, mut results): Ran<Writing<'_>>, place: &Place) -> Result<Tensor> {
+fn logits((_, mut results): Ran<Seq2SeqStream<'_>>, place: &Place) -> Result<Tensor> {
     results.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
 }

@@ -1,9 +1,9 @@
 use super::*;
 use crate::error::ErrorClass;
 use crate::generation::StopCriteria;
-use crate::options::Seq2SeqRoom;
+use crate::options::Seq2SeqLimits;
 use crate::runtime::{Executor, RequestContext};
-use crate::sampling::Params;
+use crate::sampling::GenerationParams;
 use sconce_hub::Options;
 use sconce_testkit::materialize;
 use sconce_text::stream::{Detok, Stops};
@@ -17,7 +17,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
     let sink = Box::new(move |event| drop(events.send(event)));
     let generate = crate::generation::GenerateRequest {
         tokens: vec![0],
-        params: Arc::new(Params { temperature: 0.0, ..Params::default() }),
+        params: Arc::new(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most: 6 },
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
@@ -48,7 +48,7 @@ fn one_bad_input_fails_alone_and_waiting_inputs_are_counted() {
     let words = materialize("task-embed-llama");
     let tokenizer = Tokenizer::from_file(words.path().join("tokenizer.json")).expect("words");
     let mut options = LoadOptions::new(Options::from_env().expect("caches"));
-    options.seq2seq = Seq2SeqRoom { input: Some(48), output: 16, sequences: 8, cache_format: None };
+    options.seq2seq = Seq2SeqLimits { input: Some(48), output: 16, sequences: 8, cache_format: None };
     let spec = Seq2SeqSpec { root: dir.path().to_path_buf(), start: 0 };
     let planned = Seq2SeqWorkload::plan(&spec, Device::Cpu, &options).expect("a plan");
     let make = move || Seq2SeqWorkload::load(&spec, &planned, &options, &Place::open(Device::Cpu)?);

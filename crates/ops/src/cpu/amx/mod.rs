@@ -8,9 +8,9 @@
     reason = "tile instructions, which Rust has no stable intrinsics for, and the pointers they take"
 )]
 
+pub(crate) mod bf16x3;
 mod dots;
 mod products;
-pub(crate) mod thirds;
 
 pub(crate) use products::{Operand, Task, bytes_of, into};
 pub(super) use products::{multiply, multiply_bytes};

@@ -4,7 +4,7 @@
 //! Yᵀ = W · Xᵀ, whose columns are our rows.
 #![allow(unsafe_code, reason = "cuBLASLt is C")]
 
-use super::buffers::Made;
+use super::buffers::DeviceBuffer;
 use super::view::View;
 use crate::launch::BLAS_WORKSPACE as WORKSPACE;
 use crate::{DType, Error, Result};
@@ -32,7 +32,7 @@ pub(crate) struct Product<'a> {
     /// `[n]`, where a part of the bias begins at `first`.
     pub(crate) bias: Option<&'a View>,
     /// In the format of x, or in f32 where there is no bias.
-    pub(crate) y: (&'a Made, DType),
+    pub(crate) y: (&'a DeviceBuffer, DType),
     /// Of a row of y, and which of them the first column of this product is.
     pub(crate) width: usize,
     pub(crate) first: usize,
@@ -154,8 +154,8 @@ pub(crate) fn multiply(p: &Product<'_>) -> Result<()> {
     }
 }
 
-fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<Made>> {
-    (bytes > 0).then(|| Made::new(device, WORKSPACE, DType::U8)).transpose()
+fn workspace(device: &CudaDevice, bytes: usize) -> Result<Option<DeviceBuffer>> {
+    (bytes > 0).then(|| DeviceBuffer::new(device, WORKSPACE, DType::U8)).transpose()
 }
 
 /// # Safety

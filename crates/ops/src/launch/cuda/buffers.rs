@@ -115,7 +115,7 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
 
 /// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct DeviceBuffer {
     all: Tensor,
     pub(super) address: u64,
     elements: usize,
@@ -125,12 +125,12 @@ pub(crate) struct Made {
     is_taken: bool,
 }
 
-impl Made {
-    pub(super) fn new(device: &CudaDevice, elements: usize, dtype: DType) -> Result<Made> {
+impl DeviceBuffer {
+    pub(super) fn new(device: &CudaDevice, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         let ledger = &ladder::current().ledger;
         let (all, address) = ledger.cuda.take(ledger, device, elements, dtype)?;
         let ledger = std::sync::Arc::downgrade(ledger);
-        Ok(Made { all, address, elements, ledger, is_taken: false })
+        Ok(DeviceBuffer { all, address, elements, ledger, is_taken: false })
     }
 
     /// As a tensor that takes it over.
@@ -144,7 +144,7 @@ impl Made {
     }
 }
 
-impl Drop for Made {
+impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if let Some(ledger) = self.ledger.upgrade().filter(|_| !self.is_taken) {
             ledger.cuda.give(self.address, false);

@@ -1,6 +1,6 @@
 //! One launch of a kernel: its parameters, and how many threads take part.
 
-use super::buffers::Made;
+use super::buffers::DeviceBuffer;
 use super::describe;
 use super::maps::TensorMap;
 use super::modules::{Function, Kernel, function};
@@ -56,7 +56,7 @@ pub(crate) struct Call {
     shared: usize,
     parameters: Vec<Parameter>,
     /// What was uploaded for it, held until it is sent off.
-    uploads: Vec<Arc<Made>>,
+    uploads: Vec<Arc<DeviceBuffer>>,
 }
 
 impl Call {
@@ -81,7 +81,7 @@ impl Call {
     }
 
     /// The next parameter: a result that is written, or what an earlier call of the same op has written.
-    pub(crate) fn made(mut self, made: &Made) -> Call {
+    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call {
         self.parameters.push(Parameter::Word(made.address));
         self
     }
@@ -158,8 +158,8 @@ impl Call {
     }
 
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.
-    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<Made> {
-        Made::new(&x.device, elements, dtype)
+    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
+        DeviceBuffer::new(&x.device, elements, dtype)
     }
 
     /// Sends it off.

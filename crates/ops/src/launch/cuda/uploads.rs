@@ -3,7 +3,7 @@
 //! Every layer of a pass gives the same ones, and so do many passes: what was uploaded is kept for a while and found by its
 //! contents, so that most calls upload nothing.
 
-use super::buffers::Made;
+use super::buffers::DeviceBuffer;
 use crate::{DType, Result, ladder};
 use candle_core::CudaDevice;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,12 +19,12 @@ pub(super) struct Uploads(Mutex<Vec<Kept>>);
 struct Kept {
     device: CudaDevice,
     values: Vec<u32>,
-    made: Arc<Made>,
+    made: Arc<DeviceBuffer>,
 }
 
 impl Uploads {
     /// The values on the device.
-    pub(super) fn of(&self, device: &CudaDevice, values: &[u32]) -> Result<Arc<Made>> {
+    pub(super) fn of(&self, device: &CudaDevice, values: &[u32]) -> Result<Arc<DeviceBuffer>> {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = kept.iter().rposition(|k| k.device.id() == device.id() && k.values == values);
         if let Some(i) = found {
@@ -32,7 +32,7 @@ impl Uploads {
             kept[i..].rotate_left(1);
             return Ok(made);
         }
-        let made = Made::new(device, values.len(), DType::U32)?;
+        let made = DeviceBuffer::new(device, values.len(), DType::U32)?;
         send(device, &made, values)?;
         if kept.len() >= MOST {
             kept.remove(0);
@@ -46,12 +46,12 @@ impl Uploads {
 /// Ids, positions or rows as a tensor.
 pub(crate) fn tensor(device: &candle_core::Device, values: &[u32]) -> Result<candle_core::Tensor> {
     let device = device.as_cuda_device()?;
-    let made = Made::new(device, values.len(), DType::U32)?;
+    let made = DeviceBuffer::new(device, values.len(), DType::U32)?;
     send(device, &made, values)?;
     made.tensor(&[values.len()])
 }
 
-fn send(device: &CudaDevice, to: &Made, values: &[u32]) -> Result<()> {
+fn send(device: &CudaDevice, to: &DeviceBuffer, values: &[u32]) -> Result<()> {
     // SAFETY: a number is four bytes of any value.
     #[allow(unsafe_code, reason = "numbers seen as their bytes")]
     let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), 4 * values.len()) };

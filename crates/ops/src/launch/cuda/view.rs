@@ -1,6 +1,6 @@
 //! A tensor as a kernel sees it: the address of its first element, and how far apart they are.
 
-use super::buffers::Made;
+use super::buffers::DeviceBuffer;
 use crate::launch::strided::Strided;
 use crate::{DType, Error, Result, Tensor};
 use candle_core::cuda_backend::cudarc::driver::{CudaSlice, DevicePtr, sys};
@@ -29,7 +29,7 @@ impl View {
     }
 
     /// What a call has made, beside `like`: rows of `cols` elements.
-    pub(crate) fn of_rows(made: &Made, like: &View, (rows, cols): (usize, usize), dtype: DType) -> View {
+    pub(crate) fn of_rows(made: &DeviceBuffer, like: &View, (rows, cols): (usize, usize), dtype: DType) -> View {
         let strided = Strided { dims: vec![rows, cols], strides: vec![cols, 1], start: 0, dtype };
         View { address: made.address, device: like.device.clone(), strided }
     }

@@ -81,20 +81,20 @@ impl Buffers {
 }
 
 /// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.
-pub(crate) struct Made {
+pub(crate) struct DeviceBuffer {
     buffer: Arc<Buffer>,
     device: MetalDevice,
     elements: usize,
     dtype: DType,
 }
 
-impl Made {
-    pub(super) fn new(ledger: &Ledger, device: &MetalDevice, elements: usize, dtype: DType) -> Result<Made> {
+impl DeviceBuffer {
+    pub(super) fn new(ledger: &Ledger, device: &MetalDevice, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or_else(|| Error::call("metal", format!("{elements} elements in {dtype}")))?;
         // Nobody writes or reads it there.
         let bytes = if is_dry() { 1 } else { bytes };
-        Ok(Made { buffer: ledger.metal.take(ledger, device, bytes)?, device: device.clone(), elements, dtype })
+        Ok(DeviceBuffer { buffer: ledger.metal.take(ledger, device, bytes)?, device: device.clone(), elements, dtype })
     }
 
     pub(super) fn buffer(&self) -> &Buffer {

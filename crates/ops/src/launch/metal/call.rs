@@ -1,6 +1,6 @@
 //! One dispatch of a kernel: what it reads and writes, what it is told, and how many threads take part.
 
-use super::buffers::Made;
+use super::buffers::DeviceBuffer;
 use super::pipelines::{Kernel, pipeline};
 use super::view::View;
 use crate::ladder::is_dry;
@@ -82,13 +82,13 @@ impl<'a> Call<'a> {
     }
 
     /// The next argument: a result that is written.
-    pub(crate) fn result(mut self, made: &Made) -> Call<'a> {
+    pub(crate) fn result(mut self, made: &DeviceBuffer) -> Call<'a> {
         self.arguments.push(Argument::Output(made.buffer().clone(), 0));
         self
     }
 
     /// The next argument: what an earlier call of the same op has written.
-    pub(crate) fn made(mut self, made: &Made) -> Call<'a> {
+    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call<'a> {
         self.arguments.push(Argument::Input(made.buffer().clone(), 0));
         self
     }
@@ -130,8 +130,8 @@ impl<'a> Call<'a> {
     }
 
     /// Room for a result, or for what passes between two calls, on the device that `x` is on.
-    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<Made> {
-        Made::new(&ladder::current().ledger, &x.device, elements, dtype)
+    pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
+        DeviceBuffer::new(&ladder::current().ledger, &x.device, elements, dtype)
     }
 
     /// Sends it off.

@@ -61,7 +61,7 @@ impl Kernel {
 type GpuId = u64;
 
 #[derive(Default)]
-struct Made {
+struct DeviceBuffer {
     /// Where archives are.
     folder: Option<PathBuf>,
     libraries: HashMap<(GpuId, usize), Library>,
@@ -69,8 +69,8 @@ struct Made {
     archives: HashMap<GpuId, Option<Archive>>,
 }
 
-fn made() -> MutexGuard<'static, Option<Made>> {
-    static MADE: Mutex<Option<Made>> = Mutex::new(None);
+fn made() -> MutexGuard<'static, Option<DeviceBuffer>> {
+    static MADE: Mutex<Option<DeviceBuffer>> = Mutex::new(None);
     MADE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,7 +89,7 @@ pub(crate) fn keep_in(folder: &Path) -> Result<()> {
 /// process lives.
 pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputePipeline> {
     let mut made = made();
-    let Made { folder, libraries, pipelines, archives } = made.get_or_insert_default();
+    let DeviceBuffer { folder, libraries, pipelines, archives } = made.get_or_insert_default();
     let gpu = device.metal_device();
     let id = gpu.registry_id();
     let key = (id, kernel.clone());

@@ -14,7 +14,7 @@ use crate::served::{Served, Want};
 use crate::trail::Trail;
 use sconce_engine::RequestContext;
 use sconce_engine::TaskModel;
-use sconce_engine::{Error, Event, Finish, Llm, Loaded, Pick, Request, Start};
+use sconce_engine::{Error, Event, Finish, Llm, Loaded, Request, SampledToken, Start};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -275,7 +275,7 @@ fn too_long(llm: &Llm, request: &Request, error: Error) -> Fault {
 }
 
 /// The text with the control tokens among `marks` in it, each behind the text of the tokens before it.
-fn marked(task: &TaskModel, mut text: String, picks: &[Pick], marks: &[(u32, &'static str)]) -> String {
+fn marked(task: &TaskModel, mut text: String, picks: &[SampledToken], marks: &[(u32, &'static str)]) -> String {
     let TaskModel::Generate(llm) = task else { return text };
     if marks.is_empty() {
         return text;
@@ -297,7 +297,7 @@ fn marked(task: &TaskModel, mut text: String, picks: &[Pick], marks: &[(u32, &'s
     text
 }
 
-fn likely(task: &TaskModel, pick: Pick, prompt: bool) -> Option<Likely> {
+fn likely(task: &TaskModel, pick: SampledToken, prompt: bool) -> Option<Likely> {
     let word = |id| match task {
         TaskModel::Generate(llm) => {
             let token = llm.token(id).ok();

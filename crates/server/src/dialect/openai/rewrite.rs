@@ -6,7 +6,7 @@ use super::flow::{Held, Read};
 use super::wish::{Knobs, Wish};
 use crate::error::{Fault, FaultKind};
 use sconce_engine::Loaded;
-use sconce_engine::{Answers, Error, Event, Params, Search, Seq2Seq, Seq2SeqOptions, Start, Writing};
+use sconce_engine::{Answers, Error, Event, GenerationParams, Search, Seq2Seq, Seq2SeqOptions, Seq2SeqStream, Start};
 use std::sync::Arc;
 
 /// Texts to be rewritten.
@@ -33,7 +33,7 @@ impl Rewrite {
         let search = match (model.search(), knobs.chooses()) {
             (_, false) => None,
             (Search::Sample(own), true) => Some(own.clone()),
-            (Search::Beams(_), true) => Some(Params { temperature: 0.0, ..Params::default() }),
+            (Search::Beams(_), true) => Some(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
         };
         let vocabulary = sconce_engine::Loaded::plan(model).vocabulary;
         let search = search.map(|own| knobs.params(&own, vocabulary)).transpose()?.map(Search::Sample);
@@ -86,7 +86,9 @@ impl Rewrite {
                 .zip(streams)
                 .map(|(input, stream)| match (input, stream) {
                     (_, Some(stream)) => Begun::Stream(stream),
-                    (Start::Text(text) | Start::Rendered(text), None) => Begun::Writing(model.begin(text, &options)),
+                    (Start::Text(text) | Start::Rendered(text), None) => {
+                        Begun::Seq2SeqStream(model.begin(text, &options))
+                    }
                     (Start::Tokens(ids), None) => Begun::Tokens(ids),
                 })
                 .collect();
@@ -94,7 +96,7 @@ impl Rewrite {
                 let first = i * each;
                 match begun {
                     Begun::Stream(stream) => stream.for_each(|event| held.tell(first, false, event, &[])),
-                    Begun::Writing(writing) => whole(&held, first, writing.and_then(|writing| writing.wait())),
+                    Begun::Seq2SeqStream(writing) => whole(&held, first, writing.and_then(|writing| writing.wait())),
                     Begun::Tokens(ids) => {
                         let answers = model.generate_ids(&[ids.to_vec()], &options);
                         whole(&held, first, answers.map(|mut all| all.remove(0)));
@@ -109,7 +111,7 @@ impl Rewrite {
 /// A prompt whose answers are on their way.
 enum Begun<'a> {
     Stream(sconce_engine::Stream),
-    Writing(Result<Writing, Error>),
+    Seq2SeqStream(Result<Seq2SeqStream, Error>),
     /// When it is its turn.
     Tokens(&'a [u32]),
 }
@@ -121,7 +123,7 @@ fn whole(held: &Held, first: usize, answers: Result<Answers, Error>) {
         Err(e) => return held.tell(first, false, Err(e), &[]),
     };
     for (answer, written) in answers.into_iter().enumerate() {
-        let picks = written.ids.into_iter().map(|id| sconce_engine::Pick { id, logprobs: None }).collect();
+        let picks = written.ids.into_iter().map(|id| sconce_engine::SampledToken { id, logprobs: None }).collect();
         held.tell(first, false, Ok(Event::Text { answer, text: written.text, picks }), &[]);
         held.tell(first, false, Ok(Event::End { answer, finish: written.finish, score: written.score }), &[]);
     }

@@ -4,7 +4,7 @@ use crate::error::{Fault, FaultKind};
 use sconce_api::openai::chat::ChatRequest;
 use sconce_api::openai::common::{OneOrMore, ResponseFormat, StreamOptions, StructuredOutputs};
 use sconce_api::openai::completions::CompletionRequest;
-use sconce_engine::{Format, Params};
+use sconce_engine::{Format, GenerationParams};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, RandomState};
@@ -108,7 +108,7 @@ impl Knobs<'_> {
     }
 
     /// How tokens are chosen, where nothing is said as `own` has it, by a model of so many tokens.
-    pub(super) fn params(&self, own: &Params, vocabulary: usize) -> Result<Params, Fault> {
+    pub(super) fn params(&self, own: &GenerationParams, vocabulary: usize) -> Result<GenerationParams, Fault> {
         let top_k = match self.top_k {
             None => own.top_k,
             Some(0 | -1) => None,
@@ -125,7 +125,7 @@ impl Knobs<'_> {
             };
             logit_bias.insert(id, *bias);
         }
-        let params = Params {
+        let params = GenerationParams {
             temperature: self.temperature.unwrap_or(own.temperature),
             top_k,
             top_p: self.top_p.unwrap_or(own.top_p),
@@ -264,7 +264,7 @@ mod tests {
         let knobs = Knobs::from(&request);
         let fault = match knobs.wish() {
             Err(fault) => fault,
-            Ok(_) => knobs.params(&Params::default(), 100).expect_err("a fault"),
+            Ok(_) => knobs.params(&GenerationParams::default(), 100).expect_err("a fault"),
         };
         (fault.param.unwrap_or_default(), fault.message)
     }
@@ -277,8 +277,9 @@ mod tests {
             "top_logprobs": 2, "stop": "x", "max_tokens": 5, "max_completion_tokens": 6}),
         );
         let knobs = Knobs::from(&request);
-        let params = knobs.params(&Params { penalty_window: Some(9), ..Params::default() }, 100).unwrap();
-        let wanted = Params {
+        let params =
+            knobs.params(&GenerationParams { penalty_window: Some(9), ..GenerationParams::default() }, 100).unwrap();
+        let wanted = GenerationParams {
             temperature: 0.5,
             top_k: Some(7),
             top_p: 0.25,
@@ -300,12 +301,12 @@ mod tests {
 
     #[test]
     fn where_nothing_is_said_the_model_has_its_way_but_for_the_seed() {
-        let own = Params { temperature: 0.7, top_k: Some(40), ..Params::default() };
+        let own = GenerationParams { temperature: 0.7, top_k: Some(40), ..GenerationParams::default() };
         let request = chat(json!({}));
         let knobs = Knobs::from(&request);
         let [a, b] = [(), ()].map(|()| knobs.params(&own, 100).unwrap());
         assert_ne!(a.seed, b.seed);
-        assert_eq!(Params { seed: 0, ..a }, Params { seed: 0, ..own.clone() });
+        assert_eq!(GenerationParams { seed: 0, ..a }, GenerationParams { seed: 0, ..own.clone() });
         let all = chat(json!({"top_k": -1}));
         assert_eq!(Knobs::from(&all).params(&own, 100).unwrap().top_k, None);
     }

@@ -16,7 +16,7 @@ use futures_util::Stream;
 use sconce_api::time::rfc3339;
 use sconce_api::worker::{Code, Event, Execute, Failure, MOST_TOKENS, StopReason};
 use sconce_engine::TaskModel;
-use sconce_engine::{Event as Made, Finish, Llm, Params, Request, RequestContext, Start};
+use sconce_engine::{Event as Made, Finish, GenerationParams, Llm, Request, RequestContext, Start};
 use serde_json::json;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::pin::Pin;
@@ -91,7 +91,7 @@ fn room(llm: &Llm, start: &Start) -> Result<u64, Fault> {
 }
 
 /// As the model's makers choose tokens, but for what the job says.
-fn params(own: &Params, wanted: &Execute) -> Params {
+fn params(own: &GenerationParams, wanted: &Execute) -> GenerationParams {
     let mut params = own.clone();
     params.n = 1;
     params.seed = wanted.seed.unwrap_or_else(|| RandomState::new().build_hasher().finish());

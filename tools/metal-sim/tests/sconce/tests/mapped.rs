@@ -3,7 +3,7 @@
 use metal_sim_sconce::{allocated, lent};
 use sconce_ops::Device;
 use sconce_engine::hub::Options;
-use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, GenerationParams, Prompt, Request, Start};
 use sconce_testkit::{Arrays, golden, json, materialize, worst};
 use std::path::Path;
 use std::sync::{Mutex, PoisonError};
@@ -77,7 +77,7 @@ fn blocks_are_read_where_they_lie() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (cache, file) = (tempfile::tempdir().expect("a folder"), golden("gguf-qwen3-embed").join("model.gguf"));
     let reference = file.to_str().expect("a path").parse().expect("a reference");
-    let params = Params { temperature: 0.0, ..Params::default() };
+    let params = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
     let start = Start::Tokens(vec![5, 6, 7, 8]);
     let request = Request { start, params: Some(params), max_tokens: Some(4), ignore_end: true, ..Request::default() };
     let before = lent();

@@ -3,8 +3,8 @@
 use metal_sim_sconce::warnings;
 use sconce_ops::case::{Variant, check, is_rung_wanted, variants, wanted};
 use sconce_ops::{
-    Activation, Cache, CacheFormat, CacheShape, DType, Device, ExpertParts, Experts, Keep, Linear, Place, Projected,
-    Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, Vectors, Weights, cases, embed,
+    Activation, KvCache, KvCacheFormat, KvCacheShape, DType, Device, ExpertParts, Experts, WeightFormat, Linear, Place, Projected,
+    Quant, Raw, Result, Rotary, Rung, Store, Stored, Tensor, KvTensor, Weights, cases, embed,
 };
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -79,7 +79,7 @@ fn turning_while_storing_changes_no_number() {
         (Tensor::from_u32(&positions, &place).expect("positions"), Tensor::from_u32(&rows, &place).expect("rows"));
     for (dtype, format, (size, dims)) in DType::FLOATS.into_iter().flat_map(|dtype| {
         let shapes = move |format| [(64, 64), (96, 96), (32, 20)].map(|shape| (dtype, format, shape));
-        CacheFormat::ALL.into_iter().flat_map(shapes)
+        KvCacheFormat::ALL.into_iter().flat_map(shapes)
     }) {
         let weights = Weights::new(Arc::new(File(None)), dtype, place.clone());
         let rotary = Rotary::new(&weights, &Rotary::frequencies(100.0, dims), 50).expect("tables");
@@ -87,14 +87,14 @@ fn turning_while_storing_changes_no_number() {
         let x = Tensor::from_f32(&values, &[TOKENS, 7, size], dtype, &place).expect("a projection");
         let part = |from, heads| x.narrow(1, from, heads).expect("a part");
         let (q, k, v) = (part(0, 3), part(3, 2), part(5, 2));
-        let caches = [(); 2].map(|()| Cache::new(CacheShape { layers: 1, heads: 2, size }, 6, format, &place));
+        let caches = [(); 2].map(|()| KvCache::new(KvCacheShape { layers: 1, heads: 2, size }, 6, format, &place));
         let [once, twice] = caches.map(|cache| cache.expect("a cache"));
-        let kept = |cache: &Cache| cache.layer(0).expect("a layer").clone();
+        let kept = |cache: &KvCache| cache.layer(0).expect("a layer").clone();
         let all = Projected { q: &q, k: &k, v: &v, positions: &positions };
-        let got = rotary.forward_and_store(all, &kept(&once), &rows).expect("queries");
+        let got = rotary.forward_and_write_kv(all, &kept(&once), &rows).expect("queries");
         let turned = |x| rotary.forward(x, &positions).expect("turned");
         twice.write(0, &turned(&k), &v, &rows).expect("written");
-        let floats = |q: &Tensor, cache: &[Vectors; 2]| {
+        let floats = |q: &Tensor, cache: &[KvTensor; 2]| {
             [q.to_f32(), cache[0].to_f32(), cache[1].to_f32()].map(|x| x.expect("numbers"))
         };
         let (got, want) = (floats(&got, &kept(&once)), floats(&turned(&q), &kept(&twice)));
@@ -118,7 +118,7 @@ fn what_is_beyond_the_end_stays_there() {
     let words = table(5, 64);
     let look_up = |ids: &Tensor| floats(embed(&[(&words, ids)]).expect("rows"));
     assert_eq!(look_up(&beyond), look_up(&last));
-    let weights = Weights::new(Arc::new(File(Some([5, 64]))), DType::F32, place.clone()).keeping(Keep::File);
+    let weights = Weights::new(Arc::new(File(Some([5, 64]))), DType::F32, place.clone()).with_format(WeightFormat::File);
     let blocks = Linear::load(&weights, 64, 5, false).expect("words in blocks");
     let look_up = |ids: &Tensor| floats(blocks.embed(ids, 1.0, Some((&words, ids))).expect("rows"));
     assert_eq!(look_up(&beyond), look_up(&last));
@@ -134,9 +134,9 @@ fn what_is_beyond_the_end_stays_there() {
     let rows = numbers(&[1, ROWS as u32, u32::MAX]);
     let part = |from| x.narrow(1, from, 1).expect("a part");
     let (q, k, v) = (part(0), part(1), part(2));
-    for format in [CacheFormat::Float(DType::F32), CacheFormat::Q8] {
-        let cache = || Cache::new(CacheShape { layers: 1, heads: 1, size: 32 }, ROWS, format, &place).expect("a cache");
-        let held = |cache: &Cache| cache.layer(0).expect("a layer").clone().map(|x| x.to_f32().expect("what is kept"));
+    for format in [KvCacheFormat::Float(DType::F32), KvCacheFormat::Q8] {
+        let cache = || KvCache::new(KvCacheShape { layers: 1, heads: 1, size: 32 }, ROWS, format, &place).expect("a cache");
+        let held = |cache: &KvCache| cache.layer(0).expect("a layer").clone().map(|x| x.to_f32().expect("what is kept"));
         let first = |x: &Tensor| x.narrow(0, 0, 1).expect("the first token");
         let (all, one, storing) = (cache(), cache(), cache());
         all.write(0, &k, &v, &rows).expect("written");
@@ -148,7 +148,7 @@ fn what_is_beyond_the_end_stays_there() {
         let layer = storing.layer(0).expect("a layer").clone();
         let turn = |positions: &Tensor| {
             let all = Projected { q: &q, k: &k, v: &v, positions };
-            floats(rotary.forward_and_store(all, &layer, &rows).expect("turned"))
+            floats(rotary.forward_and_write_kv(all, &layer, &rows).expect("turned"))
         };
         assert_eq!(turn(&beyond), turn(&last), "{format}");
         let row = &held(&storing)[1];
@@ -161,7 +161,7 @@ fn what_is_beyond_the_end_stays_there() {
 fn a_broken_token_breaks_itself_alone() {
     const N: usize = 32;
     let place = metal();
-    let weights = Weights::new(Arc::new(File(Some([N, N]))), DType::F32, place.clone()).keeping(Keep::File);
+    let weights = Weights::new(Arc::new(File(Some([N, N]))), DType::F32, place.clone()).with_format(WeightFormat::File);
     let matrices: Vec<Linear> = (0..4).map(|_| Linear::load(&weights, N, N, false).expect("a matrix")).collect();
     let tensor = |values: &[f32], rows| Tensor::from_f32(values, &[rows, N], DType::F32, &place).expect("a tensor");
     let values: Vec<f32> = (0..4 * N).map(|i| (i as f32 * 0.7).sin()).collect();

@@ -1,8 +1,8 @@
 //! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
 
 use metal_sim_sconce::all_dispatches;
-use sconce_ops::{DType, Device, Keep, Rung};
-use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, Params, Prompt, Request, Start};
+use sconce_ops::{DType, Device, WeightFormat, Rung};
+use sconce_engine::{DeviceChoice, Embedder, Llm, LoadOptions, Loaded, GenerationParams, Prompt, Request, Start};
 use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
@@ -49,7 +49,7 @@ fn minilm_embeds_as_on_the_cpu() {
 fn smollm_writes_as_on_the_cpu() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let smollm = "smollm".parse().expect("a reference");
-    let params = Params { temperature: 0.0, ..Params::default() };
+    let params = GenerationParams { temperature: 0.0, ..GenerationParams::default() };
     let start = Start::Text("The capital of France is".into());
     let request = Request { start, params: Some(params), max_tokens: Some(4), ..Request::default() };
     let write = |device, dtype| {
@@ -63,7 +63,7 @@ fn smollm_writes_as_on_the_cpu() {
     let mut weights = Vec::new();
     for dtype in [DType::F32, DType::F16] {
         let (got, counts, plan, dispatches) = write(METAL, dtype);
-        assert_eq!((got, plan.keep), (want.clone(), Keep::File), "{dtype}");
+        assert_eq!((got, plan.weight_format), (want.clone(), WeightFormat::File), "{dtype}");
         assert_fused(&counts);
         // Nine in each of thirty layers; and words, a norm, the head and the choice. The prompt's pass also picks its last row.
         assert_eq!(dispatches, 4 * (30 * 9 + 4) + 1, "{dtype}");

@@ -5,7 +5,7 @@ use metal_sim_sconce::{archived_pipelines, pipelines};
 use sconce_ops::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{
-    DeviceChoice, Embedder, Llm, LoadOptions, Params, Prompt, Request, Seq2Seq, Seq2SeqOptions,
+    DeviceChoice, Embedder, Llm, LoadOptions, GenerationParams, Prompt, Request, Seq2Seq, Seq2SeqOptions,
     Seq2SeqRoom, Start,
 };
 use sconce_testkit::{materialize, plain_words};
@@ -116,7 +116,7 @@ fn generating_compiles_nothing() {
     let llm = Llm::load(&reference, &options(cache.path()), &()).expect("a model");
     let made = pipelines();
     for (n, answers, length) in [(1, 1, 1), (1, 1, 7), (1, 1, 300), (3, 1, 40), (12, 1, 5), (1, 5, 7), (2, 2, 140)] {
-        let params = Params { temperature: 0.0, n: answers, ..Params::default() };
+        let params = GenerationParams { temperature: 0.0, n: answers, ..GenerationParams::default() };
         let request = |i: usize| Request {
             start: Start::Tokens((0..length).map(|j| 5 + ((i + j) % 50) as u32).collect()),
             params: Some(params.clone()),

@@ -87,7 +87,7 @@ METAL_FUNC void put_query(device T *y, uint at, Share s, constant Heads &p, floa
 
 // Floats.
 template <typename T, typename C>
-[[kernel]] void store(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]], device const T *v [[buffer(2)]],
+[[kernel]] void kv_write(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]], device const T *v [[buffer(2)]],
     device const uint *positions [[buffer(3)]], device const float *cosines [[buffer(4)]],
     device const float *sines [[buffer(5)]], device const uint *rows [[buffer(6)]], device T *y [[buffer(7)]],
     device C *keys [[buffer(8)]], device C *values [[buffer(9)]], constant Heads &p [[buffer(10)]],
@@ -109,9 +109,9 @@ template <typename T, typename C>
     put_four<C>(cache + (ulong(row) * ulong(p.heads) + ulong(s.head)) * ulong(p.size), s.i, p.size, four);
 }
 #define STORE(T, NAME) \
-KERNEL("store_" NAME "_in_f32", store<T, float>) \
-KERNEL("store_" NAME "_in_f16", store<T, half>) \
-KERNEL("store_" NAME "_in_bf16", store<T, bfloat>)
+KERNEL("kv_write_" NAME "_in_f32", kv_write<T, float>) \
+KERNEL("kv_write_" NAME "_in_f16", kv_write<T, half>) \
+KERNEL("kv_write_" NAME "_in_bf16", kv_write<T, bfloat>)
 STORE(float, "f32")
 STORE(half, "f16")
 STORE(bfloat, "bf16")
@@ -122,7 +122,7 @@ constant uint SHARERS = 8;
 
 // q8_0: codes of a signed byte, a scale in f16 for 32 of them.
 template <typename T>
-[[kernel]] void store_blocks(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]],
+[[kernel]] void kv_write_blocks(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]],
     device const T *v [[buffer(2)]], device const uint *positions [[buffer(3)]],
     device const float *cosines [[buffer(4)]], device const float *sines [[buffer(5)]],
     device const uint *rows [[buffer(6)]], device T *y [[buffer(7)]], device uchar *keys [[buffer(8)]],
@@ -165,7 +165,7 @@ template <typename T>
         scales[first / BLOCK] = isinf(most) ? half(NAN) : half(d);
     }
 }
-FLOATS(store_blocks)
+FLOATS(kv_write_blocks)
 
 struct Copies {
     // Of a row, and rows.
@@ -176,7 +176,7 @@ struct Copies {
 
 // Rows within the cache, as words of any meaning. A thread has one word of all rows, and so copies one row after another.
 template <typename W>
-[[kernel]] void store_copies(device W *cache [[buffer(0)]], device const uint *from [[buffer(1)]],
+[[kernel]] void kv_write_copies(device W *cache [[buffer(0)]], device const uint *from [[buffer(1)]],
     device const uint *to [[buffer(2)]], constant Copies &p [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {
     if (at.x >= p.words) {
         return;
@@ -189,5 +189,5 @@ template <typename W>
         }
     }
 }
-KERNEL("store_copies_4", store_copies<uint>)
-KERNEL("store_copies_2", store_copies<ushort>)
+KERNEL("kv_write_copies_4", kv_write_copies<uint>)
+KERNEL("kv_write_copies_2", kv_write_copies<ushort>)

@@ -1,6 +1,6 @@
 //! cache[toᵢ] = cache[fromᵢ]        bit by bit, one after another
 
-use super::{Vectors, within};
+use super::{KvTensor, within};
 use crate::cpu::Isa;
 use crate::cpu::rows::Reading;
 use crate::ladder::{Can, Op, Rung};
@@ -15,7 +15,7 @@ pub(super) struct CopyOp {
 }
 
 impl Op for CopyOp {
-    const NAME: &'static str = "store";
+    const NAME: &'static str = "kv_write";
 
     fn x(&self) -> &Tensor {
         &self.cache
@@ -73,12 +73,12 @@ impl Op for CopyOp {
 
 /// The calls that copy rows of `cache`.
 pub(super) fn ops<'a>(
-    cache: &'a Vectors,
+    cache: &'a KvTensor,
     from: &'a Tensor,
     to: &'a Tensor,
 ) -> Result<impl Iterator<Item = CopyOp> + 'a> {
     if from.dims().len() != 1 || from.dims() != to.dims() || [from, to].iter().any(|rows| rows.dtype() != DType::U32) {
-        return Err(Error::call("store", format!("rows {:?} copied to {:?}", from.dims(), to.dims())));
+        return Err(Error::call("kv_write", format!("rows {:?} copied to {:?}", from.dims(), to.dims())));
     }
     Ok(cache.tensors().map(|cache| CopyOp { cache: cache.clone(), from: from.clone(), to: to.clone() }))
 }
@@ -100,19 +100,19 @@ impl Copy<'_> {
 
 impl InplaceOp1 for Copy<'_> {
     fn name(&self) -> &'static str {
-        "store"
+        "kv_write"
     }
 
     fn cpu_fwd(&self, cache: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
         if !layout.is_contiguous() || layout.start_offset() != 0 {
-            candle_core::bail!("store: copies within a view");
+            candle_core::bail!("kv_write: copies within a view");
         }
         match cache {
             CpuStorage::F32(cache) => self.within(cache),
             CpuStorage::BF16(cache) => self.within(cache),
             CpuStorage::F16(cache) => self.within(cache),
             CpuStorage::U8(cache) => self.within(cache),
-            _ => candle_core::bail!("store: a cache of floats or blocks"),
+            _ => candle_core::bail!("kv_write: a cache of floats or blocks"),
         }
         Ok(())
     }

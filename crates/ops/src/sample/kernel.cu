@@ -16,7 +16,7 @@ constexpr uint THREADS = 1024, WINDOW = 2 * THREADS;
 // Tokens that each of them reads at once: registers are few where threads are many.
 constexpr uint FEW = 8;
 
-struct Choosing {
+struct SamplingParams {
     float temperature;
     uint top_k;
     float top_p, min_p, u;
@@ -107,7 +107,7 @@ __device__ __forceinline__ void each_of(const T *x, uint n, uint g, F f) {
 
 // The first step. `groups` and `sums` are for rows of which a token is drawn; `all` is null where there are none.
 template <typename T, int N>
-__device__ void parts(const T *x, const Choosing *all, place_t *bests, place_t *groups, float *sums, uint n, uint stride) {
+__device__ void parts(const T *x, const SamplingParams *all, place_t *bests, place_t *groups, float *sums, uint n, uint stride) {
     __shared__ place_t places[LANES];
     __shared__ float part[LANES];
     const uint row = blockIdx.x, g = blockIdx.y * PART + threadIdx.x;
@@ -302,11 +302,11 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
 
 // The last step where tokens are drawn: a block a row.
 template <typename T, int N>
-__device__ void draw(const T *x, const Choosing *all, const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n,
+__device__ void draw(const T *x, const SamplingParams *all, const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n,
     uint stride, uint parts) {
     __shared__ Room room;
     __shared__ place_t places[LANES];
-    const Choosing how = all[blockIdx.x];
+    const SamplingParams how = all[blockIdx.x];
     const size_t first = size_t(blockIdx.x) * parts;
     place_t own = 0;
     for (uint i = threadIdx.x; i < parts; i += THREADS) own = max(own, bests[first + i]);
@@ -335,17 +335,17 @@ __device__ void draw(const T *x, const Choosing *all, const place_t *bests, cons
     if (threadIdx.x == 0) y[blockIdx.x] = id;
 }
 
-extern "C" __global__ void choose_best(const place_t *bests, uint *y, uint rows, uint parts) {
+extern "C" __global__ void sample_best(const place_t *bests, uint *y, uint rows, uint parts) {
     wait_for_earlier();
     best(bests, y, rows, parts);
 }
 #define KIND(NAME, T, N, RUNS) \
-    extern "C" __global__ void __launch_bounds__(PART) choose_parts_##RUNS##_##NAME(const T *x, const Choosing *all, place_t *bests, \
+    extern "C" __global__ void __launch_bounds__(PART) sample_parts_##RUNS##_##NAME(const T *x, const SamplingParams *all, place_t *bests, \
         place_t *groups, float *sums, uint n, uint stride) { \
         wait_for_earlier(); \
         parts<T, N>(x, all, bests, groups, sums, n, stride); \
     } \
-    extern "C" __global__ void __launch_bounds__(THREADS, 1) choose_draw_##RUNS##_##NAME(const T *x, const Choosing *all, \
+    extern "C" __global__ void __launch_bounds__(THREADS, 1) sample_draw_##RUNS##_##NAME(const T *x, const SamplingParams *all, \
         const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n, uint stride, uint parts) { \
         wait_for_earlier(); \
         draw<T, N>(x, all, bests, groups, sums, y, n, stride, parts); \

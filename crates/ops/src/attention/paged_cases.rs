@@ -2,10 +2,10 @@
 //! biases; a cache in another format than the queries. Pages lie in no order, and hold what belongs to nobody in between.
 
 use super::reference::{self, Problem};
-use super::{Attention, Bias, Sees, attention};
+use super::{Attention, Bias, Mask, attention};
 use crate::case::{Case, Input, Tolerance};
 use crate::keys::{Keys, Pages};
-use crate::store::{CacheFormat, Vectors};
+use crate::kv_write::{KvCacheFormat, KvTensor};
 use crate::{DType, Result, Segments};
 use std::sync::Arc;
 
@@ -63,7 +63,7 @@ pub(super) fn cases() -> Vec<Case> {
         shape(&[(20, 40)], 1, 1, 96, Kind::Causal),
         shape(&[(20, 40)], 1, 1, 128, Kind::Causal),
     ];
-    let case = |dtype| (0..).zip(shapes).map(move |(i, s)| one(i + 10, (dtype, CacheFormat::Q8), s));
+    let case = |dtype| (0..).zip(shapes).map(move |(i, s)| one(i + 10, (dtype, KvCacheFormat::Q8), s));
     floats.chain(DType::FLOATS.into_iter().flat_map(case)).collect()
 }
 
@@ -71,7 +71,7 @@ pub(super) fn cases() -> Vec<Case> {
 pub(super) fn cases_of_cuda() -> Vec<Case> {
     let case = |dtype, size| {
         let shape = Shape { lengths: &[(1, 40), (20, 33)], heads: 2, shared: 1, size, kind: Kind::Causal };
-        one(size as u64, (dtype, CacheFormat::Float(DType::F32)), shape)
+        one(size as u64, (dtype, KvCacheFormat::Float(DType::F32)), shape)
     };
     let of = |dtype| [32, 64, 96, 128].map(|size| case(dtype, size));
     [DType::F16, DType::BF16].into_iter().flat_map(of).collect()
@@ -105,9 +105,9 @@ impl Inputs {
             scale: 1.0 / (size as f32).sqrt(),
             cap: (kind == Kind::Capped).then_some(2.0),
             sees: match kind {
-                Kind::Recent(most) => Sees::Recent(most),
-                Kind::Cross => Sees::All,
-                _ => Sees::Causal,
+                Kind::Recent(most) => Mask::Recent(most),
+                Kind::Cross => Mask::All,
+                _ => Mask::Causal,
             },
             bias: self.bias(),
         })
@@ -156,13 +156,13 @@ fn past_bucket(away: i64) -> usize {
 }
 
 /// What a cache in `format` may hold, which it then holds exactly.
-fn held(seed: u64, dims: &[usize], format: CacheFormat) -> Input {
+fn held(seed: u64, dims: &[usize], format: KvCacheFormat) -> Input {
     let dtype = match format {
-        CacheFormat::Float(dtype) => dtype,
-        CacheFormat::Q8 => DType::F32,
+        KvCacheFormat::Float(dtype) => dtype,
+        KvCacheFormat::Q8 => DType::F32,
     };
     let input = Input::normal(seed, dims, dtype, (0.0, 1.0));
-    if format == CacheFormat::Q8 {
+    if format == KvCacheFormat::Q8 {
         // Codes to 127, of which the first of a block is the largest, and a scale with few bits.
         let code =
             |i: usize, v: f32| if i.is_multiple_of(32) { 127.0 } else { (v * 40.0).round().clamp(-127.0, 127.0) };
@@ -172,7 +172,7 @@ fn held(seed: u64, dims: &[usize], format: CacheFormat) -> Input {
     input
 }
 
-fn one(seed: u64, (dtype, kept): (DType, CacheFormat), shape: Shape) -> Case {
+fn one(seed: u64, (dtype, kept): (DType, KvCacheFormat), shape: Shape) -> Case {
     let Shape { lengths, heads, shared, size, kind } = shape;
     let pages: usize = lengths.iter().map(|(_, keys)| keys.div_ceil(PAGE)).sum();
     // Every third page belongs to nobody, and sequences take theirs from the last to the first.
@@ -204,7 +204,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), shape: Shape) -> Case {
         },
         flops: lengths.iter().map(|(q, k)| 4 * (q * k * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
-            let on = |t: &Input| Vectors::from_f32(&t.values, &t.dims, kept, place);
+            let on = |t: &Input| KvTensor::from_f32(&t.values, &t.dims, kept, place);
             let (q, k, v) = (inputs.q.on(place)?, on(&inputs.kept[0])?, on(&inputs.kept[1])?);
             let how = inputs.how()?;
             Ok(Box::new(move || attention(&q, &k, &v, &how)))

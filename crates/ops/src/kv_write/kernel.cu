@@ -68,7 +68,7 @@ __device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Gi
 }
 
 // Floats.
-template <typename T, typename C, int N> __device__ void store(const Given<T> &g, C *keys, C *values, const Heads &p) {
+template <typename T, typename C, int N> __device__ void kv_write(const Given<T> &g, C *keys, C *values, const Heads &p) {
     const Share s = share_of<N>(p);
     if (s.of == NOTHING) return;
     float v[N];
@@ -84,7 +84,7 @@ constexpr uint BLOCK = 32;
 
 // q8_0: codes of a signed byte, a scale in f16 for 32 of them, rounded as on the CPU. Neighbours in a warp share a block.
 template <typename T, int N>
-__device__ void store_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
+__device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
     const Heads &p) {
     const Share s = share_of<N>(p);
     float v[N] = {};
@@ -120,15 +120,15 @@ __device__ void store_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, 
 #define GIVEN(T) Given<T>{q, k, v, positions, cosines, sines, rows, y}
 #define HEADS Heads{queries, heads, size, {{q_token, q_head}, {k_token, k_head}, {v_token, v_head}}, held, pairs, table}
 #define FLOATS_IN(NAME, T, KEPT, C, N, KIND) \
-    extern "C" __global__ void store_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
+    extern "C" __global__ void kv_write_##KIND##_##NAME##_in_##KEPT(C *keys, C *values, PARAMETERS(T)) { \
         wait_for_earlier(); \
-        store<T, C, N>(GIVEN(T), keys, values, HEADS); \
+        kv_write<T, C, N>(GIVEN(T), keys, values, HEADS); \
     }
 #define BLOCKS_IN(NAME, T, N, KIND) \
-    extern "C" __global__ void store_##KIND##_##NAME##_in_q8_0( \
+    extern "C" __global__ void kv_write_##KIND##_##NAME##_in_q8_0( \
         uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales, PARAMETERS(T)) { \
         wait_for_earlier(); \
-        store_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
+        kv_write_blocks<T, N>(GIVEN(T), keys, values, key_scales, value_scales, HEADS); \
     }
 #define ALL(NAME, T, N, KIND) \
     FLOATS_IN(NAME, T, f32, float, N, KIND) \
@@ -174,7 +174,7 @@ template <typename W> __device__ void copies(W *cache, const uint *from, const u
     }
 }
 #define COPIES(BYTES, W) \
-    extern "C" __global__ void store_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) { \
+    extern "C" __global__ void kv_write_copies_##BYTES(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) { \
         wait_for_earlier(); \
         copies<W>(cache, from, to, words, held, count); \
     }

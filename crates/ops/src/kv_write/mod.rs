@@ -9,13 +9,13 @@ mod copy;
 mod cpu;
 #[cfg(cuda)]
 pub(crate) mod cuda;
+mod kv_tensor;
 #[cfg(metal)]
 pub(crate) mod metal;
-mod vectors;
 
 pub(crate) use cases::cases;
-pub(crate) use vectors::BLOCK;
-pub use vectors::{CacheFormat, Vectors};
+pub(crate) use kv_tensor::BLOCK;
+pub use kv_tensor::{KvCacheFormat, KvTensor};
 
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Place, Result, Tensor};
@@ -23,14 +23,14 @@ use std::sync::Arc;
 
 /// Keys and values of every layer, `[rows, heads, size]` each.
 #[derive(Clone, Debug)]
-pub struct Cache {
-    layers: Arc<[[Vectors; 2]]>,
+pub struct KvCache {
+    layers: Arc<[[KvTensor; 2]]>,
     rows: usize,
 }
 
 /// What a model keeps of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheShape {
+pub struct KvCacheShape {
     /// Layers that keep something.
     pub layers: usize,
     /// Heads of keys and values.
@@ -39,19 +39,19 @@ pub struct CacheShape {
     pub size: usize,
 }
 
-impl CacheShape {
+impl KvCacheShape {
     /// Bytes a token in `format`, of all layers.
-    pub fn bytes(&self, format: CacheFormat) -> usize {
+    pub fn bytes(&self, format: KvCacheFormat) -> usize {
         [2, self.layers, self.heads].into_iter().fold(format.bytes(self.size), usize::saturating_mul)
     }
 }
 
-impl Cache {
+impl KvCache {
     /// Room for `rows` tokens, all zeros.
-    pub fn new(shape: CacheShape, rows: usize, format: CacheFormat, place: &Place) -> Result<Cache> {
-        let zeros = || Vectors::zeros([rows, shape.heads, shape.size], format, place);
+    pub fn new(shape: KvCacheShape, rows: usize, format: KvCacheFormat, place: &Place) -> Result<KvCache> {
+        let zeros = || KvTensor::zeros([rows, shape.heads, shape.size], format, place);
         let layers = (0..shape.layers).map(|_| Ok([zeros()?, zeros()?])).collect::<Result<Vec<_>>>()?;
-        Ok(Cache { layers: layers.into(), rows })
+        Ok(KvCache { layers: layers.into(), rows })
     }
 
     /// Rows for tokens.
@@ -61,13 +61,13 @@ impl Cache {
 
     /// Writes `k` and `v` `[tokens, heads, size]` of `layer` to `rows`.
     pub fn write(&self, layer: usize, k: &Tensor, v: &Tensor, rows: &Tensor) -> Result<()> {
-        ladder::run_in_place(StoreOp::checked(self.layer(layer)?, [k, v], rows)?)
+        ladder::run_in_place(KvWriteOp::checked(self.layer(layer)?, [k, v], rows)?)
     }
 
     /// A layer's keys and values as they are.
-    pub fn layer(&self, layer: usize) -> Result<&[Vectors; 2]> {
+    pub fn layer(&self, layer: usize) -> Result<&[KvTensor; 2]> {
         let kept = self.layers.len();
-        self.layers.get(layer).ok_or_else(|| Error::call("store", format!("layer {layer} of a cache of {kept}")))
+        self.layers.get(layer).ok_or_else(|| Error::call("kv_write", format!("layer {layer} of a cache of {kept}")))
     }
 
     /// Copies rows `from` to rows `to`, of every layer: a page that two sequences share and one goes on to write.
@@ -80,31 +80,31 @@ impl Cache {
 }
 
 /// Keys and values of one layer.
-pub(crate) struct StoreOp {
+pub(crate) struct KvWriteOp {
     x: [Tensor; 2],
-    cache: [Vectors; 2],
+    cache: [KvTensor; 2],
     rows: Tensor,
 }
 
-impl StoreOp {
+impl KvWriteOp {
     /// Writes row i of each of `x` to row `rows[i]` of its part of `cache`. A row beyond the cache is an error on the CPU and must not
     /// be sent to a GPU.
-    pub(crate) fn checked(cache: &[Vectors; 2], x: [&Tensor; 2], rows: &Tensor) -> Result<StoreOp> {
+    pub(crate) fn checked(cache: &[KvTensor; 2], x: [&Tensor; 2], rows: &Tensor) -> Result<KvWriteOp> {
         for (x, cache) in x.into_iter().zip(cache) {
             let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
             if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
                 let what = format!("{:?} to rows {:?} of a cache {:?}", x.dims(), rows.dims(), cache.dims());
-                return Err(Error::call("store", what));
+                return Err(Error::call("kv_write", what));
             }
         }
         if x[0].dtype() != x[1].dtype() || cache[0].format() != cache[1].format() {
-            return Err(Error::call("store", "keys and values are of one format, and so is what keeps them"));
+            return Err(Error::call("kv_write", "keys and values are of one format, and so is what keeps them"));
         }
-        Ok(StoreOp { x: x.map(Tensor::clone), cache: cache.clone(), rows: rows.clone() })
+        Ok(KvWriteOp { x: x.map(Tensor::clone), cache: cache.clone(), rows: rows.clone() })
     }
 
     /// Keys and values, each with its part of the cache.
-    fn both(&self) -> impl Iterator<Item = (&Tensor, &Vectors)> {
+    fn both(&self) -> impl Iterator<Item = (&Tensor, &KvTensor)> {
         self.x.iter().zip(&self.cache)
     }
 
@@ -120,7 +120,7 @@ impl StoreOp {
 }
 
 #[cfg(any(cuda, metal))]
-impl StoreOp {
+impl KvWriteOp {
     /// The tensors of keys and of values, their elements and perhaps their scales, as a device sees them.
     fn written<V>(&self, view: impl Fn(&Tensor) -> Result<V>) -> Result<[Vec<V>; 2]> {
         let [keys, values] = self.cache.each_ref().map(|cache| cache.tensors().map(&view).collect::<Result<_>>());
@@ -138,8 +138,8 @@ pub(crate) struct Turn<'a> {
     pub(crate) sines: &'a Tensor,
 }
 
-impl Op for StoreOp {
-    const NAME: &'static str = "store";
+impl Op for KvWriteOp {
+    const NAME: &'static str = "kv_write";
 
     fn x(&self) -> &Tensor {
         &self.x[0]
@@ -163,11 +163,11 @@ impl Op for StoreOp {
         let n = self.x().dims().iter().product::<usize>();
         match (rung, self.cache[0].format()) {
             // The rows in the cache's dtype, and a row number an element.
-            (Rung::Composed, CacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
+            (Rung::Composed, KvCacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
             // Four stages in f32, and the same.
-            (Rung::Composed, CacheFormat::Q8) => n * (4 * 4 + 2 + 4),
+            (Rung::Composed, KvCacheFormat::Q8) => n * (4 * 4 + 2 + 4),
             // Only the CPU rounds all of them first and writes them then.
-            (_, CacheFormat::Q8) if self.x().device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
+            (_, KvCacheFormat::Q8) if self.x().device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
             _ => 0,
         }
     }
@@ -180,7 +180,7 @@ impl Op for StoreOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let ([k, v], [keys, values]) = (&self.x, &self.cache);
-        Ok(StoreOp { x: [to(k)?, to(v)?], cache: [keys.map(to)?, values.map(to)?], rows: to(&self.rows)? })
+        Ok(KvWriteOp { x: [to(k)?, to(v)?], cache: [keys.map(to)?, values.map(to)?], rows: to(&self.rows)? })
     }
 }
 
@@ -192,7 +192,7 @@ fn unmovable() -> Can {
 fn within(rows: &[u32], cache: &Tensor) -> Result<()> {
     let held = cache.dims()[0];
     match rows.iter().find(|row| **row as usize >= held) {
-        Some(row) => Err(Error::call("store", format!("row {row} of a cache of {held}"))),
+        Some(row) => Err(Error::call("kv_write", format!("row {row} of a cache of {held}"))),
         None => Ok(()),
     }
 }
@@ -208,9 +208,9 @@ mod tests {
     #[test]
     fn pages_are_copied_in_every_layer_and_rows_beyond_the_cache_refused() {
         let place = Place::cpu();
-        for (format, rung) in CacheFormat::ALL.into_iter().flat_map(|f| [(f, Rung::Fused), (f, Rung::Composed)]) {
+        for (format, rung) in KvCacheFormat::ALL.into_iter().flat_map(|f| [(f, Rung::Fused), (f, Rung::Composed)]) {
             let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
-            let cache = Cache::new(CacheShape { layers: 2, heads: 1, size: 32 }, 4, format, &place).unwrap();
+            let cache = KvCache::new(KvCacheShape { layers: 2, heads: 1, size: 32 }, 4, format, &place).unwrap();
             // Whole numbers of which the largest is 127 are kept as they are in every format.
             let x = |v: f32| {
                 let values: Vec<f32> = (0..32).map(|i| if i == 0 { 127.0 } else { v - i as f32 }).collect();
@@ -240,7 +240,8 @@ mod tests {
         let place = Place::cpu();
         for (rung, broken) in [Rung::Fused, Rung::Composed].into_iter().zip([f32::NAN, f32::INFINITY]) {
             let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
-            let cache = Cache::new(CacheShape { layers: 1, heads: 1, size: 64 }, 1, CacheFormat::Q8, &place).unwrap();
+            let cache =
+                KvCache::new(KvCacheShape { layers: 1, heads: 1, size: 64 }, 1, KvCacheFormat::Q8, &place).unwrap();
             let mut values = vec![1.0; 64];
             values[40] = broken;
             let x = Tensor::from_f32(&values, &[1, 1, 64], DType::F32, &place).unwrap();
@@ -253,13 +254,13 @@ mod tests {
 
     #[test]
     fn a_cache_takes_the_bytes_that_were_counted() {
-        for format in CacheFormat::ALL {
+        for format in KvCacheFormat::ALL {
             let ladder = ladder::Ladder::new(ladder::Policy::default());
             let _here = ladder.clone().enter();
-            let shape = CacheShape { layers: 3, heads: 2, size: 96 };
-            let _cache = Cache::new(shape, 5, format, &Place::cpu()).unwrap();
+            let shape = KvCacheShape { layers: 3, heads: 2, size: 96 };
+            let _cache = KvCache::new(shape, 5, format, &Place::cpu()).unwrap();
             assert_eq!(ladder.ledger.live(), (5 * shape.bytes(format)) as u64, "{format}");
         }
-        assert_eq!(CacheShape { layers: 3, heads: 2, size: 96 }.bytes(CacheFormat::Q8), 2 * 3 * 2 * 3 * 34);
+        assert_eq!(KvCacheShape { layers: 3, heads: 2, size: 96 }.bytes(KvCacheFormat::Q8), 2 * 3 * 2 * 3 * 34);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 /// Which keys of its sequence a query sees.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sees {
+pub enum Mask {
     /// All of them.
     #[default]
     All,
@@ -19,43 +19,43 @@ pub enum Sees {
     Recent(usize),
 }
 
-impl Sees {
+impl Mask {
     /// The place among the keys of the first query: the first, or such that the last query is at the last key.
     pub(super) fn first(self, queries: usize, keys: usize) -> usize {
         match self {
-            Sees::All | Sees::Window(_) => 0,
-            Sees::Causal | Sees::Recent(_) => keys.saturating_sub(queries),
+            Mask::All | Mask::Window(_) => 0,
+            Mask::Causal | Mask::Recent(_) => keys.saturating_sub(queries),
         }
     }
 
     /// The keys that a query at place `i` sees, of `keys`.
     pub(super) fn range(self, i: usize, keys: usize) -> Range<usize> {
         match self {
-            Sees::All => 0..keys,
-            Sees::Window(reach) => {
+            Mask::All => 0..keys,
+            Mask::Window(reach) => {
                 i.saturating_sub(reach).min(keys)..i.saturating_add(reach).saturating_add(1).min(keys)
             }
-            Sees::Causal => 0..(i + 1).min(keys),
-            Sees::Recent(most) => (i + 1).saturating_sub(most).min(keys)..(i + 1).min(keys),
+            Mask::Causal => 0..(i + 1).min(keys),
+            Mask::Recent(most) => (i + 1).saturating_sub(most).min(keys)..(i + 1).min(keys),
         }
     }
 
     /// The keys that some of `queries` queries see: with a window, what is long ago is not even read.
     pub(super) fn reached(self, queries: usize, keys: usize) -> Range<usize> {
         match self {
-            Sees::Recent(_) => self.range(self.first(queries, keys), keys).start..keys,
+            Mask::Recent(_) => self.range(self.first(queries, keys), keys).start..keys,
             _ => 0..keys,
         }
     }
 }
 
-impl fmt::Display for Sees {
+impl fmt::Display for Mask {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Sees::All => Ok(()),
-            Sees::Window(reach) => write!(f, ", window ±{reach}"),
-            Sees::Causal => write!(f, ", causal"),
-            Sees::Recent(most) => write!(f, ", causal, window {most}"),
+            Mask::All => Ok(()),
+            Mask::Window(reach) => write!(f, ", window ±{reach}"),
+            Mask::Causal => write!(f, ", causal"),
+            Mask::Recent(most) => write!(f, ", causal, window {most}"),
         }
     }
 }
@@ -223,15 +223,15 @@ mod tests {
 
     #[test]
     fn what_a_query_sees() {
-        assert_eq!(Sees::Window(2).range(0, 10), 0..3);
-        assert_eq!(Sees::Window(2).range(9, 10), 7..10);
-        assert_eq!(Sees::Window(usize::MAX).range(3, 10), 0..10);
-        assert_eq!(Sees::Window(2).range(9, 5), 5..5);
-        assert_eq!(Sees::Causal.range(3, 10), 0..4);
-        assert_eq!(Sees::Recent(3).range(3, 10), 1..4);
-        assert_eq!(Sees::Recent(9).range(3, 10), 0..4);
-        assert_eq!((Sees::Recent(3).first(2, 10), Sees::Recent(3).reached(2, 10)), (8, 6..10));
-        assert_eq!((Sees::Window(3).first(2, 10), Sees::Causal.reached(2, 10)), (0, 0..10));
-        assert_eq!(Sees::All.range(3, 10), 0..10);
+        assert_eq!(Mask::Window(2).range(0, 10), 0..3);
+        assert_eq!(Mask::Window(2).range(9, 10), 7..10);
+        assert_eq!(Mask::Window(usize::MAX).range(3, 10), 0..10);
+        assert_eq!(Mask::Window(2).range(9, 5), 5..5);
+        assert_eq!(Mask::Causal.range(3, 10), 0..4);
+        assert_eq!(Mask::Recent(3).range(3, 10), 1..4);
+        assert_eq!(Mask::Recent(9).range(3, 10), 0..4);
+        assert_eq!((Mask::Recent(3).first(2, 10), Mask::Recent(3).reached(2, 10)), (8, 6..10));
+        assert_eq!((Mask::Window(3).first(2, 10), Mask::Causal.reached(2, 10)), (0, 0..10));
+        assert_eq!(Mask::All.range(3, 10), 0..10);
     }
 }

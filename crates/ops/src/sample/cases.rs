@@ -2,11 +2,11 @@
 //! looked at at once, rows of different wishes, and rows that hold no logits. Ids are right or wrong; so no `u` is where a rounding
 //! of the shares would change them.
 
-use super::{Choosing, choose, reference};
+use super::{SamplingParams, reference, sample};
 use crate::DType;
 use crate::case::{Case, Input, Tolerance, ids};
 
-const PLAIN: Choosing = Choosing { temperature: 1.0, u: 0.5, ..Choosing::BEST };
+const PLAIN: SamplingParams = SamplingParams { temperature: 1.0, u: 0.5, ..SamplingParams::BEST };
 
 pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(of).map(case).collect()
@@ -18,17 +18,17 @@ struct Rows {
     x: Input,
     start: usize,
     n: usize,
-    how: Vec<Choosing>,
+    how: Vec<SamplingParams>,
 }
 
 fn of(dtype: DType) -> Vec<Rows> {
-    let at = |how: Choosing, us: &[f64]| us.iter().map(|u| Choosing { u: *u, ..how }).collect::<Vec<_>>();
-    let whole = |name: &str, n: usize, values: Vec<f32>, how: Vec<Choosing>| {
+    let at = |how: SamplingParams, us: &[f64]| us.iter().map(|u| SamplingParams { u: *u, ..how }).collect::<Vec<_>>();
+    let whole = |name: &str, n: usize, values: Vec<f32>, how: Vec<SamplingParams>| {
         let x = Input::new(&[how.len(), n], dtype, move || values);
         Rows { name: format!("{name} of {n}"), x, start: 0, n, how }
     };
     // Within wider rows, so that these begin anywhere.
-    let normal = |name: &str, n: usize, spread: f32, how: Vec<Choosing>| {
+    let normal = |name: &str, n: usize, spread: f32, how: Vec<SamplingParams>| {
         let x = Input::normal(n as u64 + 1100, &[how.len(), n + 7], dtype, (1.0, spread));
         Rows { name: format!("{name} of {n}"), x, start: 3, n, how }
     };
@@ -38,51 +38,56 @@ fn of(dtype: DType) -> Vec<Rows> {
     };
     let us = [0.0, 0.02, 0.3, 0.62, 0.9, 0.97, 1.0 - f64::EPSILON];
     let mut all = vec![
-        normal("the largest", 1000, 2.0, vec![Choosing::BEST; 3]),
-        normal("the largest", 4099, 2.0, vec![Choosing::BEST]),
-        normal("the largest", 5, 1.0, vec![Choosing::BEST]),
-        whole("the first of the largest", 301, few(301, 4, 5), vec![Choosing::BEST; 4]),
+        normal("the largest", 1000, 2.0, vec![SamplingParams::BEST; 3]),
+        normal("the largest", 4099, 2.0, vec![SamplingParams::BEST]),
+        normal("the largest", 5, 1.0, vec![SamplingParams::BEST]),
+        whole("the first of the largest", 301, few(301, 4, 5), vec![SamplingParams::BEST; 4]),
         whole(
             "two zeros",
             3,
             vec![-1.0, -0.0, 0.0, -1.0, 0.0, -0.0],
-            vec![Choosing::BEST, Choosing { u: 0.1, ..PLAIN }],
+            vec![SamplingParams::BEST, SamplingParams { u: 0.1, ..PLAIN }],
         ),
-        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![Choosing::BEST, PLAIN]),
+        whole("below zero", 5, [-3.0, -1.0, -2.0, -1.0, -4.0].repeat(2), vec![SamplingParams::BEST, PLAIN]),
         normal("one", 1, 1.0, at(PLAIN, &[0.0, 0.9])),
         normal("any", 7, 0.5, at(PLAIN, &us)),
         normal("any", 333, 2.0, at(PLAIN, &us[..6])),
-        normal("any, hot", 333, 2.0, at(Choosing { temperature: 4.0, ..PLAIN }, &us[..6])),
-        normal("any, cold", 333, 1.0, at(Choosing { temperature: 0.25, ..PLAIN }, &us[..5])),
-        normal("any, so cold that it is the best", 40, 2.0, at(Choosing { temperature: 1e-42, ..PLAIN }, &us)),
-        normal("top_k", 333, 2.0, at(Choosing { top_k: Some(7), ..PLAIN }, &us)),
-        normal("top_k 1", 333, 2.0, at(Choosing { top_k: Some(1), ..PLAIN }, &us[2..4])),
-        normal("top_k of more than there are", 33, 1.0, at(Choosing { top_k: Some(99), ..PLAIN }, &us[..5])),
-        normal("top_p", 333, 2.0, at(Choosing { top_p: 0.7, ..PLAIN }, &us[..6])),
-        normal("top_p 0", 333, 2.0, at(Choosing { top_p: 0.0, ..PLAIN }, &us[5..])),
-        normal("min_p", 333, 2.0, at(Choosing { min_p: 0.07, ..PLAIN }, &us)),
-        normal("min_p 1", 333, 2.0, at(Choosing { min_p: 1.0, ..PLAIN }, &us[5..])),
-        whole("equals and top_k", 301, few(301, 5, 5), at(Choosing { top_k: Some(41), ..PLAIN }, &us[..5])),
-        whole("equals and top_p", 301, few(301, 5, 5), at(Choosing { top_p: 0.45, ..PLAIN }, &us[..5])),
+        normal("any, hot", 333, 2.0, at(SamplingParams { temperature: 4.0, ..PLAIN }, &us[..6])),
+        normal("any, cold", 333, 1.0, at(SamplingParams { temperature: 0.25, ..PLAIN }, &us[..5])),
+        normal("any, so cold that it is the best", 40, 2.0, at(SamplingParams { temperature: 1e-42, ..PLAIN }, &us)),
+        normal("top_k", 333, 2.0, at(SamplingParams { top_k: Some(7), ..PLAIN }, &us)),
+        normal("top_k 1", 333, 2.0, at(SamplingParams { top_k: Some(1), ..PLAIN }, &us[2..4])),
+        normal("top_k of more than there are", 33, 1.0, at(SamplingParams { top_k: Some(99), ..PLAIN }, &us[..5])),
+        normal("top_p", 333, 2.0, at(SamplingParams { top_p: 0.7, ..PLAIN }, &us[..6])),
+        normal("top_p 0", 333, 2.0, at(SamplingParams { top_p: 0.0, ..PLAIN }, &us[5..])),
+        normal("min_p", 333, 2.0, at(SamplingParams { min_p: 0.07, ..PLAIN }, &us)),
+        normal("min_p 1", 333, 2.0, at(SamplingParams { min_p: 1.0, ..PLAIN }, &us[5..])),
+        whole("equals and top_k", 301, few(301, 5, 5), at(SamplingParams { top_k: Some(41), ..PLAIN }, &us[..5])),
+        whole("equals and top_p", 301, few(301, 5, 5), at(SamplingParams { top_p: 0.45, ..PLAIN }, &us[..5])),
         // 1024 threads look at 2045 first: one of these is the last of them.
         whole("all equal", 4099, vec![0.5; 4099 * 5], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999, 2044.5 / 4099.0])),
-        whole("all equal, top_k", 4099, vec![-3.0; 4099 * 2], at(Choosing { top_k: Some(3001), ..PLAIN }, &us[3..5])),
-        whole("all equal, top_k", 4099, vec![1.0; 4099], at(Choosing { top_k: Some(2045), ..PLAIN }, &[0.9999])),
+        whole(
+            "all equal, top_k",
+            4099,
+            vec![-3.0; 4099 * 2],
+            at(SamplingParams { top_k: Some(3001), ..PLAIN }, &us[3..5]),
+        ),
+        whole("all equal, top_k", 4099, vec![1.0; 4099], at(SamplingParams { top_k: Some(2045), ..PLAIN }, &[0.9999])),
         normal("many", 4099, 0.25, at(PLAIN, &[0.1, 0.6, 0.98])),
-        normal("many and top_p", 4099, 0.25, at(Choosing { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
-        normal("many and min_p", 4099, 0.25, at(Choosing { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),
+        normal("many and top_p", 4099, 0.25, at(SamplingParams { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
+        normal("many and min_p", 4099, 0.25, at(SamplingParams { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),
     ];
     // The largest belong to few of those who look, who find more of them than there is room for.
     let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 1200 { 2.0 } else { 1.0 }).collect();
     all.push(whole("crowded", 8200, crowded, at(PLAIN, &[0.3, 0.8])));
-    let together = Choosing { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
+    let together = SamplingParams { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
     let various = vec![
         together,
-        Choosing::BEST,
-        Choosing { u: 0.05, ..together },
-        Choosing { top_k: None, ..together },
-        Choosing { top_p: 1.0, u: 0.9, ..together },
-        Choosing { min_p: 0.0, u: 0.95, ..together },
+        SamplingParams::BEST,
+        SamplingParams { u: 0.05, ..together },
+        SamplingParams { top_k: None, ..together },
+        SamplingParams { top_p: 1.0, u: 0.9, ..together },
+        SamplingParams { min_p: 0.0, u: 0.95, ..together },
         PLAIN,
     ];
     all.push(normal("different rows", 515, 2.0, various.clone()));
@@ -90,7 +95,7 @@ fn of(dtype: DType) -> Vec<Rows> {
     // Whatever is asked for, and wherever the bad one is.
     let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0];
     let values = (0..4 * 130).map(|i| if i % 130 == 129 { bad[i / 130] } else { (i % 7) as f32 });
-    let how = vec![Choosing::BEST, together, PLAIN, Choosing { u: 0.1, ..PLAIN }];
+    let how = vec![SamplingParams::BEST, together, PLAIN, SamplingParams { u: 0.1, ..PLAIN }];
     all.push(whole("no numbers", 130, values.collect(), how));
     all
 }
@@ -99,7 +104,7 @@ fn case(rows: Rows) -> Case {
     let Rows { name, x, start, n, how } = rows;
     let (logits, wishes) = (x.columns(start, n), how.clone());
     Case {
-        op: "choose",
+        op: "sample",
         name: format!("{name}, {} rows", how.len()),
         dtype: x.dtype,
         // Another id is another token.
@@ -107,11 +112,11 @@ fn case(rows: Rows) -> Case {
         flops: 10 * (how.len() * n) as u64,
         prepare: Box::new(move |place| {
             let (x, how) = (x.on(place)?.narrow(1, start, n)?, how.clone());
-            Ok(Box::new(move || choose(&x, &how)))
+            Ok(Box::new(move || sample(&x, &how)))
         }),
         reference: Box::new(move || {
             // As the host reads it.
-            let chosen = |(row, how)| f64::from(reference::choose(row, how).0 as f32);
+            let chosen = |(row, how)| f64::from(reference::sample(row, how).0 as f32);
             logits.chunks(n).zip(&wishes).map(chosen).collect()
         }),
     }
@@ -126,7 +131,7 @@ mod tests {
     fn no_case_is_where_a_rounding_decides() {
         for Rows { name, x, start, n, how } in DType::FLOATS.into_iter().flat_map(of) {
             for (row, how) in x.values.chunks(x.dims[1]).zip(&how) {
-                let (token, margin) = reference::choose(&row[start..][..n], how);
+                let (token, margin) = reference::sample(&row[start..][..n], how);
                 assert!(margin > 5e-6, "{name} in {}: {token} by {margin:e}, {how:?}", x.dtype);
             }
         }

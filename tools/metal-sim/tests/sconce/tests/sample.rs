@@ -1,20 +1,20 @@
 //! Tokens are chosen where their logits are: the same as on the CPU, and no logits are read unless something else is asked of them.
 
 use sconce_ops::{Counted, Device, Rung};
-use sconce_engine::{DeviceChoice, Llm, LoadOptions, Loaded, Params, Request, Start};
+use sconce_engine::{DeviceChoice, Llm, LoadOptions, Loaded, GenerationParams, Request, Start};
 use sconce_testkit::materialize;
 
 const TOKENS: usize = 12;
 
 /// The tokens of an answer by each of the parameters, and what ran for it.
-fn write(device: Device, all: &[Params]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
+fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
         std::fs::remove_file(dir.path().join(name)).expect("a file");
     }
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let options = LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") };
-    let one = |params: &Params| {
+    let one = |params: &GenerationParams| {
         // A model each, whose counts are then those of this answer.
         let llm = Llm::load(&reference, &options, &()).expect("a model");
         let request = Request {
@@ -32,14 +32,14 @@ fn write(device: Device, all: &[Params]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)>
 
 #[test]
 fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
-    let plain = Params { seed: 7, ..Params::default() };
+    let plain = GenerationParams { seed: 7, ..GenerationParams::default() };
     // How, and whether nothing is asked of the logits but a token.
-    let (how, alone): (Vec<Params>, Vec<bool>) = [
-        (Params { temperature: 0.0, ..plain.clone() }, true),
+    let (how, alone): (Vec<GenerationParams>, Vec<bool>) = [
+        (GenerationParams { temperature: 0.0, ..plain.clone() }, true),
         (plain.clone(), true),
-        (Params { top_k: Some(40), top_p: 0.9, min_p: 0.01, temperature: 0.7, ..plain.clone() }, true),
-        (Params { logprobs: Some(2), ..plain.clone() }, false),
-        (Params { repetition_penalty: 1.2, ..plain }, false),
+        (GenerationParams { top_k: Some(40), top_p: 0.9, min_p: 0.01, temperature: 0.7, ..plain.clone() }, true),
+        (GenerationParams { logprobs: Some(2), ..plain.clone() }, false),
+        (GenerationParams { repetition_penalty: 1.2, ..plain }, false),
     ]
     .into_iter()
     .unzip();
@@ -47,7 +47,7 @@ fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
     for (((got, counts), (want, on_cpu)), (how, alone)) in got.iter().zip(&want).zip(how.iter().zip(alone)) {
         assert_eq!((got.len(), got), (TOKENS, want), "{how:?}");
         let chosen = |counts: &[(Counted, u64)]| -> u64 {
-            let fused = |c: &Counted| c.op == "choose" && c.rung == Rung::Fused;
+            let fused = |c: &Counted| c.op == "sample" && c.rung == Rung::Fused;
             counts.iter().filter(|(counted, _)| fused(counted)).map(|(_, n)| n).sum()
         };
         assert_eq!(chosen(counts), if alone { TOKENS as u64 } else { 0 }, "{how:?}");

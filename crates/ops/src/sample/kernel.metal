@@ -9,7 +9,7 @@ struct Shape {
     uint stride;
 };
 
-struct Choosing {
+struct SamplingParams {
     float temperature;
     uint top_k;
     float top_p;
@@ -279,8 +279,8 @@ METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) 
 }
 
 template <typename T>
-[[kernel]] void choose(device const T *x [[buffer(0)]], device uint *y [[buffer(1)]], constant Shape &p [[buffer(2)]],
-    constant Choosing *all [[buffer(3)]], uint group [[threadgroup_position_in_grid]],
+[[kernel]] void sample(device const T *x [[buffer(0)]], device uint *y [[buffer(1)]], constant Shape &p [[buffer(2)]],
+    constant SamplingParams *all [[buffer(3)]], uint group [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]],
     uint simds [[simdgroups_per_threadgroup]]) {
@@ -293,7 +293,7 @@ template <typename T>
     threadgroup float sum;
     Room room = {found, most, places, sums, ends, &count, &sum};
     Self self = {tid, threads, lane, simd, simds};
-    constant Choosing &how = all[group];
+    constant SamplingParams &how = all[group];
     x += ulong(group) * ulong(p.stride);
 
     ulong own = most_upto<T>(x, p.n, BROKEN, self);
@@ -327,4 +327,4 @@ template <typename T>
         y[group] = id;
     }
 }
-FLOATS(choose)
+FLOATS(sample)

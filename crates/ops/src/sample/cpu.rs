@@ -1,27 +1,27 @@
 //! A row at a time, without sorting the vocabulary.
 
 use super::rank::Ranked;
-use super::{ChooseOp, Choosing, maths};
+use super::{SampleOp, SamplingParams, maths};
 use crate::Result;
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::Reading;
 use crate::tensor::host;
 
-pub(super) fn run(op: &ChooseOp) -> Result<candle_core::Tensor> {
-    with_elem!("choose", op.x.dtype(), T => {
+pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
+    with_elem!("sample", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
         let chosen = x.iter().zip(op.how.iter()).map(|(row, how)| {
             let row: Vec<f32> = row.iter().map(|x| x.wide()).collect();
-            let picked = if maths::not_finite(&row).is_none() { pick(&row, how) } else { None };
-            picked.unwrap_or(u32::MAX)
+            let select_rows = if maths::not_finite(&row).is_none() { sample_row(&row, how) } else { None };
+            select_rows.unwrap_or(u32::MAX)
         });
         host(chosen.collect::<Vec<u32>>(), &[x.rows])
     })
 }
 
 /// The token of a row on the host, without NaN and +∞. Those of logit -∞ are out of the question; `None` if all are.
-pub fn pick(logits: &[f32], how: &Choosing) -> Option<u32> {
+pub fn sample_row(logits: &[f32], how: &SamplingParams) -> Option<u32> {
     if how.temperature == 0.0 { maths::argmax(logits) } else { draw(logits, how) }
 }
 
@@ -29,7 +29,7 @@ pub fn pick(logits: &[f32], how: &Choosing) -> Option<u32> {
 ///
 /// Best first has two uses: the few best are found without sorting the vocabulary, and on another machine, whose logits are
 /// a little different, the same `u` mostly meets the same token, as the large shares come first.
-fn draw(logits: &[f32], how: &Choosing) -> Option<u32> {
+fn draw(logits: &[f32], how: &SamplingParams) -> Option<u32> {
     let most = how.top_k.map_or(logits.len(), |k| (k as usize).min(logits.len()));
     let mut ranked = Ranked::new(logits, if most < logits.len() { most } else { 64 });
     let best = ranked.get(0)?.0;

@@ -14,7 +14,7 @@ mod rank;
 mod reference;
 
 pub(crate) use cases::cases;
-pub use cpu::pick;
+pub use cpu::sample_row;
 pub use maths::{largest, not_finite, sum_exp};
 pub use rank::Ranked;
 
@@ -25,7 +25,7 @@ use std::sync::Arc;
 
 /// How a token is chosen.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choosing {
+pub struct SamplingParams {
     /// Divides the logits; 0 takes the largest.
     pub temperature: f32,
     /// Keeps the so many largest, at least one: the lowest ids of equals.
@@ -38,45 +38,45 @@ pub struct Choosing {
     pub u: f64,
 }
 
-impl Choosing {
+impl SamplingParams {
     /// The largest.
-    pub const BEST: Choosing = Choosing { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0, u: 0.0 };
+    pub const BEST: SamplingParams = SamplingParams { temperature: 0.0, top_k: None, top_p: 1.0, min_p: 0.0, u: 0.0 };
 }
 
 /// A token for each row of `logits` `[rows, vocabulary]`: `[rows]`, u32::MAX where a logit is not finite.
-pub fn choose(logits: &Tensor, how: &[Choosing]) -> Result<Tensor> {
+pub fn sample(logits: &Tensor, how: &[SamplingParams]) -> Result<Tensor> {
     if how.iter().any(|how| how.top_k == Some(0)) {
-        return Err(Error::call("choose", "one of no tokens at all"));
+        return Err(Error::call("sample", "one of no tokens at all"));
     }
     match *logits.dims() {
         [rows, vocabulary] if rows == how.len() && vocabulary > 0 && u32::try_from(vocabulary).is_ok() => {
-            ladder::run(ChooseOp { x: logits.clone(), how: how.into() })
+            ladder::run(SampleOp { x: logits.clone(), how: how.into() })
         }
-        ref other => Err(Error::call("choose", format!("logits {other:?} for {} tokens", how.len()))),
+        ref other => Err(Error::call("sample", format!("logits {other:?} for {} tokens", how.len()))),
     }
 }
 
 /// Whether our kernel chooses where `logits` are, so that they need not be read. On the CPU there is nothing to gain: see [`pick`].
-pub fn chooses(logits: &Tensor) -> bool {
+pub fn can_sample(logits: &Tensor) -> bool {
     let (dims, dtype, device) = (logits.dims(), logits.dtype(), logits.device());
     if !device.is_gpu() {
         return false;
     }
     // A ladder apart, with the same rules: nothing is chosen, so nothing is booked or counted.
     let ladder = Ladder::new(ladder::current().policy.clone());
-    let how = vec![Choosing::BEST; dims.first().copied().unwrap_or(0)];
-    let (_, steps) = ladder.trace(|| choose(&Tensor::phantom(dims, dtype, device), &how).map(drop));
+    let how = vec![SamplingParams::BEST; dims.first().copied().unwrap_or(0)];
+    let (_, steps) = ladder.trace(|| sample(&Tensor::phantom(dims, dtype, device), &how).map(drop));
     matches!(&*steps, [step] if step.rung == Ok(Rung::Fused))
 }
 
-pub(crate) struct ChooseOp {
+pub(crate) struct SampleOp {
     x: Tensor,
-    how: Arc<[Choosing]>,
+    how: Arc<[SamplingParams]>,
 }
 
 #[cfg(any(cuda, metal))]
-impl ChooseOp {
-    /// As `Choosing` in the kernels, word by word.
+impl SampleOp {
+    /// As `SamplingParams` in the kernels, word by word.
     fn words(&self) -> Vec<u32> {
         let words = self.how.iter().map(|how| {
             // A device may take what is below the normal numbers for 0, which would be another order.
@@ -88,8 +88,8 @@ impl ChooseOp {
     }
 }
 
-impl Op for ChooseOp {
-    const NAME: &'static str = "choose";
+impl Op for SampleOp {
+    const NAME: &'static str = "sample";
 
     fn x(&self) -> &Tensor {
         &self.x
@@ -132,6 +132,6 @@ impl Op for ChooseOp {
     own_kernels!(cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Ok(ChooseOp { x: to(&self.x)?, how: self.how.clone() })
+        Ok(SampleOp { x: to(&self.x)?, how: self.how.clone() })
     }
 }

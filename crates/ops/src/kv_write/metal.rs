@@ -1,21 +1,21 @@
 //! Launches `kernel.metal`: into the cache's own memory.
 
 use super::copy::CopyOp;
-use super::{CacheFormat, StoreOp, Turn};
-use crate::launch::metal::buffers::Made;
+use super::{KvCacheFormat, KvWriteOp, Turn};
+use crate::launch::metal::buffers::DeviceBuffer;
 use crate::launch::metal::{Call, Grid, Kernel, Lines, View, kernels};
 use crate::launch::params;
 use crate::{Error, Result, Tensor};
 
 const SOURCE: &str = kernels!();
 
-pub(super) fn run(op: &StoreOp) -> Result<candle_core::Tensor> {
+pub(super) fn run(op: &KvWriteOp) -> Result<candle_core::Tensor> {
     launch(op, None)?;
     op.kept()
 }
 
 /// The queries of `turn`, turned; and its keys, turned, and values in the cache.
-pub(crate) fn turned(op: &StoreOp, turn: &Turn<'_>) -> Result<candle_core::Tensor> {
+pub(crate) fn turned(op: &KvWriteOp, turn: &Turn<'_>) -> Result<candle_core::Tensor> {
     let q = View::of(turn.q)?;
     let y = Call::room(&q, q.elements(), turn.q.dtype())?;
     launch(op, Some((turn, &y)))?;
@@ -23,7 +23,7 @@ pub(crate) fn turned(op: &StoreOp, turn: &Turn<'_>) -> Result<candle_core::Tenso
 }
 
 /// A thread for four neighbours of a head.
-fn launch(op: &StoreOp, turn: Option<(&Turn<'_>, &Made)>) -> Result<()> {
+fn launch(op: &KvWriteOp, turn: Option<(&Turn<'_>, &DeviceBuffer)>) -> Result<()> {
     let ([k, v], rows) = (&op.x, View::whole(&op.rows)?);
     let (k, v) = (View::of(k)?, View::of(v)?);
     let (of_k, of_v) = (k.lines()?, v.lines()?);
@@ -31,8 +31,8 @@ fn launch(op: &StoreOp, turn: Option<(&Turn<'_>, &Made)>) -> Result<()> {
     let (mut queries, mut of_q, mut table) = (0, [0; 2], [0; 2]);
     let (mut heads, mut size) = (of_k.heads, of_k.size);
     let kernel = match op.cache[0].format() {
-        CacheFormat::Float(kept) => format!("store_{}_in_{kept}", k.dtype()),
-        CacheFormat::Q8 => format!("store_blocks_{}", k.dtype()),
+        KvCacheFormat::Float(kept) => format!("kv_write_{}_in_{kept}", k.dtype()),
+        KvCacheFormat::Q8 => format!("kv_write_blocks_{}", k.dtype()),
     };
     let kernel = Kernel::new(SOURCE, kernel).flag(turn.is_some());
     let [keys, values] = op.written(View::whole)?;
@@ -62,10 +62,10 @@ fn launch(op: &StoreOp, turn: Option<(&Turn<'_>, &Made)>) -> Result<()> {
 /// A thread for each word of a row.
 pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
     let (cache, from, to) = (View::whole(&op.cache)?, View::whole(&op.from)?, View::whole(&op.to)?);
-    let [held, ref row @ ..] = *op.cache.dims() else { return Err(Error::call("store", "a cache without rows")) };
+    let [held, ref row @ ..] = *op.cache.dims() else { return Err(Error::call("kv_write", "a cache without rows")) };
     let bytes = row.iter().product::<usize>() * op.cache.dtype().size();
     let word = word(&op.cache, bytes)?;
-    let kernel = Kernel::new(SOURCE, format!("store_copies_{word}"));
+    let kernel = Kernel::new(SOURCE, format!("kv_write_copies_{word}"));
     // As `Copies` in the kernel.
     let told = params![bytes / word, held, from.elements()];
     Call::new(&cache, &kernel)?
@@ -81,5 +81,5 @@ pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
 fn word(cache: &Tensor, bytes: usize) -> Result<usize> {
     let start = cache.candle()?.layout().start_offset() * cache.dtype().size();
     let word = [4, 2].into_iter().find(|word| bytes.is_multiple_of(*word) && start.is_multiple_of(*word));
-    word.ok_or_else(|| Error::call("store", format!("rows of {bytes} bytes from {start} on")))
+    word.ok_or_else(|| Error::call("kv_write", format!("rows of {bytes} bytes from {start} on")))
 }

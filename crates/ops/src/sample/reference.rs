@@ -1,9 +1,9 @@
 //! By the book: everything sorted, everything in f64.
 
-use super::Choosing;
+use super::SamplingParams;
 
 /// A row's token, and what part of the whole has to change before it is another: nothing that rounds may come near that.
-pub(super) fn choose(logits: &[f32], how: &Choosing) -> (u32, f64) {
+pub(super) fn sample(logits: &[f32], how: &SamplingParams) -> (u32, f64) {
     if logits.iter().any(|l| !l.is_finite()) {
         return (u32::MAX, 1.0);
     }

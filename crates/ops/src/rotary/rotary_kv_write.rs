@@ -4,8 +4,8 @@
 //! elsewhere, and where that is withdrawn, it is the calls of `rotary` and `store` that it stands for.
 
 use super::Rotary;
+use crate::kv_write::{KvTensor, KvWriteOp};
 use crate::ladder::{self, Joint, Op};
-use crate::store::{StoreOp, Vectors};
 use crate::{DType, Device, Error, Result, Tensor};
 
 /// Queries, keys and values of a layer `[tokens, heads, size]`, before they are turned, and the positions of their tokens.
@@ -23,7 +23,7 @@ pub struct Projected<'a> {
 
 impl Rotary {
     /// Turns queries and keys, writes keys and values to `rows` of `cache`, and gives the queries.
-    pub fn forward_and_store(&self, x: Projected<'_>, cache: &[Vectors; 2], rows: &Tensor) -> Result<Tensor> {
+    pub fn forward_and_write_kv(&self, x: Projected<'_>, cache: &[KvTensor; 2], rows: &Tensor) -> Result<Tensor> {
         let Projected { q, k, v, positions } = x;
         self.check(q, positions)?;
         self.check(k, positions)?;
@@ -31,13 +31,13 @@ impl Rotary {
             let what = format!("q {:?} in {}, k {:?} in {}", q.dims(), q.dtype(), k.dims(), k.dtype());
             return Err(Error::call("rotary", what));
         }
-        let store = StoreOp::checked(cache, [k, v], rows)?;
+        let store = KvWriteOp::checked(cache, [k, v], rows)?;
         let op = Kept { q: q.clone(), positions: positions.clone(), rotary: self.clone(), store };
         if let Some(q) = ladder::whole(&op) {
             return q;
         }
         let k = self.forward(k, positions)?;
-        ladder::run_in_place(StoreOp::checked(cache, [&k, v], rows)?)?;
+        ladder::run_in_place(KvWriteOp::checked(cache, [&k, v], rows)?)?;
         drop(k);
         self.forward(q, positions)
     }
@@ -49,14 +49,14 @@ struct Kept {
     positions: Tensor,
     rotary: Rotary,
     /// Of keys that are not turned yet.
-    store: StoreOp,
+    store: KvWriteOp,
 }
 
 #[cfg(any(cuda, metal))]
 impl Kept {
-    fn turn(&self) -> crate::store::Turn<'_> {
+    fn turn(&self) -> crate::kv_write::Turn<'_> {
         let Rotary { cos, sin } = &self.rotary;
-        crate::store::Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
+        crate::kv_write::Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
     }
 }
 
@@ -83,11 +83,11 @@ impl Joint for Kept {
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        crate::store::cuda::turned(&self.store, &self.turn())
+        crate::kv_write::cuda::turned(&self.store, &self.turn())
     }
 
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
-        crate::store::metal::turned(&self.store, &self.turn())
+        crate::kv_write::metal::turned(&self.store, &self.turn())
     }
 }

@@ -1,8 +1,8 @@
 //! Row by row into the cache's own memory.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
-use super::vectors::BLOCK;
-use super::{StoreOp, Vectors, within};
+use super::kv_tensor::BLOCK;
+use super::{KvTensor, KvWriteOp, within};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::Reading;
 use crate::cpu::{Isa, Kernel, Lanes};
@@ -11,25 +11,25 @@ use crate::{Error, Result};
 use candle_core::{CpuStorage, InplaceOp1, Layout};
 use half::{bf16, f16};
 
-pub(super) fn run(op: &StoreOp, isa: Isa) -> Result<candle_core::Tensor> {
+pub(super) fn run(op: &KvWriteOp, isa: Isa) -> Result<candle_core::Tensor> {
     let rows = Reading::of(&op.rows)?;
     let rows = rows.slice::<u32>()?;
-    op.both().try_for_each(|(x, cache)| store(x, cache, rows, isa))?;
+    op.both().try_for_each(|(x, cache)| kv_write(x, cache, rows, isa))?;
     op.kept()
 }
 
-fn store(x: &crate::Tensor, cache: &Vectors, rows: &[u32], isa: Isa) -> Result<()> {
+fn kv_write(x: &crate::Tensor, cache: &KvTensor, rows: &[u32], isa: Isa) -> Result<()> {
     within(rows, cache.elements())?;
-    with_elem!("store", x.dtype(), T => {
+    with_elem!("kv_write", x.dtype(), T => {
         let reading = Reading::of(x)?;
         let x = Heads::<T>::of(&reading, x.dims())?;
         match cache {
-            Vectors::Float(cache) => {
-                with_elem!("store", cache.dtype(), C => write(cache, rows, &|i, out: &mut [C]| {
+            KvTensor::Float(cache) => {
+                with_elem!("kv_write", cache.dtype(), C => write(cache, rows, &|i, out: &mut [C]| {
                     out.chunks_exact_mut(x.size).enumerate().for_each(|(h, out)| isa.run(Row { x: x.of_token(i, h), out }));
                 }))
             }
-            Vectors::Q8 { codes, scales } => {
+            KvTensor::Q8 { codes, scales } => {
                 let mut d = vec![f16::ZERO; rows.len() * x.heads * x.size / BLOCK];
                 let mut codes_of = vec![0; rows.len() * x.heads * x.size];
                 let out = codes_of.chunks_exact_mut(x.size).zip(d.chunks_exact_mut(x.size / BLOCK));
@@ -59,7 +59,7 @@ impl<'a, T: Elem> Heads<'a, T> {
             ([_, heads, size], [token, head, last]) if *last == 1 || *size == 1 => {
                 Ok(Heads { data: reading.onwards()?, token: *token, head: *head, heads: *heads, size: *size })
             }
-            (_, other) => Err(Error::call("store", format!("rows with strides {other:?}"))),
+            (_, other) => Err(Error::call("kv_write", format!("rows with strides {other:?}"))),
         }
     }
 
@@ -100,14 +100,14 @@ struct Write<'a, C> {
 
 impl<C: Held> InplaceOp1 for Write<'_, C> {
     fn name(&self) -> &'static str {
-        "store"
+        "kv_write"
     }
 
     fn cpu_fwd(&self, cache: &mut CpuStorage, layout: &Layout) -> candle_core::Result<()> {
         let Some((start, _)) = layout.contiguous_offsets() else {
-            candle_core::bail!("store: into strides {:?}", layout.stride());
+            candle_core::bail!("kv_write: into strides {:?}", layout.stride());
         };
-        let Some(cache) = C::of(cache) else { candle_core::bail!("store: a cache of other elements") };
+        let Some(cache) = C::of(cache) else { candle_core::bail!("kv_write: a cache of other elements") };
         for (i, row) in self.rows.iter().enumerate() {
             (self.fill)(i, &mut cache[start + *row as usize * self.width..][..self.width]);
         }

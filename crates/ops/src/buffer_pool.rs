@@ -24,7 +24,7 @@ const MOST: usize = 24;
 
 /// The spare buffers of one ladder. Their contents are whatever was in them.
 #[derive(Debug)]
-pub(crate) struct Spare {
+pub(crate) struct BufferPool {
     f32s: Mutex<Vec<Vec<f32>>>,
     bf16s: Mutex<Vec<Vec<bf16>>>,
     f16s: Mutex<Vec<Vec<f16>>>,
@@ -34,24 +34,24 @@ pub(crate) struct Spare {
     most: AtomicU64,
 }
 
-impl Default for Spare {
-    fn default() -> Spare {
+impl Default for BufferPool {
+    fn default() -> BufferPool {
         let (f32s, bf16s, f16s) = Default::default();
-        Spare { f32s, bf16s, f16s, idle: AtomicU64::new(0), most: AtomicU64::new(u64::MAX) }
+        BufferPool { f32s, bf16s, f16s, idle: AtomicU64::new(0), most: AtomicU64::new(u64::MAX) }
     }
 }
 
 /// An element whose buffers are kept.
-pub(crate) trait Kept: Sized {
-    fn spare(of: &Spare) -> &Mutex<Vec<Vec<Self>>>;
+pub(crate) trait Pooled: Sized {
+    fn spare(of: &BufferPool) -> &Mutex<Vec<Vec<Self>>>;
     /// Zeros that the system has given, and nobody has written.
     fn zeros(len: usize) -> Vec<Self>;
 }
 
 macro_rules! kept {
     ($($type:ty: $spare:ident, $zeros:expr;)*) => {
-        $(impl Kept for $type {
-            fn spare(of: &Spare) -> &Mutex<Vec<Vec<$type>>> {
+        $(impl Pooled for $type {
+            fn spare(of: &BufferPool) -> &Mutex<Vec<Vec<$type>>> {
                 &of.$spare
             }
             fn zeros(len: usize) -> Vec<$type> {
@@ -69,7 +69,7 @@ kept! {
 
 /// Elements that become a tensor, the first of them at the beginning of a line of the cache: kernels read and write lines, and
 /// what lies across two of them costs twice.
-pub(crate) struct Fresh<T> {
+pub(crate) struct PooledBuffer<T> {
     buffer: Vec<T>,
     first: usize,
     len: usize,
@@ -79,22 +79,22 @@ pub(crate) struct Fresh<T> {
 
 type Give<T> = fn(&Ledger, Vec<T>, usize);
 
-impl<T: Elem> Fresh<T> {
+impl<T: Elem> PooledBuffer<T> {
     /// `len` elements of no meaning.
-    pub(crate) fn new(ledger: &Arc<Ledger>, len: usize) -> Fresh<T> {
+    pub(crate) fn new(ledger: &Arc<Ledger>, len: usize) -> PooledBuffer<T> {
         let buffer = take::<T>(ledger, len + LINE / size_of::<T>());
         let home = Some((ledger.clone(), give::<T> as Give<T>));
-        Fresh { first: buffer.as_ptr().align_offset(LINE), len, buffer, home }
+        PooledBuffer { first: buffer.as_ptr().align_offset(LINE), len, buffer, home }
     }
 }
 
-impl<T> From<Vec<T>> for Fresh<T> {
-    fn from(buffer: Vec<T>) -> Fresh<T> {
-        Fresh { len: buffer.len(), first: 0, buffer, home: None }
+impl<T> From<Vec<T>> for PooledBuffer<T> {
+    fn from(buffer: Vec<T>) -> PooledBuffer<T> {
+        PooledBuffer { len: buffer.len(), first: 0, buffer, home: None }
     }
 }
 
-impl<T> Deref for Fresh<T> {
+impl<T> Deref for PooledBuffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
@@ -102,13 +102,13 @@ impl<T> Deref for Fresh<T> {
     }
 }
 
-impl<T> DerefMut for Fresh<T> {
+impl<T> DerefMut for PooledBuffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
         &mut self.buffer[self.first..][..self.len]
     }
 }
 
-impl<T> Drop for Fresh<T> {
+impl<T> Drop for PooledBuffer<T> {
     fn drop(&mut self) {
         if let Some((ledger, give)) = self.home.take() {
             give(&ledger, std::mem::take(&mut self.buffer), self.len);
@@ -116,7 +116,7 @@ impl<T> Drop for Fresh<T> {
     }
 }
 
-impl<T: WithDType> Fresh<T> {
+impl<T: WithDType> PooledBuffer<T> {
     /// As a tensor that takes the buffer over.
     pub(crate) fn tensor(mut self, dims: &[usize]) -> candle_core::Result<candle_core::Tensor> {
         self.home = None;
@@ -175,7 +175,7 @@ fn give<T: Elem>(ledger: &Ledger, buffer: Vec<T>, len: usize) {
     }
 }
 
-impl Spare {
+impl BufferPool {
     /// From now on no more than so many bytes are held, by all tensors and for those to come.
     pub(crate) fn hold(&self, most: u64) {
         self.most.store(most, Relaxed);
@@ -239,7 +239,7 @@ impl InplaceOp1 for Reclaim<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Fresh;
+    use super::PooledBuffer;
     use crate::{DType, Ladder, Place, Policy, Rung, Tensor, softmax};
     use std::sync::Arc;
 
@@ -293,8 +293,8 @@ mod tests {
     #[test]
     fn what_becomes_no_tensor_is_given_back() {
         let ladder = Ladder::new(Policy::default());
-        let first = Fresh::<f32>::new(&ladder.ledger, 1 << 14).as_ptr();
-        let second = Fresh::<f32>::new(&ladder.ledger, 1 << 14);
+        let first = PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14).as_ptr();
+        let second = PooledBuffer::<f32>::new(&ladder.ledger, 1 << 14);
         assert_eq!((first, second.len()), (second.as_ptr(), 1 << 14));
         assert_eq!(first.align_offset(64), 0);
     }

@@ -1,22 +1,22 @@
 //! Launches `kernel.cu`: into the cache's own memory.
 
 use super::copy::CopyOp;
-use super::{StoreOp, Turn};
-use crate::launch::cuda::buffers::Made;
+use super::{KvWriteOp, Turn};
+use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::launch::strided::Lines;
 use crate::{Error, Result};
 
-const BINARY: Binary = binary!("store");
+const BINARY: Binary = binary!("kv_write");
 
-pub(super) fn run(op: &StoreOp) -> Result<candle_core::Tensor> {
+pub(super) fn run(op: &KvWriteOp) -> Result<candle_core::Tensor> {
     launch(op, None)?;
     op.kept()
 }
 
 /// The queries of `turn`, turned; and its keys, turned, and values in the cache.
-pub(crate) fn turned(op: &StoreOp, turn: &Turn<'_>) -> Result<candle_core::Tensor> {
+pub(crate) fn turned(op: &KvWriteOp, turn: &Turn<'_>) -> Result<candle_core::Tensor> {
     let q = View::of(turn.q)?;
     let y = Call::room(&q, q.elements(), turn.q.dtype())?;
     launch(op, Some(&Turning::of(turn, &q, &y)?))?;
@@ -29,14 +29,14 @@ struct Turning<'a> {
     positions: View,
     cosines: View,
     sines: View,
-    y: &'a Made,
+    y: &'a DeviceBuffer,
     of_q: Lines,
     /// Positions of the tables, and pairs.
     table: [usize; 2],
 }
 
 impl<'a> Turning<'a> {
-    fn of(turn: &Turn<'_>, q: &'a View, y: &'a Made) -> Result<Turning<'a>> {
+    fn of(turn: &Turn<'_>, q: &'a View, y: &'a DeviceBuffer) -> Result<Turning<'a>> {
         let (positions, cosines) = (View::whole(turn.positions)?, View::whole(turn.cosines)?);
         let (of_q, table) = (q.lines()?, cosines.rows()?);
         let table = [table.rows, table.cols];
@@ -45,7 +45,7 @@ impl<'a> Turning<'a> {
 }
 
 /// A thread for a run of neighbours of a head.
-fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
+fn launch(op: &KvWriteOp, turn: Option<&Turning<'_>>) -> Result<()> {
     let ([k, v], rows) = (&op.x, View::whole(&op.rows)?);
     let (k, v) = (View::of(k)?, View::of(v)?);
     let mut kept = [k.lines()?, v.lines()?];
@@ -66,7 +66,7 @@ fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
     let in_runs = apart.as_flattened().iter().all(whole) && starts.iter().chain(&others).all(whole);
     let (kind, run) = if in_runs { ("runs", run) } else { ("odd", 1) };
 
-    let kernel = Kernel::new(BINARY, format!("store_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
+    let kernel = Kernel::new(BINARY, format!("kv_write_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));
     let call = Call::new(&k, &kernel)?;
     let call = keys.iter().zip(&values).fold(call, |call, (keys, values)| call.changed(keys).changed(values));
     let call = call.maybe(turn.map(|turn| turn.q)).input(&k).input(&v);
@@ -85,13 +85,13 @@ fn launch(op: &StoreOp, turn: Option<&Turning<'_>>) -> Result<()> {
 /// A thread for each word of a row, the largest that rows consist of where they lie.
 pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
     let (cache, from, to) = (View::whole(&op.cache)?, View::whole(&op.from)?, View::whole(&op.to)?);
-    let [held, ref row @ ..] = *op.cache.dims() else { return Err(Error::call("store", "a cache without rows")) };
+    let [held, ref row @ ..] = *op.cache.dims() else { return Err(Error::call("kv_write", "a cache without rows")) };
     let size = op.cache.dtype().size();
     let (bytes, start) = (row.iter().product::<usize>() * size, cache.start * size);
     let fits = |word: &usize| bytes.is_multiple_of(*word) && start.is_multiple_of(*word);
     let word = [16, 4].into_iter().find(fits).unwrap_or(2);
     let words = bytes / word;
-    Call::new(&cache, &Kernel::new(BINARY, format!("store_copies_{word}")))?
+    Call::new(&cache, &Kernel::new(BINARY, format!("kv_write_copies_{word}")))?
         .changed(&cache)
         .input(&from)
         .input(&to)

@@ -1,19 +1,19 @@
 //! A scatter over rows, in place; for blocks one of codes and one of scales.
 
-use super::vectors::BLOCK;
-use super::{StoreOp, Vectors};
+use super::kv_tensor::BLOCK;
+use super::{KvTensor, KvWriteOp};
 use crate::ladder::Can;
 use crate::{DType, Device, Result};
 use candle_core::Tensor;
 use candle_core::{D, DType as Candle};
 
-pub(super) fn run(op: &StoreOp) -> Result<Tensor> {
+pub(super) fn run(op: &KvWriteOp) -> Result<Tensor> {
     let rows = op.rows.candle()?;
     for (x, cache) in op.both() {
         let x = x.candle()?;
         match cache {
-            Vectors::Float(cache) => scatter(cache.candle()?, &x.to_dtype(cache.dtype().candle())?, rows)?,
-            Vectors::Q8 { codes, scales } => {
+            KvTensor::Float(cache) => scatter(cache.candle()?, &x.to_dtype(cache.dtype().candle())?, rows)?,
+            KvTensor::Q8 { codes, scales } => {
                 let (quantised, d) = blocks(x)?;
                 scatter(scales.candle()?, &d, rows)?;
                 scatter(codes.candle()?, &quantised, rows)?

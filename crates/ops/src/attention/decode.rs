@@ -4,7 +4,7 @@
 
 use super::Attention;
 use super::cpu::{Scratch, weigh};
-use super::lines::{Heads, Line, Lines, Run, with_runs};
+use super::kv_view::{Heads, Line, Lines, Run, with_runs};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors};
 use crate::cpu::rows::Output;

@@ -1,11 +1,11 @@
 //! Candle's sort, and its exponential of what is in order; the cuts are walks along that.
 
-use super::{ChooseOp, Choosing};
+use super::{SampleOp, SamplingParams};
 use crate::Result;
 use crate::tensor::host;
 use candle_core::{DType, Tensor};
 
-pub(super) fn run(op: &ChooseOp) -> Result<Tensor> {
+pub(super) fn run(op: &SampleOp) -> Result<Tensor> {
     let x = op.x.candle()?.to_dtype(DType::F32)?.contiguous()?;
     // A sort wants numbers that have an order.
     let good = x.abs()?.le(f64::from(f32::MAX))?;
@@ -23,7 +23,7 @@ pub(super) fn run(op: &ChooseOp) -> Result<Tensor> {
 }
 
 /// How many are before the one that is drawn from logits in order.
-fn rank(sorted: &Tensor, how: &Choosing) -> Result<usize> {
+fn rank(sorted: &Tensor, how: &SamplingParams) -> Result<usize> {
     let below = sorted.broadcast_sub(&sorted.narrow(0, 0, 1)?)?.to_dtype(DType::F64)?;
     let mut weights = (below / f64::from(how.temperature))?.exp()?.to_vec1::<f64>()?;
     weights.truncate(how.top_k.map_or(weights.len(), |k| k as usize));

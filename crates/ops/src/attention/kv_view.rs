@@ -4,7 +4,7 @@
 use crate::cpu::Lanes;
 use crate::cpu::elem::{Elem, get, put, vectors};
 use crate::cpu::rows::{Reading, Rows};
-use crate::store::{BLOCK, Vectors};
+use crate::kv_write::{BLOCK, KvTensor};
 use crate::{Error, Result};
 use half::f16;
 use std::ops::Range;
@@ -16,10 +16,10 @@ pub(super) enum Source<'a> {
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn of(vectors: &'a Vectors) -> Result<Self> {
+    pub(super) fn of(vectors: &'a KvTensor) -> Result<Self> {
         Ok(match vectors {
-            Vectors::Float(floats) => Source::Float(Reading::of(floats)?),
-            Vectors::Q8 { codes, scales } => Source::Q8 { codes: Reading::of(codes)?, scales: Reading::of(scales)? },
+            KvTensor::Float(floats) => Source::Float(Reading::of(floats)?),
+            KvTensor::Q8 { codes, scales } => Source::Q8 { codes: Reading::of(codes)?, scales: Reading::of(scales)? },
         })
     }
 
@@ -89,14 +89,14 @@ macro_rules! with_runs {
     ([$k:ident, $v:ident] = $lines:expr => $body:expr) => {{
         let [k, v] = $lines;
         match k.from {
-            $crate::attention::lines::Source::Float(floats) => {
+            $crate::attention::kv_view::Source::Float(floats) => {
                 $crate::cpu::elem::with_elem!("attention", floats.dtype()?, C => {
                     let ($k, $v) = (&*k.floats::<C>()?, &*v.floats::<C>()?);
                     $body;
                     Ok(())
                 })
             }
-            $crate::attention::lines::Source::Q8 { .. } => {
+            $crate::attention::kv_view::Source::Q8 { .. } => {
                 let ($k, $v) = (&*k.blocks()?, &*v.blocks()?);
                 $body;
                 Ok(())

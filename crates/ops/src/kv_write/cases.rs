@@ -1,7 +1,7 @@
 //! Cases: rows in no order, other rows left alone; a cache in another format; tokens that are views into a wider projection; rows
 //! copied within a cache; what is no number.
 
-use super::{Cache, CacheFormat, CacheShape};
+use super::{KvCache, KvCacheFormat, KvCacheShape};
 use crate::case::{Case, Input, Tolerance};
 use crate::tensor::host;
 use crate::{DType, Place, Result, Tensor};
@@ -13,7 +13,7 @@ const TOKENS: [u32; 7] = [3, 20, 4, 0, 23, 7, 8];
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [(3, 64), (1, 128), (2, 5), (8, 1)];
-    let kept = |dtype: DType| [dtype, DType::F16, DType::F32].map(|kept| (dtype, CacheFormat::Float(kept)));
+    let kept = |dtype: DType| [dtype, DType::F16, DType::F32].map(|kept| (dtype, KvCacheFormat::Float(kept)));
     let mut pairs: Vec<_> = DType::FLOATS.into_iter().flat_map(kept).collect();
     pairs.dedup();
     let floats = pairs.iter().flat_map(|pair| shapes.iter().enumerate().map(|(i, s)| one(i as u64, *pair, *s)));
@@ -22,24 +22,24 @@ pub(crate) fn cases() -> Vec<Case> {
         [(3, 64), (1, 128), (2, 32), (2, 96)]
             .into_iter()
             .zip(20..)
-            .map(move |(s, i)| one(i, (dtype, CacheFormat::Q8), s))
+            .map(move |(s, i)| one(i, (dtype, KvCacheFormat::Q8), s))
     });
     let copies = DType::FLOATS.into_iter().flat_map(|dtype| {
-        [(CacheFormat::Float(dtype), (2, 5)), (CacheFormat::Float(dtype), (1, 3)), (CacheFormat::Q8, (3, 64))]
+        [(KvCacheFormat::Float(dtype), (2, 5)), (KvCacheFormat::Float(dtype), (1, 3)), (KvCacheFormat::Q8, (3, 64))]
             .map(|(kept, shape)| copied(dtype, kept, shape))
     });
     floats.chain(blocks).chain(copies).chain(DType::FLOATS.map(broken)).collect()
 }
 
 /// What the keys and the values of a cache of one layer stand for.
-fn held(cache: &Cache, place: &Place) -> Result<Tensor> {
+fn held(cache: &KvCache, place: &Place) -> Result<Tensor> {
     let [keys, values] = cache.layer(0)?;
     let dims = [&[2], keys.dims()].concat();
     Tensor::upload(&dims, DType::F32, place, || host([keys.to_f32()?, values.to_f32()?].concat(), &dims))
 }
 
 /// Rows of a cache copied within it, to and from its ends.
-fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Case {
+fn copied(dtype: DType, kept: KvCacheFormat, (heads, size): (usize, usize)) -> Case {
     const COPIES: ([u32; 4], [u32; 4]) = ([23, 3, 0, 3], [1, 22, 2, 5]);
     let width = heads * size;
     // Whole numbers of which the largest is 127 are kept as they are in every format.
@@ -48,7 +48,7 @@ fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Cas
     let x = Input::new(&[TOKENS.len(), heads, size], dtype, all);
     let values = x.values.clone();
     Case {
-        op: "store",
+        op: "kv_write",
         name: format!("{} of {ROWS} rows copied, {heads} heads of {size}, in {kept}", COPIES.0.len()),
         dtype,
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
@@ -58,7 +58,7 @@ fn copied(dtype: DType, kept: CacheFormat, (heads, size): (usize, usize)) -> Cas
             let (from, to) = (Tensor::from_u32(&COPIES.0, place)?, Tensor::from_u32(&COPIES.1, place)?);
             let place = place.clone();
             Ok(Box::new(move || {
-                let cache = Cache::new(CacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
                 cache.write(0, &x, &x, &rows)?;
                 cache.copy(&from, &to)?;
                 held(&cache, &place)
@@ -90,7 +90,7 @@ fn broken(dtype: DType) -> Case {
         values
     });
     Case {
-        op: "store",
+        op: "kv_write",
         name: "five broken blocks of eight".to_string(),
         dtype,
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
@@ -98,7 +98,7 @@ fn broken(dtype: DType) -> Case {
         prepare: Box::new(move |place| {
             let (x, rows, place) = (x.on(place)?, Tensor::from_u32(&[0], place)?, place.clone());
             Ok(Box::new(move || {
-                let cache = Cache::new(CacheShape { layers: 1, heads: 4, size: 64 }, 1, CacheFormat::Q8, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads: 4, size: 64 }, 1, KvCacheFormat::Q8, &place)?;
                 cache.write(0, &x, &x, &rows)?;
                 let held = held(&cache, &place)?;
                 let shown = |v: &f32| if v.is_nan() { -1.0 } else { *v };
@@ -113,16 +113,16 @@ fn broken(dtype: DType) -> Case {
     }
 }
 
-fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, usize)) -> Case {
+fn one(seed: u64, (dtype, kept): (DType, KvCacheFormat), (heads, size): (usize, usize)) -> Case {
     let width = heads * size;
     // A projection to keys and values.
     let mut x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
-    if kept == CacheFormat::Q8 {
+    if kept == KvCacheFormat::Q8 {
         x = x.map(untied);
     }
     let reference = x.clone();
     Case {
-        op: "store",
+        op: "kv_write",
         name: format!("{} of {ROWS} rows, {heads} heads of {size}, in {kept}", TOKENS.len()),
         dtype,
         tolerance: Tolerance {
@@ -130,10 +130,10 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
             composed: 0.0,
             sums: match kept {
                 // One rounding to the cache's dtype, where it is the coarser.
-                CacheFormat::Float(dtype) => dtype.unit_roundoff() / DType::F32.unit_roundoff(),
+                KvCacheFormat::Float(dtype) => dtype.unit_roundoff() / DType::F32.unit_roundoff(),
                 // The reference rounds to the same codes and scales, whose product is exact. A code next to the right one would be
                 // off by more than a hundredth.
-                CacheFormat::Q8 => 1.0,
+                KvCacheFormat::Q8 => 1.0,
             },
         },
         flops: (4 * TOKENS.len() * width) as u64,
@@ -143,7 +143,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
             let (k, v) = (x.narrow(1, 0, heads)?, x.narrow(1, heads, heads)?);
             let place = place.clone();
             Ok(Box::new(move || {
-                let cache = Cache::new(CacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
                 cache.write(0, &k, &v, &rows)?;
                 held(&cache, &place)
             }))
@@ -154,7 +154,7 @@ fn one(seed: u64, (dtype, kept): (DType, CacheFormat), (heads, size): (usize, us
                 let row = part % 2 * ROWS + TOKENS[part / 2] as usize;
                 rows[row * width..][..width].iter_mut().zip(values).for_each(|(r, v)| *r = f64::from(*v));
             }
-            if kept == CacheFormat::Q8 {
+            if kept == KvCacheFormat::Q8 {
                 rows.chunks_exact_mut(32).for_each(blocked);
             }
             rows

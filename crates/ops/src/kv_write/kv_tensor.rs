@@ -13,50 +13,50 @@ pub(crate) const BLOCK: usize = 32;
 
 /// The format of the keys and values in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CacheFormat {
+pub enum KvCacheFormat {
     /// One number an element.
     Float(DType),
     /// GGML's q8_0: a signed byte an element and a scale in f16 for 32 of them, which are 34 bytes.
     Q8,
 }
 
-impl CacheFormat {
+impl KvCacheFormat {
     /// Every format.
-    pub const ALL: [CacheFormat; 4] = [
-        CacheFormat::Float(DType::F32),
-        CacheFormat::Float(DType::BF16),
-        CacheFormat::Float(DType::F16),
-        CacheFormat::Q8,
+    pub const ALL: [KvCacheFormat; 4] = [
+        KvCacheFormat::Float(DType::F32),
+        KvCacheFormat::Float(DType::BF16),
+        KvCacheFormat::Float(DType::F16),
+        KvCacheFormat::Q8,
     ];
 
     /// Bytes of a vector of `size` elements.
     pub(crate) fn bytes(self, size: usize) -> usize {
         match self {
-            CacheFormat::Float(dtype) => size.saturating_mul(dtype.size()),
-            CacheFormat::Q8 => size.saturating_add(size.div_ceil(BLOCK) * DType::F16.size()),
+            KvCacheFormat::Float(dtype) => size.saturating_mul(dtype.size()),
+            KvCacheFormat::Q8 => size.saturating_add(size.div_ceil(BLOCK) * DType::F16.size()),
         }
     }
 }
 
-impl From<DType> for CacheFormat {
-    fn from(dtype: DType) -> CacheFormat {
-        CacheFormat::Float(dtype)
+impl From<DType> for KvCacheFormat {
+    fn from(dtype: DType) -> KvCacheFormat {
+        KvCacheFormat::Float(dtype)
     }
 }
 
-impl fmt::Display for CacheFormat {
+impl fmt::Display for KvCacheFormat {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            CacheFormat::Float(dtype) => dtype.fmt(f),
-            CacheFormat::Q8 => Quant::Q8_0.fmt(f),
+            KvCacheFormat::Float(dtype) => dtype.fmt(f),
+            KvCacheFormat::Q8 => Quant::Q8_0.fmt(f),
         }
     }
 }
 
-impl FromStr for CacheFormat {
+impl FromStr for KvCacheFormat {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
-        CacheFormat::ALL.into_iter().find(|format| format.to_string() == s).ok_or_else(|| {
+        KvCacheFormat::ALL.into_iter().find(|format| format.to_string() == s).ok_or_else(|| {
             Error::Parse(format!("unknown format of keys and values `{s}`; one of f32, bf16, f16 and q8_0"))
         })
     }
@@ -64,7 +64,7 @@ impl FromStr for CacheFormat {
 
 /// Keys or values `[rows, heads, size]`: as a projection gives them, or in the format of a cache.
 #[derive(Clone, Debug)]
-pub enum Vectors {
+pub enum KvTensor {
     /// One number an element.
     Float(Tensor),
     /// Blocks of 32. Codes and scales lie apart, so that codes are read in whole vectors.
@@ -76,51 +76,55 @@ pub enum Vectors {
     },
 }
 
-impl From<Tensor> for Vectors {
-    fn from(floats: Tensor) -> Vectors {
-        Vectors::Float(floats)
+impl From<Tensor> for KvTensor {
+    fn from(floats: Tensor) -> KvTensor {
+        KvTensor::Float(floats)
     }
 }
 
-impl From<&Tensor> for Vectors {
-    fn from(floats: &Tensor) -> Vectors {
-        Vectors::Float(floats.clone())
+impl From<&Tensor> for KvTensor {
+    fn from(floats: &Tensor) -> KvTensor {
+        KvTensor::Float(floats.clone())
     }
 }
 
-impl From<&Vectors> for Vectors {
-    fn from(vectors: &Vectors) -> Vectors {
+impl From<&KvTensor> for KvTensor {
+    fn from(vectors: &KvTensor) -> KvTensor {
         vectors.clone()
     }
 }
 
-impl Vectors {
+impl KvTensor {
     /// All zeros.
-    pub(super) fn zeros(dims @ [rows, heads, size]: [usize; 3], format: CacheFormat, place: &Place) -> Result<Vectors> {
+    pub(super) fn zeros(
+        dims @ [rows, heads, size]: [usize; 3],
+        format: KvCacheFormat,
+        place: &Place,
+    ) -> Result<KvTensor> {
         match format {
-            CacheFormat::Float(dtype) => Ok(Vectors::Float(zeros(dims, dtype, place)?)),
-            CacheFormat::Q8 if size.is_multiple_of(BLOCK) => Ok(Vectors::Q8 {
+            KvCacheFormat::Float(dtype) => Ok(KvTensor::Float(zeros(dims, dtype, place)?)),
+            KvCacheFormat::Q8 if size.is_multiple_of(BLOCK) => Ok(KvTensor::Q8 {
                 codes: zeros(dims, DType::U8, place)?,
                 scales: zeros([rows, heads, size / BLOCK], DType::F16, place)?,
             }),
-            CacheFormat::Q8 => {
+            KvCacheFormat::Q8 => {
                 let what = format!("keys and values in {format} are blocks of {BLOCK}, which heads of {size} are not");
-                Err(Error::call("store", what + ": keep them in f16 instead (--kv-dtype f16)"))
+                Err(Error::call("kv_write", what + ": keep them in f16 instead (--kv-dtype f16)"))
             }
         }
     }
 
     /// `values` rounded to `format`.
-    pub(crate) fn from_f32(values: &[f32], dims: &[usize], format: CacheFormat, place: &Place) -> Result<Vectors> {
-        if let CacheFormat::Float(dtype) = format {
-            return Ok(Vectors::Float(Tensor::from_f32(values, dims, dtype, place)?));
+    pub(crate) fn from_f32(values: &[f32], dims: &[usize], format: KvCacheFormat, place: &Place) -> Result<KvTensor> {
+        if let KvCacheFormat::Float(dtype) = format {
+            return Ok(KvTensor::Float(Tensor::from_f32(values, dims, dtype, place)?));
         }
-        let [rows, heads, size] = *dims else { return Err(Error::call("store", "blocks have three axes")) };
+        let [rows, heads, size] = *dims else { return Err(Error::call("kv_write", "blocks have three axes")) };
         let mut codes = vec![0; values.len()];
         let blocks = values.as_chunks::<BLOCK>().0.iter().zip(codes.chunks_exact_mut(BLOCK));
         let scales: Vec<f16> = blocks.map(|(x, codes)| q8_0_apart(x, codes)).collect();
         let of_scales = [rows, heads, size / BLOCK];
-        Ok(Vectors::Q8 {
+        Ok(KvTensor::Q8 {
             codes: Tensor::upload(dims, DType::U8, place, || host(codes, dims))?,
             scales: Tensor::upload(&of_scales, DType::F16, place, || host(scales, &of_scales))?,
         })
@@ -132,44 +136,44 @@ impl Vectors {
     }
 
     /// What they are kept in.
-    pub fn format(&self) -> CacheFormat {
+    pub fn format(&self) -> KvCacheFormat {
         match self {
-            Vectors::Float(floats) => CacheFormat::Float(floats.dtype()),
-            Vectors::Q8 { .. } => CacheFormat::Q8,
+            KvTensor::Float(floats) => KvCacheFormat::Float(floats.dtype()),
+            KvTensor::Q8 { .. } => KvCacheFormat::Q8,
         }
     }
 
     /// The tensor with an entry for each element.
     pub(crate) fn elements(&self) -> &Tensor {
         match self {
-            Vectors::Float(floats) => floats,
-            Vectors::Q8 { codes, .. } => codes,
+            KvTensor::Float(floats) => floats,
+            KvTensor::Q8 { codes, .. } => codes,
         }
     }
 
     /// All tensors of it.
     pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
         match self {
-            Vectors::Float(floats) => [Some(floats), None],
-            Vectors::Q8 { codes, scales } => [Some(codes), Some(scales)],
+            KvTensor::Float(floats) => [Some(floats), None],
+            KvTensor::Q8 { codes, scales } => [Some(codes), Some(scales)],
         }
         .into_iter()
         .flatten()
     }
 
     /// With every tensor taken through `to`.
-    pub(crate) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Vectors> {
+    pub(crate) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<KvTensor> {
         Ok(match self {
-            Vectors::Float(floats) => Vectors::Float(to(floats)?),
-            Vectors::Q8 { codes, scales } => Vectors::Q8 { codes: to(codes)?, scales: to(scales)? },
+            KvTensor::Float(floats) => KvTensor::Float(to(floats)?),
+            KvTensor::Q8 { codes, scales } => KvTensor::Q8 { codes: to(codes)?, scales: to(scales)? },
         })
     }
 
     /// The numbers that they stand for, one after another.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         match self {
-            Vectors::Float(floats) => floats.to_f32(),
-            Vectors::Q8 { codes, scales } => {
+            KvTensor::Float(floats) => floats.to_f32(),
+            KvTensor::Q8 { codes, scales } => {
                 let (codes, scales) = (codes.to_f32()?, scales.to_f32()?);
                 let signed = |code: f32| f32::from(code as u8 as i8);
                 Ok(codes.iter().enumerate().map(|(i, code)| signed(*code) * scales[i / BLOCK]).collect())
@@ -186,7 +190,7 @@ fn zeros(dims: [usize; 3], dtype: DType, place: &Place) -> Result<Tensor> {
         DType::BF16 => host(vec![0u16; n].reinterpret_into::<bf16>(), &dims),
         DType::F16 => host(vec![0u16; n].reinterpret_into::<f16>(), &dims),
         DType::U8 => host(vec![0u8; n], &dims),
-        DType::U32 => Err(Error::call("store", "a cache of ids")),
+        DType::U32 => Err(Error::call("kv_write", "a cache of ids")),
     })
 }
 
@@ -196,18 +200,18 @@ mod tests {
 
     #[test]
     fn formats_are_called_by_their_names_and_counted_in_bytes() {
-        for format in CacheFormat::ALL {
-            assert_eq!(format.to_string().parse::<CacheFormat>().unwrap(), format);
+        for format in KvCacheFormat::ALL {
+            assert_eq!(format.to_string().parse::<KvCacheFormat>().unwrap(), format);
         }
-        let error = "q4_0".parse::<CacheFormat>().unwrap_err().to_string();
+        let error = "q4_0".parse::<KvCacheFormat>().unwrap_err().to_string();
         assert!(error.contains("q4_0") && error.contains("q8_0"), "{error}");
-        assert_eq!(CacheFormat::ALL.map(|format| format.bytes(64)), [256, 128, 128, 68]);
+        assert_eq!(KvCacheFormat::ALL.map(|format| format.bytes(64)), [256, 128, 128, 68]);
     }
 
     #[test]
     fn heads_that_are_no_whole_blocks_are_refused_with_a_way_out() {
         for place in [Place::cpu(), Place::phantom(crate::Device::Cpu)] {
-            let error = Vectors::zeros([4, 2, 80], CacheFormat::Q8, &place).unwrap_err().to_string();
+            let error = KvTensor::zeros([4, 2, 80], KvCacheFormat::Q8, &place).unwrap_err().to_string();
             assert!(error.contains("heads of 80") && error.contains("--kv-dtype f16"), "{error}");
         }
     }

@@ -1,7 +1,7 @@
 //! y[t][c][j] = x[t + j − (width − 1)/2][c], zero beyond the ends of t's sequence        a copy, nothing rounds
 //!
-//! The windows of a convolution over tokens, so that the convolution is a [`crate::Linear`] whose weight `[out, c, width]` is
-//! read as it lies in the file.
+//! The windows of a convolution over tokens (im2col). The convolution is then a [`crate::Linear`],
+//! whose weight `[out, c, width]` keeps its layout in the file.
 
 mod cases;
 mod composed;

@@ -1,17 +1,19 @@
-//! What tests are asked to run, by variables of the environment. Where none is set, that is everything.
+//! Selects what tests run, by environment variables. Without them tests run everything.
 
 use super::Case;
 use crate::{DType, Device, Place, Rung};
 use std::str::FromStr;
 
-/// The words of a variable, if it is set. One that means nothing must not end in a test that runs nothing and passes.
-fn words<T: FromStr>(variable: &str) -> Option<Vec<T>> {
-    let parsed = |word: &str| word.parse().unwrap_or_else(|_| panic!("{variable}: what is `{word}`?"));
+/// The values of a variable, separated by spaces, if it is set. An invalid value panics, so that a
+/// typing error cannot leave a test that runs nothing and passes.
+fn values<T: FromStr>(variable: &str) -> Option<Vec<T>> {
+    let parsed = |word: &str| word.parse().unwrap_or_else(|_| panic!("{variable}: invalid value `{word}`"));
     std::env::var(variable).ok().map(|all| all.split_whitespace().map(parsed).collect())
 }
 
-/// Where the tests of models run them, and on which rung: on the CPU with our kernels and with Candle's ops, on every GPU of this
-/// machine with our kernels alone. `SCONCE_TEST_PLACES=metal` leaves the others out.
+/// The places and rungs that model tests run on: the CPU with our kernels and with Candle's ops,
+/// every GPU of this machine with our kernels only. `SCONCE_TEST_PLACES=metal` selects one kind of
+/// device.
 pub fn places() -> Vec<(Place, Option<Rung>)> {
     let wanted = std::env::var("SCONCE_TEST_PLACES").unwrap_or_default();
     let gpus = Device::all().into_iter().map(|info| info.device).filter(|device| device.is_gpu());
@@ -24,17 +26,18 @@ pub fn places() -> Vec<(Place, Option<Rung>)> {
     places
 }
 
-/// The formats beside f32 in which tests of models run them: `SCONCE_TEST_DTYPES=f32` leaves both out.
+/// The formats besides f32 that model tests run in. `SCONCE_TEST_DTYPES=f32` excludes both.
 pub fn half_formats() -> Vec<DType> {
-    let named = words::<DType>("SCONCE_TEST_DTYPES");
+    let named = values::<DType>("SCONCE_TEST_DTYPES");
     [DType::BF16, DType::F16].into_iter().filter(|dtype| named.as_ref().is_none_or(|all| all.contains(dtype))).collect()
 }
 
-/// The cases that tests run on a device, the cheapest first: `SCONCE_TEST_OPS="linear softmax"` those of these ops, `SCONCE_TEST_DTYPES=f16` in
-/// these formats, `SCONCE_TEST_FLOPS=3000000` those that take no more operations. Tools that watch every access need it.
+/// The cases that tests run on a device, the cheapest first. `SCONCE_TEST_OPS="linear softmax"`
+/// selects ops, `SCONCE_TEST_DTYPES=f16` formats, and `SCONCE_TEST_FLOPS=3000000` cases of at most
+/// so many operations, for tools that check every memory access.
 pub fn wanted(device: Device) -> Vec<Case> {
-    let (ops, dtypes) = (words::<String>("SCONCE_TEST_OPS"), words::<DType>("SCONCE_TEST_DTYPES"));
-    let most = words::<u64>("SCONCE_TEST_FLOPS").and_then(|all| all.into_iter().min()).unwrap_or(u64::MAX);
+    let (ops, dtypes) = (values::<String>("SCONCE_TEST_OPS"), values::<DType>("SCONCE_TEST_DTYPES"));
+    let most = values::<u64>("SCONCE_TEST_FLOPS").and_then(|all| all.into_iter().min()).unwrap_or(u64::MAX);
     let mut all = crate::cases_on(device);
     let unknown = ops.iter().flatten().find(|op| all.iter().all(|case| case.op != **op));
     assert!(unknown.is_none(), "SCONCE_TEST_OPS: there is no op `{}`", unknown.map_or("", |op| op));
@@ -51,7 +54,7 @@ pub fn wanted(device: Device) -> Vec<Case> {
     all
 }
 
-/// Whether tests of cases take this rung: `SCONCE_TEST_RUNGS=fused` leaves Candle's ops out.
+/// Whether case tests run this rung. `SCONCE_TEST_RUNGS=fused` excludes Candle's ops.
 pub fn is_rung_wanted(rung: Rung) -> bool {
-    words::<Rung>("SCONCE_TEST_RUNGS").is_none_or(|all| all.contains(&rung))
+    values::<Rung>("SCONCE_TEST_RUNGS").is_none_or(|all| all.contains(&rung))
 }

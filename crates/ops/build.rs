@@ -35,7 +35,8 @@ fn main() {
     }
 }
 
-/// `src/<op>/kernel.cu` becomes `$OUT_DIR/<op>.fatbin`, `src/<op>/<other>.cu` `<op>_<other>.fatbin`.
+/// Compiles `src/<op>/kernel.cu` to `$OUT_DIR/<op>.fatbin`, and `src/<op>/<other>.cu` to
+/// `$OUT_DIR/<op>_<other>.fatbin`.
 fn compile_cuda_kernels() {
     for var in ["NVCC", "CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP"] {
         println!("cargo::rerun-if-env-changed={var}");

@@ -219,8 +219,8 @@ impl Reclaim<'_> {
         if !self.is_shared {
             return put_back(self.ledger, std::mem::take(buffer), len);
         }
-        let left = buffer.len().saturating_sub(len + LINE / size_of::<T>());
-        self.ledger.pool.idle.fetch_sub(bytes::<T>(left), Relaxed);
+        let unused = buffer.len().saturating_sub(len + LINE / size_of::<T>());
+        self.ledger.pool.idle.fetch_sub(bytes::<T>(unused), Relaxed);
     }
 }
 
@@ -273,11 +273,11 @@ mod tests {
         assert_eq!((first, y[0]), (second, z[0]));
         // A buffer in use is not taken, and neither is one with a view in use.
         let _here = ladder.clone().enter();
-        let held = softmax(&x).unwrap().narrow(0, 3, 1).unwrap();
-        let before = held.to_f32().unwrap();
+        let view = softmax(&x).unwrap().narrow(0, 3, 1).unwrap();
+        let before = view.to_f32().unwrap();
         let (third, _) = results(&ladder, &ones(64));
         assert_ne!(first, third);
-        assert_eq!(held.to_f32().unwrap(), before);
+        assert_eq!(view.to_f32().unwrap(), before);
     }
 
     #[test]
@@ -311,13 +311,13 @@ mod tests {
         // For an input and two results of 100 rows, each with padding for alignment.
         let most = 3 * of(100) + 128;
         ladder.ledger.hold(most);
-        let held = || ladder.ledger.live() + ladder.ledger.pool.idle();
+        let in_use = || ladder.ledger.live() + ladder.ledger.pool.idle();
         for rows in [20, 60, 100, 30, 100, 70, 100] {
             let x = ones(rows);
             let (a, b) = (softmax(&x).unwrap(), softmax(&x).unwrap());
-            assert!(held() <= most + 128, "{} of {most} after {rows} rows", held());
+            assert!(in_use() <= most + 128, "{} of {most} after {rows} rows", in_use());
             drop((a, b));
-            assert!(held() <= most + 128, "{} of {most} behind {rows} rows", held());
+            assert!(in_use() <= most + 128, "{} of {most} after dropping {rows} rows", in_use());
         }
         // The largest buffers are in the pool, and the next results of that size allocate nothing.
         let idle = ladder.ledger.pool.idle();

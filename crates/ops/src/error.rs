@@ -55,7 +55,7 @@ pub enum Error {
     /// The device is not in this build or not in this machine.
     #[error("{device}: {why}")]
     Device {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
         /// Why it cannot serve, and what to do.
         why: String,

@@ -105,18 +105,18 @@ impl From<Segments> for Keys {
 impl Keys {
     /// Whether the keys are these segments, by identity.
     pub(crate) fn is(&self, segments: &Segments) -> bool {
-        matches!(self, Keys::Packed(own) if own.is(segments))
+        matches!(self, Keys::Packed(packed) if packed.is(segments))
     }
 
     /// Whether both are the same object, not only equal.
     #[cfg(cuda)]
     pub(crate) fn are(&self, others: &Keys) -> bool {
         match (self, others) {
-            (Keys::Packed(own), Keys::Packed(others)) => own.is(others),
-            (Keys::Paged(own), Keys::Paged(others)) => {
+            (Keys::Packed(ours), Keys::Packed(others)) => ours.is(others),
+            (Keys::Paged(ours), Keys::Paged(others)) => {
                 // Compares pointers only, so the capture stays tracked.
                 let tables = |pages: &Pages| pages.tables(crate::replay::op_scope()).tables.as_ptr();
-                tables(own) == tables(others)
+                tables(ours) == tables(others)
             }
             _ => false,
         }

@@ -198,7 +198,7 @@ impl Ladder {
             Rung::Composed => op.composable(device),
             Rung::Host if !device.is_gpu() => Can::no("this is the host"),
             Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
-                Can::no("running on the CPU behind a GPU's back is refused; --allow-host permits it")
+                Can::no("a GPU's op runs on the CPU only with --allow-host")
             }
             Rung::Host => op.movable(),
         }
@@ -317,12 +317,12 @@ fn perform<O: Op>(op: &O) -> Result<Performed> {
 fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
     let Policy { isa, withdrawn, .. } = ladder.policy.clone();
     let _here = Ladder::new(Policy { isa, withdrawn, ..Policy::default() }).enter();
-    let there = op.x().candle()?.device().clone();
+    let device = op.x().candle()?.device().clone();
     let cpu = Place::cpu();
     let moved = op.map(&|t| {
         Tensor::upload(t.dims(), t.dtype(), &cpu, || Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?))
     })?;
-    Ok(run(moved)?.candle()?.to_device(&there)?)
+    Ok(run(moved)?.candle()?.to_device(&device)?)
 }
 
 /// A poisoned lock only means that another thread panicked between two complete updates.

@@ -130,9 +130,9 @@ impl Segments {
     /// Whether both are the same object, not only equal.
     pub(crate) fn is(&self, other: &Segments) -> bool {
         // Compares pointers only, so the capture stays tracked.
-        let (own, other) = (self.lengths(op_scope()), other.lengths(op_scope()));
+        let (ours, other) = (self.lengths(op_scope()), other.lengths(op_scope()));
         let heads = |lengths: &Lengths| lengths.heads.as_ref().map(|heads| heads.as_ptr());
-        Arc::ptr_eq(&own.ends, &other.ends) && heads(own) == heads(other)
+        Arc::ptr_eq(&ours.ends, &other.ends) && heads(ours) == heads(other)
     }
 
     /// The length that a launch is sized for: that of the longest sequence, or all tokens of a

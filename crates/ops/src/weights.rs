@@ -196,7 +196,11 @@ impl Weights {
             return Err(fail("holds integers".into()));
         }
         if !self.place.is_phantom() && raw.stored.bytes(dims) != Some(raw.bytes.len()) {
-            return Err(fail(format!("has {} bytes, not what {dims:?} in {} takes", raw.bytes.len(), raw.stored)));
+            return Err(fail(format!(
+                "has {} bytes in the file, which is not the size of {dims:?} in {}",
+                raw.bytes.len(),
+                raw.stored
+            )));
         }
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
         Ok(raw)
@@ -317,8 +321,8 @@ impl Raw<'_> {
         let mut values = vec![0f32; blocks.len() * elements];
         let data = &self.bytes[blocks.start * bytes..blocks.end * bytes];
         // These are whole blocks, so `dequantize` cannot fail.
-        let whole = dequantize(quant, data, &mut values).is_ok();
-        debug_assert!(whole);
+        let is_ok = dequantize(quant, data, &mut values).is_ok();
+        debug_assert!(is_ok);
         let values = &values[start - blocks.start * elements..];
         out.iter_mut().zip(values).for_each(|(o, v)| *o = T::narrow(*v));
     }

@@ -62,14 +62,14 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
             for head in [0, heads / 2, heads - 1] {
                 let at = ((range.start + place) * heads + head) * size;
                 let of = |j: usize| (row(i, j) * kv_heads + head / (heads / kv_heads)) * size;
-                let seen = if sees == Mask::Causal { place + 1 } else { range.len() };
+                let visible = if sees == Mask::Causal { place + 1 } else { range.len() };
                 let score = |j: usize| dot(&qs[at..][..size], &ks[of(j)..][..size]) * f64::from(scale);
-                let scores: Vec<f64> = (0..seen).map(score).collect();
+                let scores: Vec<f64> = (0..visible).map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 for c in 0..size {
-                    let terms = (0..seen).map(|j| e[j] / sum * f64::from(vs[of(j) + c]));
+                    let terms = (0..visible).map(|j| e[j] / sum * f64::from(vs[of(j) + c]));
                     let (want, all) = terms.fold((0.0, 0.0), |(sum, all), t| (sum + t, all + t.abs()));
                     let got = f64::from(y[at + c]);
                     // The result is rounded, on some devices each exponential too; sums are in f32.

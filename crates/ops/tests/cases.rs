@@ -1,4 +1,5 @@
-//! Every case of every op, on every rung and instruction set that this machine has, against the f64 reference.
+//! Every case of every op, on every rung and instruction set of this machine, against the f64
+//! reference.
 
 use sconce_ops::case::{check, is_rung_wanted, support_md, variants, wanted};
 use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung};

@@ -22,7 +22,7 @@ pub fn places() -> Vec<(Place, Option<Rung>)> {
     let all = cpu.into_iter().chain(gpus).filter(|(device, _)| wanted.is_empty() || wanted == device.kind());
     let open = |(device, rung)| (Place::open(device).unwrap_or_else(|e| panic!("{device}: {e}")), rung);
     let places: Vec<_> = all.map(open).collect();
-    assert!(!places.is_empty(), "no device of the kind {wanted}, which SCONCE_TEST_PLACES asks for");
+    assert!(!places.is_empty(), "SCONCE_TEST_PLACES={wanted}: this machine has no such device");
     places
 }
 
@@ -46,10 +46,7 @@ pub fn wanted(device: Device) -> Vec<Case> {
             && dtypes.as_ref().is_none_or(|dtypes| dtypes.contains(&case.dtype))
             && case.flops <= most
     });
-    assert!(
-        !all.is_empty(),
-        "no case is left of what SCONCE_TEST_OPS, SCONCE_TEST_DTYPES and SCONCE_TEST_FLOPS ask for"
-    );
+    assert!(!all.is_empty(), "no case matches SCONCE_TEST_OPS, SCONCE_TEST_DTYPES and SCONCE_TEST_FLOPS");
     all.sort_by_key(|case| case.flops);
     all
 }

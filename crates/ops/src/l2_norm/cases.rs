@@ -11,8 +11,8 @@ pub(crate) fn cases() -> Vec<Case> {
         [(64, 384, 1.0), (5, 33, 3.0), (3, 1, 1.0), (4, 768, 1e-3), (2, 20, 0.0), (3, 203, 1.0), (2, 4501, 1.0)];
     // Whole runs of 16 bytes, in rows of a warp, of a wide block, and of narrow blocks that share a
     // multiprocessor.
-    let whole = [(4, 768, 1.0), (3, 2048, 1.0), (300, 1032, 1.0)];
-    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(whole)).collect();
+    let aligned = [(4, 768, 1.0), (3, 2048, 1.0), (300, 1032, 1.0)];
+    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(aligned)).collect();
     let case = |dtype| all.iter().map(move |(seed, s)| one(*seed, dtype, *s)).collect::<Vec<_>>();
     DType::FLOATS.into_iter().flat_map(case).collect()
 }

@@ -1,4 +1,4 @@
-// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. Everything in f32, one rounding.
+// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. All in f32, one rounding.
 //
 // The kernel reads a row or two and writes one, so memory is the limit. A warp holds a row of up to
 // 1024 elements in registers, in runs of N elements that are read at once, and no warp waits for

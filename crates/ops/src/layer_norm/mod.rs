@@ -1,4 +1,4 @@
-//! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual        all in f32, one rounding to T
+//! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual    in f32, one rounding to T
 //!
 //! The variance is the mean of squared distances from the known mean (two passes): E[s²] − E[s]²
 //! loses all its digits when the mean is large compared to the spread.
@@ -30,7 +30,7 @@ impl LayerNorm {
     /// A norm per head, without a bias: `weight` `[size]` under each of `heads`.
     pub fn of_heads(heads: &[Weights], size: usize, eps: f32) -> Result<LayerNorm> {
         let first =
-            heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "a norm over nothing"))?;
+            heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "the size of the norm is 0"))?;
         let mut all = Vec::new();
         for head in heads {
             all.extend(head.values("weight", &[size])?);
@@ -42,7 +42,7 @@ impl LayerNorm {
     /// `gamma` and `beta`.
     pub fn load(w: &Weights, size: usize, eps: f32, bias: bool) -> Result<LayerNorm> {
         if size == 0 {
-            return Err(Error::call("layer_norm", "a norm over nothing"));
+            return Err(Error::call("layer_norm", "the size of the norm is 0"));
         }
         let (weight, beta) = if w.has("gamma")? { ("gamma", "beta") } else { ("weight", "bias") };
         let bias = bias.then(|| w.tensor(beta, &[size])).transpose()?;

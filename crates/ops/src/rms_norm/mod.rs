@@ -31,7 +31,7 @@ impl RmsNorm {
     /// `weight` `[size]`.
     pub fn load(w: &Weights, size: usize, eps: f32) -> Result<RmsNorm> {
         if size == 0 {
-            return Err(Error::call("rms_norm", "a norm over nothing"));
+            return Err(Error::call("rms_norm", "the size of the norm is 0"));
         }
         Ok(RmsNorm { weight: w.tensor("weight", &[size])?, eps, from_one: false })
     }

@@ -20,8 +20,8 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     // Whole runs of 16 bytes, in rows of a warp, of a wide block, and of narrow blocks that share a
     // multiprocessor.
-    let whole = [(4, 768, 0.0, 2.0), (3, 2048, 0.0, 2.0), (300, 1032, 0.0, 2.0)];
-    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(whole)).collect();
+    let aligned = [(4, 768, 0.0, 2.0), (3, 2048, 0.0, 2.0), (300, 1032, 0.0, 2.0)];
+    let all: Vec<_> = (0..).zip(shapes).chain((10..).step_by(2).zip(aligned)).collect();
     let case = |dtype| all.iter().map(move |(seed, s)| one(*seed, dtype, *s)).collect::<Vec<_>>();
     DType::FLOATS.into_iter().flat_map(case).collect()
 }

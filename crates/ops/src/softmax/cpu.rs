@@ -73,32 +73,32 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f
         let scale = S::splat(if bias.is_none() && scale > 0.0 { scale } else { 1.0 });
         let below = S::splat(-largest);
         let mut sum = S::splat(0.0);
-        let mut whole = 0;
-        while whole + 4 * S::WIDTH <= scores.len() {
+        let mut done = 0;
+        while done + 4 * S::WIDTH <= scores.len() {
             let mut four = [sum; 4];
             for (i, x) in four.iter_mut().enumerate() {
-                *x = S::fma(get::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, 0.0), scale, below);
+                *x = S::fma(get::<S, f32>(scores, done + i * S::WIDTH, S::WIDTH, 0.0), scale, below);
             }
             let four = math::exp::<S, 4>(four);
             for (i, e) in four.iter().enumerate() {
-                put::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, *e);
+                put::<S, f32>(scores, done + i * S::WIDTH, S::WIDTH, *e);
             }
             sum = S::add(sum, S::add(S::add(four[0], four[1]), S::add(four[2], four[3])));
-            whole += 4 * S::WIDTH;
+            done += 4 * S::WIDTH;
         }
-        while whole + S::WIDTH <= scores.len() {
-            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, S::WIDTH, 0.0), scale, below)]);
-            put::<S, f32>(scores, whole, S::WIDTH, e);
+        while done + S::WIDTH <= scores.len() {
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, done, S::WIDTH, 0.0), scale, below)]);
+            put::<S, f32>(scores, done, S::WIDTH, e);
             sum = S::add(sum, e);
-            whole += S::WIDTH;
+            done += S::WIDTH;
         }
         let mut rest = 0.0;
-        if whole < scores.len() {
-            let lanes = scores.len() - whole;
-            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, lanes, 0.0), scale, below)]);
-            put::<S, f32>(scores, whole, lanes, e);
+        if done < scores.len() {
+            let lanes = scores.len() - done;
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, done, lanes, 0.0), scale, below)]);
+            put::<S, f32>(scores, done, lanes, e);
             // Lanes beyond the row hold no scores and are left out of the sum.
-            rest = scores[whole..].iter().sum();
+            rest = scores[done..].iter().sum();
         }
         S::sum(sum) + rest
     }

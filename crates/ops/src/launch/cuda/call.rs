@@ -83,8 +83,8 @@ impl Call {
 
     /// The next parameter: a result that is written, or the result of an earlier call of the same
     /// op.
-    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call {
-        self.parameters.push(Parameter::Word(made.address));
+    pub(crate) fn made(mut self, buffer: &DeviceBuffer) -> Call {
+        self.parameters.push(Parameter::Word(buffer.address));
         self
     }
 
@@ -143,14 +143,14 @@ impl Call {
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;
-        self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |made| made.address)));
+        self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |buffer| buffer.address)));
         self.uploads.extend(upload);
         Ok(self)
     }
 
-    /// The next parameter: a struct of `room` addresses, padded with null.
-    pub(crate) fn addresses(mut self, addresses: &[u64], room: usize) -> Call {
-        let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(room).collect();
+    /// The next parameter: a struct of `len` addresses, padded with null.
+    pub(crate) fn addresses(mut self, addresses: &[u64], len: usize) -> Call {
+        let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(len).collect();
         self.parameters.push(Parameter::Addresses(all));
         self
     }

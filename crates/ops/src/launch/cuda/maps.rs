@@ -23,7 +23,7 @@ impl View {
         let (sizes, step) = ([matrix.cols as u64, matrix.rows as u64], (matrix.stride * self.dtype.size()) as u64);
         // SAFETY: every array has as many entries as the map has axes, or one less for steps.
         #[allow(unsafe_code, reason = "the driver is C")]
-        let made = unsafe {
+        let encoded = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &raw mut map,
                 dtype,
@@ -39,7 +39,8 @@ impl View {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        made.result()
+        encoded
+            .result()
             .map_err(|e| Error::call("cuda", format!("a tensor map of {matrix:?}: {}", super::describe(e))))?;
         Ok(map)
     }

@@ -17,7 +17,7 @@ const MAX_THREADS: usize = 1024;
 /// multiples of 16 bytes and consist of whole runs of 16 bytes.
 pub(crate) fn kind(rows: usize, n: usize, dtype: DType, in_runs: bool) -> (&'static str, Grid) {
     let run = 16 / dtype.size();
-    let blocks = |held: usize| Grid::of(rows, n.div_ceil(held).next_multiple_of(32).min(MAX_THREADS));
+    let blocks = |per_thread: usize| Grid::of(rows, n.div_ceil(per_thread).next_multiple_of(32).min(MAX_THREADS));
     let warps = Grid::of(rows.div_ceil(WARPS), 32 * WARPS);
     match n {
         ..=512 if in_runs => ("512", warps),

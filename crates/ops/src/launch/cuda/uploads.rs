@@ -53,7 +53,7 @@ pub(crate) fn tensor(device: &candle_core::Device, values: &[u32]) -> Result<can
 
 fn send(device: &CudaDevice, to: &DeviceBuffer, values: &[u32]) -> Result<()> {
     // SAFETY: a number is four bytes of any value.
-    #[allow(unsafe_code, reason = "numbers seen as their bytes")]
+    #[allow(unsafe_code, reason = "numbers viewed as their bytes")]
     let bytes = unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), 4 * values.len()) };
     ladder::current().ledger.cuda.staging.send(&device.cuda_stream(), to.address, bytes)
 }

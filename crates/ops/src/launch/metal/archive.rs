@@ -47,8 +47,8 @@ impl Archive {
         descriptor.setComputeFunction(Some(function.as_ref()));
         descriptor.setBinaryArchives(Some(&NSArray::from_slice(&[&*self.raw])));
         let make = |options| {
-            let made = gpu.as_ref();
-            made.newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
+            let device = gpu.as_ref();
+            device.newComputePipelineStateWithDescriptor_options_reflection_error(&descriptor, options, None)
         };
         if let Ok(found) = make(MTLPipelineOption::FailOnBinaryArchiveMiss) {
             return Ok(ComputePipeline::new(found));

@@ -84,14 +84,14 @@ impl<'a> Call<'a> {
     }
 
     /// The next argument: a result that is written.
-    pub(crate) fn result(mut self, made: &DeviceBuffer) -> Call<'a> {
-        self.arguments.push(Argument::Output(made.buffer().clone(), 0));
+    pub(crate) fn result(mut self, buffer: &DeviceBuffer) -> Call<'a> {
+        self.arguments.push(Argument::Output(buffer.buffer().clone(), 0));
         self
     }
 
     /// The next argument: the result of an earlier call of the same op.
-    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call<'a> {
-        self.arguments.push(Argument::Input(made.buffer().clone(), 0));
+    pub(crate) fn made(mut self, buffer: &DeviceBuffer) -> Call<'a> {
+        self.arguments.push(Argument::Input(buffer.buffer().clone(), 0));
         self
     }
 
@@ -127,7 +127,7 @@ impl<'a> Call<'a> {
     /// The same for an array of floats.
     pub(crate) fn floats(self, values: &'a [f32]) -> Result<Call<'a>> {
         // SAFETY: both are four bytes of any value.
-        #[allow(unsafe_code, reason = "floats seen as their bits")]
+        #[allow(unsafe_code, reason = "floats viewed as their bits")]
         self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
     }
 
@@ -150,7 +150,8 @@ impl<'a> Call<'a> {
         if is_dry() {
             return Ok(());
         }
-        // The guard is not re-entrant: nothing below may allocate or call a tensor op before it is dropped.
+        // The guard is not re-entrant: nothing below may allocate or call a tensor op before its
+        // drop.
         let encoder = self.device.command_encoder()?;
         let encoder = encoder.as_ref();
         encoder.set_compute_pipeline_state(&self.pipeline);
@@ -169,7 +170,7 @@ impl<'a> Call<'a> {
 
 fn bytes_of(values: &[u32]) -> &[u8] {
     // SAFETY: numbers without padding, borrowed for as long as their bytes.
-    #[allow(unsafe_code, reason = "numbers seen as bytes")]
+    #[allow(unsafe_code, reason = "numbers viewed as bytes")]
     unsafe {
         std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
     }

@@ -35,9 +35,9 @@ pub(crate) fn lend(
     // memory.
     let aligned = if dtype == DType::U8 { BLOCKS } else { 4 * size };
     let (first, start) = (bytes.start / PAGE * PAGE, bytes.start % PAGE);
-    let whole = dims.iter().product::<usize>() * size;
-    if bytes.len() != whole
-        || whole < PAGE
+    let needed = dims.iter().product::<usize>() * size;
+    if bytes.len() != needed
+        || needed < PAGE
         || bytes.end > all.len()
         || !start.is_multiple_of(aligned)
         || !all.as_ptr().addr().is_multiple_of(PAGE)
@@ -50,7 +50,7 @@ pub(crate) fn lend(
     ladder::current().ledger.metal.hold(buffer.clone(), device);
     let storage = MetalStorage::new(buffer, device.clone(), length / size, dtype.candle());
     let all = Tensor::from_storage(Storage::Metal(storage), length / size, BackpropOp::none(), false);
-    all.narrow(0, start / size, whole / size).and_then(|t| t.reshape(dims)).ok()
+    all.narrow(0, start / size, needed / size).and_then(|t| t.reshape(dims)).ok()
 }
 
 /// A buffer of `length` bytes from `first` on, both multiples of the page size. It keeps the file

@@ -150,7 +150,7 @@ impl GraphCache {
     }
 
     /// Runs a pass: replays a graph if one fits; captures one when a shape comes for the second
-    /// time. `kind` distinguishes passes that run different models on batches of the same shape.
+    /// time. `kind` distinguishes passes that do different work on batches of the same shape.
     /// Results are valid until the next pass.
     pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
         let replayed = self.0.as_ref().map(|graphs| graphs.borrow_mut().replay(pass, kind, fill)).transpose()?;

@@ -18,7 +18,7 @@ use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::{DType, Error, Result, Segments, Tensor};
 
-/// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, as `[tokens, n · width]`.
+/// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`: `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
     let scope = op_scope();
     match *x.dims() {

@@ -1,7 +1,8 @@
-//! Names the devices this build serves as plain cfgs (`cuda`, `metal`), and compiles every `.cu` for the former.
+//! Sets the cfgs `cuda` and `metal` for the devices of this build, and compiles every `.cu` file if
+//! CUDA is one of them.
 //!
-//! On macOS Metal is always on, so a feature alone cannot say it; elsewhere the feature turns it on (the simulated device of
-//! `tools/metal-sim` runs it on Linux).
+//! Metal is always on under macOS, which a feature cannot express. Elsewhere the feature `metal`
+//! turns it on: `tools/metal-sim` simulates a Metal device on Linux.
 
 use std::collections::BTreeSet;
 use std::env;
@@ -12,10 +13,12 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::SystemTime;
 
-/// The oldest GPU we serve is Ampere: bf16 arithmetic starts there. The driver compiles this PTX for what we have no code for.
+/// Ampere is the oldest supported GPU, because bf16 arithmetic starts with it. The driver compiles
+/// this PTX for architectures that the build has no machine code for.
 const VIRTUAL_ARCH: &str = "arch=compute_80,code=compute_80";
 
-/// What a text named `…_90a.cu` is compiled for alone; a build for another card has nothing of it.
+/// The only target of a file named `…_90a.cu`. A build for another architecture leaves that file
+/// out.
 const HOPPER: &str = "arch=compute_90a,code=sm_90a";
 
 fn main() {
@@ -32,7 +35,8 @@ fn main() {
     }
 }
 
-/// `src/<op>/kernel.cu` becomes `$OUT_DIR/<op>.fatbin`, `src/<op>/<other>.cu` `<op>_<other>.fatbin`.
+/// Compiles `src/<op>/kernel.cu` to `$OUT_DIR/<op>.fatbin`, and `src/<op>/<other>.cu` to
+/// `$OUT_DIR/<op>_<other>.fatbin`.
 fn compile_cuda_kernels() {
     for var in ["NVCC", "CUDA_HOME", "CUDA_PATH", "CUDA_COMPUTE_CAP"] {
         println!("cargo::rerun-if-env-changed={var}");
@@ -40,84 +44,86 @@ fn compile_cuda_kernels() {
     let arch = arch();
     println!("cargo::rustc-env=SCONCE_CUDA_ARCH={arch}");
     let out = PathBuf::from(env::var("OUT_DIR").expect("cargo sets OUT_DIR"));
-    let mut texts = Vec::new();
-    find(Path::new("src"), &mut texts);
-    texts.iter().for_each(|text| println!("cargo::rerun-if-changed={}", text.display()));
-    let kernels = texts.iter().filter(|text| text.extension() == Some(OsStr::new("cu")));
-    // What was made by other means counts for nothing, and neither does what a build left behind that did not end.
-    let (means, stamp) = (format!("{arch} {}", nvcc().display()), out.join("means"));
-    let is_new = fs::read_to_string(&stamp).ok().as_ref() != Some(&means) || age(&stamp) < age(Path::new("build.rs"));
+    let mut sources = Vec::new();
+    find(Path::new("src"), &mut sources);
+    sources.iter().for_each(|source| println!("cargo::rerun-if-changed={}", source.display()));
+    let kernels = sources.iter().filter(|source| source.extension() == Some(OsStr::new("cu")));
+    // Kernels compiled with other settings are stale, and so are those of a build that was
+    // interrupted.
+    let (settings, stamp) = (format!("{arch} {}", nvcc().display()), out.join("settings"));
+    let is_new =
+        fs::read_to_string(&stamp).ok().as_ref() != Some(&settings) || age(&stamp) < age(Path::new("build.rs"));
     let _ = fs::remove_file(&stamp);
-    let stale = kernels.map(|text| (text, out.join(name(text)))).filter(|(text, made)| {
-        let (made, read) = (age(made), read_by(text).iter().map(|text| age(text)).max().flatten());
-        is_new || made.is_none() || made < read
+    let stale = kernels.map(|source| (source, out.join(name(source)))).filter(|(source, output)| {
+        let (output, read) = (age(output), with_includes(source).iter().map(|source| age(source)).max().flatten());
+        is_new || output.is_none() || output < read
     });
-    let left = Mutex::new(stale.collect::<Vec<_>>());
+    let queue = Mutex::new(stale.collect::<Vec<_>>());
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
                 loop {
-                    let next = left.lock().expect("no worker panics while it holds the list").pop();
-                    let Some((text, made)) = next else { break };
-                    compile(text, &made, &arch);
+                    let next = queue.lock().expect("no worker panics while it holds the list").pop();
+                    let Some((source, output)) = next else { break };
+                    compile(source, &output, &arch);
                 }
             });
         }
     });
-    fs::write(stamp, means).expect("OUT_DIR is writable");
+    fs::write(stamp, settings).expect("OUT_DIR is writable");
 }
 
-fn compile(text: &Path, made: &Path, arch: &str) {
-    let is_hopper = text.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_90a"));
+fn compile(source: &Path, output: &Path, arch: &str) {
+    let is_hopper = source.file_stem().is_some_and(|stem| stem.to_string_lossy().ends_with("_90a"));
     if is_hopper && arch != "90" {
-        return fs::write(made, "").expect("OUT_DIR is writable");
+        return fs::write(output, "").expect("OUT_DIR is writable");
     }
-    let own = format!("arch=compute_{arch},code=sm_{arch}");
-    let codes = if is_hopper { vec![HOPPER] } else { vec![VIRTUAL_ARCH, &own] };
+    let machine_code = format!("arch=compute_{arch},code=sm_{arch}");
+    let codes = if is_hopper { vec![HOPPER] } else { vec![VIRTUAL_ARCH, &machine_code] };
     let status = Command::new(nvcc())
         .args(["--fatbin", "-O3", "-std=c++17", "-I", "src"])
         .args(codes.iter().flat_map(|code| ["-gencode", code]))
         .arg("-o")
-        .arg(made)
-        .arg(text)
+        .arg(output)
+        .arg(source)
         .status();
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => panic!("nvcc failed on {} ({status})", text.display()),
+        Ok(status) => panic!("nvcc failed on {} ({status})", source.display()),
         Err(e) => panic!("cannot run nvcc ({e}); the `cuda` feature needs the CUDA toolkit: set CUDA_HOME or NVCC"),
     }
 }
 
-/// Every text for CUDA below `folder`.
-fn find(folder: &Path, texts: &mut Vec<PathBuf>) {
+/// Every `.cu` and `.cuh` file below `folder`.
+fn find(folder: &Path, sources: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("src is readable").flatten() {
         let path = entry.path();
         if path.is_dir() {
-            find(&path, texts);
+            find(&path, sources);
         } else if path.extension().is_some_and(|extension| extension == "cu" || extension == "cuh") {
-            texts.push(path);
+            sources.push(path);
         }
     }
 }
 
-/// A text and every text of ours that it includes, which are named from `src` on.
-fn read_by(text: &Path) -> BTreeSet<PathBuf> {
-    let (mut all, mut left) = (BTreeSet::new(), vec![text.to_owned()]);
-    while let Some(text) = left.pop() {
-        let words = fs::read_to_string(&text).unwrap_or_default();
-        if all.insert(text) {
+/// A source file and every file of ours that it includes. Includes are relative to `src`.
+fn with_includes(source: &Path) -> BTreeSet<PathBuf> {
+    let (mut all, mut queue) = (BTreeSet::new(), vec![source.to_owned()]);
+    while let Some(source) = queue.pop() {
+        let content = fs::read_to_string(&source).unwrap_or_default();
+        if all.insert(source) {
             let included =
                 |line: &str| Some(Path::new("src").join(line.strip_prefix("#include \"")?.strip_suffix('"')?));
-            left.extend(words.lines().filter_map(included));
+            queue.extend(content.lines().filter_map(included));
         }
     }
     all
 }
 
-fn name(text: &Path) -> String {
+fn name(source: &Path) -> String {
     let parts: Vec<_> =
-        text.with_extension("").iter().skip(1).map(|part| part.to_string_lossy().into_owned()).collect();
+        source.with_extension("").iter().skip(1).map(|part| part.to_string_lossy().into_owned()).collect();
     let parts = if parts.last().is_some_and(|last| last == "kernel") { &parts[..parts.len() - 1] } else { &parts };
     parts.join("_") + ".fatbin"
 }
@@ -126,16 +132,17 @@ fn age(path: &Path) -> Option<SystemTime> {
     fs::metadata(path).and_then(|meta| meta.modified()).ok()
 }
 
-/// The architecture that machine code is made for: as Candle's build has it, what is asked for or what is there.
+/// The architecture that machine code is compiled for: `CUDA_COMPUTE_CAP`, or that of the GPU in
+/// this machine. Candle's build does the same.
 fn arch() -> String {
-    let asked = env::var("CUDA_COMPUTE_CAP").ok();
-    let there = || {
+    let requested = env::var("CUDA_COMPUTE_CAP").ok();
+    let detected = || {
         let args = ["--query-gpu=compute_cap", "--format=csv,noheader"];
-        let said = Command::new("nvidia-smi").args(args).output().ok()?;
-        String::from_utf8(said.stdout).ok()?.lines().next().map(str::to_owned)
+        let output = Command::new("nvidia-smi").args(args).output().ok()?;
+        String::from_utf8(output.stdout).ok()?.lines().next().map(str::to_owned)
     };
     let digits = |s: String| s.chars().filter(char::is_ascii_digit).collect::<String>();
-    asked.or_else(there).map(digits).filter(|s| s.len() >= 2).unwrap_or_else(|| "80".into())
+    requested.or_else(detected).map(digits).filter(|s| s.len() >= 2).unwrap_or_else(|| "80".into())
 }
 
 fn nvcc() -> PathBuf {

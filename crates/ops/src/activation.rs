@@ -1,13 +1,13 @@
-//! The activations, once for every op that fuses one: the name, the formula in Candle's ops, the formula in f64. Their SIMD form
-//! is in [`crate::cpu::math`].
+//! The activations, shared by every op that fuses one: name, composed form in Candle's ops,
+//! reference in f64. The SIMD form is in [`crate::cpu::math`].
 
 use crate::Result;
 use std::fmt;
 
-/// An element-wise function behind a product, or on the gate of a gated unit.
+/// An element-wise function on the result of a product, or on the gate of a gated linear unit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Activation {
-    /// Nothing.
+    /// The identity.
     #[default]
     None,
     /// x·Φ(x), exactly, by erf.
@@ -42,10 +42,10 @@ impl fmt::Display for Activation {
 }
 
 impl Activation {
-    /// In Candle's ops; rounds as they do.
+    /// The composed form, in Candle's ops, with their rounding.
     pub(crate) fn composed(self, x: candle_core::Tensor) -> Result<candle_core::Tensor> {
         let dtype = x.dtype();
-        // In f32: far below zero σ is a small number, of which sums in a half format would leave nothing.
+        // In f32: far below zero σ is so small that sums in f16 or bf16 would lose it.
         let sigmoid = |x: &candle_core::Tensor| (x.neg()?.exp()? + 1.0)?.recip();
         let wide = || x.to_dtype(candle_core::DType::F32);
         Ok(match self {
@@ -60,7 +60,7 @@ impl Activation {
         })
     }
 
-    /// In f64, for the references.
+    /// The reference, in f64.
     pub(crate) fn reference(self, x: f64) -> f64 {
         let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
         match self {

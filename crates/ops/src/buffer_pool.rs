@@ -1,9 +1,10 @@
-//! Buffers of results that are gone, for those to come: a forward pass then takes no memory from the system, whose fresh pages
-//! cost more than many an op that fills them.
+//! The buffer pool of CPU results. A forward pass that reuses buffers takes no memory from the
+//! system, whose fresh pages cost more than many an op that fills them.
 //!
-//! What is kept, whether a result is in it or not, stays within what was planned for results that are alive: before a buffer is
-//! taken from the system, those are given back that would not fit beside it. A result takes the smallest buffer that holds it,
-//! however much larger that is, so that after the largest batch no smaller one needs another.
+//! The pool and all live tensors together stay within the memory plan: before the pool takes a
+//! buffer from the system, it frees idle buffers that would not fit beside it. A result takes the
+//! smallest buffer that is large enough, however much larger that is, so that after the largest
+//! batch no smaller batch needs another buffer.
 
 use crate::cpu::elem::Elem;
 use crate::cpu::gemm::LINE;
@@ -16,43 +17,43 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Results below this come and go faster than they could be looked up here.
-const LEAST: usize = 16 << 10;
+/// Smaller results are allocated faster than a buffer could be looked up here.
+const MIN_BYTES: usize = 16 << 10;
 
-/// How many of a type are kept by a ladder that nothing was planned for.
-const MOST: usize = 24;
+/// Most idle buffers of each element type.
+const MAX_BUFFERS: usize = 24;
 
-/// The spare buffers of one ladder. Their contents are whatever was in them.
+/// The idle buffers of one ladder. Their contents are undefined.
 #[derive(Debug)]
 pub(crate) struct BufferPool {
     f32s: Mutex<Vec<Vec<f32>>>,
     bf16s: Mutex<Vec<Vec<bf16>>>,
     f16s: Mutex<Vec<Vec<f16>>>,
-    /// Bytes of these, and what results leave of theirs.
+    /// Bytes of the idle buffers, and the unused ends of buffers that results hold.
     idle: AtomicU64,
-    /// Bytes that may be held in all.
-    most: AtomicU64,
+    /// Most bytes of the pool and all live tensors together.
+    limit: AtomicU64,
 }
 
 impl Default for BufferPool {
     fn default() -> BufferPool {
         let (f32s, bf16s, f16s) = Default::default();
-        BufferPool { f32s, bf16s, f16s, idle: AtomicU64::new(0), most: AtomicU64::new(u64::MAX) }
+        BufferPool { f32s, bf16s, f16s, idle: AtomicU64::new(0), limit: AtomicU64::new(u64::MAX) }
     }
 }
 
-/// An element whose buffers are kept.
+/// An element type whose buffers are pooled.
 pub(crate) trait Pooled: Sized {
-    fn spare(of: &BufferPool) -> &Mutex<Vec<Vec<Self>>>;
-    /// Zeros that the system has given, and nobody has written.
+    fn buffers(pool: &BufferPool) -> &Mutex<Vec<Vec<Self>>>;
+    /// Zeroed memory fresh from the system.
     fn zeros(len: usize) -> Vec<Self>;
 }
 
-macro_rules! kept {
-    ($($type:ty: $spare:ident, $zeros:expr;)*) => {
+macro_rules! pooled {
+    ($($type:ty: $buffers:ident, $zeros:expr;)*) => {
         $(impl Pooled for $type {
-            fn spare(of: &BufferPool) -> &Mutex<Vec<Vec<$type>>> {
-                &of.$spare
+            fn buffers(pool: &BufferPool) -> &Mutex<Vec<Vec<$type>>> {
+                &pool.$buffers
             }
             fn zeros(len: usize) -> Vec<$type> {
                 $zeros(len)
@@ -61,36 +62,37 @@ macro_rules! kept {
     };
 }
 
-kept! {
+pooled! {
     f32: f32s, |len| vec![0f32; len];
     bf16: bf16s, |len| vec![0u16; len].reinterpret_into::<bf16>();
     f16: f16s, |len| vec![0u16; len].reinterpret_into::<f16>();
 }
 
-/// Elements that become a tensor, the first of them at the beginning of a line of the cache: kernels read and write lines, and
-/// what lies across two of them costs twice.
+/// A result buffer that becomes a tensor. Its first element is aligned to a cache line: kernels
+/// read and write whole lines, and an access across two of them costs twice.
 pub(crate) struct PooledBuffer<T> {
     buffer: Vec<T>,
     first: usize,
     len: usize,
-    /// Who keeps the buffer when no tensor has come of it, and how.
-    home: Option<(Arc<Ledger>, Give<T>)>,
+    /// The pool that takes the buffer back unless it becomes a tensor, and the function that does
+    /// so.
+    pool: Option<(Arc<Ledger>, PutBack<T>)>,
 }
 
-type Give<T> = fn(&Ledger, Vec<T>, usize);
+type PutBack<T> = fn(&Ledger, Vec<T>, usize);
 
 impl<T: Elem> PooledBuffer<T> {
-    /// `len` elements of no meaning.
+    /// `len` elements with undefined contents.
     pub(crate) fn new(ledger: &Arc<Ledger>, len: usize) -> PooledBuffer<T> {
         let buffer = take::<T>(ledger, len + LINE / size_of::<T>());
-        let home = Some((ledger.clone(), give::<T> as Give<T>));
-        PooledBuffer { first: buffer.as_ptr().align_offset(LINE), len, buffer, home }
+        let pool = Some((ledger.clone(), put_back::<T> as PutBack<T>));
+        PooledBuffer { first: buffer.as_ptr().align_offset(LINE), len, buffer, pool }
     }
 }
 
 impl<T> From<Vec<T>> for PooledBuffer<T> {
     fn from(buffer: Vec<T>) -> PooledBuffer<T> {
-        PooledBuffer { len: buffer.len(), first: 0, buffer, home: None }
+        PooledBuffer { len: buffer.len(), first: 0, buffer, pool: None }
     }
 }
 
@@ -110,16 +112,16 @@ impl<T> DerefMut for PooledBuffer<T> {
 
 impl<T> Drop for PooledBuffer<T> {
     fn drop(&mut self) {
-        if let Some((ledger, give)) = self.home.take() {
-            give(&ledger, std::mem::take(&mut self.buffer), self.len);
+        if let Some((ledger, put_back)) = self.pool.take() {
+            put_back(&ledger, std::mem::take(&mut self.buffer), self.len);
         }
     }
 }
 
 impl<T: WithDType> PooledBuffer<T> {
-    /// As a tensor that takes the buffer over.
+    /// Turns the buffer into a tensor that owns it.
     pub(crate) fn tensor(mut self, dims: &[usize]) -> candle_core::Result<candle_core::Tensor> {
-        self.home = None;
+        self.pool = None;
         let (buffer, first, len) = (std::mem::take(&mut self.buffer), self.first, self.len);
         let all = buffer.len();
         if all == len {
@@ -129,8 +131,8 @@ impl<T: WithDType> PooledBuffer<T> {
     }
 }
 
-fn lock<T>(spare: &Mutex<T>) -> MutexGuard<'_, T> {
-    spare.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn bytes<T>(elements: usize) -> u64 {
@@ -139,55 +141,56 @@ fn bytes<T>(elements: usize) -> u64 {
 
 /// A buffer of `len` elements or more.
 fn take<T: Elem>(ledger: &Ledger, len: usize) -> Vec<T> {
-    let spare = &ledger.spare;
-    if bytes::<T>(len) < LEAST as u64 {
+    let pool = &ledger.pool;
+    if bytes::<T>(len) < MIN_BYTES as u64 {
         return T::zeros(len);
     }
-    let mut kept = lock(T::spare(spare));
-    let best = (0..kept.len()).filter(|i| kept[*i].len() >= len).min_by_key(|i| kept[*i].len());
+    let mut idle = lock(T::buffers(pool));
+    let best = (0..idle.len()).filter(|i| idle[*i].len() >= len).min_by_key(|i| idle[*i].len());
     if let Some(best) = best {
-        let found = kept.swap_remove(best);
-        // What the result leaves of it stays idle.
-        spare.idle.fetch_sub(bytes::<T>(len), Relaxed);
+        let found = idle.swap_remove(best);
+        // The part of the buffer beyond `len` stays counted as idle.
+        pool.idle.fetch_sub(bytes::<T>(len), Relaxed);
         return found;
     }
-    // None of them is large enough; the largest make most room, and the small ones are the likeliest to be of use again.
-    while ledger.live().saturating_add(spare.idle.load(Relaxed)).saturating_add(bytes::<T>(len))
-        > spare.most.load(Relaxed)
+    // No idle buffer is large enough. Freeing the largest makes most room, and the small ones are
+    // the likeliest to be reused.
+    while ledger.live().saturating_add(pool.idle.load(Relaxed)).saturating_add(bytes::<T>(len))
+        > pool.limit.load(Relaxed)
     {
-        let Some(largest) = (0..kept.len()).max_by_key(|i| kept[*i].len()) else { break };
-        spare.idle.fetch_sub(bytes::<T>(kept.swap_remove(largest).len()), Relaxed);
+        let Some(largest) = (0..idle.len()).max_by_key(|i| idle[*i].len()) else { break };
+        pool.idle.fetch_sub(bytes::<T>(idle.swap_remove(largest).len()), Relaxed);
     }
     T::zeros(len)
 }
 
-/// Keeps a buffer of which a result had `len` elements and room to begin with a line.
-fn give<T: Elem>(ledger: &Ledger, buffer: Vec<T>, len: usize) {
-    let (spare, taken) = (&ledger.spare, len + LINE / size_of::<T>());
-    if bytes::<T>(taken) < LEAST as u64 || buffer.len() < taken {
+/// Returns a buffer to the pool. Its result had `len` elements, plus the padding for alignment.
+fn put_back<T: Elem>(ledger: &Ledger, buffer: Vec<T>, len: usize) {
+    let (pool, taken) = (&ledger.pool, len + LINE / size_of::<T>());
+    if bytes::<T>(taken) < MIN_BYTES as u64 || buffer.len() < taken {
         return;
     }
-    let mut kept = lock(T::spare(spare));
-    spare.idle.fetch_add(bytes::<T>(taken), Relaxed);
-    kept.push(buffer);
-    if kept.len() > MOST {
-        spare.idle.fetch_sub(bytes::<T>(kept.remove(0).len()), Relaxed);
+    let mut idle = lock(T::buffers(pool));
+    pool.idle.fetch_add(bytes::<T>(taken), Relaxed);
+    idle.push(buffer);
+    if idle.len() > MAX_BUFFERS {
+        pool.idle.fetch_sub(bytes::<T>(idle.remove(0).len()), Relaxed);
     }
 }
 
 impl BufferPool {
-    /// From now on no more than so many bytes are held, by all tensors and for those to come.
-    pub(crate) fn hold(&self, most: u64) {
-        self.most.store(most, Relaxed);
+    /// Limits the bytes of the pool and all live tensors together.
+    pub(crate) fn set_limit(&self, limit: u64) {
+        self.limit.store(limit, Relaxed);
     }
 
-    /// Bytes that may be held in all.
+    /// Most bytes of the pool and all live tensors together.
     #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
-    pub(crate) fn most(&self) -> u64 {
-        self.most.load(Relaxed)
+    pub(crate) fn limit(&self) -> u64 {
+        self.limit.load(Relaxed)
     }
 
-    /// Bytes that are held and in which nothing is.
+    /// Bytes counted as idle.
     #[cfg(test)]
     fn idle(&self) -> u64 {
         self.idle.load(Relaxed)
@@ -195,11 +198,12 @@ impl BufferPool {
 }
 
 impl Ledger {
-    /// Keeps the buffer of a tensor that nobody reads any more, which is left empty; where somebody may, `is_shared`, only what it
-    /// left idle is counted off.
+    /// Moves the buffer of a dropped tensor into the pool and leaves the tensor empty. If
+    /// `is_shared`, somebody may still read the buffer, so only its unused end is no longer counted
+    /// as idle.
     pub(crate) fn reclaim(&self, tensor: &candle_core::Tensor, is_shared: bool) {
         if let Some(address) = cuda::buffers::address_of(tensor) {
-            return self.cuda.give(address, is_shared);
+            return self.cuda.put_back(address, is_shared);
         }
         let _ = tensor.inplace_op1(&Reclaim { ledger: self, is_shared });
     }
@@ -213,10 +217,10 @@ struct Reclaim<'a> {
 impl Reclaim<'_> {
     fn end<T: Elem>(&self, buffer: &mut Vec<T>, len: usize) {
         if !self.is_shared {
-            return give(self.ledger, std::mem::take(buffer), len);
+            return put_back(self.ledger, std::mem::take(buffer), len);
         }
-        let left = buffer.len().saturating_sub(len + LINE / size_of::<T>());
-        self.ledger.spare.idle.fetch_sub(bytes::<T>(left), Relaxed);
+        let unused = buffer.len().saturating_sub(len + LINE / size_of::<T>());
+        self.ledger.pool.idle.fetch_sub(bytes::<T>(unused), Relaxed);
     }
 }
 
@@ -267,13 +271,13 @@ mod tests {
         let smaller = x.narrow(0, 0, 20).unwrap();
         let (second, z) = results(&ladder, &smaller);
         assert_eq!((first, y[0]), (second, z[0]));
-        // One that is still held is not taken, nor one with a view that is.
+        // A buffer in use is not taken, and neither is one with a view in use.
         let _here = ladder.clone().enter();
-        let held = softmax(&x).unwrap().narrow(0, 3, 1).unwrap();
-        let before = held.to_f32().unwrap();
+        let view = softmax(&x).unwrap().narrow(0, 3, 1).unwrap();
+        let before = view.to_f32().unwrap();
         let (third, _) = results(&ladder, &ones(64));
         assert_ne!(first, third);
-        assert_eq!(held.to_f32().unwrap(), before);
+        assert_eq!(view.to_f32().unwrap(), before);
     }
 
     #[test]
@@ -304,23 +308,23 @@ mod tests {
         let ladder = Ladder::new(Policy::default());
         let _here = ladder.clone().enter();
         let of = |rows: usize| (rows * 256 * 4) as u64;
-        // Room for an input and two results of 100 rows, each with room to begin with a line.
+        // For an input and two results of 100 rows, each with padding for alignment.
         let most = 3 * of(100) + 128;
         ladder.ledger.hold(most);
-        let held = || ladder.ledger.live() + ladder.ledger.spare.idle();
+        let in_use = || ladder.ledger.live() + ladder.ledger.pool.idle();
         for rows in [20, 60, 100, 30, 100, 70, 100] {
             let x = ones(rows);
             let (a, b) = (softmax(&x).unwrap(), softmax(&x).unwrap());
-            assert!(held() <= most + 128, "{} of {most} after {rows} rows", held());
+            assert!(in_use() <= most + 128, "{} of {most} after {rows} rows", in_use());
             drop((a, b));
-            assert!(held() <= most + 128, "{} of {most} behind {rows} rows", held());
+            assert!(in_use() <= most + 128, "{} of {most} after dropping {rows} rows", in_use());
         }
-        // The largest are there, and the next of them take nothing.
-        let idle = ladder.ledger.spare.idle();
+        // The largest buffers are in the pool, and the next results of that size allocate nothing.
+        let idle = ladder.ledger.pool.idle();
         assert!(idle >= 2 * of(100), "{idle}");
         let x = ones(100);
         drop((softmax(&x).unwrap(), softmax(&x).unwrap()));
-        assert_eq!(ladder.ledger.spare.idle(), idle);
+        assert_eq!(ladder.ledger.pool.idle(), idle);
     }
 
     #[test]
@@ -334,7 +338,8 @@ mod tests {
         let entered = composed.clone().enter();
         let _z = softmax(&y).unwrap();
         drop(entered);
-        // As a form does whose result is a view of what it was given: it holds the buffer, and no lease of it.
+        // As with a composed form whose result is a view of its input: the view holds the buffer,
+        // but no lease.
         let (view, want) = (y.candle().unwrap().clone(), y.to_f32().unwrap());
         drop(y);
         let twos = Tensor::from_f32(&vec![2.0; 64 * 256], &[64, 256], DType::F32, &Place::cpu()).unwrap();

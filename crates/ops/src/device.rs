@@ -1,4 +1,4 @@
-//! Devices by name: what the user asks for, what this build holds, what this machine has.
+//! Device names: those the user can ask for, those in this build and those in this machine.
 
 use crate::{Error, Result, launch};
 use std::fmt;
@@ -7,7 +7,7 @@ use std::str::FromStr;
 /// The name of a device. Opening it gives a [`crate::Place`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Device {
-    /// The processor, with the widest SIMD found at run time.
+    /// The CPU, with the widest SIMD instruction set found at run time.
     Cpu,
     /// An NVIDIA GPU, by ordinal.
     Cuda(usize),
@@ -15,21 +15,22 @@ pub enum Device {
     Metal(usize),
 }
 
-/// What a device says of itself.
+/// Description and memory of a device.
 #[derive(Clone, Debug)]
 pub struct DeviceInfo {
     /// Its name.
     pub device: Device,
-    /// The maker's name for it, with the instruction set on a CPU.
+    /// The vendor's name for it; on a CPU with the instruction set.
     pub description: String,
-    /// Bytes that can still be taken.
+    /// Bytes that can still be allocated.
     pub free_bytes: u64,
     /// Bytes in all.
     pub total_bytes: u64,
 }
 
 impl Device {
-    /// The fastest device that this build and this machine have, and why it is the one.
+    /// The fastest device that this build and this machine have, with its description; if that is
+    /// the CPU, with the reasons against the others.
     pub fn best() -> (Device, String) {
         let mut why = Vec::new();
         for device in [Device::Cuda(0), Device::Metal(0)] {
@@ -42,14 +43,14 @@ impl Device {
         (Device::Cpu, why.join("; "))
     }
 
-    /// Every device that can be opened here.
+    /// Every device that can be opened.
     pub fn all() -> Vec<DeviceInfo> {
         let cuda = (0..launch::cuda::count()).map(Device::Cuda);
         let metal = (0..launch::metal::count()).map(Device::Metal);
         [Device::Cpu].into_iter().chain(cuda).chain(metal).filter_map(|d| d.info().ok()).collect()
     }
 
-    /// Asks the device for its name and memory; an error says why it cannot serve.
+    /// Queries the device for its name and memory. An error says why it cannot be used.
     pub fn info(self) -> Result<DeviceInfo> {
         match self {
             Device::Cpu => launch::cpu::info(),
@@ -58,7 +59,7 @@ impl Device {
         }
     }
 
-    /// The same device with its ordinal dropped: `cpu`, `cuda`, `metal`.
+    /// The name without the ordinal: `cpu`, `cuda`, `metal`.
     pub fn kind(self) -> &'static str {
         match self {
             Device::Cpu => "cpu",
@@ -67,7 +68,8 @@ impl Device {
         }
     }
 
-    /// Whether the device has memory of its own, so that work on the host means a copy there and back.
+    /// Whether the device has its own memory, so that computing on the host takes copies there and
+    /// back.
     pub fn is_gpu(self) -> bool {
         self != Device::Cpu
     }

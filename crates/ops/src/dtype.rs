@@ -1,10 +1,10 @@
-//! The number formats that tensors travel in.
+//! The number formats of tensors.
 
 use crate::{Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// How a tensor's elements are stored. Sums are always kept in f32, whatever the storage.
+/// How a tensor's elements are stored. Sums are always accumulated in f32.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum DType {
     /// IEEE single.
@@ -15,12 +15,12 @@ pub enum DType {
     F16,
     /// Ids and positions.
     U32,
-    /// The codes of blocks, which mean something with their scales only.
+    /// Bytes of quantized blocks, which need their scales to mean anything.
     U8,
 }
 
 impl DType {
-    /// The three formats that activations and weights come in.
+    /// The three formats of activations and weights.
     pub const FLOATS: [DType; 3] = [DType::F32, DType::BF16, DType::F16];
 
     /// Bytes of one element.

@@ -1,11 +1,11 @@
-//! What can go wrong in an op, said so that the reader knows what, where and what to do next.
+//! The errors of ops: what failed, where, and what to do next.
 
 use crate::{DType, Device, Rung};
 
 /// Any failure below `models`.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The call itself is wrong: shapes or dtypes that do not fit together.
+    /// Invalid arguments: shapes or dtypes that do not fit together.
     #[error("{op}: {what}")]
     Call {
         /// The op that was called.
@@ -27,7 +27,8 @@ pub enum Error {
         /// Why each rung was refused, and what to do about it.
         why: String,
     },
-    /// A rung that had said it could take the call failed while running. Never a reason to descend.
+    /// A rung that declared it could take the call failed while running. The ladder never steps
+    /// down because of that.
     #[error("{op} in {dtype} on {device}{at}: the {rung} rung failed: {source}")]
     Failed {
         /// The op that was called.
@@ -40,7 +41,7 @@ pub enum Error {
         at: String,
         /// The rung that was running.
         rung: Rung,
-        /// What the kernel or Candle said.
+        /// The error of the kernel or of Candle.
         source: Box<Error>,
     },
     /// A weight is missing from the file or has another shape than the configuration says.
@@ -54,7 +55,7 @@ pub enum Error {
     /// The device is not in this build or not in this machine.
     #[error("{device}: {why}")]
     Device {
-        /// The device asked for.
+        /// The requested device.
         device: Device,
         /// Why it cannot serve, and what to do.
         why: String,
@@ -62,7 +63,7 @@ pub enum Error {
     /// A name that is not a device, dtype or rung.
     #[error("{0}")]
     Parse(String),
-    /// Values were asked of a phantom tensor, which has none.
+    /// Values were read from a phantom tensor, which has none.
     #[error("a phantom tensor has a shape but no values")]
     Phantom,
     /// From Candle.

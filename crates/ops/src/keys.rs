@@ -1,24 +1,26 @@
-//! Which rows of k and v are the keys of each sequence: next to each other, or in pages of a cache.
+//! Which rows of k and v are the keys of each sequence: contiguous rows, or pages of a paged KV
+//! cache.
 
 use crate::replay::{OpScope, PerBatch};
 use crate::{Error, Result, Segments};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Keys up to which a sequence is one part of a launch. As in `attention/task.cuh`.
+/// Sequences of up to this many keys are not split between thread blocks. Same value as in
+/// `attention/task.cuh`.
 pub(crate) const ALONE: usize = 128;
 
-/// The rows of k and v that the queries of the same number look at.
+/// The rows of k and v that the queries of the same sequence attend to.
 #[derive(Clone, Debug)]
 pub enum Keys {
-    /// Sequences one after another.
+    /// Sequences packed one after another.
     Packed(Segments),
-    /// Rows of a cache, page by page.
+    /// Rows of a paged KV cache.
     Paged(Pages),
 }
 
-/// Sequences in pages of a cache (Kwon et al. 2023, arXiv:2309.06180): a table of page numbers
-/// each. Who may read which is as with [`Segments`].
+/// Sequences in a paged KV cache (Kwon et al. 2023, arXiv:2309.06180), each with a page table.
+/// Access to the tables follows the rules of [`Segments`].
 #[derive(Clone, Debug)]
 pub struct Pages {
     tables: PerBatch<PageTables>,
@@ -27,7 +29,7 @@ pub struct Pages {
     size: usize,
 }
 
-/// The pages of each sequence.
+/// The page table of each sequence.
 #[derive(Clone, Debug)]
 pub struct PageTables {
     tables: Arc<[Arc<[u32]>]>,
@@ -41,17 +43,17 @@ impl PageTables {
         self.lengths[i]
     }
 
-    /// The row of the cache that token `j` of sequence `i` is in.
+    /// The row of the KV cache that holds token `j` of sequence `i`.
     pub fn row(&self, i: usize, j: usize) -> usize {
         self.tables[i][j / self.size] as usize * self.size + j % self.size
     }
 
-    /// The pages of sequence `i`.
+    /// The page table of sequence `i`.
     pub(super) fn table(&self, i: usize) -> &[u32] {
         &self.tables[i]
     }
 
-    /// Pages of a sequence that a table has room for, so that it serves others: see
+    /// Pages per sequence that a table has space for, so that a launch fits other batches too: see
     /// [`Keys::bound`].
     pub(super) fn room(&self) -> usize {
         let most = self.tables.iter().map(|table| table.len()).max().unwrap_or(0);
@@ -83,7 +85,7 @@ impl Pages {
         self.tables.get(scope)
     }
 
-    /// The page tables, for anyone. A running capture becomes untracked.
+    /// The page tables, for other callers. A running capture becomes untracked.
     pub fn observe(&self) -> &PageTables {
         self.tables.observe()
     }
@@ -101,33 +103,33 @@ impl From<Segments> for Keys {
 }
 
 impl Keys {
-    /// Whether they are these.
+    /// Whether the keys are these segments, by identity.
     pub(crate) fn is(&self, segments: &Segments) -> bool {
-        matches!(self, Keys::Packed(own) if own.is(segments))
+        matches!(self, Keys::Packed(packed) if packed.is(segments))
     }
 
-    /// Whether they are the same, and not only alike.
+    /// Whether both are the same object, not only equal.
     #[cfg(cuda)]
     pub(crate) fn are(&self, others: &Keys) -> bool {
         match (self, others) {
-            (Keys::Packed(own), Keys::Packed(others)) => own.is(others),
-            (Keys::Paged(own), Keys::Paged(others)) => {
-                // Of the values nothing is read.
+            (Keys::Packed(ours), Keys::Packed(others)) => ours.is(others),
+            (Keys::Paged(ours), Keys::Paged(others)) => {
+                // Compares pointers only, so the capture stays tracked.
                 let tables = |pages: &Pages| pages.tables(crate::replay::op_scope()).tables.as_ptr();
-                tables(own) == tables(others)
+                tables(ours) == tables(others)
             }
             _ => false,
         }
     }
 
-    /// What a launch allows for, so that it serves others: the most keys of a sequence, in pages
-    /// the next power of two. Few keys are one part at any rate, so that one launch serves all of
-    /// them: a decoder with two kinds of keys has one for each pair of bounds.
+    /// The key count that a launch is sized for, so that it fits other batches too: that of the
+    /// longest sequence, for pages the next power of two. Up to `ALONE` keys the bound is the same
+    /// for all, because a decoder with two kinds of keys needs one graph for each pair of bounds.
     pub(super) fn bound(&self, scope: OpScope) -> usize {
         self.allowed(self.longest(scope))
     }
 
-    /// The same for some of the sequences, of which the longest has so many keys.
+    /// The bound for some of the sequences, the longest of which has `longest` keys.
     pub(super) fn allowed(&self, longest: usize) -> usize {
         match self {
             Keys::Packed(segments) if segments.fillers() > 0 => segments.tokens(),
@@ -157,7 +159,7 @@ impl Keys {
         (0..self.count()).map(|i| self.len(scope, i)).max().unwrap_or(0)
     }
 
-    /// Whether every key is one of `rows` rows.
+    /// Whether all keys are within the first `rows` rows.
     pub(super) fn within(&self, scope: OpScope, rows: usize) -> bool {
         match self {
             Keys::Packed(segments) => segments.tokens() == rows,
@@ -168,7 +170,7 @@ impl Keys {
         }
     }
 
-    /// Runs of rows next to each other that hold keys `keys` of sequence `i`, in order.
+    /// Runs of contiguous rows that hold the keys `keys` of sequence `i`, in order.
     pub(super) fn runs(&self, scope: OpScope, i: usize, keys: Range<usize>) -> Vec<Range<usize>> {
         match self {
             Keys::Packed(segments) => {

@@ -1,8 +1,9 @@
-//! The ladder: fused → composed → host. The first rung that says it can takes the call, and the choice is counted.
+//! The ladder: fused → composed → host. The first rung that declares it can takes the call, and the
+//! choice is counted.
 //!
-//! `can` decides before anything runs, from what the op declares and from this machine's last doctor verdict. A rung that
-//! fails after it said it could is an error, never a reason to step down: stepping down silently is how people end up on the
-//! CPU without knowing.
+//! `can` decides before anything runs, from the op's declarations and from this machine's last
+//! doctor verdict. A rung that declares it can and then fails is an error, never a reason to step
+//! down: stepping down silently is how people end up on the CPU without knowing.
 
 mod context;
 mod joint;
@@ -33,7 +34,7 @@ pub enum Rung {
 }
 
 impl Rung {
-    /// From the first choice to the last.
+    /// From the best to the last resort.
     pub const ALL: [Rung; 3] = [Rung::Fused, Rung::Composed, Rung::Host];
 }
 
@@ -66,11 +67,11 @@ pub struct Policy {
     pub allow_host: bool,
     /// Only this CPU instruction set, instead of the widest found.
     pub isa: Option<Isa>,
-    /// What failed its cases on this machine.
+    /// What failed its cases on this machine, by `doctor`'s verdict.
     pub withdrawn: Vec<Withdrawn>,
 }
 
-/// A rung of an op that `doctor` found wrong here.
+/// A rung of an op that `doctor` found wrong on this machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Withdrawn {
     /// The op.
@@ -89,12 +90,12 @@ impl fmt::Display for Withdrawn {
     }
 }
 
-/// What one count is of.
+/// The key of a count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Counted {
     /// The op.
     pub op: &'static str,
-    /// The device asked for (the host rung runs elsewhere, and says so by its name).
+    /// The device of the tensors, even if the host rung ran the call elsewhere.
     pub device: Device,
     /// Activation dtype.
     pub dtype: DType,
@@ -115,13 +116,14 @@ pub struct Step {
     pub dtype: DType,
     /// The rung that takes it, or why none does.
     pub rung: Result<Rung, String>,
-    /// Why each better rung does not.
+    /// Why each better rung does not take it.
     pub why_not: Vec<String>,
 }
 
-/// The state behind op calls on one thread: policy in, counts and bookings out.
+/// The state of the op calls on one thread: the policy goes in, counts and the ledger come out.
 ///
-/// Ops take tensors only, so the ladder is ambient (`context.rs`): the thread that owns a device enters it once. Nothing is global.
+/// Ops take tensors only, so the ladder is ambient (`context.rs`): the thread that owns a device
+/// enters its ladder once. Nothing is global.
 #[derive(Debug, Default)]
 pub struct Ladder {
     /// What is allowed.
@@ -138,12 +140,13 @@ impl Ladder {
         Arc::new(Ladder { policy, ..Ladder::default() })
     }
 
-    /// What really ran so far.
+    /// What has run so far.
     pub fn counts(&self) -> Vec<(Counted, u64)> {
         lock(&self.counts).iter().map(|(k, v)| (*k, *v)).collect()
     }
 
-    /// Runs `f`, which should work on phantoms, and returns the calls it made. Refusals are recorded, not raised.
+    /// Runs `f`, which should work on phantoms, and returns the op calls it made. Refusals are
+    /// recorded, not raised.
     pub fn trace<T>(self: &Arc<Self>, f: impl FnOnce() -> T) -> (T, Vec<Step>) {
         let _here = self.clone().enter();
         *lock(&self.trace) = Some(Vec::new());
@@ -151,7 +154,7 @@ impl Ladder {
         (out, lock(&self.trace).take().unwrap_or_default())
     }
 
-    /// The rung that takes `op`, with the reasons of those above it; or every rung's reason.
+    /// The rung that takes `op`, with the reasons of the rungs above it; or every rung's reason.
     fn choose<O: Op>(&self, op: &O) -> (Option<Rung>, Vec<String>) {
         let mut why_not = Vec::new();
         for rung in Rung::ALL {
@@ -163,7 +166,7 @@ impl Ladder {
         (None, why_not)
     }
 
-    /// Whether what the user allows, and what doctor found, leave this rung of an op.
+    /// Whether the policy and doctor's verdict allow this rung of an op.
     fn allows(&self, name: &str, device: Device, dtype: DType, rung: Rung) -> Can {
         if let Some(force) = self.policy.force
             && force != rung
@@ -183,7 +186,8 @@ impl Ladder {
         if allowed != Can::Yes {
             return allowed;
         }
-        // An instruction set that was asked for and is not there must not end in the composed form.
+        // If the CPU lacks the requested instruction set, the call must not end in the composed
+        // form.
         if device == Device::Cpu
             && let Err(e) = Isa::of(&self.policy)
         {
@@ -194,14 +198,14 @@ impl Ladder {
             Rung::Composed => op.composable(device),
             Rung::Host if !device.is_gpu() => Can::no("this is the host"),
             Rung::Host if !self.policy.allow_host && self.policy.force != Some(Rung::Host) => {
-                Can::no("running on the CPU behind a GPU's back is refused; --allow-host permits it")
+                Can::no("a GPU's op runs on the CPU only with --allow-host")
             }
             Rung::Host => op.movable(),
         }
     }
 
-    /// Counts calls that were made before and ran once more.
-    pub(crate) fn add(&self, counts: &[(Counted, u64)]) {
+    /// Adds the counts of a captured pass that was replayed.
+    pub(crate) fn add_counts(&self, counts: &[(Counted, u64)]) {
         let mut all = lock(&self.counts);
         counts.iter().for_each(|(counted, n)| *all.entry(*counted).or_default() += n);
     }
@@ -214,34 +218,35 @@ impl Ladder {
 /// Runs the call on the first rung that can, and counts it.
 pub(crate) fn run<O: Op>(op: O) -> Result<Tensor> {
     let ((dims, dtype), device) = (op.out(), op.x().device());
-    // The scratch is struck out only when the result is booked: the rung held both at once.
-    let Done { result, scratch: _held } = perform(&op)?;
+    // The scratch stays in the ledger until the result is entered: the rung held both at once.
+    let Performed { result, scratch: _held } = perform(&op)?;
     Ok(match result {
-        Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::made(result, dtype, device),
+        Some((result, Rung::Fused)) if !matches!(device, Device::Metal(_)) => Tensor::pooled(result, dtype, device),
         Some((result, _)) => Tensor::real(result, dtype, device),
         None => Tensor::phantom(&dims, dtype, device),
     })
 }
 
-/// The same for a call whose result is a tensor that was there before and is booked already.
+/// The same for a call whose result is an existing tensor, which is in the ledger already.
 pub(crate) fn run_in_place<O: Op>(op: O) -> Result<()> {
     perform(&op).map(drop)
 }
 
-/// Whether our kernel for this op is neither withdrawn nor ruled out: asked by a call that would do the same in its own.
+/// Whether our kernel for this op is neither withdrawn nor excluded by the policy. A call that
+/// would do the op's work within its own kernel asks this.
 pub(crate) fn is_allowed<O: Op>(device: Device, dtype: DType) -> bool {
     current().allows(O::NAME, device, dtype, Rung::Fused) == Can::Yes
 }
 
-/// What came of a call.
-struct Done {
-    /// With the rung that made it; nothing on phantoms, whose step is told instead.
+/// The result of a call.
+struct Performed {
+    /// The result and its rung. None on phantoms, whose step is traced instead.
     result: Option<(candle_core::Tensor, Rung)>,
-    /// The rung's own buffers, as they are booked.
+    /// The ledger entry of the rung's scratch buffers.
     scratch: Option<Arc<Lease>>,
 }
 
-fn perform<O: Op>(op: &O) -> Result<Done> {
+fn perform<O: Op>(op: &O) -> Result<Performed> {
     let ladder = current();
     let (device, dtype) = (op.x().device(), op.x().dtype());
     let (rung, why_not) = ladder.choose(op);
@@ -260,7 +265,7 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
         if let Some(steps) = lock(&ladder.trace).as_mut() {
             steps.push(step);
         }
-        return Ok(Done { result: None, scratch });
+        return Ok(Performed { result: None, scratch });
     }
 
     let at = || context::part().map_or_else(String::new, |at| format!(" ({at})"));
@@ -268,7 +273,7 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
         return Err(Error::Refused { op: O::NAME, dtype, device, at: at(), why: why_not.join("; ") });
     };
     if rung != Rung::Fused && is_dry() {
-        return Err(Error::call(O::NAME, format!("the {rung} rung cannot be made ready without running it")));
+        return Err(Error::call(O::NAME, format!("the {rung} rung cannot be compiled without running it")));
     }
     if rung != Rung::Fused {
         replay::refuse_capture()?;
@@ -279,7 +284,7 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
             Device::Cuda(_) => op.cuda(),
             Device::Metal(_) => op.metal(),
         },
-        // Ops of Candle's may be rayon's work: see `with_candle`, whose threads are under no ladder yet.
+        // Candle's ops may use rayon: see `with_candle`, whose threads have not entered the ladder.
         Rung::Composed if device == Device::Cpu => threads::with_candle(|| {
             let _here = ladder.clone().enter();
             op.composed()
@@ -292,13 +297,13 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
         Ok(t) if t.dims() == dims && t.dtype() == out.candle() => {
             ladder.count(Counted { op: O::NAME, device, dtype, rung });
             if rung != Rung::Fused {
-                // Candle's ops may give back a view of what they were given.
+                // Candle's ops may return a view of an input.
                 op.map(&|t| {
                     t.share();
                     Ok(t.clone())
                 })?;
             }
-            Ok(Done { result: Some((t, rung)), scratch })
+            Ok(Performed { result: Some((t, rung)), scratch })
         }
         Ok(t) => {
             let what = format!("the {rung} rung gave {:?} in {:?}, not {dims:?} in {out}", t.dims(), t.dtype());
@@ -308,19 +313,19 @@ fn perform<O: Op>(op: &O) -> Result<Done> {
     }
 }
 
-/// The host rung, written once for every op: copy in, run the CPU's ladder, copy back.
+/// The host rung, written once for every op: copy to the CPU, run the CPU's ladder, copy back.
 fn host<O: Op>(op: &O, ladder: &Arc<Ladder>) -> Result<candle_core::Tensor> {
     let Policy { isa, withdrawn, .. } = ladder.policy.clone();
     let _here = Ladder::new(Policy { isa, withdrawn, ..Policy::default() }).enter();
-    let there = op.x().candle()?.device().clone();
+    let device = op.x().candle()?.device().clone();
     let cpu = Place::cpu();
     let moved = op.map(&|t| {
         Tensor::upload(t.dims(), t.dtype(), &cpu, || Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?))
     })?;
-    Ok(run(moved)?.candle()?.to_device(&there)?)
+    Ok(run(moved)?.candle()?.to_device(&device)?)
 }
 
-/// A poisoned lock only means that another thread panicked between two whole updates.
+/// A poisoned lock only means that another thread panicked between two complete updates.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,26 +1,28 @@
-//! Counts the bytes that tensors hold, so that a memory plan can be exact and then be checked against what happened.
+//! Counts the bytes that tensors hold, so that a memory plan can be exact and can be checked
+//! against a run.
 
 use crate::buffer_pool::BufferPool;
 use crate::launch::{cuda, metal};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// Bytes held now and at the worst moment. One per ladder; real and phantom tensors are booked alike.
+/// Bytes held now and at the worst moment. Each ladder has one; it counts real and phantom tensors
+/// alike.
 #[derive(Debug, Default)]
 pub struct Ledger {
     live: AtomicU64,
     peak: AtomicU64,
-    /// Buffers of tensors that were alive.
-    pub(crate) spare: BufferPool,
-    /// The same on Metal, those of living tensors among them.
+    /// The buffer pool of the CPU.
+    pub(crate) pool: BufferPool,
+    /// The buffer pool of Metal, which also lists the buffers in use.
     #[cfg_attr(not(metal), allow(dead_code, reason = "for the device that this build lacks"))]
     pub(crate) metal: metal::buffers::Buffers,
-    /// The same with CUDA.
+    /// The buffer pool of CUDA.
     pub(crate) cuda: cuda::buffers::Buffers,
 }
 
 impl Ledger {
-    /// Bytes held by tensors that are alive.
+    /// Bytes held by live tensors.
     pub fn live(&self) -> u64 {
         self.live.load(Relaxed)
     }
@@ -30,13 +32,13 @@ impl Ledger {
         self.peak.load(Relaxed)
     }
 
-    /// From now on buffers are kept for results to come as long as all of them and all tensors together are no more than so many
-    /// bytes: what was planned.
+    /// Limits the buffer pools: idle buffers and all live tensors together hold no more than `most`
+    /// bytes, the size in the memory plan.
     pub fn hold(&self, most: u64) {
-        self.spare.hold(most);
+        self.pool.set_limit(most);
     }
 
-    /// Starts a new measurement from what is held now.
+    /// Starts a new measurement of the peak at the current level.
     pub fn reset_peak(&self) {
         self.peak.store(self.live(), Relaxed);
     }
@@ -48,10 +50,10 @@ impl Ledger {
         Arc::new(Lease { bytes, ledger: self.clone(), buffer: None, is_shared: AtomicBool::new(false) })
     }
 
-    /// The same for a result whose buffer is spare once its last view is gone.
+    /// The same for a result whose buffer returns to the pool when its last view is dropped.
     pub(crate) fn lend(self: &Arc<Self>, bytes: usize, buffer: candle_core::Tensor) -> Arc<Lease> {
         let mut lease = self.lease(bytes);
-        // Nobody else has it yet.
+        // The lease is not shared yet.
         if let Some(lease) = Arc::get_mut(&mut lease) {
             lease.buffer = Some(buffer);
         }
@@ -59,7 +61,7 @@ impl Ledger {
     }
 }
 
-/// One buffer's entry, shared by all views of it and struck out when the last one goes.
+/// The entry of one buffer. All views of the buffer share it, and the last of them removes it.
 #[derive(Debug)]
 pub(crate) struct Lease {
     bytes: u64,
@@ -73,7 +75,7 @@ impl Lease {
         self.bytes
     }
 
-    /// The buffer may have a reader that holds no lease of it, and is not to be used again.
+    /// Marks the buffer as readable without a lease, so that the pool does not reuse it.
     pub(crate) fn share(&self) {
         self.is_shared.store(true, Relaxed);
     }

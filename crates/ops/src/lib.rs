@@ -1,10 +1,11 @@
 //! The ops ladder: every computation that Sconce runs, and the only crate that names Candle.
 //!
-//! One folder an op, and in it everything there is to know about the op: its face and its declaration (`mod.rs`), our kernels
-//! (`cpu.rs`, `kernel.cu` with `cuda.rs`, `kernel.metal` with `metal.rs`), the formula in Candle's ops (`composed.rs`), the
-//! formula in f64 (`reference.rs`), and the cases that hold them together (`cases.rs`).
+//! Each op has a folder with everything about it: its public functions and declarations (`mod.rs`),
+//! our kernels (`cpu.rs`, `kernel.cu` with `cuda.rs`, `kernel.metal` with `metal.rs`), the formula
+//! in Candle's ops (`composed.rs`), the formula in f64 (`reference.rs`), and the cases that compare
+//! them (`cases.rs`).
 
-#![cfg_attr(feature = "scalar-only", allow(dead_code, reason = "what the other instruction sets have use for"))]
+#![cfg_attr(feature = "scalar-only", allow(dead_code, reason = "used by the other instruction sets"))]
 
 mod activation;
 mod buffer_pool;
@@ -38,7 +39,7 @@ pub use segments::{Lengths, Segments};
 pub use tensor::Tensor;
 pub use weights::{Mapped, Raw, Store, Stored, WeightFormat, Weights};
 
-// One line an op. Plain modules, which rustfmt can follow; the list below joins their cases.
+// One line per op. Plain modules, which rustfmt can follow; `cases` below joins their cases.
 pub mod attention;
 pub mod embed;
 pub mod experts;
@@ -77,7 +78,7 @@ pub fn cases() -> Vec<case::Case> {
     of.into_iter().flat_map(|cases| cases()).collect()
 }
 
-/// Every case of every op on a device: beside [`cases`] those for kernels that only this one has.
+/// Every case of every op on a device: [`cases`] and those for kernels that only this device has.
 pub fn cases_on(device: Device) -> Vec<case::Case> {
     let more: &[fn() -> Vec<case::Case>] = match device {
         Device::Cuda(_) => {

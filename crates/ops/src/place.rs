@@ -4,8 +4,9 @@ use crate::{Device, Result, ladder, launch};
 
 /// An open device, or a phantom that stands for one.
 ///
-/// A tensor in a phantom place has a shape, a dtype and a size, but no values. Running a model's own `forward` on phantoms is
-/// how a plan is made: the same code, the same choices of rung, the same buffers, before a byte of weights is read.
+/// A tensor in a phantom place has a shape, a dtype and a size, but no values. A plan runs a
+/// model's own `forward` on phantoms: the same code, hence the same choices of rung and the same
+/// buffers, before a byte of weights is read.
 #[derive(Clone, Debug)]
 pub struct Place(pub(crate) Kind);
 
@@ -16,7 +17,7 @@ pub(crate) enum Kind {
 }
 
 impl Place {
-    /// Opens the device. It is an error, never another device, if it cannot be had.
+    /// Opens the device. If that fails it is an error; no other device takes its place.
     pub fn open(device: Device) -> Result<Place> {
         let candle = match device {
             Device::Cpu => candle_core::Device::Cpu,
@@ -26,37 +27,39 @@ impl Place {
         Ok(Place(Kind::Open(device, candle)))
     }
 
-    /// The processor, which is always there.
+    /// The CPU, which is always available.
     pub fn cpu() -> Place {
         Place(Kind::Open(Device::Cpu, candle_core::Device::Cpu))
     }
 
-    /// A stand-in for `device`, which need not exist in this machine.
+    /// A phantom of `device`, which need not exist in this machine.
     pub fn phantom(device: Device) -> Place {
         Place(Kind::Phantom(device))
     }
 
-    /// The device this place is, or stands for.
+    /// The device of this place; that of a phantom need not exist.
     pub fn device(&self) -> Device {
         match self.0 {
             Kind::Open(device, _) | Kind::Phantom(device) => device,
         }
     }
 
-    /// Whether tensors here have no values.
+    /// Whether tensors in this place have no values.
     pub fn is_phantom(&self) -> bool {
         matches!(self.0, Kind::Phantom(_))
     }
 
-    /// Keeps compiled kernels in this folder, where the device compiles them on this machine: now those that were made so far, and
-    /// from now on they are looked for there first. Where this fails they are compiled again next time, and all is well otherwise.
+    /// Stores compiled kernels in this folder, if the device compiles them on this machine: those
+    /// compiled so far at once, and later ones are looked up there first. A failure here is
+    /// harmless: kernels are then compiled again next time.
     pub fn keep_kernels(&self, folder: &std::path::Path) -> Result<()> {
-        if self.compiles() { launch::metal::keep_in(folder) } else { Ok(()) }
+        if self.compiles() { launch::metal::cache_kernels_in(folder) } else { Ok(()) }
     }
 
-    /// Makes every kernel of ours that `f` calls for, and runs none of them: what comes out of ops has a shape, but no values and no
-    /// memory, so that the largest shapes cost no more than the smallest. An op that would not run a kernel of ours is an error.
-    /// Where kernels are not compiled on this machine nothing is done.
+    /// Compiles every kernel of ours that `f` calls, and runs none (a dry run). Results of ops have
+    /// a shape, but no values and no memory, so the largest shapes cost no more than the smallest.
+    /// An op that would not run one of our kernels is an error. Does nothing if the device does not
+    /// compile kernels on this machine.
     pub fn make_kernels<T>(&self, f: impl FnOnce() -> T) -> Option<T> {
         self.compiles().then(|| {
             let _dry = ladder::current().enter_in(ladder::Mode::Dry);
@@ -64,12 +67,13 @@ impl Place {
         })
     }
 
-    /// Whether kernels are compiled on this machine, when they are first called for.
+    /// Whether kernels are compiled on this machine, at their first call.
     fn compiles(&self) -> bool {
         matches!(self.0, Kind::Open(Device::Metal(_), _))
     }
 
-    /// Waits until everything submitted to the device has run: a clock read before that measures nothing.
+    /// Waits until the device has run everything submitted to it. Time measured without this means
+    /// nothing.
     pub fn synchronize(&self) -> Result<()> {
         if let Kind::Open(_, candle) = &self.0 {
             candle.synchronize()?;

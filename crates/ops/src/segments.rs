@@ -1,16 +1,16 @@
-//! Packed batches: sequences one after another, with the places where they begin.
+//! Packed batches: sequences one after another without padding, and their offsets.
 
 use crate::replay::{Fill, OpScope, PerBatch, op_scope};
 use crate::{Error, Result};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Where each sequence of a packed batch lies (`cu_seqlens` in the literature). Nothing is ever
-/// padded.
+/// Where each sequence of a packed batch lies (`cu_seqlens` in the literature). There is no
+/// padding.
 ///
-/// How many sequences and tokens there are is the batch's shape, which anyone may ask. The lengths
-/// differ between batches of one shape, and a CUDA graph that is captured for one of them is
-/// replayed for the others. So only ops read them just like that:
+/// The numbers of sequences and tokens are the batch's shape, which anyone may read. The lengths
+/// differ between batches of one shape, and a CUDA graph captured for one of them is replayed for
+/// the others. So only ops may read them directly:
 ///
 /// ```compile_fail
 /// let segments = sconce_ops::Segments::new(&[3, 1])?;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// # Ok::<(), sconce_ops::Error>(())
 /// ```
 ///
-/// Everyone else observes them, and a running capture becomes untracked:
+/// Other callers observe them, and a running capture becomes untracked:
 ///
 /// ```
 /// let segments = sconce_ops::Segments::new(&[3, 1])?;
@@ -30,7 +30,7 @@ pub struct Segments {
     lengths: PerBatch<Lengths>,
     count: usize,
     tokens: usize,
-    /// Sequences at the end that nobody asked for, and that may be empty: see [`Segments::filled`].
+    /// Filler sequences at the end, which may be empty: see [`Segments::filled`].
     fillers: usize,
 }
 
@@ -38,7 +38,7 @@ pub struct Segments {
 #[derive(Clone, Debug)]
 pub struct Lengths {
     ends: Arc<[u32]>,
-    /// Tokens that count, from the head of each sequence; all where there is none.
+    /// How many tokens count in each sequence, from its start; `None` if all do.
     heads: Option<Arc<[u32]>>,
 }
 
@@ -55,7 +55,7 @@ impl Lengths {
         (0..self.ends.len() - 1).map(|i| self.range(i))
     }
 
-    /// The length of the longest.
+    /// The length of the longest sequence.
     pub fn longest(&self) -> usize {
         self.iter().map(|range| range.len()).max().unwrap_or(0)
     }
@@ -67,8 +67,8 @@ impl Segments {
         Ok(Segments::of(ends(lengths)?, None, 0))
     }
 
-    /// The same, and sequences that fill it up: the first of them has the tokens that are missing,
-    /// the others have none.
+    /// The same, filled up to a fixed shape: the first filler sequence has the missing tokens, the
+    /// others are empty.
     pub fn filled(lengths: &[usize], fill: Fill) -> Result<Segments> {
         let mut ends = ends(lengths)?;
         if ends[lengths.len()] as usize > fill.tokens || lengths.len() >= fill.sequences {
@@ -84,13 +84,13 @@ impl Segments {
         Segments { lengths: PerBatch::new(Lengths { ends, heads }), count, tokens, fillers }
     }
 
-    /// The first `lengths[i]` tokens of each sequence, where they are: what the rest of it may look
-    /// at.
+    /// The same batch in which only the first `lengths[i]` tokens of each sequence count, for
+    /// queries that may attend to no others.
     pub fn heads(&self, lengths: &[usize]) -> Result<Segments> {
-        let (all, own) = (self.observe(), self.count - self.fillers);
+        let (all, first_filler) = (self.observe(), self.count - self.fillers);
         let fits = |(i, n): (usize, &usize)| {
             let all = all.range(i).len();
-            (1..=all).contains(n) || (i >= own && *n == all)
+            (1..=all).contains(n) || (i >= first_filler && *n == all)
         };
         if lengths.len() != self.count || !lengths.iter().enumerate().all(fits) {
             return Err(Error::call("segments", format!("heads of {lengths:?} tokens in sequences of {:?}", all.ends)));
@@ -102,17 +102,17 @@ impl Segments {
         Ok(Segments::of(all.ends.clone(), Some(heads), self.fillers))
     }
 
-    /// How many sequences.
+    /// Number of sequences.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many of them nobody asked for.
+    /// Number of filler sequences.
     pub fn fillers(&self) -> usize {
         self.fillers
     }
 
-    /// How many tokens in all.
+    /// Number of tokens of all sequences.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
@@ -122,28 +122,28 @@ impl Segments {
         self.lengths.get(scope)
     }
 
-    /// The lengths, for anyone. A running capture becomes untracked.
+    /// The lengths, for other callers. A running capture becomes untracked.
     pub fn observe(&self) -> &Lengths {
         self.lengths.observe()
     }
 
-    /// Whether they are the same, and not only alike.
+    /// Whether both are the same object, not only equal.
     pub(crate) fn is(&self, other: &Segments) -> bool {
-        // Of the values nothing is read.
-        let (own, other) = (self.lengths(op_scope()), other.lengths(op_scope()));
+        // Compares pointers only, so the capture stays tracked.
+        let (ours, other) = (self.lengths(op_scope()), other.lengths(op_scope()));
         let heads = |lengths: &Lengths| lengths.heads.as_ref().map(|heads| heads.as_ptr());
-        Arc::ptr_eq(&own.ends, &other.ends) && heads(own) == heads(other)
+        Arc::ptr_eq(&ours.ends, &other.ends) && heads(ours) == heads(other)
     }
 
-    /// What a launch allows for: the length of the longest, or of all where they are filled up, so
-    /// that it serves others of that shape.
+    /// The length that a launch is sized for: that of the longest sequence, or all tokens of a
+    /// filled batch, so that the launch fits every batch of that shape.
     #[cfg(any(cuda, test))]
     pub(crate) fn bound(&self, scope: OpScope) -> usize {
         if self.fillers > 0 { self.tokens } else { self.lengths(scope).longest() }
     }
 }
 
-/// Where each sequence ends, behind a zero.
+/// The offset of each sequence's end, after a leading zero.
 fn ends(lengths: &[usize]) -> Result<Vec<u32>> {
     let mut ends = vec![0u32];
     for length in lengths {

@@ -1,7 +1,7 @@
-//! The tensor that models see: a Candle tensor or a phantom, with its bytes booked.
+//! The tensor that models see: a Candle tensor or a phantom, with its bytes in the ledger.
 //!
-//! It offers views and nothing that computes. Whatever computes is an op and goes through the ladder, so nothing can run
-//! uncounted, and a model cannot ask which device it is on.
+//! It offers views and nothing that computes. Everything that computes is an op and goes through
+//! the ladder, so nothing runs uncounted, and a model cannot see which device it is on.
 
 use crate::buffer_pool::PooledBuffer;
 use crate::cpu::elem::Elem;
@@ -18,7 +18,7 @@ pub struct Tensor {
     repr: Repr,
     dtype: DType,
     device: Device,
-    /// Last, so that it goes last: its end makes the buffer another tensor's.
+    /// The last field, so that it is dropped last: after it another tensor may take the buffer.
     lease: Arc<Lease>,
 }
 
@@ -45,13 +45,14 @@ impl Tensor {
         if let Kind::Open(device @ Device::Cuda(_), candle) = &place.0 {
             return match replay::upload(values) {
                 Some(in_params) => Ok(Self::real(in_params?, DType::U32, *device)),
-                None => Ok(Self::made(launch::cuda::uploads::tensor(candle, values)?, DType::U32, *device)),
+                None => Ok(Self::pooled(launch::cuda::uploads::tensor(candle, values)?, DType::U32, *device)),
             };
         }
         Self::upload(&dims, DType::U32, place, || host(values.to_vec(), &dims))
     }
 
-    /// Makes a tensor in `place` from one that `build` gives on the host; on phantoms `build` is not called.
+    /// Uploads the tensor that `build` makes on the host to `place`; for a phantom `build` is not
+    /// called.
     pub(crate) fn upload(
         dims: &[usize],
         dtype: DType,
@@ -66,33 +67,34 @@ impl Tensor {
         }
     }
 
-    /// Books a fresh Candle tensor.
+    /// Enters a new Candle tensor into the ledger.
     pub(crate) fn real(candle: Candle, dtype: DType, device: Device) -> Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lease(candle.elem_count() * dtype.size());
         Tensor { repr: Repr::Real(candle), dtype, device, lease }
     }
 
-    /// Books what a kernel of ours has made, whose buffer nothing else reads: it is used again when the tensor is gone.
-    pub(crate) fn made(candle: Candle, dtype: DType, device: Device) -> Tensor {
+    /// Enters the result of one of our kernels into the ledger. Nothing else reads its buffer, so
+    /// the pool reuses that when the tensor is dropped.
+    pub(crate) fn pooled(candle: Candle, dtype: DType, device: Device) -> Tensor {
         debug_assert_eq!(candle.dtype(), dtype.candle());
         let lease = ladder::current().ledger.lend(candle.elem_count() * dtype.size(), candle.clone());
         Tensor { repr: Repr::Real(candle), dtype, device, lease }
     }
 
-    /// The same elements, while nothing else is written to their buffer.
+    /// The same elements without a lease. Valid until something else writes to the buffer.
     pub(crate) fn unleased(&self) -> Result<Tensor> {
         Ok(Self::real(self.candle()?.clone(), self.dtype, self.device))
     }
 
-    /// Another tensor may read the same buffer from now on, without a lease of it.
+    /// Marks the buffer as readable by another tensor that holds no lease.
     pub(crate) fn share(&self) {
         self.lease.share();
     }
 
-    /// Books a tensor that is only a shape.
+    /// Enters a phantom into the ledger.
     pub(crate) fn phantom(dims: &[usize], dtype: DType, device: Device) -> Tensor {
-        // A shape from a hostile file may count more bytes than there are numbers for.
+        // The shape in a hostile file may overflow the byte count.
         let bytes = dims.iter().fold(dtype.size(), |n, d| n.saturating_mul(*d));
         let lease = ladder::current().ledger.lease(bytes);
         Tensor { repr: Repr::Phantom(dims.to_vec()), dtype, device, lease }
@@ -111,7 +113,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// The same elements under another shape, without a copy.
+    /// The same elements in another shape, without a copy.
     pub fn reshape(&self, dims: &[usize]) -> Result<Tensor> {
         if dims.iter().product::<usize>() != self.dims().iter().product::<usize>() {
             return Err(Error::call(
@@ -161,7 +163,8 @@ impl Tensor {
         Ok(self.view(repr))
     }
 
-    /// Downloads the elements in row-major order, widened to f32. What is done with them is not in a CUDA graph.
+    /// Downloads the elements in row-major order, widened to f32. A CUDA graph cannot hold this, so
+    /// a running capture becomes untracked.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         replay::observe_shape();
         if let Device::Cuda(_) = self.device
@@ -212,7 +215,7 @@ impl Tensor {
     }
 }
 
-/// `len` elements to be written over, all of them: what stands there is left from before.
+/// An uninitialized buffer of `len` elements, all of which the caller must write.
 pub(crate) fn room<T: Elem>(len: usize) -> PooledBuffer<T> {
     PooledBuffer::new(&ladder::current().ledger, len)
 }

@@ -1,74 +1,73 @@
-//! The threads of the CPU: how many, whether each keeps to a core of its own, and work that they do
-//! together.
+//! CPU threads: their number, pinning to cores, and parallel loops.
 //!
-//! One team a process (`cpu/team.rs`) runs ops, and between them [`for_each`], [`map`] and
-//! [`for_each_chunk_mut`] of whoever calls. Candle and tokenizers bring rayon, whose pools have as
-//! many threads; nothing else uses them. The number is settled when it is first asked for, because
-//! a team cannot grow; who wants another number says so before.
+//! One thread team per process (`cpu/team.rs`) runs ops, and between them the loops [`for_each`],
+//! [`map`] and [`for_each_chunk_mut`] of any caller. Candle and tokenizers use rayon, whose pools
+//! have as many threads; nothing else uses those. The number of threads is fixed at its first use,
+//! because a team cannot grow; call [`set`] before that to choose another number.
 
 use crate::cpu::team;
 use crate::{Device, Error, Result};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-/// What was settled.
+/// The thread settings, fixed at first use.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Settled {
+struct ThreadConfig {
     count: usize,
-    /// Where each thread stays, if they are bound; as many as there are threads or more.
+    /// The core of each thread if threads are pinned; at least as many as there are threads.
     cores: Option<Vec<usize>>,
 }
 
-static SETTLED: OnceLock<Settled> = OnceLock::new();
+static CONFIG: OnceLock<ThreadConfig> = OnceLock::new();
 
-/// The most that anybody could mean.
-const MOST: usize = 4096;
+/// Upper limit of the thread count, against typing errors.
+const MAX_THREADS: usize = 4096;
 
-/// Settles the number of threads, by default one for each physical core that this process may use,
-/// and with `pin` binds those of the team to a core each, and who first [leads](lead) it. To be
-/// called before the first op; afterwards only what is settled already is accepted.
+/// Fixes the number of threads, by default one per physical core that this process may use. With
+/// `pin`, pins each thread of the team and the first thread that [leads](lead) it to its own core.
+/// Call this before the first op; afterwards only the same settings are accepted.
 pub fn set(count: Option<usize>, pin: bool) -> Result<()> {
     let refused = |why: String| Error::Device { device: Device::Cpu, why };
     let count = match count {
-        Some(n @ 1..=MOST) => n,
-        Some(n) => return Err(refused(format!("{n} threads: from 1 to {MOST} will do"))),
-        None => by_default(),
+        Some(n @ 1..=MAX_THREADS) => n,
+        Some(n) => return Err(refused(format!("{n} threads: choose from 1 to {MAX_THREADS}"))),
+        None => default_count(),
     };
-    let cores = if pin { Some(places(count).map_err(refused)?) } else { None };
-    let wanted = Settled { count, cores };
-    let settled = SETTLED.get_or_init(|| wanted.clone());
-    if *settled != wanted {
-        let (is, bound) = (settled.count, if settled.cores.is_some() { ", each bound to a core" } else { "" });
-        let why = format!("the number of threads is settled before the first op, and here it is {is} already{bound}");
+    let cores = if pin { Some(cores_for(count).map_err(refused)?) } else { None };
+    let wanted = ThreadConfig { count, cores };
+    let config = CONFIG.get_or_init(|| wanted.clone());
+    if *config != wanted {
+        let (is, bound) = (config.count, if config.cores.is_some() { ", each bound to a core" } else { "" });
+        let why = format!("the number of threads is fixed before the first op, and it is {is} already{bound}");
         return Err(refused(why));
     }
-    // Rayon's global pool, which tokenizers uses. Where somebody has built it before us, or this is
-    // the second call, it stays as it is.
+    // Rayon's global pool, which tokenizers uses. If it exists already, or on a second call, it
+    // stays as it is.
     let _ = rayon::ThreadPoolBuilder::new().num_threads(count).build_global();
     Ok(())
 }
 
-/// The number of threads, which is settled now if it was not.
+/// The number of threads. Fixes it if it is not fixed yet.
 pub fn count() -> usize {
-    settled().count
+    config().count
 }
 
-/// Runs `f(0)` to `f(tasks − 1)`, on this thread and those of the team that no op has work for. It
-/// may be called from any thread, by several at once and from within such a task. If a task panics,
-/// this panics when all tasks have ended.
+/// Runs `f(0)` to `f(tasks − 1)`, on the calling thread and on threads of the team that no op
+/// occupies. Any thread may call it, several at once and from within a task. If a task panics, this
+/// panics after all tasks have ended.
 pub fn for_each(tasks: usize, f: impl Fn(usize) + Sync) {
     team::job(tasks, &f);
 }
 
-/// The same for what `f(0)` to `f(tasks − 1)` return, in that order.
+/// Like [`for_each`], and collects what `f(0)` to `f(tasks − 1)` return, in that order.
 pub fn map<R: Send>(tasks: usize, f: impl Fn(usize) -> R + Sync) -> Vec<R> {
     let mut all: Vec<Option<R>> = std::iter::repeat_with(|| None).take(tasks).collect();
     for_each_chunk_mut(&mut all, 1, |i, one| one[0] = Some(f(i)));
     all.into_iter().flatten().collect()
 }
 
-/// The same for the parts of `values`, each `chunk` long but for the last, which `f` is given with
-/// its number.
+/// Like [`for_each`], over chunks of `values` with `chunk` elements (the last may be shorter). `f`
+/// gets the index of the chunk and the chunk.
 ///
 /// # Panics
 /// If `chunk` is 0, and if `f` panics.
@@ -76,70 +75,71 @@ pub fn for_each_chunk_mut<T: Send>(values: &mut [T], chunk: usize, f: impl Fn(us
     team::in_chunks(values, chunk, f, team::job);
 }
 
-/// Runs `f`, which computes with Candle on the CPU, in a rayon pool of its own. Rayon runs what it
-/// is given in the pool of the calling thread, and would wait for ever where all threads of that
-/// pool wait for this one.
+/// Runs `f`, which computes with Candle on the CPU, in a separate rayon pool. Rayon runs work in
+/// the pool of the calling thread, and would deadlock if all threads of that pool waited for this
+/// call.
 pub(crate) fn with_candle<R: Send>(f: impl FnOnce() -> R + Send) -> Result<R> {
     static POOL: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
     let build = || {
         let name = |i| format!("sconce-candle-{i}");
         rayon::ThreadPoolBuilder::new().thread_name(name).num_threads(count()).build().ok()
     };
-    let refused = || Error::Device { device: Device::Cpu, why: "the system gives no threads for Candle's ops".into() };
+    let refused = || Error::Device { device: Device::Cpu, why: "cannot start the threads for Candle's ops".into() };
     Ok(POOL.get_or_init(build).as_ref().ok_or_else(refused)?.install(f))
 }
 
-fn settled() -> &'static Settled {
-    SETTLED.get_or_init(|| Settled { count: by_default(), cores: None })
+fn config() -> &'static ThreadConfig {
+    CONFIG.get_or_init(|| ThreadConfig { count: default_count(), cores: None })
 }
 
-/// Binds the calling thread, which is the `i`-th of the team, where threads are bound.
+/// Pins the calling thread, number `i` of the team, if threads are pinned.
 pub(crate) fn keep_to(i: usize) {
-    if let Some(core) = settled().cores.as_ref().and_then(|cores| cores.get(i)) {
-        // A core that was taken away since is a loss of speed, not of answers.
+    if let Some(core) = config().cores.as_ref().and_then(|cores| cores.get(i)) {
+        // If the core has been taken away since, only speed is lost.
         let _ = bind(*core);
     }
 }
 
-/// Binds the calling thread, which hands tasks to the team, where threads are bound. The first to
-/// come has the first core; those of further models are left to the system, for whoever finds the
-/// team taken works alone, and should do so where there is room.
+/// Pins the calling thread, which hands tasks to the team, if threads are pinned. The first caller
+/// gets the first core. Those of further models are left to the system: a caller that finds the
+/// team busy works alone, and should do so where a core is idle.
 pub fn lead() {
     static TAKEN: AtomicBool = AtomicBool::new(false);
-    if settled().cores.is_some() && !TAKEN.swap(true, Relaxed) {
+    if config().cores.is_some() && !TAKEN.swap(true, Relaxed) {
         keep_to(0);
     }
 }
 
-/// `RAYON_NUM_THREADS` where that is set; else one a physical core: two threads that share one have
-/// the same units to multiply with.
-fn by_default() -> usize {
-    let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| (1..=MOST).contains(n));
+/// `RAYON_NUM_THREADS` if it is set; else one thread per physical core, because two hyperthreads of
+/// a core share its multipliers.
+fn default_count() -> usize {
+    let set =
+        std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok()).filter(|n| (1..=MAX_THREADS).contains(n));
     set.unwrap_or_else(|| {
-        // Less than there are cores where a container's share of time is less.
+        // A container's CPU quota may be lower than the number of cores.
         let most = std::thread::available_parallelism().map_or(1, usize::from);
         physical().map_or(most, |cores| cores.len().clamp(1, most))
     })
 }
 
-/// A core for each of `count` threads: physical ones first, then those that share one with another.
+/// A core for each of `count` threads: physical cores first, then their hyperthreads.
 #[cfg(target_os = "linux")]
-fn places(count: usize) -> Result<Vec<usize>, String> {
-    let allowed = allowed().ok_or("the system does not tell which cores this process may use")?;
+fn cores_for(count: usize) -> Result<Vec<usize>, String> {
+    let allowed = allowed().ok_or("the system does not report which cores this process may use")?;
     let mut all = physical().unwrap_or_default();
     all.extend(allowed.iter().filter(|core| !all.contains(core)).copied().collect::<Vec<_>>());
     match all.len() {
-        n if n < count => Err(format!("{count} threads cannot be bound: this process may use {n} cores")),
+        n if n < count => Err(format!("{count} threads cannot be bound to cores: this process may use {n} cores")),
         _ => Ok(all),
     }
 }
 
 #[cfg(not(target_os = "linux"))]
-fn places(_: usize) -> Result<Vec<usize>, String> {
-    Err("threads can be bound to cores on Linux only; leave that to this system".into())
+fn cores_for(_: usize) -> Result<Vec<usize>, String> {
+    Err("threads can be bound to cores on Linux only".into())
 }
 
-/// One of the threads of each physical core that this process may use, where the system tells.
+/// One hyperthread of each physical core that this process may use, if the system reports them.
 #[cfg(target_os = "linux")]
 fn physical() -> Option<Vec<usize>> {
     let siblings = |core: usize| {
@@ -161,15 +161,15 @@ fn physical() -> Option<Vec<usize>> {
     None
 }
 
-/// Before any thread of ours is bound, and so narrower than the process: asked once.
+/// Read once, before any of our threads is pinned: a pinned thread would report its own core only.
 #[cfg(target_os = "linux")]
 fn allowed() -> Option<Vec<usize>> {
     static ALLOWED: OnceLock<Option<Vec<usize>>> = OnceLock::new();
-    let ask = || {
+    let read = || {
         let set = rustix::thread::sched_getaffinity(None).ok()?;
         Some((0..rustix::thread::CpuSet::MAX_CPU).filter(|core| set.is_set(*core)).collect())
     };
-    ALLOWED.get_or_init(ask).clone()
+    ALLOWED.get_or_init(read).clone()
 }
 
 #[cfg(target_os = "linux")]

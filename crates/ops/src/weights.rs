@@ -1,4 +1,4 @@
-//! Weights by name, from whatever file holds them to where the model wants them, each read once.
+//! Weights by name: reads each tensor once from its file and puts it where the model needs it.
 
 use crate::cpu::elem::{Elem, with_elem};
 use crate::linear::Weight;
@@ -13,63 +13,67 @@ use std::fmt;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// One tensor as the file holds it: little-endian, row-major, perhaps not aligned.
+/// One tensor as the file stores it: little-endian, row-major, perhaps unaligned.
 #[derive(Clone, Debug)]
 pub struct Raw<'a> {
     /// Its format in the file.
     pub stored: Stored,
     /// Its shape in the file.
     pub dims: Vec<usize>,
-    /// Its bytes, borrowed from the file where the format is one that is read as it is; may be empty where only the shape is
-    /// known (a plan).
+    /// Its bytes, borrowed from the file where the format needs no conversion. Empty for a plan,
+    /// which reads shapes only.
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// How a file holds a tensor's elements.
+/// How a file stores a tensor's elements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stored {
-    /// One by one.
+    /// As floats.
     Float(DType),
-    /// In blocks of few bits, along the last axis.
+    /// As quantized blocks along the last axis.
     Blocks(Quant),
 }
 
-/// What matrices are kept in. On a GPU it is the dtype of the activations, unless it is blocks.
+/// Storage format of weight matrices. On a GPU it is the dtype of the activations, or blocks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WeightFormat {
     /// The dtype of the activations.
     #[default]
     Activations,
-    /// What the file holds them in: floats where the activations are f32, blocks always.
+    /// The format in the file: floats if the activations are f32, blocks always.
     File,
-    /// These blocks; of rows that are no whole blocks, q8_0 or the dtype of the activations.
+    /// These blocks. Rows that are not a multiple of the block size become q8_0, or else the dtype
+    /// of the activations.
     Blocks(Quant),
-    /// Signed bytes with a scale for each output; products then take activations in 8 bits too, with a scale for each token.
+    /// Signed bytes with a scale per output (int8). Products then quantize activations to 8 bits
+    /// too, with a scale per token.
     Bytes,
 }
 
-/// A file in memory, at the beginning of a page, that does not change.
+/// A memory-mapped file, page-aligned and immutable.
 pub type Mapped = Arc<dyn AsRef<[u8]> + Send + Sync>;
 
-/// A file, or several, that weights are read from.
+/// One or several files that weights are read from.
 pub trait Store: Send + Sync {
-    /// The tensor of that name, if there is one; an error if its format cannot be used.
+    /// The tensor of that name, if it exists; an error if its format is unsupported.
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>>;
-    /// Its format and shape alone, for those who need no more.
+    /// Only its format and shape.
     fn shape(&self, name: &str) -> Result<Option<(Stored, Vec<usize>)>> {
         Ok(self.get(name)?.map(|raw| (raw.stored, raw.dims)))
     }
-    /// Every name.
+    /// The names of all tensors.
     fn names(&self) -> Vec<String>;
-    /// The mapped file that holds the tensor of that name, if it is in one: [`Store::get`] may borrow from it.
+    /// The mapped file that contains the tensor, if there is one. [`Store::get`] may borrow from
+    /// it.
     fn file(&self, _name: &str) -> Option<Mapped> {
         None
     }
-    /// Told when the tensor of that name has been taken over, so that its pages need not stay in memory. It may be read again.
+    /// Called when the tensor has been copied, so that its pages need not stay in memory. It may be
+    /// read again.
     fn taken(&self, _name: &str) {}
 }
 
-/// A place in a store's tree of names, with where and in which dtype its tensors are wanted.
+/// A prefix in a store's tree of names, with the place and dtype that its tensors are loaded to.
 #[derive(Clone)]
 pub struct Weights {
     store: Arc<dyn Store>,
@@ -78,7 +82,8 @@ pub struct Weights {
     dtype: DType,
     format: WeightFormat,
     used: Arc<Mutex<BTreeSet<String>>>,
-    /// Matrices that were laid out already, by name and format: a word table is often that of the last product too.
+    /// Matrices laid out already, by name and format: word embeddings are often tied to the output
+    /// layer.
     laid_out: Arc<Mutex<BTreeMap<String, Weight>>>,
 }
 
@@ -96,12 +101,13 @@ impl Weights {
         }
     }
 
-    /// The branch `name`; `a.b` is the branch `b` of the branch `a`.
+    /// The weights below the prefix `name`; `a.b` is `b` below `a`.
     pub fn sub(&self, name: impl std::fmt::Display) -> Weights {
         Weights { prefix: self.name(&name.to_string()), ..self.clone() }
     }
 
-    /// Whether the store holds `name` here; an error if it does, in a format that cannot be used.
+    /// Whether the store has `name` under this prefix; an error if it has it in an unsupported
+    /// format.
     pub fn has(&self, name: &str) -> Result<bool> {
         Ok(self.store.shape(&self.name(name))?.is_some())
     }
@@ -123,7 +129,8 @@ impl Weights {
         })
     }
 
-    /// The values of `name` on the host, for what a model works out once from its weights: tables of another shape, scalars.
+    /// The values of `name` on the host, for what a model derives from its weights once: tables of
+    /// another shape, scalars.
     pub fn values(&self, name: &str, dims: &[usize]) -> Result<Vec<f32>> {
         let raw = self.raw(name, dims)?;
         let mut values = vec![0f32; dims.iter().product()];
@@ -133,7 +140,7 @@ impl Weights {
         Ok(values)
     }
 
-    /// Puts values worked out from [`Weights::values`] where the weights go, in their dtype.
+    /// Uploads values derived from [`Weights::values`] to the place of the weights, in their dtype.
     pub fn put(&self, values: &[f32], dims: &[usize]) -> Result<Tensor> {
         Tensor::from_f32(values, dims, self.dtype, &self.place)
     }
@@ -143,19 +150,20 @@ impl Weights {
         Weights { dtype, ..self.clone() }
     }
 
-    /// The same for what stands behind the layers: poolers, classifiers and tables of words are not brought to bytes, since they
-    /// are a small part of the work and all of their error is seen.
+    /// The same for heads: poolers, classifiers and word embeddings are not quantized to bytes
+    /// (int8), because they are a small part of the work and their whole error shows in the result.
     pub fn of_head(&self) -> Weights {
         let format = if self.format == WeightFormat::Bytes { WeightFormat::Activations } else { self.format };
         Weights { format, ..self.clone() }
     }
 
-    /// The same with matrices kept in another way.
+    /// The same in another storage format.
     pub fn with_format(&self, format: WeightFormat) -> Weights {
         Weights { format, ..self.clone() }
     }
 
-    /// Marks `name` as known and not needed, if the store holds it: what training saved and this configuration does not use.
+    /// Marks `name` as known and not needed, if the store has it: training saved it, and this
+    /// configuration does not use it.
     pub fn skip(&self, name: &str) {
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(self.name(name));
     }
@@ -165,8 +173,8 @@ impl Weights {
         Ok(self.store.shape(&self.name(name))?.map(|(_, dims)| dims))
     }
 
-    /// Names in the store that nothing has asked for: heads that an encoder has no use for, or a part of the model that was
-    /// not understood. The plan shows them, so that a person can tell.
+    /// Names in the store that nothing has read: heads that an encoder does not use, or a part of
+    /// the model that the code does not know. The plan lists them for people to check.
     pub fn unused(&self) -> Vec<String> {
         let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
         self.store.names().into_iter().filter(|n| !used.contains(n)).collect()
@@ -188,13 +196,18 @@ impl Weights {
             return Err(fail("holds integers".into()));
         }
         if !self.place.is_phantom() && raw.stored.bytes(dims) != Some(raw.bytes.len()) {
-            return Err(fail(format!("has {} bytes, not what {dims:?} in {} takes", raw.bytes.len(), raw.stored)));
+            return Err(fail(format!(
+                "has {} bytes in the file, which is not the size of {dims:?} in {}",
+                raw.bytes.len(),
+                raw.stored
+            )));
         }
         self.used.lock().unwrap_or_else(PoisonError::into_inner).insert(name);
         Ok(raw)
     }
 
-    /// These bytes of the tensor `name` where they lie in the file, if its device can read them there.
+    /// A tensor over these bytes of `name` in the mapped file, if the device can read them there
+    /// without a copy.
     pub(crate) fn lent(
         &self,
         name: &str,
@@ -204,7 +217,7 @@ impl Weights {
     ) -> Option<Tensor> {
         let Kind::Open(device, candle) = &self.place.0 else { return None };
         let file = self.store.file(&self.name(name)).filter(|_| device.is_gpu())?;
-        // What was made from the file's bytes lies elsewhere.
+        // Bytes that were converted are not in the file.
         let start = raw.bytes.as_ptr().addr().checked_sub((*file).as_ref().as_ptr().addr())?;
         let is_borrowed = matches!(raw.bytes, Cow::Borrowed(_)) && start + raw.bytes.len() <= (*file).as_ref().len();
         let bytes = start + bytes.start..start + bytes.end;
@@ -212,7 +225,7 @@ impl Weights {
         Some(Tensor::real(lent, dtype, *device))
     }
 
-    /// The matrix `name` as `lay_out` makes it, or as it has made it before.
+    /// The matrix `name` as `lay_out` makes it, or the cached one.
     pub(crate) fn laid_out(&self, name: &str, lay_out: impl FnOnce() -> Result<Weight>) -> Result<Weight> {
         let key = format!("{} {} {:?}", self.name(name), self.dtype, self.format);
         if let Some(weight) = self.laid_out.lock().unwrap_or_else(PoisonError::into_inner).get(&key) {
@@ -223,7 +236,7 @@ impl Weights {
         Ok(weight)
     }
 
-    /// That `name` has been taken over.
+    /// Tells the store that `name` has been copied.
     pub(crate) fn taken(&self, name: &str) {
         if !self.place.is_phantom() {
             self.store.taken(&self.name(name));
@@ -242,7 +255,7 @@ impl Weights {
         self.format
     }
 
-    /// Vectors one after another, each of so many elements, where the weights go and in their dtype.
+    /// Vectors concatenated, each of the given length, in the place and dtype of the weights.
     pub(crate) fn join(&self, raws: &[(Raw<'_>, usize)]) -> Result<Tensor> {
         let dims = [raws.iter().map(|(_, n)| n).sum()];
         Tensor::upload(&dims, self.dtype, &self.place, || {
@@ -250,9 +263,9 @@ impl Weights {
                 let mut all = vec![T::default(); dims[0]];
                 let mut rest = &mut all[..];
                 for (raw, n) in raws {
-                    let (out, behind) = rest.split_at_mut(*n);
+                    let (out, tail) = rest.split_at_mut(*n);
                     raw.read(0, out);
-                    rest = behind;
+                    rest = tail;
                 }
                 host(all, &dims)
             })
@@ -265,12 +278,12 @@ impl Weights {
 }
 
 impl Stored {
-    /// Bytes of a tensor of this shape, if there is one in this format.
+    /// Bytes of a tensor of this shape, if this format can store it.
     pub fn bytes(self, dims: &[usize]) -> Option<usize> {
         let n = dims.iter().try_fold(1usize, |n, d| n.checked_mul(*d))?;
         match self {
             Stored::Float(dtype) => n.checked_mul(dtype.size()),
-            // A block does not reach from row to row.
+            // A block does not span rows.
             Stored::Blocks(quant) => dims.last().and_then(|k| quant.bytes(*k)).and_then(|_| quant.bytes(n)),
         }
     }
@@ -286,7 +299,7 @@ impl fmt::Display for Stored {
 }
 
 impl Raw<'_> {
-    /// Elements from `start` on, rounded to `T`, until `out` is full.
+    /// Reads elements from `start` on into `out`, rounded to `T`, until `out` is full.
     pub(crate) fn read<T: Elem>(&self, start: usize, out: &mut [T]) {
         let dtype = match self.stored {
             Stored::Float(dtype) => dtype,
@@ -301,15 +314,15 @@ impl Raw<'_> {
         }
     }
 
-    /// The same from blocks, of which those that hold the elements are opened whole.
+    /// The same from blocks. It dequantizes every block that holds one of the elements.
     fn unblock<T: Elem>(&self, quant: Quant, start: usize, out: &mut [T]) {
         let (elements, bytes) = quant.block();
         let blocks = start / elements..(start + out.len()).div_ceil(elements);
         let mut values = vec![0f32; blocks.len() * elements];
-        let held = &self.bytes[blocks.start * bytes..blocks.end * bytes];
-        // Whole blocks, so that there is nothing to refuse.
-        let whole = dequantize(quant, held, &mut values).is_ok();
-        debug_assert!(whole);
+        let data = &self.bytes[blocks.start * bytes..blocks.end * bytes];
+        // These are whole blocks, so `dequantize` cannot fail.
+        let is_ok = dequantize(quant, data, &mut values).is_ok();
+        debug_assert!(is_ok);
         let values = &values[start - blocks.start * elements..];
         out.iter_mut().zip(values).for_each(|(o, v)| *o = T::narrow(*v));
     }

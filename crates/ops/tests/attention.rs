@@ -1,5 +1,5 @@
-//! Attention over so many rows that GPUs have kernels of their own for it, which no case reaches: a reference of all of it would take
-//! minutes. Rows here and there instead, in f64.
+//! Attention over so many rows that GPUs use other kernels for it, which no case reaches: a
+//! reference of all rows would take minutes. Instead, this compares a sample of rows with f64.
 
 use sconce_ops::attention::{Attention, Bias, Mask, attention};
 use sconce_ops::case::places;
@@ -9,18 +9,18 @@ use sconce_ops::{Keys, Pages};
 /// Rows of a page.
 const PAGE: usize = 16;
 
-/// Sequences of these lengths, heads of q, of k and v, and their size.
+/// Lengths of the sequences, heads of q, heads of k and v, and their size.
 struct Shape {
     lengths: Vec<usize>,
     heads: usize,
-    shared: usize,
+    kv_heads: usize,
     size: usize,
     sees: Mask,
-    /// Whether keys are in pages, and not next to each other.
+    /// Whether keys are in pages of a KV cache instead of contiguous.
     is_paged: bool,
 }
 
-/// Numbers from −2 to 2 as the format has them, on the device and here.
+/// Numbers from −2 to 2, rounded to the format, on the device and on the host.
 fn numbers(seed: u64, dims: &[usize], dtype: DType, place: &Place) -> (Tensor, Vec<f32>) {
     let one = |i: usize| {
         let mixed = (i as u64 ^ seed << 32).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -37,12 +37,12 @@ fn dot(a: &[f32], b: &[f32]) -> f64 {
 }
 
 fn holds(shape: &Shape, dtype: DType, place: &Place) {
-    let Shape { heads, shared, size, sees, .. } = *shape;
+    let Shape { heads, kv_heads, size, sees, .. } = *shape;
     let queries = Segments::new(&shape.lengths).unwrap();
     let pages: usize = shape.lengths.iter().map(|n| n.div_ceil(PAGE)).sum();
-    // Pages from the last to the first.
-    let mut left = (0..pages as u32).rev();
-    let mut table = |n: &usize| (left.by_ref().take(n.div_ceil(PAGE)).collect::<Vec<_>>().into(), *n);
+    // Pages in reverse order.
+    let mut free_pages = (0..pages as u32).rev();
+    let mut table = |n: &usize| (free_pages.by_ref().take(n.div_ceil(PAGE)).collect::<Vec<_>>().into(), *n);
     let paged = Pages::new(shape.lengths.iter().map(&mut table).collect(), PAGE).unwrap();
     let row = |i: usize, j: usize| {
         if shape.is_paged { paged.observe().row(i, j) } else { queries.observe().range(i).start + j }
@@ -50,29 +50,29 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
     let rows = if shape.is_paged { pages * PAGE } else { queries.tokens() };
 
     let (q, qs) = numbers(1, &[queries.tokens(), heads, size], dtype, place);
-    let (k, ks) = numbers(2, &[rows, shared, size], dtype, place);
-    let (v, vs) = numbers(3, &[rows, shared, size], dtype, place);
+    let (k, ks) = numbers(2, &[rows, kv_heads, size], dtype, place);
+    let (v, vs) = numbers(3, &[rows, kv_heads, size], dtype, place);
     let keys = if shape.is_paged { Keys::Paged(paged.clone()) } else { queries.clone().into() };
     let scale = 1.0 / (size as f32).sqrt();
-    let how = Attention { queries: queries.clone(), keys, scale, cap: None, sees, bias: Bias::None };
-    let y = attention(&q, k, v, &how).unwrap().to_f32().unwrap();
+    let options = Attention { queries: queries.clone(), keys, scale, cap: None, sees, bias: Bias::None };
+    let y = attention(&q, k, v, &options).unwrap().to_f32().unwrap();
 
     for (i, range) in queries.observe().iter().enumerate().step_by(shape.lengths.len().div_ceil(5)) {
         for place in (0..range.len()).step_by(97).chain([range.len() - 1]) {
             for head in [0, heads / 2, heads - 1] {
                 let at = ((range.start + place) * heads + head) * size;
-                let of = |j: usize| (row(i, j) * shared + head / (heads / shared)) * size;
-                let seen = if sees == Mask::Causal { place + 1 } else { range.len() };
+                let of = |j: usize| (row(i, j) * kv_heads + head / (heads / kv_heads)) * size;
+                let visible = if sees == Mask::Causal { place + 1 } else { range.len() };
                 let score = |j: usize| dot(&qs[at..][..size], &ks[of(j)..][..size]) * f64::from(scale);
-                let scores: Vec<f64> = (0..seen).map(score).collect();
+                let scores: Vec<f64> = (0..visible).map(score).collect();
                 let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
                 let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
                 let sum: f64 = e.iter().sum();
                 for c in 0..size {
-                    let terms = (0..seen).map(|j| e[j] / sum * f64::from(vs[of(j) + c]));
+                    let terms = (0..visible).map(|j| e[j] / sum * f64::from(vs[of(j) + c]));
                     let (want, all) = terms.fold((0.0, 0.0), |(sum, all), t| (sum + t, all + t.abs()));
                     let got = f64::from(y[at + c]);
-                    // The result is rounded, on some devices each exponential too; and sums are in f32.
+                    // The result is rounded, on some devices each exponential too; sums are in f32.
                     let allowed = dtype.unit_roundoff() * (want.abs() + all) * 1.01 + 1e-5;
                     let what = format!("sequence {i}, query {place}, head {head}, column {c}");
                     assert!((got - want).abs() <= allowed, "{dtype}, {what}: {got} for {want}");
@@ -84,19 +84,19 @@ fn holds(shape: &Shape, dtype: DType, place: &Place) {
 
 #[test]
 fn attention_over_many_rows_equals_f64() {
-    let shape = |lengths: &[usize], heads, shared, size, sees, is_paged| Shape {
+    let shape = |lengths: &[usize], heads, kv_heads, size, sees, is_paged| Shape {
         lengths: lengths.to_vec(),
         heads,
-        shared,
+        kv_heads,
         size,
         sees,
         is_paged,
     };
     let shapes = [
-        // Blocks of eight warps: a prompt whose keys are in pages, and one by itself.
+        // Blocks of eight warps: prompts with keys in pages, and with contiguous keys.
         shape(&[1100, 1000], 16, 4, 128, Mask::Causal, true),
         shape(&[1100, 1000], 8, 8, 128, Mask::All, false),
-        // A block has several heads in turn, with all rows in one block and in several.
+        // A block processes several heads in turn, with all rows in one block and in several.
         shape(&[16; 200], 12, 12, 32, Mask::All, false),
         shape(&[100; 100], 12, 12, 64, Mask::All, false),
     ];

@@ -1,4 +1,5 @@
-//! Every case of every op, on every rung and instruction set that this machine has, against the f64 reference.
+//! Every case of every op, on every rung and instruction set of this machine, against the f64
+//! reference.
 
 use sconce_ops::case::{check, is_rung_wanted, support_md, variants, wanted};
 use sconce_ops::{DType, Device, Isa, Ladder, Place, Policy, Rung};
@@ -20,7 +21,7 @@ fn every_case_holds_on_every_variant_of_the_cpu() {
     assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
 }
 
-/// Where there is one: our kernels take every case, and every rung is right.
+/// On every GPU of this machine our kernels take every case, and every rung is right.
 #[test]
 fn every_case_holds_on_every_gpu() {
     for info in Device::all().into_iter().filter(|info| info.device.is_gpu()) {
@@ -44,7 +45,7 @@ fn a_wrong_answer_fails_its_case() {
     let place = Place::cpu();
     for mut case in sconce_ops::cases() {
         let right = case.reference;
-        // The smallest element off by a twentieth of the whole's size: any tolerance must notice.
+        // Changes the smallest element by a twentieth of the rms, which any tolerance must detect.
         case.reference = Box::new(move || {
             let mut wrong = right();
             let rms = (wrong.iter().map(|v| v * v).sum::<f64>() / wrong.len() as f64).sqrt();
@@ -58,7 +59,8 @@ fn a_wrong_answer_fails_its_case() {
     }
 }
 
-/// Six products of thirds leave out what f32 could not keep: many rows of f32 are as exact in tiles as in lanes.
+/// Six bf16 products of f32 split into three bf16 leave out only what f32 could not keep: with many
+/// rows, f32 is as exact in AMX tiles as in SIMD lanes.
 #[test]
 fn f32_in_tiles_is_as_exact_as_in_lanes() {
     if !Isa::Amx.available() {
@@ -91,7 +93,7 @@ fn phantoms_have_the_shapes_and_choices_of_the_real_call() {
             ladder.trace(|| (case.prepare)(&Place::phantom(Device::Cpu)).and_then(|call| call()).expect("phantom"));
         let real = (case.prepare)(&Place::cpu()).and_then(|call| call()).expect("real");
         assert_eq!((phantom.dims(), phantom.dtype()), (real.dims(), real.dtype()), "{} {}", case.op, case.name);
-        // A call that is one kernel elsewhere may be several ops on the CPU.
+        // A joint call that is one kernel elsewhere may be several ops on the CPU.
         assert!(steps.iter().any(|step| step.op == case.op), "{} {}", case.op, case.name);
         assert!(steps.iter().all(|step| step.rung == Ok(Rung::Fused)), "{} {}", case.op, case.name);
     }

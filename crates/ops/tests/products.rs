@@ -1,35 +1,38 @@
-//! Products so large that GPUs have kernels of their own for them, which no case of `linear` reaches: a reference of all of it would
-//! take minutes. Small whole numbers instead, whose sums are exact in every format, and rows here and there.
+//! Products so large that GPUs use other kernels for them, which no case of `linear` reaches: a
+//! reference of all rows would take minutes. Instead, this uses small integers, whose sums are
+//! exact in every format, and compares a sample of rows.
 
 use half::{bf16, f16};
 use sconce_ops::case::places;
 use sconce_ops::{Activation, DType, Device, LayerNorm, Linear, Raw, Result, Store, Stored, Tensor, Weights};
 use std::sync::Arc;
 
-/// A number from −2 to 2 for each place.
-fn whole(i: usize, j: usize) -> f32 {
+/// A pseudo-random integer from −2 to 2 for each index.
+fn integer(i: usize, j: usize) -> f32 {
     let mixed = (i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (j as u64).wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
     ((mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9) >> 60) as f32 % 5.0 - 2.0
 }
 
-/// W `[n, k]`, in f16 and times `scale`, and a bias.
-struct Made(usize, usize, f32);
+/// W `[n, k]` and a bias, in f16 and times `scale`.
+struct TestWeights(usize, usize, f32);
 
-impl Store for Made {
+impl Store for TestWeights {
     fn get(&self, name: &str) -> Result<Option<Raw<'_>>> {
-        let Made(n, k, scale) = *self;
+        let TestWeights(n, k, scale) = *self;
         let bytes = |of: &dyn Fn(usize) -> f32, len: usize| -> Vec<u8> {
             (0..len).flat_map(|i| f16::from_f32(of(i) * scale).to_le_bytes()).collect()
         };
         let stored = Stored::Float(DType::F16);
         Ok(match name {
             "weight" => {
-                let bytes = bytes(&|i| whole(i % k, i / k), n * k).into();
+                let bytes = bytes(&|i| integer(i % k, i / k), n * k).into();
                 Some(Raw { stored, dims: vec![n, k], bytes })
             }
-            "bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| whole(i, 7), n).into() }),
-            "norm.weight" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| 1.0 + whole(i, 8) / 4.0, n).into() }),
-            "norm.bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| whole(i, 9), n).into() }),
+            "bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| integer(i, 7), n).into() }),
+            "norm.weight" => {
+                Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| 1.0 + integer(i, 8) / 4.0, n).into() })
+            }
+            "norm.bias" => Some(Raw { stored, dims: vec![n], bytes: bytes(&|i| integer(i, 9), n).into() }),
             _ => None,
         })
     }
@@ -41,16 +44,16 @@ impl Store for Made {
 
 #[test]
 fn large_products_are_exact() {
-    // W of 192 columns that a block keeps, more of them, deeper ones that two blocks share, and what other kernels take; with rows
-    // that end in the middle of a tile.
+    // 192 columns of W that a block keeps, more columns, deeper W that two blocks share, and shapes
+    // for other kernels; row counts end in the middle of a tile.
     let shapes = [(8500, 192, 384), (4200, 1152, 384), (17000, 768, 768), (5000, 384, 1536), (3000, 3072, 768)];
     for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
         for (rows, n, k) in shapes {
-            let values: Vec<f32> = (0..rows * k).map(|i| whole(i / k, i % k)).collect();
+            let values: Vec<f32> = (0..rows * k).map(|i| integer(i / k, i % k)).collect();
             for (dtype, gelu) in [(DType::F16, false), (DType::F16, true), (DType::BF16, false), (DType::BF16, true)] {
-                // So that GELU bends most of them.
+                // So that most inputs are where GELU is curved.
                 let scale = if gelu { 1.0 / 32.0 } else { 1.0 };
-                let weights = Weights::new(Arc::new(Made(n, k, scale)), dtype, place.clone());
+                let weights = Weights::new(Arc::new(TestWeights(n, k, scale)), dtype, place.clone());
                 let linear = Linear::load(&weights, k, n, true).unwrap();
                 let linear = if gelu { linear.with(Activation::Gelu) } else { linear };
                 let x = Tensor::from_f32(&values, &[rows, k], dtype, &place).unwrap();
@@ -58,11 +61,11 @@ fn large_products_are_exact() {
                 for row in (0..rows).step_by(331).chain(rows - 3..rows) {
                     let got = y.narrow(0, row, 1).unwrap().to_f32().unwrap();
                     for (column, got) in got.iter().enumerate() {
-                        let dot: f32 = (0..k).map(|i| values[row * k + i] * whole(i, column)).sum();
-                        let sum = f64::from((dot + whole(column, 7)) * scale);
+                        let dot: f32 = (0..k).map(|i| values[row * k + i] * integer(i, column)).sum();
+                        let sum = f64::from((dot + integer(column, 7)) * scale);
                         let want = if gelu { sum * 0.5 * libm::erfc(-sum / 2f64.sqrt()) } else { sum };
                         let off = (f64::from(*got) - want).abs();
-                        // Half of the last place, and a millionth for the polynomial of GELU.
+                        // Half a unit in the last place, and 1e-6 for the polynomial of GELU.
                         let allowed = want.abs() * dtype.unit_roundoff() * 1.001 + if gelu { 1e-6 } else { 0.0 };
                         assert!(off <= allowed, "{rows} × {n} × {k} in {dtype}: {got} for {want} at {row}, {column}");
                     }
@@ -72,20 +75,21 @@ fn large_products_are_exact() {
     }
 }
 
-/// A norm behind a product of whole rows. A third is not a whole number, so that a sum that was rounded before its norm shows.
+/// A product of whole rows with a norm. A third is not an integer, so that a sum rounded before
+/// its norm shows.
 #[test]
 fn norms_of_large_products_are_rounded_once() {
-    // Rows of one block and of two, one round of tiles and more, which end in the middle of one.
+    // Rows of one block and of two, one round of tiles and more, ending in the middle of a tile.
     let shapes = [(33000, 384, 384), (13000, 384, 1536), (8200, 768, 768), (16500, 768, 3072)];
     let eps = 1e-5;
     for (place, _) in places().into_iter().filter(|(place, _)| matches!(place.device(), Device::Cuda(_))) {
         for (rows, n, k) in shapes {
-            let values: Vec<f32> = (0..rows * k).map(|i| whole(i / k, i % k)).collect();
-            let residuals: Vec<f32> = (0..rows * n).map(|i| whole(i % n, i / n) * 8.0).collect();
+            let values: Vec<f32> = (0..rows * k).map(|i| integer(i / k, i % k)).collect();
+            let residuals: Vec<f32> = (0..rows * n).map(|i| integer(i % n, i / n) * 8.0).collect();
             for dtype in [DType::F16, DType::BF16] {
                 let third = f16::from_f32(1.0 / 3.0).to_f32();
                 let third = if dtype == DType::F16 { third } else { bf16::from_f32(third).to_f32() };
-                let weights = Weights::new(Arc::new(Made(n, k, third)), dtype, place.clone());
+                let weights = Weights::new(Arc::new(TestWeights(n, k, third)), dtype, place.clone());
                 let linear = Linear::load(&weights, k, n, true).unwrap();
                 let norm = LayerNorm::load(&weights.sub("norm"), n, eps, true).unwrap();
                 let read = |name| weights.sub("norm").tensor(name, &[n]).unwrap().to_f32().unwrap();
@@ -96,8 +100,8 @@ fn norms_of_large_products_are_rounded_once() {
                 for row in (0..rows).step_by(331).chain(rows - 3..rows) {
                     let got = y.narrow(0, row, 1).unwrap().to_f32().unwrap();
                     let sum = |column: usize| {
-                        let dot: f32 = (0..k).map(|i| values[row * k + i] * whole(i, column)).sum();
-                        f64::from(dot + whole(column, 7)) * f64::from(third) + f64::from(residuals[row * n + column])
+                        let dot: f32 = (0..k).map(|i| values[row * k + i] * integer(i, column)).sum();
+                        f64::from(dot + integer(column, 7)) * f64::from(third) + f64::from(residuals[row * n + column])
                     };
                     let sums: Vec<f64> = (0..n).map(sum).collect();
                     let mean = sums.iter().sum::<f64>() / n as f64;
@@ -106,7 +110,7 @@ fn norms_of_large_products_are_rounded_once() {
                         let normal = (sums[column] - mean) / (variance + f64::from(eps)).sqrt();
                         let want = normal * f64::from(weight[column]) + f64::from(bias[column]);
                         let off = (f64::from(*got) - want).abs();
-                        // Half of the last place, and what sums in f32 are off by.
+                        // Half a unit in the last place, and the error of sums in f32.
                         let allowed = want.abs() * dtype.unit_roundoff() * 1.001 + 2e-5;
                         assert!(off <= allowed, "{rows} × {n} × {k} in {dtype}: {got} for {want} at {row}, {column}");
                     }

@@ -1,11 +1,12 @@
-//! Threads that were asked for are there, and stay where they were put. A process of its own, since that is settled once in each.
+//! The thread count and pinning that `threads::set` requests take effect. A process of its own,
+//! because they are fixed once per process.
 #![cfg(target_os = "linux")]
 
 use sconce_ops::{DType, Place, Tensor, softmax, threads};
 use std::time::{Duration, Instant};
 
 /// Cores that the calling thread may use.
-fn own() -> String {
+fn allowed_cores() -> String {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
     status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")).unwrap().trim().to_string()
 }
@@ -23,7 +24,7 @@ fn tasks() -> Vec<(String, String)> {
 
 #[test]
 fn threads_are_as_many_as_was_said_each_on_a_core() {
-    let (cores, all_cores) = (std::thread::available_parallelism().map_or(1, usize::from), own());
+    let (cores, all_cores) = (std::thread::available_parallelism().map_or(1, usize::from), allowed_cores());
     threads::set(Some(cores), true).unwrap();
     assert_eq!(threads::count(), cores);
     threads::set(Some(cores), true).expect("the same again is no change");
@@ -37,23 +38,24 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
     }
     assert_eq!(threads::count(), cores, "what was refused changes nothing");
 
-    // On a thread of its own, which is bound to a core from then on.
+    // On a separate thread, which stays pinned to a core.
     std::thread::spawn(move || {
         threads::lead();
         let x = Tensor::from_f32(&vec![0.5; 64 * 4096], &[64, 4096], DType::F32, &Place::cpu()).unwrap();
         softmax(&x).unwrap();
-        let own = own();
-        // A worker takes its name and its core when it first runs, and that may be a moment after the op that it came too late for.
+        let allowed_cores = allowed_cores();
+        // A worker takes its name and its core when it first runs, which may be a moment after an
+        // op that ended without it.
         let begun = Instant::now();
         loop {
             let all = tasks();
             let mut team: Vec<String> =
                 all.iter().filter(|(name, _)| name.starts_with("sconce-cpu-")).map(|task| task.1.clone()).collect();
-            team.push(own.clone());
+            team.push(allowed_cores.clone());
             let count = team.len();
             team.sort();
             team.dedup();
-            // As many as there are cores, each on another, and each on one only.
+            // As many threads as cores, each pinned to one core that no other has.
             if (count, team.len()) == (cores, cores) && team.iter().all(|cores| cores.parse::<usize>().is_ok()) {
                 break;
             }
@@ -63,10 +65,10 @@ fn threads_are_as_many_as_was_said_each_on_a_core() {
     })
     .join()
     .unwrap();
-    // One that comes later has no core of its own, nor has one that does not lead.
+    // Neither a second leading thread nor a thread that does not lead is pinned.
     let second = std::thread::spawn(|| {
         threads::lead();
-        own()
+        allowed_cores()
     });
-    assert_eq!((second.join().unwrap(), own()), (all_cores.clone(), all_cores));
+    assert_eq!((second.join().unwrap(), allowed_cores()), (all_cores.clone(), all_cores));
 }

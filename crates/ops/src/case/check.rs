@@ -25,7 +25,8 @@ impl fmt::Display for Variant {
     }
 }
 
-/// Every way that `device` may run an op: our kernel (on a CPU, once per instruction set it has), and the composed form.
+/// Every way that `device` can run an op: our kernel (on a CPU, once per instruction set it has),
+/// and the composed form.
 pub fn variants(device: Device) -> Vec<Variant> {
     let fused: Vec<_> = match device {
         Device::Cpu => Isa::all().map(|isa| Variant { rung: Rung::Fused, isa: Some(isa) }).collect(),
@@ -34,7 +35,7 @@ pub fn variants(device: Device) -> Vec<Variant> {
     fused.into_iter().chain([Variant { rung: Rung::Composed, isa: None }]).collect()
 }
 
-/// How a case went.
+/// The result of a case.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The op.
@@ -43,19 +44,19 @@ pub struct Outcome {
     pub case: String,
     /// Activation dtype.
     pub dtype: DType,
-    /// How it was run.
+    /// The rung and instruction set it ran on.
     pub variant: Variant,
     /// The largest error of an element.
     pub worst: f64,
     /// The mean error.
     pub mean: f64,
-    /// What was allowed to the largest.
+    /// The largest error allowed.
     pub allowed: f64,
-    /// Why it does not hold: an error in running, or a distance too large. None if it holds.
+    /// Why the case fails: an error while running, or an error too large. None if it passes.
     pub failure: Option<String>,
 }
 
-/// Runs the case and compares; `None` if this rung does not take the call here.
+/// Runs the case and compares; `None` if this rung does not take the call on this place.
 pub fn check(case: &Case, place: &Place, variant: Variant) -> Option<Outcome> {
     let mut outcome = Outcome {
         op: case.op,
@@ -88,7 +89,8 @@ pub fn check(case: &Case, place: &Place, variant: Variant) -> Option<Outcome> {
     Some(outcome)
 }
 
-/// Median time of one call, the device waited for; `None` if this rung does not take the call here.
+/// Median time of one call, including the device's; `None` if this rung does not take the call on
+/// this place.
 pub fn time(case: &Case, place: &Place, variant: Variant, budget: Duration) -> Result<Option<Duration>> {
     let median = under(variant, || {
         let call = (case.prepare)(place)?;

@@ -1,12 +1,12 @@
-//! One set of cases, four uses: the test against an f64 reference, the micro-benchmark, the rows of SUPPORT.md, and what
-//! `sconce doctor` runs on the user's own device.
+//! One set of cases with four uses: the test against an f64 reference, the micro-benchmark, the
+//! rows of SUPPORT.md, and the checks of `sconce doctor` on the user's device.
 
-mod asked;
 mod check;
+mod selection;
 mod support;
 
-pub use asked::{half_formats, is_rung_wanted, places, wanted};
 pub use check::{Outcome, Variant, check, time, variants};
+pub use selection::{half_formats, is_rung_wanted, places, wanted};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
@@ -19,13 +19,13 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// A call ready to be made, as often as one likes.
+/// A call that can be repeated.
 pub type Call = Box<dyn Fn() -> Result<Tensor>>;
 
-/// Puts a case's inputs somewhere and returns the call.
+/// Uploads a case's inputs to a place and returns the call.
 pub type Prepare = Box<dyn Fn(&Place) -> Result<Call>>;
 
-/// One call of an op on fixed inputs, with the right answer.
+/// One call of an op on fixed inputs, with the expected result.
 pub struct Case {
     /// The op's folder.
     pub op: &'static str,
@@ -33,25 +33,26 @@ pub struct Case {
     pub name: String,
     /// Activation dtype.
     pub dtype: DType,
-    /// How far from the reference is still right.
+    /// The error that is allowed.
     pub tolerance: Tolerance,
     /// Floating-point operations of one call, for the benchmark.
     pub flops: u64,
-    /// Makes the call ready; only the call itself is timed.
+    /// Prepares the call; only the call itself is timed.
     pub prepare: Prepare,
-    /// The answer in f64, from the inputs as rounded to the dtype.
+    /// The expected result in f64, from inputs rounded to the dtype.
     pub reference: Box<dyn Fn() -> Vec<f64>>,
 }
 
-/// Allowed distance, in roundings.
+/// Allowed error, in roundings.
 ///
-/// The error of an element is |y − r| / (|r| + rms(r)): relative where the element is large, relative to the whole where
-/// cancellation made it small. A result that is computed in f32 and rounded once to T is off by at most one unit roundoff
-/// of T plus what the f32 sums collected; a composed form also rounds in between. The mean may be half of the worst, since
-/// roundings are as often small as large.
+/// The error of an element is |y − r| / (|r| + rms(r)): relative for large elements, relative to
+/// the whole where cancellation made an element small. A result that is computed in f32 and rounded
+/// once to T is off by at most one unit roundoff of T plus the error of the f32 sums; a composed
+/// form also rounds in between. The mean may be half of the worst, because roundings are as often
+/// small as large.
 #[derive(Clone, Copy, Debug)]
 pub struct Tolerance {
-    /// Roundings to T that our kernel makes on the way.
+    /// Roundings to T that our kernel makes.
     pub fused: f64,
     /// Roundings to T that the composed form makes.
     pub composed: f64,
@@ -60,7 +61,7 @@ pub struct Tolerance {
 }
 
 impl Tolerance {
-    /// The largest error allowed to one element.
+    /// The largest error allowed for one element.
     pub fn worst(&self, rung: Rung, dtype: DType) -> f64 {
         let roundings = if rung == Rung::Composed { self.composed } else { self.fused };
         roundings * dtype.unit_roundoff() + self.sums * DType::F32.unit_roundoff()
@@ -72,7 +73,7 @@ impl Tolerance {
     }
 }
 
-/// Made when it is first looked at, and once: many ask for all cases and run a few.
+/// Made once, at its first use: many callers list all cases and run a few.
 #[derive(Clone)]
 pub(crate) struct Lazy<T>(Rc<LazyCell<T, Box<dyn FnOnce() -> T>>>);
 
@@ -89,7 +90,8 @@ impl<T> Deref for Lazy<T> {
     }
 }
 
-/// Seeded random numbers in a shape, already rounded to their dtype, so that reference and kernel see the same.
+/// Seeded random numbers of a shape, rounded to their dtype, so that reference and kernel see the
+/// same.
 #[derive(Clone)]
 pub(crate) struct Input {
     pub(crate) values: Lazy<Vec<f32>>,
@@ -98,7 +100,7 @@ pub(crate) struct Input {
 }
 
 impl Input {
-    /// Normally distributed, with this centre and spread.
+    /// Normally distributed, with this mean and standard deviation.
     pub(crate) fn normal(seed: u64, dims: &[usize], dtype: DType, (centre, spread): (f32, f32)) -> Input {
         let n = dims.iter().product::<usize>();
         Input::new(dims, dtype, move || {
@@ -107,7 +109,7 @@ impl Input {
         })
     }
 
-    /// Of values that are rounded already.
+    /// From values that are rounded already.
     pub(crate) fn new(dims: &[usize], dtype: DType, make: impl FnOnce() -> Vec<f32> + 'static) -> Input {
         Input { values: Lazy::new(make), dims: dims.to_vec(), dtype }
     }
@@ -118,7 +120,7 @@ impl Input {
         Input::new(&dims, dtype, move || values.iter().enumerate().map(|(i, v)| change(i, *v)).collect())
     }
 
-    /// Of each row the elements from `start` on.
+    /// Columns `start..start + n` of each row.
     pub(crate) fn columns(&self, start: usize, n: usize) -> Lazy<Vec<f32>> {
         let (values, width) = (self.values.clone(), self.dims[1..].iter().product());
         Lazy::new(move || values.chunks(width).flat_map(|row| row[start..][..n].to_vec()).collect())
@@ -129,68 +131,71 @@ impl Input {
     }
 }
 
-/// Whole numbers below `end`.
+/// Integers below `end`.
 pub(crate) fn ids(seed: u64, n: usize, end: u32) -> Vec<u32> {
     let mut random = Random(seed);
     (0..n).map(|_| (random.next() % u64::from(end)) as u32).collect()
 }
 
-/// Weights held in memory, so that cases go through the same loading as a model.
+/// Weights in memory, so that cases use the same loading as a model.
 pub(crate) fn weights(entries: &[(&str, &Input)], place: &Place) -> Weights {
     let dtype = entries.first().map_or(DType::F32, |(_, input)| input.dtype);
-    let held = entries.iter().map(|(name, input)| {
+    let tensors = entries.iter().map(|(name, input)| {
         let bytes = input.values.iter().flat_map(|v| v.to_le_bytes()).collect();
         ((*name).to_string(), (Stored::Float(DType::F32), input.dims.clone(), bytes))
     });
-    Weights::new(Arc::new(Memory(held.collect())), dtype, place.clone())
+    Weights::new(Arc::new(Memory(tensors.collect())), dtype, place.clone())
 }
 
-/// The weight of a product in blocks, as a GGUF has it and kept so where a device can.
+/// The weight of a product in quantized blocks, as in a GGUF file, and kept in blocks if the device
+/// can.
 #[derive(Clone)]
 pub(crate) struct InBlocks {
     pub(crate) quant: Quant,
     pub(crate) dims: [usize; 2],
-    made: Lazy<(Vec<u8>, Vec<f32>)>,
+    data: Lazy<(Vec<u8>, Vec<f32>)>,
 }
 
 impl InBlocks {
-    /// Of about these values, `[n, k]`; where blocks of this format are read but not made, of any.
+    /// Blocks of about these values, `[n, k]`; random blocks if this format can be read but not
+    /// written.
     pub(crate) fn of(
         seed: u64,
         quant: Quant,
         dims: [usize; 2],
         values: impl FnOnce() -> Vec<f32> + 'static,
     ) -> InBlocks {
-        let made = move || {
+        let make = move || {
             let (mut values, mut bytes) = (values(), Vec::new());
             if quantize(quant, &values, &mut bytes).is_err() {
                 let any = quant.bytes(values.len()).unwrap_or_default();
                 bytes = ids(seed, any, 256).into_iter().map(|byte| byte as u8).collect();
                 tame(quant, &mut bytes);
-                // A code of these times its own scale may be 4,000: of small halves, so that sums are what a half can hold.
+                // A code of this format times its own scale may be 4,000: the outer scale is a
+                // small half, so that sums stay within f16.
                 for block in bytes.chunks_exact_mut(quant.block().1).filter(|_| quant == Quant::Iq4Xs) {
                     block[1] = block[1] & 0x8f | 0x10;
                 }
             }
-            // Whole blocks.
+            // These are whole blocks.
             let read = dequantize(quant, &bytes, &mut values).is_ok();
             debug_assert!(read);
             (bytes, values)
         };
-        InBlocks { quant, dims, made: Lazy::new(made) }
+        InBlocks { quant, dims, data: Lazy::new(make) }
     }
 
-    /// What they stand for.
+    /// The dequantized values.
     pub(crate) fn values(&self) -> &[f32] {
-        &self.made.1
+        &self.data.1
     }
 
     /// As `weight`, for activations of this dtype.
     pub(crate) fn weights(&self, dtype: DType, place: &Place) -> Weights {
-        let (bytes, _) = &*self.made;
-        let held = (Stored::Blocks(self.quant), self.dims.to_vec(), bytes.clone());
-        let held = [("weight".to_string(), held)];
-        Weights::new(Arc::new(Memory(held.into())), dtype, place.clone()).with_format(WeightFormat::File)
+        let (bytes, _) = &*self.data;
+        let tensor = (Stored::Blocks(self.quant), self.dims.to_vec(), bytes.clone());
+        let tensors = [("weight".to_string(), tensor)];
+        Weights::new(Arc::new(Memory(tensors.into())), dtype, place.clone()).with_format(WeightFormat::File)
     }
 }
 
@@ -214,7 +219,7 @@ fn round(dtype: DType, x: f32) -> f32 {
     rounded.unwrap_or(x)
 }
 
-/// SplitMix64: a few lines, the same numbers on every machine.
+/// SplitMix64: short, and the same numbers on every machine.
 struct Random(u64);
 
 impl Random {

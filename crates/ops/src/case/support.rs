@@ -1,4 +1,5 @@
-//! SUPPORT.md, written from what the ladder answers: every case of every op is traced as a phantom on every device.
+//! Generates SUPPORT.md from the ladder: traces every case of every op as a phantom on every
+//! device.
 
 use crate::ladder::{Ladder, Policy, Rung};
 use crate::{DType, Device, Place};
@@ -14,16 +15,16 @@ pub fn support_md() -> String {
         for (d, device) in devices.into_iter().enumerate() {
             let ladder = Ladder::new(Policy::default());
             let (_, steps) = ladder.trace(|| (case.prepare)(&Place::phantom(device)).and_then(|call| call()));
-            let own = steps.iter().filter(|s| s.op == case.op).map(|s| s.rung.as_ref().ok().copied());
-            rungs.entry((case.op, d, case.dtype)).or_default().extend(own);
+            let chosen = steps.iter().filter(|s| s.op == case.op).map(|s| s.rung.as_ref().ok().copied());
+            rungs.entry((case.op, d, case.dtype)).or_default().extend(chosen);
         }
     }
     let mut out = String::from(
         "# What runs where\n\n\
-         Generated from the ladder's own answers to every case of every op (`cargo run -- doctor --support`); a test keeps\n\
-         it current. *fused*: our kernel. *composed*: the formula in Candle's tensor ops, on the same device. A number in\n\
-         brackets counts the cases where not all go one way. Whether a kernel is right on your machine is for\n\
-         `sconce doctor` to say.\n\n\
+         Generated from the rungs that the ladder chooses for every case of every op (`cargo run -- doctor --support`);\n\
+         a test keeps it current. *fused*: our kernel. *composed*: the formula in Candle's tensor ops, on the same\n\
+         device. Where the cases of an op take different rungs, numbers in brackets count them. `sconce doctor` checks\n\
+         the kernels on your machine.\n\n\
          | op | dtype | cpu | cuda | metal |\n|---|---|---|---|---|\n",
     );
     let rows: std::collections::BTreeSet<_> = rungs.keys().map(|(op, _, dtype)| (*op, *dtype)).collect();

@@ -25,7 +25,7 @@ pub(super) fn run(op: &GluOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
-/// act(gate) · value of rows that are `half` gates and as many values.
+/// act(gate) · value of rows of `half` gates followed by `half` values.
 pub(crate) fn gated<T: Elem>(isa: Isa, x: &[T], half: usize, activation: Activation) -> PooledBuffer<T> {
     fill_rows::<T>(x.len() / (2 * half).max(1), half, 0, |i, out, _| {
         let (gate, value) = x[2 * i * half..][..2 * half].split_at(half);

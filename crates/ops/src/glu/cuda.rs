@@ -1,4 +1,5 @@
-//! Launches `kernel.cu`: a thread for 16 bytes of a row, or for one element where its halves are no whole runs.
+//! Launches `kernel.cu`: a thread per 16 bytes of a row, or per element if its halves are not whole
+//! runs of 16 bytes.
 
 use super::{Gate, GluOp};
 use crate::Result;

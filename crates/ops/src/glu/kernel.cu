@@ -1,5 +1,6 @@
-// y = act(gate) * value, gate and value the two halves of a row: in f32, one rounding. A thread makes a run; a row has one block or
-// several, so that nobody divides to find his place.
+// y = act(gate) * value, where gate and value are the two halves of a row: in f32, one rounding. A
+// thread computes a run. A row has one block or several, so that no thread divides to find its
+// position.
 #include "launch/cuda/prelude.cuh"
 
 template <typename T, int N, uint KIND>

@@ -1,11 +1,12 @@
-// y = act(gate) * value, gate and value the two halves of a row: in f32, one rounding. A thread makes four neighbours.
+// y = act(gate) * value, where gate and value are the two halves of a row: in f32, one rounding. A
+// thread computes four adjacent elements.
 
 constant ushort ACTIVATION [[function_constant(0)]];
 // Whether the gate is the second half.
 constant bool IS_SECOND [[function_constant(1)]];
 
 struct Halves {
-    // Elements of a half, and from one row of x to the next.
+    // Elements of a half, and row stride of x.
     uint n;
     uint stride;
 };

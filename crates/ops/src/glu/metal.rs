@@ -1,4 +1,4 @@
-//! Launches `kernel.metal`: a thread for four neighbours of a row.
+//! Launches `kernel.metal`: a thread per four adjacent elements of a row.
 
 use super::{Gate, GluOp};
 use crate::Result;
@@ -13,8 +13,8 @@ pub(super) fn run(op: &GluOp) -> Result<candle_core::Tensor> {
     let y = Call::room(&x, rows.rows * n, op.x.dtype())?;
     let kernel =
         Kernel::new(SOURCE, format!("glu_{}", op.x.dtype())).number(op.activation as u16).flag(op.gate == Gate::Second);
-    // As `Halves` in the kernel.
-    let told = params![n, rows.stride];
-    Call::new(&x, &kernel)?.input(&x).result(&y).numbers(&told).run(Grid::over(n.div_ceil(4), rows.rows))?;
+    // The fields of `Halves` in the kernel.
+    let params = params![n, rows.stride];
+    Call::new(&x, &kernel)?.input(&x).result(&y).numbers(&params).run(Grid::over(n.div_ceil(4), rows.rows))?;
     y.tensor(&[rows.rows, n])
 }

@@ -1,6 +1,7 @@
 //! y = act(gate) · value, gate and value the two halves of a row        in f32, one rounding to T
 //!
-//! The gated unit between the two products of an MLP (GEGLU, SwiGLU: Shazeer 2020, arXiv:2002.05202).
+//! The gated linear unit between the two products of an MLP (GEGLU, SwiGLU: Shazeer 2020,
+//! arXiv:2002.05202).
 
 mod cases;
 mod composed;
@@ -26,7 +27,7 @@ pub enum Gate {
     Second,
 }
 
-/// Multiplies the halves of `x` `[rows, 2n]`, one of them activated, to `[rows, n]`.
+/// Multiplies the halves of each row of `x` `[rows, 2n]`, one of them activated, to `[rows, n]`.
 pub fn glu(x: &Tensor, activation: Activation, gate: Gate) -> Result<Tensor> {
     match *x.dims() {
         [_, n] if n > 0 && n % 2 == 0 => ladder::run(GluOp { x: x.clone(), activation, gate }),

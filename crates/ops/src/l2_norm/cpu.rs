@@ -1,7 +1,7 @@
-//! Two passes over a row: the sum of squares, then the scaling.
+//! L2-normalizes in two passes over a row: the sum of squares, then the scaling.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
-use super::{L2NormOp, LEAST};
+use super::{L2NormOp, MIN_NORM};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
 use crate::cpu::rows::{Reading, fill_rows};
@@ -34,11 +34,11 @@ impl<T: Elem> Kernel for Row<'_, T> {
                 let v = get::<S, T>(self.x, i, lanes, 0.0);
                 squares = S::fma(v, v, squares);
             });
-            let length = S::sum(squares).sqrt();
+            let norm = S::sum(squares).sqrt();
             // Not `max`, which would drop a NaN.
-            let length = S::splat(if length < LEAST { LEAST } else { length });
+            let norm = S::splat(if norm < MIN_NORM { MIN_NORM } else { norm });
             vectors!(S, self.x.len(), |i, lanes| {
-                put::<S, T>(self.out, i, lanes, S::div(get::<S, T>(self.x, i, lanes, 0.0), length));
+                put::<S, T>(self.out, i, lanes, S::div(get::<S, T>(self.x, i, lanes, 0.0), norm));
             });
         }
     }

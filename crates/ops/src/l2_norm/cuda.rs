@@ -1,6 +1,6 @@
-//! Launches `kernel.cu`: a warp a row, or a block where rows are long.
+//! Launches `kernel.cu`: a warp per row, or a block if rows are long.
 
-use super::{L2NormOp, LEAST};
+use super::{L2NormOp, MIN_NORM};
 use crate::Result;
 use crate::launch::cuda::{Binary, Call, Kernel, View, binary, rows};
 use crate::launch::params;
@@ -16,7 +16,7 @@ pub(super) fn run(op: &L2NormOp) -> Result<candle_core::Tensor> {
     Call::new(&x, &Kernel::new(BINARY, format!("l2_norm_{kind}_{}", op.x.dtype())))?
         .input(&x)
         .made(&y)
-        .numbers(&params![rows, n, stride, LEAST])
+        .numbers(&params![rows, n, stride, MIN_NORM])
         .run(grid)?;
     y.tensor(op.x.dims())
 }

@@ -1,4 +1,4 @@
-// y = x / max(|x|, least) over a row: in f32, one rounding.
+// L2-normalize: y = x / max(|x|, least) over a row, in f32, one rounding.
 #include "launch/cuda/rows.cuh"
 
 template <typename T, int N> __device__ __forceinline__ Run<T, N> divided(const Run<T, N> &x, float length) {

@@ -1,14 +1,14 @@
-// y = x / max(|x|, least) over a row: in f32, one rounding.
+// L2-normalize: y = x / max(|x|, least) over a row, in f32, one rounding.
 
-// A row has a SIMD-group, instead of a threadgroup.
+// Whether a row is processed by a SIMD-group instead of a threadgroup.
 constant bool IS_SHORT [[function_constant(0)]];
 
 struct Row {
     uint n;
     uint rows;
-    // Elements from one row to the next.
+    // Row stride in elements.
     uint stride;
-    // What a length is held at from below.
+    // Lower limit of the L2 norm.
     float least;
 };
 
@@ -26,7 +26,8 @@ template <typename T>
     y += ulong(row) * ulong(p.n);
     uint first = 4 * (IS_SHORT ? lane : tid);
     uint step = 4 * (IS_SHORT ? LANES : threads);
-    // What a thread reads first it holds; only rows that are longer than four a thread are read again from there on.
+    // A thread keeps the four elements that it reads first. Only longer rows are read again, from
+    // there on.
     float4 held = four_at<T>(x, first, p.n, 0.0f);
     float squares = dot(held, held);
     for (uint i = first + step; i < p.n; i += step) {

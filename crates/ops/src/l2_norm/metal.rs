@@ -1,6 +1,6 @@
-//! Launches `kernel.metal`: a threadgroup a row, or, where rows are short, a SIMD-group.
+//! Launches `kernel.metal`: a threadgroup per row, or a SIMD-group if rows are short.
 
-use super::{L2NormOp, LEAST};
+use super::{L2NormOp, MIN_NORM};
 use crate::Result;
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
 use crate::launch::params;
@@ -13,10 +13,10 @@ pub(super) fn run(op: &L2NormOp) -> Result<candle_core::Tensor> {
     let (n, rows, stride) = (rows.cols, rows.rows, rows.stride);
     let kernel = Kernel::new(SOURCE, format!("l2_norm_{}", op.x.dtype())).flag(Grid::is_short(n));
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    // As `Row` in the kernel.
-    let told = params![n, rows, stride, LEAST];
+    // The fields of `Row` in the kernel.
+    let params = params![n, rows, stride, MIN_NORM];
     let call = Call::new(&x, &kernel)?;
     let grid = Grid::of_rows(rows, n, call.most_threads());
-    call.input(&x).result(&y).numbers(&told).run(grid)?;
+    call.input(&x).result(&y).numbers(&params).run(grid)?;
     y.tensor(op.x.dims())
 }

@@ -1,4 +1,4 @@
-//! y = x / max(‖x‖₂, 1e-12) over the last axis        in f32, one rounding to T
+//! L2-normalize: y = x / max(‖x‖₂, 1e-12) over the last axis        in f32, one rounding to T
 
 mod cases;
 mod composed;
@@ -14,10 +14,10 @@ pub(crate) use cases::cases;
 use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{Result, Tensor};
 
-/// What a vector's length is held at from below, so that a zero vector stays zero.
-const LEAST: f32 = 1e-12;
+/// Lower limit of the L2 norm, so that a zero vector stays zero.
+const MIN_NORM: f32 = 1e-12;
 
-/// Vectors of length one, over the last axis.
+/// L2-normalizes `x` over the last axis.
 pub fn l2_norm(x: &Tensor) -> Result<Tensor> {
     ladder::run(L2NormOp { x: x.clone() })
 }

@@ -1,8 +1,8 @@
-//! The ladder's context: under which ladder the ops of this thread run, in which mode, and for
-//! which part of the model.
+//! The ladder's context: the ladder that the ops of this thread run under, its mode, and the
+//! current part of the model.
 //!
-//! Ops take tensors only, so this is ambient. These are the only thread-locals that decide
-//! anything.
+//! Ops take tensors only, so the context is ambient. These are the only thread-locals that affect
+//! what runs.
 
 use super::Ladder;
 use crate::replay::CaptureState;
@@ -24,13 +24,14 @@ struct Context {
 /// How ops run.
 #[derive(Clone, Default)]
 pub(crate) enum Mode {
-    /// As they are called.
+    /// Normally.
     #[default]
     Run,
-    /// Kernels are compiled and not run: how a device is made ready. Launchers that compile ask for
-    /// it, and so does the ladder, because only our own kernels can be made ready without running.
+    /// A dry run: kernels are compiled and not run, to warm up a device. Launchers that compile
+    /// check for this mode, and so does the ladder, because only our own kernels can be compiled
+    /// without running.
     Dry,
-    /// For a CUDA graph.
+    /// For a CUDA graph: see [`crate::replay`].
     Capture(Rc<RefCell<CaptureState>>),
 }
 
@@ -49,12 +50,12 @@ pub(crate) fn mode() -> Mode {
     ENTERED.with_borrow(|entered| entered.last().map(|context| context.mode.clone()).unwrap_or_default())
 }
 
-/// Whether kernels are compiled and not run.
+/// Whether this is a dry run, which compiles kernels and runs none.
 pub(crate) fn is_dry() -> bool {
     matches!(mode(), Mode::Dry)
 }
 
-/// The capture that this thread is in.
+/// The CUDA graph capture that this thread is in.
 pub(crate) fn capture() -> Option<Rc<RefCell<CaptureState>>> {
     match mode() {
         Mode::Capture(state) => Some(state),
@@ -75,8 +76,8 @@ impl Drop for Entered {
 }
 
 impl Ladder {
-    /// Makes this the thread's ladder until the guard is dropped. The mode stays as it is: a ladder
-    /// within a capture does not hide it.
+    /// Makes this the thread's ladder until the guard is dropped. The mode is inherited, so a
+    /// ladder entered within a capture does not hide the capture.
     pub fn enter(self: Arc<Self>) -> Entered {
         self.enter_in(mode())
     }
@@ -101,7 +102,7 @@ pub fn at(what: &'static str, index: usize) -> impl Drop {
     Leave(AT.replace(Some((what, index))))
 }
 
-/// That part, in words.
+/// The current part of the model, as in `layer 3`.
 pub(super) fn part() -> Option<String> {
     AT.get().map(|(what, i)| format!("{what} {i}"))
 }

@@ -1,42 +1,44 @@
-//! Calls that stand for several others: one kernel of ours takes all of it, or the others are made.
+//! Joint calls, each of which stands for several calls in a row: one kernel of ours takes them all,
+//! or the calls are made separately.
 
 use super::{Can, Op, Rung, current, run};
 use crate::cpu::Isa;
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// Such a call, checked, with everything it reads.
+/// A joint call, checked, with everything it reads.
 pub(crate) trait Joint: Sync {
-    /// The folder of the op that it counts as.
+    /// The folder of the op that it is counted as.
     const NAME: &'static str;
-    /// As those of [`Op`].
+    /// See [`Op::x`].
     fn x(&self) -> &Tensor;
-    /// As those of [`Op`].
+    /// See [`Op::out`].
     fn out(&self) -> (Vec<usize>, DType);
-    /// As those of [`Op`].
+    /// See [`Op::detail`].
     fn detail(&self) -> String;
-    /// Whether a kernel of ours takes all of it on this device.
+    /// Whether a kernel of ours takes the joint call on this device.
     fn is_taken(&self, device: Device) -> bool;
-    /// That kernel, on CUDA.
+    /// The CUDA kernel.
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, PARTS))
+        Err(Error::call(Self::NAME, NO_KERNEL))
     }
-    /// That kernel, on Metal.
+    /// The Metal kernel.
     fn metal(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, PARTS))
+        Err(Error::call(Self::NAME, NO_KERNEL))
     }
 }
 
-/// Runs it where a kernel takes all of it. Where none does, or that is withdrawn, the calls that it stands for are the caller's to make.
+/// Runs the joint call if a kernel takes it. Where no kernel does, or it is withdrawn, returns
+/// None, and the caller makes the separate calls.
 pub(crate) fn whole(joint: &impl Joint) -> Option<Result<Tensor>> {
-    let op = Whole(joint);
+    let op = JointOp(joint);
     (current().can(&op, Rung::Fused) == Can::Yes).then(|| run(op))
 }
 
-const PARTS: &str = "made of other calls";
+const NO_KERNEL: &str = "no kernel takes this joint call";
 
-struct Whole<'a, J>(&'a J);
+struct JointOp<'a, J>(&'a J);
 
-impl<J: Joint> Op for Whole<'_, J> {
+impl<J: Joint> Op for JointOp<'_, J> {
     const NAME: &'static str = J::NAME;
 
     fn x(&self) -> &Tensor {
@@ -52,19 +54,19 @@ impl<J: Joint> Op for Whole<'_, J> {
     }
 
     fn fused(&self, device: Device) -> Can {
-        if self.0.is_taken(device) { Can::Yes } else { Can::no(PARTS) }
+        if self.0.is_taken(device) { Can::Yes } else { Can::no(NO_KERNEL) }
     }
 
     fn composable(&self, _: Device) -> Can {
-        Can::no(PARTS)
+        Can::no(NO_KERNEL)
     }
 
     fn movable(&self) -> Can {
-        Can::no(PARTS)
+        Can::no(NO_KERNEL)
     }
 
     fn cpu(&self, _: Isa) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, PARTS))
+        Err(Error::call(Self::NAME, NO_KERNEL))
     }
 
     fn cuda(&self) -> Result<candle_core::Tensor> {
@@ -76,10 +78,10 @@ impl<J: Joint> Op for Whole<'_, J> {
     }
 
     fn composed(&self) -> Result<candle_core::Tensor> {
-        Err(Error::call(Self::NAME, PARTS))
+        Err(Error::call(Self::NAME, NO_KERNEL))
     }
 
     fn map(&self, _: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        Err(Error::call(Self::NAME, PARTS))
+        Err(Error::call(Self::NAME, NO_KERNEL))
     }
 }

@@ -1,15 +1,15 @@
-//! What every op declares and does: one call of it, checked, with everything it reads.
+//! The trait of every op: what each rung declares and runs.
 
 use super::Rung;
 use crate::cpu::Isa;
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// A rung's word on one call, given before it runs.
+/// Whether a rung takes a call, declared before it runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Can {
-    /// It will take it.
+    /// The rung takes it.
     Yes,
-    /// It will not, and why.
+    /// The rung refuses, with the reason.
     No(String),
 }
 
@@ -26,14 +26,15 @@ pub(crate) trait Op: Sized + Sync {
     const NAME: &'static str;
     /// The activations: they decide the call's dtype and device.
     fn x(&self) -> &Tensor;
-    /// Shape and dtype of the result: those of `x`, unless the op says otherwise.
+    /// Shape and dtype of the result: by default those of `x`.
     fn out(&self) -> (Vec<usize>, DType) {
         (self.x().dims().to_vec(), self.x().dtype())
     }
-    /// Shapes and options, for the plan's reader.
+    /// Shapes and options, shown in the plan.
     fn detail(&self) -> String;
-    /// Whether our kernel for this device takes this call. A declaration: it is the same in a build without the device, which
-    /// cannot open it anyway. Every op has a kernel for the CPU, but for a call that stands for others: see [`Joint`](super::Joint).
+    /// Whether our kernel for this device takes this call. This is a declaration, the same in
+    /// builds without the device, which cannot open it anyway. Every op has a CPU kernel, except
+    /// for joint calls: see [`Joint`](super::Joint).
     fn fused(&self, _: Device) -> Can {
         Can::Yes
     }
@@ -41,15 +42,17 @@ pub(crate) trait Op: Sized + Sync {
     fn composable(&self, _: Device) -> Can {
         Can::Yes
     }
-    /// Whether the host can take it with copies of its tensors: not what writes to one.
+    /// Whether the host can run the call on copies of its tensors. An op that writes to a tensor in
+    /// place refuses.
     fn movable(&self) -> Can {
         Can::Yes
     }
-    /// Bytes that the rung takes besides the result, at most, while it runs.
+    /// Most bytes that the rung takes besides the result while it runs.
     fn scratch(&self, _: Rung) -> usize {
         0
     }
-    /// Our CPU kernel. Its result is a buffer of its own, never a view: it is used again when the result is gone.
+    /// Our CPU kernel. Its result has its own buffer and is never a view: the buffer pool reuses it
+    /// when the result is dropped.
     fn cpu(&self, isa: Isa) -> Result<candle_core::Tensor>;
     /// Our CUDA kernel.
     fn cuda(&self) -> Result<candle_core::Tensor> {
@@ -61,11 +64,11 @@ pub(crate) trait Op: Sized + Sync {
     }
     /// The formula in Candle's tensor ops.
     fn composed(&self) -> Result<candle_core::Tensor>;
-    /// The same call with every tensor taken through `to`: how the host rung moves it.
+    /// The same call with every tensor mapped by `to`. The host rung uses it to copy tensors.
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self>;
 }
 
-/// The methods of an [`Op`] that the files of their names in its folder are: each calls the `run` there.
+/// The methods of an [`Op`] that call `run` in the files of the same names in its folder.
 macro_rules! own_kernels {
     (cpu $(, $more:ident)*) => {
         fn cpu(&self, isa: $crate::cpu::Isa) -> $crate::Result<candle_core::Tensor> {

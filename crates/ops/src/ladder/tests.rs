@@ -1,8 +1,9 @@
-//! Which rung takes a call, and what becomes of a rung that fails: with an op that has as few of them as an op can.
+//! Which rung takes a call, and what happens when a rung fails, tested with an op that has as few
+//! rungs as possible.
 
 use super::*;
 
-/// An op that has no kernel on a GPU, and that Candle lacks there too.
+/// An op without a GPU kernel that Candle lacks on GPUs too.
 struct Lacking(Tensor);
 
 impl Op for Lacking {

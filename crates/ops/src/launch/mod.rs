@@ -1,4 +1,5 @@
-//! Opening devices and launching kernels on them: one file a device. A build without a device holds a stand-in that says so.
+//! Opens devices and launches kernels on them, one file or folder per device. A build without a
+//! device has a stub whose `open` says so.
 
 pub(crate) mod cpu;
 #[cfg(any(cuda, metal))]
@@ -9,12 +10,12 @@ pub(crate) mod strided;
 #[cfg(any(cuda, metal))]
 pub(crate) use params::params;
 
-/// Memory that a product of cuBLASLt's may take beside its matrices: what its makers advise for Hopper. It is here and not in
-/// `cuda/blas.rs`, for a plan counts it in builds without CUDA too.
+/// Workspace of a cuBLASLt product, of the size that NVIDIA advises for Hopper. It is here and not
+/// in `cuda/blas.rs`, because plans count it in builds without CUDA too.
 pub(crate) const BLAS_WORKSPACE: usize = 32 << 20;
 
 #[cfg(not(all(cuda, metal)))]
-macro_rules! absent {
+macro_rules! unavailable {
     ($kind:ident, $why:literal) => {
         use crate::{Device, DeviceInfo, Error, Result};
 
@@ -36,16 +37,16 @@ macro_rules! absent {
 pub(crate) mod cuda;
 #[cfg(not(cuda))]
 pub(crate) mod cuda {
-    //! Stands in for the CUDA launcher where the build has none.
+    //! Stub of the CUDA launcher for builds without CUDA.
     pub(crate) mod buffers {
-        //! No device, no buffers.
+        //! Without a device there are no buffers.
 
-        /// None.
+        /// Empty.
         #[derive(Debug, Default)]
         pub(crate) struct Buffers;
 
         impl Buffers {
-            pub(crate) fn give(&self, _: u64, _: bool) {}
+            pub(crate) fn put_back(&self, _: u64, _: bool) {}
 
             pub(crate) fn bytes(&self) -> u64 {
                 0
@@ -57,7 +58,7 @@ pub(crate) mod cuda {
         }
     }
     pub(crate) mod pinned {
-        //! No device, nothing to copy from.
+        //! Without a device there is nothing to copy from.
 
         use crate::{Result, Tensor};
 
@@ -71,7 +72,7 @@ pub(crate) mod cuda {
     }
 
     pub(crate) mod uploads {
-        //! No device, nothing to copy to.
+        //! Without a device there is nothing to copy to.
 
         pub(crate) fn tensor(device: &candle_core::Device, values: &[u32]) -> crate::Result<candle_core::Tensor> {
             Ok(candle_core::Tensor::new(values, device)?)
@@ -79,7 +80,8 @@ pub(crate) mod cuda {
     }
 
     pub(crate) mod graph {
-        //! No device, nothing is captured. The array is there all the same, on the host, so that tests of what is captured need no GPU.
+        //! Without a device no CUDA graph is captured. The parameters exist on the host, so that
+        //! tests of capture need no GPU.
         use crate::{Place, Result};
         use std::cell::RefCell;
 
@@ -107,7 +109,7 @@ pub(crate) mod cuda {
                 Ok(())
             }
 
-            pub(crate) fn send(&self, _: usize, _: usize) -> Result<()> {
+            pub(crate) fn copy_to_device(&self, _: usize, _: usize) -> Result<()> {
                 Ok(())
             }
 
@@ -129,20 +131,20 @@ pub(crate) mod cuda {
             }
         }
     }
-    absent!(Cuda, "this build has no CUDA; build with `--features cuda` (needs the CUDA toolkit)");
+    unavailable!(Cuda, "this build has no CUDA; build with `--features cuda` (needs the CUDA toolkit)");
 }
 
 #[cfg(metal)]
 pub(crate) mod metal;
 #[cfg(not(metal))]
 pub(crate) mod metal {
-    //! Stands in for the Metal launcher where the build has none.
-    pub(crate) fn keep_in(_: &std::path::Path) -> Result<()> {
+    //! Stub of the Metal launcher for builds without Metal.
+    pub(crate) fn cache_kernels_in(_: &std::path::Path) -> Result<()> {
         Ok(())
     }
 
     pub(crate) mod mapped {
-        //! No device, nothing to lend.
+        //! Without a device nothing reads a mapped file in place.
 
         pub(crate) fn lend(
             _: &candle_core::Device,
@@ -155,9 +157,9 @@ pub(crate) mod metal {
     }
 
     pub(crate) mod buffers {
-        //! No device, no buffers.
+        //! Without a device there are no buffers.
 
-        /// None.
+        /// Empty.
         #[derive(Debug, Default)]
         pub(crate) struct Buffers;
 
@@ -165,5 +167,5 @@ pub(crate) mod metal {
             Ok(t.to_device(&candle_core::Device::Cpu)?)
         }
     }
-    absent!(Metal, "this build has no Metal; it is built in on macOS");
+    unavailable!(Metal, "this build has no Metal; it is built in on macOS");
 }

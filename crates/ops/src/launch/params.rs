@@ -1,4 +1,4 @@
-//! Numbers as kernels take them: four bytes each.
+//! Numeric kernel parameters, four bytes each.
 
 /// A number that a kernel takes: an `unsigned`, an `int`, a `float`, or a flag that is 0 or 1.
 pub(crate) trait Param {
@@ -29,7 +29,7 @@ impl Param for bool {
     }
 }
 
-/// Numbers of any kind, in the order of a kernel's parameters, or of the fields of its struct.
+/// Numbers of any kind, in the order of a kernel's parameters or of the fields of its struct.
 macro_rules! params {
     ($($number:expr),+ $(,)?) => {
         [$($crate::launch::params::Param::bits($number)),+]

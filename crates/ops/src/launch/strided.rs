@@ -1,13 +1,13 @@
-//! How a tensor's elements lie in a GPU's memory, in the terms that kernels are told.
+//! Shapes and strides of a tensor in GPU memory, in the form that kernels take.
 
 use crate::{DType, Error, Result};
 
-/// Shape, and elements from one entry of an axis to the next.
+/// Shape, and strides in elements.
 #[derive(Clone, Debug)]
 pub(crate) struct Strided {
     pub(crate) dims: Vec<usize>,
     pub(crate) strides: Vec<usize>,
-    /// Where the first element is, in elements.
+    /// Offset of the first element, in elements.
     pub(crate) start: usize,
     pub(crate) dtype: DType,
 }
@@ -20,7 +20,8 @@ pub(crate) struct Rows {
     pub(crate) stride: usize,
 }
 
-/// Vectors of `size` elements, `heads` of them `head` elements apart, and then the next `token` on.
+/// Vectors of `size` elements: `heads` of them per token, `head` elements apart, and tokens `token`
+/// elements apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lines {
     pub(crate) tokens: usize,
@@ -55,7 +56,8 @@ impl Strided {
         }
     }
 
-    /// `[tokens, heads, size]`, which may be a part of a wider projection; what has fewer axes is one head, or one token.
+    /// `[tokens, heads, size]`, which may be a part of a wider projection. A tensor with fewer axes
+    /// has one head, or one token.
     pub(crate) fn lines(&self) -> Result<Lines> {
         match (&*self.dims, &*self.strides) {
             (&[tokens, heads, size], &[token, head, 1]) => Ok(Lines { tokens, heads, size, token, head }),
@@ -66,7 +68,8 @@ impl Strided {
         }
     }
 
-    /// The same, and that of a residual, which has as many heads; of none it is its own again.
+    /// The lines of this tensor and of its residual, which has as many heads; without a residual,
+    /// its own twice.
     pub(crate) fn lines_with(&self, op: &'static str, residual: Option<&Strided>) -> Result<[Lines; 2]> {
         let lines = self.lines()?;
         let added = residual.map_or(Ok(lines), Strided::lines)?;
@@ -76,26 +79,28 @@ impl Strided {
         Ok([lines, added])
     }
 
-    /// The same for vectors that lie as their three axes say, each without gaps: one head must not be read as another token.
+    /// The same for a tensor that has these three axes and contiguous vectors: a head must not be
+    /// read as another token.
     pub(crate) fn vectors(&self) -> Result<Lines> {
         let lines = self.lines()?;
         let fits = [lines.tokens, lines.heads, lines.size] == *self.dims;
         if fits { Ok(lines) } else { Err(self.unfit("vectors")) }
     }
 
-    /// Whether every row begins where `n` elements may be read at once, and holds whole runs of them.
+    /// Whether every row begins at a multiple of `n` elements and consists of whole runs of `n`, so
+    /// that `n` can be read at once.
     pub(crate) fn in_runs(&self, n: usize) -> Result<bool> {
         let Rows { rows, cols, stride } = self.rows()?;
         let apart = rows <= 1 || stride.is_multiple_of(n);
         Ok(cols.is_multiple_of(n) && apart && self.start.is_multiple_of(n))
     }
 
-    /// The same for four.
+    /// The same for runs of four.
     pub(crate) fn in_fours(&self) -> Result<bool> {
         self.in_runs(4)
     }
 
-    /// Without gaps.
+    /// Whether it is contiguous.
     pub(crate) fn is_whole(&self) -> bool {
         let mut expected = 1;
         self.dims.iter().zip(&self.strides).rev().all(|(dim, stride)| {

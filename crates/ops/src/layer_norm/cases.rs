@@ -1,4 +1,5 @@
-//! Cases: with and without bias and residual, widths on and off every vector size, a mean far from zero, many rows.
+//! Cases: with and without bias and residual, widths that are and are not multiples of every vector
+//! size, a mean far from zero, many rows.
 
 use super::LayerNorm;
 use super::reference::{Problem, layer_norm};
@@ -23,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(case).chain(DType::FLOATS.map(heads)).collect()
 }
 
-/// A weight for each of three heads, which lie inside a wider projection.
+/// A weight for each of three heads of a wider projection.
 fn heads(dtype: DType) -> Case {
     let (tokens, n, eps) = (9, 20, 1e-5);
     let x = Input::normal(190, &[tokens, 4, n], dtype, (0.0, 1.0));
@@ -64,8 +65,9 @@ fn one(seed: u64, dtype: DType, (rows, n, bias, residual, (centre, spread)): Sha
         op: "layer_norm",
         name: format!("{rows}x{n}{}", options.iter().filter(|o| o.0).map(|o| o.1).collect::<String>()),
         dtype,
-        // All in f32 and rounded once, composed too. Off-centre, the f32 subtraction of the mean costs |mean| / spread
-        // roundings, 30 here, and the mean carries as many; else the sums cost a few.
+        // Everything is in f32 and rounded once, composed too. Off-centre, the f32 subtraction of
+        // the mean costs |mean| / spread roundings, 30 here, and the mean carries as many;
+        // otherwise the sums cost a few.
         tolerance: Tolerance { fused: 1.0, composed: 1.0, sums: 8.0 + 4.0 * f64::from(centre) },
         flops: 8 * (rows * n) as u64,
         prepare: Box::new(move |place| {

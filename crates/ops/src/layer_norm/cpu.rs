@@ -1,4 +1,5 @@
-//! One row at a time: the sum goes to an f32 row that stays in the first-level cache, the statistics and the result follow.
+//! One row at a time: x + residual goes to an f32 row in the L1 cache, then the statistics and the
+//! result are computed from it.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::LayerNormOp;
@@ -20,7 +21,7 @@ pub(super) fn run(op: &LayerNormOp, isa: Isa) -> Result<candle_core::Tensor> {
             isa.run(Row {
                 x: x.row(i),
                 residual: residual.map(|r| r.row(i)),
-                // A row of weights for each head, or one for all.
+                // One row of weights per head, or one for all.
                 weight: &weight[i * x.cols % weight.len()..][..x.cols],
                 bias,
                 eps: op.norm.eps,
@@ -43,7 +44,7 @@ struct Row<'a, T> {
 }
 
 impl<T: Elem> Row<'_, T> {
-    /// x + residual, noted in the scratch too.
+    /// x + residual, also stored in the scratch row.
     ///
     /// # Safety
     /// The contract of Lanes.
@@ -68,7 +69,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
         let per = 1.0 / n as f32;
         // SAFETY: the contract of Lanes, kept by Isa::run.
         unsafe {
-            // Four sums at a time: each waits four cycles for itself.
+            // Four independent sums, because an addition takes four cycles.
             let (mut sums, mut squares) = ([S::splat(0.0); 4], [S::splat(0.0); 4]);
             let many = n / (4 * S::WIDTH) * (4 * S::WIDTH);
             for first in (0..many).step_by(4 * S::WIDTH) {
@@ -85,7 +86,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
                 }
             }
             vectors!(S, n - many, |i, lanes| {
-                // The lanes beyond the row are the mean, so that they add nothing.
+                // Lanes beyond the row are the mean, so that they add nothing.
                 let d = S::sub(get::<S, f32>(self.scratch, many + i, lanes, mean), S::splat(mean));
                 squares[0] = S::fma(d, d, squares[0]);
             });

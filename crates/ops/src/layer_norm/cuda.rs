@@ -1,4 +1,4 @@
-//! Launches `kernel.cu`: a warp a row where a row fits into its registers, else a block.
+//! Launches `kernel.cu`: a warp per row if a row fits into its registers, else a block.
 
 use super::LayerNormOp;
 use crate::Result;
@@ -7,7 +7,7 @@ use crate::launch::params;
 
 const BINARY: Binary = binary!("layer_norm");
 
-/// Warps of a block that has a row for each.
+/// Warps of a block that processes a row with each warp.
 const WARPS: usize = 4;
 
 pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {

@@ -1,8 +1,9 @@
-// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. Everything in f32, one rounding.
+// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. All in f32, one rounding.
 //
-// The work is to read a row or two and write one, so memory is the limit. A warp has a row of up to 1024 elements in registers, in
-// runs of N that are read at once, and no warp waits for another. Longer rows have a block, and are read again from the first-level
-// cache. Where rows are not whole runs N is 1.
+// The kernel reads a row or two and writes one, so memory is the limit. A warp holds a row of up to
+// 1024 elements in registers, in runs of N elements that are read at once, and no warp waits for
+// another. Longer rows get a block, which reads them again from the L1 cache. N is 1 if rows are
+// not whole runs.
 #include "layer_norm/norm.cuh"
 
 template <typename T, int N, int RUNS>
@@ -61,7 +62,8 @@ __device__ void long_row(const T *x, const T *residual, const T *w, const T *bia
         wait_for_earlier(); \
         __VA_ARGS__(ARGUMENTS); \
     }
-// Of up to 512 and 1024 elements in whole runs, of up to 256 in any, and of all others.
+// Variants: whole runs of up to 512 and of up to 1024 elements, any row of up to 256, and all
+// others.
 #define LAYER_NORM(NAME, T) \
     ONE(NAME, T, 512, short_rows<T, SIXTEEN<T>, 16 / SIXTEEN<T>>) \
     ONE(NAME, T, 1024, short_rows<T, SIXTEEN<T>, 32 / SIXTEEN<T>>) \

@@ -1,17 +1,18 @@
-// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. One threadgroup a row, everything in f32, one rounding.
+// y = (s - mean(s)) / sqrt(var(s) + eps) * w + b,  s = x + residual. One threadgroup per row,
+// everything in f32, one rounding.
 
 constant bool HAS_RESIDUAL [[function_constant(0)]];
 constant bool HAS_BIAS [[function_constant(1)]];
 
 struct Row {
     uint n;
-    // Rows are heads of tokens: elements from one head to the next, and from one token to the next.
+    // Rows are heads of tokens, with strides in elements between heads and between tokens.
     uint heads;
     uint head;
     uint token;
     uint residual_head;
     uint residual_token;
-    // Rows of the weight, which take turns: one, or one for each head.
+    // Rows of the weight: one, or one per head.
     uint weights;
     float eps;
 };

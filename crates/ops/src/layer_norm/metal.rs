@@ -1,4 +1,5 @@
-//! Launches `kernel.metal`: a threadgroup a row, as many threads as the row can feed and the pipeline allows.
+//! Launches `kernel.metal`: a threadgroup per row, with as many threads as the row can use and the
+//! pipeline allows.
 
 use super::LayerNormOp;
 use crate::Result;
@@ -16,8 +17,9 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
     let kernel =
         Kernel::new(SOURCE, format!("layer_norm_{}", op.x.dtype())).flag(residual.is_some()).flag(bias.is_some());
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    // As `Row` in the kernel.
-    let told = params![n, lines.heads, lines.head, lines.token, added.head, added.token, w.elements() / n, op.norm.eps];
+    // The fields of `Row` in the kernel.
+    let params =
+        params![n, lines.heads, lines.head, lines.token, added.head, added.token, w.elements() / n, op.norm.eps];
     let call = Call::new(&x, &kernel)?;
     let threads = n.div_ceil(4).next_multiple_of(32).min(call.most_threads());
     call.input(&x)
@@ -25,7 +27,7 @@ pub(super) fn run(op: &LayerNormOp) -> Result<candle_core::Tensor> {
         .input(&w)
         .input_or(bias.as_ref(), &x)
         .result(&y)
-        .numbers(&told)
+        .numbers(&params)
         .run(Grid { groups: [rows, 1, 1], threads })?;
     y.tensor(op.x.dims())
 }

@@ -1,7 +1,7 @@
-//! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual        all in f32, one rounding to T
+//! y = (s − mean(s)) / sqrt(var(s) + eps) · w + b,  s = x + residual    in f32, one rounding to T
 //!
-//! The variance is the mean of squared distances from a mean that is already known (two passes): E[s²] − E[s]² loses all its
-//! digits when the mean is large against the spread.
+//! The variance is the mean of squared distances from the known mean (two passes): E[s²] − E[s]²
+//! loses all its digits when the mean is large compared to the spread.
 
 mod cases;
 mod composed;
@@ -20,17 +20,17 @@ use crate::{DType, Device, Error, Result, Tensor, Weights};
 /// Weight, bias and eps of a layer norm.
 #[derive(Clone, Debug)]
 pub struct LayerNorm {
-    /// `[size]`, or a row for each head.
+    /// `[size]`, or `[heads, size]` for a norm per head.
     weight: Tensor,
     bias: Option<Tensor>,
     eps: f32,
 }
 
 impl LayerNorm {
-    /// A norm for each head, without a bias: `weight` `[size]` under each of `heads`.
+    /// A norm per head, without a bias: `weight` `[size]` under each of `heads`.
     pub fn of_heads(heads: &[Weights], size: usize, eps: f32) -> Result<LayerNorm> {
         let first =
-            heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "a norm over nothing"))?;
+            heads.first().filter(|_| size > 0).ok_or_else(|| Error::call("layer_norm", "the size of the norm is 0"))?;
         let mut all = Vec::new();
         for head in heads {
             all.extend(head.values("weight", &[size])?);
@@ -38,10 +38,11 @@ impl LayerNorm {
         Ok(LayerNorm { weight: first.put(&all, &[heads.len(), size])?, bias: None, eps })
     }
 
-    /// `weight` and, if the architecture has one, `bias`, both `[size]`; the oldest files call them `gamma` and `beta`.
+    /// `weight` and, if the architecture has one, `bias`, both `[size]`; the oldest files name them
+    /// `gamma` and `beta`.
     pub fn load(w: &Weights, size: usize, eps: f32, bias: bool) -> Result<LayerNorm> {
         if size == 0 {
-            return Err(Error::call("layer_norm", "a norm over nothing"));
+            return Err(Error::call("layer_norm", "the size of the norm is 0"));
         }
         let (weight, beta) = if w.has("gamma")? { ("gamma", "beta") } else { ("weight", "bias") };
         let bias = bias.then(|| w.tensor(beta, &[size])).transpose()?;
@@ -62,12 +63,12 @@ impl LayerNorm {
         ladder::run(self.op(x, residual)?)
     }
 
-    /// The call, if what it is given fits together.
+    /// The call, with its arguments checked.
     fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LayerNormOp> {
         let [ref heads @ .., n] = *self.weight.dims() else { return Err(Error::call("layer_norm", "no weight")) };
-        let own = heads.is_empty() || x.dims().len() == 3 && x.dims()[1] == heads[0];
+        let heads_fit = heads.is_empty() || x.dims().len() == 3 && x.dims()[1] == heads[0];
         let fits = |t: &Tensor| t.dims() == x.dims() && t.dtype() == x.dtype();
-        if x.dims().last() != Some(&n) || !own || !residual.is_none_or(fits) || x.dtype() != self.weight.dtype() {
+        if x.dims().last() != Some(&n) || !heads_fit || !residual.is_none_or(fits) || x.dtype() != self.weight.dtype() {
             let residual = residual.map(Tensor::dims);
             let what = format!("x {:?} in {}, residual {residual:?}, weight [{n}]", x.dims(), x.dtype());
             return Err(Error::call("layer_norm", what));
@@ -75,10 +76,11 @@ impl LayerNorm {
         Ok(LayerNormOp { x: x.clone(), residual: residual.cloned(), norm: self.clone() })
     }
 
-    /// Whether it is one norm of whole rows of such a tensor, and our kernel for it is not withdrawn: asked by calls that end in a norm.
+    /// Whether this is a norm over the last axis of such a tensor, and our kernel for it is not
+    /// withdrawn. Asked by joint calls that end in a norm.
     pub(crate) fn is_kernel_for(&self, dims: &[usize], dtype: DType, device: Device) -> bool {
-        let is_of = self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first();
-        is_of && self.weight.dtype() == dtype && ladder::is_allowed::<LayerNormOp>(device, dtype)
+        let fits = self.weight.dims().len() == 1 && dims.last() == self.weight.dims().first();
+        fits && self.weight.dtype() == dtype && ladder::is_allowed::<LayerNormOp>(device, dtype)
     }
 
     /// Weight, bias and eps, for ops that end in a norm.

@@ -1,8 +1,9 @@
-// The norm of a row that a warp has in registers, in RUNS runs of N a lane; what is beyond n is zero. One rounding.
+// The norm of a row that a warp holds in registers, RUNS runs of N elements per lane, zero beyond
+// n. One rounding.
 #pragma once
 #include "launch/cuda/rows.cuh"
 
-// `sum` is of what this lane has; w and bias, which may be null, are the row's.
+// `sum` is the sum of this lane's elements. w and bias (may be null) are those of the row.
 template <typename T, int N, int RUNS>
 __device__ __forceinline__ void norm_row(float (&s)[RUNS][N], float sum, const T *w, const T *bias, T *y, uint n, float eps) {
     const uint lane = threadIdx.x % LANES;

@@ -13,7 +13,7 @@ pub(super) fn layer_norm(p: &Problem<'_>) -> Vec<f64> {
     of_sums(&p.x.iter().enumerate().map(sum).collect::<Vec<_>>(), p.weight, p.bias, p.eps)
 }
 
-/// Of rows that were summed elsewhere.
+/// The norm of rows that were summed elsewhere.
 pub(crate) fn of_sums(sums: &[f64], weight: &[f32], bias: Option<&[f32]>, eps: f32) -> Vec<f64> {
     let n = weight.len();
     let row = |s: &[f64]| {

@@ -1,4 +1,5 @@
-//! Cases: every mode, several at once, single tokens, skipped prompts, widths on and off the vector size.
+//! Cases: every mode, several at once, single tokens, skipped prompts, widths that are and are not
+//! multiples of the vector size.
 
 use super::reference::{self, Problem};
 use super::{Pooling, pool};
@@ -27,15 +28,16 @@ fn one(
     (lengths, skip, n, modes): (&'static [usize], &'static [usize], usize, &'static [Pooling]),
 ) -> Case {
     let tokens: usize = lengths.iter().sum();
-    // Every other one is a part of wider rows.
+    // With an odd seed, rows are part of wider rows.
     let (width, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 600, &[tokens, width], dtype, (0.0, 1.0));
-    let kept = x.columns(start, n);
+    let columns = x.columns(start, n);
     Case {
         op: "pool",
         name: format!("{lengths:?} skip {skip:?} x {n} {modes:?}"),
         dtype,
-        // f32 sums of numbers that are exact in every dtype; the result stays in f32, so T does not round at all.
+        // f32 sums of numbers that are exact in every dtype; the result stays in f32, so nothing is
+        // rounded to T.
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 24.0 },
         flops: (tokens * n * modes.len()) as u64,
         prepare: Box::new(move |place| {
@@ -43,7 +45,7 @@ fn one(
             Ok(Box::new(move || pool(&x, &segments, skip, modes)))
         }),
         reference: Box::new(move || match Segments::new(lengths) {
-            Ok(segments) => reference::pool(&Problem { x: &kept, n, segments: &segments, skip, modes }),
+            Ok(segments) => reference::pool(&Problem { x: &columns, n, segments: &segments, skip, modes }),
             Err(_) => Vec::new(),
         }),
     }

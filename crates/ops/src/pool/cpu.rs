@@ -1,4 +1,5 @@
-//! One sequence and mode at a time; a vector of columns stays in a register while the tokens go by.
+//! One sequence and mode at a time; a vector of columns stays in a register during the loop over
+//! tokens.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::{PoolOp, Pooling};
@@ -27,7 +28,7 @@ pub(super) fn run(op: &PoolOp, isa: Isa) -> Result<candle_core::Tensor> {
 struct Columns<'a, T> {
     x: Rows<'a, T>,
     rows: Range<usize>,
-    /// The place of the first of these rows in its sequence, for weighted-mean.
+    /// The position of the first of these rows in its sequence, for weighted-mean.
     first: usize,
     mode: Pooling,
     out: &'a mut [f32],

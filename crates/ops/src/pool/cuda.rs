@@ -1,4 +1,4 @@
-//! Launches `kernel.cu`: a block for 128 columns of a sequence, all modes at once.
+//! Launches `kernel.cu`: a block per 128 columns of a sequence, all modes at once.
 
 use super::{PoolOp, Pooling};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
@@ -9,8 +9,8 @@ use crate::{DType, Result};
 
 const BINARY: Binary = binary!("pool");
 
-/// Warps of a block that the kernel has room for, and tokens that each has on the way.
-const MOST_WARPS: usize = 16;
+/// Most warps of a block in the kernel, and tokens that each warp loads ahead.
+const MAX_WARPS: usize = 16;
 const AHEAD: usize = 4;
 
 pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
@@ -27,15 +27,15 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     });
     let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
     let words = words(op.segments.lengths(op.scope), &op.skip, &op.modes);
-    // A few tokens each, or they would rather wait for one another than read.
-    let warps = if needs == 0 { 1 } else { op.segments.bound(op.scope).div_ceil(AHEAD).clamp(1, MOST_WARPS) };
+    // A few tokens per warp: with fewer, synchronization would cost more than the reads.
+    let warps = if needs == 0 { 1 } else { op.segments.bound(op.scope).div_ceil(AHEAD).clamp(1, MAX_WARPS) };
     let (kind, run) = if x.in_fours()? { ("fours", 4) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("pool_{kind}_{}", op.x.dtype())))?.input(&x);
     let is_given = |given: &Given| op.segments.is(&given.segments) && op.skip == given.skips;
-    let (own, scope, bound) = (op.modes.clone(), op.scope, op.segments.bound(op.scope));
+    let (captured_modes, scope, bound) = (op.modes.clone(), op.scope, op.segments.bound(op.scope));
     let recompute = move |given: &Given| {
         let is_alike = given.segments.bound(scope) == bound;
-        is_alike.then(|| self::words(given.segments.lengths(scope), &given.skips, &own))
+        is_alike.then(|| self::words(given.segments.lengths(scope), &given.skips, &captured_modes))
     };
     call.dynamic_array(&words, is_given, |_| format!("pool {:?}", op.modes), |_| Box::new(recompute))?
         .made(&y)
@@ -44,10 +44,10 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     y.tensor(&[sequences, modes * rows.cols])
 }
 
-/// The rows of each sequence that count, and how many before them do not; then the modes.
+/// The rows of each sequence that count and how many rows before them do not, then the modes.
 fn words(segments: &Lengths, skip: &[usize], modes: &[Pooling]) -> Vec<u32> {
     let sequence = |(range, skip): (std::ops::Range<usize>, &usize)| match range.len() {
-        // What fills a batch up may be empty. Somebody's row then, which nobody asks for.
+        // A filler sequence may be empty. It gets any row, because nobody reads its result.
         0 => [0, 1, 0],
         _ => [(range.start + skip) as u32, range.end as u32, *skip as u32],
     };

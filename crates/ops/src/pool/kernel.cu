@@ -1,14 +1,15 @@
-// One vector a sequence from one vector a token: every mode in one pass over the tokens, in f32, which is what comes out.
+// Pooling: one vector per sequence from one vector per token, every mode in one pass over the
+// tokens, summed and returned in f32.
 //
-// A block has a sequence and 32 lanes' columns of it, N each, and its warps take turns over the tokens. A warp has several tokens on
-// the way before it adds the first.
+// A block processes the columns of 32 lanes, N each, of one sequence, and its warps take turns over
+// the tokens. A warp loads several tokens before it adds the first.
 #include "launch/cuda/prelude.cuh"
 
-// What the modes need, as the host asks for it.
+// What the modes need, as flags from the host.
 constexpr uint SUM = 1, WEIGHTED = 2, MOST = 4;
-// The modes, numbered as `Pooling` is in Rust.
+// The modes, numbered as `Pooling` in Rust.
 enum Mode : uint { BY_CLS, BY_MEAN, BY_MAX, BY_MEAN_SQRT_LEN, BY_WEIGHTED_MEAN, BY_LAST_TOKEN };
-// Warps of a block at most, and tokens on the way.
+// Most warps of a block, and tokens loaded ahead.
 constexpr uint WARPS = 16, AHEAD = 4;
 
 template <int N> struct Columns {
@@ -19,11 +20,12 @@ template <int N> struct Columns {
     }
 };
 
-// What all warps have collected for a lane's columns, in the first of them; one order, so that the sum is always the same.
+// Combines the columns of all warps in the first warp; always in the same order, so that the sum is
+// deterministic.
 template <int N>
 __device__ __forceinline__ void gather(Columns<N> &v, bool sums, float (*part)[LANES * N]) {
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    __syncthreads(); // what was gathered before has been read
+    __syncthreads(); // earlier parts have been read
 #pragma unroll
     for (int j = 0; j < N; j++) part[warp][j * LANES + lane] = v.of[j];
     __syncthreads();
@@ -41,12 +43,12 @@ template <typename T, int N>
 __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint stride, uint how_many, uint needs) {
     __shared__ float part[WARPS][LANES * N];
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, warps = blockDim.x / LANES;
-    // Rows of the sequence that count, and the place of the first of them in it.
+    // Rows of the sequence that count, and the position of the first of them in it.
     const uint start = sequences[3 * blockIdx.x], end = sequences[3 * blockIdx.x + 1], skipped = sequences[3 * blockIdx.x + 2];
-    const uint *modes = sequences + 3 * size_t(gridDim.x); // behind them
+    const uint *modes = sequences + 3 * size_t(gridDim.x); // they follow the sequences
     const uint i = (blockIdx.y * LANES + lane) * N;
     const bool there = i < n;
-    x += there ? i : 0; // who has no column reads along
+    x += there ? i : 0; // lanes without a column read too
     Columns<N> sum(0.0f), weighted(0.0f), most(-INFINITY);
     if (needs) {
         for (uint first = start + warp; first < end; first += AHEAD * warps) {
@@ -80,7 +82,7 @@ __device__ void pool(const T *x, const uint *sequences, float *y, uint n, uint s
         const uint mode = modes[m];
         Run<T, N> own;
         if (mode == BY_CLS || mode == BY_LAST_TOKEN) own = load<T, N>(x + size_t(mode == BY_CLS ? start : end - 1) * stride);
-        // The sum of the places, from the first that counts to the last.
+        // The sum of the positions, from the first that counts to the last.
         const float places = float(count * (2ull * skipped + count + 1) / 2);
         Run<float, N> out;
 #pragma unroll

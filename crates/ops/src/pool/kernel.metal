@@ -1,13 +1,15 @@
-// One vector a sequence from one vector a token: every mode in one pass over the tokens, in f32, which is what comes out.
+// Pooling: one vector per sequence from one vector per token, every mode in one pass over the
+// tokens, summed and returned in f32.
 //
-// A threadgroup has a sequence and 128 of its columns: lanes are columns, four each, and SIMD-groups take turns over the tokens.
+// A threadgroup processes 128 columns of one sequence: four columns per lane, and SIMD-groups take
+// turns over the tokens.
 
 // What the modes need.
 constant bool HAS_SUM [[function_constant(0)]];
 constant bool HAS_WEIGHTED [[function_constant(1)]];
 constant bool HAS_MAX [[function_constant(2)]];
 
-// The modes, numbered as `Pooling` is in Rust.
+// The modes, numbered as `Pooling` in Rust.
 constant uint BY_CLS = 0;
 constant uint BY_MEAN = 1;
 constant uint BY_MAX = 2;
@@ -17,19 +19,19 @@ constant uint BY_LAST_TOKEN = 5;
 
 struct Columns {
     uint n;
-    // Elements from one token to the next.
+    // Token stride in elements.
     uint stride;
     uint modes;
 };
 
-// Rows of a sequence that count, and the place of the first of them in it.
+// Rows of a sequence that count, and the position of the first of them in it.
 struct Sequence {
     uint start;
     uint end;
     uint skipped;
 };
 
-// The larger, or NaN if either is: a broken number must not be dropped on the way.
+// The larger, or NaN if either is NaN, so that a NaN is not dropped.
 METAL_FUNC float larger(float a, float b) {
     return b > a || isnan(b) ? b : a;
 }
@@ -38,9 +40,9 @@ METAL_FUNC float4 larger_of(float4 a, float4 b) {
     return float4(larger(a[0], b[0]), larger(a[1], b[1]), larger(a[2], b[2]), larger(a[3], b[3]));
 }
 
-// What all SIMD-groups have collected for a lane's columns, in the first of them.
+// Combines the columns of all SIMD-groups in the first SIMD-group.
 METAL_FUNC float4 gathered(float4 v, bool sums, threadgroup float4 *part, uint lane, uint simd, uint simds) {
-    threadgroup_barrier(mem_flags::mem_threadgroup); // what was gathered before has been read
+    threadgroup_barrier(mem_flags::mem_threadgroup); // earlier parts have been read
     part[simd * LANES + lane] = v;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (simd == 0) {
@@ -57,7 +59,7 @@ template <typename T>
     constant uint *modes [[buffer(2)]], device float *y [[buffer(3)]], constant Columns &p [[buffer(4)]],
     uint3 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],
     uint simd [[simdgroup_index_in_threadgroup]], uint simds [[simdgroups_per_threadgroup]]) {
-    threadgroup float4 part[256]; // one a thread: the host asks for eight SIMD-groups at most
+    threadgroup float4 part[256]; // one per thread: the host launches at most eight SIMD-groups
     constant Sequence &s = sequences[group.y];
     uint i = 4 * (group.x * LANES + lane);
     float4 sum = float4(0.0f);
@@ -104,7 +106,7 @@ template <typename T>
         } else if (mode == BY_MEAN_SQRT_LEN) {
             v = sum / precise::sqrt(float(count));
         } else if (mode == BY_WEIGHTED_MEAN) {
-            // The sum of the places, from the first that counts to the last.
+            // The sum of the positions, from the first that counts to the last.
             v = weighted / float(count * (2 * ulong(s.skipped) + count + 1) / 2);
         }
         put_four<float>(y + ulong(m) * ulong(p.n), i, p.n, v);

@@ -1,4 +1,4 @@
-//! Launches `kernel.metal`: a threadgroup for 128 columns of a sequence, all modes at once.
+//! Launches `kernel.metal`: a threadgroup per 128 columns of a sequence, all modes at once.
 
 use super::{PoolOp, Pooling};
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
@@ -7,8 +7,8 @@ use crate::{DType, Result};
 
 const SOURCE: &str = kernels!();
 
-/// SIMD-groups of a threadgroup that the kernel has room for.
-const MOST_SIMDS: usize = 8;
+/// Most SIMD-groups of a threadgroup in the kernel.
+const MAX_SIMDS: usize = 8;
 
 pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
@@ -19,16 +19,16 @@ pub(super) fn run(op: &PoolOp) -> Result<candle_core::Tensor> {
         .flag(has(&[Pooling::WeightedMean]))
         .flag(has(&[Pooling::Max]));
     let y = Call::room(&x, sequences * modes * rows.cols, DType::F32)?;
-    // As `Columns` in the kernel.
-    let told = params![rows.cols, rows.stride, modes];
-    // As `Sequence` in the kernel.
+    // The fields of `Columns` in the kernel.
+    let params = params![rows.cols, rows.stride, modes];
+    // The fields of `Sequence` in the kernel.
     let sequence = |i: usize| [op.rows(i).start as u32, op.rows(i).end as u32, op.skip[i] as u32];
     let ranges: Vec<u32> = (0..sequences).flat_map(sequence).collect();
     let numbers: Vec<u32> = op.modes.iter().map(|mode| *mode as u32).collect();
     let longest = (0..sequences).map(|i| op.rows(i).len()).max().unwrap_or(0);
-    let call = Call::new(&x, &kernel)?.input(&x).array(&ranges)?.array(&numbers)?.result(&y).numbers(&told);
-    // A few tokens each, or they would rather wait for one another than read.
-    let simds = longest.div_ceil(4).clamp(1, MOST_SIMDS.min(call.most_threads() / 32));
+    let call = Call::new(&x, &kernel)?.input(&x).array(&ranges)?.array(&numbers)?.result(&y).numbers(&params);
+    // A few tokens per SIMD-group: with fewer, synchronization would cost more than the reads.
+    let simds = longest.div_ceil(4).clamp(1, MAX_SIMDS.min(call.most_threads() / 32));
     call.run(Grid { groups: [rows.cols.div_ceil(4 * 32), sequences, 1], threads: 32 * simds })?;
     y.tensor(&[sequences, modes * rows.cols])
 }

@@ -1,10 +1,10 @@
-//! One vector a sequence from one vector a token        summed in f32, and f32 is what comes out
+//! Pooling: one vector per sequence from one vector per token        summed and returned in f32
 //!
 //! - cls: the first token · mean: Σx / n · max: the largest of each column · mean-sqrt-len: Σx / √n
-//! - weighted-mean: Σ i·x / Σ i, with i = 1, 2, … the token's place · last-token: the last token
+//! - weighted-mean: Σ i·x / Σ i, with i = 1, 2, … the token's position · last-token: the last token
 //!
-//! Several modes are laid side by side. Tokens of a prompt that the model's files exclude are skipped by all modes, and their
-//! places still count in weighted-mean, as sentence-transformers has it.
+//! The results of several modes are concatenated. All modes skip the prompt tokens that the model's
+//! files exclude; weighted-mean still counts their positions, as in sentence-transformers.
 
 mod cases;
 mod composed;
@@ -39,14 +39,16 @@ pub enum Pooling {
     LastToken,
 }
 
-/// Pools `x` `[tokens, n]` to f32 `[sequences, modes · n]`; `skip[i]` tokens at the head of sequence `i` are left out.
+/// Pools `x` `[tokens, n]` to f32 `[sequences, modes · n]`; skips `skip[i]` tokens at the start of
+/// sequence `i`.
 pub fn pool(x: &Tensor, segments: &Segments, skip: &[usize], modes: &[Pooling]) -> Result<Tensor> {
     let [tokens, _] = *x.dims() else {
         return Err(Error::call("pool", format!("x {:?} is not [tokens, size]", x.dims())));
     };
     let scope = op_scope();
-    let asked = segments.count() - segments.fillers();
-    let leaves_some = segments.lengths(scope).iter().zip(skip).take(asked).all(|(range, skip)| *skip < range.len());
+    let without_fillers = segments.count() - segments.fillers();
+    let leaves_some =
+        segments.lengths(scope).iter().zip(skip).take(without_fillers).all(|(range, skip)| *skip < range.len());
     if tokens != segments.tokens() || skip.len() != segments.count() || !leaves_some || modes.is_empty() {
         let what = format!(
             "{tokens} rows for {} packed tokens, {} skips for {} sequences (each must leave a token), {} modes",
@@ -97,7 +99,8 @@ impl Op for PoolOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: the vectors so far, and of the longest sequence its tokens in f32, twice where they are weighted.
+        // Composed: the vectors so far, and the tokens of the longest sequence in f32, twice if
+        // they are weighted.
         let longest = self.segments.lengths(self.scope).longest();
         let vectors = self.segments.count() * self.modes.len() * self.size();
         if rung == Rung::Composed { 4 * (vectors + 2 * longest * self.size()) } else { 0 }

@@ -1,9 +1,9 @@
-//! CUDA graph capture: its state, and who may read what differs between batches of one shape.
+//! CUDA graph capture: its state, and who may read values that differ between batches of one shape.
 //!
-//! A graph that was captured for one batch is replayed for others, so nothing in a pass may depend
-//! on the lengths, ids or pages of the batch except through parameters that a replay computes anew.
+//! A CUDA graph captured for one batch is replayed for others, so nothing in a pass may depend on
+//! the lengths, ids or pages of the batch except through parameters that a replay recomputes.
 //! [`PerBatch`] holds such values. An op reads them with its [`OpScope`] and passes them to its
-//! kernels as [`DynamicParam`]s. Everyone else reads them by [`PerBatch::observe`], which marks a
+//! kernels as [`DynamicParam`]s. Other callers read them by [`PerBatch::observe`], which marks a
 //! running capture as untracked: the pass then runs launch by launch.
 
 use super::Given;
@@ -15,11 +15,10 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Arrays in the graph's parameters begin at multiples of so many words.
-const GRAIN: usize = 64;
+/// Arrays in the graph's parameters begin at multiples of this many words.
+const ALIGNMENT: usize = 64;
 
-/// The right to read [`PerBatch`] values without ending a capture. Only ops have it, and only they
-/// can make one.
+/// The right to read [`PerBatch`] values without ending a capture. Only ops can make one.
 ///
 /// ```compile_fail
 /// let scope = sconce_ops::replay::OpScope(());
@@ -27,7 +26,7 @@ const GRAIN: usize = 64;
 #[derive(Clone, Copy, Debug)]
 pub struct OpScope(());
 
-/// The scope of an op that begins.
+/// The scope of an op, made when it begins.
 pub(crate) fn op_scope() -> OpScope {
     OpScope(())
 }
@@ -42,7 +41,7 @@ pub(crate) fn op_scope() -> OpScope {
 pub struct PerBatch<T>(T);
 
 impl<T> PerBatch<T> {
-    /// Of a batch.
+    /// Wraps a value of a batch.
     pub fn new(value: T) -> PerBatch<T> {
         PerBatch(value)
     }
@@ -52,22 +51,22 @@ impl<T> PerBatch<T> {
         &self.0
     }
 
-    /// The value, for anyone. A running capture becomes untracked.
+    /// The value, for other callers. A running capture becomes untracked.
     pub fn observe(&self) -> &T {
         observe_shape();
         &self.0
     }
 }
 
-/// Says nothing of the value.
+/// Does not reveal the value.
 impl<T> fmt::Debug for PerBatch<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("PerBatch(..)")
     }
 }
 
-/// An array of words that kernels read from the graph's parameters. A replay computes it for its
-/// own batch.
+/// An array of words that kernels read from the graph's parameters. A replay recomputes it for its
+/// batch.
 pub(super) struct DynamicParam {
     key: String,
     pub(super) at: usize,
@@ -75,17 +74,17 @@ pub(super) struct DynamicParam {
     pub(super) recompute: Recompute,
 }
 
-/// The words for another batch; none where the launch would differ.
+/// The words for another batch; None if that batch needs a different launch.
 pub(crate) type Recompute = Box<dyn Fn(&Given) -> Option<Vec<u32>>>;
 
-/// What the thread does for a graph. It is a part of the ladder's context: see [`Mode::Capture`].
+/// What the thread does for a CUDA graph. Part of the ladder's context: see [`Mode::Capture`].
 #[derive(Default)]
 pub(crate) enum CaptureState {
-    /// A batch is made, whose arrays are uploaded into the graph's parameters.
+    /// The thread makes a batch, whose arrays are uploaded into the graph's parameters.
     Upload(Upload),
-    /// A pass runs in order to be captured, or is captured.
+    /// The thread warms up a pass for its capture, or captures it.
     Pass(PassCapture),
-    /// Nothing that could be captured.
+    /// What happened so far cannot be captured.
     #[default]
     Untracked,
 }
@@ -102,16 +101,16 @@ pub(crate) struct PassCapture {
     pub(super) given: Given,
     pub(super) dynamic: Vec<DynamicParam>,
     pub(super) words: usize,
-    /// Whether the stream captures, so that there may be no new parameter any more and no
+    /// Whether the stream is capturing. From then on there may be no new parameter and no
     /// allocation.
     pub(super) is_capturing: bool,
     pub(super) has_allocated: bool,
-    /// Whether the pass depends on the batch in a way that a replay does not know.
+    /// Whether the pass depends on the batch in a way that a replay would miss.
     pub(super) is_untracked: bool,
 }
 
 impl PassCapture {
-    /// Of a batch that is uploaded, in so many words.
+    /// For a batch whose uploaded arrays take `words` words.
     pub(super) fn new(graph_params: Rc<GraphParams>, given: Given, words: usize) -> PassCapture {
         let dynamic = Vec::new();
         PassCapture {
@@ -127,7 +126,7 @@ impl PassCapture {
 }
 
 impl CaptureState {
-    /// Runs `f` under `ladder` in this state; returns the state that it leaves.
+    /// Runs `f` under `ladder` in this state, and returns the state it ends in.
     pub(super) fn during<T>(self, ladder: &Arc<Ladder>, f: impl FnOnce() -> T) -> (T, CaptureState) {
         let state = Rc::new(RefCell::new(self));
         let out = {
@@ -138,7 +137,7 @@ impl CaptureState {
     }
 }
 
-/// Applies `f` to the pass that this thread captures, if it does.
+/// Applies `f` to the pass that this thread captures, if there is one.
 fn with_pass<T>(f: impl FnOnce(&mut PassCapture) -> T) -> Option<T> {
     match &mut *capture()?.borrow_mut() {
         CaptureState::Pass(pass) => Some(f(pass)),
@@ -146,12 +145,12 @@ fn with_pass<T>(f: impl FnOnce(&mut PassCapture) -> T) -> Option<T> {
     }
 }
 
-/// Somebody who is no op reads what differs from batch to batch.
+/// Called when code other than an op reads a value that differs between batches of one shape.
 pub(crate) fn observe_shape() {
     with_pass(|pass| pass.is_untracked = true);
 }
 
-/// An array is uploaded that is not in the graph's parameters.
+/// Called when an array is uploaded outside the graph's parameters.
 pub(crate) fn mark_untracked() {
     observe_shape();
     if let Some(state) = capture() {
@@ -162,46 +161,46 @@ pub(crate) fn mark_untracked() {
     }
 }
 
-/// Something is to run that no graph may hold. It must not begin: it would keep buffers, or give
-/// them up, that graphs write to.
+/// Called before something that no graph may hold. It must not start: it would keep or free buffers
+/// that graphs write to.
 pub(crate) fn refuse_capture() -> Result<()> {
     let refused = with_pass(|pass| pass.is_untracked = true);
-    refused.map_or(Ok(()), |()| Err(Error::call("cuda", "this cannot be captured in a graph")))
+    refused.map_or(Ok(()), |()| Err(Error::call("cuda", "this cannot be captured in a CUDA graph")))
 }
 
-/// A result takes memory from the driver: not while the stream captures, because each replay would
-/// take it again.
-#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is captured"))]
+/// Called when a result allocates device memory. An error while the stream captures, because each
+/// replay would allocate again.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "only CUDA captures graphs"))]
 pub(crate) fn note_allocation() -> Result<()> {
     let noted = with_pass(|pass| {
         pass.has_allocated = true;
         pass.is_untracked |= pass.is_capturing;
         match pass.is_capturing {
-            true => Err(Error::call("cuda", "a pass that is captured allocates memory")),
+            true => Err(Error::call("cuda", "a pass allocates memory during CUDA graph capture")),
             false => Ok(()),
         }
     });
     noted.unwrap_or(Ok(()))
 }
 
-/// An array that is uploaded: into the graph's parameters, while a batch is made for them.
+/// Uploads an array into the graph's parameters, if this thread makes a batch for them.
 pub(crate) fn upload(values: &[u32]) -> Option<Result<candle_core::Tensor>> {
     observe_shape();
     match &mut *capture()?.borrow_mut() {
         CaptureState::Upload(upload) => {
             let at = upload.words;
             upload.lengths.push(values.len());
-            upload.words = (at + values.len()).next_multiple_of(GRAIN);
+            upload.words = (at + values.len()).next_multiple_of(ALIGNMENT);
             Some(upload.params.write(at, values).and_then(|()| upload.params.view(at, values.len())))
         }
         _ => None,
     }
 }
 
-/// The address of a dynamic parameter, while a pass is captured that was given what the parameter
-/// is computed from. `key` stands for `recompute`: where it is the same, so are the words for every
-/// batch.
-#[cfg_attr(not(cuda), allow(dead_code, reason = "elsewhere nothing is captured"))]
+/// The address of a dynamic parameter, if this thread captures a pass that has the values which the
+/// parameter is computed from. `key` identifies `recompute`: calls with the same key get the same
+/// words for every batch.
+#[cfg_attr(not(cuda), allow(dead_code, reason = "only CUDA captures graphs"))]
 pub(crate) fn dynamic_param(
     is_given: impl FnOnce(&Given) -> bool,
     key: impl FnOnce(&Given) -> String,
@@ -221,10 +220,10 @@ pub(crate) fn dynamic_param(
             return None;
         };
         let (at, len) = (pass.words, words.len());
-        pass.words = (at + len).next_multiple_of(GRAIN);
-        let sent = pass.graph_params.write(at, &words).and_then(|()| pass.graph_params.send(at, len));
+        pass.words = (at + len).next_multiple_of(ALIGNMENT);
+        let copied = pass.graph_params.write(at, &words).and_then(|()| pass.graph_params.copy_to_device(at, len));
         pass.dynamic.push(DynamicParam { key, at, len, recompute });
-        Some(sent.map(|()| pass.graph_params.address(at)))
+        Some(copied.map(|()| pass.graph_params.address(at)))
     };
     with_pass(add).flatten()
 }

@@ -1,17 +1,17 @@
-//! Passes that are captured once as CUDA graphs and replayed: a GPU that is given a whole pass at
-//! once waits for nobody between its kernels.
+//! CUDA graphs: a forward pass is captured once and replayed, so that the GPU gets a whole pass at
+//! once and never waits for the host between kernels.
 //!
-//! A pass is uploading a batch and running a model on it. Its graph can be replayed for another
-//! batch if that would make the very same launches: of the same kernels, over the same buffers,
-//! with the same numbers. So everything that differs from batch to batch is in one array of words,
-//! the graph's parameters: ids and positions, which are uploaded as the batch is made, and what
-//! kernels read of the sequences, which a replay computes from [`Given`]. A replay writes the
-//! parameters, and the device copies them and runs the rest.
+//! A pass uploads a batch and runs a model on it. Its graph can be replayed for another batch that
+//! would make exactly the same launches: the same kernels, over the same buffers, with the same
+//! numbers. So everything that differs between batches is in one array of words, the graph's
+//! parameters: ids and positions, which are uploaded with the batch, and what kernels read about
+//! the sequences, which a replay recomputes from [`Given`]. A replay writes the parameters on the
+//! host, then the device copies them and runs the graph.
 //!
-//! What a graph cannot hold ends its capture, and the pass runs launch by launch: a model that
-//! observes ids or lengths itself (only ops can read them otherwise: see [`PerBatch`]), an upload
-//! that is not in the parameters, a download, an op that is not by a kernel of ours. Results are in
-//! buffers of the graph, and good until the next pass.
+//! What a CUDA graph cannot hold ends its capture, and the pass runs launch by launch: a model that
+//! observes ids or lengths itself (otherwise only ops can read them: see [`PerBatch`]), an upload
+//! outside the parameters, a download, an op that does not run one of our kernels. Results are in
+//! buffers of the graph, and valid until the next pass.
 
 mod capture;
 
@@ -29,79 +29,80 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::Arc;
 
-/// Graphs that are kept; of more, the least recently used one goes.
-const MOST: usize = 64;
+/// Most graphs in the cache. The least recently used one is evicted.
+const MAX_GRAPHS: usize = 64;
 
-/// Graphs of one shape, where dynamic parameters call for different launches: texts that grow to
-/// half a million tokens do so at every power of two.
-const MOST_ALIKE: usize = 16;
+/// Most graphs of one shape. One shape needs several where dynamic parameters lead to different
+/// launches: for texts that grow to half a million tokens, one at each power of two.
+const MAX_GRAPHS_PER_SHAPE: usize = 16;
 
-/// Shapes that are remembered.
-const MOST_SEEN: usize = 256;
+/// Most shapes that are remembered.
+const MAX_SHAPES: usize = 256;
 
-/// How often a pass is run before it is captured, at most; and how often that is tried.
+/// Most warm-up runs of a pass before its capture, and most attempts to capture a shape.
 const WARM_UPS: usize = 4;
-const TRIES: usize = 3;
+const MAX_TRIES: usize = 3;
 
-/// Buffers of graphs are used by all of them in turn, but not freed to make room for larger ones,
-/// which lie beside them. This many times what the largest pass holds at once is allowed for.
-const BESIDE: u64 = 2;
+/// All graphs use the same buffers in turn, but a buffer is not freed when a graph needs a larger
+/// one, which is allocated beside it. So the plan reserves this many times what the largest pass
+/// holds at once.
+const RESERVE_FACTOR: u64 = 2;
 
-/// Tokens and sequences of encoders that are worth a graph: larger batches keep a device busy as
-/// they are.
-const TOKENS: usize = 512;
-const SEQUENCES: usize = 32;
+/// Most tokens and sequences of an encoder batch that is captured. Larger batches keep a GPU busy
+/// without a graph.
+const MAX_TOKENS: usize = 512;
+const MAX_SEQUENCES: usize = 32;
 
-/// What dynamic parameters are computed from, besides the numbers that are uploaded with the batch.
+/// What dynamic parameters are computed from, besides the arrays uploaded with the batch.
 #[derive(Clone, Debug)]
 pub struct Given {
-    /// Where the sequences lie.
+    /// The segments of the sequences.
     pub segments: Segments,
-    /// Where their keys do, for each kind of attention: a decoder looks at its own and at those of
-    /// what was read.
+    /// Their keys, for each kind of attention: a decoder attends to its own tokens and to those of
+    /// the encoder.
     pub keys: Vec<Keys>,
-    /// Tokens at the head of each that are not pooled.
+    /// Tokens at the start of each sequence that are not pooled.
     pub skips: Vec<usize>,
 }
 
-/// What a batch is filled up to, so that others are of the same shape.
+/// The shape that a batch is filled up to, so that more batches share a shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
     /// Tokens in all.
     pub tokens: usize,
-    /// Sequences in all: at least one more than there are, which has what is missing in tokens.
+    /// Sequences in all: at least one more than the batch has. That one gets the missing tokens.
     pub sequences: usize,
 }
 
 impl Fill {
-    /// For so many, or none where it would not pay.
+    /// The shape for a batch of this size; None if a graph would not pay.
     fn of(tokens: usize, sequences: usize) -> Option<Fill> {
         let step = match tokens {
             ..=128 => 16,
             129..=256 => 32,
             _ => 64,
         };
-        let pays = (1..=TOKENS).contains(&tokens) && sequences <= SEQUENCES;
+        let pays = (1..=MAX_TOKENS).contains(&tokens) && sequences <= MAX_SEQUENCES;
         pays.then(|| Fill { tokens: tokens.next_multiple_of(step), sequences: sequences.next_power_of_two() + 1 })
     }
 }
 
-/// Tokens of the largest pass of an encoder that may be captured on a device: graphs have buffers
-/// of their own, which a plan counts. None where nothing is captured.
+/// Tokens of the largest encoder pass that may be captured on a device. A plan needs it, because
+/// graphs have their own buffers. None if the device has no graphs.
 pub fn most_tokens(device: Device) -> Option<usize> {
-    matches!(device, Device::Cuda(_)).then_some(TOKENS)
+    matches!(device, Device::Cuda(_)).then_some(MAX_TOKENS)
 }
 
-/// Bytes to be planned for graphs, of which the largest holds so many at once.
+/// Bytes that a plan reserves for graphs, if the largest pass holds `largest` bytes at once.
 pub fn planned(largest: u64) -> u64 {
-    largest.saturating_mul(BESIDE)
+    largest.saturating_mul(RESERVE_FACTOR)
 }
 
-/// A batch, and what is run on it.
+/// A batch and the model to run on it.
 pub trait Pass {
     /// The batch on its device.
     type Batch;
-    /// What goes wrong.
+    /// The error of either step.
     type Error: From<Error>;
     /// Uploads the batch.
     fn batch(&self, fill: Option<Fill>) -> Result<Self::Batch, Self::Error>;
@@ -111,61 +112,61 @@ pub trait Pass {
     fn forward(&self, batch: &Self::Batch) -> Result<Vec<Tensor>, Self::Error>;
 }
 
-/// A batch, and what came of it.
+/// The batch and the results of a pass.
 pub type Ran<P> = (<P as Pass>::Batch, Vec<Tensor>);
 
-/// Runs a pass by itself.
+/// Runs a pass launch by launch, without a graph.
 pub fn run<P: Pass>(pass: &P) -> Result<Ran<P>, P::Error> {
     let batch = pass.batch(None)?;
     let results = pass.forward(&batch)?;
     Ok((batch, results))
 }
 
-/// The graphs of one model on one device. They belong to the thread that owns it.
+/// The CUDA graphs of one model on one device. They belong to the thread that owns the device.
 pub struct GraphCache(Option<RefCell<Graphs>>);
 
 impl GraphCache {
-    /// For passes on `place`, under the policy of this thread's ladder, in buffers of `most` bytes,
-    /// which are booked there. Where a device has no graphs, or our kernels are not to be used,
-    /// every pass runs by itself.
+    /// A cache for passes on `place`, under the policy of this thread's ladder. Graphs use buffers
+    /// of at most `most` bytes, which the ledger counts. If the device has no graphs, or the policy
+    /// excludes our kernels, every pass runs launch by launch.
     pub fn new(place: &Place, most: u64) -> Result<GraphCache> {
         let here = ladder::current();
         let Ladder { policy, ledger, .. } = &*here;
-        let ours = policy.force.is_none_or(|rung| rung == Rung::Fused);
-        let params = if ours { GraphParams::open(place)? } else { None };
+        let uses_our_kernels = policy.force.is_none_or(|rung| rung == Rung::Fused);
+        let params = if uses_our_kernels { GraphParams::open(place)? } else { None };
         Ok(GraphCache(
             params.map(|params| RefCell::new(Graphs::new(params, policy.clone(), ledger.lease(most as usize)))),
         ))
     }
 
-    /// What a batch of an encoder is to be filled up to.
+    /// The shape that an encoder batch should be filled up to.
     pub fn fill(&self, tokens: usize, sequences: usize) -> Option<Fill> {
         self.0.as_ref().and_then(|_| Fill::of(tokens, sequences))
     }
 
-    /// How many graphs there are.
+    /// Number of graphs.
     pub fn count(&self) -> usize {
         self.0.as_ref().map_or(0, |graphs| graphs.borrow().captured.len())
     }
 
-    /// Runs a pass: by a graph where one fits, which is captured when a shape comes for the second
-    /// time. `kind` tells passes apart that do different things with batches of the same shape.
-    /// Results are good until the next pass.
+    /// Runs a pass: replays a graph if one fits; captures one when a shape comes for the second
+    /// time. `kind` distinguishes passes that do different work on batches of the same shape.
+    /// Results are valid until the next pass.
     pub fn replay<P: Pass>(&self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Ran<P>, P::Error> {
         let replayed = self.0.as_ref().map(|graphs| graphs.borrow_mut().replay(pass, kind, fill)).transpose()?;
         replayed.flatten().map_or_else(|| run(pass), Ok)
     }
 }
 
-/// Which passes may fit the same graph, as far as that is known before dynamic parameters are
-/// computed.
+/// What a graph's passes must have in common, as far as it is known before the dynamic parameters
+/// are computed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Shape {
     kind: u32,
-    /// The length of each array that is uploaded.
+    /// The length of each uploaded array.
     uploads: Vec<usize>,
     sequences: usize,
-    /// Whether every token of a sequence is a key of it.
+    /// Whether the keys of each sequence are its own tokens.
     is_plain: bool,
 }
 
@@ -178,7 +179,7 @@ struct CapturedPass {
 }
 
 impl CapturedPass {
-    /// The words of its dynamic parameters for this batch, if the graph fits.
+    /// The words of its dynamic parameters for this batch; None if the graph does not fit.
     fn recompute(&self, shape: &Shape, given: &Given) -> Option<Vec<Vec<u32>>> {
         let one = |param: &DynamicParam| (param.recompute)(given).filter(|words| words.len() == param.len);
         (self.shape == *shape).then(|| self.dynamic.iter().map(one).collect()).flatten()
@@ -187,25 +188,25 @@ impl CapturedPass {
 
 struct Graphs {
     params: Rc<GraphParams>,
-    /// Under which passes are captured: their buffers are no others', and used by all graphs in
-    /// turn.
+    /// The ladder that passes are captured under. Its buffers belong to the graphs, which use them
+    /// in turn.
     ladder: Arc<Ladder>,
-    /// The bytes of those buffers, at most.
-    booked: Arc<Lease>,
-    /// The most recently used one is the last.
+    /// The ledger entry of those buffers, with their limit.
+    reserved: Arc<Lease>,
+    /// In order of use; the last is the most recently used.
     captured: Vec<CapturedPass>,
-    /// Shapes that came, and how often it was tried in vain to capture them.
-    seen: Vec<(Shape, usize)>,
+    /// Shapes that came, with the failed attempts to capture each.
+    shapes: Vec<(Shape, usize)>,
 }
 
 impl Graphs {
-    fn new(params: GraphParams, policy: Policy, booked: Arc<Lease>) -> Graphs {
+    fn new(params: GraphParams, policy: Policy, reserved: Arc<Lease>) -> Graphs {
         let (params, ladder) = (Rc::new(params), Ladder::new(policy));
-        Graphs { params, ladder, booked, captured: Vec::new(), seen: Vec::new() }
+        Graphs { params, ladder, reserved, captured: Vec::new(), shapes: Vec::new() }
     }
 
     fn replay<P: Pass>(&mut self, pass: &P, kind: u32, fill: Option<Fill>) -> Result<Option<Ran<P>>, P::Error> {
-        // What was written last must have been copied before it is written over.
+        // The device must have copied the parameters of the last pass before they are overwritten.
         self.params.wait()?;
         let upload = Upload { params: self.params.clone(), lengths: Vec::new(), words: 0 };
         let (batch, state) = CaptureState::Upload(upload).during(&self.ladder, || pass.batch(fill));
@@ -218,7 +219,9 @@ impl Graphs {
             captured.iter().enumerate().rev().find_map(|(i, pass)| Some((i, pass.recompute(&shape, &given)?)))
         };
         let found = fits(&self.captured).or_else(|| {
-            self.add(|| pass.forward(&batch), &shape, &given, upload.words).then(|| fits(&self.captured)).flatten()
+            self.capture_if_repeated(|| pass.forward(&batch), &shape, &given, upload.words)
+                .then(|| fits(&self.captured))
+                .flatten()
         });
         let Some((index, words)) = found else { return Ok(None) };
         self.captured[index..].rotate_left(1);
@@ -227,50 +230,50 @@ impl Graphs {
             self.params.write(param.at, &words)?;
         }
         captured.graph.launch()?;
-        ladder::current().add(&captured.counts);
+        ladder::current().add_counts(&captured.counts);
         Ok(Some((batch, captured.results.clone())))
     }
 
-    /// Captures what `forward` does, unless its shape is new or that was tried too often; whether
-    /// there is a graph now.
-    fn add<E>(
+    /// Captures `forward`, unless its shape is new or capture has failed too often. Returns whether
+    /// there is a new graph.
+    fn capture_if_repeated<E>(
         &mut self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
         shape: &Shape,
         given: &Given,
         words: usize,
     ) -> bool {
-        let Some(seen) = self.seen.iter().position(|(seen, _)| seen == shape) else {
-            if self.seen.len() >= MOST_SEEN {
-                self.seen.remove(0);
+        let Some(known) = self.shapes.iter().position(|(known, _)| known == shape) else {
+            if self.shapes.len() >= MAX_SHAPES {
+                self.shapes.remove(0);
             }
-            self.seen.push((shape.clone(), 0));
+            self.shapes.push((shape.clone(), 0));
             return false;
         };
         let alike = self.captured.iter().filter(|pass| pass.shape == *shape).count();
-        if self.seen[seen].1 >= TRIES || alike >= MOST_ALIKE {
+        if self.shapes[known].1 >= MAX_TRIES || alike >= MAX_GRAPHS_PER_SHAPE {
             return false;
         }
-        self.seen[seen].1 += 1;
+        self.shapes[known].1 += 1;
         let captured = self.capture(forward, shape, given, words);
-        if self.ladder.ledger.cuda.bytes() > self.booked.bytes() {
-            // Begins anew: what came now is likely the largest, and the buffers that it takes next
-            // time do for the others.
+        if self.ladder.ledger.cuda.bytes() > self.reserved.bytes() {
+            // Over the limit: start again with an empty cache. The current shape is probably the
+            // largest, and its buffers will suffice for the others.
             self.captured.clear();
             self.ladder = Ladder::new(self.ladder.policy.clone());
             return false;
         }
         let Some(captured) = captured else { return false };
-        self.seen[seen].1 = 0;
-        if self.captured.len() >= MOST {
+        self.shapes[known].1 = 0;
+        if self.captured.len() >= MAX_GRAPHS {
             self.captured.remove(0);
         }
         self.captured.push(captured);
         true
     }
 
-    /// A graph of what `forward` does. Whatever goes wrong here goes wrong again by itself, or does
-    /// not matter.
+    /// Captures `forward` as a CUDA graph. An error is dropped: the pass then runs launch by
+    /// launch, where it occurs again if it matters.
     fn capture<E>(
         &self,
         forward: impl Fn() -> Result<Vec<Tensor>, E>,
@@ -279,11 +282,12 @@ impl Graphs {
         words: usize,
     ) -> Option<CapturedPass> {
         let _here = self.ladder.clone().enter();
-        self.params.send(0, words).ok()?;
+        self.params.copy_to_device(0, words).ok()?;
         let mut pass = PassCapture::new(self.params.clone(), given.clone(), words);
         let mut counts = Vec::new();
-        // By itself, until it finds all buffers and all that is kept of each shape; as there are
-        // more to choose from, it may choose others the next time.
+        // Warm-up: runs normally until the pass finds all its buffers and cached arrays and
+        // allocates nothing. A run may choose other buffers than the one before, because there are
+        // more to choose from.
         for _ in 0..WARM_UPS {
             let before = self.ladder.counts();
             pass.has_allocated = false;
@@ -299,23 +303,23 @@ impl Graphs {
         if pass.is_untracked || pass.has_allocated {
             return None;
         }
-        // Then the same once more, of which nothing runs and all is captured.
+        // Then the stream captures the same pass, and nothing runs.
         pass.is_capturing = true;
         let words = pass.words;
-        let again = || {
-            self.params.send(0, words).ok()?;
+        let record = || {
+            self.params.copy_to_device(0, words).ok()?;
             let (results, state) = CaptureState::Pass(pass).during(&self.ladder, &forward);
             results.ok().zip(Some(state))
         };
-        let Ok((Some((results, CaptureState::Pass(pass))), graph)) = self.params.capture(again) else { return None };
-        // Their buffers are the next graph's too.
+        let Ok((Some((results, CaptureState::Pass(pass))), graph)) = self.params.capture(record) else { return None };
+        // The next graph uses their buffers too.
         let results = results.iter().map(Tensor::unleased).collect::<Result<_>>().ok()?;
         let (shape, dynamic) = (shape.clone(), pass.dynamic);
         (!pass.is_untracked).then(|| CapturedPass { shape, graph, results, dynamic, counts })
     }
 }
 
-/// What was counted between two looks.
+/// What was counted between two readings.
 fn difference(before: &[(Counted, u64)], after: &[(Counted, u64)]) -> Vec<(Counted, u64)> {
     let of = |what: &Counted| before.iter().find(|(counted, _)| counted == what).map_or(0, |(_, n)| *n);
     after.iter().map(|(what, n)| (*what, n - of(what))).filter(|(_, n)| *n > 0).collect()

@@ -1,4 +1,4 @@
-//! Shapes, and when a capture ends.
+//! Shapes of cache, and what ends a capture.
 
 use super::*;
 
@@ -9,8 +9,8 @@ fn batches_a_little_apart_are_filled_up_to_the_same_shape() {
     assert_eq!(Fill::of(40, 3), Some(Fill { tokens: 48, sequences: 5 }));
     assert_eq!(Fill::of(257, 4), Some(Fill { tokens: 320, sequences: 5 }));
     assert!(Fill::of(513, 1).is_none() && Fill::of(100, 33).is_none() && Fill::of(0, 0).is_none());
-    // A result with a row a token is never taken for one with a row a sequence.
-    for (tokens, sequences) in (1..=TOKENS).flat_map(|t| (1..=SEQUENCES.min(t)).map(move |s| (t, s))) {
+    // A result with a row per token is never taken for one with a row per sequence.
+    for (tokens, sequences) in (1..=MAX_TOKENS).flat_map(|t| (1..=MAX_SEQUENCES.min(t)).map(move |s| (t, s))) {
         let fill = Fill::of(tokens, sequences).unwrap();
         assert!(fill.tokens >= tokens && fill.sequences > sequences && fill.tokens != fill.sequences);
     }
@@ -34,17 +34,17 @@ fn a_device_without_graphs_runs_every_pass_by_itself() {
             Ok(vec![batch.clone()])
         }
     }
-    let passes = GraphCache::new(&Place::cpu(), 0).unwrap();
-    assert!(passes.fill(16, 1).is_none());
+    let cache = GraphCache::new(&Place::cpu(), 0).unwrap();
+    assert!(cache.fill(16, 1).is_none());
     for n in [3, 3, 4] {
-        let (_, results) = passes.replay(&Ids(vec![n; 3]), 0, None).unwrap();
+        let (_, results) = cache.replay(&Ids(vec![n; 3]), 0, None).unwrap();
         assert_eq!(results[0].to_u32().unwrap(), [n; 3]);
     }
-    assert_eq!(passes.count(), 0);
+    assert_eq!(cache.count(), 0);
 }
 
-/// A pass over sequences of `self.lengths`, which does in `forward` what is to be tested. Without a
-/// GPU a graph runs nothing, but it is captured or not by the same rules.
+/// A pass over sequences of `self.lengths` that runs the tested code in `forward`. Without a GPU a
+/// graph runs nothing, but the same rules decide whether it is captured.
 #[cfg(not(cuda))]
 mod captures {
     use super::*;
@@ -60,7 +60,7 @@ mod captures {
         type Error = Error;
         fn batch(&self, _: Option<Fill>) -> Result<Segments> {
             let segments = Segments::new(self.lengths)?;
-            // Who makes a batch knows it, and may observe what it has made.
+            // The code that makes a batch may observe it.
             assert_eq!(segments.observe().range(0).len(), self.lengths[0]);
             Ok(segments)
         }
@@ -72,15 +72,15 @@ mod captures {
         }
     }
 
-    /// Graphs after a shape came four times.
+    /// Number of graphs after a shape came four times.
     fn graphs_of(forward: impl Fn(&Segments) -> Result<()>) -> usize {
         let lease = ladder::current().ledger.lease(1 << 20);
         let graphs = Graphs::new(GraphParams::default(), Policy::default(), lease);
-        let passes = GraphCache(Some(RefCell::new(graphs)));
+        let cache = GraphCache(Some(RefCell::new(graphs)));
         for lengths in [&[3, 1], &[2, 2], &[1, 3], &[3, 1]] {
-            passes.replay(&Probe { lengths, forward: &forward }, 0, None).unwrap();
+            cache.replay(&Probe { lengths, forward: &forward }, 0, None).unwrap();
         }
-        passes.count()
+        cache.count()
     }
 
     fn rows() -> Tensor {
@@ -105,7 +105,7 @@ mod captures {
         assert_eq!(graphs_of(|_| (ids.observe()[0] == 7).then_some(()).ok_or(Error::Phantom)), 0);
         assert_eq!(graphs_of(|_| x.to_f32().map(drop)), 0);
         assert_eq!(graphs_of(|_| Tensor::from_u32(&[1], &Place::cpu()).map(drop)), 0);
-        // Under another ladder too.
+        // Also under another ladder.
         assert_eq!(
             graphs_of(|s| {
                 let _here = Ladder::new(Policy::default()).enter();
@@ -114,7 +114,8 @@ mod captures {
             }),
             0
         );
-        // An op that is not by a kernel of ours does not begin, and the pass runs by itself.
+        // An op that does not run one of our kernels does not start during a capture, and the pass
+        // runs launch by launch.
         assert_eq!(
             graphs_of(|s| {
                 let _here = Ladder::new(Policy { force: Some(Rung::Composed), ..Policy::default() }).enter();

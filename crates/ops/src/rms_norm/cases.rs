@@ -1,11 +1,12 @@
-//! Cases: widths on and off every vector size, a row as small as eps, weights from one, heads inside a wider projection.
+//! Cases: widths that are and are not multiples of every vector size, a row as small as eps,
+//! factors 1 + w, heads of a wider projection.
 
 use super::{RmsNorm, reference};
 use crate::DType;
 use crate::case::{Case, Input, Tolerance, weights};
 
 pub(crate) fn cases() -> Vec<Case> {
-    // rows, width, spread, weights from one
+    // rows, width, spread, factor 1 + w
     let shapes = [
         (64, 512, 1.0, false),
         (5, 33, 3.0, false),
@@ -15,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         (7, 64, 1.0, true),
         (2, 19, 4.0, true),
         (1, 4099, 1.0, true),
-        // Whole runs of 16 bytes, of few rows and of many.
+        // Whole runs of 16 bytes, in few rows and in many.
         (2, 2048, 1.0, false),
         (90, 1032, 1.0, true),
     ];
@@ -25,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 fn one(seed: u64, dtype: DType, (rows, n, spread, from_one): (usize, usize, f32, bool)) -> Case {
     let eps = 1e-6;
-    // Tokens of five heads, of which the three in the middle are normalised.
+    // Tokens of five heads, the three in the middle of which are normalized.
     let x = Input::normal(seed * 2 + 700, &[rows, 5, n], dtype, (0.0, spread));
     let w = Input::normal(seed * 2 + 701, &[n], dtype, (if from_one { 0.0 } else { 1.0 }, 0.3));
     let (rx, rw) = (x.clone(), w.clone());
@@ -33,8 +34,9 @@ fn one(seed: u64, dtype: DType, (rows, n, spread, from_one): (usize, usize, f32,
         op: "rms_norm",
         name: format!("{rows}x3x{n} ± {spread}{}", if from_one { ", from one" } else { "" }),
         dtype,
-        // Rounded before the weight and after it, in both forms; the second error grows with the weight, up to twice. A residual
-        // adds one more, to a sum that may be small between large terms.
+        // Rounded before and after the weight, in both forms; the second error grows with the
+        // weight, up to twice. A residual adds one more, to a sum that may be small between large
+        // terms.
         tolerance: Tolerance { fused: 2.5, composed: 2.5, sums: 8.0 + if from_one { 8.0 } else { 0.0 } },
         flops: 12 * (rows * n) as u64,
         prepare: Box::new(move |place| {

@@ -1,4 +1,5 @@
-//! Two passes over a row: the squares, then the scaling, with a rounding to T before the weight.
+//! Two passes over a row: the sum of squares, then the scaling, with a rounding to T before the
+//! weight.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::RmsNormOp;
@@ -51,7 +52,7 @@ impl<T: Elem> Kernel for Row<'_, T> {
                 if self.from_one {
                     w = S::add(S::splat(1.0), w);
                 } else {
-                    // Written and read again: that is the rounding to T.
+                    // Writing and reading it again rounds it to T.
                     put::<S, T>(self.out, i, lanes, v);
                     v = get::<S, T>(self.out, i, lanes, 0.0);
                 }

@@ -1,8 +1,9 @@
-// y = x / sqrt(mean(x^2) + eps) * w: the sum and the normalised value in f32, rounded to T, multiplied by w in T. With weights from
-// one the product with 1 + w is rounded once. A residual is added behind it, and rounded once more.
+// y = x / sqrt(mean(x^2) + eps) * w: the sum and the normalized value in f32, rounded to T,
+// multiplied by w in T. In Gemma's form the product with 1 + w is rounded once. A residual is added
+// afterwards and rounded once more.
 //
-// Memory is the limit where there are many rows, and where there is one, the time until its first byte comes: so the weights are
-// asked for together with the row.
+// With many rows memory bandwidth is the limit, with one row the latency of the first read: so the
+// weights are loaded together with the row.
 #include "launch/cuda/rows.cuh"
 
 template <typename T> __device__ __forceinline__ float rounded(float v) { return wide(narrow<T>(v)); }
@@ -30,7 +31,7 @@ __device__ void rms_norm(const T *x, const T *w, const T *residual, T *y, uint r
     x += lines.at(team.row);
     if (residual) residual += added.at(team.row);
     y += size_t(team.row) * n;
-    // Many rows in blocks wait for one another, and need registers rather than haste.
+    // With many rows in blocks, registers matter more than the latency of one row.
     constexpr bool AT_ONCE = IS_WARP || RUNS == 1;
     Run<T, N> held[RUNS], weights[AT_ONCE ? RUNS : 1];
 #pragma unroll

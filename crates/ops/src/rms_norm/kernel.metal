@@ -1,7 +1,8 @@
-// y = x / sqrt(mean(x^2) + eps) * w: the sum and the normalised value in f32, rounded to T, multiplied by w in T. With weights from
-// one the product with 1 + w is rounded once. A residual is added behind it, and rounded once more.
+// y = x / sqrt(mean(x^2) + eps) * w: the sum and the normalized value in f32, rounded to T,
+// multiplied by w in T. In Gemma's form the product with 1 + w is rounded once. A residual is added
+// afterwards and rounded once more.
 
-// A row has a SIMD-group, instead of a threadgroup.
+// Whether a row is processed by a SIMD-group instead of a threadgroup.
 constant bool IS_SHORT [[function_constant(0)]];
 constant bool FROM_ONE [[function_constant(1)]];
 constant bool HAS_RESIDUAL [[function_constant(2)]];
@@ -9,7 +10,7 @@ constant bool HAS_RESIDUAL [[function_constant(2)]];
 struct Row {
     uint n;
     uint rows;
-    // Rows are heads of tokens: elements from one head to the next, and from one token to the next.
+    // Rows are heads of tokens, with strides in elements between heads and between tokens.
     uint heads;
     uint head;
     uint token;
@@ -44,7 +45,8 @@ template <typename T>
     y += ulong(row) * ulong(p.n);
     uint first = 4 * (IS_SHORT ? lane : tid);
     uint step = 4 * (IS_SHORT ? LANES : threads);
-    // What a thread reads first it holds; only rows that are longer than four a thread are read again from there on.
+    // A thread keeps the four elements that it reads first. Only longer rows are read again, from
+    // there on.
     float4 held = four_at<T>(x, first, p.n, 0.0f);
     float squares = dot(held, held);
     for (uint i = first + step; i < p.n; i += step) {

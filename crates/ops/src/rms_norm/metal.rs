@@ -1,4 +1,4 @@
-//! Launches `kernel.metal`: a threadgroup a row, or, for the short rows of heads, a SIMD-group.
+//! Launches `kernel.metal`: a threadgroup per row, or a SIMD-group for the short rows of heads.
 
 use super::RmsNormOp;
 use crate::Result;
@@ -17,10 +17,10 @@ pub(super) fn run(op: &RmsNormOp) -> Result<candle_core::Tensor> {
         .flag(op.norm.from_one)
         .flag(residual.is_some());
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    // As `Row` in the kernel.
-    let told = params![n, rows, lines.heads, lines.head, lines.token, added.head, added.token, op.norm.eps];
+    // The fields of `Row` in the kernel.
+    let params = params![n, rows, lines.heads, lines.head, lines.token, added.head, added.token, op.norm.eps];
     let call = Call::new(&x, &kernel)?;
     let grid = Grid::of_rows(rows, n, call.most_threads());
-    call.input(&x).input(&w).input_or(residual.as_ref(), &x).result(&y).numbers(&told).run(grid)?;
+    call.input(&x).input(&w).input_or(residual.as_ref(), &x).result(&y).numbers(&params).run(grid)?;
     y.tensor(op.x.dims())
 }

@@ -1,6 +1,7 @@
-//! y = x / sqrt(mean(x²) + eps) · w        sum and normalise in f32, round to T, multiply by w in T
+//! y = x / sqrt(mean(x²) + eps) · w        sum and normalize in f32, round to T, multiply by w in T
 //!
-//! In Gemma's form w is the distance from one, and the product with 1 + w is rounded once. A residual may be added behind it.
+//! In Gemma's form the factor is 1 + w, and the product is rounded once. A residual may be added to
+//! the result.
 
 mod cases;
 mod composed;
@@ -16,12 +17,13 @@ pub(crate) use cases::cases;
 use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::{Error, Result, Tensor, Weights};
 
-/// Weight and eps of a root-mean-square norm: no mean is taken off, no bias added (T5's layer norm, Llama's).
+/// Weight and eps of a root-mean-square norm (RMSNorm), which subtracts no mean and adds no bias
+/// (T5's layer norm, Llama's).
 #[derive(Clone, Debug)]
 pub struct RmsNorm {
     weight: Tensor,
     eps: f32,
-    /// Whether the weight is a distance from one.
+    /// Whether the factor is 1 + weight (Gemma).
     from_one: bool,
 }
 
@@ -29,12 +31,12 @@ impl RmsNorm {
     /// `weight` `[size]`.
     pub fn load(w: &Weights, size: usize, eps: f32) -> Result<RmsNorm> {
         if size == 0 {
-            return Err(Error::call("rms_norm", "a norm over nothing"));
+            return Err(Error::call("rms_norm", "the size of the norm is 0"));
         }
         Ok(RmsNorm { weight: w.tensor("weight", &[size])?, eps, from_one: false })
     }
 
-    /// The same with weights that are distances from one.
+    /// The same with the factor 1 + weight (Gemma).
     pub fn from_one(self) -> RmsNorm {
         RmsNorm { from_one: true, ..self }
     }
@@ -81,7 +83,8 @@ impl Op for RmsNormOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: x, its squares and the result, in f32, and the result before its weight and its residual.
+        // Composed: x, its squares and the result, in f32, and the result before the weight and
+        // before the residual.
         if rung == Rung::Composed { 5 * 4 * self.x.dims().iter().product::<usize>() } else { 0 }
     }
 

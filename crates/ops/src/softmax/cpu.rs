@@ -1,4 +1,4 @@
-//! One row at a time through an f32 row in the first-level cache. Its middle part is attention's softmax too.
+//! One row at a time through an f32 row in the L1 cache. Attention shares `exp_row`.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::SoftmaxOp;
@@ -39,17 +39,20 @@ impl<T: Elem> Kernel for Row<'_, T> {
     }
 }
 
-/// Scores become exp(scale · score + bias − largest); returns their sum. Subtracting first keeps exp from overflowing.
+/// Replaces scores by exp(scale · score + bias − largest) and returns their sum. Subtracting first
+/// keeps exp from overflowing.
 #[inline(always)]
 pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f32]>) -> f32 {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
         let largest = match bias {
-            // With nothing to add, the largest stays the largest when all are scaled, which then is a step of the next pass.
+            // Without a bias, scaling keeps the largest score the largest, so that the next pass
+            // can scale.
             None if scale > 0.0 => {
                 let mut largest = S::splat(f32::NEG_INFINITY);
                 vectors!(S, scores.len(), |i, lanes| {
-                    // The lanes beyond the row repeat a score of it, which cannot become the largest by itself.
+                    // Lanes beyond the row repeat one of its scores, which does not change the
+                    // maximum.
                     largest = S::max(largest, get::<S, f32>(scores, i, lanes, scores[i]));
                 });
                 S::largest(largest) * scale
@@ -70,32 +73,32 @@ pub(crate) fn exp_row<S: Lanes>(scores: &mut [f32], scale: f32, bias: Option<&[f
         let scale = S::splat(if bias.is_none() && scale > 0.0 { scale } else { 1.0 });
         let below = S::splat(-largest);
         let mut sum = S::splat(0.0);
-        let mut whole = 0;
-        while whole + 4 * S::WIDTH <= scores.len() {
+        let mut done = 0;
+        while done + 4 * S::WIDTH <= scores.len() {
             let mut four = [sum; 4];
             for (i, x) in four.iter_mut().enumerate() {
-                *x = S::fma(get::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, 0.0), scale, below);
+                *x = S::fma(get::<S, f32>(scores, done + i * S::WIDTH, S::WIDTH, 0.0), scale, below);
             }
             let four = math::exp::<S, 4>(four);
             for (i, e) in four.iter().enumerate() {
-                put::<S, f32>(scores, whole + i * S::WIDTH, S::WIDTH, *e);
+                put::<S, f32>(scores, done + i * S::WIDTH, S::WIDTH, *e);
             }
             sum = S::add(sum, S::add(S::add(four[0], four[1]), S::add(four[2], four[3])));
-            whole += 4 * S::WIDTH;
+            done += 4 * S::WIDTH;
         }
-        while whole + S::WIDTH <= scores.len() {
-            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, S::WIDTH, 0.0), scale, below)]);
-            put::<S, f32>(scores, whole, S::WIDTH, e);
+        while done + S::WIDTH <= scores.len() {
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, done, S::WIDTH, 0.0), scale, below)]);
+            put::<S, f32>(scores, done, S::WIDTH, e);
             sum = S::add(sum, e);
-            whole += S::WIDTH;
+            done += S::WIDTH;
         }
         let mut rest = 0.0;
-        if whole < scores.len() {
-            let lanes = scores.len() - whole;
-            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, whole, lanes, 0.0), scale, below)]);
-            put::<S, f32>(scores, whole, lanes, e);
-            // The lanes beyond the row belong to no score and are left out of the sum.
-            rest = scores[whole..].iter().sum();
+        if done < scores.len() {
+            let lanes = scores.len() - done;
+            let [e] = math::exp::<S, 1>([S::fma(get::<S, f32>(scores, done, lanes, 0.0), scale, below)]);
+            put::<S, f32>(scores, done, lanes, e);
+            // Lanes beyond the row hold no scores and are left out of the sum.
+            rest = scores[done..].iter().sum();
         }
         S::sum(sum) + rest
     }

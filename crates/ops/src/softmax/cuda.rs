@@ -1,4 +1,4 @@
-//! Launches `kernel.cu`: a warp a row, or a block where rows are long.
+//! Launches `kernel.cu`: a warp per row, or a block if rows are long.
 
 use super::SoftmaxOp;
 use crate::Result;

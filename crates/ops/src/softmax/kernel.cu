@@ -1,6 +1,6 @@
 // y = exp(x - max(x)) / sum(exp(x - max(x))) over a row: in f32, one rounding.
 //
-// Beyond the row nothing is the largest, and nothing of it is left in the sum.
+// Elements beyond the row are -INFINITY: they never are the maximum, and add nothing to the sum.
 #include "launch/cuda/rows.cuh"
 
 template <typename T, int N> struct Scores {
@@ -21,7 +21,7 @@ template <typename T, int N> struct Scores {
         for (int j = 1; j < N; j++) most = larger(most, of[j]);
         return most;
     }
-    // Makes them exp(x - most), and adds them up.
+    // Replaces the scores by exp(x - most) and returns their sum.
     __device__ __forceinline__ float raised(float most) {
         float sum = 0.0f;
 #pragma unroll

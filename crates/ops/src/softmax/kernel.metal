@@ -1,12 +1,12 @@
 // y = exp(x - max(x)) / sum(exp(x - max(x))) over a row: in f32, one rounding.
 
-// A row has a SIMD-group, instead of a threadgroup.
+// Whether a row is processed by a SIMD-group instead of a threadgroup.
 constant bool IS_SHORT [[function_constant(0)]];
 
 struct Row {
     uint n;
     uint rows;
-    // Elements from one row to the next.
+    // Row stride in elements.
     uint stride;
 };
 
@@ -36,8 +36,9 @@ template <typename T>
     y += ulong(row) * ulong(p.n);
     uint first = 4 * (IS_SHORT ? lane : tid);
     uint step = 4 * (IS_SHORT ? LANES : threads);
-    // What a thread reads first it holds; only rows that are longer than four a thread are read again from there on. Beyond the row
-    // nothing is the largest, and nothing of it is left in the sum. A NaN that is lost to `max` is met again in the sum.
+    // A thread keeps the four elements that it reads first. Only longer rows are read again, from
+    // there on. Elements beyond the row are -INFINITY: they never are the maximum, and add nothing
+    // to the sum. A NaN that `max` drops shows in the sum.
     float4 held = four_at<T>(x, first, p.n, -INFINITY);
     float most = largest_of(held);
     for (uint i = first + step; i < p.n; i += step) {

@@ -1,4 +1,4 @@
-//! Launches `kernel.metal`: a threadgroup a row, or, where rows are short, a SIMD-group.
+//! Launches `kernel.metal`: a threadgroup per row, or a SIMD-group if rows are short.
 
 use super::SoftmaxOp;
 use crate::Result;
@@ -13,10 +13,10 @@ pub(super) fn run(op: &SoftmaxOp) -> Result<candle_core::Tensor> {
     let (n, rows, stride) = (rows.cols, rows.rows, rows.stride);
     let kernel = Kernel::new(SOURCE, format!("softmax_{}", op.x.dtype())).flag(Grid::is_short(n));
     let y = Call::room(&x, rows * n, op.x.dtype())?;
-    // As `Row` in the kernel.
-    let told = params![n, rows, stride];
+    // The fields of `Row` in the kernel.
+    let params = params![n, rows, stride];
     let call = Call::new(&x, &kernel)?;
     let grid = Grid::of_rows(rows, n, call.most_threads());
-    call.input(&x).result(&y).numbers(&told).run(grid)?;
+    call.input(&x).result(&y).numbers(&params).run(grid)?;
     y.tensor(op.x.dims())
 }

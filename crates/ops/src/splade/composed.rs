@@ -14,13 +14,13 @@ pub(super) fn run(op: &SpladeOp) -> Result<Tensor> {
         if let Some(bias) = &bias {
             logits = logits.broadcast_add(bias)?;
         }
-        // The weight grows with the logit, so that of the largest logit is the largest.
-        let taken = if op.how.sum { logits } else { logits.max_keepdim(0)? };
-        let mut weights = (taken.relu()? + 1.0)?.log()?;
-        if op.how.twice {
+        // The weight grows with the logit, so the largest logit has the largest weight.
+        let pooled = if op.options.sum { logits } else { logits.max_keepdim(0)? };
+        let mut weights = (pooled.relu()? + 1.0)?.log()?;
+        if op.options.twice {
             weights = (weights + 1.0)?.log()?;
         }
-        rows.push(if op.how.sum { weights.sum_keepdim(0)? } else { weights });
+        rows.push(if op.options.sum { weights.sum_keepdim(0)? } else { weights });
     }
     Ok(Tensor::cat(&rows, 0)?)
 }

@@ -1,5 +1,5 @@
-//! The product of [`crate::linear`] with another end: a task owns a run of panels for all tokens of a sequence, and keeps the
-//! largest or the sum of each column instead of writing rows.
+//! The product of [`crate::linear`] with another epilogue: a task owns a range of panels for all
+//! tokens of a sequence, and keeps the maximum or the sum of each column instead of writing rows.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::{Splade, SpladeOp};
@@ -12,14 +12,14 @@ use crate::tensor::host;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Panels of a task: 256 columns, so that even a vocabulary of 30,000 makes tasks for every thread.
+/// Panels of a task: 256 columns, so that even a vocabulary of 30,000 gives every thread tasks.
 const PANELS: usize = 8;
 
 /// Logarithms of a task: some tens of microseconds.
-const WEIGHED: usize = 2048;
+const LOGS: usize = 2048;
 
 thread_local! {
-    /// Kept from call to call by each worker.
+    /// Scratch memory of each worker, reused by later calls.
     static ROOM: RefCell<Room> = RefCell::default();
 }
 
@@ -31,26 +31,26 @@ pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
         let bias = op.bias.as_ref().map(Reading::of).transpose()?;
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
         let (x, b) = (x.rows::<T>()?, Panels::of(w.slice::<T>()?, weight.k(), n));
-        // Not −∞, of which `math::larger` would make NaN.
+        // Not −∞, from which `math::larger` would make NaN.
         let mut y = vec![f32::MIN; sequences * n];
-        if op.how.sum {
+        if op.options.sum {
             y.fill(0.0);
         }
         let out = Output::over(&mut y);
         let runs = n.div_ceil(PANELS * PANEL);
-        // Sequences of one run follow each other, so that its panels stay in a cache.
+        // The sequences of one range follow each other, so that its panels stay in a cache.
         team::each(runs * sequences, |task| {
             let (run, sequence) = (task / sequences, task % sequences);
             ROOM.with_borrow_mut(|room| {
                 room.isa = isa;
-                let sink = Columns { bias, how: op.how, n, first: sequence * n, out: &out };
+                let sink = Columns { bias, options: op.options, n, first: sequence * n, out: &out };
                 isa.run(Task { x, b, rows: op.segments.lengths(op.scope).range(sequence), panels: run * PANELS..(run + 1) * PANELS, room, sink });
             });
         });
-        if !op.how.sum {
-            // NaN is not a number that anything is larger than: it stays.
-            team::each_chunk_mut(&mut y, WEIGHED, |_, part| {
-                part.iter_mut().filter(|v| !v.is_nan()).for_each(|v| *v = op.how.weigh(f64::from(*v)) as f32);
+        if !op.options.sum {
+            // NaN stays NaN.
+            team::each_chunk_mut(&mut y, LOGS, |_, part| {
+                part.iter_mut().filter(|v| !v.is_nan()).for_each(|v| *v = op.options.weigh(f64::from(*v)) as f32);
             });
         }
         host(y, &[sequences, n])
@@ -81,12 +81,12 @@ impl<T: Elem> Kernel for Task<'_, T> {
     }
 }
 
-/// The columns of one sequence so far: the largest logits, or the sums of weights.
+/// The columns of one sequence so far: maxima of logits, or sums of weights.
 struct Columns<'a, T> {
     bias: Option<&'a [T]>,
-    how: Splade,
+    options: Splade,
     n: usize,
-    /// Element of y where the sequence begins.
+    /// Index in y where the sequence begins.
     first: usize,
     out: &'a Output<f32>,
 }
@@ -105,12 +105,12 @@ impl<T: Elem> Sink for Columns<'_, T> {
                     v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
                 }
                 let so_far = get::<S, f32>(y, i, lanes, 0.0);
-                if self.how.sum {
+                if self.options.sum {
                     let mut weights = [0f32; PANEL];
                     put::<S, f32>(&mut weights, 0, lanes, v);
-                    // A logarithm a logit, plainly: only rare models sum.
+                    // One scalar logarithm per logit: few models sum.
                     for w in &mut weights[..lanes] {
-                        *w = if w.is_nan() { *w } else { self.how.weigh(f64::from(*w)) as f32 };
+                        *w = if w.is_nan() { *w } else { self.options.weigh(f64::from(*w)) as f32 };
                     }
                     v = S::add(so_far, get::<S, f32>(&weights, 0, lanes, 0.0));
                 } else {

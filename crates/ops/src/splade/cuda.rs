@@ -1,6 +1,6 @@
-//! Launches a block a sequence and block of the vocabulary: `kernel.cu` in the units for small matrices where the format is one of
-//! theirs, `plain.cu` in f32 and for rows that begin anywhere. Sequences follow each other, so that the rows of W which they share
-//! stay in a cache.
+//! Launches a block per sequence and block of the vocabulary: `kernel.cu` on tensor cores for f16
+//! and bf16, `plain.cu` for f32 and for unaligned rows. Sequences follow each other, so that the
+//! rows of W which they share stay in a cache.
 
 use super::SpladeOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
@@ -12,11 +12,12 @@ use crate::{DType, Result};
 const TILES: Binary = binary!("splade");
 const PLAIN: Binary = binary!("splade_plain");
 
-/// Columns of a block, as in either kernel.
+/// Columns of a block in either kernel.
 const COLUMNS: usize = 128;
 const PLAIN_COLUMNS: usize = 64;
 
-/// Bytes of a row of a tile, and tiles that are on the way or in use: as `DEEP` and `STAGES` in the kernel.
+/// Bytes of a row of a tile, and number of tiles in flight or in use: `DEEP` and `STAGES` in the
+/// kernel.
 const DEEP: usize = 64;
 const STAGES: usize = 4;
 
@@ -45,12 +46,12 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         move |given: &Given| (given.segments.bound(scope) == bound).then(|| ranges(given.segments.lengths(scope)));
     let words = ranges(op.segments.lengths(scope));
     call.dynamic_array(&words, is_given, |_| "splade".into(), |_| Box::new(recompute))?
-        .numbers(&params![n, op.weight.k(), x.rows()?.stride, op.how.sum, op.how.twice])
+        .numbers(&params![n, op.weight.k(), x.rows()?.stride, op.options.sum, op.options.twice])
         .run(Grid { blocks: [sequences, n.div_ceil(columns), 1], threads: 256 })?;
     y.tensor(&[sequences, n])
 }
 
-/// Where each sequence begins and ends.
+/// Start and end of each sequence.
 fn ranges(segments: &Lengths) -> Vec<u32> {
     segments.iter().flat_map(|range| [range.start as u32, range.end as u32]).collect()
 }

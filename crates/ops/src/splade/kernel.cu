@@ -1,20 +1,23 @@
-// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)), of halves, whose products are exact in f32 and summed there.
+// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)), for f16 and bf16, whose
+// products are exact in f32 and summed there.
 //
-// A block owns 128 columns of the vocabulary for one sequence and goes over its tokens, M at a time, so that no logit leaves the chip.
-// Its eight warps are two down the tokens and four across the columns: each has M / 2 × 32 logits in the registers of the units for
-// small matrices. Tiles of 32 elements of k come by asynchronous copies, four stages ahead of their use; those of the next tokens
-// follow without a pause.
+// A block owns 128 columns of the vocabulary for one sequence and loops over its tokens, M at a
+// time, so that no logit leaves the chip. Its eight warps are two along the tokens and four along
+// the columns: each accumulates M / 2 × 32 logits in tensor core fragments. Tiles of 32 elements of
+// k arrive by asynchronous copies, four stages ahead of their use; those of the next tokens follow
+// without a pause.
 #include "launch/cuda/mma.cuh"
 #include "splade/weigh.cuh"
 
 constexpr uint COLUMNS = 128, THREADS = 256, STAGES = 4;
-// Bytes and elements of a row of a tile, and its pieces of 16 bytes.
+// Bytes and elements of a row of a tile, and its chunks of 16 bytes.
 constexpr uint DEEP = 64, ELEMENTS = 32, PIECES = 4, PIECE = 8;
 
-// Where a piece of a row lies. Eight rows that are read at once have theirs in different banks.
+// The offset of a 16-byte chunk, swizzled: eight rows that are read at once have theirs in
+// different banks.
 __device__ __forceinline__ uint place(uint row, uint piece) { return row * DEEP + (piece ^ (row / 2 % PIECES)) * 16; }
 
-// Rows of a tile, from `first` on: those at `end` and beyond, and what is beyond k, are zeros.
+// Copies rows of a tile, from `first` on, with zeros from row `end` on and beyond k.
 template <typename T, uint ROWS>
 __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint end, uint depth, uint k, uint stride) {
 #pragma unroll
@@ -28,7 +31,7 @@ __device__ __forceinline__ void fetch(uint to, const T *from, uint first, uint e
 
 template <typename T, uint M>
 __device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade how) {
-    constexpr uint HIGH = M / 32, WIDE = 4; // matrices of 16 × 8 of a warp
+    constexpr uint HIGH = M / 32, WIDE = 4; // 16 × 8 matrices of a warp
     constexpr uint STAGE = (M + COLUMNS) * DEEP;
     extern __shared__ __align__(128) unsigned char room[];
     const uint start = ranges[2 * blockIdx.x], end = ranges[2 * blockIdx.x + 1], first = blockIdx.y * COLUMNS;
@@ -36,7 +39,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     const uint base = shared_address(room);
     const uint depths = (k + ELEMENTS - 1) / ELEMENTS, steps = (end - start + M - 1) / M * depths;
 
-    // What is fetched next: one group of copies a step, empty behind the last.
+    // The next tile to copy: one commit group per step, empty after the last tile.
     uint ahead = 0, ahead_token = start, ahead_depth = 0;
     auto fetch_next = [&]() {
         if (ahead < steps) {
@@ -54,7 +57,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     };
     for (uint i = 0; i < STAGES - 1; i++) fetch_next();
 
-    // A thread's columns: two neighbours of each matrix.
+    // A thread's columns: two adjacent ones of each matrix.
     float b[WIDE][2], so_far[WIDE][2];
 #pragma unroll
     for (uint j = 0; j < WIDE; j++) {
@@ -69,7 +72,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
     uint token = start, depth = 0;
     for (uint step = 0; step < steps; step++) {
         await_copies<STAGES - 2>();
-        __syncthreads(); // all have what this step needs, and have read what the next copies go over
+        __syncthreads(); // this step's tiles are there, and those that the next copies overwrite have been read
         fetch_next();
         const uint xs = base + step % STAGES * STAGE, ws = xs + M * DEEP;
 #pragma unroll
@@ -77,7 +80,8 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             uint bs[WIDE / 2][4];
 #pragma unroll
             for (uint j = 0; j < WIDE / 2; j++) {
-                // Of 16 columns: the first eight in both halves of the 16 elements, then the others.
+                // Of 16 columns: the first eight in both halves of the 16 elements, then the
+                // others.
                 const uint row = across * 32 + j * 16 + lane / 16 * 8 + lane % 8;
                 load_matrices(bs[j], ws + place(row, half * 2 + lane / 8 % 2));
             }
@@ -90,7 +94,7 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
             }
         }
         if (++depth < depths) continue;
-        // The logits of these tokens are whole.
+        // The logits of these tokens are complete.
 #pragma unroll
         for (uint i = 0; i < HIGH; i++) {
 #pragma unroll
@@ -107,14 +111,14 @@ __device__ void splade(const T *x, const T *w, const T *bias, float *y, const ui
         depth = 0;
     }
     await_copies<0>();
-    __syncthreads(); // the tiles have been read: their room is for what the warps have found
+    __syncthreads(); // the tiles have been read: their memory now takes the results of the warps
     float *parts = reinterpret_cast<float *>(room);
 #pragma unroll
     for (uint j = 0; j < WIDE; j++) {
 #pragma unroll
         for (uint c = 0; c < 2; c++) {
             float all = so_far[j][c];
-            // Lanes that are four apart have the same columns.
+            // Lanes four apart have the same columns.
 #pragma unroll
             for (uint apart = 4; apart < LANES; apart *= 2) all = how.together(all, __shfl_xor_sync(ALL_LANES, all, apart));
             if (lane < 4) parts[down * COLUMNS + across * 32 + j * 8 + lane * 2 + c] = all;

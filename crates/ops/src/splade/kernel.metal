@@ -1,27 +1,30 @@
-// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)), in f32. A threadgroup owns a block of the vocabulary for one
-// sequence and goes over its tokens, tile by tile, so that no logit leaves the chip.
+// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)), in f32. A threadgroup owns
+// a block of the vocabulary for one sequence and loops over its tokens, tile by tile, so that no
+// logit leaves the chip.
 
 constant bool HAS_BIAS [[function_constant(0)]];
 constant bool SUM [[function_constant(1)]];
-// The logarithm of the logarithm.
+// Whether the logarithm is taken twice.
 constant bool TWICE [[function_constant(2)]];
-// Whether every row of x and W begins where four elements may be read at once, and holds whole fours.
+// Whether every row of x and W is aligned to four elements and consists of whole fours, so that
+// four are read at once.
 constant bool FOURS [[function_constant(3)]];
 
 struct Vocabulary {
     uint n;
     uint k;
-    // Elements from one token to the next.
+    // Token stride in elements.
     uint stride;
 };
 
-// log(1 + x) to the last digits of small x too: what 1 + x rounds away is in the quotient.
+// log(1 + x), exact to the last digits for small x too: the quotient restores what 1 + x rounds
+// away.
 METAL_FUNC float log_of_one_and(float x) {
     float u = 1.0f + x;
     return u == 1.0f || isinf(x) ? x : precise::log(u) * (x / (u - 1.0f));
 }
 
-// What a logit weighs. NaN stays.
+// The weight of a logit. NaN stays NaN.
 METAL_FUNC float weigh(float logit) {
     float weight = log_of_one_and(logit < 0.0f ? 0.0f : logit);
     return TWICE ? log_of_one_and(weight) : weight;
@@ -43,7 +46,8 @@ template <typename T, int M, int N>
     uint first_column = group.y * uint(16 * N);
     TILE_ROWS(T, N) ws;
     tile_rows<T, N>(ws, w, first_column, p.n, p.k, tid);
-    // A lane keeps to one column, of which it takes every row, or every other with the lane that shares it.
+    // A lane stays with one column, and takes every row of it, or every other row if two lanes
+    // share the column.
     uint own = lane % uint(8 * N);
     uint column = first_column + simd % 2 * uint(8 * N) + own;
     float b = HAS_BIAS ? float(bias[min(column, p.n - 1)]) : 0.0f;
@@ -69,7 +73,7 @@ template <typename T, int M, int N>
     parts[simd * LANES + lane] = so_far;
     threadgroup_barrier(mem_flags::mem_threadgroup);
     if (tid < uint(16 * N) && first_column + tid < p.n) {
-        // The two SIMD-groups that had this column, and in each the lanes that did.
+        // The two SIMD-groups that had this column, and the lanes of each that did.
         uint simd_of = tid / uint(8 * N);
         float all = SUM ? 0.0f : -INFINITY;
         for (uint i = tid % uint(8 * N); i < LANES; i += uint(8 * N)) {

@@ -1,5 +1,5 @@
-//! Launches `kernel.metal`: a threadgroup a sequence and block of the vocabulary. Sequences follow each other, so that the rows of
-//! W which they share stay in a cache.
+//! Launches `kernel.metal`: a threadgroup per sequence and block of the vocabulary. Sequences
+//! follow each other, so that the rows of W which they share stay in a cache.
 
 use super::SpladeOp;
 use crate::launch::metal::{Call, Grid, Kernel, View, kernels};
@@ -17,11 +17,11 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
     let side = if op.segments.lengths(op.scope).longest() > 32 { 64 } else { 32 };
     let kernel = Kernel::new(SOURCE, format!("splade_tile{side}_{}", op.x.dtype()))
         .flag(bias.is_some())
-        .flag(op.how.sum)
-        .flag(op.how.twice)
+        .flag(op.options.sum)
+        .flag(op.options.twice)
         .flag(x.in_fours()? && w.in_fours()?);
-    // As `Vocabulary` in the kernel.
-    let told = params![n, op.weight.k(), x.rows()?.stride];
+    // The fields of `Vocabulary` in the kernel.
+    let params = params![n, op.weight.k(), x.rows()?.stride];
     let y = Call::room(&x, sequences * n, DType::F32)?;
     Call::new(&x, &kernel)?
         .input(&x)
@@ -29,7 +29,7 @@ pub(super) fn run(op: &SpladeOp) -> Result<candle_core::Tensor> {
         .input_or(bias.as_ref(), &x)
         .result(&y)
         .array(&ranges)?
-        .numbers(&told)
+        .numbers(&params)
         .run(Grid { groups: [sequences, n.div_ceil(side), 1], threads: 128 })?;
     y.tensor(&[sequences, n])
 }

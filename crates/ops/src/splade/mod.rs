@@ -1,7 +1,8 @@
-//! y = max or Σ over a sequence's tokens of log(1 + max(x · Wᵀ + b, 0))        in f32, and f32 is what comes out
+//! y = max or Σ over a sequence's tokens of log(1 + max(x · Wᵀ + b, 0))        in f32 throughout
 //!
-//! SPLADE's weights over the vocabulary (Formal et al. 2021, arXiv:2109.10086). The logits of a batch would be tokens × 30,000
-//! numbers or more; they never exist: each product goes into its sequence's row at once.
+//! SPLADE's sparse embeddings: weights over the vocabulary (Formal et al. 2021, arXiv:2109.10086).
+//! The logits of a batch would be tokens × 30,000 numbers or more. They are never stored: each tile
+//! of the product is reduced into its sequence's row at once.
 
 mod cases;
 mod composed;
@@ -20,25 +21,26 @@ use crate::linear::Weight;
 use crate::replay::{OpScope, op_scope};
 use crate::{Activation, DType, Device, Error, Linear, Result, Segments, Tensor};
 
-/// How the tokens of a sequence become one row.
+/// How the tokens of a sequence are reduced to one row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Splade {
-    /// The sum instead of the largest.
+    /// Sum instead of maximum.
     pub sum: bool,
-    /// The logarithm of the logarithm: log(1 + log(1 + max(x, 0))), which some models were trained with.
+    /// The logarithm twice: log(1 + log(1 + max(x, 0))), which some models were trained with.
     pub twice: bool,
 }
 
 impl Splade {
-    /// What a token adds for a logit.
+    /// The weight of a logit.
     fn weigh(self, logit: f64) -> f64 {
         let weight = logit.max(0.0).ln_1p();
         if self.twice { weight.ln_1p() } else { weight }
     }
 }
 
-/// Weights of each sequence of `x` `[tokens, k]` over the outputs of `vocabulary`, f32 `[sequences, outputs]`.
-pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, how: Splade) -> Result<Tensor> {
+/// The weights of each sequence of `x` `[tokens, k]` over the outputs of `vocabulary`, f32
+/// `[sequences, outputs]`.
+pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, options: Splade) -> Result<Tensor> {
     let (weight, bias, activation) = vocabulary.parts();
     let fits = *x.dims() == [segments.tokens(), weight.k()] && x.dtype() == weight.dtype();
     if !fits || activation != Activation::None {
@@ -53,7 +55,7 @@ pub fn splade(x: &Tensor, segments: &Segments, vocabulary: &Linear, how: Splade)
         return Err(Error::call("splade", what));
     }
     let (weight, bias, scope) = (weight.clone(), bias.cloned(), op_scope());
-    ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), scope, weight, bias, how })
+    ladder::run(SpladeOp { x: x.clone(), segments: segments.clone(), scope, weight, bias, options })
 }
 
 pub(crate) struct SpladeOp {
@@ -62,7 +64,7 @@ pub(crate) struct SpladeOp {
     scope: OpScope,
     weight: Weight,
     bias: Option<Tensor>,
-    how: Splade,
+    options: Splade,
 }
 
 impl Op for SpladeOp {
@@ -77,7 +79,7 @@ impl Op for SpladeOp {
     }
 
     fn detail(&self) -> String {
-        format!("{} → {}, {}", self.weight.k(), self.weight.n(), if self.how.sum { "sum" } else { "max" })
+        format!("{} → {}, {}", self.weight.k(), self.weight.n(), if self.options.sum { "sum" } else { "max" })
     }
 
     fn fused(&self, device: Device) -> Can {
@@ -92,10 +94,11 @@ impl Op for SpladeOp {
     fn scratch(&self, rung: Rung) -> usize {
         let logits = self.segments.lengths(self.scope).longest() * self.weight.n();
         match rung {
-            // Each worker's rows in f32, where they are not f32 already; a GPU has nothing to keep.
+            // Each worker's rows in f32, unless they are f32 already; a GPU needs no scratch.
             Rung::Fused if self.x.dtype() == DType::F32 || self.x.device().is_gpu() => 0,
             Rung::Fused => crate::threads::count() * BLOCK * self.weight.k() * 4,
-            // Of the longest sequence its logits in T and in f32, and two steps of theirs; and the vocabulary, where it is in blocks.
+            // The logits of the longest sequence in T and in f32, and two intermediate results; and
+            // the dequantized vocabulary if it is in blocks.
             _ => logits * (self.x.dtype().size() + 3 * 4) + self.weight.rows_scratch(),
         }
     }
@@ -109,7 +112,7 @@ impl Op for SpladeOp {
             scope: self.scope,
             weight: self.weight.moved(to)?,
             bias: self.bias.as_ref().map(to).transpose()?,
-            how: self.how,
+            options: self.options,
         })
     }
 }

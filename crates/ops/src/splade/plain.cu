@@ -1,14 +1,17 @@
-// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)) with the products in f32, of rows that begin anywhere.
+// y = max or sum over a sequence's tokens of log(1 + max(x·Wᵀ + b, 0)) with the products in f32,
+// for rows of any alignment.
 //
-// A block owns 64 columns of the vocabulary for one sequence and goes over its tokens, 64 at a time, so that no logit leaves the chip.
-// A thread makes 4 × 4 logits, of rows and columns that are 16 apart, so that neighbours read neighbours.
+// A block owns 64 columns of the vocabulary for one sequence and loops over its tokens, 64 at a
+// time, so that no logit leaves the chip. A thread computes 4 × 4 logits, whose rows and columns
+// are 16 apart, so that reads coalesce.
 #include "splade/weigh.cuh"
 
 constexpr uint SIDE = 64, DEEP = 16, THREADS = 256, OWN = 4;
 
 template <typename T>
 __device__ void splade(const T *x, const T *w, const T *bias, float *y, const uint *ranges, uint n, uint k, uint stride, Splade how) {
-    // A number more a row, so that those of one column of the tile lie in different banks.
+    // One element of padding per row, so that those of one column of the tile are in different
+    // banks.
     __shared__ float xs[DEEP][SIDE + 1], ws[DEEP][SIDE + 1];
     const uint start = ranges[2 * blockIdx.x], end = ranges[2 * blockIdx.x + 1], first = blockIdx.y * SIDE;
     const uint across = threadIdx.x % 16, down = threadIdx.x / 16;

@@ -9,7 +9,7 @@ pub(super) struct Problem<'a> {
     pub(super) bias: &'a [f32],
     pub(super) k: usize,
     pub(super) segments: &'a Segments,
-    pub(super) how: Splade,
+    pub(super) options: Splade,
 }
 
 pub(super) fn splade(p: &Problem<'_>) -> Vec<f64> {
@@ -20,9 +20,9 @@ pub(super) fn splade(p: &Problem<'_>) -> Vec<f64> {
                 let x = &p.x[t * p.k..][..p.k];
                 let logit = x.iter().zip(w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>() + f64::from(*b);
                 let weight = (1.0 + logit.max(0.0)).ln();
-                if p.how.twice { (1.0 + weight).ln() } else { weight }
+                if p.options.twice { (1.0 + weight).ln() } else { weight }
             });
-            y.push(if p.how.sum { weights.sum() } else { weights.fold(0.0, f64::max) });
+            y.push(if p.options.sum { weights.sum() } else { weights.fold(0.0, f64::max) });
         }
     }
     y

@@ -1,11 +1,12 @@
-// What a logit weighs in its sequence: log(1 + max(x, 0)), or the logarithm of that once more. NaN stays.
+// The weight of a logit in its sequence: log(1 + max(x, 0)), or that logarithm twice. NaN stays
+// NaN.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
 struct Splade {
-    // The sum instead of the largest.
+    // Sum instead of maximum.
     bool sum;
-    // The logarithm of the logarithm.
+    // Whether the logarithm is taken twice.
     bool twice;
 
     __device__ __forceinline__ float weigh(float logit) const {
@@ -13,11 +14,11 @@ struct Splade {
         return twice ? log1pf(weight) : weight;
     }
     __device__ __forceinline__ float none() const { return sum ? 0.0f : -INFINITY; }
-    // With one more logit. Logarithms rise, so that of the largest is the largest.
+    // Adds one more logit. The logarithm is monotonic, so the largest logit has the largest weight.
     __device__ __forceinline__ float with(float so_far, float logit) const {
         return sum ? so_far + weigh(logit) : larger(so_far, logit);
     }
-    // Of two parts of a sequence.
+    // Combines two parts of a sequence.
     __device__ __forceinline__ float together(float a, float b) const { return sum ? a + b : larger(a, b); }
     __device__ __forceinline__ float whole(float so_far) const { return sum ? so_far : weigh(so_far); }
 };

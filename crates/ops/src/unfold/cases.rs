@@ -11,10 +11,10 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, usize)) -> Case {
-    // Every other one is a part of wider rows.
+    // With an odd seed, rows are part of wider rows.
     let (wide, start) = if seed.is_multiple_of(2) { (n, 0) } else { (n + 7, 3) };
     let x = Input::normal(seed + 900, &[lengths.iter().sum(), wide], dtype, (0.0, 1.0));
-    let kept = x.columns(start, n);
+    let columns = x.columns(start, n);
     Case {
         op: "unfold",
         name: format!("{lengths:?} x {n}, windows of {width}"),
@@ -27,7 +27,7 @@ fn one(seed: u64, dtype: DType, (lengths, n, width): (&'static [usize], usize, u
             Ok(Box::new(move || unfold(&x, &segments, width)))
         }),
         reference: Box::new(move || {
-            Segments::new(lengths).map_or_else(|_| Vec::new(), |s| reference::unfold(&kept, n, &s, width))
+            Segments::new(lengths).map_or_else(|_| Vec::new(), |s| reference::unfold(&columns, n, &s, width))
         }),
     }
 }

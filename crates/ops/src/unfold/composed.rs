@@ -1,4 +1,4 @@
-//! Each sequence with zeros at its ends, once per place in the window, stacked.
+//! Each sequence padded with zeros at its ends, shifted once per offset of the window, stacked.
 
 use super::UnfoldOp;
 use crate::Result;

@@ -1,4 +1,5 @@
-//! One token's window at a time: strided writes, a small part of the product that follows.
+//! One token's window at a time. The writes are strided; they cost little compared to the product
+//! that follows.
 
 use super::UnfoldOp;
 use crate::Result;
@@ -10,7 +11,7 @@ use crate::tensor::host;
 
 pub(super) fn run(op: &UnfoldOp, _: Isa) -> Result<candle_core::Tensor> {
     let (dims, _) = op.out();
-    // The rows that token t's window may read.
+    // The rows that the window of token t may read.
     let all = op.segments.lengths(op.scope);
     let owner: Vec<_> = all.iter().flat_map(|range| range.clone().map(move |_| range.clone())).collect();
     with_elem!("unfold", op.x.dtype(), T => {

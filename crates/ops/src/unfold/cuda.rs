@@ -1,4 +1,4 @@
-//! Launches `kernel.cu`: a thread for 16 bytes of a token's windows.
+//! Launches `kernel.cu`: a thread per 16 bytes of a token's windows.
 
 use super::UnfoldOp;
 use crate::ladder::Op;
@@ -12,13 +12,13 @@ const BINARY: Binary = binary!("unfold");
 pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let (rows, (dims, dtype)) = (x.rows()?, op.out());
-    let whole = dims[1];
-    if u32::try_from(whole).is_err() {
-        return Err(Error::call("unfold", format!("windows of {whole} elements")));
+    let size = dims[1];
+    if u32::try_from(size).is_err() {
+        return Err(Error::call("unfold", format!("windows of {size} elements")));
     }
-    let y = Call::room(&x, rows.rows * whole, dtype)?;
+    let y = Call::room(&x, rows.rows * size, dtype)?;
     let run = 16 / dtype.size();
-    let (kind, run) = if whole.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
+    let (kind, run) = if size.is_multiple_of(run) { ("runs", run) } else { ("odd", 1) };
     let call = Call::new(&x, &Kernel::new(BINARY, format!("unfold_{kind}_{dtype}")))?.input(&x);
     let is_given = |given: &Given| op.segments.is(&given.segments);
     let scope = op.scope;
@@ -26,11 +26,12 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     call.dynamic_array(&starts(&op.segments, scope), is_given, |_| "unfold".into(), recompute)?
         .made(&y)
         .numbers(&params![rows.cols, rows.stride, op.width, op.segments.count()])
-        .run(Grid::along(rows.rows, whole.div_ceil(run)))?;
+        .run(Grid::along(rows.rows, size.div_ceil(run)))?;
     y.tensor(&dims)
 }
 
-/// One behind another without gaps, so that where each ends is where the next starts.
+/// The start of each sequence, then the number of tokens: without gaps, each sequence ends where
+/// the next starts.
 fn starts(segments: &Segments, scope: OpScope) -> Vec<u32> {
     segments.lengths(scope).iter().map(|range| range.start as u32).chain([segments.tokens() as u32]).collect()
 }

@@ -1,5 +1,6 @@
-// y[t][c][j] = x[t + j - (width - 1) / 2][c], zero beyond the ends of t's sequence: a copy. A thread writes a run of a token's windows,
-// so that writes are whole; what it reads lies in a few rows, which its neighbours read too.
+// y[t][c][j] = x[t + j - (width - 1) / 2][c], zero beyond the ends of t's sequence: a copy. A
+// thread writes a run of a token's windows, so that writes coalesce; it reads from a few rows,
+// which adjacent threads read too.
 #include "launch/cuda/prelude.cuh"
 
 template <typename T, int N>
@@ -7,7 +8,8 @@ __device__ void unfold(const T *x, const uint *starts, T *y, uint n, uint stride
     const uint t = blockIdx.x, whole = n * width;
     const uint i = (blockIdx.y * blockDim.x + threadIdx.x) * N;
     if (i >= whole) return;
-    // The sequence that has the token: the last that starts at it or before. Behind the starts stands the end of all.
+    // Finds the sequence of the token: the last one that starts at or before it. After the starts
+    // comes the number of tokens.
     uint low = 0, high = sequences;
     while (high - low > 1) {
         const uint middle = (low + high) / 2;
@@ -15,7 +17,8 @@ __device__ void unfold(const T *x, const uint *starts, T *y, uint n, uint stride
         else high = middle;
     }
     const size_t start = starts[low], end = starts[low + 1];
-    // Places of the window before the first token would be below zero, so the half of it is added on both sides.
+    // Window positions before the first token would be negative, so half the width is added on both
+    // sides.
     const uint before = width / 2;
     uint c = i / width, j = i % width;
     Run<T, N> out;

@@ -1,8 +1,9 @@
-// y[t][c][j] = x[t + j - (width - 1) / 2][c], zero beyond the ends of t's sequence: a copy. A thread writes four neighbours of a
-// token's windows, so that writes are whole; what it reads lies in a few rows, which its neighbours read too.
+// y[t][c][j] = x[t + j - (width - 1) / 2][c], zero beyond the ends of t's sequence: a copy. A
+// thread writes four adjacent elements of a token's windows, so that writes coalesce; it reads from
+// a few rows, which adjacent threads read too.
 
 struct Windows {
-    // Elements of a token of x, and from one to the next.
+    // Elements of a token of x, and token stride.
     uint n;
     uint stride;
     uint width;
@@ -13,7 +14,8 @@ template <typename T>
 [[kernel]] void unfold(device const T *x [[buffer(0)]], constant uint *starts [[buffer(1)]],
     device T *y [[buffer(2)]], constant Windows &p [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {
     uint t = at.y;
-    // The sequence that has the token: the last that starts at it or before. Behind the starts stands the end of all.
+    // Finds the sequence of the token: the last one that starts at or before it. After the starts
+    // comes the number of tokens.
     uint low = 0;
     uint high = p.sequences;
     while (high - low > 1) {
@@ -32,7 +34,8 @@ template <typename T>
     uint j = i % p.width;
     y += ulong(t) * ulong(whole);
     for (uint k = i; k < min(i + 4, whole); k++) {
-        // Places of the window before the first token would be below zero, so the half of it is added on both sides.
+        // Window positions before the first token would be negative, so half the width is added on
+        // both sides.
         uint from = t + j;
         uint before = p.width / 2;
         bool is_inside = from >= start + before && from < end + before;

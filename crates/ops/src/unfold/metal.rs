@@ -1,4 +1,4 @@
-//! Launches `kernel.metal`: a thread for four neighbours of a token's windows.
+//! Launches `kernel.metal`: a thread per four adjacent elements of a token's windows.
 
 use super::UnfoldOp;
 use crate::Result;
@@ -12,7 +12,8 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
     let x = View::of(&op.x)?;
     let (rows, (dims, dtype)) = (x.rows()?, op.out());
     let y = Call::room(&x, rows.rows * dims[1], dtype)?;
-    // One behind another without gaps, so that where each ends is where the next starts.
+    // The start of each sequence, then the number of tokens: without gaps, each sequence ends where
+    // the next starts.
     let starts: Vec<u32> = op
         .segments
         .lengths(op.scope)
@@ -20,14 +21,14 @@ pub(super) fn run(op: &UnfoldOp) -> Result<candle_core::Tensor> {
         .map(|range| range.start as u32)
         .chain([op.segments.tokens() as u32])
         .collect();
-    // As `Windows` in the kernel.
-    let told = params![rows.cols, rows.stride, op.width, op.segments.count()];
+    // The fields of `Windows` in the kernel.
+    let params = params![rows.cols, rows.stride, op.width, op.segments.count()];
     let kernel = Kernel::new(SOURCE, format!("unfold_{dtype}"));
     Call::new(&x, &kernel)?
         .input(&x)
         .array(&starts)?
         .result(&y)
-        .numbers(&told)
+        .numbers(&params)
         .run(Grid::over(dims[1].div_ceil(4), rows.rows))?;
     y.tensor(&dims)
 }

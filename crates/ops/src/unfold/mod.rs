@@ -1,7 +1,7 @@
-//! y[t][c][j] = x[t + j − (width − 1)/2][c], zero beyond the ends of t's sequence        a copy, nothing rounds
+//! y[t][c][j] = x[t + j − (width − 1)/2][c], zero beyond the ends of t's sequence    (a copy)
 //!
-//! The windows of a convolution over tokens, so that the convolution is a [`crate::Linear`] whose weight `[out, c, width]` is
-//! read as it lies in the file.
+//! The windows of a convolution over tokens (im2col). The convolution is then a [`crate::Linear`],
+//! whose weight `[out, c, width]` keeps its layout in the file.
 
 mod cases;
 mod composed;
@@ -18,7 +18,7 @@ use crate::ladder::{self, Op, Rung, own_kernels};
 use crate::replay::{OpScope, op_scope};
 use crate::{DType, Error, Result, Segments, Tensor};
 
-/// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`, to `[tokens, n · width]`.
+/// Windows of `width` (odd) tokens around each token of `x` `[tokens, n]`: `[tokens, n · width]`.
 pub fn unfold(x: &Tensor, segments: &Segments, width: usize) -> Result<Tensor> {
     let scope = op_scope();
     match *x.dims() {

@@ -1,4 +1,4 @@
-//! The windows, plainly.
+//! The windows, element by element.
 
 use crate::Segments;
 

@@ -1,4 +1,5 @@
-//! Links against the fake Metal classes that `setup` built (as libobjc, for which objc2 asks).
+//! Links against the simulated Metal classes that `setup` built (as libobjc, the library that objc2
+//! links).
 fn main() {
     println!("cargo::rerun-if-env-changed=METAL_SIM_SHIM");
     let shim = std::env::var("METAL_SIM_SHIM").expect("source the env.sh that tools/metal-sim/setup wrote");

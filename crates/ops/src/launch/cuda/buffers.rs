@@ -1,10 +1,10 @@
-//! Buffers of results. They stay until the plan has no room for them, so that a pass that has run once takes no memory from the
-//! driver when it runs again.
+//! The buffer pool of CUDA results. Idle buffers stay until the memory plan has no space for them,
+//! so that a pass that has run once allocates nothing when it runs again.
 //!
-//! A result is a view of a buffer that is kept here, and its lease gives the buffer back. What still runs may read it then: all
-//! work of a device is on one stream, so that whoever writes it next does so afterwards.
+//! A result is a view of a pooled buffer, and its lease returns the buffer. Kernels may still read
+//! it at that time: all work of a device is on one stream, so that the next writer runs after them.
 
-use super::pinned::Lane;
+use super::pinned::StagingBuffer;
 use super::uploads::Uploads;
 use super::view::address;
 use crate::ledger::Ledger;
@@ -16,30 +16,30 @@ use half::{bf16, f16};
 use std::sync::atomic::AtomicBool;
 use std::sync::{Mutex, PoisonError, Weak};
 
-/// Lengths are multiples of so many bytes, so that sizes a little apart share buffers.
-const GRAIN: usize = 512;
+/// Lengths are multiples of this many bytes, so that similar sizes share buffers.
+const GRANULARITY: usize = 512;
 
-/// Every buffer made under one ledger, in use or free.
+/// Every buffer allocated under one ledger, in use or idle.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    made: Mutex<Vec<Kept>>,
+    entries: Mutex<Vec<Entry>>,
     pub(super) uploads: Uploads,
-    pub(super) lane: Lane,
-    /// Whether the latest kernel that goes to and fro began at its last rows.
+    pub(super) staging: StagingBuffer,
+    /// Whether the latest launch with `back_and_forth` began at its last rows.
     pub(super) from_end: AtomicBool,
 }
 
 #[derive(Debug)]
-struct Kept {
-    /// One axis, all of the buffer.
+struct Entry {
+    /// The whole buffer, with one axis.
     all: Tensor,
     device: CudaDevice,
     address: u64,
-    /// Bytes that a result has of it; none where it is free.
+    /// Bytes that a result uses of it; None if it is idle.
     taken: Option<usize>,
 }
 
-impl Kept {
+impl Entry {
     fn bytes(&self) -> usize {
         self.all.elem_count() * self.all.dtype().size_in_bytes()
     }
@@ -47,49 +47,51 @@ impl Kept {
 
 impl Buffers {
     fn take(&self, ledger: &Ledger, device: &CudaDevice, elements: usize, dtype: DType) -> Result<(Tensor, u64)> {
-        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |k: &&mut Kept| {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |k: &&mut Entry| {
             k.taken.is_none()
                 && k.device.id() == device.id()
                 && k.all.dtype() == dtype.candle()
                 && k.all.elem_count() >= elements
         };
-        if let Some(best) = kept.iter_mut().filter(fits).min_by_key(|k| k.all.elem_count()) {
+        if let Some(best) = entries.iter_mut().filter(fits).min_by_key(|k| k.all.elem_count()) {
             best.taken = Some(elements * dtype.size());
             return Ok((best.all.clone(), best.address));
         }
-        let length = elements.max(1).next_multiple_of(GRAIN / dtype.size());
+        let length = elements.max(1).next_multiple_of(GRANULARITY / dtype.size());
         let bytes = (length * dtype.size()) as u64;
-        // None is large enough. The largest of the free make most room, and the small ones are the likeliest to be of use again.
-        let idle = |kept: &[Kept]| kept.iter().map(|k| (k.bytes() - k.taken.unwrap_or(0)) as u64).sum::<u64>();
-        while ledger.live().saturating_add(idle(&kept)).saturating_add(bytes) > ledger.spare.most() {
-            let free = (0..kept.len()).filter(|i| kept[*i].taken.is_none());
-            let Some(largest) = free.max_by_key(|i| kept[*i].bytes()) else { break };
-            kept.swap_remove(largest);
+        // No idle buffer is large enough. Freeing the largest makes most room, and the small ones
+        // are the likeliest to be reused.
+        let idle = |entries: &[Entry]| entries.iter().map(|k| (k.bytes() - k.taken.unwrap_or(0)) as u64).sum::<u64>();
+        while ledger.live().saturating_add(idle(&entries)).saturating_add(bytes) > ledger.pool.limit() {
+            let free = (0..entries.len()).filter(|i| entries[*i].taken.is_none());
+            let Some(largest) = free.max_by_key(|i| entries[*i].bytes()) else { break };
+            entries.swap_remove(largest);
         }
         replay::note_allocation()?;
         let storage = allocate(device, length, dtype)?;
         let address = address(&storage)?;
         let all = Tensor::from_storage(Storage::Cuda(storage), length, BackpropOp::none(), false);
-        kept.push(Kept { all: all.clone(), device: device.clone(), address, taken: Some(elements * dtype.size()) });
+        entries.push(Entry { all: all.clone(), device: device.clone(), address, taken: Some(elements * dtype.size()) });
         Ok((all, address))
     }
 
-    /// The buffer at this address is free again; or, where somebody may read it still, no longer ours.
-    pub(crate) fn give(&self, address: u64, is_shared: bool) {
-        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(i) = kept.iter().position(|k| k.address == address && k.taken.is_some()) else { return };
+    /// Makes the buffer at this address idle; or, if somebody may still read it, removes it from
+    /// the pool.
+    pub(crate) fn put_back(&self, address: u64, is_shared: bool) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(i) = entries.iter().position(|k| k.address == address && k.taken.is_some()) else { return };
         if is_shared {
-            kept.swap_remove(i);
+            entries.swap_remove(i);
         } else {
-            kept[i].taken = None;
+            entries[i].taken = None;
         }
     }
 
-    /// All of them.
+    /// Bytes of all buffers.
     pub(crate) fn bytes(&self) -> u64 {
-        let kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.iter().map(|k| k.bytes() as u64).sum()
+        let entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        entries.iter().map(|k| k.bytes() as u64).sum()
     }
 }
 
@@ -98,8 +100,9 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
         device: &CudaDevice,
         length: usize,
     ) -> candle_core::Result<CudaStorage> {
-        // SAFETY: numbers of any bits; whoever takes the buffer writes what is read of it.
-        #[allow(unsafe_code, reason = "memory that nobody has written")]
+        // SAFETY: any bits are a valid number; whoever takes the buffer writes all that is read of
+        // it.
+        #[allow(unsafe_code, reason = "uninitialized memory")]
         let slice = unsafe { device.alloc::<T>(length) }?;
         Ok(T::wrap_cuda_slice(slice, device.clone()))
     }
@@ -113,15 +116,15 @@ fn allocate(device: &CudaDevice, length: usize, dtype: DType) -> Result<CudaStor
     .map_err(|e| super::no_memory(length * dtype.size(), &e))
 }
 
-/// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.
+/// An uninitialized buffer, which becomes a tensor or passes data between calls.
 #[derive(Debug)]
 pub(crate) struct DeviceBuffer {
     all: Tensor,
     pub(super) address: u64,
     elements: usize,
-    /// Which keeps some of these itself.
+    /// A weak reference, because the ledger itself keeps some of these.
     ledger: Weak<Ledger>,
-    /// Whether it has become a tensor, whose lease gives it back.
+    /// Whether it has become a tensor, whose lease returns it to the pool.
     is_taken: bool,
 }
 
@@ -133,7 +136,7 @@ impl DeviceBuffer {
         Ok(DeviceBuffer { all, address, elements, ledger, is_taken: false })
     }
 
-    /// As a tensor that takes it over.
+    /// Turns the buffer into a tensor that owns it.
     pub(crate) fn tensor(mut self, dims: &[usize]) -> Result<Tensor> {
         if dims.iter().product::<usize>() != self.elements {
             return Err(Error::call("cuda", format!("{} elements as {dims:?}", self.elements)));
@@ -147,7 +150,7 @@ impl DeviceBuffer {
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         if let Some(ledger) = self.ledger.upgrade().filter(|_| !self.is_taken) {
-            ledger.cuda.give(self.address, false);
+            ledger.cuda.put_back(self.address, false);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! One launch of a kernel: its parameters, and how many threads take part.
+//! One kernel launch: its parameters and its grid.
 
 use super::buffers::DeviceBuffer;
 use super::describe;
@@ -22,7 +22,7 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// So many blocks of so many threads.
+    /// `blocks` blocks of `threads` threads.
     pub(crate) fn of(blocks: usize, threads: usize) -> Grid {
         Grid { blocks: [blocks, 1, 1], threads }
     }
@@ -32,7 +32,8 @@ impl Grid {
         Grid::of(n.div_ceil(256), 256)
     }
 
-    /// A block for each of `rows`, or several where `n` threads are too many for one: they are along the second axis.
+    /// A block for each of `rows`, or several along the second axis if a row needs too many threads
+    /// for one.
     pub(crate) fn along(rows: usize, n: usize) -> Grid {
         let several = n.div_ceil(128);
         Grid { blocks: [rows, several, 1], threads: n.div_ceil(several.max(1)).next_multiple_of(32).max(32) }
@@ -40,22 +41,22 @@ impl Grid {
 }
 
 enum Parameter {
-    /// An address or a number, of which as much is read as it is long.
+    /// An address or a number. The kernel reads as many bytes as its parameter has.
     Word(u64),
     /// A struct of addresses.
     Addresses(Vec<u64>),
-    /// A matrix as the copy engine sees it.
+    /// A descriptor for the Tensor Memory Accelerator (TMA).
     Map(Box<TensorMap>),
 }
 
-/// What a kernel is given, in the order of its parameters.
+/// A kernel launch, with the parameters in the kernel's order.
 pub(crate) struct Call {
     device: CudaDevice,
     function: Function,
     name: String,
     shared: usize,
     parameters: Vec<Parameter>,
-    /// What was uploaded for it, held until it is sent off.
+    /// Arrays uploaded for it, held until the launch.
     uploads: Vec<Arc<DeviceBuffer>>,
 }
 
@@ -80,9 +81,10 @@ impl Call {
         self
     }
 
-    /// The next parameter: a result that is written, or what an earlier call of the same op has written.
-    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call {
-        self.parameters.push(Parameter::Word(made.address));
+    /// The next parameter: a result that is written, or the result of an earlier call of the same
+    /// op.
+    pub(crate) fn made(mut self, buffer: &DeviceBuffer) -> Call {
+        self.parameters.push(Parameter::Word(buffer.address));
         self
     }
 
@@ -109,15 +111,17 @@ impl Call {
         self
     }
 
-    /// The next parameter: whether a kernel is to take its rows from the last on. Every other one is, so that each begins with what the
-    /// one before wrote last, which the second-level cache still has. What it makes is the same.
+    /// The next parameter: whether the kernel processes its rows in reverse. Every other kernel
+    /// does, so that each begins with the rows that the kernel before wrote last, which are still
+    /// in the L2 cache. The result is the same.
     pub(crate) fn back_and_forth(self) -> Call {
         let was_from_end = ladder::current().ledger.cuda.from_end.fetch_xor(true, Ordering::Relaxed);
         self.u32(usize::from(!was_from_end))
     }
 
-    /// The next parameter: an array of `unsigned` that says how sequences lie. If they are those of the pass that is captured, a
-    /// replay has `recompute` make the array for its own batch, where the launch would be the same. Calls with one `key` share it.
+    /// The next parameter: an array of `unsigned` that describes the sequences. If they are those
+    /// of the pass being captured as a CUDA graph, a replay calls `recompute` for its own batch, if
+    /// the launch would be the same. Calls with the same `key` share the array.
     pub(crate) fn dynamic_array(
         mut self,
         values: &[u32],
@@ -132,37 +136,38 @@ impl Call {
         Ok(self)
     }
 
-    /// The next parameter: an array of `unsigned`, null where it is empty. A replay could not compute it anew, so a capture refuses it.
+    /// The next parameter: an array of `unsigned`, null if it is empty. A replay could not
+    /// recompute it, so a capture refuses it.
     pub(crate) fn array(mut self, values: &[u32]) -> Result<Call> {
         replay::refuse_capture()?;
         let ladder = ladder::current();
         let uploads = &ladder.ledger.cuda.uploads;
         let upload = (!values.is_empty()).then(|| uploads.of(&self.device, values)).transpose()?;
-        self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |made| made.address)));
+        self.parameters.push(Parameter::Word(upload.as_ref().map_or(0, |buffer| buffer.address)));
         self.uploads.extend(upload);
         Ok(self)
     }
 
-    /// The next parameter: a struct of `room` addresses, null beyond those that are given.
-    pub(crate) fn addresses(mut self, addresses: &[u64], room: usize) -> Call {
-        let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(room).collect();
+    /// The next parameter: a struct of `len` addresses, padded with null.
+    pub(crate) fn addresses(mut self, addresses: &[u64], len: usize) -> Call {
+        let all = addresses.iter().copied().chain(std::iter::repeat(0)).take(len).collect();
         self.parameters.push(Parameter::Addresses(all));
         self
     }
 
-    /// The next parameter: a table that never changes, uploaded when it is first asked for; null where it is empty.
+    /// The next parameter: a constant table, uploaded at its first use; null if it is empty.
     pub(crate) fn table(mut self, table: &'static [u8]) -> Result<Call> {
         let address = if table.is_empty() { 0 } else { tables::address(&self.device, table)? };
         self.parameters.push(Parameter::Word(address));
         Ok(self)
     }
 
-    /// Room for a result, or for what passes between two calls, on the device that `x` is on.
+    /// Allocates a buffer for a result, or for data passed between two calls, on the device of `x`.
     pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         DeviceBuffer::new(&x.device, elements, dtype)
     }
 
-    /// Sends it off.
+    /// Launches the kernel.
     pub(crate) fn run(mut self, grid: Grid) -> Result<()> {
         let Grid { blocks, threads } = grid;
         if blocks.contains(&0) {
@@ -179,7 +184,8 @@ impl Call {
         let stream = self.device.cuda_stream();
         let fail = |e| Error::call("cuda", format!("{}: {}", self.name, describe(e)));
         stream.context().bind_to_thread().map_err(fail)?;
-        // That it may begin before what was launched before it has ended.
+        // The kernel may begin before the launch before it has ended (programmatic dependent
+        // launch).
         let mut early = sys::CUlaunchAttribute {
             id: sys::CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
             pad: [0; 4],
@@ -197,8 +203,9 @@ impl Call {
             attrs: &raw mut early,
             numAttrs: u32::from(self.function.waits),
         };
-        // SAFETY: the function is the kernel's, loaded for this context; an op gives it the parameters that it declares, of these
-        // kinds, and its reads and writes stay within their tensors. It begins early only if it waits before the first of them.
+        // SAFETY: the function is the kernel's, loaded for this context; an op passes the
+        // parameters that it declares, of these kinds, and its reads and writes stay within their
+        // tensors. It begins early only if it waits before the first of them.
         #[allow(unsafe_code, reason = "a kernel is launched")]
         let launched = unsafe {
             let function = self.function.function.cu_function();

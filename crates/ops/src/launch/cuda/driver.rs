@@ -1,10 +1,12 @@
-//! The driver's functions, looked for when the process starts.
+//! Loads the CUDA driver's functions when the process starts.
 //!
-//! Candle links libcuda, and where a library is missing the loader starts nothing: not `--help`, not `--device cpu`, and no sentence
-//! about drivers. So the linker finds those functions here and asks for no libcuda. They pass every call on to it where there is one,
-//! and answer `CUDA_ERROR_STUB_LIBRARY` where there is none, which is what the toolkit's own stand-in for it says.
+//! Candle links libcuda, and if a library is missing the loader starts nothing: neither `--help`
+//! nor `--device cpu`, and no message about drivers. So this file defines those functions, and the
+//! binary does not need libcuda. They forward every call to libcuda if there is one, and otherwise
+//! return `CUDA_ERROR_STUB_LIBRARY`, as the toolkit's stub library does.
 //!
-//! A name that is missing below costs no more than that the loader asks for libcuda again: `readelf -d` shows it.
+//! If a name is missing below, the loader asks for libcuda again and nothing worse happens:
+//! `readelf -d` shows it.
 #![allow(unsafe_code, reason = "symbols of a C library, and jumps to them")]
 
 use std::arch::naked_asm;
@@ -13,7 +15,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 const LIBRARY: &CStr = c"libcuda.so.1";
 
-/// All that it needs itself is looked up when it is loaded.
+/// The library's own symbols are resolved when it is loaded.
 const RTLD_NOW: c_int = 2;
 
 unsafe extern "C" {
@@ -36,7 +38,7 @@ macro_rules! jump {
 
 macro_rules! functions {
     ($($name:ident)*) => {
-        /// Where each of them is.
+        /// The address of each function.
         #[allow(non_upper_case_globals, reason = "the library's names")]
         mod places {
             use super::*;
@@ -46,8 +48,8 @@ macro_rules! functions {
         static PLACES: &[(&str, &AtomicPtr<c_void>)] = &[$((concat!(stringify!($name), "\0"), &places::$name)),*];
 
         $(
-            // Whatever the arguments are, they stay where the caller put them. SAFETY: no other function of the process has its name,
-            // and the library's is only looked for in the library.
+            // The jump leaves all arguments in place. SAFETY: no other function of the process has
+            // this name, and the library's is looked up in the library only.
             #[allow(non_snake_case, reason = "the library's names")]
             #[unsafe(no_mangle)]
             #[unsafe(naked)]
@@ -82,19 +84,20 @@ extern "C" fn is_missing() -> c_int {
     34 // CUDA_ERROR_STUB_LIBRARY
 }
 
-/// Before main, as the loader would have done it: whoever opens a device, and however, finds them in place.
+/// Runs before main, as the loader would have done it: the functions are there whoever opens a
+/// device, and however.
 #[used]
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = find;
 
 extern "C" fn find() {
-    // SAFETY: a name that ends with 0; what runs when libcuda is loaded is the driver's.
+    // SAFETY: a NUL-terminated name; what runs when libcuda is loaded is the driver's.
     let library = unsafe { dlopen(LIBRARY.as_ptr(), RTLD_NOW) };
     if library.is_null() {
         return;
     }
     for (name, place) in PLACES {
-        // SAFETY: the library is never closed, and the name ends with 0.
+        // SAFETY: the library is never closed, and the name is NUL-terminated.
         let found = unsafe { dlsym(library, name.as_ptr().cast()) };
         if !found.is_null() {
             place.store(found, Ordering::Relaxed);

@@ -1,5 +1,5 @@
-// Numbers in a format that is told when they are read: 0 for f32, 1 for f16, 2 for bf16. Kernels that spend their time elsewhere are
-// made once for all.
+// Numbers whose format is a run-time argument: 0 for f32, 1 for f16, 2 for bf16. For kernels that
+// spend their time elsewhere, so that they are compiled once for all formats.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 

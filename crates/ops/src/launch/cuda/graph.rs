@@ -1,8 +1,9 @@
-//! CUDA graphs: the parameters that a captured pass reads, and the graph itself. See `replay/` for what is captured and when.
+//! CUDA graphs: the parameters that a captured pass reads, and the graph itself. `replay/` decides
+//! what is captured and when.
 
 use super::pinned::Pinned;
 use super::view::address;
-use super::{alone, describe, no_memory};
+use super::{capture_lock, describe, no_memory};
 use crate::place::Kind;
 use crate::{Error, Place, Result};
 use candle_core::cuda_backend::cudarc::driver::sys::{CUgraphInstantiate_flags, CUstreamCaptureMode};
@@ -14,106 +15,113 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Words of the parameters: page tables of 64 sequences of 64 thousand tokens, and more than anything else takes.
+/// Words of the parameters: enough for page tables of 64 sequences of 64 thousand tokens, which
+/// need the most.
 const WORDS: usize = 1 << 18;
 
-/// Numbers that differ from batch to batch: as the host writes them, and as kernels read them.
+/// The words that differ between batches: pinned on the host, where a replay writes them, and on
+/// the device, where kernels read them.
 pub(crate) struct GraphParams {
     stream: Arc<CudaStream>,
-    /// One axis, all of it.
-    all: Tensor,
+    /// All words as a tensor with one axis.
+    words: Tensor,
     address: u64,
     host: RefCell<Pinned>,
 }
 
 impl GraphParams {
-    /// None where the device is another, or a phantom.
+    /// None if the device is not CUDA, or a phantom.
     pub(crate) fn open(place: &Place) -> Result<Option<GraphParams>> {
         let Kind::Open(_, candle_core::Device::Cuda(device)) = &place.0 else { return Ok(None) };
         let storage = zeros(device).map_err(|e| no_memory(4 * WORDS, &e))?;
         let address = address(&storage)?;
-        let all = Tensor::from_storage(Storage::Cuda(storage), WORDS, BackpropOp::none(), false);
+        let words = Tensor::from_storage(Storage::Cuda(storage), WORDS, BackpropOp::none(), false);
         let stream = device.cuda_stream();
-        let host = RefCell::new(Pinned::new(stream.context(), 4 * WORDS).map_err(fail("memory to copy from"))?);
-        Ok(Some(GraphParams { stream, all, address, host }))
+        let host = RefCell::new(
+            Pinned::new(stream.context(), 4 * WORDS).map_err(fail("pinned memory for CUDA graph parameters"))?,
+        );
+        Ok(Some(GraphParams { stream, words, address, host }))
     }
 
-    /// Where a word is on the device.
+    /// The device address of a word.
     pub(crate) fn address(&self, at: usize) -> u64 {
         self.address + 4 * at as u64
     }
 
     /// Words as a tensor.
     pub(crate) fn view(&self, at: usize, len: usize) -> Result<Tensor> {
-        Ok(self.all.narrow(0, at, len)?)
+        Ok(self.words.narrow(0, at, len)?)
     }
 
-    /// Writes words on the host. What was there must have been copied: see [`GraphParams::wait`].
+    /// Writes words on the host. The device must have copied the previous ones: see
+    /// [`GraphParams::wait`].
     pub(crate) fn write(&self, at: usize, words: &[u32]) -> Result<()> {
         let range = within(at, words.len())?;
         let mut host = self.host.borrow_mut();
-        let own = host.bytes()[4 * range.start..4 * range.end].chunks_exact_mut(4);
-        own.zip(words).for_each(|(own, word)| own.copy_from_slice(&word.to_ne_bytes()));
+        let slots = host.bytes()[4 * range.start..4 * range.end].chunks_exact_mut(4);
+        slots.zip(words).for_each(|(slot, word)| slot.copy_from_slice(&word.to_ne_bytes()));
         Ok(())
     }
 
-    /// Copies words to the device, in the order of its work.
-    pub(crate) fn send(&self, at: usize, len: usize) -> Result<()> {
+    /// Copies words to the device, in stream order.
+    pub(crate) fn copy_to_device(&self, at: usize, len: usize) -> Result<()> {
         let range = within(at, len)?;
         let mut host = self.host.borrow_mut();
-        self.stream.context().bind_to_thread().map_err(fail("a copy of the parameters of a graph"))?;
-        // SAFETY: both ends have these words, and live as long as the parameters do; who writes them again waits first.
+        self.stream.context().bind_to_thread().map_err(fail("copying CUDA graph parameters"))?;
+        // SAFETY: both ends have these words, and live as long as the parameters do; the host waits
+        // before it writes them again.
         #[allow(unsafe_code, reason = "a copy to the device")]
-        let sent = unsafe {
+        let copied = unsafe {
             result::memcpy_htod_async(
                 self.address(at),
                 &host.bytes()[4 * range.start..4 * range.end],
                 self.stream.cu_stream(),
             )
         };
-        sent.map_err(fail("a copy of the parameters of a graph"))
+        copied.map_err(fail("copying CUDA graph parameters"))
     }
 
-    /// Waits until all that was sent off has run.
+    /// Waits until the stream is idle.
     pub(crate) fn wait(&self) -> Result<()> {
-        self.stream.synchronize().map_err(fail("an earlier pass"))
+        self.stream.synchronize().map_err(fail("waiting for an earlier pass"))
     }
 
-    /// Captures what `f` sends off, and runs none of it.
+    /// Captures what `f` launches as a CUDA graph. Nothing runs.
     pub(crate) fn capture<T>(&self, f: impl FnOnce() -> T) -> Result<(T, Graph)> {
-        // Ends it on every way out: a stream that is left so would take no work any more.
+        // Ends the capture on every path: a stream left capturing would accept no work any more.
         struct End<'a>(Option<&'a Arc<CudaStream>>);
         impl Drop for End<'_> {
             fn drop(&mut self) {
                 self.0.map(end);
             }
         }
-        let _alone = alone();
-        // Of this thread only: others may have devices of their own.
+        let _locked = capture_lock();
+        // Only this thread's calls: other threads may use other devices.
         self.stream
             .begin_capture(CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL)
-            .map_err(fail("capturing a pass"))?;
+            .map_err(fail("capturing a CUDA graph"))?;
         let mut open = End(Some(&self.stream));
         let out = f();
         open.0 = None;
-        let graph = end(&self.stream).map_err(fail("capturing a pass"))?;
-        let graph = graph.ok_or_else(|| Error::call("cuda", "the capture of a pass gave no graph"))?;
-        graph.upload().map_err(fail("capturing a pass"))?;
+        let graph = end(&self.stream).map_err(fail("capturing a CUDA graph"))?;
+        let graph = graph.ok_or_else(|| Error::call("cuda", "the capture returned no CUDA graph"))?;
+        graph.upload().map_err(fail("capturing a CUDA graph"))?;
         Ok((out, Graph(graph)))
     }
 }
 
-/// A pass that was captured.
+/// A captured pass.
 pub(crate) struct Graph(CudaGraph);
 
 impl Graph {
-    /// Sends it off. Its buffers and parameters must be there still.
+    /// Launches the graph. Its buffers and parameters must still exist.
     pub(crate) fn launch(&self) -> Result<()> {
-        self.0.launch().map_err(fail("a captured pass"))
+        self.0.launch().map_err(fail("launching a CUDA graph"))
     }
 }
 
-/// If something left an error behind while a pass was captured, the first call returns that error and does not end the capture.
+/// Ends the capture. If a call left an error behind during the capture, the first attempt returns
+/// that error and does not end it.
 fn end(stream: &Arc<CudaStream>) -> Result<Option<CudaGraph>, DriverError> {
     let end = || stream.end_capture(CUgraphInstantiate_flags(0));
     end().or_else(|_| end())
@@ -126,7 +134,7 @@ fn zeros(device: &CudaDevice) -> candle_core::Result<CudaStorage> {
 fn within(at: usize, len: usize) -> Result<Range<usize>> {
     let end = at.checked_add(len).filter(|end| *end <= WORDS);
     end.map(|end| at..end)
-        .ok_or_else(|| Error::call("cuda", format!("{len} words from {at} on in parameters of {WORDS}")))
+        .ok_or_else(|| Error::call("cuda", format!("{len} CUDA graph parameters from {at} on exceed {WORDS}")))
 }
 
 fn fail(what: &str) -> impl Fn(DriverError) -> Error {

@@ -1,4 +1,4 @@
-//! Matrices as Hopper's copy engine sees them.
+//! Tensor maps: descriptors of matrices for Hopper's Tensor Memory Accelerator (TMA).
 
 use super::view::View;
 use crate::{DType, Error, Result};
@@ -6,24 +6,24 @@ use candle_core::cuda_backend::cudarc::driver::sys;
 
 pub(super) type TensorMap = sys::CUtensorMap;
 
-/// Columns of a box: 128 bytes of a half format, which is what its swizzle is made for.
+/// Columns of a box: 128 bytes in f16 or bf16, the width of the swizzle.
 const COLUMNS: u32 = 64;
 
 impl View {
-    /// Rows of a half format, of which the engine fetches so many at a time, 64 columns wide; what is beyond the matrix is zero. Rows
-    /// begin at multiples of 16 bytes.
+    /// A tensor map of a matrix in f16 or bf16. The TMA copies boxes of `rows` rows and 64 columns,
+    /// with zeros beyond the matrix. Rows must begin at multiples of 16 bytes.
     pub(crate) fn map(&self, rows: u32) -> Result<TensorMap> {
-        let own = self.rows()?;
+        let matrix = self.rows()?;
         let dtype = match self.dtype {
             DType::F16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
             DType::BF16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
-            other => return Err(Error::call("cuda", format!("a map of {other}"))),
+            other => return Err(Error::call("cuda", format!("no tensor map for {other}"))),
         };
         let mut map = TensorMap { opaque: [0; 16] };
-        let (sizes, step) = ([own.cols as u64, own.rows as u64], (own.stride * self.dtype.size()) as u64);
+        let (sizes, step) = ([matrix.cols as u64, matrix.rows as u64], (matrix.stride * self.dtype.size()) as u64);
         // SAFETY: every array has as many entries as the map has axes, or one less for steps.
         #[allow(unsafe_code, reason = "the driver is C")]
-        let made = unsafe {
+        let encoded = unsafe {
             sys::cuTensorMapEncodeTiled(
                 &raw mut map,
                 dtype,
@@ -39,7 +39,9 @@ impl View {
                 sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
             )
         };
-        made.result().map_err(|e| Error::call("cuda", format!("a map of {own:?}: {}", super::describe(e))))?;
+        encoded
+            .result()
+            .map_err(|e| Error::call("cuda", format!("a tensor map of {matrix:?}: {}", super::describe(e))))?;
         Ok(map)
     }
 }

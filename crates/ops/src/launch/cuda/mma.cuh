@@ -1,14 +1,15 @@
-// Tensor cores and copies that nobody waits for, as PTX has them (PTX ISA, "Matrix fragments for mma.m16n8k16", "ldmatrix",
-// "cp.async"). Of a fragment, lane 4g + t has rows g and g + 8 of A and of the sums, column g of B, and pairs of neighbours
-// from 2t on in the other direction.
+// Tensor cores and asynchronous copies in PTX (PTX ISA, "Matrix fragments for mma.m16n8k16",
+// "ldmatrix", "cp.async"). In a fragment, lane 4g + t has rows g and g + 8 of A and of the sums,
+// column g of B, and pairs of adjacent elements from 2t on in the other direction.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
-// Of what is told by a pointer or by its address.
+// The shared-memory address of a pointer, or of an address.
 __device__ __forceinline__ uint shared_address(const void *p) { return uint(__cvta_generic_to_shared(p)); }
 __device__ __forceinline__ uint shared_address(uint at) { return at; }
 
-// Four 8 × 8 matrices of 16-bit elements; lane l gives the address of row l % 8 of matrix l / 8.
+// Loads four 8 × 8 matrices of 16-bit elements (ldmatrix); lane l passes the address of row l % 8
+// of matrix l / 8.
 template <typename At> __device__ __forceinline__ void load_matrices(uint m[4], At row) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
@@ -34,7 +35,8 @@ template <typename T> __device__ __forceinline__ void multiply(float c[4], const
 MULTIPLY(half_t, "f16")
 MULTIPLY(bhalf_t, "bf16")
 
-// Two neighbours in a register, the first in the lower half; as floats again; and what rounding them has left.
+// Two adjacent elements in a register, the first in the lower half; back to floats; and the
+// rounding errors.
 template <typename T> __device__ __forceinline__ uint pair_of(float x, float y);
 template <> __device__ __forceinline__ uint pair_of<half_t>(float x, float y) {
     const __half2 pair = __floats2half2_rn(x, y);
@@ -56,14 +58,15 @@ template <typename T> __device__ __forceinline__ uint rest_of(float x, float y, 
     return pair_of<T>(x - back.x, y - back.y);
 }
 
-// That the second-level cache had better keep something else: nobody reads this again.
+// The L2 cache policy `evict_first`, for data that nobody reads again.
 __device__ __forceinline__ uint64_t read_last() {
     uint64_t policy;
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     return policy;
 }
 
-// 16 bytes into shared memory, or zeros where nothing is there to read; `from` has to be an address all the same. LAST: see above.
+// Copies 16 bytes into shared memory (cp.async), or zeros if nothing is there to read; `from` must
+// be a valid address all the same. LAST: use the policy above.
 template <bool LAST = false, typename At> __device__ __forceinline__ void copy_sixteen(At to, const void *from, bool there) {
     const uint at = shared_address(to);
     const int bytes = there ? 16 : 0;
@@ -76,5 +79,5 @@ template <bool LAST = false, typename At> __device__ __forceinline__ void copy_s
     }
 }
 __device__ __forceinline__ void end_of_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most N of the latest groups are on their way.
+// Waits until at most N of the latest copy groups are in flight.
 template <int N> __device__ __forceinline__ void await_copies() { asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory"); }

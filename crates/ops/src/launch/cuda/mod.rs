@@ -1,7 +1,8 @@
 //! Opening NVIDIA GPUs and launching our kernels on them.
 //!
-//! All work of an open device is on one stream, in the order of the calls. Buffers for results are ours ([`buffers`]). A kernel is
-//! launched as a [`Call`]; products go through cuBLASLt ([`blas`]).
+//! All work of an open device is on one stream, in the order of the calls. Result buffers come from
+//! our pool ([`buffers`]). A kernel is launched as a [`Call`]; products go through cuBLASLt
+//! ([`blas`]).
 
 pub(crate) mod blas;
 pub(crate) mod buffers;
@@ -26,7 +27,8 @@ use candle_core::cuda_backend::cudarc::driver::sys::CUresult;
 use candle_core::cuda_backend::cudarc::driver::{CudaContext, DriverError};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What `build.rs` made of an op's `kernel.cu`; of another text of the op's, by the op's name and its own.
+/// The binary that `build.rs` compiled from an op's `kernel.cu`; from another file, by the op's
+/// name and the file's.
 macro_rules! binary {
     ($name:literal) => {
         include_bytes!(concat!(env!("OUT_DIR"), "/", $name, ".fatbin"))
@@ -34,30 +36,30 @@ macro_rules! binary {
 }
 pub(crate) use binary;
 
-/// The first architecture that we serve: bf16 arithmetic and asynchronous copies start there.
+/// The oldest supported architecture: bf16 arithmetic and asynchronous copies start with it.
 const OLDEST: (i32, i32) = (8, 0);
 
-/// How many there are.
+/// Number of CUDA devices.
 pub(crate) fn count() -> usize {
     CudaContext::device_count().ok().and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
 }
 
 pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
     let context = context(n)?;
-    let (major, minor) = context.compute_capability().map_err(|e| absent(n, describe(e)))?;
+    let (major, minor) = context.compute_capability().map_err(|e| unavailable(n, describe(e)))?;
     if (major, minor) < OLDEST {
-        let why = format!("its compute capability is {major}.{minor}, and 8.0 (Ampere) is the first that is served");
-        return Err(absent(n, why + "; run with `--device cpu`"));
+        let why = format!("its compute capability is {major}.{minor}, and 8.0 (Ampere) is the oldest supported");
+        return Err(unavailable(n, why + "; run with `--device cpu`"));
     }
     let built: i32 = env!("SCONCE_CUDA_ARCH").parse().unwrap_or(0);
     if built / 10 != major || built % 10 > minor {
         let why =
             format!("this build is for compute capability {}.{}, the card has {major}.{minor}", built / 10, built % 10);
-        return Err(absent(n, format!("{why}; build with `CUDA_COMPUTE_CAP={major}{minor}`")));
+        return Err(unavailable(n, format!("{why}; build with `CUDA_COMPUTE_CAP={major}{minor}`")));
     }
     let device = {
-        let _alone = alone();
-        candle_core::Device::new_cuda_with_stream(n).map_err(|e| absent(n, e.to_string()))?
+        let _locked = capture_lock();
+        candle_core::Device::new_cuda_with_stream(n).map_err(|e| unavailable(n, e.to_string()))?
     };
     if let candle_core::Device::Cuda(cuda) = &device {
         // SAFETY: tensors of this device are made, read and freed on its one stream.
@@ -69,20 +71,21 @@ pub(crate) fn open(n: usize) -> Result<candle_core::Device> {
     Ok(device)
 }
 
-/// What waits for all that a GPU does must not come while a pass is recorded on it: both would fail.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+/// Held during a CUDA graph capture, and by calls that synchronize the whole GPU: during a capture
+/// both would fail.
+fn capture_lock() -> MutexGuard<'static, ()> {
+    static LOCK: Mutex<()> = Mutex::new(());
+    LOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
     let context = context(n)?;
-    let ask = || {
+    let query = || {
         let (free, total) = context.mem_get_info()?;
         let (major, minor) = context.compute_capability()?;
         Ok((context.name()?, free, total, major, minor))
     };
-    let (name, free, total, major, minor) = ask().map_err(|e| absent(n, describe(e)))?;
+    let (name, free, total, major, minor) = query().map_err(|e| unavailable(n, describe(e)))?;
     Ok(DeviceInfo {
         device: Device::Cuda(n),
         description: format!("{name}, compute capability {major}.{minor}"),
@@ -92,18 +95,18 @@ pub(crate) fn info(n: usize) -> Result<DeviceInfo> {
 }
 
 fn context(n: usize) -> Result<Arc<CudaContext>> {
-    let count = CudaContext::device_count().map_err(|e| absent(n, describe(e)))?;
+    let count = CudaContext::device_count().map_err(|e| unavailable(n, describe(e)))?;
     if n >= usize::try_from(count).unwrap_or(0) {
-        return Err(absent(n, format!("this machine has {count} CUDA devices; see `sconce devices`")));
+        return Err(unavailable(n, format!("this machine has {count} CUDA devices; see `sconce devices`")));
     }
-    CudaContext::new(n).map_err(|e| absent(n, describe(e)))
+    CudaContext::new(n).map_err(|e| unavailable(n, describe(e)))
 }
 
-fn absent(n: usize, why: String) -> Error {
+fn unavailable(n: usize, why: String) -> Error {
     Error::Device { device: Device::Cuda(n), why }
 }
 
-/// The driver's word, with what to do about it where that is known.
+/// The driver's error, with advice where there is some.
 fn describe(e: DriverError) -> String {
     let advice = match e.0 {
         CUresult::CUDA_ERROR_OUT_OF_MEMORY => "no memory is left on the card; try a smaller batch, context or --dtype",
@@ -125,9 +128,10 @@ fn describe(e: DriverError) -> String {
     format!("{advice} ({:?})", e.0)
 }
 
-/// A refusal of the driver to give so many bytes.
+/// The error when the driver cannot allocate `bytes` bytes.
 fn no_memory(bytes: usize, e: &candle_core::Error) -> Error {
-    let what =
-        format!("no {bytes} bytes on the card; try a smaller batch, a shorter context or a smaller --dtype ({e})");
+    let what = format!(
+        "cannot allocate {bytes} bytes on the card; try a smaller batch, a shorter context or a smaller --dtype ({e})"
+    );
     Error::call("cuda", what)
 }

@@ -1,4 +1,5 @@
-// What every kernel file begins with: formats, sums over a warp and a block, activations, and how numbers are read.
+// Included by every kernel file: number formats, sums over a warp and a block, activations, and
+// loads and stores.
 #pragma once
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -11,26 +12,30 @@ using uint = unsigned;
 constexpr uint LANES = 32;
 constexpr uint ALL_LANES = 0xffffffffu;
 
-// In every thread of every kernel, before it touches global memory. Ours are launched (`Call::run`) so that on Hopper and newer a grid may
-// begin when every block of the one before has ended, or has let it: blocks are placed and started while what was written is still on its
-// way. Nothing sticks, for whoever is waited for has its place. And nothing is seen too early or written too soon: no thread touches
-// global memory, or returns, before the whole grid before has ended and all that it wrote can be seen. So whatever has ended, all before
-// it has ended too, that which only read what is now written over included; to wait for the last is to wait for all. What is not ours,
-// cuBLASLt's kernels, Candle's and copies, orders itself behind everything before it, and we wait for it.
+// Every thread of every kernel calls this before it touches global memory. Our kernels are launched
+// (`Call::run`) so that on Hopper and newer a grid may begin when every block of the grid before
+// has ended or has allowed it (programmatic dependent launch): blocks are scheduled while earlier
+// writes are still in flight. There is no deadlock, because the grid that is waited for is already
+// resident. There are no races either: no thread touches global memory, or returns, before the
+// whole grid before has ended and all its writes are visible. So when a grid has ended, all grids
+// before it have ended too, including those that only read what is now overwritten; waiting for the
+// last is waiting for all. Work that is not ours (cuBLASLt's kernels, Candle's, copies) runs after
+// everything before it, and we wait for it.
 __device__ __forceinline__ void wait_for_earlier() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
-// Lets the next grid begin: of a kernel whose block has a processor for itself. Of others the next one's blocks would be placed where
-// there is room just then, several on one processor and none on the next, which cost a token of Llama a tenth of its time.
+// Lets the next grid begin. For kernels whose block has a multiprocessor for itself. After others,
+// the next grid's blocks would be placed wherever there is space just then, several on one
+// multiprocessor and none on the next, which cost a token of Llama a tenth of its time.
 __device__ __forceinline__ void let_next_begin() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-// Numbers are computed with in f32, and rounded once.
+// Computations are in f32 and rounded once.
 __device__ __forceinline__ float wide(float v) { return v; }
 __device__ __forceinline__ float wide(half_t v) { return __half2float(v); }
 __device__ __forceinline__ float wide(bhalf_t v) { return __bfloat162float(v); }
@@ -39,17 +44,17 @@ template <> __device__ __forceinline__ float narrow<float>(float v) { return v; 
 template <> __device__ __forceinline__ half_t narrow<half_t>(float v) { return __float2half_rn(v); }
 template <> __device__ __forceinline__ bhalf_t narrow<bhalf_t>(float v) { return __float2bfloat16_rn(v); }
 
-// N neighbours, which lie where all may be read at once: of 16 bytes at most.
+// N adjacent elements, aligned so that they can be read at once: at most 16 bytes.
 template <typename T, int N> struct alignas(sizeof(T) * N) Run {
     T of[N];
 };
-// How many make 16 bytes.
+// Elements in 16 bytes.
 template <typename T> constexpr int SIXTEEN = 16 / sizeof(T);
 
 template <typename T, int N> __device__ __forceinline__ Run<T, N> load(const T *x) {
     return *reinterpret_cast<const Run<T, N> *>(x);
 }
-// What is read once, and need not push anything else out of the cache.
+// Loads data that is read once, without evicting other data from the cache.
 template <typename T> __device__ __forceinline__ Run<T, SIXTEEN<T>> load_once(const T *x) {
     uint4 bits = __ldcs(reinterpret_cast<const uint4 *>(x));
     return *reinterpret_cast<Run<T, SIXTEEN<T>> *>(&bits);
@@ -64,7 +69,7 @@ __device__ __forceinline__ float warp_sum(float v) {
     return v;
 }
 
-// The larger, or NaN if either is.
+// The larger, or NaN if either is NaN.
 __device__ __forceinline__ float larger(float a, float b) { return a > b || isnan(a) ? a : b; }
 __device__ __forceinline__ float warp_max(float v) {
 #pragma unroll
@@ -72,11 +77,12 @@ __device__ __forceinline__ float warp_max(float v) {
     return v;
 }
 
-// Over the block, in every thread; it has whole warps. `part` is shared, with room for one float a warp.
+// The sum over the block, in every thread. The block consists of whole warps. `part` is shared
+// memory with one float per warp.
 __device__ __forceinline__ float block_sum(float v, float *part) {
     const uint lane = threadIdx.x % LANES, warps = blockDim.x / LANES;
     v = warp_sum(v);
-    __syncthreads(); // an earlier call's parts have been read
+    __syncthreads(); // the parts of an earlier call have been read
     if (lane == 0) part[threadIdx.x / LANES] = v;
     __syncthreads();
     return warp_sum(lane < warps ? part[lane] : 0.0f);
@@ -90,7 +96,7 @@ __device__ __forceinline__ float block_max(float v, float *part) {
     return warp_max(lane < warps ? part[lane] : -INFINITY);
 }
 
-// The activations, numbered as `Activation` is in Rust.
+// The activations, numbered as `Activation` in Rust.
 enum Activation : uint { NONE, GELU, GELU_TANH, QUICK_GELU, RELU, SILU, SIGMOID, TANH };
 
 __device__ __forceinline__ float sigmoid_of(float x) { return 1.0f / (1.0f + expf(-x)); }
@@ -108,9 +114,10 @@ __device__ __forceinline__ float activate(float x, uint kind) {
     }
 }
 
-// GELU for results in half formats, in a third of erff's instructions: max(x, 0) - |x| · Φ(-|x|), where Φ's tail is 2 to a polynomial,
-// fitted to the least relative error of the product down to the least normal number of f16. That is within 2⁻¹⁷ of it there, a
-// thirtieth of half a rounding of f16, and within 1e-6 everywhere. Beyond 6 the tail is nothing to either format.
+// GELU for results in f16 and bf16, in a third of erff's instructions: max(x, 0) - |x| · Φ(-|x|),
+// where Φ's tail is 2 to the power of a polynomial, fitted to the least relative error of the
+// product down to the smallest normal number of f16. There it is within 2⁻¹⁷, a thirtieth of half a
+// rounding of f16, and within 1e-6 everywhere. Beyond 6 the tail is zero in both formats.
 __device__ __forceinline__ float gelu_half(float x) {
     const float a = fminf(fabsf(x), 6.0f);
     float p = fmaf(3.2424975e-5f, a, -7.4816766e-4f);

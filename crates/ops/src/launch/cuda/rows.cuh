@@ -1,11 +1,14 @@
-// Rows that are read, summed up and written again: where they are, who makes one, and how much of it is in registers. See `rows.rs`.
+// Kernels that read rows, reduce them and write them again: the offset of a row, the threads that
+// process it, and how much of it is in registers. See `rows.rs`.
 //
-// A team, which is a warp or a block, has a row. Each thread holds RUNS runs of N neighbours, which are a team's width apart, so that
-// all of a short row is read once and at once. What a row has beyond that is read again from a cache.
+// A team (a warp or a block) processes a row. Each thread holds RUNS runs of N adjacent elements, a
+// team's width apart, so that a short row is read once and all at once. The rest of a longer row is
+// read again from a cache.
 #pragma once
 #include "launch/cuda/runs.cuh"
 
-// Where a row of x or of the residual is: heads of a token may lie in a wider projection.
+// The offset of a row of x or of the residual: the heads of a token may be part of a wider
+// projection.
 struct Lines {
     uint heads, token, head;
     __device__ size_t at(uint row) const { return size_t(row / heads) * token + size_t(row % heads) * head; }
@@ -47,8 +50,9 @@ template <bool IS_WARP> struct Team {
 
 template <typename T, int N> __device__ __forceinline__ float squares_of(const Run<T, N> &x) { return dot<T, N>(0.0f, x, x); }
 
-// KERNEL(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) for each kind of row: in whole runs and up to 512 or 1024 elements, in any number
-// up to 256, in whole runs where there are few rows and where there are many, and all others. THREADS is the most of a block.
+// KERNEL(NAME, T, KIND, N, RUNS, IS_WARP, THREADS) for each kind of row: whole runs of up to 512 or
+// 1024 elements, any row of up to 256, whole runs in few rows and in many, and all others. THREADS
+// is the most threads of a block.
 #define ROWS(KERNEL, NAME, T) \
     KERNEL(NAME, T, 512, SIXTEEN<T>, 16 / SIXTEEN<T>, true, 128) \
     KERNEL(NAME, T, 1024, SIXTEEN<T>, 32 / SIXTEEN<T>, true, 128) \

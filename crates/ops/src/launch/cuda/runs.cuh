@@ -1,8 +1,8 @@
-// Runs of numbers as f32, of more than 16 bytes too, and their products.
+// Runs of numbers as f32, also of more than 16 bytes, and their dot products.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
-// N neighbours in f32.
+// Reads N adjacent elements as f32.
 template <typename T, int N> __device__ __forceinline__ void read(float (&v)[N], const T *x) {
     constexpr int M = N < SIXTEEN<T> ? N : SIXTEEN<T>;
 #pragma unroll
@@ -12,7 +12,7 @@ template <typename T, int N> __device__ __forceinline__ void read(float (&v)[N],
         for (int j = 0; j < M; j++) v[i + j] = wide(run.of[j]);
     }
 }
-// The same, rounded and written.
+// Rounds and writes N adjacent elements.
 template <typename T, int N> __device__ __forceinline__ void write(T *y, const float (&v)[N]) {
     constexpr int M = N < SIXTEEN<T> ? N : SIXTEEN<T>;
 #pragma unroll
@@ -24,7 +24,7 @@ template <typename T, int N> __device__ __forceinline__ void write(T *y, const f
     }
 }
 
-// Of a matrix, which other blocks hardly ask for.
+// Loads a part of a matrix that other blocks rarely read.
 template <typename T, int N> __device__ __forceinline__ Run<T, N> load_row(const T *w) {
     if constexpr (N == SIXTEEN<T>) return load_once<T>(w);
     else return load<T, N>(w);

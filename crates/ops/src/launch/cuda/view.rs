@@ -1,4 +1,4 @@
-//! A tensor as a kernel sees it: the address of its first element, and how far apart they are.
+//! A tensor as a kernel sees it: the address of its first element, shape and strides.
 
 use super::buffers::DeviceBuffer;
 use crate::launch::strided::Strided;
@@ -8,8 +8,8 @@ use candle_core::cuda_backend::{CudaStorage, CudaStorageSlice};
 use candle_core::{CudaDevice, Storage};
 use std::ops::Deref;
 
-/// A tensor on a CUDA device. The address is good as long as the tensor is, and for what was launched before its end: memory is
-/// given back in the order of the stream.
+/// A tensor on a CUDA device. The address is valid as long as the tensor lives, and for launches
+/// made before that: memory is freed in stream order.
 #[derive(Clone)]
 pub(crate) struct View {
     pub(super) address: u64,
@@ -28,19 +28,19 @@ impl View {
         Ok(View { address, device: cuda.device.clone(), strided })
     }
 
-    /// What a call has made, beside `like`: rows of `cols` elements.
-    pub(crate) fn of_rows(made: &DeviceBuffer, like: &View, (rows, cols): (usize, usize), dtype: DType) -> View {
+    /// A buffer of the device of `like`, as rows of `cols` elements.
+    pub(crate) fn of_rows(buffer: &DeviceBuffer, like: &View, (rows, cols): (usize, usize), dtype: DType) -> View {
         let strided = Strided { dims: vec![rows, cols], strides: vec![cols, 1], start: 0, dtype };
-        View { address: made.address, device: like.device.clone(), strided }
+        View { address: buffer.address, device: like.device.clone(), strided }
     }
 
-    /// Without gaps, or an error that says so.
+    /// A contiguous tensor; an error if it is not.
     pub(crate) fn whole(t: &Tensor) -> Result<View> {
         let view = View::of(t)?;
         if view.is_whole() { Ok(view) } else { Err(view.unfit("elements without gaps")) }
     }
 
-    /// The address of a tensor without gaps, where that is all that is asked, of hundreds perhaps.
+    /// The address of a contiguous tensor, without a view: some calls need hundreds.
     pub(crate) fn place(t: &Tensor) -> Result<u64> {
         let (storage, layout) = t.candle()?.storage_and_layout();
         match &*storage {
@@ -51,20 +51,21 @@ impl View {
         }
     }
 
-    /// Whether rows begin at multiples of 16 bytes and hold whole ones: what a thread reads at once.
+    /// Whether rows begin at multiples of 16 bytes and consist of whole runs of 16 bytes, which a
+    /// thread reads at once.
     pub(crate) fn in_sixteens(&self) -> Result<bool> {
         self.in_runs(16 / self.dtype.size())
     }
 }
 
 impl View {
-    /// Multiprocessors of its device.
+    /// Number of streaming multiprocessors of its device.
     pub(crate) fn processors(&self) -> usize {
         use sys::CUdevice_attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT as COUNT;
         self.device.cuda_stream().context().attribute(COUNT).map_or(1, |n| n.max(1) as usize)
     }
 
-    /// Whether its device has warpgroup products and the copy engine.
+    /// Whether its device has warpgroup products (wgmma) and the Tensor Memory Accelerator.
     pub(crate) fn is_hopper(&self) -> bool {
         self.device.cuda_stream().context().compute_capability().is_ok_and(|(major, _)| major == 9)
     }
@@ -77,10 +78,10 @@ impl Deref for View {
     }
 }
 
-/// Where a buffer begins.
+/// The address of a buffer.
 pub(super) fn address(storage: &CudaStorage) -> Result<u64> {
     fn of<T>(slice: &CudaSlice<T>) -> u64 {
-        // Events are not tracked, so that nothing is recorded when the guard goes: see `super::open`.
+        // Events are not tracked, so dropping the guard records nothing: see `super::open`.
         slice.device_ptr(slice.stream()).0
     }
     Ok(match &storage.slice {

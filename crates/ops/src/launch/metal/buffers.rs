@@ -1,8 +1,9 @@
-//! Buffers of results. Candle gives every idle buffer back to the system at each readback, so that a loop over tokens would take
-//! all of them anew each step; these stay until the plan has no room for them.
+//! The buffer pool of Metal results. Candle frees every idle buffer at each readback, so that a
+//! loop over tokens would allocate all of them again at each step. Buffers of this pool stay until
+//! the memory plan has no space for them.
 //!
-//! A buffer is free when nobody but the pool holds it. Commands that still read it run before those that write it again: the
-//! encoder orders them by buffer.
+//! A buffer is idle when nobody but the pool holds it. Commands that still read it run before those
+//! that write to it again: the encoder orders them by buffer.
 
 use crate::ladder::is_dry;
 use crate::ledger::Ledger;
@@ -15,32 +16,32 @@ use candle_metal_kernels::metal::Buffer;
 use objc2_metal::{MTLResource, MTLStorageMode};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Lengths are multiples of this, so that sizes a little apart share buffers.
-const GRAIN: usize = 256;
+/// Lengths are multiples of this, so that similar sizes share buffers.
+const GRANULARITY: usize = 256;
 
-/// Every buffer made under one ledger, in use or free.
+/// Every buffer allocated under one ledger, in use or idle.
 #[derive(Debug, Default)]
 pub(crate) struct Buffers {
-    made: Mutex<Vec<Kept>>,
-    /// Files, which are only read, and so are never free for results.
-    lent: Mutex<Vec<Kept>>,
+    entries: Mutex<Vec<Entry>>,
+    /// Buffers over mapped files. They are read-only, so results never use them.
+    mapped: Mutex<Vec<Entry>>,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct Entry {
     buffer: Arc<Buffer>,
     device: MetalDevice,
 }
 
-impl Kept {
-    fn is_free(&self) -> bool {
+impl Entry {
+    fn is_idle(&self) -> bool {
         Arc::strong_count(&self.buffer) == 1
     }
 }
 
-impl Drop for Kept {
+impl Drop for Entry {
     fn drop(&mut self) {
-        // What still runs may read it, and needs it resident until then.
+        // Commands in flight may read it, and need it resident until they end.
         let _ = self.device.wait_until_completed();
         self.device.unregister_buffers([&*self.buffer]);
     }
@@ -48,39 +49,45 @@ impl Drop for Kept {
 
 impl Buffers {
     fn take(&self, ledger: &Ledger, device: &MetalDevice, bytes: usize) -> Result<Arc<Buffer>> {
-        let mut kept = self.made.lock().unwrap_or_else(PoisonError::into_inner);
-        let fits = |k: &&Kept| k.is_free() && k.device.id() == device.id() && k.buffer.length() >= bytes;
-        if let Some(best) = kept.iter().filter(fits).min_by_key(|k| k.buffer.length()) {
+        let mut entries = self.entries.lock().unwrap_or_else(PoisonError::into_inner);
+        let fits = |k: &&Entry| k.is_idle() && k.device.id() == device.id() && k.buffer.length() >= bytes;
+        if let Some(best) = entries.iter().filter(fits).min_by_key(|k| k.buffer.length()) {
             return Ok(best.buffer.clone());
         }
-        let length = bytes.max(1).next_multiple_of(GRAIN);
-        // None is large enough. The largest of the free make most room, and the small ones are the likeliest to be of use again.
-        let idle = |kept: &[Kept]| kept.iter().filter(|k| k.is_free()).map(|k| k.buffer.length() as u64).sum::<u64>();
-        while ledger.live().saturating_add(idle(&kept)).saturating_add(length as u64) > ledger.spare.most() {
-            let free = (0..kept.len()).filter(|i| kept[*i].is_free());
-            let Some(largest) = free.max_by_key(|i| kept[*i].buffer.length()) else { break };
-            kept.swap_remove(largest);
+        let length = bytes.max(1).next_multiple_of(GRANULARITY);
+        // No idle buffer is large enough. Freeing the largest makes most room, and the small ones
+        // are the likeliest to be reused.
+        let idle =
+            |entries: &[Entry]| entries.iter().filter(|k| k.is_idle()).map(|k| k.buffer.length() as u64).sum::<u64>();
+        while ledger.live().saturating_add(idle(&entries)).saturating_add(length as u64) > ledger.pool.limit() {
+            let free = (0..entries.len()).filter(|i| entries[*i].is_idle());
+            let Some(largest) = free.max_by_key(|i| entries[*i].buffer.length()) else { break };
+            entries.swap_remove(largest);
         }
-        // Shared: on the memory that both see, nothing is gained by a copy of its own, and a result is read where it lies.
+        // Shared storage: on unified memory a private copy gains nothing, and the host reads a
+        // result in place.
         let buffer = device.metal_device().new_buffer(length, RESOURCE_OPTIONS);
         let buffer = Arc::new(buffer.map_err(|_| {
-            Error::call("metal", format!("no memory for {length} bytes; try a smaller batch or a smaller --dtype"))
+            Error::call(
+                "metal",
+                format!("cannot allocate {length} bytes on the GPU; try a smaller batch or a smaller --dtype"),
+            )
         })?);
         device.register_buffers([&*buffer]);
-        kept.push(Kept { buffer: buffer.clone(), device: device.clone() });
+        entries.push(Entry { buffer: buffer.clone(), device: device.clone() });
         Ok(buffer)
     }
 
-    /// Keeps a file's buffer resident for as long as it is in use.
+    /// Keeps the buffer of a mapped file resident for as long as it is in use.
     pub(super) fn hold(&self, buffer: Arc<Buffer>, device: &MetalDevice) {
         device.register_buffers([&*buffer]);
-        let mut lent = self.lent.lock().unwrap_or_else(PoisonError::into_inner);
-        lent.retain(|kept| !kept.is_free());
-        lent.push(Kept { buffer, device: device.clone() });
+        let mut mapped = self.mapped.lock().unwrap_or_else(PoisonError::into_inner);
+        mapped.retain(|entry| !entry.is_idle());
+        mapped.push(Entry { buffer, device: device.clone() });
     }
 }
 
-/// Room for elements of no meaning yet, which become a tensor or pass from one call to the next.
+/// An uninitialized buffer, which becomes a tensor or passes data between calls.
 pub(crate) struct DeviceBuffer {
     buffer: Arc<Buffer>,
     device: MetalDevice,
@@ -92,7 +99,7 @@ impl DeviceBuffer {
     pub(super) fn new(ledger: &Ledger, device: &MetalDevice, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         let bytes = elements.checked_mul(dtype.size());
         let bytes = bytes.ok_or_else(|| Error::call("metal", format!("{elements} elements in {dtype}")))?;
-        // Nobody writes or reads it there.
+        // A dry run neither writes nor reads it.
         let bytes = if is_dry() { 1 } else { bytes };
         Ok(DeviceBuffer { buffer: ledger.metal.take(ledger, device, bytes)?, device: device.clone(), elements, dtype })
     }
@@ -101,7 +108,7 @@ impl DeviceBuffer {
         &self.buffer
     }
 
-    /// As a tensor that takes it over.
+    /// Turns the buffer into a tensor that owns it.
     pub(crate) fn tensor(self, dims: &[usize]) -> Result<Tensor> {
         if dims.iter().product::<usize>() != self.elements {
             return Err(Error::call("metal", format!("{} elements as {dims:?}", self.elements)));
@@ -111,7 +118,8 @@ impl DeviceBuffer {
     }
 }
 
-/// The tensor on the host, once all that was sent off has run. What failed on the way is this call's error.
+/// Downloads the tensor after all submitted commands have run. If one of them failed, this call
+/// returns the error.
 pub(crate) fn to_host(t: &Tensor) -> Result<Tensor> {
     let (storage, layout) = t.storage_and_layout();
     let Storage::Metal(metal) = &*storage else { return Ok(t.to_device(&candle_core::Device::Cpu)?) };
@@ -133,10 +141,11 @@ pub(crate) fn to_host(t: &Tensor) -> Result<Tensor> {
 }
 
 fn read<T: Copy>(buffer: &Buffer, start: usize, end: usize) -> Vec<T> {
-    let held = buffer.length() / size_of::<T>();
-    assert!(start <= end && end <= held, "elements {start} to {end} of a buffer with {held}");
-    // SAFETY: the elements lie within the buffer, which is memory that the host sees too, and numbers of any bits; every command
-    // that was sent off has run, and this thread, which holds the tensor, sends off no others meanwhile that would write it.
+    let capacity = buffer.length() / size_of::<T>();
+    assert!(start <= end && end <= capacity, "elements {start} to {end} of a buffer with {capacity}");
+    // SAFETY: the elements lie within the buffer, which is shared memory, and any bits are a valid
+    // number; every submitted command has run, and this thread, which holds the tensor, submits no
+    // others meanwhile that would write to it.
     #[allow(unsafe_code, reason = "the device's memory")]
     unsafe { std::slice::from_raw_parts(buffer.contents().cast::<T>().add(start), end - start) }.to_vec()
 }

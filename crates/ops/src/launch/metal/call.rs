@@ -1,4 +1,4 @@
-//! One dispatch of a kernel: what it reads and writes, what it is told, and how many threads take part.
+//! One kernel dispatch: its arguments and its grid.
 
 use super::buffers::DeviceBuffer;
 use super::pipelines::{Kernel, pipeline};
@@ -18,13 +18,13 @@ pub(crate) struct Grid {
 }
 
 impl Grid {
-    /// Whether a SIMD-group is enough for a row of `n`, so that none waits for another.
+    /// Whether one SIMD-group suffices for a row of `n`, so that no threadgroup barrier is needed.
     pub(crate) fn is_short(n: usize) -> bool {
         n <= 256
     }
 
-    /// For kernels that go through rows of `n` four elements a thread: a SIMD-group each where they are short, otherwise a threadgroup
-    /// each, of `most` threads at most.
+    /// For kernels that process rows of `n`, four elements per thread: a SIMD-group per row if rows
+    /// are short, otherwise a threadgroup of at most `most` threads.
     pub(crate) fn of_rows(rows: usize, n: usize, most: usize) -> Grid {
         match Grid::is_short(n) {
             true => Grid { groups: [rows.div_ceil(4), 1, 1], threads: 4 * 32 },
@@ -32,14 +32,15 @@ impl Grid {
         }
     }
 
-    /// A thread for each of `width` columns, and a few for none, of each row: x and y of its position in the grid.
+    /// At least one thread for each of `width` columns of each row: x and y of its position in the
+    /// grid.
     pub(crate) fn over(width: usize, rows: usize) -> Grid {
         let groups = width.div_ceil(256);
         Grid { groups: [groups, rows, 1], threads: width.div_ceil(groups.max(1)).next_multiple_of(32) }
     }
 }
 
-/// What a kernel is given, numbered as it comes: `[[buffer(0)]]`, `[[buffer(1)]]`, ….
+/// A kernel dispatch, with the arguments in order: `[[buffer(0)]]`, `[[buffer(1)]]`, ….
 pub(crate) struct Call<'a> {
     device: MetalDevice,
     pipeline: ComputePipeline,
@@ -50,12 +51,12 @@ pub(crate) struct Call<'a> {
 enum Argument<'a> {
     Input(Buffer, usize),
     Output(Buffer, usize),
-    /// Bytes that the command holds itself.
+    /// Bytes stored in the command itself.
     Bytes(&'a [u8]),
 }
 
-/// What a command can hold itself.
-const MOST_BYTES: usize = 4096;
+/// Most bytes that a command can store itself.
+const MAX_INLINE_BYTES: usize = 4096;
 
 impl<'a> Call<'a> {
     /// A call of `kernel` on the device that `x` is on.
@@ -65,7 +66,7 @@ impl<'a> Call<'a> {
         Ok(Call { device, pipeline, name: kernel.function.clone(), arguments: Vec::new() })
     }
 
-    /// The most threads of a threadgroup that this pipeline can have: registers may leave room for fewer than 1024.
+    /// Most threads of a threadgroup with this pipeline: register use may allow fewer than 1024.
     pub(crate) fn most_threads(&self) -> usize {
         (self.pipeline.max_total_threads_per_threadgroup() / 32 * 32).clamp(32, 1024)
     }
@@ -76,20 +77,21 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The next argument: a tensor that is read, or, where it is absent and a function constant says so, anything.
+    /// The next argument: a tensor that is read. If it is absent, a function constant tells the
+    /// kernel so, and `instead` fills the binding.
     pub(crate) fn input_or(self, t: Option<&View>, instead: &View) -> Call<'a> {
         self.input(t.unwrap_or(instead))
     }
 
     /// The next argument: a result that is written.
-    pub(crate) fn result(mut self, made: &DeviceBuffer) -> Call<'a> {
-        self.arguments.push(Argument::Output(made.buffer().clone(), 0));
+    pub(crate) fn result(mut self, buffer: &DeviceBuffer) -> Call<'a> {
+        self.arguments.push(Argument::Output(buffer.buffer().clone(), 0));
         self
     }
 
-    /// The next argument: what an earlier call of the same op has written.
-    pub(crate) fn made(mut self, made: &DeviceBuffer) -> Call<'a> {
-        self.arguments.push(Argument::Input(made.buffer().clone(), 0));
+    /// The next argument: the result of an earlier call of the same op.
+    pub(crate) fn made(mut self, buffer: &DeviceBuffer) -> Call<'a> {
+        self.arguments.push(Argument::Input(buffer.buffer().clone(), 0));
         self
     }
 
@@ -105,15 +107,15 @@ impl<'a> Call<'a> {
         self
     }
 
-    /// The next argument: an array that this call alone reads.
+    /// The next argument: an array that only this call reads.
     pub(crate) fn array(mut self, values: &'a [u32]) -> Result<Call<'a>> {
         let bytes = bytes_of(values);
         self.arguments.push(if bytes.is_empty() {
-            // A binding must be there, though nothing of it is read.
+            // The binding must not be empty, though the kernel reads nothing from it.
             Argument::Bytes(&[0; 4])
         } else if is_dry() {
             Argument::Bytes(&bytes[..4])
-        } else if bytes.len() <= MOST_BYTES {
+        } else if bytes.len() <= MAX_INLINE_BYTES {
             Argument::Bytes(bytes)
         } else {
             let buffer = self.device.new_buffer_builder().with_data(values).build()?;
@@ -125,16 +127,16 @@ impl<'a> Call<'a> {
     /// The same for an array of floats.
     pub(crate) fn floats(self, values: &'a [f32]) -> Result<Call<'a>> {
         // SAFETY: both are four bytes of any value.
-        #[allow(unsafe_code, reason = "floats seen as their bits")]
+        #[allow(unsafe_code, reason = "floats viewed as their bits")]
         self.array(unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
     }
 
-    /// Room for a result, or for what passes between two calls, on the device that `x` is on.
+    /// Allocates a buffer for a result, or for data passed between two calls, on the device of `x`.
     pub(crate) fn room(x: &View, elements: usize, dtype: DType) -> Result<DeviceBuffer> {
         DeviceBuffer::new(&ladder::current().ledger, &x.device, elements, dtype)
     }
 
-    /// Sends it off.
+    /// Dispatches the kernel.
     pub(crate) fn run(self, grid: Grid) -> Result<()> {
         let Grid { groups: [width, height, depth], threads } = grid;
         if width * height * depth == 0 {
@@ -142,13 +144,14 @@ impl<'a> Call<'a> {
         }
         let most = self.pipeline.max_total_threads_per_threadgroup();
         if threads > most {
-            let what = format!("{} needs {threads} threads a group, this GPU has room for {most}", self.name);
+            let what = format!("{} needs {threads} threads per threadgroup, this GPU allows {most}", self.name);
             return Err(Error::call("metal kernel", what));
         }
         if is_dry() {
             return Ok(());
         }
-        // The guard is not re-entrant: nothing below may allocate or call a tensor op before it is dropped.
+        // The guard is not re-entrant: nothing below may allocate or call a tensor op before its
+        // drop.
         let encoder = self.device.command_encoder()?;
         let encoder = encoder.as_ref();
         encoder.set_compute_pipeline_state(&self.pipeline);
@@ -167,7 +170,7 @@ impl<'a> Call<'a> {
 
 fn bytes_of(values: &[u32]) -> &[u8] {
     // SAFETY: numbers without padding, borrowed for as long as their bytes.
-    #[allow(unsafe_code, reason = "numbers seen as bytes")]
+    #[allow(unsafe_code, reason = "numbers viewed as bytes")]
     unsafe {
         std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values))
     }

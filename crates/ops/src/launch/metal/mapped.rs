@@ -1,4 +1,5 @@
-//! Weights where they lie in a mapped file: on memory that the host and the GPU share, a copy would be the same bytes twice.
+//! Weights read in place from a mapped file: on unified memory, a copy would hold the same bytes
+//! twice.
 
 use crate::weights::Mapped;
 use crate::{DType, ladder};
@@ -13,13 +14,14 @@ use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Bytes of a page, of which a buffer on memory of the host's has whole ones. A tensor of less than one is not worth it.
+/// Page size. A buffer over host memory consists of whole pages. Smaller tensors are not worth one.
 const PAGE: usize = if cfg!(all(target_os = "macos", target_arch = "aarch64")) { 16 << 10 } else { 4 << 10 };
 
-/// What every kernel may rely on where blocks begin.
+/// Alignment of quantized blocks that every kernel may rely on.
 const BLOCKS: usize = 16;
 
-/// These bytes of a mapped file as a tensor, where the device can read them there; otherwise they have to be copied.
+/// These bytes of a mapped file as a tensor, if the device can read them in place; None if they
+/// must be copied.
 pub(crate) fn lend(
     device: &candle_core::Device,
     file: &Mapped,
@@ -29,12 +31,13 @@ pub(crate) fn lend(
     let candle_core::Device::Metal(device) = device else { return None };
     let all: &[u8] = (**file).as_ref();
     let size = dtype.size();
-    // Four elements are read at once where they may be; elsewhere a copy is worth its memory.
+    // Kernels read four elements at once where alignment allows; a copy that allows it is worth its
+    // memory.
     let aligned = if dtype == DType::U8 { BLOCKS } else { 4 * size };
     let (first, start) = (bytes.start / PAGE * PAGE, bytes.start % PAGE);
-    let whole = dims.iter().product::<usize>() * size;
-    if bytes.len() != whole
-        || whole < PAGE
+    let needed = dims.iter().product::<usize>() * size;
+    if bytes.len() != needed
+        || needed < PAGE
         || bytes.end > all.len()
         || !start.is_multiple_of(aligned)
         || !all.as_ptr().addr().is_multiple_of(PAGE)
@@ -47,25 +50,27 @@ pub(crate) fn lend(
     ladder::current().ledger.metal.hold(buffer.clone(), device);
     let storage = MetalStorage::new(buffer, device.clone(), length / size, dtype.candle());
     let all = Tensor::from_storage(Storage::Metal(storage), length / size, BackpropOp::none(), false);
-    all.narrow(0, start / size, whole / size).and_then(|t| t.reshape(dims)).ok()
+    all.narrow(0, start / size, needed / size).and_then(|t| t.reshape(dims)).ok()
 }
 
-/// A buffer of `length` bytes from `first` on, both of whole pages. It holds the file until nobody uses it any more.
+/// A buffer of `length` bytes from `first` on, both multiples of the page size. It keeps the file
+/// mapped until the buffer is dropped.
 fn borrow(device: &MetalDevice, file: &Mapped, first: usize, length: usize) -> Option<Buffer> {
     let gpu = device.metal_device().as_ref();
     if length > gpu.maxBufferLength() {
         return None;
     }
     let start = NonNull::from(&(**file).as_ref()[first..]).cast::<c_void>();
-    let held = file.clone();
-    let give_back = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
-        let _: &Mapped = &held;
+    let map = file.clone();
+    let release = RcBlock::new(move |_: NonNull<c_void>, _: usize| {
+        let _: &Mapped = &map;
     });
-    // SAFETY: whole pages of a map, which has whole pages itself, the last of them filled with zeros behind the end of the file. The
-    // block holds the map for as long as the buffer lives, and no kernel writes to a weight.
+    // SAFETY: whole pages of a map, which consists of whole pages, the last of them filled with
+    // zeros after the end of the file. The block keeps the map for as long as the buffer lives, and
+    // no kernel writes to a weight.
     #[allow(unsafe_code, reason = "memory that the device reads where it lies")]
     let raw = unsafe {
-        gpu.newBufferWithBytesNoCopy_length_options_deallocator(start, length, RESOURCE_OPTIONS, Some(&give_back))
+        gpu.newBufferWithBytesNoCopy_length_options_deallocator(start, length, RESOURCE_OPTIONS, Some(&release))
     };
     raw.map(Buffer::new)
 }

@@ -1,5 +1,6 @@
-//! Pipelines: a kernel compiled for one device with its function constants set. Each is made once in the life of the process, however
-//! often the device is opened, and, where there is a folder for it, kept in an archive for the next one.
+//! Pipelines: kernels compiled for one device with their function constants set. Each is made once
+//! per process, however often the device is opened, and stored in an archive for the next process
+//! if there is a folder for it.
 
 use super::archive::Archive;
 use crate::{Error, Result};
@@ -15,7 +16,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// A function of an op's `kernel.metal`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Kernel {
-    /// The text, prelude included: see [`super::kernels`].
+    /// The source, prelude included: see [`super::kernels`].
     source: &'static str,
     pub(super) function: String,
     /// In the order of their `[[function_constant(n)]]`.
@@ -57,39 +58,39 @@ impl Kernel {
     }
 }
 
-/// What names a GPU for as long as the system runs.
+/// Identifies a GPU for as long as the system runs.
 type GpuId = u64;
 
 #[derive(Default)]
-struct DeviceBuffer {
-    /// Where archives are.
+struct PipelineCache {
+    /// The folder of the archives.
     folder: Option<PathBuf>,
     libraries: HashMap<(GpuId, usize), Library>,
     pipelines: HashMap<(GpuId, Kernel), ComputePipeline>,
     archives: HashMap<GpuId, Option<Archive>>,
 }
 
-fn made() -> MutexGuard<'static, Option<DeviceBuffer>> {
-    static MADE: Mutex<Option<DeviceBuffer>> = Mutex::new(None);
-    MADE.lock().unwrap_or_else(PoisonError::into_inner)
+fn cache() -> MutexGuard<'static, Option<PipelineCache>> {
+    static CACHE: Mutex<Option<PipelineCache>> = Mutex::new(None);
+    CACHE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// From now on pipelines are looked for in an archive in this folder, before they are compiled. Archives that have grown are written;
-/// what cannot be written is compiled again next time.
-pub(crate) fn keep_in(folder: &Path) -> Result<()> {
-    let mut made = made();
-    let made = made.get_or_insert_default();
-    made.folder = Some(folder.to_owned());
-    // Where pipelines were made before there was a folder, there may be an archive from now on.
-    made.archives.retain(|_, archive| archive.is_some());
-    made.archives.values_mut().flatten().try_for_each(|archive| archive.save(folder))
+/// Looks pipelines up in an archive in this folder from now on, before compiling them. Writes the
+/// archives that have grown; what cannot be written is compiled again next time.
+pub(crate) fn cache_kernels_in(folder: &Path) -> Result<()> {
+    let mut cache = cache();
+    let cache = cache.get_or_insert_default();
+    cache.folder = Some(folder.to_owned());
+    // GPUs whose pipelines were made without a folder can have an archive from now on.
+    cache.archives.retain(|_, archive| archive.is_some());
+    cache.archives.values_mut().flatten().try_for_each(|archive| archive.save(folder))
 }
 
-/// The pipeline of a kernel. Compiling takes tens of milliseconds, so each library and each pipeline is kept for as long as the
-/// process lives.
+/// The pipeline of a kernel. Compiling takes tens of milliseconds, so libraries and pipelines are
+/// cached for the life of the process.
 pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputePipeline> {
-    let mut made = made();
-    let DeviceBuffer { folder, libraries, pipelines, archives } = made.get_or_insert_default();
+    let mut cache = cache();
+    let PipelineCache { folder, libraries, pipelines, archives } = cache.get_or_insert_default();
     let gpu = device.metal_device();
     let id = gpu.registry_id();
     let key = (id, kernel.clone());
@@ -98,14 +99,14 @@ pub(super) fn pipeline(device: &MetalDevice, kernel: &Kernel) -> Result<ComputeP
     }
     let function = &kernel.function;
     let fail = |e: MetalKernelError| Error::call("metal kernel", format!("{function}: {e}"));
-    // The text is a constant of this program, so its address names it.
+    // The source is a constant of this program, so its address identifies it.
     let library = match libraries.entry((id, kernel.source.as_ptr().addr())) {
-        Entry::Occupied(kept) => kept.into_mut(),
-        Entry::Vacant(room) => {
+        Entry::Occupied(cached) => cached.into_mut(),
+        Entry::Vacant(vacant) => {
             let options = MTLCompileOptions::new();
             // Infinities mask scores and NaN must stay NaN; fast math promises neither.
             options.setMathMode(MTLMathMode::Safe);
-            room.insert(gpu.new_library_with_source(kernel.source, Some(&options)).map_err(fail)?)
+            vacant.insert(gpu.new_library_with_source(kernel.source, Some(&options)).map_err(fail)?)
         }
     };
     let entry = library.get_function(function, Some(&kernel.values())).map_err(fail)?;

@@ -1,12 +1,13 @@
-// What every kernel file begins with: sums over a threadgroup, activations, and how numbers are read.
+// Precedes every kernel file: sums over a threadgroup, activations, and loads and stores.
 //
-// Kernels are written in the strict subset: explicit address spaces and casts, nothing beyond C++14. Compiled without fast math.
+// Kernels are written in a strict subset: explicit address spaces and casts, nothing beyond C++14.
+// Compiled without fast math.
 #include <metal_stdlib>
 using namespace metal;
 
-// Makes a kernel of a template's instance, under a name that the host asks for.
+// Instantiates a kernel template under the name that the host looks up.
 #define KERNEL(NAME, ...) template [[host_name(NAME)]] [[kernel]] decltype(__VA_ARGS__) __VA_ARGS__;
-// One for each format of the activations: name_f32, name_f16, name_bf16.
+// One instance for each format of the activations: name_f32, name_f16, name_bf16.
 #define FLOATS(F) \
 KERNEL(#F "_f32", F<float>) \
 KERNEL(#F "_f16", F<half>) \
@@ -15,10 +16,10 @@ KERNEL(#F "_bf16", F<bfloat>)
 // Threads of a SIMD-group.
 constant uint LANES = 32;
 
-// The sum over the threadgroup, in every thread. `part` has room for one float a SIMD-group, at most 32.
+// The sum over the threadgroup, in every thread. `part` has one float per SIMD-group, at most 32.
 METAL_FUNC float group_sum(float v, threadgroup float *part, uint lane, uint simd, uint simds) {
     v = simd_sum(v);
-    threadgroup_barrier(mem_flags::mem_threadgroup); // an earlier call's parts have been read
+    threadgroup_barrier(mem_flags::mem_threadgroup); // the parts of an earlier call have been read
     if (lane == 0) {
         part[simd] = v;
     }
@@ -30,7 +31,7 @@ METAL_FUNC float group_sum(float v, threadgroup float *part, uint lane, uint sim
     return total;
 }
 
-// The largest of the threadgroup, in every thread; NaN if there is one.
+// The maximum over the threadgroup, in every thread; NaN if there is one.
 METAL_FUNC float group_max(float v, threadgroup float *part, uint lane, uint simd, uint simds) {
     bool broken = simd_any(isnan(v));
     v = broken ? NAN : simd_max(v);
@@ -46,7 +47,8 @@ METAL_FUNC float group_max(float v, threadgroup float *part, uint lane, uint sim
     return largest;
 }
 
-// erf within 4 ulp of 1: an odd rational function on [-4, 4], beyond which it stays within an ulp of 1. Metal has none.
+// erf within 4 ulp of 1: an odd rational function on [-4, 4]; beyond, it stays within an ulp of 1.
+// Metal has none.
 METAL_FUNC float erf_of(float v) {
     float x = clamp(v, -4.0f, 4.0f);
     float s = x * x;
@@ -69,7 +71,7 @@ METAL_FUNC float sigmoid_of(float x) {
     return 1.0f / (1.0f + precise::exp(-x));
 }
 
-// The activations, numbered as `Activation` is in Rust.
+// The activations, numbered as `Activation` in Rust.
 constant ushort ACT_NONE = 0;
 constant ushort ACT_GELU = 1;
 constant ushort ACT_GELU_TANH = 2;
@@ -81,7 +83,8 @@ constant ushort ACT_TANH = 7;
 
 METAL_FUNC float activate(float x, ushort kind) {
     if (kind == ACT_GELU) {
-        // Below -6 the answer is 0 to within 1e-8, but erf is an ulp short of -1, and x would multiply that.
+        // Below -6 the result is 0 to within 1e-8, but erf is an ulp short of -1, and x would
+        // multiply that.
         float h = 0.5f * max(x, -6.0f);
         return isnan(x) ? x : fma(h, erf_of(max(x, -6.0f) * M_SQRT1_2_F), h);
     }
@@ -108,8 +111,9 @@ METAL_FUNC float activate(float x, ushort kind) {
     return x;
 }
 
-// Four neighbours of a row of n, from i on; `beyond` stands for those that it has not. Written element by element, so that a row may
-// begin anywhere: the compiler makes one access of the four.
+// Four adjacent elements of a row of n, from i on; `beyond` replaces those past its end. Written
+// element by element, so that a row may have any alignment: the compiler combines the four
+// accesses.
 template <typename T>
 METAL_FUNC float4 four_at(device const T *x, uint i, uint n, float beyond) {
     float4 v = float4(beyond);
@@ -129,7 +133,7 @@ METAL_FUNC float4 four_at(device const T *x, uint i, uint n, float beyond) {
     return v;
 }
 
-// Writes those of four neighbours that a row of n has, each rounded to T.
+// Writes four adjacent elements, except those past the end of a row of n, each rounded to T.
 template <typename T>
 METAL_FUNC void put_four(device T *y, uint i, uint n, float4 v) {
     uint left = i < n ? n - i : 0;
@@ -151,31 +155,33 @@ METAL_FUNC void put_four(device T *y, uint i, uint n, float4 v) {
     }
 }
 
-// Each rounded to T.
+// Four elements, each rounded to T.
 template <typename T>
 METAL_FUNC float4 rounded(float4 v) {
     return float4(float(T(v[0])), float(T(v[1])), float(T(v[2])), float(T(v[3])));
 }
 
-// Products x·Wᵀ, in two ways: a few rows by SIMD-groups that go along rows of W, many by tiles. Both are given a pointer to each of
-// their rows, so that rows may be gathered; where there are fewer, the last stands in for those beyond, whose results nobody writes.
+// Products x·Wᵀ, in two ways: few rows by SIMD-groups that run along rows of W, many by tiles. Both
+// take a pointer to each of their rows, so that rows may be gathered. If there are fewer rows, the
+// last one replaces those beyond, whose results are not written.
 template <typename T, int N> struct Rows {
     device const T *at[N];
 };
 
-// Sums of R rows of W with M rows of x.
+// Dot products of R rows of W with M rows of x.
 template <int R, int M> struct Dots {
     float of[R][M];
 };
 
-// Four elements that lie where four may be read at once.
+// Four aligned elements, read at once.
 template <typename T>
 METAL_FUNC float4 whole_four(device const T *x) {
     vec<T, 4> v = *(device const vec<T, 4> *)x;
     return float4(v);
 }
 
-// By one SIMD-group, for every lane. W is read once. `fours`: every row begins where four may be read at once, and k is whole fours.
+// By one SIMD-group, with the result in every lane. W is read once. `fours`: every row is aligned
+// to four elements, and k is a multiple of four.
 template <typename W, typename X, int R, int M>
 METAL_FUNC void dot_rows(thread Dots<R, M> &dots, thread const Rows<W, R> &w, thread const Rows<X, M> &x, uint k,
     bool fours, uint lane) {
@@ -224,36 +230,37 @@ METAL_FUNC void dot_rows(thread Dots<R, M> &dots, thread const Rows<W, R> &w, th
     }
 }
 
-// Tiles: four SIMD-groups, two by two, make 16·M rows of 16·N columns, each 8·M by 8·N of them. 64 bytes of the depth at a time wait
-// in threadgroup memory, in rows of 80, so that neighbouring rows lie in different banks.
+// Tiles: four SIMD-groups, two by two, compute 16·M rows of 16·N columns, each 8·M by 8·N of them.
+// Threadgroup memory holds 64 bytes of the depth at a time, in rows of 80 bytes, so that adjacent
+// rows are in different banks.
 constant uint TILE_THREADS = 128;
-// Elements from one row to the next of a tile that is DEPTH deep.
+// Row stride in elements of a tile with depth DEPTH.
 #define TILE_STRIDE(T, DEPTH) (uint(DEPTH) + uint(16 / sizeof(T)))
 template <typename T> struct Tile {
     enum : uint {
         DEPTH = 64 / sizeof(T),
         STRIDE = TILE_STRIDE(T, DEPTH),
-        // Fours of a row, and rows that the threadgroup fetches at once.
+        // Fours of a row, and rows that the threadgroup loads at once.
         FOURS = DEPTH / 4,
         AT_ONCE = 128 / FOURS
     };
 };
-// float4s of threadgroup memory that a tile takes: its rows of x and of W, or four strips.
+// Size in float4s of the threadgroup memory of a tile: its rows of x and of W, or four strips.
 #define TILE_ROOM(M, N) (16 * ((M) + (N)) * 5)
-// Rows that a thread fetches for 16·M.
+// The rows that a thread loads for 16·M.
 #define TILE_ROWS(T, M) Rows<T, 16 * (M) / Tile<T>::AT_ONCE>
 
 template <int M, int N> struct Sums {
     simdgroup_matrix<float, 8, 8> of[M][N];
 };
 
-// Which row of the tile a thread's i-th is.
+// The index in the tile of a thread's i-th row.
 template <typename T>
 METAL_FUNC uint tile_row(uint tid, int i) {
     return tid / Tile<T>::FOURS + uint(i) * Tile<T>::AT_ONCE;
 }
 
-// 16·M rows from `first` on of a matrix with `rows` of them, `stride` apart.
+// 16·M rows from `first` on of a matrix of `rows` rows, `stride` elements apart.
 template <typename T, int M>
 METAL_FUNC void tile_rows(thread TILE_ROWS(T, M) &of, device const T *x, uint first, uint rows, uint stride, uint tid) {
     for (int i = 0; i < 16 * M / int(Tile<T>::AT_ONCE); i++) {
@@ -261,7 +268,7 @@ METAL_FUNC void tile_rows(thread TILE_ROWS(T, M) &of, device const T *x, uint fi
     }
 }
 
-// Puts what the rows hold from `from` on into a tile, with zeros from k on.
+// Copies the rows from `from` on into a tile, with zeros from k on.
 template <typename T, int P>
 METAL_FUNC void tile_fetch(threadgroup T *tile, thread const Rows<T, P> &rows, uint from, uint k, bool fours, uint tid) {
     uint column = tid % Tile<T>::FOURS * 4;
@@ -295,7 +302,8 @@ METAL_FUNC void tile_begin(thread Sums<M, N> &sums) {
     }
 }
 
-// Adds what DEPTH of the depth come to: 16·M rows of x and 16·N of W lie in threadgroup memory.
+// Adds the products over DEPTH of the depth: 16·M rows of x and 16·N of W are in threadgroup
+// memory.
 template <typename T, int M, int N, uint DEPTH>
 METAL_FUNC void tile_step(thread Sums<M, N> &sums, threadgroup const T *xs, threadgroup const T *ws, uint simd) {
     xs += simd / 2 * uint(8 * M) * TILE_STRIDE(T, DEPTH);
@@ -322,7 +330,8 @@ METAL_FUNC void tile_step(thread Sums<M, N> &sums, threadgroup const T *xs, thre
     }
 }
 
-// The sums of a tile over a depth of k. Every thread of the group takes part; the room is free before and after.
+// The sums of a tile over a depth of k. Every thread of the group takes part; the threadgroup
+// memory is free before and after.
 template <typename T, int M, int N, int PX, int PW>
 METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &x, thread const Rows<T, PW> &w, uint k,
     bool fours, threadgroup float4 *room, uint tid, uint simd) {
@@ -334,17 +343,18 @@ METAL_FUNC void tile_product(thread Sums<M, N> &sums, thread const Rows<T, PX> &
         tile_fetch<T, PW>(ws, w, from, k, fours, tid);
         threadgroup_barrier(mem_flags::mem_threadgroup);
         tile_step<T, M, N, uint(Tile<T>::DEPTH)>(sums, xs, ws, simd);
-        // All have read the tiles: the next may take their place, or strips.
+        // All threads have read the tiles: the next tiles, or strips, may overwrite them.
         threadgroup_barrier(mem_flags::mem_threadgroup);
     }
 }
 
-// Eight rows of a SIMD-group's sums in threadgroup memory, where its lanes know which is which: rows of 8·N, `TILE_STRIP(N)` apart.
+// Eight rows of a SIMD-group's sums in threadgroup memory, where lanes can find each element: rows
+// of 8·N, `TILE_STRIP(N)` apart.
 #define TILE_STRIP(N) (8 * (N) + 4)
 template <int M, int N>
 METAL_FUNC threadgroup const float *tile_strip(thread const Sums<M, N> &sums, int i, threadgroup float4 *room, uint simd) {
     threadgroup float *strip = (threadgroup float *)room + simd * uint(8 * TILE_STRIP(N));
-    simdgroup_barrier(mem_flags::mem_threadgroup); // the strip before has been read
+    simdgroup_barrier(mem_flags::mem_threadgroup); // the previous strip has been read
     #pragma unroll
     for (int j = 0; j < N; j++) {
         simdgroup_store(sums.of[i][j], strip + 8 * j, ulong(TILE_STRIP(N)));

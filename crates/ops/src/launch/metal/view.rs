@@ -1,4 +1,4 @@
-//! A tensor as a kernel sees it: a buffer, where in it the elements begin, and how far apart they are.
+//! A tensor as a kernel sees it: its buffer, the offset of its first element, shape and strides.
 
 use crate::launch::strided::Strided;
 use crate::{Error, Result, Tensor};
@@ -25,13 +25,13 @@ impl View {
         Ok(View { buffer: metal.buffer().clone(), device: metal.device().clone(), strided })
     }
 
-    /// Without gaps, or an error that says so.
+    /// A contiguous tensor; an error if it is not.
     pub(crate) fn whole(t: &Tensor) -> Result<View> {
         let view = View::of(t)?;
         if view.is_whole() { Ok(view) } else { Err(view.unfit("elements without gaps")) }
     }
 
-    /// Where the first element is, in bytes.
+    /// Offset of the first element, in bytes.
     pub(super) fn offset(&self) -> usize {
         self.start * self.dtype.size()
     }

@@ -1,5 +1,5 @@
-//! What must hold for as long as a process lives: memory stays flat, nothing is compiled on the way, callers do not wait for each
-//! other for ever, and a command that fails is the error of whoever asked for it, and of nobody else.
+//! What must hold during the whole life of a process: memory stays flat, nothing is compiled after
+//! loading, callers do not deadlock, and a failed command is an error for its own caller only.
 
 use metal_sim_sconce::{allocated, fail_next, pipelines};
 use sconce_ops::Device;
@@ -7,7 +7,7 @@ use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
 use sconce_testkit::materialize;
 use std::sync::{Mutex, PoisonError};
 
-/// The counters are the process's: one test at a time.
+/// The counters are per process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn embedder() -> (Embedder, tempfile::TempDir) {
@@ -18,7 +18,7 @@ fn embedder() -> (Embedder, tempfile::TempDir) {
     (Embedder::load(&reference, &options, &()).expect("a model"), dir)
 }
 
-/// Texts of so many words, of a number that is the same every time.
+/// `n` texts of various lengths; deterministic.
 fn texts(n: usize, seed: usize) -> Vec<String> {
     let words = ["a", "man", "is", "eating", "food", "two", "dogs", "run"];
     let text = |i: usize| (0..1 + (seed * 7 + i * 13) % 23).map(|j| words[(i + j) % words.len()]).collect::<Vec<_>>();
@@ -38,7 +38,8 @@ fn memory_is_flat_and_nothing_is_compiled_over_a_thousand_batches() {
     for n in (1..=4).rev() {
         (0..23).for_each(|seed| drop(embed(&embedder, &texts(n, seed)).expect("vectors")));
     }
-    // What the last batch has uploaded is still there: the same one comes last both times.
+    // The arrays uploaded by the last batch are still cached, so both measurements end with the
+    // same batch.
     let last = || drop(embed(&embedder, &texts(4, 0)).expect("vectors"));
     last();
     let (bytes, made) = (allocated(), pipelines());

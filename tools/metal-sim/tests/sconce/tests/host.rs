@@ -1,4 +1,4 @@
-//! What the simulated device answers to the host beside running kernels: archives, memory, failures.
+//! The host interface of the simulated device, besides running kernels: archives, memory, failures.
 
 use std::ffi::c_void;
 use std::path::Path;
@@ -16,7 +16,7 @@ use objc2_metal::*;
 
 type Gpu = Retained<ProtocolObject<dyn MTLDevice>>;
 
-/// The counts are of the process: one test at a time.
+/// The counters are per process: one test at a time.
 fn device() -> (MutexGuard<'static, ()>, Gpu) {
     static ALONE: Mutex<()> = Mutex::new(());
     let alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -29,7 +29,7 @@ fn function(gpu: &Gpu, has_bias: bool) -> Retained<ProtocolObject<dyn MTLFunctio
     let library = gpu.newLibraryWithSource_options_error(&NSString::from_str(&text), None).expect("compiled by setup");
     let constants = MTLFunctionConstantValues::new();
     for (index, value) in [false, has_bias].iter().enumerate() {
-        // SAFETY: a bool is what the type says.
+        // SAFETY: the value is a bool, as the type says.
         unsafe { constants.setConstantValue_type_atIndex(NonNull::from(value).cast(), MTLDataType::Bool, index) };
     }
     library
@@ -115,20 +115,20 @@ fn memory_that_the_host_lends_is_used_in_place_and_given_back() {
     assert_eq!(GIVEN_BACK.load(Ordering::Relaxed), PAGE);
 }
 
-/// One row of ones through `layer_norm`; the status it ends with, and what is in the result.
+/// Runs `layer_norm` on one row of ones; returns the final status and the first result.
 fn run(gpu: &Gpu) -> (MTLCommandBufferStatus, f32) {
     let (status, first, _) = run_told(gpu, 32);
     (status, first)
 }
 
-/// The same where the kernel is told that the 32 elements are as many as this; and the error it ends in.
+/// The same with a row length that may exceed the 32 elements; also returns the error.
 fn run_told(gpu: &Gpu, told: usize) -> (MTLCommandBufferStatus, f32, String) {
     const N: usize = 32;
     let ones = [1f32; N];
     let told = [told as u32, 1, 0, 0, 0, 0, 1, 1e-5f32.to_bits()];
     let bytes = NonNull::from(&ones).cast();
     let shared = MTLResourceOptions::StorageModeShared;
-    // SAFETY: each buffer is as long as what it is made from, and the kernel stays within them.
+    // SAFETY: each buffer is as long as the data it is made from, and the kernel stays within them.
     unsafe {
         let x = gpu.newBufferWithBytes_length_options(bytes, N * 4, shared).unwrap();
         let y = gpu.newBufferWithBytes_length_options(bytes, N * 4, shared).unwrap();
@@ -163,7 +163,8 @@ fn a_kernel_fails_once_when_told_to() {
     assert_eq!(run(&gpu), (MTLCommandBufferStatus::Completed, 0.0));
 }
 
-/// Our kernels are those of the checked mode, if it was asked for: the only ones that see a single element too many.
+/// Our kernels are compiled for the checked mode if that is requested: only it detects a single
+/// element too many.
 #[test]
 fn the_checked_mode_is_on_when_asked_for() {
     let (_alone, gpu) = device();
@@ -177,7 +178,7 @@ fn the_checked_mode_is_on_when_asked_for() {
     }
 }
 
-/// Nothing of a run stays behind, and what was autoreleased goes with its pool.
+/// A run leaks nothing, and autoreleased objects are freed with their pool.
 #[test]
 fn memory_stays_flat_over_many_runs() {
     let (_alone, gpu) = device();

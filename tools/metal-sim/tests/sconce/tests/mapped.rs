@@ -1,4 +1,5 @@
-//! Weights that the device reads where they lie in the file: no second copy of them, and the numbers of the goldens.
+//! Weights that the device reads in place from the mapped file: they are not copied, and the
+//! results equal the goldens.
 
 use metal_sim_sconce::{allocated, lent};
 use sconce_ops::Device;
@@ -10,27 +11,28 @@ use std::sync::{Mutex, PoisonError};
 
 const NAME: &str = "task-embed-llama";
 
-/// The counters are the process's: one test at a time.
+/// The counters are per process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn options(device: Device, cache: &Path) -> LoadOptions {
     LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::new(Options::new(cache, cache)) }
 }
 
-/// Moves the tensors of a safetensors file until the first of them begins `over` bytes behind a multiple of 64.
+/// Shifts the tensors of a safetensors file until the first of them begins `over` bytes after a
+/// multiple of 64.
 fn moved(file: &Path, over: usize) {
     let bytes = std::fs::read(file).expect("weights");
     let (length, rest) = bytes.split_first_chunk::<8>().expect("a length");
     let (header, tensors) = rest.split_at(u64::from_le_bytes(*length) as usize);
     let header = header.trim_ascii_end();
-    // Spaces behind the header are a part of it.
+    // Spaces after the header count as a part of it.
     let spaces = (64 + over - (8 + header.len()) % 64) % 64;
     let length = ((header.len() + spaces) as u64).to_le_bytes();
     std::fs::write(file, [&length[..], header, &vec![b' '; spaces], tensors].concat()).expect("weights");
 }
 
-/// Embeds the golden's texts from a file moved like that: the worst error, and the bytes of weights, of those that were lent, and of
-/// all that was allocated and not lent.
+/// Embeds the golden's texts from a file shifted like that. Returns the worst error, and the bytes
+/// of all weights, of those read in place, and of all other allocations.
 fn embedded(over: usize) -> (f32, [u64; 3]) {
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize(NAME));
     moved(&dir.path().join("model.safetensors"), over);
@@ -57,11 +59,11 @@ fn weights_are_read_where_they_lie() {
     let (off, [weights, there, copied]) = embedded(0);
     assert!(off <= 1e-5, "off by {off}");
     assert!(there > 0 && copied < weights, "of {weights} bytes {there} are read where they lie, {copied} are copied");
-    // They are given back with the model, or the file would stay mapped.
+    // They are freed with the model; otherwise the file would stay mapped.
     assert_eq!(lent(), before);
 }
 
-/// Elements that do not begin where a kernel may read them are copied, and no number changes.
+/// Unaligned weights are copied, and no result changes.
 #[test]
 fn weights_that_lie_badly_are_copied() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);

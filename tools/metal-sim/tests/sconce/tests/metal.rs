@@ -20,7 +20,8 @@ fn every_case_holds_on_every_rung() {
     let place = metal();
     let (mut fused, mut run, mut failures) = (0, 0, Vec::new());
     let host = Variant { rung: Rung::Host, isa: None };
-    // `METAL_SIM_STOP=1` asks only whether all hold, and with `METAL_SIM_TRACE=1` the dispatches of a case stand below its name.
+    // `METAL_SIM_STOP=1` stops at the first failure. With `METAL_SIM_TRACE=1` the dispatches of a
+    // case are printed below its name.
     let (stops, tells) = (std::env::var("METAL_SIM_STOP").is_ok(), std::env::var("METAL_SIM_TRACE").is_ok());
     for case in wanted(METAL) {
         if stops && !failures.is_empty() {
@@ -44,8 +45,8 @@ fn every_case_holds_on_every_rung() {
     println!("{fused} fused, {run} in all");
     assert!(failures.is_empty(), "{} of {run} do not hold:\n{}", failures.len(), failures.join("\n"));
     assert!(fused > 0 && run > 0, "{fused} fused, {run} in all");
-    // Of our kernels nothing may even be suspected; Candle's are its own affair. Ours are named after an op's folder, or after that
-    // of the block formats.
+    // Our kernels must cause no warning; Candle's may. Ours are named after an op's folder, or
+    // after `quant`.
     let ops: BTreeSet<String> =
         cases().iter().map(|case| case.op).chain(["quant"]).map(|op| format!("{op}_")).collect();
     let is_ours = |warning: &&str| ops.iter().any(|op| warning.starts_with(op));
@@ -53,7 +54,7 @@ fn every_case_holds_on_every_rung() {
     assert!(ours.is_empty(), "{}", ours.join("\n"));
 }
 
-/// A file of one matrix in blocks, no two of which are the same; or of nothing.
+/// A file with one matrix in blocks, no two of which are the same; or with no tensor.
 struct File(Option<[usize; 2]>);
 
 impl Store for File {
@@ -69,7 +70,8 @@ impl Store for File {
     }
 }
 
-/// The one dispatch that turns and stores gives, to the bit, what turning and storing give one after another.
+/// The joint dispatch of rotary embedding and KV cache write gives bitwise the same result as the
+/// two calls.
 #[test]
 fn turning_while_storing_changes_no_number() {
     const TOKENS: usize = 4;
@@ -102,8 +104,8 @@ fn turning_while_storing_changes_no_number() {
     }
 }
 
-/// What nobody may send reads and writes nothing else: a token or a position beyond the last counts as the last, and a row beyond a
-/// cache is not written.
+/// Invalid indices read and write nothing out of bounds: a token id or a position beyond the last
+/// counts as the last, and a row beyond the KV cache is not written.
 #[test]
 fn what_is_beyond_the_end_stays_there() {
     let place = metal();
@@ -129,7 +131,8 @@ fn what_is_beyond_the_end_stays_there() {
     let turned = |at: &Tensor| floats(rotary.forward(&x, at).expect("turned"));
     assert_eq!(turned(&beyond), turned(&last));
 
-    // Row 1 alone is written and copied. There are many more rows than tokens: what is taken for a token's place would not be in x.
+    // Only row 1 is written and copied. There are many more rows than tokens, so that a row taken
+    // for a token index would be out of bounds of x.
     const ROWS: usize = 4000;
     let rows = numbers(&[1, ROWS as u32, u32::MAX]);
     let part = |from| x.narrow(1, from, 1).expect("a part");
@@ -156,7 +159,7 @@ fn what_is_beyond_the_end_stays_there() {
     }
 }
 
-/// A token that is no number is nobody's, and the others are what they are without it.
+/// A token whose hidden state is NaN is routed to no expert, and does not change the other tokens.
 #[test]
 fn a_broken_token_breaks_itself_alone() {
     const N: usize = 32;

@@ -1,4 +1,5 @@
-//! Whole models on the simulated Metal device, as a user loads them: they answer as on the CPU, by our kernels alone.
+//! Whole models on the simulated Metal device, loaded as by a user: they give the results of the
+//! CPU, with our kernels only.
 
 use metal_sim_sconce::all_dispatches;
 use sconce_ops::{DType, Device, WeightFormat, Rung};
@@ -7,14 +8,14 @@ use std::sync::{Mutex, PoisonError};
 
 const METAL: Device = Device::Metal(0);
 
-/// Dispatches are counted for the whole process: one test at a time.
+/// Dispatches are counted per process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn on(device: Device) -> LoadOptions {
     LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") }
 }
 
-/// Every rung that was taken is that of our kernels, and on the device that was asked for.
+/// Every call ran on the fused rung of the requested device.
 fn assert_fused(counts: &[(sconce_ops::Counted, u64)]) {
     assert!(!counts.is_empty());
     for (counted, _) in counts {
@@ -34,11 +35,11 @@ fn minilm_embeds_as_on_the_cpu() {
         (vectors, embedder.counts(), all_dispatches() - before)
     };
     let ((got, counts, dispatches), (want, ..)) = (embed(METAL), embed(Device::Cpu));
-    // Seven in each of six layers; and embeddings, a norm, pooling and the length of the vectors.
+    // Seven in each of six layers; and embeddings, a norm, pooling and L2-normalize.
     assert_eq!(dispatches, 6 * 7 + 4);
     for text in 0..texts.len() {
         for (a, b) in got.row(text).iter().zip(want.row(text)) {
-            // Both sum in f32, in another order: a few roundings of a vector's largest element.
+            // Both sum in f32, in different orders: a few roundings of a vector's largest element.
             assert!((a - b).abs() < 2e-6, "{a} and {b} of text {text}");
         }
     }
@@ -65,10 +66,11 @@ fn smollm_writes_as_on_the_cpu() {
         let (got, counts, plan, dispatches) = write(METAL, dtype);
         assert_eq!((got, plan.weight_format), (want.clone(), WeightFormat::File), "{dtype}");
         assert_fused(&counts);
-        // Nine in each of thirty layers; and words, a norm, the head and the choice. The prompt's pass also picks its last row.
+        // Nine in each of thirty layers; and word embeddings, a norm, the head and sampling. The
+        // prompt's pass also selects its last row.
         assert_eq!(dispatches, 4 * (30 * 9 + 4) + 1, "{dtype}");
         weights.push(plan.weights);
     }
-    // Its blocks are the same beside both; only vectors are half as long.
+    // The blocks have the same size with both dtypes; only vectors are half as long.
     assert!(weights[1] < weights[0] && weights[1] > weights[0] / 100 * 99, "{weights:?}");
 }

@@ -1,5 +1,5 @@
-//! What is ready when a model is loaded: every kernel that it will call for, from the archive that an earlier process has left or
-//! compiled, and never on the way.
+//! Warm-up: loading a model prepares every kernel that it will call, from the archive of an earlier
+//! process or by compiling it. Nothing is compiled later.
 
 use metal_sim_sconce::{archived_pipelines, pipelines};
 use sconce_ops::Device;
@@ -13,10 +13,10 @@ use std::path::Path;
 use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 
-/// The counters are the process's: one test at a time.
+/// The counters are per process: one test at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Where the process below keeps its kernels.
+/// The variable that passes the kernel cache's folder to the child process.
 const CACHE: &str = "SCONCE_TEST_KERNELS";
 
 fn options(cache: &Path) -> LoadOptions {
@@ -30,13 +30,13 @@ fn embedder(name: &str, cache: &Path) -> (Embedder, tempfile::TempDir) {
     (Embedder::load(&reference, &options(cache), &()).expect("a model"), dir)
 }
 
-/// Text `i` of a number, each of another length.
+/// Text `i`; lengths vary.
 fn text(i: usize) -> String {
     let words = ["a", "man", "is", "eating", "food", "two", "dogs", "run"];
     (0..1 + i * 13 % 47).map(|j| words[(i + j) % words.len()]).collect::<Vec<_>>().join(" ")
 }
 
-/// Runs in processes of its own, for the test below.
+/// Runs in child processes, for the test below.
 #[test]
 #[ignore = "a part of another test"]
 fn load_and_count() {
@@ -45,7 +45,8 @@ fn load_and_count() {
     println!("made {} archived {}.", pipelines(), archived_pipelines());
 }
 
-/// How many pipelines a process makes that loads a model with this cache, and how many of them an archive had.
+/// Number of pipelines that a process makes when it loads a model with this cache, and how many
+/// came from an archive.
 fn counted(cache: &Path) -> (u64, u64) {
     let this = std::env::current_exe().expect("this program");
     let run = Command::new(this)
@@ -106,7 +107,7 @@ fn embedding_compiles_nothing() {
 fn generating_compiles_nothing() {
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
     let (cache, dir) = (tempfile::tempdir().expect("a folder"), materialize("task-embed-llama"));
-    // Long enough for keys to be split.
+    // Long enough for keys to be split between threadgroups.
     let config = dir.path().join("config.json");
     let told = std::fs::read_to_string(&config).expect("a configuration");
     let longer = told.replace("\"max_position_embeddings\": 128", "\"max_position_embeddings\": 1024");

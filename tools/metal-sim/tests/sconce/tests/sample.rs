@@ -1,4 +1,5 @@
-//! Tokens are chosen where their logits are: the same as on the CPU, and no logits are read unless something else is asked of them.
+//! Sampling on the device: it chooses the same tokens as the CPU, and logits are downloaded only if
+//! a parameter needs them.
 
 use sconce_ops::{Counted, Device, Rung};
 use sconce_engine::{DeviceChoice, Llm, LoadOptions, Loaded, GenerationParams, Request, Start};
@@ -6,7 +7,7 @@ use sconce_testkit::materialize;
 
 const TOKENS: usize = 12;
 
-/// The tokens of an answer by each of the parameters, and what ran for it.
+/// The generated tokens for each of the parameters, and the counts of what ran.
 fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counted, u64)>)> {
     let dir = materialize("task-embed-llama");
     for name in ["modules.json", "config_sentence_transformers.json", "sentence_bert_config.json"] {
@@ -15,7 +16,7 @@ fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counte
     let reference = dir.path().to_str().expect("a path").parse().expect("a reference");
     let options = LoadOptions { device: DeviceChoice::Only(device), ..LoadOptions::from_env().expect("caches") };
     let one = |params: &GenerationParams| {
-        // A model each, whose counts are then those of this answer.
+        // A new model each time, so that its counts are those of this answer.
         let llm = Llm::load(&reference, &options, &()).expect("a model");
         let request = Request {
             start: Start::Text("the cat".into()),
@@ -33,7 +34,7 @@ fn write(device: Device, all: &[GenerationParams]) -> Vec<(Vec<u32>, Vec<(Counte
 #[test]
 fn tokens_are_those_of_the_cpu_and_only_they_are_read() {
     let plain = GenerationParams { seed: 7, ..GenerationParams::default() };
-    // How, and whether nothing is asked of the logits but a token.
+    // Parameters, and whether they need nothing from the logits but a token.
     let (how, alone): (Vec<GenerationParams>, Vec<bool>) = [
         (GenerationParams { temperature: 0.0, ..plain.clone() }, true),
         (plain.clone(), true),

@@ -1,5 +1,6 @@
-//! Where Candle's Metal backend is wrong or says no, a test each: that it still is, so that one fails when it is mended and what we do
-//! instead can go; and that the composed rung, which is made of Candle's ops, is right there.
+//! Defects of Candle's Metal backend, one test each. A test fails when Candle fixes its defect, so
+//! that our workaround can go; and it checks that the composed rung, which uses Candle's ops,
+//! avoids the defect.
 
 use candle_core::{DType as Numbers, Device as Candle, Tensor as Plain};
 use sconce_ops::{
@@ -14,7 +15,7 @@ fn candle() -> Candle {
     Candle::new_metal(0).expect("the simulated Metal device")
 }
 
-/// What `of` gives on Metal by Candle's ops, and on the CPU by our kernels.
+/// The result of `of` on Metal by Candle's ops, and on the CPU by our kernels.
 fn composed_and_cpu(of: &dyn Fn(&Place) -> Result<Tensor>) -> [Vec<f32>; 2] {
     let run = |place: Place, rung| {
         let _here = Ladder::new(Policy { force: Some(rung), ..Policy::default() }).enter();
@@ -31,7 +32,7 @@ fn assert_close(of: &dyn Fn(&Place) -> Result<Tensor>) {
     }
 }
 
-/// Numbers between -1 and 1, no two of them alike nearby.
+/// Numbers between -1 and 1, adjacent ones different.
 fn numbers(n: usize) -> Vec<f32> {
     (0..n).map(|i| (i as f32 * 12.9898).sin()).collect()
 }
@@ -58,7 +59,8 @@ fn weights(tensors: &[(&'static str, &[usize])], place: &Place) -> Weights {
     Weights::new(Arc::new(Memory(held.collect())), DType::F32, place.clone())
 }
 
-/// The simulated device ends a process that asks for more threads than a threadgroup has; a real one does nothing, and says nothing.
+/// The simulated device aborts a process that launches more threads than a threadgroup allows; a
+/// real one silently does nothing.
 #[test]
 fn argsort_beyond_1024_columns_is_wrong() {
     let this = std::env::current_exe().expect("this test");
@@ -79,7 +81,7 @@ fn argsort_of_1500_columns() {
     assert_eq!(order(&candle()).expect("an order"), order(&Candle::Cpu).expect("an order"));
 }
 
-/// The experts of a token, which could be sorted by their probabilities, are found one by one.
+/// The experts of a token are selected one by one instead of sorting their probabilities.
 #[test]
 fn more_than_1024_experts_are_chosen_from() {
     let (tokens, n, experts) = (2, 2, 1025);
@@ -89,7 +91,7 @@ fn more_than_1024_experts_are_chosen_from() {
             |name, rows, columns, e| Experts::part(&w, name, e, ExpertShape { experts, rows, columns, turned: false });
         let all = |name, rows, columns| (0..experts).map(|e| part(name, rows, columns, e)).collect::<Result<Vec<_>>>();
         let (up, down) = (all("up", 2, n)?, all("down", n, 2)?);
-        // The likeliest for whichever sign of the first element are at the ends of the list.
+        // The likeliest experts for either sign of the first element are at the ends of the list.
         let router: Vec<f32> =
             (0..experts * n).map(|i| if i % n == 0 { i as f32 / 512.0 - 2.0 } else { 0.0 }).collect();
         let router = Tensor::from_f32(&router, &[experts, n], DType::F32, place)?;
@@ -117,7 +119,7 @@ fn index_select_from_a_view_is_wrong() {
     let selected = |t: &Plain| t.index_select(&ids, 0).and_then(|t| t.to_vec3::<f32>());
     let right = selected(&view.contiguous().expect("a copy")).expect("numbers");
     assert!(selected(&view).map_or(true, |got| got != right), "Candle selects from views on Metal now");
-    // A table that is a part of each row of a wider one, and of more rows than it has axes.
+    // A table that is part of each row of a wider one, and has more rows than axes.
     assert_close(&|place| {
         let table = tensor(&[5, 9], place)?.narrow(1, 3, 4)?;
         embed(&[(&table, &Tensor::from_u32(&[4, 0, 2, 2], place)?)])
@@ -140,7 +142,7 @@ fn matmul_of_a_batch_with_two_strides_is_wrong() {
 fn recip_of_a_view_is_refused() {
     let view = Plain::from_vec(numbers(12), (3, 4), &candle()).and_then(|t| t.t()).expect("a view");
     assert!(view.recip().is_err(), "Candle inverts views on Metal now");
-    // The sigmoid, which ends in it, behind a product of a view.
+    // The sigmoid, which ends in it, after a product of a view.
     assert_close(&|place| {
         let linear = Linear::load(&weights(&[("weight", &[7, 4])], place), 4, 7, false)?.with(Activation::Sigmoid);
         linear.forward(&tensor(&[3, 6], place)?.narrow(1, 2, 4)?)
@@ -168,7 +170,7 @@ fn scatter_of_bytes_is_refused() {
     assert!(scattered.is_err(), "Candle scatters bytes on Metal now: see `scatters` of the op `store`");
 }
 
-/// What the composed rungs keep clear of altogether: wrong on Metal in some cases, or not there.
+/// Operations that no composed rung may use: wrong on Metal in some cases, or missing.
 #[test]
 fn no_composed_rung_calls_what_is_wrong() {
     let ops = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../crates/ops/src");
@@ -194,7 +196,7 @@ fn no_composed_rung_calls_what_is_wrong() {
     let mut seen = 0;
     for op in std::fs::read_dir(ops).expect("the ops") {
         let op = op.expect("an entry").path();
-        // Composed on the CPU alone.
+        // Composed on the CPU only.
         if op.ends_with("sample") {
             continue;
         }
@@ -205,7 +207,7 @@ fn no_composed_rung_calls_what_is_wrong() {
         }
         for (i, _) in text.match_indices(".gather(").chain(text.match_indices(".index_select(")) {
             let line = text[..i].rsplit('\n').next().unwrap_or_default();
-            // A copy, or a table that has just been made.
+            // A copy, or a new table.
             let whole = line.contains("contiguous()?") || line.contains("Some(table");
             assert!(whole, "{line}: of a view it would be wrong on Metal");
         }

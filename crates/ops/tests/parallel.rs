@@ -1,4 +1,4 @@
-//! What the team does for whoever calls, and that no caller waits for itself.
+//! Parallel loops on the thread team for any caller, without deadlocks.
 
 use rayon::prelude::*;
 use sconce_ops::{Attention, DType, Ladder, Place, Policy, Rung, Segments, Tensor, attention, softmax, threads};
@@ -37,13 +37,13 @@ fn every_part_is_given_once_with_its_number() {
 #[test]
 fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
     for bad in [0, 63] {
-        let said = catch_unwind(|| threads::for_each(64, |i| assert!(i != bad, "task {bad}"))).unwrap_err();
-        assert_eq!(said.downcast_ref::<String>(), Some(&format!("task {bad}")));
-        // As many at once as there are threads: each waits until all of them are there.
-        let (count, there) = (threads::count(), AtomicUsize::new(0));
+        let message = catch_unwind(|| threads::for_each(64, |i| assert!(i != bad, "task {bad}"))).unwrap_err();
+        assert_eq!(message.downcast_ref::<String>(), Some(&format!("task {bad}")));
+        // As many tasks at once as there are threads: each waits until all have started.
+        let (count, started) = (threads::count(), AtomicUsize::new(0));
         threads::for_each(count, |_| {
-            there.fetch_add(1, SeqCst);
-            while there.load(SeqCst) < count {
+            started.fetch_add(1, SeqCst);
+            while started.load(SeqCst) < count {
                 thread::yield_now();
             }
         });
@@ -54,7 +54,7 @@ fn a_panic_reaches_the_caller_and_no_worker_is_lost() {
 fn an_op_does_not_wait_for_a_job() {
     let is_done = AtomicBool::new(false);
     thread::scope(|scope| {
-        // Takes every worker there is, and does not end before the op has.
+        // Occupies every worker, and does not end before the op has.
         scope.spawn(|| {
             threads::for_each(4 * threads::count(), |_| {
                 while !is_done.load(SeqCst) {
@@ -69,7 +69,7 @@ fn an_op_does_not_wait_for_a_job() {
     });
 }
 
-/// A thread that owns a device, and callers that take all threads of rayon's pool while they wait
+/// A thread that owns a device, and callers that block all threads of rayon's pool while they wait
 /// for it.
 #[test]
 fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
@@ -79,18 +79,18 @@ fn composed_ops_do_not_need_the_pool_of_those_who_wait_for_them() {
         let (tokens, heads, size) = (600, 4, 64);
         let x = vec![0.5; tokens * heads * size];
         let x = Tensor::from_f32(&x, &[tokens, heads, size], DType::F32, &Place::cpu()).unwrap();
-        let how = Attention::over(&Segments::new(&[tokens]).unwrap(), 1.0);
+        let options = Attention::over(&Segments::new(&[tokens]).unwrap(), 1.0);
         for answer in inbox {
-            let _ = answer.send(attention(&x, &x, &x, &how).unwrap().to_f32().unwrap()[7]);
+            let _ = answer.send(attention(&x, &x, &x, &options).unwrap().to_f32().unwrap()[7]);
         }
     });
     let waited = AtomicBool::new(false);
     let call = |_| {
         let (answer, answered) = channel();
         calls.send(answer).unwrap();
-        // Once one has waited in vain, the others need not.
-        let patience = Duration::from_secs(if waited.load(SeqCst) { 0 } else { 60 });
-        let answer = answered.recv_timeout(patience);
+        // After one call has timed out, the others need not wait.
+        let timeout = Duration::from_secs(if waited.load(SeqCst) { 0 } else { 60 });
+        let answer = answered.recv_timeout(timeout);
         waited.fetch_or(answer.is_err(), SeqCst);
         answer
     };

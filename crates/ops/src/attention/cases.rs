@@ -248,9 +248,10 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         op: "attention",
         name: format!("{lengths:?} x {heads} heads of {size}, {kind:?}"),
         dtype,
-        // One rounding in both forms; two where the numerators are rounded before they meet the values: in bf16 (tiles of a CPU), and
-        // on CUDA in both half formats, for plain heads of 32 and 64. A score has an f32 error of a
-        // few roundings of its size, up to about 4 · spread², and exp turns that into a relative error; both sums walk at random,
+        // One rounding in both forms; two where the softmax's numerators are rounded before the
+        // product with the values: in bf16 (AMX tiles), and on CUDA in both 16-bit formats, for
+        // plain heads of 32 and 64. A score has an f32 error of a few roundings of its size, up to
+        // about 4 · spread², and exp turns that into a relative error; both sums are random walks,
         // √length and √size.
         tolerance: Tolerance {
             fused: if dtype == DType::BF16 || dtype == DType::F16 && is_plain { 2.0 } else { 1.0 },

@@ -17,8 +17,9 @@ pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     let q = op.q.candle()?;
     let mut parts = Vec::with_capacity(op.options.queries.count());
     for (sequence, queries) in op.options.queries.lengths(op.scope).iter().enumerate() {
-        let reachable = op.options.sees.reached(queries.len(), op.options.keys.len(op.scope, sequence));
-        let offset = op.options.sees.first(queries.len(), op.options.keys.len(op.scope, sequence)) - reachable.start;
+        let reachable = op.options.sees.reachable_keys(queries.len(), op.options.keys.len(op.scope, sequence));
+        let offset =
+            op.options.sees.query_offset(queries.len(), op.options.keys.len(op.scope, sequence)) - reachable.start;
         let keys = op.options.keys.runs(op.scope, sequence, reachable);
         let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
         let (k, v) = (gather_kv(&op.k, &keys, q.dim(0)?)?, gather_kv(&op.v, &keys, q.dim(0)?)?);

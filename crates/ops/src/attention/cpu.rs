@@ -82,12 +82,13 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     let group = heads / op.k.dims()[1];
     let sequences = options.queries.count();
     let (all, tk) = (options.queries.lengths(op.scope), options.keys.longest(op.scope));
-    let first = |i: usize| options.sees.first(all.range(i).len(), options.keys.len(op.scope, i));
-    let query_positions = (0..sequences).map(|i| first(i) + all.range(i).len()).max().unwrap_or(1);
+    let offset = |i: usize| options.sees.query_offset(all.range(i).len(), options.keys.len(op.scope, i));
+    let query_positions = (0..sequences).map(|i| offset(i) + all.range(i).len()).max().unwrap_or(1);
     let distances = query_positions + tk - 1;
     let by_distance = options.bias.by_distance(heads, query_positions, tk);
-    let reachable: Vec<Range<usize>> =
-        (0..sequences).map(|i| options.sees.reached(all.range(i).len(), options.keys.len(op.scope, i))).collect();
+    let reachable: Vec<Range<usize>> = (0..sequences)
+        .map(|i| options.sees.reachable_keys(all.range(i).len(), options.keys.len(op.scope, i)))
+        .collect();
     let runs: Vec<Vec<Range<usize>>> =
         reachable.iter().enumerate().map(|(i, keys)| options.keys.runs(op.scope, i, keys.clone())).collect();
     let (k, v) = (Source::of(&op.k)?, Source::of(&op.v)?);
@@ -135,7 +136,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                         bias: by_distance.as_deref(),
                         distances,
                         origin: query_positions - 1,
-                        offset: first(sequence) - reachable[sequence].start,
+                        offset: offset(sequence) - reachable[sequence].start,
                         keys: reachable[sequence].len(),
                         stride: heads * size,
                         out: &out,
@@ -145,7 +146,7 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                     let (sequence, head) = (*sequence, *head);
                     let (queries, keys) = (all.range(sequence), reachable[sequence].len());
                     scratch.room.isa = isa;
-                    let (offset, first) = (first(sequence) - reachable[sequence].start, (queries.start * heads + head) * size);
+                    let (offset, first) = (offset(sequence) - reachable[sequence].start, (queries.start * heads + head) * size);
                     // Distance 0 is at `query_positions − 1` in the head's row.
                     let bias = by_distance.as_ref().map(|b| &b[head * distances..][..distances]);
                     let origin = query_positions - 1;
@@ -372,7 +373,8 @@ impl<T: Elem> Sink for Values<'_, T> {
         // A query that attends to no key (a window beyond the last key) yields zeros, not 0 / 0.
         let sum = if self.sums[row] == 0.0 { 1.0 } else { self.sums[row] };
         let at = self.first + row * self.stride + column;
-        // SAFETY: the row is a token of this task's segment and column + columns ≤ size; this task alone writes there.
+        // SAFETY: the row is a token of this task's segment and column + columns ≤ size; only this
+        // task writes there.
         let y = unsafe { self.out.part(at, columns) };
         vectors!(S, columns, |i, lanes| {
             let v = get::<S, f32>(sums, i, lanes, 0.0);

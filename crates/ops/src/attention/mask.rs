@@ -23,7 +23,7 @@ pub enum Mask {
 impl Mask {
     /// Position of the first query among the keys: 0, or such that the last query is at the last
     /// key.
-    pub(super) fn first(self, queries: usize, keys: usize) -> usize {
+    pub(super) fn query_offset(self, queries: usize, keys: usize) -> usize {
         match self {
             Mask::All | Mask::Window(_) => 0,
             Mask::Causal | Mask::Recent(_) => keys.saturating_sub(queries),
@@ -44,9 +44,9 @@ impl Mask {
 
     /// The keys that some of `queries` queries attend to: keys before a causal window are not even
     /// read.
-    pub(super) fn reached(self, queries: usize, keys: usize) -> Range<usize> {
+    pub(super) fn reachable_keys(self, queries: usize, keys: usize) -> Range<usize> {
         match self {
-            Mask::Recent(_) => self.range(self.first(queries, keys), keys).start..keys,
+            Mask::Recent(_) => self.range(self.query_offset(queries, keys), keys).start..keys,
             _ => 0..keys,
         }
     }
@@ -239,8 +239,8 @@ mod tests {
         assert_eq!(Mask::Causal.range(3, 10), 0..4);
         assert_eq!(Mask::Recent(3).range(3, 10), 1..4);
         assert_eq!(Mask::Recent(9).range(3, 10), 0..4);
-        assert_eq!((Mask::Recent(3).first(2, 10), Mask::Recent(3).reached(2, 10)), (8, 6..10));
-        assert_eq!((Mask::Window(3).first(2, 10), Mask::Causal.reached(2, 10)), (0, 0..10));
+        assert_eq!((Mask::Recent(3).query_offset(2, 10), Mask::Recent(3).reachable_keys(2, 10)), (8, 6..10));
+        assert_eq!((Mask::Window(3).query_offset(2, 10), Mask::Causal.reachable_keys(2, 10)), (0, 0..10));
         assert_eq!(Mask::All.range(3, 10), 0..10);
     }
 }

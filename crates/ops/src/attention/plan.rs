@@ -60,7 +60,7 @@ impl Plan {
         let mut blocks = Vec::new();
         for (sequence, queries) in options.queries.lengths(scope).iter().enumerate() {
             let (rows, keys) = (queries.len() * group, options.keys.len(scope, sequence));
-            let offset = options.sees.first(queries.len(), keys);
+            let offset = options.sees.query_offset(queries.len(), keys);
             plan.positions = plan.positions.max(offset + queries.len());
             tables.push(plan.pages.len());
             if let Keys::Paged(pages) = &options.keys {
@@ -80,7 +80,7 @@ impl Plan {
         let splits = BUSY_GROUPS.div_ceil((blocks.len() * kv_heads).max(1));
         for Block { sequence, small, rows, keys } in blocks {
             let queries = options.queries.lengths(scope).range(sequence);
-            let offset = options.sees.first(queries.len(), options.keys.len(scope, sequence));
+            let offset = options.sees.query_offset(queries.len(), options.keys.len(scope, sequence));
             let step =
                 keys.len().div_ceil(keys.len().div_ceil(SPLIT_FROM).clamp(1, splits)).next_multiple_of(KEYS).max(KEYS);
             let parts = keys.len().div_ceil(step).max(1);

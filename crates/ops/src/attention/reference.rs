@@ -38,26 +38,26 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
             let q = of(p.q, queries.start + i, head);
             // With a causal mask, the last query is at the last key.
             let position = i + keys.len().saturating_sub(queries.len());
-            let seen = |j: &usize| match p.sees {
+            let visible = |j: &usize| match p.sees {
                 Mask::All => true,
                 Mask::Window(reach) => j.abs_diff(i) <= reach,
                 Mask::Causal => *j <= position,
                 Mask::Recent(most) => *j <= position && *j + most > position,
             };
             let i = if matches!(p.sees, Mask::Causal | Mask::Recent(_)) { position } else { i };
-            let seen: Vec<usize> = (0..keys.len()).filter(seen).collect();
+            let visible: Vec<usize> = (0..keys.len()).filter(visible).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);
                 let (before, after) = (p.added)(i as i64, *j as i64, head, q, k);
                 let score = (dot(q, k) + before) * f64::from(p.scale);
                 p.cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh()) + after
             };
-            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let scores: Vec<f64> = visible.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let sum: f64 = e.iter().sum();
             let value = |c: usize| -> f64 {
-                seen.iter().zip(&e).map(|(j, e)| e / sum * f64::from(of(p.v, keys.start + j, head)[c])).sum()
+                visible.iter().zip(&e).map(|(j, e)| e / sum * f64::from(of(p.v, keys.start + j, head)[c])).sum()
             };
             y.extend((0..p.size).map(value));
         }

@@ -131,7 +131,7 @@ impl Tables {
         let sequences: Vec<Sequence> =
             queries.map(|(i, queries)| Sequence { queries, keys: options.keys.len(scope, i), base: base(i) }).collect();
         tables.add_launches(options, kernel_kind, &sequences, (heads / kv_heads, kv_heads));
-        let end_position = |s: &Sequence| options.sees.first(s.queries.len(), s.keys) + s.queries.len();
+        let end_position = |s: &Sequence| options.sees.query_offset(s.queries.len(), s.keys) + s.queries.len();
         let positions = sequences.iter().map(end_position).max().unwrap_or(0);
         tables.add_bias(options, heads, positions, options.keys.bound(scope));
         tables

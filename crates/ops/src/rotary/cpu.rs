@@ -15,7 +15,7 @@ pub(super) fn run(op: &RotaryOp, isa: Isa) -> Result<candle_core::Tensor> {
     let positions = Reading::of(&op.positions)?;
     let positions = positions.slice::<u32>()?;
     if let Some(p) = positions.iter().find(|p| **p as usize >= cos.rows) {
-        return Err(Error::call("rotary", format!("position {p} in a table of {}", cos.rows)));
+        return Err(Error::call("rotary", format!("position {p} is beyond the table of {} positions", cos.rows)));
     }
     with_elem!("rotary", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;

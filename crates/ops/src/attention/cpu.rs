@@ -77,7 +77,7 @@ enum Assignment {
 }
 
 pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q must have three axes")) };
     let options = &op.options;
     let group = heads / op.k.dims()[1];
     let sequences = options.queries.count();

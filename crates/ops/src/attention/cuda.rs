@@ -116,7 +116,7 @@ fn heads_per_block(launch: &Launch, padded: usize, kv_heads: usize) -> usize {
 }
 
 pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
-    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q must have three axes")) };
     let (options, kv_heads, dtype) = (&op.options, op.k.dims()[1], op.q.dtype());
     let kernel_kind = KernelKind::of(op);
     let tables = op.tables();

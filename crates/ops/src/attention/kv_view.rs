@@ -48,7 +48,10 @@ impl<'a, T: candle_core::WithDType> Heads<'a, T> {
             [token, head, 1] => Ok(Heads { data: reading.onwards()?, token, head, size }),
             // An axis of length one may carry any stride.
             [token, head, _] if size == 1 => Ok(Heads { data: reading.onwards()?, token, head, size }),
-            ref other => Err(Error::call("attention", format!("heads with strides {other:?}"))),
+            ref other => Err(Error::call(
+                "attention",
+                format!("the elements of a head must be contiguous, not in strides {other:?}"),
+            )),
         }
     }
 

@@ -45,7 +45,7 @@ impl TensorArg {
 }
 
 pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
-    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q must have three axes")) };
     let kv_heads = op.k.dims()[1];
     let options = &op.options;
     let plan = Plan::of(options, op.scope, kv_heads, heads / kv_heads);

@@ -87,7 +87,7 @@ pub fn attention(q: &Tensor, k: impl Into<KvTensor>, v: impl Into<KvTensor>, opt
     };
     if !fits {
         let what = format!(
-            "q {:?} in {}, k {:?}, v {:?} in {} for {} queries in {} sequences over {} of keys",
+            "shapes do not match: q {:?} in {}, k {:?}, v {:?} in {}; {} queries in {} sequences, keys in {}",
             q.dims(),
             q.dtype(),
             k.dims(),
@@ -112,7 +112,7 @@ pub fn attention(q: &Tensor, k: impl Into<KvTensor>, v: impl Into<KvTensor>, opt
     if options.cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
         return Err(Error::call(
             "attention",
-            format!("the cap of scores must be positive and finite, not {:?}", options.cap),
+            format!("the soft cap must be positive and finite, not {:?}", options.cap),
         ));
     }
     options.bias.check(q)?;
@@ -144,7 +144,9 @@ impl AttentionOp {
     fn padded(&self) -> Result<usize> {
         let size = self.q.dims()[2];
         let padded = plan::SIZES.into_iter().find(|padded| size <= *padded);
-        padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))
+        padded.ok_or_else(|| {
+            Error::call("attention", format!("heads of {size} elements are larger than our kernels take"))
+        })
     }
 
     /// Rows of a KV cache page, or 0 for packed keys.

@@ -151,7 +151,7 @@ impl Op for LookupOp {
 
 fn check_ids(ids: &[u32], rows: usize) -> Result<()> {
     match ids.iter().find(|id| **id as usize >= rows) {
-        Some(id) => Err(Error::call("embed", format!("id {id} in a table of {rows} rows"))),
+        Some(id) => Err(Error::call("embed", format!("id {id} is beyond the table of {rows} rows"))),
         None => Ok(()),
     }
 }

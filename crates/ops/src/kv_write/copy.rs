@@ -78,7 +78,14 @@ pub(super) fn ops<'a>(
     to: &'a Tensor,
 ) -> Result<impl Iterator<Item = CopyOp> + 'a> {
     if from.dims().len() != 1 || from.dims() != to.dims() || [from, to].iter().any(|rows| rows.dtype() != DType::U32) {
-        return Err(Error::call("kv_write", format!("rows {:?} copied to {:?}", from.dims(), to.dims())));
+        return Err(Error::call(
+            "kv_write",
+            format!(
+                "source and target rows must be u32 vectors of one length, not {:?} and {:?}",
+                from.dims(),
+                to.dims()
+            ),
+        ));
     }
     Ok(cache.tensors().map(|cache| CopyOp { cache: cache.clone(), from: from.clone(), to: to.clone() }))
 }

@@ -59,7 +59,10 @@ impl<'a, T: Elem> Heads<'a, T> {
             ([_, heads, size], [token, head, last]) if *last == 1 || *size == 1 => {
                 Ok(Heads { data: reading.onwards()?, token: *token, head: *head, heads: *heads, size: *size })
             }
-            (_, other) => Err(Error::call("kv_write", format!("rows with strides {other:?}"))),
+            (_, other) => Err(Error::call(
+                "kv_write",
+                format!("the elements of a head must be contiguous, not in strides {other:?}"),
+            )),
         }
     }
 

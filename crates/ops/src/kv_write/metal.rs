@@ -85,5 +85,7 @@ pub(super) fn copy(op: &CopyOp) -> Result<candle_core::Tensor> {
 fn word(cache: &Tensor, bytes: usize) -> Result<usize> {
     let start = cache.candle()?.layout().start_offset() * cache.dtype().size();
     let word = [4, 2].into_iter().find(|word| bytes.is_multiple_of(*word) && start.is_multiple_of(*word));
-    word.ok_or_else(|| Error::call("kv_write", format!("rows of {bytes} bytes from {start} on")))
+    word.ok_or_else(|| {
+        Error::call("kv_write", format!("rows of {bytes} bytes, from byte {start} on, are not aligned to 2 bytes"))
+    })
 }

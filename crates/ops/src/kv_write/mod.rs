@@ -69,7 +69,7 @@ impl KvCache {
         let layers = self.layers.len();
         self.layers
             .get(layer)
-            .ok_or_else(|| Error::call("kv_write", format!("layer {layer} of a KV cache of {layers} layers")))
+            .ok_or_else(|| Error::call("kv_write", format!("layer {layer} is beyond the KV cache of {layers} layers")))
     }
 
     /// Copies rows `from` to rows `to` in every layer: copy-on-write of a page that two sequences
@@ -96,7 +96,12 @@ impl KvWriteOp {
         for (x, cache) in x.into_iter().zip(cache) {
             let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
             if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
-                let what = format!("x {:?} to rows {:?} of a KV cache {:?}", x.dims(), rows.dims(), cache.dims());
+                let what = format!(
+                    "shapes do not match: x {:?} to u32 rows {:?} of a KV cache {:?}",
+                    x.dims(),
+                    rows.dims(),
+                    cache.dims()
+                );
                 return Err(Error::call("kv_write", what));
             }
         }
@@ -198,7 +203,7 @@ fn unmovable() -> Can {
 fn check_rows(rows: &[u32], cache: &Tensor) -> Result<()> {
     let count = cache.dims()[0];
     match rows.iter().find(|row| **row as usize >= count) {
-        Some(row) => Err(Error::call("kv_write", format!("row {row} of a KV cache of {count} rows"))),
+        Some(row) => Err(Error::call("kv_write", format!("row {row} is beyond the KV cache of {count} rows"))),
         None => Ok(()),
     }
 }

@@ -32,7 +32,13 @@ impl Rotary {
         self.check(q, positions)?;
         self.check(k, positions)?;
         if q.dims()[2] != k.dims()[2] || q.dtype() != k.dtype() {
-            let what = format!("q {:?} in {}, k {:?} in {}", q.dims(), q.dtype(), k.dims(), k.dtype());
+            let what = format!(
+                "q and k must agree in head size and dtype: q {:?} in {}, k {:?} in {}",
+                q.dims(),
+                q.dtype(),
+                k.dims(),
+                k.dtype()
+            );
             return Err(Error::call("rotary", what));
         }
         let kv_write = KvWriteOp::checked(cache, [k, v], rows)?;

@@ -75,7 +75,7 @@ __device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4],
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
         from[h] = below(largest) * unit;
-        // Avoids −∞ − −∞ while no key was visible.
+        // While no key was visible, the sums are empty: nothing to rescale.
         less[h] = own.top[h] == largest || own.top[h] == -INFINITY ? 1.0f : exp2_near(own.top[h] * unit - from[h]);
         own.top[h] = largest;
         own.sum[h] *= less[h];

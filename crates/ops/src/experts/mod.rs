@@ -199,9 +199,9 @@ impl Op for ExpertsOp {
         let (tokens, n, inner) = (self.x.dims()[0], self.experts.up[0].k(), self.experts.up[0].n());
         let size = self.x.dtype().size();
         match rung {
-            // For every pair of token and expert: its expert, its probability, its rank, and its
-            // rows between and after the products; where each expert's pairs begin; and on CUDA the
-            // logits.
+            // For every pair of token and expert: its expert, its probability, its index in sorted
+            // order, and its rows between and after the products; where each expert's pairs begin;
+            // and on CUDA the logits.
             Rung::Fused if self.x.device().is_gpu() => {
                 let (row, experts) = (size * (self.experts.down[0].k() + n), self.experts.up.len());
                 let logits = if matches!(self.x.device(), Device::Cuda(_)) { 4 * tokens * experts } else { 0 };

@@ -61,9 +61,9 @@ fn launch(op: &KvWriteOp, rotary: Option<&RotaryArgs<'_>>) -> Result<()> {
     let run = 16 / k.dtype().size();
     let strides = [of_q, of_k, of_v].map(|lines| [lines.token, if lines.heads == 1 { 0 } else { lines.head }]);
     let starts = rotary.map_or([0; 3], |rotary| [rotary.q.start, rotary.cosines.start, rotary.sines.start]);
-    let kv_starts = [k.start, v.start, keys[0].start, values[0].start, size, pairs];
+    let offsets_and_sizes = [k.start, v.start, keys[0].start, values[0].start, size, pairs];
     let is_aligned = |i: &usize| i.is_multiple_of(run);
-    let aligned = strides.as_flattened().iter().all(is_aligned) && starts.iter().chain(&kv_starts).all(is_aligned);
+    let aligned = strides.as_flattened().iter().all(is_aligned) && starts.iter().chain(&offsets_and_sizes).all(is_aligned);
     let (kind, run) = if aligned { ("runs", run) } else { ("odd", 1) };
 
     let kernel = Kernel::new(BINARY, format!("kv_write_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));

@@ -24,7 +24,7 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
     let (n, stride, rows) = (rows.cols, rows.stride, rows.rows);
     let parts = n.div_ceil(PART);
     let y = Call::room(&x, rows, DType::U32)?;
-    // Ranks of eight bytes.
+    // Rank keys of eight bytes.
     let bests = Call::room(&x, 2 * rows * parts, DType::U32)?;
     let kind = if x.in_sixteens()? { "runs" } else { "odd" };
     let first = Call::new(&x, &Kernel::new(BINARY, format!("sample_parts_{kind}_{dtype}")))?.input(&x);

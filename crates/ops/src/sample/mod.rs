@@ -121,7 +121,7 @@ impl Op for SampleOp {
         match rung {
             // Finite logits, sorted ones and their ids, and a mask.
             Rung::Composed => rows.saturating_mul(vocabulary).saturating_mul(3 * 4 + 1),
-            // A row in f32 and its ranks.
+            // A row in f32 and its rank keys.
             Rung::Fused if self.x.device() == Device::Cpu => vocabulary.saturating_mul(4 + 8),
             // For each part of 4096: its best, the best of its 128 groups, and a sum.
             Rung::Fused if matches!(self.x.device(), Device::Cuda(_)) => {

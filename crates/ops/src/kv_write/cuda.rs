@@ -63,7 +63,8 @@ fn launch(op: &KvWriteOp, rotary: Option<&RotaryArgs<'_>>) -> Result<()> {
     let starts = rotary.map_or([0; 3], |rotary| [rotary.q.start, rotary.cosines.start, rotary.sines.start]);
     let offsets_and_sizes = [k.start, v.start, keys[0].start, values[0].start, size, pairs];
     let is_aligned = |i: &usize| i.is_multiple_of(run);
-    let aligned = strides.as_flattened().iter().all(is_aligned) && starts.iter().chain(&offsets_and_sizes).all(is_aligned);
+    let aligned =
+        strides.as_flattened().iter().all(is_aligned) && starts.iter().chain(&offsets_and_sizes).all(is_aligned);
     let (kind, run) = if aligned { ("runs", run) } else { ("odd", 1) };
 
     let kernel = Kernel::new(BINARY, format!("kv_write_{kind}_{}_in_{}", k.dtype(), op.cache[0].format()));

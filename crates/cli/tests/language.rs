@@ -265,7 +265,7 @@ fn a_plan_tells_what_the_cache_takes() {
     assert_eq!(plan(&["--kv-dtype", "f16"])["cache_bytes"], 64 * 128 * 128);
     assert_eq!(plan(&["--task", "embed"])["cache_bytes"], 0);
     let e = err(&["plan", path, "-d", "cpu", "--kv-dtype", "q8_0"], b"");
-    assert!(e.contains("blocks of 32, which heads of 8 are not") && e.contains("--kv-dtype f16"), "{e}");
+    assert!(e.contains("blocks of 32, which do not divide heads of 8") && e.contains("--kv-dtype f16"), "{e}");
     let o = sconce(&["plan", path, "--kv-dtype", "q4_0"], b"");
     assert!(String::from_utf8_lossy(&o.stderr).contains("one of f32, bf16, f16 and q8_0"), "{o:?}");
     let shown = out(&["plan", path, "-d", "cpu"], b"");

@@ -1,5 +1,6 @@
-//! Cases: ragged batches, single tokens, sequences beyond a query block and a panel, odd head sizes, scores far from zero; every
-//! bias, windows narrower and wider than a panel, keys that are fewer than the queries, or other ones.
+//! Cases: ragged batches, single tokens, sequences longer than a query block and a panel, odd head
+//! sizes, scores far from zero; every bias, windows narrower and wider than a panel, keys that are
+//! fewer than the queries, or different from them.
 
 use super::reference::{self, Problem, dot};
 use super::{Attention, Bias, Disentangled, Mask, attention, paged_cases};
@@ -7,40 +8,40 @@ use crate::case::{Case, Input, Tolerance};
 use crate::{DType, Place, Result, Segments, Tensor};
 use std::sync::Arc;
 
-/// What differs from self-attention over the whole sequence.
+/// Differences from full self-attention.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Kind {
     Plain,
-    /// Keys in a tensor of their own, so that they lie otherwise than the values.
-    Apart,
-    Peaked,
+    /// Keys in a tensor of their own, with other strides than the values.
+    SeparateKeys,
+    LargeScores,
     Window(usize),
     Causal,
     Recent(usize),
     Capped,
     Alibi,
     Buckets,
-    /// Terms of both kinds, with distances one by one or in logarithmic steps.
+    /// Both terms, with exact distances or logarithmic buckets.
     Disentangled {
         logarithmic: bool,
     },
-    /// Content to position only, with a window.
-    OneTerm,
-    /// Position to content only.
-    OtherTerm,
+    /// Content-to-position only, with a window.
+    ContentToPosition,
+    /// Position-to-content only.
+    PositionToContent,
     /// Only the first tokens of a sequence are keys: half of them and one.
-    Heads,
-    /// The same with a window, so that the last queries see none.
-    Blind,
-    /// One query a sequence over keys of their own.
-    Probe,
-    /// The same where every score is far below zero: nothing may stand in for a key that is not there.
-    Sunk,
+    FewerKeys,
+    /// The same with a window, so that the last queries attend to no key.
+    NoVisibleKeys,
+    /// One query per sequence, over the sequence's keys.
+    SingleQuery,
+    /// The same with every score far below zero: padding must not win against real keys.
+    NegativeScores,
 }
 
 impl Kind {
-    fn probes(self) -> bool {
-        matches!(self, Kind::Probe | Kind::Sunk)
+    fn has_single_queries(self) -> bool {
+        matches!(self, Kind::SingleQuery | Kind::NegativeScores)
     }
 }
 
@@ -53,31 +54,31 @@ pub(crate) fn cases() -> Vec<Case> {
         (&[40, 3], 1, 130, Kind::Plain),
         (&[9, 1, 24], 3, 12, Kind::Plain),
         (&[31], 2, 1, Kind::Plain),
-        (&[50, 13], 2, 64, Kind::Peaked),
+        (&[50, 13], 2, 64, Kind::LargeScores),
         (&[200, 1, 30], 2, 64, Kind::Window(8)),
         (&[150, 64], 2, 16, Kind::Window(64)),
         (&[77, 1, 30], 3, 64, Kind::Causal),
         (&[100, 1, 30], 12, 32, Kind::Alibi),
         (&[180, 2, 30], 3, 64, Kind::Buckets),
         (&[70, 1, 20], 2, 64, Kind::Disentangled { logarithmic: false }),
-        // Keys enough for two parts.
+        // Enough keys for two parts.
         (&[150, 33, 2], 3, 20, Kind::Disentangled { logarithmic: true }),
-        (&[60, 5], 2, 32, Kind::OneTerm),
-        (&[32, 1, 20], 2, 32, Kind::Heads),
-        (&[60, 1, 20], 2, 32, Kind::Blind),
+        (&[60, 5], 2, 32, Kind::ContentToPosition),
+        (&[32, 1, 20], 2, 32, Kind::FewerKeys),
+        (&[60, 1, 20], 2, 32, Kind::NoVisibleKeys),
         // Longer than a block of queries of the composed form.
         (&[530], 1, 8, Kind::Window(3)),
         (&[520, 2], 2, 8, Kind::Alibi),
-        (&[50, 1, 33], 4, 18, Kind::Probe),
+        (&[50, 1, 33], 4, 18, Kind::SingleQuery),
         (&[24, 25], 1, 96, Kind::Causal),
         (&[90, 3, 40], 2, 32, Kind::Recent(8)),
         (&[60, 1], 2, 32, Kind::Capped),
         (&[40, 3], 1, 130, Kind::Disentangled { logarithmic: false }),
-        (&[35, 2], 2, 18, Kind::OtherTerm),
-        (&[40, 21], 1, 130, Kind::Probe),
-        (&[20, 9], 2, 64, Kind::Sunk),
-        (&[21, 4], 3, 16, Kind::Apart),
-        // Large heads, in every number of rows that GPUs tell apart.
+        (&[35, 2], 2, 18, Kind::PositionToContent),
+        (&[40, 21], 1, 130, Kind::SingleQuery),
+        (&[20, 9], 2, 64, Kind::NegativeScores),
+        (&[21, 4], 3, 16, Kind::SeparateKeys),
+        // Large heads, with every number of rows for which GPUs have a kernel of their own.
         (&[100, 40, 3], 1, 128, Kind::Plain),
         (&[100, 9], 1, 96, Kind::Causal),
     ];
@@ -85,7 +86,8 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(case).chain(paged_cases::cases()).collect()
 }
 
-/// Heads so large, and of so many rows, that CUDA has blocks of eight warps for them; and what it has for caches.
+/// Heads and row counts large enough for CUDA's blocks of eight warps, and cases of CUDA's KV cache
+/// kernels.
 pub(crate) fn cases_of_cuda() -> Vec<Case> {
     let of = |dtype| [96, 128].map(|size| one(size as u64, dtype, (&[520, 520], 16, size, Kind::Window(8))));
     [DType::F16, DType::BF16].into_iter().flat_map(of).chain(paged_cases::cases_of_cuda()).collect()
@@ -103,9 +105,9 @@ struct Inputs {
     kind: Kind,
     /// `[tokens, 3, heads, size]`
     qkv: Input,
-    /// Of a probe: `[sequences, heads, size]`.
-    probe: Input,
-    /// Of disentangled positions: `[2·span, heads, size]`.
+    /// Single queries: `[sequences, heads, size]`.
+    query: Input,
+    /// Disentangled positions: `[2·span, heads, size]`.
     positions: [Input; 2],
     /// `[32, heads]`
     table: Input,
@@ -119,8 +121,8 @@ impl Inputs {
     fn sees(&self) -> Mask {
         match self.kind {
             Kind::Window(reach) => Mask::Window(reach),
-            Kind::OneTerm => Mask::Window(9),
-            Kind::Blind => Mask::Window(4),
+            Kind::ContentToPosition => Mask::Window(9),
+            Kind::NoVisibleKeys => Mask::Window(4),
             Kind::Causal => Mask::Causal,
             Kind::Recent(most) => Mask::Recent(most),
             _ => Mask::All,
@@ -130,10 +132,10 @@ impl Inputs {
     fn segments(&self) -> Result<(Segments, Segments)> {
         let all = Segments::new(self.lengths)?;
         Ok(match self.kind {
-            Kind::Heads | Kind::Blind => {
+            Kind::FewerKeys | Kind::NoVisibleKeys => {
                 (all.clone(), all.heads(&self.lengths.iter().map(|n| n / 2 + 1).collect::<Vec<_>>())?)
             }
-            Kind::Probe | Kind::Sunk => (Segments::new(&vec![1; self.lengths.len()])?, all),
+            Kind::SingleQuery | Kind::NegativeScores => (Segments::new(&vec![1; self.lengths.len()])?, all),
             _ => (all.clone(), all),
         })
     }
@@ -142,17 +144,19 @@ impl Inputs {
         (self.kind == Kind::Disentangled { logarithmic: true }).then_some(FAR)
     }
 
-    fn how(&self, place: &Place) -> Result<Attention> {
+    fn options(&self, place: &Place) -> Result<Attention> {
         let (queries, keys) = self.segments()?;
         let bias = match self.kind {
             Kind::Alibi => Bias::Alibi(self.slopes()),
             Kind::Buckets => Bias::Buckets { table: self.table.values.as_slice().into(), far: 128, both: true },
-            Kind::Disentangled { .. } | Kind::OneTerm | Kind::OtherTerm => Bias::Disentangled(Disentangled {
-                keys: (self.kind != Kind::OtherTerm).then(|| self.positions[0].on(place)).transpose()?,
-                queries: (self.kind != Kind::OneTerm).then(|| self.positions[1].on(place)).transpose()?,
-                span: SPAN,
-                far: self.far(),
-            }),
+            Kind::Disentangled { .. } | Kind::ContentToPosition | Kind::PositionToContent => {
+                Bias::Disentangled(Disentangled {
+                    keys: (self.kind != Kind::PositionToContent).then(|| self.positions[0].on(place)).transpose()?,
+                    queries: (self.kind != Kind::ContentToPosition).then(|| self.positions[1].on(place)).transpose()?,
+                    span: SPAN,
+                    far: self.far(),
+                })
+            }
             _ => Bias::None,
         };
         Ok(Attention { queries, keys: keys.into(), scale: self.scale(), cap: self.cap(), sees: self.sees(), bias })
@@ -173,7 +177,8 @@ impl Inputs {
         let part = |i: usize| -> Vec<f32> {
             self.qkv.values.chunks(3 * row).flat_map(|token| token[i * row..][..row].to_vec()).collect()
         };
-        let (q, k, v) = (if self.kind.probes() { self.probe.values.to_vec() } else { part(0) }, part(1), part(2));
+        let (q, k, v) =
+            (if self.kind.has_single_queries() { self.query.values.to_vec() } else { part(0) }, part(1), part(2));
         let (queries, keys) = self.segments()?;
         let slopes = self.slopes();
         let d = Disentangled { keys: None, queries: None, span: SPAN, far: self.far() };
@@ -184,8 +189,8 @@ impl Inputs {
             Kind::Alibi => (0.0, -f64::from(slopes[head]) * (i - j).abs() as f64),
             Kind::Buckets => (0.0, f64::from(self.table.values[bucket_in_f64(j - i) * heads + head])),
             Kind::Disentangled { .. } => (dot(q, position(0, i, j, head)) + dot(k, position(1, i, j, head)), 0.0),
-            Kind::OneTerm => (dot(q, position(0, i, j, head)), 0.0),
-            Kind::OtherTerm => (dot(k, position(1, i, j, head)), 0.0),
+            Kind::ContentToPosition => (dot(q, position(0, i, j, head)), 0.0),
+            Kind::PositionToContent => (dot(k, position(1, i, j, head)), 0.0),
             _ => (0.0, 0.0),
         };
         Ok(reference::attention(&Problem {
@@ -204,7 +209,7 @@ impl Inputs {
     }
 }
 
-/// T5's 32 buckets to distance 128, as the paper words it: half for each side, half of those exact.
+/// T5's 32 buckets to distance 128, as in the paper: half for each side, half of those exact.
 fn bucket_in_f64(distance: i64) -> usize {
     let (side, away) = (if distance > 0 { 16 } else { 0 }, distance.abs() as f64);
     let step = if away < 8.0 { away } else { (8.0 + (away / 8.0).ln() / 16f64.ln() * 8.0 + 1e-9).floor().min(15.0) };
@@ -213,10 +218,10 @@ fn bucket_in_f64(distance: i64) -> usize {
 
 fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize], usize, usize, Kind)) -> Case {
     let tokens: usize = lengths.iter().sum();
-    // Scores of up to 250, whose exponentials are beyond f32 unless the largest is taken off first.
-    let spread = if kind == Kind::Peaked { 8.0 } else { 1.0 };
+    // Scores of up to 250, whose exponentials are beyond f32 unless the largest is subtracted first.
+    let spread = if kind == Kind::LargeScores { 8.0 } else { 1.0 };
     // Scores of about -128.
-    let centre = if kind == Kind::Sunk { 4.0 } else { 0.0 };
+    let centre = if kind == Kind::NegativeScores { 4.0 } else { 0.0 };
     let normal = |seed, dims: &[usize], centre| Input::normal(seed, dims, dtype, (centre, spread));
     let inputs = Inputs {
         lengths,
@@ -224,28 +229,29 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         size,
         kind,
         qkv: normal(seed + 300, &[tokens, 3, heads, size], centre),
-        probe: normal(seed + 330, &[lengths.len(), heads, size], -centre),
+        query: normal(seed + 330, &[lengths.len(), heads, size], -centre),
         positions: [350, 370].map(|s| normal(seed + s, &[2 * SPAN, heads, size], 0.0)),
         table: Input::normal(seed + 390, &[32 * heads], DType::F32, (0.0, 1.0)),
     };
-    let kept = inputs.clone();
+    let reference_inputs = inputs.clone();
     let longest = lengths.iter().max().copied().unwrap_or(0) as f64;
     let walk = 2.0 * (longest.sqrt() + (size as f64).sqrt());
     // A bias makes scores larger, and their f32 errors with them.
     let larger = match kind {
         Kind::Alibi => longest / 4.0,
-        Kind::Sunk => 128.0,
+        Kind::NegativeScores => 128.0,
         _ => 1.0,
     };
     let scores = f64::from(spread * spread) + larger;
-    let is_plain = matches!(kind, Kind::Plain | Kind::Apart | Kind::Peaked) && (size == 32 || size == 64);
+    let is_plain = matches!(kind, Kind::Plain | Kind::SeparateKeys | Kind::LargeScores) && (size == 32 || size == 64);
     Case {
         op: "attention",
         name: format!("{lengths:?} x {heads} heads of {size}, {kind:?}"),
         dtype,
-        // One rounding in both forms; two where the numerators are rounded before they meet the values: in bf16 (tiles of a CPU), and
-        // on CUDA in both half formats, for plain heads of 32 and 64. A score has an f32 error of a
-        // few roundings of its size, up to about 4 · spread², and exp turns that into a relative error; both sums walk at random,
+        // One rounding in both forms; two where the softmax's numerators are rounded before the
+        // product with the values: in bf16 (AMX tiles), and on CUDA in both 16-bit formats, for
+        // plain heads of 32 and 64. A score has an f32 error of a few roundings of its size, up to
+        // about 4 · spread², and exp turns that into a relative error; both sums are random walks,
         // √length and √size.
         tolerance: Tolerance {
             fused: if dtype == DType::BF16 || dtype == DType::F16 && is_plain { 2.0 } else { 1.0 },
@@ -254,17 +260,17 @@ fn one(seed: u64, dtype: DType, (lengths, heads, size, kind): (&'static [usize],
         },
         flops: lengths.iter().map(|t| 4 * (t * t * heads * size) as u64).sum(),
         prepare: Box::new(move |place| {
-            let (qkv, how) = (inputs.qkv.on(place)?, inputs.how(place)?);
+            let (qkv, options) = (inputs.qkv.on(place)?, inputs.options(place)?);
             let (mut q, mut k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
-            if kind == Kind::Apart {
+            if kind == Kind::SeparateKeys {
                 let keys = inputs.qkv.columns(heads * size, heads * size);
                 k = Tensor::from_f32(&keys, &[tokens, heads, size], dtype, place)?;
             }
-            if kind.probes() {
-                q = inputs.probe.on(place)?;
+            if kind.has_single_queries() {
+                q = inputs.query.on(place)?;
             }
-            Ok(Box::new(move || attention(&q, &k, &v, &how)))
+            Ok(Box::new(move || attention(&q, &k, &v, &options)))
         }),
-        reference: Box::new(move || kept.reference().unwrap_or_default()),
+        reference: Box::new(move || reference_inputs.reference().unwrap_or_default()),
     }
 }

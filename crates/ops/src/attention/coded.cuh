@@ -1,22 +1,24 @@
-// Keys and values of a cache in blocks of 32 codes, as tensor cores take them.
+// Keys and values of a Q8 KV cache (blocks of 32 codes) as tensor core operands.
 //
-// A code times its scale has up to 18 bits, and q meets it in 16-bit formats: so it comes in two parts, the second what rounding has
-// left of the first. In f16 the two are exact, in bf16 they have 16 bits of the 18, for a result that is rounded to eight.
+// A code times its scale has up to 18 bits, and tensor cores multiply it in 16-bit formats. So it
+// comes in two parts, the second being the rounding error of the first. In f16 the two are exact;
+// in bf16 they have 16 of the 18 bits, for a result that is rounded to eight.
 #pragma once
 #include "attention/task.cuh"
 #include "launch/cuda/mma.cuh"
 
-// Code `i` of four: as the last bits of a float beyond 2^23, since conversions of integers are slow.
+// Code `i` of four, built as the low bits of a float above 2^23, because integer conversions are
+// slow.
 __device__ __forceinline__ float code_of(uint four, uint i) {
     return __uint_as_float(__byte_perm(four ^ 0x80808080u, 0x4b000000u, 0x7540u + i)) - 8388736.0f;
 }
 
-// What the first part may be: where the product is beyond f16 the second has the rest.
+// Clamps the first part: if the product exceeds f16, the second part has the rest.
 template <typename T> __device__ __forceinline__ float within(float x) { return x; }
 template <> __device__ __forceinline__ float within<half_t>(float x) { return fminf(fmaxf(x, -65504.0f), 65504.0f); }
 
-// The vectors of rows `rows` of k or v, 16 codes a thread; second parts begin `rest` elements after the first. All are read before
-// the first is written. Vectors are whole blocks.
+// Stages rows `rows` of k or v, 16 codes per thread; second parts begin `rest` elements after the
+// first. All loads come before the first store. Vectors are whole Q8 blocks.
 template <typename T, uint D, uint N, uint THREADS>
 __device__ __forceinline__ void stage_coded(T *to, uint rest, const T *from, const half_t *scales, Steps steps, uint head,
     const uint *rows, uint size) {

@@ -1,4 +1,4 @@
-//! Block by block of a sequence's queries in f32: two batched products with a softmax between.
+//! In f32, by blocks of a sequence's queries: two batched products with a softmax between.
 
 use super::{AttentionOp, Bias, Disentangled, Mask};
 use crate::Result;
@@ -6,171 +6,176 @@ use crate::kv_write::{BLOCK, KvTensor};
 use candle_core::{D, DType, Tensor};
 use std::ops::Range;
 
-/// A score that no softmax sees. Not an infinity: Metal compiles with fast mathematics, in which there is none.
-const UNSEEN: f32 = -1e30;
+/// Score of a masked key. Not −∞: Metal compiles with fast math, which has no infinities.
+const MASKED: f32 = -1e30;
 
-/// Queries whose scores are held at once, so that a long text does not make a table of gigabytes.
+/// Queries per block, so that the scores of a long text do not take gigabytes.
 pub(super) const QUERIES: usize = 512;
 
 pub(super) fn run(op: &AttentionOp) -> Result<Tensor> {
     // [tokens, heads, size]
     let q = op.q.candle()?;
-    let mut parts = Vec::with_capacity(op.how.queries.count());
-    for (sequence, queries) in op.how.queries.lengths(op.scope).iter().enumerate() {
-        let reached = op.how.sees.reached(queries.len(), op.how.keys.len(op.scope, sequence));
-        let place = op.how.sees.first(queries.len(), op.how.keys.len(op.scope, sequence)) - reached.start;
-        let keys = op.how.keys.runs(op.scope, sequence, reached);
+    let mut parts = Vec::with_capacity(op.options.queries.count());
+    for (sequence, queries) in op.options.queries.lengths(op.scope).iter().enumerate() {
+        let reachable = op.options.sees.reachable_keys(queries.len(), op.options.keys.len(op.scope, sequence));
+        let offset =
+            op.options.sees.query_offset(queries.len(), op.options.keys.len(op.scope, sequence)) - reachable.start;
+        let keys = op.options.keys.runs(op.scope, sequence, reachable);
         let q = heads_first(&q.narrow(0, queries.start, queries.len())?)?; // [heads, t, size]
-        let (k, v) = (looked_up(&op.k, &keys, q.dim(0)?)?, looked_up(&op.v, &keys, q.dim(0)?)?);
+        let (k, v) = (gather_kv(&op.k, &keys, q.dim(0)?)?, gather_kv(&op.v, &keys, q.dim(0)?)?);
         let keys = k.dim(1)?;
         for first in (0..queries.len()).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(queries.len());
-            let sees = |i| op.how.sees.range(place + i, keys);
-            let seen = sees(block.start).start..sees(block.end - 1).end;
+            let sees = |i| op.options.sees.range(offset + i, keys);
+            let visible = sees(block.start).start..sees(block.end - 1).end;
             let q = q.narrow(1, block.start, block.len())?.contiguous()?;
-            if seen.is_empty() {
+            if visible.is_empty() {
                 parts.push(q.zeros_like()?.transpose(0, 1)?.contiguous()?);
                 continue;
             }
-            let part = |t: &Tensor| -> Result<Tensor> { Ok(t.narrow(1, seen.start, seen.len())?.contiguous()?) };
+            let part = |t: &Tensor| -> Result<Tensor> { Ok(t.narrow(1, visible.start, visible.len())?.contiguous()?) };
             let (k, v) = (part(&k)?, part(&v)?);
-            let pairs = Pairs { op, queries: place + block.start..place + block.end, keys: seen.clone() };
-            parts.push(pairs.attend(&q, &k, &v)?.transpose(0, 1)?.contiguous()?);
+            let query_block =
+                QueryBlock { op, queries: offset + block.start..offset + block.end, keys: visible.clone() };
+            parts.push(query_block.attend(&q, &k, &v)?.transpose(0, 1)?.contiguous()?);
         }
     }
     Ok(Tensor::cat(&parts, 0)?.to_dtype(op.q.dtype().candle())?)
 }
 
-/// A block of a sequence's queries by their places, and the keys that some of them see.
-struct Pairs<'a> {
+/// A block of a sequence's queries by position, and the keys that some of them attend to.
+struct QueryBlock<'a> {
     op: &'a AttentionOp,
     queries: Range<usize>,
     keys: Range<usize>,
 }
 
-impl Pairs<'_> {
+impl QueryBlock<'_> {
     /// `[heads, queries, size]`.
     fn attend(&self, q: &Tensor, k: &Tensor, v: &Tensor) -> Result<Tensor> {
         let mut scores = product(q, k)?; // [heads, tq, tk]
-        if let Bias::Disentangled(d) = &self.op.how.bias {
+        if let Bias::Disentangled(d) = &self.op.options.bias {
             scores = self.positions(d, q, k, scores)?;
         }
-        scores = (scores * f64::from(self.op.how.scale))?;
-        if let Some(cap) = self.op.how.cap {
+        scores = (scores * f64::from(self.op.options.scale))?;
+        if let Some(cap) = self.op.options.cap {
             scores = ((scores / f64::from(cap))?.tanh()? * f64::from(cap))?;
         }
-        if let Some(bias) = self.added(q.device())? {
+        if let Some(bias) = self.bias_and_mask(q.device())? {
             scores = scores.broadcast_add(&bias)?;
         }
         let e = scores.broadcast_sub(&scores.max_keepdim(D::Minus1)?)?.exp()?;
         let p = e.broadcast_div(&e.sum_keepdim(D::Minus1)?)?;
         let y = p.matmul(v)?;
-        let blind: Vec<f32> = self.queries.clone().map(|i| f32::from(!self.sees(i).is_empty())).collect();
-        if blind.iter().all(|seen| *seen == 1.0) {
+        let has_keys: Vec<f32> = self.queries.clone().map(|i| f32::from(!self.sees(i).is_empty())).collect();
+        if has_keys.iter().all(|has_key| *has_key == 1.0) {
             return Ok(y);
         }
-        // A query that sees no key takes nothing from any.
-        Ok(y.broadcast_mul(&Tensor::from_vec(blind, (1, self.queries.len(), 1), q.device())?)?)
+        // A query that attends to no key yields zeros.
+        Ok(y.broadcast_mul(&Tensor::from_vec(has_keys, (1, self.queries.len(), 1), q.device())?)?)
     }
 
     fn sees(&self, query: usize) -> Range<usize> {
-        let all = self.op.how.sees.range(query, usize::MAX);
+        let all = self.op.options.sees.range(query, usize::MAX);
         all.start.max(self.keys.start)..all.end.min(self.keys.end)
     }
 
-    /// Adds the terms of content and position: every row of the tables, then the one that each pair asks for.
+    /// Adds the content-position terms: products with every row of the tables, from which each pair
+    /// gathers its own.
     fn positions(&self, d: &Disentangled, q: &Tensor, k: &Tensor, mut scores: Tensor) -> Result<Tensor> {
         let (heads, tq, tk) = scores.dims3()?;
-        let gathered =
+        let gather_positions =
             |content: &Tensor, table: &crate::Tensor, index: Vec<u32>, (a, b): (usize, usize)| -> Result<_> {
-                let met = product(content, &heads_first(table.candle()?)?)?; // [heads, a, rows]
+                let products = product(content, &heads_first(table.candle()?)?)?; // [heads, a, rows]
                 let index =
                     Tensor::from_vec(index, (1, a, b), content.device())?.expand((heads, a, b))?.contiguous()?;
-                Ok(met.contiguous()?.gather(&index, 2)?)
+                Ok(products.contiguous()?.gather(&index, 2)?)
             };
         let row = |i: usize, j: usize| d.row(i as i64 - j as i64) as u32;
         let (queries, keys) = (self.queries.clone(), self.keys.clone());
         if let Some(table) = &d.keys {
             let index = queries.clone().flat_map(|i| keys.clone().map(move |j| row(i, j))).collect();
-            scores = (scores + gathered(q, table, index, (tq, tk))?)?;
+            scores = (scores + gather_positions(q, table, index, (tq, tk))?)?;
         }
         if let Some(table) = &d.queries {
             let index = keys.flat_map(|j| queries.clone().map(move |i| row(i, j))).collect();
-            scores = (scores + gathered(k, table, index, (tk, tq))?.transpose(1, 2)?.contiguous()?)?;
+            scores = (scores + gather_positions(k, table, index, (tk, tq))?.transpose(1, 2)?.contiguous()?)?;
         }
         Ok(scores)
     }
 
-    /// What is added to the scaled scores: a bias by distance and what hides the unseen, `[heads or 1, tq, tk]`.
-    fn added(&self, device: &candle_core::Device) -> Result<Option<Tensor>> {
+    /// Bias by distance plus mask, added to the scaled scores: `[heads or 1, tq, tk]`.
+    fn bias_and_mask(&self, device: &candle_core::Device) -> Result<Option<Tensor>> {
         let (heads, tq, tk) = (self.op.q.dims()[1], self.queries.len(), self.keys.len());
         let mut bias = None;
-        // Distances from the block's last query to its first key, and on.
+        // Distances start at the block's last query and first key.
         let (furthest, nearest) = (self.queries.end, self.keys.end);
-        if let Some(by_distance) = self.op.how.bias.by_distance(heads, furthest, nearest) {
+        if let Some(by_distance) = self.op.options.bias.by_distance(heads, furthest, nearest) {
             let distances = furthest + nearest - 1;
             let at = |i: usize, j: usize| (j + furthest - 1 - i) as u32;
             let index: Vec<u32> = self.queries.clone().flat_map(|i| self.keys.clone().map(move |j| at(i, j))).collect();
             let table = Tensor::from_vec(by_distance, (heads, distances), device)?;
             bias = Some(table.index_select(&Tensor::new(index, device)?, 1)?.reshape((heads, tq, tk))?);
         }
-        if self.op.how.sees != Mask::All {
-            let hide = |i: usize| {
-                let seen = self.sees(i);
-                self.keys.clone().map(move |j| if seen.contains(&j) { 0.0 } else { UNSEEN })
+        if self.op.options.sees != Mask::All {
+            let mask_row = |i: usize| {
+                let visible = self.sees(i);
+                self.keys.clone().map(move |j| if visible.contains(&j) { 0.0 } else { MASKED })
             };
-            let hidden: Vec<f32> = self.queries.clone().flat_map(hide).collect();
-            let hidden = Tensor::from_vec(hidden, (1, tq, tk), device)?;
+            let mask: Vec<f32> = self.queries.clone().flat_map(mask_row).collect();
+            let mask = Tensor::from_vec(mask, (1, tq, tk), device)?;
             bias = Some(match bias {
-                Some(bias) => bias.broadcast_add(&hidden)?,
-                None => hidden,
+                Some(bias) => bias.broadcast_add(&mask)?,
+                None => mask,
             });
         }
         Ok(bias)
     }
 }
 
-/// `[tokens, heads, size]` as `[heads, tokens, size]` in f32. Contiguous before each product: Candle's Metal gemm misreads some
-/// strided batches (see its tracker).
+/// `[tokens, heads, size]` as `[heads, tokens, size]` in f32. Contiguous before each product,
+/// because Candle's Metal gemm misreads some strided batches (see its tracker).
 fn heads_first(t: &Tensor) -> Result<Tensor> {
     Ok(t.to_dtype(DType::F32)?.transpose(0, 1)?.contiguous()?)
 }
 
-/// Rows `runs` of `[rows, shared, size]` as `[heads, keys, size]`, each head as often as others share it.
-fn looked_up(t: &KvTensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
+/// Rows `runs` of `[rows, kv_heads, size]` as `[heads, keys, size]`: each KV head is repeated for
+/// the heads that share it.
+fn gather_kv(t: &KvTensor, runs: &[Range<usize>], heads: usize) -> Result<Tensor> {
     let rows = |t: &crate::Tensor| -> Result<Tensor> {
         let t = t.candle()?;
         match runs {
             [run] => Ok(t.narrow(0, run.start, run.len())?),
             _ => {
                 let rows: Vec<u32> = runs.iter().flat_map(|run| run.clone().map(|row| row as u32)).collect();
-                // Without gaps: on Metal Candle takes the number of rows for that of axes in a view's index.
+                // Contiguous, because on Metal Candle takes the number of rows for that of axes
+                // when it indexes a view.
                 Ok(t.contiguous()?.index_select(&Tensor::new(rows, t.device())?, 0)?)
             }
         }
     };
     let t = match t {
         KvTensor::Float(floats) => rows(floats)?,
-        KvTensor::Q8 { codes, scales } => numbers(&rows(codes)?, &rows(scales)?)?,
+        KvTensor::Q8 { codes, scales } => dequantize(&rows(codes)?, &rows(scales)?)?,
     };
-    let (_, shared, size) = t.dims3()?;
+    let (_, kv_heads, size) = t.dims3()?;
     let t = heads_first(&t)?;
-    if shared == heads {
+    if kv_heads == heads {
         return Ok(t);
     }
     let keys = t.dim(1)?;
-    Ok(t.unsqueeze(1)?.expand((shared, heads / shared, keys, size))?.contiguous()?.reshape((heads, keys, size))?)
+    Ok(t.unsqueeze(1)?.expand((kv_heads, heads / kv_heads, keys, size))?.contiguous()?.reshape((heads, keys, size))?)
 }
 
-/// What codes `[rows, shared, size]` stand for by their scales.
-fn numbers(codes: &Tensor, scales: &Tensor) -> Result<Tensor> {
-    let (rows, shared, size) = codes.dims3()?;
+/// Dequantizes Q8 codes `[rows, kv_heads, size]`.
+fn dequantize(codes: &Tensor, scales: &Tensor) -> Result<Tensor> {
+    let (rows, kv_heads, size) = codes.dims3()?;
     let codes = codes.to_dtype(DType::F32)?;
-    // The upper half of the bytes are the numbers below zero.
+    // Codes are signed bytes stored as u8.
     let codes = (&codes - (codes.ge(128f32)?.to_dtype(DType::F32)? * 256.0)?)?;
-    let codes = codes.reshape((rows, shared, size / BLOCK, BLOCK))?;
+    let codes = codes.reshape((rows, kv_heads, size / BLOCK, BLOCK))?;
     let scales = scales.to_dtype(DType::F32)?.unsqueeze(D::Minus1)?;
-    Ok(codes.broadcast_mul(&scales)?.reshape((rows, shared, size))?)
+    Ok(codes.broadcast_mul(&scales)?.reshape((rows, kv_heads, size))?)
 }
 
 fn product(a: &Tensor, b: &Tensor) -> Result<Tensor> {

@@ -1,10 +1,11 @@
-//! Many queries of a sequence: a task is one head of it. Its keys and values are packed into panels once (a few tens of KiB),
-//! then blocks of queries go through two products with the softmax between; only a block's scores exist at any time, and of
-//! those only the panels of keys that the block sees. A few queries, as in decoding, take the way of [`super::decode`] instead.
+//! Attention of many queries: a task is one head of a sequence. It packs the keys and values into
+//! panels once (a few tens of KiB), then takes blocks of queries through two products with the
+//! softmax between. Only a block's scores exist at any time, and of those only the panels of keys
+//! that the block attends to. A few queries, as in decoding, take [`super::decode`] instead.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
-use super::decode::{self, FEW};
-use super::kv_view::{Heads, Lines, Source};
+use super::decode::{self, MAX_QUERIES};
+use super::kv_view::{HeadView, Heads, Source};
 use super::pack::{pack, pack_keys};
 use super::tiles;
 use super::{Attention, AttentionOp, Bias, Mask};
@@ -21,20 +22,21 @@ use half::bf16;
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Queries whose scores are held at once: 24 rows of 512 keys are 48 KiB, and a multiple of every register tile.
+/// Queries per block: 24 rows of 512 keys are 48 KiB, and a multiple of every register tile.
 const QUERIES: usize = 24;
 
-/// Bytes of scratch that all workers hold, at most, for so many queries and keys of a sequence.
-pub(super) fn scratch(how: &Attention, [tq, tk]: [usize; 2], heads: usize, size: usize) -> usize {
+/// Scratch bytes of all workers, at most, for `tq` queries and `tk` keys of a sequence.
+pub(super) fn scratch(options: &Attention, [tq, tk]: [usize; 2], heads: usize, size: usize) -> usize {
     let padded = tk.next_multiple_of(PANEL);
     let values = tk * size.next_multiple_of(PANEL);
-    let scores = match how.sees {
+    let scores = match options.sees {
         Mask::Window(reach) => padded.min(reach.saturating_mul(2).saturating_add(QUERIES + 2 * PANEL)),
         Mask::Recent(most) => padded.min(most.saturating_add(QUERIES + 2 * PANEL)),
         Mask::All | Mask::Causal => padded,
     };
-    // Of each head or task: what is added by distance; the rows of positions, what meets them, and which they are.
-    let (shared, positions) = match &how.bias {
+    // The bias by distance is shared by all tasks; each task has its own rows of positions, their
+    // products and the row indices.
+    let (bias, positions) = match &options.bias {
         Bias::None => (0, 0),
         Bias::Alibi(_) | Bias::Buckets { .. } => (4 * heads * (tq + 2 * tk), 0),
         Bias::Disentangled(d) => {
@@ -42,64 +44,65 @@ pub(super) fn scratch(how: &Attention, [tq, tk]: [usize; 2], heads: usize, size:
             (0, 2 * rows * size + (QUERIES + tk) * rows + tk * size + 2 * (tq + tk))
         }
     };
-    let many = padded * size + values + QUERIES * (scores + size) + positions;
-    shared + crate::threads::count() * 4 * many.max(decode::scratch(tk, heads, size))
+    let per_head = padded * size + values + QUERIES * (scores + size) + positions;
+    bias + crate::threads::count() * 4 * per_head.max(decode::scratch(tk, heads, size))
 }
 
-/// What a worker keeps from task to task.
+/// Buffers that a worker thread reuses from task to task.
 #[derive(Default)]
 pub(super) struct Scratch {
     pub(super) keys: Vec<f32>,
     pub(super) values: Vec<f32>,
     pub(super) scores: Vec<f32>,
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
-    pub(super) pairs: tiles::Pairs,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only the AMX kernel uses it"))]
+    pub(super) tile_buffers: tiles::TileBuffers,
     pub(super) room: Room,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
     position_queries: Vec<f32>,
-    met_by_queries: Vec<f32>,
-    met_by_keys: Vec<f32>,
+    c2p_scores: Vec<f32>,
+    p2c_scores: Vec<f32>,
 }
 
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
 
-/// What one task takes of one sequence.
-enum Share {
-    /// A head of all queries.
+/// The part of a sequence that one task computes.
+enum Assignment {
+    /// One head of all queries.
     Head { sequence: usize, head: usize },
-    /// All queries of some of the heads that share keys.
-    Few { sequence: usize, heads: Range<usize> },
+    /// All queries of some heads that share a KV head, by the decode kernel.
+    Decode { sequence: usize, heads: Range<usize> },
 }
 
 pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
-    let how = &op.how;
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q must have three axes")) };
+    let options = &op.options;
     let group = heads / op.k.dims()[1];
-    let sequences = how.queries.count();
-    let (all, tk) = (how.queries.lengths(op.scope), how.keys.longest(op.scope));
-    let first = |i: usize| how.sees.first(all.range(i).len(), how.keys.len(op.scope, i));
-    let places = (0..sequences).map(|i| first(i) + all.range(i).len()).max().unwrap_or(1);
-    let distances = places + tk - 1;
-    let by_distance = how.bias.by_distance(heads, places, tk);
-    let reached: Vec<Range<usize>> =
-        (0..sequences).map(|i| how.sees.reached(all.range(i).len(), how.keys.len(op.scope, i))).collect();
+    let sequences = options.queries.count();
+    let (all, tk) = (options.queries.lengths(op.scope), options.keys.longest(op.scope));
+    let offset = |i: usize| options.sees.query_offset(all.range(i).len(), options.keys.len(op.scope, i));
+    let query_positions = (0..sequences).map(|i| offset(i) + all.range(i).len()).max().unwrap_or(1);
+    let distances = query_positions + tk - 1;
+    let by_distance = options.bias.by_distance(heads, query_positions, tk);
+    let reachable: Vec<Range<usize>> = (0..sequences)
+        .map(|i| options.sees.reachable_keys(all.range(i).len(), options.keys.len(op.scope, i)))
+        .collect();
     let runs: Vec<Vec<Range<usize>>> =
-        reached.iter().enumerate().map(|(i, keys)| how.keys.runs(op.scope, i, keys.clone())).collect();
+        reachable.iter().enumerate().map(|(i, keys)| options.keys.runs(op.scope, i, keys.clone())).collect();
     let (k, v) = (Source::of(&op.k)?, Source::of(&op.v)?);
-    let lines = |task: &Share| -> [Lines<'_>; 2] {
+    let views = |task: &Assignment| -> [HeadView<'_>; 2] {
         let (sequence, head) = match task {
-            Share::Head { sequence, head } => (*sequence, *head),
-            Share::Few { sequence, heads } => (*sequence, heads.start),
+            Assignment::Head { sequence, head } => (*sequence, *head),
+            Assignment::Decode { sequence, heads } => (*sequence, heads.start),
         };
-        [&k, &v].map(|from| Lines { from, head: head / group, size, runs: &runs[sequence] })
+        [&k, &v].map(|source| HeadView { source, head: head / group, size, runs: &runs[sequence] })
     };
     with_elem!("attention", op.q.dtype(), T => {
         let reading = Reading::of(&op.q)?;
         let q = Heads::<T>::of(&reading, size)?;
-        let tables = match &how.bias {
+        let tables = match &options.bias {
             Bias::Disentangled(d) => [&d.keys, &d.queries],
             _ => [&None, &None],
         };
@@ -107,54 +110,55 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
         let (pk, pq) = (pk?, pq?);
         let pk = pk.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
         let pq = pq.as_ref().map(|t| Heads::<T>::of(t, size)).transpose()?;
-        // Only disentangled positions meet the keys once more.
-        let meeting = if pq.is_some() { Some(Heads::<T>::of(k.floats()?, size)?) } else { None };
+        // Only position-to-content terms read the keys again.
+        let k_floats = if pq.is_some() { Some(Heads::<T>::of(k.floats()?, size)?) } else { None };
         let mut y = room::<T>(op.q.dims().iter().product());
         let out = Output::over(&mut y);
-        // Keys and values as they are; disentangled positions meet them in f32.
-        let in_tiles = isa == Isa::Amx
+        // The AMX kernel reads bf16 keys and values as they are; disentangled positions need f32.
+        let use_amx = isa == Isa::Amx
             && T::TYPE == DType::BF16
             && op.k.format() == KvCacheFormat::Float(DType::BF16)
-            && !matches!(how.bias, Bias::Disentangled(_));
-        let shares = shares(how, all, heads, group);
-        team::try_each(shares.len(), |task| {
-            let share = &shares[task];
-            let lines = lines(share);
-            SCRATCH.with_borrow_mut(|scratch| match share {
-                Share::Few { sequence, heads: own } => {
-                    let (sequence, own) = (*sequence, own.clone());
+            && !matches!(options.bias, Bias::Disentangled(_));
+        let assignments = assignments(options, all, heads, group);
+        team::try_each(assignments.len(), |task| {
+            let assignment = &assignments[task];
+            let views = views(assignment);
+            SCRATCH.with_borrow_mut(|scratch| match assignment {
+                Assignment::Decode { sequence, heads: group_heads } => {
+                    let (sequence, group_heads) = (*sequence, group_heads.clone());
                     let queries = all.range(sequence);
-                    decode::run(isa, &decode::Few {
+                    decode::run(isa, &decode::DecodeTask {
                         q,
                         queries: queries.clone(),
-                        heads: own,
-                        lines,
-                        how,
+                        heads: group_heads,
+                        views,
+                        options,
                         bias: by_distance.as_deref(),
                         distances,
-                        origin: places - 1,
-                        place: first(sequence) - reached[sequence].start,
-                        keys: reached[sequence].len(),
+                        origin: query_positions - 1,
+                        offset: offset(sequence) - reachable[sequence].start,
+                        keys: reachable[sequence].len(),
                         stride: heads * size,
                         out: &out,
                     }, scratch)
                 }
-                Share::Head { sequence, head } => {
+                Assignment::Head { sequence, head } => {
                     let (sequence, head) = (*sequence, *head);
-                    let (queries, keys) = (all.range(sequence), reached[sequence].len());
+                    let (queries, keys) = (all.range(sequence), reachable[sequence].len());
                     scratch.room.isa = isa;
-                    let (place, first) = (first(sequence) - reached[sequence].start, (queries.start * heads + head) * size);
-                    // Distance 0 stands at `places − 1` in the head's row.
+                    let (offset, first) = (offset(sequence) - reachable[sequence].start, (queries.start * heads + head) * size);
+                    // Distance 0 is at `query_positions − 1` in the head's row.
                     let bias = by_distance.as_ref().map(|b| &b[head * distances..][..distances]);
-                    let origin = places - 1;
-                    if let Some(out) = in_tiles.then(|| out.as_bf16()).flatten() {
+                    let origin = query_positions - 1;
+                    if let Some(out) = use_amx.then(|| out.as_bf16()).flatten() {
                         let q = Heads::<bf16>::of(&reading, size)?.rows(head, queries);
                         let stride = heads * size;
-                        return tiles::run(isa, &lines, tiles::Head { q, keys, how, place, bias, origin, first, stride, out }, scratch);
+                        return tiles::run(isa, &views, tiles::HeadTask { q, keys, options, offset, bias, origin, first, stride, out }, scratch);
                     }
-                    pack(isa, &lines, scratch)?;
-                    // The rows of the tables that distances in this sequence reach, and the one for each distance i − j.
-                    let index: Vec<usize> = match &how.bias {
+                    pack(isa, &views, scratch)?;
+                    // The table rows that distances in this sequence select, and the row of each
+                    // distance i − j.
+                    let index: Vec<usize> = match &options.bias {
                         Bias::Disentangled(d) => {
                             (1 - keys as i64..queries.len() as i64).map(|distance| d.row(distance)).collect()
                         }
@@ -163,10 +167,10 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
                     let rows = index.first().map_or(0..0, |first| *first..index[index.len() - 1] + 1);
                     isa.run(Task {
                         q: q.rows(head, queries.clone()),
-                        k: meeting.map(|k| k.rows(head, runs[sequence][0].clone())),
+                        k: k_floats.map(|k| k.rows(head, runs[sequence][0].clone())),
                         keys,
-                        how,
-                        place,
+                        options,
+                        offset,
                         bias,
                         origin,
                         position_keys: pk.map(|t| t.rows(head, rows.clone())),
@@ -185,20 +189,20 @@ pub(super) fn run(op: &AttentionOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
-/// Heads of sequences, one by one where there are many queries; where there are few, as many together as share their keys,
-/// unless that leaves threads without work.
-fn shares(how: &Attention, queries: &Lengths, heads: usize, group: usize) -> Vec<Share> {
-    let few = !matches!(how.bias, Bias::Disentangled(_));
-    let sequences = how.queries.count();
+/// Splits sequences into tasks: one per head for many queries; for a few queries, one per group of
+/// heads that share a KV head, or part of a group where threads would idle otherwise.
+fn assignments(options: &Attention, queries: &Lengths, heads: usize, group: usize) -> Vec<Assignment> {
+    let use_decode = !matches!(options.bias, Bias::Disentangled(_));
+    let sequences = options.queries.count();
     let threads = crate::threads::count();
     let parts = threads.div_ceil((sequences * heads / group).max(1)).min(group);
     let step = group.div_ceil(parts);
-    let of = |sequence: usize| -> Vec<Share> {
-        if few && queries.range(sequence).len() <= FEW {
+    let of = |sequence: usize| -> Vec<Assignment> {
+        if use_decode && queries.range(sequence).len() <= MAX_QUERIES {
             let starts = (0..heads).step_by(group).flat_map(|g| (g..g + group).step_by(step).map(move |h| (g, h)));
-            return starts.map(|(g, h)| Share::Few { sequence, heads: h..(h + step).min(g + group) }).collect();
+            return starts.map(|(g, h)| Assignment::Decode { sequence, heads: h..(h + step).min(g + group) }).collect();
         }
-        (0..heads).map(|head| Share::Head { sequence, head }).collect()
+        (0..heads).map(|head| Assignment::Head { sequence, head }).collect()
     };
     (0..sequences).flat_map(of).collect()
 }
@@ -207,15 +211,16 @@ struct Task<'a, T> {
     q: Rows<'a, T>,
     /// For disentangled positions only.
     k: Option<Rows<'a, T>>,
-    /// How many, packed in the scratch.
+    /// Number of keys, which are packed in the scratch.
     keys: usize,
-    how: &'a Attention,
-    /// Of the first query, among the keys.
-    place: usize,
-    /// What this head adds by distance, and where in it distance 0 stands.
+    options: &'a Attention,
+    /// Position of the first query among the keys.
+    offset: usize,
+    /// What this head adds by distance; distance 0 is at `origin`.
     bias: Option<&'a [f32]>,
     origin: usize,
-    /// The rows of disentangled positions that are reached here, and for each distance i − j, from −(keys − 1) on, which.
+    /// The rows of disentangled positions that this sequence uses, and the row of each distance i −
+    /// j, from −(keys − 1) on.
     position_keys: Option<Rows<'a, T>>,
     position_queries: Option<Rows<'a, T>>,
     index: &'a [usize],
@@ -234,16 +239,7 @@ impl<T: Elem> Kernel for Task<'_, T> {
     fn run<S: Lanes>(self) {
         let (length, size) = (self.keys, self.q.cols);
         let Scratch {
-            keys,
-            values,
-            scores,
-            room,
-            row,
-            position_keys,
-            position_queries,
-            met_by_queries,
-            met_by_keys,
-            ..
+            keys, values, scores, room, row, position_keys, position_queries, c2p_scores, p2c_scores, ..
         } = self.scratch;
         let keys = Panels::of(&*keys, size, length);
         let values = Panels::of(&*values, length, size);
@@ -251,23 +247,24 @@ impl<T: Elem> Kernel for Task<'_, T> {
         let across = positions.next_multiple_of(PANEL);
         if let (Some(rows), Some(k)) = (self.position_queries, self.k) {
             pack_keys::<S, _>(&[rows], position_queries, row);
-            met_by_keys.resize(length * across, 0.0);
+            p2c_scores.resize(length * across, 0.0);
             let table = Panels::of(&*position_queries, size, positions);
-            let mut sink = Scores { scores: met_by_keys, first: 0, column: 0, stride: across };
+            let mut sink = Scores { scores: p2c_scores, first: 0, column: 0, stride: across };
             multiply::<S, T, f32>(k, table, 0..length, 0..across / PANEL, room, &mut sink);
         }
         if let Some(rows) = self.position_keys {
             pack_keys::<S, _>(&[rows], position_keys, row);
-            met_by_queries.resize(QUERIES * across, 0.0);
+            c2p_scores.resize(QUERIES * across, 0.0);
         }
         let mut sums = [0f32; QUERIES];
 
         for first in (0..self.q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(self.q.rows);
-            // The panels of keys that some query of the block sees. The tile writes whole panels.
-            let sees = |query: usize| self.how.sees.range(self.place + query, length);
-            let seen = sees(block.start).start..sees(block.end - 1).end;
-            let panels = seen.start / PANEL..seen.end.div_ceil(PANEL);
+            // The panels of keys that some query of the block attends to. The tile writes whole
+            // panels.
+            let sees = |query: usize| self.options.sees.range(self.offset + query, length);
+            let block_keys = sees(block.start).start..sees(block.end - 1).end;
+            let panels = block_keys.start / PANEL..block_keys.end.div_ceil(PANEL);
             let (base, stride) = (panels.start * PANEL, panels.len() * PANEL);
             scores.resize(QUERIES * stride, 0.0);
             // [queries, keys]
@@ -275,33 +272,33 @@ impl<T: Elem> Kernel for Task<'_, T> {
             multiply::<S, T, f32>(self.q, keys, block.clone(), panels, room, &mut sink);
             if self.position_keys.is_some() {
                 let table = Panels::of(&*position_keys, size, positions);
-                let mut sink = Scores { scores: met_by_queries, first, column: 0, stride: across };
+                let mut sink = Scores { scores: c2p_scores, first, column: 0, stride: across };
                 multiply::<S, T, f32>(self.q, table, block.clone(), 0..across / PANEL, room, &mut sink);
             }
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
                 let query = first + r;
-                let own = sees(query);
-                let scores = &mut scores[r * stride..][..seen.end - base];
+                let visible = sees(query);
+                let scores = &mut scores[r * stride..][..block_keys.end - base];
                 if positions > 0 {
                     let row = self.index[0];
-                    for key in own.clone() {
+                    for key in visible.clone() {
                         let at = self.index[query + length - 1 - key] - row;
                         if self.position_keys.is_some() {
-                            scores[key - base] += met_by_queries[r * across + at];
+                            scores[key - base] += c2p_scores[r * across + at];
                         }
                         if self.position_queries.is_some() {
-                            scores[key - base] += met_by_keys[key * across + at];
+                            scores[key - base] += p2c_scores[key * across + at];
                         }
                     }
                 }
-                let (before, after) = (own.start - base, own.end - base);
+                let (before, after) = (visible.start - base, visible.end - base);
                 scores[..before].fill(0.0);
                 scores[after..].fill(0.0);
-                let bias = self.bias.map(|b| &b[self.origin + own.start - self.place - query..][..own.len()]);
-                *sum = weigh::<S>(&mut scores[before..after], self.how, bias);
+                let bias = self.bias.map(|b| &b[self.origin + visible.start - self.offset - query..][..visible.len()]);
+                *sum = softmax_numerators::<S>(&mut scores[before..after], self.options, bias);
             }
             // [queries, size]
-            let depth = base..seen.end;
+            let depth = base..block_keys.end;
             let p = Rows { data: &*scores, rows: block.len(), cols: depth.len(), stride };
             let first = self.first + first * self.stride;
             let mut sink = Values { sums: &sums, first, stride: self.stride, size, out: self.out };
@@ -310,22 +307,23 @@ impl<T: Elem> Kernel for Task<'_, T> {
     }
 }
 
-/// Scores become the softmax's numerators; returns their sum.
+/// Replaces scores by the softmax's numerators; returns their sum.
 #[inline(always)]
-pub(super) fn weigh<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<&[f32]>) -> f32 {
-    if how.cap.is_none() {
-        return exp_row::<S>(scores, how.scale, bias);
+pub(super) fn softmax_numerators<S: Lanes>(scores: &mut [f32], options: &Attention, bias: Option<&[f32]>) -> f32 {
+    if options.cap.is_none() {
+        return exp_row::<S>(scores, options.scale, bias);
     }
-    cap_and_add::<S>(scores, how, bias);
+    cap_and_add::<S>(scores, options, bias);
     exp_row::<S>(scores, 1.0, None)
 }
 
-/// Scores are scaled, held below the cap where there is one, and `bias` is added.
+/// Scales scores, applies the soft cap if there is one, and adds `bias`.
 #[inline(always)]
-pub(super) fn cap_and_add<S: Lanes>(scores: &mut [f32], how: &Attention, bias: Option<&[f32]>) {
+pub(super) fn cap_and_add<S: Lanes>(scores: &mut [f32], options: &Attention, bias: Option<&[f32]>) {
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
-        let (within, cap) = (S::splat(how.scale / how.cap.unwrap_or(1.0)), how.cap.map(|cap| S::splat(cap)));
+        let (within, cap) =
+            (S::splat(options.scale / options.cap.unwrap_or(1.0)), options.cap.map(|cap| S::splat(cap)));
         vectors!(S, scores.len(), |i, lanes| {
             let mut v = S::mul(get::<S, f32>(scores, i, lanes, 0.0), within);
             if let Some(cap) = cap {
@@ -339,12 +337,12 @@ pub(super) fn cap_and_add<S: Lanes>(scores: &mut [f32], how: &Attention, bias: O
     }
 }
 
-/// Products of a block of queries, kept for the softmax.
+/// Receives the scores of a block of queries.
 pub(super) struct Scores<'a> {
     pub(super) scores: &'a mut [f32],
     /// The block's first query.
     pub(super) first: usize,
-    /// The first column that is kept.
+    /// The first column stored.
     pub(super) column: usize,
     pub(super) stride: usize,
 }
@@ -357,7 +355,8 @@ impl Sink for Scores<'_> {
     }
 }
 
-/// Weighted values, divided by the softmax's sum only here: once an element instead of once a score.
+/// Receives the weighted values and divides by the softmax's sum: once per element instead of once
+/// per score.
 pub(super) struct Values<'a, T> {
     pub(super) sums: &'a [f32],
     /// Element of y where this head of the block's first query begins.
@@ -371,10 +370,11 @@ impl<T: Elem> Sink for Values<'_, T> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let columns = PANEL.min(self.size - column);
-        // A query that sees no key (a window beyond the keys there are) takes nothing from any: zero, not zero by zero.
+        // A query that attends to no key (a window beyond the last key) yields zeros, not 0 / 0.
         let sum = if self.sums[row] == 0.0 { 1.0 } else { self.sums[row] };
         let at = self.first + row * self.stride + column;
-        // SAFETY: the row is a token of this task's segment and column + columns ≤ size; this task alone writes there.
+        // SAFETY: the row is a token of this task's segment and column + columns ≤ size; only this
+        // task writes there.
         let y = unsafe { self.out.part(at, columns) };
         vectors!(S, columns, |i, lanes| {
             let v = get::<S, f32>(sums, i, lanes, 0.0);

@@ -1,6 +1,7 @@
-//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences of few rows and once for those of many.
+//! Launches `kernel.cu` and `other.cu` (tensor cores) or `plain.cu` (f32): once for sequences with
+//! few rows and once for those with many.
 
-use super::tables::{Launch, Tables, Way};
+use super::tables::{KernelKind, Launch, Tables};
 use super::{Attention, AttentionOp, Bias, Mask, format_number};
 use crate::kv_write::KvTensor;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
@@ -13,72 +14,74 @@ const TILES: Binary = binary!("attention");
 const OTHER: Binary = binary!("attention_other");
 const PLAIN: Binary = binary!("attention_plain");
 
-/// Vectors `[tokens, heads, size]` as the kernels read them.
-struct Read {
+/// A tensor `[tokens, heads, size]` as a kernel argument.
+struct TensorArg {
     view: View,
     scales: Option<View>,
     token: usize,
     head: usize,
 }
 
-impl Read {
-    fn of(t: &Tensor) -> Result<Read> {
+impl TensorArg {
+    fn of(t: &Tensor) -> Result<TensorArg> {
         let view = View::of(t)?;
-        let lines = view.vectors()?;
-        Ok(Read { view, scales: None, token: lines.token, head: lines.head })
+        let layout = view.vectors()?;
+        Ok(TensorArg { view, scales: None, token: layout.token, head: layout.head })
     }
 
-    fn cached(t: &KvTensor) -> Result<Read> {
+    fn kv(t: &KvTensor) -> Result<TensorArg> {
         match t {
-            KvTensor::Float(floats) => Read::of(floats),
-            // The kernel finds a scale by the number of its code.
+            KvTensor::Float(floats) => TensorArg::of(floats),
+            // The kernel computes a scale's index from that of its code.
             KvTensor::Q8 { codes, scales } => {
                 View::whole(codes)?;
-                Ok(Read { scales: Some(View::whole(scales)?), ..Read::of(codes)? })
+                Ok(TensorArg { scales: Some(View::whole(scales)?), ..TensorArg::of(codes)? })
             }
         }
     }
 
-    /// Whether every vector begins at a multiple of `n` elements.
-    fn in_runs(&self, n: usize) -> bool {
+    /// Whether every vector starts at a multiple of `n` elements.
+    fn is_aligned(&self, n: usize) -> bool {
         [self.view.start, self.token, self.head].iter().all(|at| at.is_multiple_of(n))
     }
 }
 
-/// The words of the table, and how a replay computes them for others.
-struct Words<'a> {
+/// The sequence table as a dynamic array: a CUDA graph replay recomputes it for other sequences.
+struct DynamicTables<'a> {
     op: &'a AttentionOp,
     tables: &'a Arc<Tables>,
-    way: Way,
+    kernel_kind: KernelKind,
     heads: [usize; 2],
 }
 
-impl Words<'_> {
+impl DynamicTables<'_> {
     fn add_to(&self, call: Call) -> Result<Call> {
-        let Words { op: AttentionOp { how, scope, .. }, tables, way, heads } = *self;
-        // Which of the keys that a pass has: they are others' in another attention of it.
-        let which = |given: &Given| given.keys.iter().position(|keys| how.keys.are(keys));
-        let is_given = |given: &Given| how.queries.is(&given.segments) && which(given).is_some();
-        let bias = || match &how.bias {
+        let DynamicTables { op: AttentionOp { options, scope, .. }, tables, kernel_kind, heads } = *self;
+        // A pass may have several sets of keys (self- and cross-attention): find this op's.
+        let keys_index = |given: &Given| given.keys.iter().position(|keys| options.keys.are(keys));
+        let is_current = |given: &Given| options.queries.is(&given.segments) && keys_index(given).is_some();
+        let bias = || match &options.bias {
             Bias::None => String::new(),
             Bias::Alibi(slopes) => format!("{slopes:?}"),
             Bias::Buckets { table, far, both } => format!("{table:?} {far} {both}"),
             Bias::Disentangled(d) => format!("{} {:?}", d.span, d.far),
         };
-        let key = |given: &Given| format!("attention {way:?} {heads:?} {:?} {:?} {}", which(given), how.sees, bias());
-        call.dynamic_array(&tables.words, is_given, key, |given| {
-            let (how, scope, tables, which) = (how.clone(), *scope, tables.clone(), which(given));
+        let key = |given: &Given| {
+            format!("attention {kernel_kind:?} {heads:?} {:?} {:?} {}", keys_index(given), options.sees, bias())
+        };
+        call.dynamic_array(&tables.words, is_current, key, |given| {
+            let (options, scope, tables, keys_index) = (options.clone(), *scope, tables.clone(), keys_index(given));
             Box::new(move |given| {
-                let keys = given.keys.get(which?)?.clone();
-                let how = Attention { queries: given.segments.clone(), keys, ..how.clone() };
-                let others = Tables::of(&how, scope, way, heads);
-                others.are_alike(&tables).then_some(others.words)
+                let keys = given.keys.get(keys_index?)?.clone();
+                let options = Attention { queries: given.segments.clone(), keys, ..options.clone() };
+                let updated = Tables::of(&options, scope, kernel_kind, heads);
+                updated.same_layout(&tables).then_some(updated.words)
             })
         })
     }
 }
 
-/// Shared memory of a block, for heads that are `padded` there. As in the kernels.
+/// Shared memory of a block, for heads of `padded` elements. As in the kernels.
 fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
     match launch.kind {
         "plain" => 4 * 32 * (padded + 4) * (2 + usize::from(has_positions)),
@@ -87,82 +90,91 @@ fn shared_bytes(launch: &Launch, padded: usize, has_positions: bool) -> usize {
         kind => {
             let keys = if kind != "few" && padded * launch.warps >= 1024 { 32 } else { 64 };
             let stages = if padded > 128 { 1 } else { 2 };
-            let queries = if takes_turns(launch, padded) { stages } else { 1 };
+            let queries = if loops_over_heads(launch, padded) { stages } else { 1 };
             2 * (padded + 8) * (queries * launch.rows + stages * 2 * keys)
         }
     }
 }
 
-/// Blocks that are enough for a GPU, and the most heads of one: the more, the longer others wait for the longest sequence.
-const PLENTY: usize = 1024;
-const TURNS: usize = 4;
+/// Blocks that keep a GPU busy, and the most KV heads per block: with more, other blocks wait
+/// longer for the longest sequence.
+const ENOUGH_BLOCKS: usize = 1024;
+const MAX_HEADS_PER_BLOCK: usize = 4;
 
-/// Whether a block may have several heads in turn. As in the kernels.
-fn takes_turns(launch: &Launch, padded: usize) -> bool {
+/// Whether a block may loop over several KV heads. As in the kernels.
+fn loops_over_heads(launch: &Launch, padded: usize) -> bool {
     launch.kind == "many" && padded <= 64
 }
 
-/// Heads of keys that a block takes one after another, so that it waits for the first of them alone: as many as leave blocks enough.
-fn turns(launch: &Launch, padded: usize, shared: usize) -> usize {
-    let enough = |n: &usize| shared.is_multiple_of(*n) && launch.blocks * shared >= PLENTY * n;
-    let most = if takes_turns(launch, padded) && launch.splits == 1 { shared.min(TURNS) } else { 1 };
-    (1..=most).rev().find(enough).unwrap_or(1)
+/// KV heads that a block takes one after another, so that it waits for memory only before the
+/// first: as many as leave enough blocks.
+fn heads_per_block(launch: &Launch, padded: usize, kv_heads: usize) -> usize {
+    let enough = |n: &usize| kv_heads.is_multiple_of(*n) && launch.blocks * kv_heads >= ENOUGH_BLOCKS * n;
+    let limit =
+        if loops_over_heads(launch, padded) && launch.splits == 1 { kv_heads.min(MAX_HEADS_PER_BLOCK) } else { 1 };
+    (1..=limit).rev().find(enough).unwrap_or(1)
 }
 
 pub(super) fn run(op: &AttentionOp) -> Result<candle_core::Tensor> {
-    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q has three axes")) };
-    let (how, shared, dtype) = (&op.how, op.k.dims()[1], op.q.dtype());
-    let way = Way::of(op);
+    let [_, heads, size] = *op.q.dims() else { return Err(Error::call("attention", "q must have three axes")) };
+    let (options, kv_heads, dtype) = (&op.options, op.k.dims()[1], op.q.dtype());
+    let kernel_kind = KernelKind::of(op);
     let tables = op.tables();
-    let words = Words { op, tables, way, heads: [heads, shared] };
-    let (q, k, v) = (Read::of(&op.q)?, Read::cached(&op.k)?, Read::cached(&op.v)?);
-    let [met_by_queries, met_by_keys] = op.positions().map(|t| t.as_ref().map(Read::of).transpose());
-    let (met_by_queries, met_by_keys) = (met_by_queries?, met_by_keys?);
+    let dynamic_tables = DynamicTables { op, tables, kernel_kind, heads: [heads, kv_heads] };
+    let (q, k, v) = (TensorArg::of(&op.q)?, TensorArg::kv(&op.k)?, TensorArg::kv(&op.v)?);
+    let [c2p, p2c] = op.positions().map(|t| t.as_ref().map(TensorArg::of).transpose());
+    let (c2p, p2c) = (c2p?, p2c?);
     let padded = op.padded()?;
-    // Tiles are copied in runs of 16 bytes, and codes always lie so; all else is read in runs of four elements.
-    let run = if way == Way::Plain { 4 } else { 8 };
-    let read = [Some(&q), Some(&k), Some(&v), met_by_queries.as_ref(), met_by_keys.as_ref()];
-    let in_runs = size.is_multiple_of(run) && read.into_iter().flatten().all(|t| t.in_runs(run));
-    if way == Way::Coded && ![&k, &v].iter().all(|t| t.in_runs(16)) {
-        return Err(Error::call("attention", "codes that begin between two runs of 16"));
+    // Tiles are copied 16 bytes at a time, and Q8 codes are always aligned to that; everything else
+    // is read four elements at a time.
+    let run = if kernel_kind == KernelKind::F32 { 4 } else { 8 };
+    let args = [Some(&q), Some(&k), Some(&v), c2p.as_ref(), p2c.as_ref()];
+    let is_aligned = size.is_multiple_of(run) && args.into_iter().flatten().all(|t| t.is_aligned(run));
+    if kernel_kind == KernelKind::Quantized && ![&k, &v].iter().all(|t| t.is_aligned(16)) {
+        return Err(Error::call("attention", "Q8 codes of k and v must start at multiples of 16 elements"));
     }
     let (page, [back, ahead]) = (op.page(), op.reach());
-    let added = match how.bias {
+    let bias_kind = match options.bias {
         Bias::None | Bias::Disentangled(_) => 0,
         Bias::Alibi(_) => 1,
         Bias::Buckets { .. } => 2,
     };
-    let told = |call: Call, launch: &Launch| {
-        let steps = |call: Call, t: Option<&Read>| call.u32(t.map_or(0, |t| t.token)).u32(t.map_or(0, |t| t.head));
-        let call = call.numbers(&params![size, heads, shared]);
-        let call = read.into_iter().fold(call, steps);
-        call.numbers(&params![in_runs, usize::from(format_number(op.k.format())), page])
-            .numbers(&params![back, ahead, matches!(how.sees, Mask::Causal | Mask::Recent(_))])
-            .numbers(&params![how.scale, how.cap.unwrap_or(0.0), added])
+    let add_params = |call: Call, launch: &Launch| {
+        let steps = |call: Call, t: Option<&TensorArg>| call.u32(t.map_or(0, |t| t.token)).u32(t.map_or(0, |t| t.head));
+        let call = call.numbers(&params![size, heads, kv_heads]);
+        let call = args.into_iter().fold(call, steps);
+        call.numbers(&params![is_aligned, usize::from(format_number(op.k.format())), page])
+            .numbers(&params![back, ahead, matches!(options.sees, Mask::Causal | Mask::Recent(_))])
+            .numbers(&params![options.scale, options.cap.unwrap_or(0.0), bias_kind])
             .numbers(&params![tables.bias, tables.reach as i32, tables.distances])
             .numbers(&params![tables.distance_count, tables.origin as i32])
-            .numbers(&params![launch.entries, launch.splits, launch.tickets, turns(launch, padded, shared)])
+            .numbers(&params![launch.entries, launch.splits, launch.tickets, heads_per_block(launch, padded, kv_heads)])
     };
-    // What `straight` in `task.cuh` takes for granted, beside what a launch says.
-    let is_plain = in_runs && heads == shared && page == 0 && how.sees == Mask::All && added == 0 && how.cap.is_none();
+    // The conditions of `straight` in `task.cuh`, beside those of the launch.
+    let is_plain = is_aligned
+        && heads == kv_heads
+        && page == 0
+        && options.sees == Mask::All
+        && bias_kind == 0
+        && options.cap.is_none();
     let y = Call::room(&q.view, op.q.dims().iter().product(), dtype)?;
     for launch in &tables.launches {
-        let parts = Call::room(&q.view, launch.parts(shared, size), DType::F32)?;
-        let bytes = shared_bytes(launch, padded, met_by_queries.is_some() || met_by_keys.is_some());
-        let binary = match way {
-            Way::Tiles { .. } => TILES,
-            Way::Coded | Way::Placed => OTHER,
-            Way::Plain => PLAIN,
+        let parts = Call::room(&q.view, launch.parts(kv_heads, size), DType::F32)?;
+        let bytes = shared_bytes(launch, padded, c2p.is_some() || p2c.is_some());
+        let binary = match kernel_kind {
+            KernelKind::TensorCores { .. } => TILES,
+            KernelKind::Quantized | KernelKind::Disentangled => OTHER,
+            KernelKind::F32 => PLAIN,
         };
         let is_straight = launch.kind == "many" && launch.splits == 1 && is_plain && padded == size && padded <= 64;
         let kind = if is_straight { "straight" } else { launch.kind };
         let kernel = Kernel::new(binary, format!("attention_{kind}_{dtype}_{padded}")).shared(bytes);
         let call = Call::new(&q.view, &kernel)?.input(&q.view).input(&k.view).input(&v.view);
         let call = call.maybe(k.scales.as_ref()).maybe(v.scales.as_ref());
-        let positions = [&met_by_queries, &met_by_keys].map(|t| t.as_ref().map(|t| &t.view));
+        let positions = [&c2p, &p2c].map(|t| t.as_ref().map(|t| &t.view));
         let call = positions.into_iter().fold(call, Call::maybe);
-        let grid = Grid::of(launch.grid(shared) / turns(launch, padded, shared), 32 * launch.warps);
-        let call = told(words.add_to(call.made(&y).made(&parts))?, launch);
+        let grid = Grid::of(launch.grid(kv_heads) / heads_per_block(launch, padded, kv_heads), 32 * launch.warps);
+        let call = add_params(dynamic_tables.add_to(call.made(&y).made(&parts))?, launch);
         let call = if is_straight { call.back_and_forth() } else { call.u32(0) };
         call.run(grid)?;
     }

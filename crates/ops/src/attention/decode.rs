@@ -1,90 +1,91 @@
-//! A few queries of a sequence, as in decoding: keys and values are read once, where they are, for all heads that share them.
-//! Nothing is packed, since every key would be packed for each token that looks at it.
+//! Decode kernel: attention of a few queries of a sequence. Keys and values are read once, in
+//! place, for all heads that share them. Packing would not pay: each key would be packed again for
+//! every token.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output; SIMD lanes")]
 
 use super::Attention;
-use super::cpu::{Scratch, weigh};
-use super::kv_view::{Heads, Line, Lines, Run, with_runs};
+use super::cpu::{Scratch, softmax_numerators};
+use super::kv_view::{HeadView, Heads, KvRow, RowRun, with_runs};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors};
 use crate::cpu::rows::Output;
 use crate::cpu::{Isa, Kernel, Lanes};
 use std::ops::Range;
 
-/// Queries of a sequence that are few.
-pub(super) const FEW: usize = 4;
+/// Sequences with at most this many queries take the decode kernel.
+pub(super) const MAX_QUERIES: usize = 4;
 
-/// Rows of queries that go through the keys together: as many sums as registers hold beside a key.
+/// Query rows per pass over the keys: as many sums as registers hold beside a key.
 const ROWS: usize = 4;
 
-/// Vectors of a value that are added up together, for as many rows as are: sixteen sums.
-const AT_ONCE: usize = 4;
+/// SIMD vectors of a value summed at once, for `ROWS` rows: sixteen sums.
+const VECTORS_AT_ONCE: usize = 4;
 
-/// Numbers of scratch that a task holds, at most.
+/// Floats of scratch per task, at most.
 pub(super) fn scratch(keys: usize, heads: usize, size: usize) -> usize {
-    FEW * heads * (keys + 2 * size)
+    MAX_QUERIES * heads * (keys + 2 * size)
 }
 
-/// All queries of some heads that share their keys.
-pub(super) struct Few<'a, T> {
+/// All queries of some heads that share a KV head.
+pub(super) struct DecodeTask<'a, T> {
     pub(super) q: Heads<'a, T>,
     pub(super) queries: Range<usize>,
     pub(super) heads: Range<usize>,
     /// Keys and values.
-    pub(super) lines: [Lines<'a>; 2],
-    pub(super) how: &'a Attention,
-    /// What each head adds by distance, `[heads][distances]`; distance 0 stands at `origin`.
+    pub(super) views: [HeadView<'a>; 2],
+    pub(super) options: &'a Attention,
+    /// What each head adds by distance, `[heads][distances]`; distance 0 is at `origin`.
     pub(super) bias: Option<&'a [f32]>,
     pub(super) distances: usize,
     pub(super) origin: usize,
-    /// Of the first query, among `keys` keys.
-    pub(super) place: usize,
+    /// Position of the first query among `keys` keys.
+    pub(super) offset: usize,
     pub(super) keys: usize,
     /// Elements of y from token to token.
     pub(super) stride: usize,
     pub(super) out: &'a Output<T>,
 }
 
-pub(super) fn run<T: Elem>(isa: Isa, few: &Few<'_, T>, scratch: &mut Scratch) -> Result<()> {
-    let size = few.lines[0].size;
-    // Rows of queries in f32: a head's queries one after another. Their sums come to stand in `values`.
-    let rows = few.heads.len() * few.queries.len();
+pub(super) fn run<T: Elem>(isa: Isa, task: &DecodeTask<'_, T>, scratch: &mut Scratch) -> Result<()> {
+    let size = task.views[0].size;
+    // Query rows in f32, head by head. `values` receives their results.
+    let rows = task.heads.len() * task.queries.len();
     scratch.row.clear();
-    for head in few.heads.clone() {
-        let q = few.q.rows(head, few.queries.clone());
+    for head in task.heads.clone() {
+        let q = task.q.rows(head, task.queries.clone());
         scratch.row.extend(q.iter().flatten().map(|v| v.wide()));
     }
-    scratch.scores.resize(rows * few.keys, 0.0);
+    scratch.scores.resize(rows * task.keys, 0.0);
     scratch.values.clear();
     scratch.values.resize(rows * size, 0.0);
-    with_runs!([k, v] = &few.lines => isa.run(Task { few, k, v, scratch }))?;
+    with_runs!([k, v] = &task.views => isa.run(DecodeKernel { task, k, v, scratch }))?;
     for (r, y) in scratch.values.chunks_exact(size).enumerate() {
-        let (head, query) = (few.heads.start + r / few.queries.len(), few.queries.start + r % few.queries.len());
-        // SAFETY: a row of y that belongs to this task's heads and queries alone.
-        let out = unsafe { few.out.part(query * few.stride + head * size, size) };
+        let (head, query) = (task.heads.start + r / task.queries.len(), task.queries.start + r % task.queries.len());
+        // SAFETY: this task alone writes this row of y: no other task has its heads and queries.
+        let out = unsafe { task.out.part(query * task.stride + head * size, size) };
         out.iter_mut().zip(y).for_each(|(out, y)| *out = T::narrow(*y));
     }
     Ok(())
 }
 
-struct Task<'a, 'b, T, R> {
-    few: &'a Few<'b, T>,
+struct DecodeKernel<'a, 'b, T, R> {
+    task: &'a DecodeTask<'b, T>,
     k: &'a [R],
     v: &'a [R],
     scratch: &'a mut Scratch,
 }
 
-impl<T: Elem, R: Run> Kernel for Task<'_, '_, T, R> {
+impl<T: Elem, R: RowRun> Kernel for DecodeKernel<'_, '_, T, R> {
     type Output = ();
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let Few { how, keys, place, origin, .. } = *self.few;
+        let DecodeTask { options, keys, offset, origin, .. } = *self.task;
         let Scratch { row: queries, scores, values, .. } = self.scratch;
-        let size = self.few.lines[0].size;
+        let size = self.task.views[0].size;
         let rows = queries.len() / size;
         // [rows, keys]
-        for (j, k) in self.k.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
+        for (j, k) in self.k.iter().flat_map(|run| (0..run.len()).map(|i| run.kv_row(i))).enumerate() {
             let mut r = 0;
             while r < rows {
                 let (q, out) = (&queries[r * size..], &mut scores[r * keys + j..]);
@@ -96,19 +97,19 @@ impl<T: Elem, R: Run> Kernel for Task<'_, '_, T, R> {
                 };
             }
         }
-        let count = self.few.queries.len();
+        let count = self.task.queries.len();
         for (r, scores) in scores[..rows * keys].chunks_exact_mut(keys).enumerate() {
-            let place = place + r % count;
-            let own = how.sees.range(place, keys);
-            let head = self.few.heads.start + r / count;
-            let at = head * self.few.distances + origin + own.start - place;
-            let bias = self.few.bias.map(|b| &b[at..][..own.len()]);
-            scores[..own.start].fill(0.0);
-            scores[own.end..].fill(0.0);
-            let sum = weigh::<S>(&mut scores[own.clone()], how, bias);
-            // A query that sees no key takes nothing from any.
+            let offset = offset + r % count;
+            let visible = options.sees.range(offset, keys);
+            let head = self.task.heads.start + r / count;
+            let at = head * self.task.distances + origin + visible.start - offset;
+            let bias = self.task.bias.map(|b| &b[at..][..visible.len()]);
+            scores[..visible.start].fill(0.0);
+            scores[visible.end..].fill(0.0);
+            let sum = softmax_numerators::<S>(&mut scores[visible.clone()], options, bias);
+            // A query that attends to no key yields zeros.
             let scale = if sum == 0.0 { 0.0 } else { 1.0 / sum };
-            scores[own].iter_mut().for_each(|s| *s *= scale);
+            scores[visible].iter_mut().for_each(|s| *s *= scale);
         }
         // [rows, size]
         let mut r = 0;
@@ -124,9 +125,9 @@ impl<T: Elem, R: Run> Kernel for Task<'_, '_, T, R> {
     }
 }
 
-/// `R` rows of `q` times `k`, to `out` at every `stride`. Returns `R`.
+/// Dot products of `R` rows of `q` with `k`, written to `out` every `stride` elements. Returns `R`.
 #[inline(always)]
-fn dots<S: Lanes, const R: usize>(q: &[f32], k: impl Line, out: &mut [f32], stride: usize) -> usize {
+fn dots<S: Lanes, const R: usize>(q: &[f32], k: impl KvRow, out: &mut [f32], stride: usize) -> usize {
     let size = k.size();
     // SAFETY: the contract of Lanes, kept by Isa::run.
     unsafe {
@@ -144,29 +145,29 @@ fn dots<S: Lanes, const R: usize>(q: &[f32], k: impl Line, out: &mut [f32], stri
     R
 }
 
-/// `R` rows of `y` are the values, each by its share in a row of `p`. Returns `R`.
+/// `R` rows of `y` are sums of the values, weighted by rows of `p`. Returns `R`.
 #[inline(always)]
-fn mix<S: Lanes, const R: usize>(p: &[f32], keys: usize, values: &[impl Run], y: &mut [f32]) -> usize {
+fn mix<S: Lanes, const R: usize>(p: &[f32], keys: usize, values: &[impl RowRun], y: &mut [f32]) -> usize {
     let size = values.first().map_or(0, |run| run.size());
     let mut i = 0;
     while i < size {
-        let whole = size - i >= AT_ONCE * S::WIDTH;
-        if whole {
-            columns::<S, R, AT_ONCE>(p, keys, values, y, i);
+        let full = size - i >= VECTORS_AT_ONCE * S::WIDTH;
+        if full {
+            columns::<S, R, VECTORS_AT_ONCE>(p, keys, values, y, i);
         } else {
             columns::<S, R, 1>(p, keys, values, y, i);
         }
-        i += if whole { AT_ONCE * S::WIDTH } else { S::WIDTH };
+        i += if full { VECTORS_AT_ONCE * S::WIDTH } else { S::WIDTH };
     }
     R
 }
 
-/// The columns of `N` vectors from `i` on: their sums stay in registers while the values go by.
+/// `N` SIMD vectors of columns from `i` on: the sums stay in registers over all values.
 #[inline(always)]
 fn columns<S: Lanes, const R: usize, const N: usize>(
     p: &[f32],
     keys: usize,
-    values: &[impl Run],
+    values: &[impl RowRun],
     y: &mut [f32],
     i: usize,
 ) {
@@ -176,7 +177,7 @@ fn columns<S: Lanes, const R: usize, const N: usize>(
         let (mut j, mut size) = (0, 0);
         for run in values {
             size = run.size();
-            for v in (0..run.len()).map(|i| run.line(i)) {
+            for v in (0..run.len()).map(|i| run.kv_row(i)) {
                 let mut at = [S::splat(0.0); N];
                 for (n, at) in at.iter_mut().enumerate() {
                     *at = v.at::<S>(i + n * S::WIDTH, S::WIDTH.min(size - i));

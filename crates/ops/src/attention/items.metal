@@ -1,16 +1,16 @@
-// What the kernels are told, which vectors their items mean, and where results go.
+// Kernel arguments, the vectors that work items refer to, and where results go.
 
 constant bool TOGETHER [[function_constant(0)]];
-// What q, y and the tables of positions are in, and what k and v.
+// Format of q, y and the position tables, and format of k and v.
 constant ushort Q_FORMAT [[function_constant(1)]];
 constant ushort K_FORMAT [[function_constant(2)]];
-// Whether every vector of a head begins at a multiple of four elements, and has such a number of them.
+// Whether every vector of a head starts at a multiple of four elements, and has a multiple of four.
 constant bool VECTORS [[function_constant(3)]];
-// Rows of a page, or 0 where keys lie next to each other.
+// Rows of a KV cache page, or 0 for packed keys.
 constant ushort PAGE [[function_constant(4)]];
 constant bool CAPPED [[function_constant(5)]];
 constant ushort BIAS [[function_constant(6)]];
-// Which tables of positions there are.
+// Which position tables are given.
 constant bool MET_BY_QUERIES [[function_constant(7)]];
 constant bool MET_BY_KEYS [[function_constant(8)]];
 
@@ -38,7 +38,7 @@ struct Steps {
 struct Shape {
     uint size;
     uint heads;
-    // Heads of k and v, and how many of q's share one of them.
+    // KV heads, and heads of q per KV head (GQA).
     uint shared;
     uint group;
     Steps q;
@@ -46,40 +46,41 @@ struct Shape {
     Steps v;
     Steps position_keys;
     Steps position_queries;
-    // How many keys before its place a query sees, and how many after.
+    // How many keys before and after its position a query attends to.
     int back;
     int ahead;
     float scale;
     float cap;
-    // Of what is given by distance: how many distances, and where distance 0 stands.
+    // Number of distances in tables by distance, and the index of distance 0.
     uint distances;
     uint origin;
 };
 
-// What the list says of an item, in its order.
+// A work item, in the order of the list's numbers.
 constant uint ITEM = 8;
 struct Item {
-    // The sequence's first query in q, the block's first row in the sequence, its rows, and the place of that first query.
+    // The sequence's first query in q, the block's first row in the sequence, its rows, and the
+    // position of that first query.
     uint token;
     uint row;
     uint rows;
     int place;
-    // The keys to visit, as numbered in the sequence.
+    // The keys to visit, numbered within the sequence.
     int start;
     int end;
-    // The sequence's first key in k, or where its pages are in the list of them.
+    // The sequence's first key row in k, or the offset of its page table.
     uint keys;
-    // Where the item's parts go, or NO_SLOT.
+    // Where the item's partial results go, or NO_SLOT.
     uint slot;
 };
 constant uint NO_SLOT = 0xffffffff;
 
 struct Task {
     Item item;
-    // Of k and v.
+    // KV head.
     uint head;
     device const uint *pages;
-    // The row of the tables of positions for each distance.
+    // The row of the position tables for each distance.
     device const uint *rows;
 };
 
@@ -87,7 +88,8 @@ METAL_FUNC ulong vector_at(constant Steps &steps, ulong token, uint head) {
     return token * ulong(steps.token) + ulong(head) * ulong(steps.head);
 }
 
-// Which element vector `i` of a kind begins at: a row of the block, a key of the sequence, a distance. NOWHERE: all zeros.
+// Element at which vector `i` of a kind begins: a row of the block, a key of the sequence, a
+// distance. NOWHERE: all zeros.
 constant ushort QUERIES = 0;
 constant ushort KEYS = 1;
 constant ushort VALUES = 2;
@@ -102,7 +104,7 @@ METAL_FUNC ulong line_of(Task t, constant Shape &p, ushort kind, int i) {
         return uint(i) < t.item.rows ? at : NOWHERE;
     }
     if (kind == POSITION_KEYS || kind == POSITION_QUERIES) {
-        // Distances of rows or keys that are not there have no entry; nobody looks at what they give.
+        // Distances of rows or keys beyond the last have no entry; their products are discarded.
         ulong row = ulong(t.rows[clamp(i + int(p.origin), 0, int(p.distances) - 1)]);
         return vector_at(kind == POSITION_KEYS ? p.position_keys : p.position_queries, row, t.head);
     }
@@ -116,7 +118,7 @@ METAL_FUNC ulong line_of(Task t, constant Shape &p, ushort kind, int i) {
     return vector_at(kind == KEYS ? p.k : p.v, row, t.head);
 }
 
-// The result of row `row` of a sequence, element c.
+// Element c of the result of row `row` of a sequence.
 METAL_FUNC void put(device uchar *y, constant Shape &p, uint token, uint row, uint head, uint c, float v) {
     ulong line = ulong(token + row / p.group) * ulong(p.heads) + ulong(head * p.group + row % p.group);
     ulong at = line * ulong(p.size) + ulong(c);
@@ -129,7 +131,7 @@ METAL_FUNC void put(device uchar *y, constant Shape &p, uint token, uint row, ui
     }
 }
 
-// exp(s − top), of which both are −∞ where no key was seen: then it is 0.
+// exp(s − top); 0 if both are −∞ because no key was visible.
 METAL_FUNC float exp_below(float s, float top) {
     return precise::exp(s - (top == -INFINITY ? 0.0f : top));
 }

@@ -1,11 +1,12 @@
-// What blocks leave of their parts, and how the last of them joins those. Nobody waits for another block: each counts itself when
-// its part is written, and who finds that all others have been there reads them, in their order, so that a result is the same
-// whoever comes last.
+// Partial results of blocks whose keys are split, and how the last block joins them. No block waits
+// for another: each increments a counter when its part is written, and the block that finds all
+// others done reads the parts, in their order, so that the result does not depend on which block is
+// last.
 #pragma once
 #include "attention/task.cuh"
 
-// Of a block with ROWS rows: results before they are divided, row by row, then of each row its largest score in units of log 2 and
-// its sum.
+// Layout of a part with ROWS rows: results before the division, row by row, then for each row its
+// largest score in units of log 2 and its sum.
 template <uint ROWS> struct Part {
     float *results;
     uint size;
@@ -13,12 +14,12 @@ template <uint ROWS> struct Part {
     __device__ __forceinline__ Part(float *parts, const Shape &s, uint block)
         : results(parts + size_t(block) * ROWS * (s.size + 2)), size(s.size) {}
     __device__ __forceinline__ float *row(uint r) const { return results + r * size; }
-    // Always at a multiple of eight bytes, since ROWS is even.
+    // Always at a multiple of eight bytes, because ROWS is even.
     __device__ __forceinline__ float2 *end(uint r) const { return reinterpret_cast<float2 *>(results + ROWS * size) + r; }
 };
 
-// Whether all other parts of this block's rows have been written; all threads call it when they have written their own. The count
-// is 0 again behind the last, as the next launch wants it.
+// Whether all other parts of this block's rows have been written; all threads call it after writing
+// their own. The last block resets the counter to 0 for the next launch.
 __device__ __forceinline__ bool is_last(const uint *table, const Task &t, const Shape &s) {
     __shared__ bool last;
     __threadfence();
@@ -43,8 +44,9 @@ template <uint N> __device__ __forceinline__ Run<float, N> load_shared_by_all(co
     return run;
 }
 
-// Parts by their largest scores, as blocks of keys are joined in one; eight at a time, since each is far away. A thread has N
-// neighbours of a row. Parts of the same rows are `shared` blocks apart.
+// Joins parts by their largest scores, as blocks of keys are within a part; loads eight at a time
+// to hide latency. A thread has N neighbouring elements of a row. Parts of the same rows are
+// `shared` blocks apart.
 template <typename T, uint ROWS, uint N>
 __device__ __forceinline__ void join_runs(float *parts, T *y, const Task &t, const Shape &s) {
     constexpr uint AT_ONCE = 8;
@@ -57,7 +59,7 @@ __device__ __forceinline__ void join_runs(float *parts, T *y, const Task &t, con
             Run<float, N> run[AT_ONCE];
 #pragma unroll
             for (uint j = 0; j < AT_ONCE; j++) {
-                // What is beyond the last counts for nothing.
+                // Parts beyond the last contribute nothing.
                 const Part<ROWS> part(parts, s, first + min(p + j, t.parts - 1) * s.shared);
                 end[j] = __ldcg(part.end(r));
                 run[j] = load_shared_by_all<N>(part.row(r) + c);

@@ -1,4 +1,4 @@
-// Keys and values in the format of q, by tensor cores: see tiles.cuh.
+// Tensor core kernels for keys and values in the format of q: see tiles.cuh.
 #include "attention/tiles.cuh"
 
 #define SIZE(NAME, T, D) \

@@ -1,20 +1,25 @@
-// y = softmax((q · kᵀ + positions) · scale + bias) · v with the scores of a block only, never all of them (Dao et al. 2022,
-// arXiv:2205.14135): keys come block by block, and what was summed so far is scaled when a larger score comes. Scores,
-// exponentials, sums and both products are in f32; a result is rounded once.
+// FlashAttention: y = softmax((q · kᵀ + positions) · scale + bias) · v with only a block of scores
+// at a time (Dao et al. 2022, arXiv:2205.14135). Keys come block by block, and sums so far are
+// rescaled when a larger score appears. Scores, exponentials, sums and both products are in f32; a
+// result is rounded once.
 //
-// A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. A
-// threadgroup has four SIMD-groups and takes one item of the host's list: a block of rows of a sequence, over some of its keys.
-// TOGETHER they take eight rows each, all over the same keys; else there are eight rows in all, and each takes other keys of
-// them. Where an item has not all keys of its rows, another kernel joins what the items left in `parts`.
+// A row is a query of one head; the heads that share a KV head (GQA) are rows of the same block, so
+// that k and v are read once for all. A threadgroup has four SIMD-groups and takes one work item: a
+// block of rows of a sequence, over some of its keys. TOGETHER, the SIMD-groups take eight rows
+// each, all over the same keys; otherwise there are eight rows in all, and each SIMD-group takes
+// different keys. Where an item does not have all keys of its rows, another kernel joins the
+// partial results in `parts`.
 
-// Apple's specification gives products of matrices of one type only; its compiler takes others. We keep to what others ship for
-// every Mac, which is then known to compile: S by S into float (llama.cpp's matrix products in f16 and bf16), and float by half
-// into float (its attention in f16). Float by bfloat it has into half alone; so in bf16 exponentials meet v as bfloat by bfloat,
-// in two parts, since one alone would cost the result a second rounding. A second product is cheaper than v in float, which would
-// take twice the threadgroup memory, and the time of reading it, once for each product.
+// Apple's specification has matrix products of one type only; its compiler accepts others. We use
+// those that others ship for every Mac, which are known to compile: S by S into float (llama.cpp's
+// matrix products in f16 and bf16), and float by half into float (its attention in f16). Float by
+// bfloat it has into half only; so in bf16, exponentials are multiplied with v as bfloat by bfloat,
+// in two parts, because one part would cost the result a second rounding. A second product is
+// cheaper than v in float, which would take twice the threadgroup memory, and the time of reading
+// it, once per product.
 //
-// S is what vectors are staged in, E what exponentials meet v in, D the size of a head and N the keys of a block, as they are in
-// threadgroup memory.
+// S is the type of staged vectors, E that of exponentials multiplied with v, D the head size and N
+// the keys of a block, as they are in threadgroup memory.
 template <typename S, typename E, uint D, uint N>
 [[kernel]] void attention(device const uchar *q [[buffer(0)]], device const uchar *k [[buffer(1)]],
     device const uchar *v [[buffer(2)]], device const half *k_scales [[buffer(3)]],
@@ -24,11 +29,11 @@ template <typename S, typename E, uint D, uint N>
     device const uchar *position_keys [[buffer(12)]], device const uchar *position_queries [[buffer(13)]],
     uint2 group [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]], uint simd [[simdgroup_index_in_threadgroup]]) {
-    // Rows begin in different banks of the memory.
+    // Rows start in different memory banks.
     constexpr uint PITCH = D + 16 / sizeof(S);
     constexpr uint TILE = N + 4;
     threadgroup vec<S, 4> staging[N * PITCH / 4];
-    // Of each SIMD-group: eight rows of scores, of exponentials, or of the result.
+    // Per SIMD-group: eight rows of scores, of exponentials, or of the result.
     threadgroup float tiles[ROWS * TILE];
     threadgroup float tops[ROWS];
     threadgroup float sums[ROWS];
@@ -39,18 +44,19 @@ template <typename S, typename E, uint D, uint N>
     device const uint *told = items + group.x * ITEM;
     Item item = {told[0], told[1], told[2], int(told[3]), int(told[4]), int(told[5]), told[6], told[7]};
     Task t = {item, group.y, pages, rows};
-    // This SIMD-group's first row, and the staged keys that it takes.
+    // This SIMD-group's first row, and the first staged key that it takes.
     uint own = TOGETHER ? simd * OWN : 0;
     uint from = TOGETHER ? 0 : simd * 8;
     uint blocks = TOGETHER ? N / 8 : 1;
-    // Four lanes have a row of the tile; each has every fourth key.
+    // Four lanes share a row of the tile; each has every fourth key.
     uint r = own + lane / 4;
     uint column = lane % 4;
     threadgroup float *line = tile + lane / 4 * TILE;
-    // Rows of exponentials begin where those of scores do, so that a lane writes into its own row alone.
+    // Rows of exponentials start where rows of scores do, so that a lane writes only to its own
+    // row.
     constexpr uint E_TILE = TILE * sizeof(float) / sizeof(E);
     threadgroup E *weights = (threadgroup E *)tile;
-    // What rounding leaves of an exponential lies N beyond it, where there are two parts.
+    // With two parts, the rounding error of an exponential is N after it.
     constexpr bool PARTS = sizeof(E) < sizeof(float);
     bool is_row = r < item.rows;
     uint head = t.head * p.group + (item.row + r) % p.group;
@@ -76,7 +82,7 @@ template <typename S, typename E, uint D, uint N>
     for (uint i = 0; i < D / 8; i++) {
         o[i] = make_filled_simdgroup_matrix<float, 8, 8>(0.0f);
     }
-    // Of the row: its largest score so far, and this lane's part of the sum of its exponentials.
+    // The row's largest score so far, and this lane's part of the sum of its exponentials.
     float top = -INFINITY;
     float sum = 0.0f;
 
@@ -142,7 +148,8 @@ template <typename S, typename E, uint D, uint N>
             top = largest;
             sum *= less;
             if (simd_any(less != 1.0f)) {
-                // Every row of the result times a factor of its own: a diagonal matrix from the left.
+                // Multiplies every row of the result by its own factor: a diagonal matrix from the
+                // left.
                 line[column * 2] = lane / 4 == column * 2 ? less : 0.0f;
                 line[column * 2 + 1] = lane / 4 == column * 2 + 1 ? less : 0.0f;
                 SIMD_BARRIER;
@@ -205,7 +212,7 @@ template <typename S, typename E, uint D, uint N>
     BARRIER;
     parts += (ulong(item.slot) + ulong(t.head * item.rows)) * ulong(p.size + 2);
     if (tid < ROWS) {
-        // The row's in all, which is in one SIMD-group or in every one, and what this one's part of it is multiplied with.
+        // The row's maximum over one or all SIMD-groups, and the factor of this SIMD-group's part.
         uint step = TOGETHER ? ROWS : OWN;
         float most = -INFINITY;
         for (uint i = tid % step; i < ROWS; i += step) {
@@ -249,7 +256,8 @@ template <typename S, typename E, uint D, uint N>
     }
 }
 
-// Keys of a block so that all that is staged stays below 32 KiB, with room for a second threadgroup where it can.
+// Keys of a block such that staged data stay below 32 KiB, with space for a second threadgroup
+// where possible.
 #define SIZES(NAME, S, E, LAST) \
 KERNEL("attention_" NAME "_32", attention<S, E, 32, 32>) \
 KERNEL("attention_" NAME "_64", attention<S, E, 64, 32>) \
@@ -260,12 +268,13 @@ SIZES("f32", float, float, 16)
 SIZES("f16", half, float, 32)
 SIZES("bf16", bfloat, bfloat, 32)
 
-// What a join says: the sequence's first query, the block's first row, its rows, the slot of its first part, and its parts,
-// which lie one after another, each with the rows of every head of k and v.
+// Numbers of a join: the sequence's first query, the block's first row, its rows, the slot of its
+// first part, and the number of parts, which are contiguous, each with the rows of every KV head.
 constant uint JOIN = 5;
 
-// A SIMD-group a row: parts by their largest scores, as blocks of keys are above. Each row sees some key: where the last of a block
-// sees none, the first sees fewer than the block has rows, which is nothing to split.
+// One SIMD-group per row joins parts by their largest scores, as blocks of keys are above. Each row
+// attends to some key: if the last row of a block attends to none, the first attends to fewer keys
+// than the block has rows, which is too few to split.
 [[kernel]] void attention_join(device const float *parts [[buffer(0)]], device uchar *y [[buffer(1)]],
     constant Shape &p [[buffer(2)]], device const uint *joins [[buffer(3)]],
     uint2 group [[threadgroup_position_in_grid]], uint lane [[thread_index_in_simdgroup]],

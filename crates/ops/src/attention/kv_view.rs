@@ -1,4 +1,5 @@
-//! One head of a sequence's keys or values, wherever its rows are and whatever they are kept in: kernels read f32 lanes of them.
+//! Views of the KV cache: one head of a sequence's keys or values. Kernels read f32 lanes from
+//! them, whether rows are packed or paged, floats or Q8 blocks.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use crate::cpu::Lanes;
@@ -9,30 +10,30 @@ use crate::{Error, Result};
 use half::f16;
 use std::ops::Range;
 
-/// Keys or values, kept readable.
+/// Keys or values, open for reading.
 pub(super) enum Source<'a> {
     Float(Reading<'a>),
     Q8 { codes: Reading<'a>, scales: Reading<'a> },
 }
 
 impl<'a> Source<'a> {
-    pub(super) fn of(vectors: &'a KvTensor) -> Result<Self> {
-        Ok(match vectors {
+    pub(super) fn of(tensor: &'a KvTensor) -> Result<Self> {
+        Ok(match tensor {
             KvTensor::Float(floats) => Source::Float(Reading::of(floats)?),
             KvTensor::Q8 { codes, scales } => Source::Q8 { codes: Reading::of(codes)?, scales: Reading::of(scales)? },
         })
     }
 
-    /// The floats, for what is made for no others.
+    /// The floats; an error for Q8.
     pub(super) fn floats(&self) -> Result<&Reading<'a>> {
         match self {
             Source::Float(floats) => Ok(floats),
-            Source::Q8 { .. } => Err(Error::call("attention", "needs floats, not blocks")),
+            Source::Q8 { .. } => Err(Error::call("attention", "needs keys and values as floats, not in Q8 blocks")),
         }
     }
 }
 
-/// `[tokens, heads, size]` with elements of a head next to each other.
+/// `[tokens, heads, size]` with the elements of a head contiguous.
 #[derive(Clone, Copy)]
 pub(super) struct Heads<'a, T> {
     data: &'a [T],
@@ -47,7 +48,10 @@ impl<'a, T: candle_core::WithDType> Heads<'a, T> {
             [token, head, 1] => Ok(Heads { data: reading.onwards()?, token, head, size }),
             // An axis of length one may carry any stride.
             [token, head, _] if size == 1 => Ok(Heads { data: reading.onwards()?, token, head, size }),
-            ref other => Err(Error::call("attention", format!("heads with strides {other:?}"))),
+            ref other => Err(Error::call(
+                "attention",
+                format!("the elements of a head must be contiguous, not in strides {other:?}"),
+            )),
         }
     }
 
@@ -58,25 +62,25 @@ impl<'a, T: candle_core::WithDType> Heads<'a, T> {
 }
 
 /// One head of a sequence's keys or values.
-pub(super) struct Lines<'a> {
-    pub(super) from: &'a Source<'a>,
+pub(super) struct HeadView<'a> {
+    pub(super) source: &'a Source<'a>,
     pub(super) head: usize,
     pub(super) size: usize,
     pub(super) runs: &'a [Range<usize>],
 }
 
-impl Lines<'_> {
+impl HeadView<'_> {
     pub(super) fn floats<T: Elem>(&self) -> Result<Vec<Rows<'_, T>>> {
-        let heads = Heads::<T>::of(self.from.floats()?, self.size)?;
+        let heads = Heads::<T>::of(self.source.floats()?, self.size)?;
         Ok(self.runs.iter().map(|run| heads.rows(self.head, run.clone())).collect())
     }
 
-    pub(super) fn blocks(&self) -> Result<Vec<Blocks<'_>>> {
-        let Source::Q8 { codes, scales } = self.from else {
-            return Err(Error::call("attention", "needs blocks, not floats"));
+    pub(super) fn blocks(&self) -> Result<Vec<Q8Run<'_>>> {
+        let Source::Q8 { codes, scales } = self.source else {
+            return Err(Error::call("attention", "needs keys and values in Q8 blocks, not floats"));
         };
         let (codes, scales) = (Heads::<u8>::of(codes, self.size)?, Heads::<f16>::of(scales, self.size / BLOCK)?);
-        let of = |run: &Range<usize>| Blocks {
+        let of = |run: &Range<usize>| Q8Run {
             codes: codes.rows(self.head, run.clone()),
             scales: scales.rows(self.head, run.clone()),
         };
@@ -84,11 +88,12 @@ impl Lines<'_> {
     }
 }
 
-/// Runs the body with `$k` and `$v` standing for the runs of rows of two [`Lines`], in whatever both are kept in.
+/// Runs the body with `$k` and `$v` bound to the row runs of two [`HeadView`]s, in the element type
+/// of both.
 macro_rules! with_runs {
-    ([$k:ident, $v:ident] = $lines:expr => $body:expr) => {{
-        let [k, v] = $lines;
-        match k.from {
+    ([$k:ident, $v:ident] = $views:expr => $body:expr) => {{
+        let [k, v] = $views;
+        match k.source {
             $crate::attention::kv_view::Source::Float(floats) => {
                 $crate::cpu::elem::with_elem!("attention", floats.dtype()?, C => {
                     let ($k, $v) = (&*k.floats::<C>()?, &*v.floats::<C>()?);
@@ -106,25 +111,24 @@ macro_rules! with_runs {
 }
 pub(super) use with_runs;
 
-/// Rows next to each other.
-pub(super) trait Run: Copy {
-    /// One of them.
-    type Line: Line;
+/// Contiguous rows of one head.
+pub(super) trait RowRun: Copy {
+    type Row: KvRow;
     fn len(self) -> usize;
     /// Elements of a row.
     fn size(self) -> usize;
-    fn line(self, i: usize) -> Self::Line;
+    fn kv_row(self, i: usize) -> Self::Row;
 }
 
-/// The elements of one key or value.
-pub(super) trait Line: Copy {
+/// One key or one value.
+pub(super) trait KvRow: Copy {
     fn size(self) -> usize;
-    /// `lanes` elements from `at` on, and zeros in the lanes beyond them.
+    /// `lanes` elements from `at` on, zeros in the lanes beyond.
     fn at<S: Lanes>(self, at: usize, lanes: usize) -> S::V;
 }
 
-impl<'a, T: Elem> Run for Rows<'a, T> {
-    type Line = &'a [T];
+impl<'a, T: Elem> RowRun for Rows<'a, T> {
+    type Row = &'a [T];
 
     #[inline(always)]
     fn len(self) -> usize {
@@ -135,12 +139,12 @@ impl<'a, T: Elem> Run for Rows<'a, T> {
         self.cols
     }
     #[inline(always)]
-    fn line(self, i: usize) -> &'a [T] {
+    fn kv_row(self, i: usize) -> &'a [T] {
         self.row(i)
     }
 }
 
-impl<T: Elem> Line for &[T] {
+impl<T: Elem> KvRow for &[T] {
     #[inline(always)]
     fn size(self) -> usize {
         self.len()
@@ -151,22 +155,22 @@ impl<T: Elem> Line for &[T] {
     }
 }
 
-/// Rows in blocks.
+/// Rows in Q8 blocks.
 #[derive(Clone, Copy)]
-pub(super) struct Blocks<'a> {
+pub(super) struct Q8Run<'a> {
     codes: Rows<'a, u8>,
     scales: Rows<'a, f16>,
 }
 
-/// One of them.
+/// One row in Q8 blocks.
 #[derive(Clone, Copy)]
-pub(super) struct Block<'a> {
+pub(super) struct Q8Row<'a> {
     codes: &'a [u8],
     scales: &'a [f16],
 }
 
-impl<'a> Run for Blocks<'a> {
-    type Line = Block<'a>;
+impl<'a> RowRun for Q8Run<'a> {
+    type Row = Q8Row<'a>;
 
     #[inline(always)]
     fn len(self) -> usize {
@@ -177,18 +181,18 @@ impl<'a> Run for Blocks<'a> {
         self.codes.cols
     }
     #[inline(always)]
-    fn line(self, i: usize) -> Block<'a> {
-        Block { codes: self.codes.row(i), scales: self.scales.row(i) }
+    fn kv_row(self, i: usize) -> Q8Row<'a> {
+        Q8Row { codes: self.codes.row(i), scales: self.scales.row(i) }
     }
 }
 
-impl Line for Block<'_> {
+impl KvRow for Q8Row<'_> {
     #[inline(always)]
     fn size(self) -> usize {
         self.codes.len()
     }
 
-    /// Vectors begin at multiples of their width, which a block is a multiple of: each lies in one block and is whole.
+    /// Vectors start at multiples of their width, which divides a block: each lies in one block.
     #[inline(always)]
     fn at<S: Lanes>(self, at: usize, lanes: usize) -> S::V {
         const { assert!(BLOCK.is_multiple_of(S::WIDTH)) };
@@ -199,10 +203,10 @@ impl Line for Block<'_> {
     }
 }
 
-/// `to` becomes the elements of `line`.
+/// Copies the elements of `row` to `to` as f32.
 #[inline(always)]
-pub(super) fn widen<S: Lanes>(line: impl Line, to: &mut [f32]) {
-    vectors!(S, line.size(), |i, lanes| {
-        put::<S, f32>(to, i, lanes, line.at::<S>(i, lanes));
+pub(super) fn widen<S: Lanes>(row: impl KvRow, to: &mut [f32]) {
+    vectors!(S, row.size(), |i, lanes| {
+        put::<S, f32>(to, i, lanes, row.at::<S>(i, lanes));
     });
 }

@@ -1,9 +1,9 @@
-// What a block does with the sums of its rows: to y, or where keys are split to its part.
+// Writes the results of a block's rows: to y, or to partial results where keys are split.
 #pragma once
 #include "attention/join.cuh"
 #include "attention/rows.cuh"
 
-// Sums of a lane to those of its row; largest scores to units of log 2.
+// Reduces the sums of lanes to those of rows, and converts largest scores to units of log 2.
 template <uint D, bool EXACT> __device__ __forceinline__ void finish(Sums<D> &own, float unit) {
 #pragma unroll
     for (uint h = 0; h < 2; h++) {
@@ -17,7 +17,8 @@ template <uint D, bool EXACT> __device__ __forceinline__ void finish(Sums<D> &ow
 
 __device__ __forceinline__ float over(float sum) { return sum == 0.0f ? 0.0f : 1.0f / sum; }
 
-// Where each warp has other keys of the same 16 rows: joined in `all`, which lies where keys were.
+// For warps that have different keys of the same 16 rows: joined in `all`, which reuses the memory
+// of the keys.
 template <typename T, uint D, uint WARPS>
 __device__ __forceinline__ void leave_joined(const Sums<D> &own, float *all, T *y, float *parts, const Task &t, const Shape &s) {
     __shared__ float tops[WARPS][16], sums[WARPS][16];
@@ -63,7 +64,7 @@ __device__ __forceinline__ void leave_joined(const Sums<D> &own, float *all, T *
     }
 }
 
-// Of a warp's own rows, where keys are split.
+// Writes a warp's own rows where keys are split.
 template <uint D, uint ROWS>
 __device__ __forceinline__ void leave_part(const Sums<D> &own, uint first_row, float *parts, const Task &t, const Shape &s) {
     const uint lane = threadIdx.x % LANES;
@@ -84,7 +85,8 @@ __device__ __forceinline__ void leave_part(const Sums<D> &own, uint first_row, f
     }
 }
 
-// Of a warp's own rows, through its own rows of q, so that 16 bytes are written at once.
+// Writes a warp's own rows through its rows of q in shared memory, so that 16 bytes are written at
+// once.
 template <typename T, uint D>
 __device__ __forceinline__ void leave_rows(const Sums<D> &own, uint first_row, T *held, T *y, const Task &t, const Shape &s) {
     const uint lane = threadIdx.x % LANES;

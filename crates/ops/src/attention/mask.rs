@@ -1,34 +1,36 @@
-//! What a query sees, and what is added to its scores.
+//! Attention masks and biases.
 
 use crate::{Error, Result, Tensor};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Which keys of its sequence a query sees.
+/// Attention mask: which keys of its sequence a query attends to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mask {
     /// All of them.
     #[default]
     All,
-    /// Those at most so many places away.
+    /// Those at most this many positions away, before or after.
     Window(usize),
-    /// Itself and those before it. Where there are more keys than queries, the queries are the last of them.
+    /// Itself and those before it. With more keys than queries, the queries are at the last
+    /// positions.
     Causal,
-    /// Of those the nearest, so many in all.
+    /// Causal sliding window: at most this many keys, the query's own included.
     Recent(usize),
 }
 
 impl Mask {
-    /// The place among the keys of the first query: the first, or such that the last query is at the last key.
-    pub(super) fn first(self, queries: usize, keys: usize) -> usize {
+    /// Position of the first query among the keys: 0, or such that the last query is at the last
+    /// key.
+    pub(super) fn query_offset(self, queries: usize, keys: usize) -> usize {
         match self {
             Mask::All | Mask::Window(_) => 0,
             Mask::Causal | Mask::Recent(_) => keys.saturating_sub(queries),
         }
     }
 
-    /// The keys that a query at place `i` sees, of `keys`.
+    /// The keys that a query at position `i` attends to.
     pub(super) fn range(self, i: usize, keys: usize) -> Range<usize> {
         match self {
             Mask::All => 0..keys,
@@ -40,10 +42,11 @@ impl Mask {
         }
     }
 
-    /// The keys that some of `queries` queries see: with a window, what is long ago is not even read.
-    pub(super) fn reached(self, queries: usize, keys: usize) -> Range<usize> {
+    /// The keys that some of `queries` queries attend to: keys before a causal window are not even
+    /// read.
+    pub(super) fn reachable_keys(self, queries: usize, keys: usize) -> Range<usize> {
         match self {
-            Mask::Recent(_) => self.range(self.first(queries, keys), keys).start..keys,
+            Mask::Recent(_) => self.range(self.query_offset(queries, keys), keys).start..keys,
             _ => 0..keys,
         }
     }
@@ -60,37 +63,41 @@ impl fmt::Display for Mask {
     }
 }
 
-/// What is added to the scores.
+/// Attention bias: added to the scores.
 #[derive(Clone, Debug, Default)]
 pub enum Bias {
     /// Nothing.
     #[default]
     None,
-    /// −slope·|i − j|, a slope a head (Press et al. 2021, arXiv:2108.12409; here to both sides). Never a table.
+    /// −slope·|i − j|, one slope per head (Press et al. 2021, arXiv:2108.12409; here on both
+    /// sides). Never stored as a table.
     Alibi(Arc<[f32]>),
-    /// table[bucket(j − i)][head] with T5's buckets: exact for near keys, logarithmic to `far`.
+    /// table[bucket(j − i)][head] with T5's relative position buckets: exact for near keys,
+    /// logarithmic up to `far`.
     Buckets {
         /// `[buckets, heads]`.
         table: Arc<[f32]>,
-        /// The distance from which on all keys share a bucket.
+        /// From this distance on, all keys share a bucket.
         far: usize,
-        /// Whether keys to both sides have buckets, a half each (an encoder's), or only those before (a decoder's).
+        /// Whether keys on both sides have buckets, half of them each (encoder), or only those
+        /// before (decoder).
         both: bool,
     },
-    /// Terms of content and position, before the scale (He et al. 2020, arXiv:2006.03654).
+    /// DeBERTa's content and position terms, before the scale (He et al. 2020, arXiv:2006.03654).
     Disentangled(Disentangled),
 }
 
-/// q·key[δ(i − j)] + k·query[δ(i − j)], with δ a row of tables of `2·span` positions.
+/// q·key[δ(i − j)] + k·query[δ(i − j)], where δ selects a row of tables of `2·span` positions.
 #[derive(Clone, Debug)]
 pub struct Disentangled {
-    /// Projected positions that queries meet (content to position), `[2·span, heads, size]`.
+    /// Content-to-position: projected positions multiplied with queries, `[2·span, heads, size]`.
     pub keys: Option<Tensor>,
-    /// Projected positions that keys meet (position to content), `[2·span, heads, size]`.
+    /// Position-to-content: projected positions multiplied with keys, `[2·span, heads, size]`.
     pub queries: Option<Tensor>,
-    /// Half the rows.
+    /// Half the number of rows.
     pub span: usize,
-    /// Distances beyond half a span in logarithmic steps up to this one; none: one by one.
+    /// Distances beyond half a span are bucketed logarithmically up to this one. `None`: no
+    /// buckets.
     pub far: Option<usize>,
 }
 
@@ -99,7 +106,7 @@ impl Disentangled {
         2 * self.span
     }
 
-    /// The row for a query `distance` behind its key.
+    /// The row for a query `distance` positions after its key.
     pub(super) fn row(&self, distance: i64) -> usize {
         let span = self.span as i64;
         let steps = match self.far {
@@ -110,7 +117,8 @@ impl Disentangled {
     }
 }
 
-/// Distances up to half of `buckets` as they are, farther ones in as many logarithmic steps to `far`; in f32, as published.
+/// Distances up to half of `buckets` are exact, farther ones take as many logarithmic steps up to
+/// `far`; in f32, as published.
 fn log_steps(distance: i64, buckets: i64, far: i64) -> i64 {
     let middle = buckets / 2;
     let away = distance.abs();
@@ -122,7 +130,7 @@ fn log_steps(distance: i64, buckets: i64, far: i64) -> i64 {
     (steps.ceil() as i64 + middle) * distance.signum()
 }
 
-/// T5's bucket of a key `distance` after its query.
+/// T5's bucket of a key `distance` positions after its query.
 fn t5_bucket(distance: i64, buckets: usize, far: usize, both: bool) -> usize {
     let side = if both { buckets / 2 } else { buckets };
     let after = if both && distance > 0 { side } else { 0 };
@@ -137,7 +145,7 @@ fn t5_bucket(distance: i64, buckets: usize, far: usize, both: bool) -> usize {
 }
 
 impl Bias {
-    /// Whether it fits q's heads.
+    /// Checks that the bias fits q's heads.
     pub(super) fn check(&self, q: &Tensor) -> Result<()> {
         let (heads, size) = (q.dims()[1], q.dims()[2]);
         let fits = match self {
@@ -163,9 +171,10 @@ impl Bias {
         }
     }
 
-    /// What each head adds for a key `j − i` places after its query, from −(places − 1) to keys − 1: `[heads][distances]`.
-    pub(super) fn by_distance(&self, heads: usize, places: usize, keys: usize) -> Option<Vec<f32>> {
-        let distances = 1 - places as i64..keys as i64;
+    /// What each head adds for a key `j − i` positions after its query, from −(positions − 1) to
+    /// keys − 1: `[heads][distances]`.
+    pub(super) fn by_distance(&self, heads: usize, positions: usize, keys: usize) -> Option<Vec<f32>> {
+        let distances = 1 - positions as i64..keys as i64;
         match self {
             Bias::None | Bias::Disentangled(_) => None,
             Bias::Alibi(slopes) => {
@@ -205,7 +214,7 @@ impl fmt::Display for Bias {
 mod tests {
     use super::*;
 
-    /// Values that transformers' T5 and DeBERTa give.
+    /// Values computed by transformers' T5 and DeBERTa.
     #[test]
     fn buckets_are_those_of_the_papers() {
         let t5: Vec<usize> = [-200, -128, -127, -9, -8, -7, -1, 0, 1, 7, 8, 12, 20, 127, 500]
@@ -230,8 +239,8 @@ mod tests {
         assert_eq!(Mask::Causal.range(3, 10), 0..4);
         assert_eq!(Mask::Recent(3).range(3, 10), 1..4);
         assert_eq!(Mask::Recent(9).range(3, 10), 0..4);
-        assert_eq!((Mask::Recent(3).first(2, 10), Mask::Recent(3).reached(2, 10)), (8, 6..10));
-        assert_eq!((Mask::Window(3).first(2, 10), Mask::Causal.reached(2, 10)), (0, 0..10));
+        assert_eq!((Mask::Recent(3).query_offset(2, 10), Mask::Recent(3).reachable_keys(2, 10)), (8, 6..10));
+        assert_eq!((Mask::Window(3).query_offset(2, 10), Mask::Causal.reachable_keys(2, 10)), (0, 0..10));
         assert_eq!(Mask::All.range(3, 10), 0..10);
     }
 }

@@ -1,9 +1,12 @@
-//! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence        scores, exp and sums in f32, one rounding
-//!                                            (by tiles of bf16, and of plain heads on CUDA, exp is rounded too, before it meets v)
+//! y = softmax((q · kᵀ + positions) · scale + bias) · v, per head and per sequence
+//! Scores, exp and sums are in f32, rounded once. The bf16 tile kernel (AMX), and on CUDA the
+//! kernels for plain heads, also round exp before the product with v.
 //!
-//! Sequences are packed: a token sees tokens of its own sequence, all of them or those that [`Mask`] says, and none of another.
-//! q, k and v may be views into one fused projection; nothing is padded and nothing is copied to line them up. Keys and values
-//! may also lie in the pages of a cache, in a dtype of its own, and several heads of q may share one of theirs.
+//! Sequences are packed: a token attends to tokens of its own sequence only, all of them or those
+//! that the attention mask ([`Mask`]) admits. q, k and v may be views into one fused projection;
+//! nothing is padded or copied. Keys and values may also lie in the pages of a paged KV cache, in
+//! the cache's own format, and several heads of q may share one KV head (grouped-query attention,
+//! GQA).
 
 mod cases;
 mod composed;
@@ -29,7 +32,7 @@ mod tiles;
 pub(crate) use cases::{cases, cases_of_cuda};
 pub use mask::{Bias, Disentangled, Mask};
 
-use self::tables::{Tables, Way};
+use self::tables::{KernelKind, Tables};
 use crate::keys::Keys;
 use crate::kv_write::{KvCacheFormat, KvTensor};
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
@@ -37,140 +40,148 @@ use crate::replay::{OpScope, op_scope};
 use crate::{Device, Error, Result, Segments, Tensor};
 use std::sync::{Arc, OnceLock};
 
-/// What the scores are like; q, k and v come beside it.
+/// How scores are computed: everything but q, k and v themselves.
 #[derive(Clone, Debug)]
 pub struct Attention {
-    /// Which queries belong together.
+    /// The sequences that q's rows belong to.
     pub queries: Segments,
-    /// Which keys the queries of the same number look at: in self-attention their own.
+    /// The keys of each sequence; in self-attention, those of its own tokens.
     pub keys: Keys,
-    /// What a score is multiplied with before the softmax.
+    /// Scores are multiplied by this before the softmax.
     pub scale: f32,
-    /// cap · tanh(score / cap) instead of a score, where there is one.
+    /// Soft cap: replaces a score by cap · tanh(score / cap).
     pub cap: Option<f32>,
-    /// Which of its sequence's keys a query sees.
+    /// The attention mask: which keys of its sequence a query attends to.
     pub sees: Mask,
-    /// What is added to the scores.
+    /// Added to the scores.
     pub bias: Bias,
 }
 
 impl Attention {
-    /// Of each sequence to the whole of itself, without a bias.
+    /// Full self-attention of each sequence, without a bias.
     pub fn over(segments: &Segments, scale: f32) -> Attention {
         let (queries, keys) = (segments.clone(), segments.clone().into());
         Attention { queries, keys, scale, cap: None, sees: Mask::All, bias: Bias::None }
     }
 }
 
-/// Attention of q `[queries, heads, size]` over k and v `[keys, heads or a part of them, size]`; the result has q's shape.
-pub fn attention(q: &Tensor, k: impl Into<KvTensor>, v: impl Into<KvTensor>, how: &Attention) -> Result<Tensor> {
+/// Attention of q `[queries, heads, size]` over k and v `[keys, kv_heads, size]`, where `kv_heads`
+/// divides `heads`. The result has q's shape.
+pub fn attention(q: &Tensor, k: impl Into<KvTensor>, v: impl Into<KvTensor>, options: &Attention) -> Result<Tensor> {
     let (k, v) = (k.into(), v.into());
     let scope = op_scope();
     let fits = match (q.dims(), k.dims()) {
-        ([queries, heads, size], [keys, shared, of]) => {
-            *shared > 0
-                && heads % shared == 0
+        ([queries, heads, size], [keys, kv_heads, of]) => {
+            *kv_heads > 0
+                && heads % kv_heads == 0
                 && size == of
                 && v.dims() == k.dims()
                 && v.format() == k.format()
-                && (k.format() == KvCacheFormat::Float(q.dtype()) || matches!(how.keys, Keys::Paged(_)))
-                && *queries == how.queries.tokens()
-                && how.keys.within(scope, *keys)
-                && how.queries.count() == how.keys.count()
-                && (!matches!(how.bias, Bias::Disentangled(_)) || heads == shared)
+                && (k.format() == KvCacheFormat::Float(q.dtype()) || matches!(options.keys, Keys::Paged(_)))
+                && *queries == options.queries.tokens()
+                && options.keys.within(scope, *keys)
+                && options.queries.count() == options.keys.count()
+                && (!matches!(options.bias, Bias::Disentangled(_)) || heads == kv_heads)
         }
         _ => false,
     };
     if !fits {
         let what = format!(
-            "q {:?} in {}, k {:?}, v {:?} in {} for {} queries in {} sequences over {} of keys",
+            "shapes do not match: q {:?} in {}, k {:?}, v {:?} in {}; {} queries in {} sequences, keys in {}",
             q.dims(),
             q.dtype(),
             k.dims(),
             v.dims(),
             k.format(),
-            how.queries.tokens(),
-            how.queries.count(),
-            how.keys.count()
+            options.queries.tokens(),
+            options.queries.count(),
+            options.keys.count()
         );
         return Err(Error::call("attention", what));
     }
-    // Only keys may be fewer than there are rows for.
-    let queries = how.queries.lengths(scope);
-    if how.queries.count() == 0 || queries.iter().map(|range| range.len()).sum::<usize>() != how.queries.tokens() {
-        return Err(Error::call("attention", "queries that leave rows out, or none at all"));
+    // Keys need not cover all rows of k and v; queries must cover all rows of q.
+    let queries = options.queries.lengths(scope);
+    if options.queries.count() == 0
+        || queries.iter().map(|range| range.len()).sum::<usize>() != options.queries.tokens()
+    {
+        return Err(Error::call("attention", "query lengths must be non-empty and cover all rows of q"));
     }
-    if matches!((&how.bias, &how.keys), (Bias::Disentangled(_), Keys::Paged(_))) {
-        return Err(Error::call("attention", "disentangled positions over the pages of a cache"));
+    if matches!((&options.bias, &options.keys), (Bias::Disentangled(_), Keys::Paged(_))) {
+        return Err(Error::call("attention", "disentangled positions cannot be combined with a paged KV cache"));
     }
-    if how.cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
-        return Err(Error::call("attention", format!("scores capped at {:?}", how.cap)));
+    if options.cap.is_some_and(|cap| !(cap > 0.0 && cap.is_finite())) {
+        return Err(Error::call(
+            "attention",
+            format!("the soft cap must be positive and finite, not {:?}", options.cap),
+        ));
     }
-    how.bias.check(q)?;
-    ladder::run(AttentionOp { q: q.clone(), k, v, how: how.clone(), scope, tables: OnceLock::new() })
+    options.bias.check(q)?;
+    ladder::run(AttentionOp { q: q.clone(), k, v, options: options.clone(), scope, tables: OnceLock::new() })
 }
 
 pub(crate) struct AttentionOp {
     q: Tensor,
     k: KvTensor,
     v: KvTensor,
-    how: Attention,
+    options: Attention,
     scope: OpScope,
-    /// Worked out once, for its memory and for the launch.
+    /// Computed once, for the memory estimate and for the launch.
     tables: OnceLock<Arc<Tables>>,
 }
 
 impl AttentionOp {
-    /// What CUDA's kernels read of the sequences.
+    /// The sequence tables that the CUDA kernels read.
     fn tables(&self) -> &Arc<Tables> {
-        let of = || Tables::of(&self.how, self.scope, Way::of(self), [self.q.dims()[1], self.k.dims()[1]]);
+        let of = || Tables::of(&self.options, self.scope, KernelKind::of(self), [self.q.dims()[1], self.k.dims()[1]]);
         self.tables.get_or_init(|| Arc::new(of()))
     }
 }
 
-/// What the kernels of both GPUs are told.
+/// Arguments of the kernels of both GPUs.
 #[cfg(any(cuda, metal))]
 impl AttentionOp {
-    /// The size that heads are padded to.
+    /// Head size after padding.
     fn padded(&self) -> Result<usize> {
         let size = self.q.dims()[2];
         let padded = plan::SIZES.into_iter().find(|padded| size <= *padded);
-        padded.ok_or_else(|| Error::call("attention", format!("heads of {size}")))
+        padded.ok_or_else(|| {
+            Error::call("attention", format!("heads of {size} elements are larger than our kernels take"))
+        })
     }
 
-    /// Rows of a page, 0 where there are none.
+    /// Rows of a KV cache page, or 0 for packed keys.
     fn page(&self) -> usize {
-        match &self.how.keys {
+        match &self.options.keys {
             Keys::Packed(_) => 0,
             Keys::Paged(pages) => pages.size(),
         }
     }
 
-    /// Tables of positions that queries meet, and that keys meet.
+    /// DeBERTa's position tables: content-to-position, position-to-content.
     fn positions(&self) -> [&Option<Tensor>; 2] {
-        match &self.how.bias {
+        match &self.options.bias {
             Bias::Disentangled(d) => [&d.keys, &d.queries],
             _ => [&None, &None],
         }
     }
 
-    /// How many keys before its place a query sees, and how many after.
+    /// How many keys before and after its own position a query attends to.
     fn reach(&self) -> [i32; 2] {
-        /// A distance that no query and key have.
+        /// Larger than any distance between a query and a key.
         const FAR: usize = 1 << 30;
-        let (back, ahead) = match self.how.sees {
+        let (back, ahead) = match self.options.sees {
             Mask::All => (FAR, FAR),
             Mask::Window(reach) => (reach, reach),
             Mask::Causal => (FAR, 0),
             Mask::Recent(most) => (most, 0),
         };
-        // Of so many in all the query itself is one.
-        let itself = i32::from(matches!(self.how.sees, Mask::Recent(_)));
+        // `Recent` counts the query's own position.
+        let itself = i32::from(matches!(self.options.sees, Mask::Recent(_)));
         [back.min(FAR) as i32 - itself, ahead.min(FAR) as i32]
     }
 }
 
-/// As the kernels number them.
+/// The format's number in the kernels.
 #[cfg(any(cuda, metal))]
 fn format_number(format: KvCacheFormat) -> u16 {
     use crate::DType;
@@ -190,18 +201,18 @@ impl Op for AttentionOp {
     }
 
     fn detail(&self) -> String {
-        let (heads, shared) = (self.q.dims()[1], self.k.dims()[1]);
-        let over = if heads == shared { String::new() } else { format!(" over {shared}") };
-        let keys = match self.how.keys {
+        let (heads, kv_heads) = (self.q.dims()[1], self.k.dims()[1]);
+        let over = if heads == kv_heads { String::new() } else { format!(" over {kv_heads}") };
+        let keys = match self.options.keys {
             Keys::Paged(_) => format!("paged in {}", self.k.format()),
             Keys::Packed(_) => "packed".into(),
         };
-        let cap = self.how.cap.map_or_else(String::new, |cap| format!(", capped at {cap}"));
-        format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.how.sees, self.how.bias)
+        let cap = self.options.cap.map_or_else(String::new, |cap| format!(", capped at {cap}"));
+        format!("{heads} heads{over} of {}, {keys}{}{cap}{}", self.q.dims()[2], self.options.sees, self.options.bias)
     }
 
     fn fused(&self, device: Device) -> Can {
-        match (device, &self.how.keys) {
+        match (device, &self.options.keys) {
             (Device::Cuda(_) | Device::Metal(_), _) if self.q.dims()[2] > plan::LARGEST => {
                 Can::no(format!("a head has at most {} elements in our kernel", plan::LARGEST))
             }
@@ -214,40 +225,44 @@ impl Op for AttentionOp {
 
     fn scratch(&self, rung: Rung) -> usize {
         let [queries, heads, size] = *self.q.dims() else { return 0 };
-        let (tq, tk) = (self.how.queries.lengths(self.scope).longest(), self.how.keys.longest(self.scope));
+        let (tq, tk) = (self.options.queries.lengths(self.scope).longest(), self.options.keys.longest(self.scope));
         match rung {
-            Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.how, [tq, tk], heads, size),
+            Rung::Fused if self.q.device() == Device::Cpu => cpu::scratch(&self.options, [tq, tk], heads, size),
             Rung::Fused if matches!(self.q.device(), Device::Cuda(_)) => self.tables().bytes(self.k.dims()[1], size),
             Rung::Fused => {
-                let shared = self.k.dims()[1];
-                plan::Plan::of(&self.how, self.scope, shared, heads / shared).bytes(&self.how.bias, heads, size)
+                let kv_heads = self.k.dims()[1];
+                plan::Plan::of(&self.options, self.scope, kv_heads, heads / kv_heads).bytes(
+                    &self.options.bias,
+                    heads,
+                    size,
+                )
             }
-            // In f32: the outputs so far and their concatenation; of the longest sequence q, k twice, v and the product; of a
-            // block of its queries four stages of the scores, eight where something is added to them, and the terms of
-            // disentangled positions.
+            // In f32: the outputs so far and their concatenation; of the longest sequence q, k
+            // twice, v and the product; of a block of its queries four stages of the scores, eight
+            // with a mask or bias, and the terms of disentangled positions.
             _ => {
-                let plain = matches!((&self.how.sees, &self.how.bias), (Mask::All, Bias::None));
-                let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.how.cap.is_some());
-                // Rows of a cache are looked up first, and repeated for the heads that share them.
-                // In blocks there are three stages of their codes besides.
-                let looked_up = match (&self.how.keys, self.k.format()) {
+                let plain = matches!((&self.options.sees, &self.options.bias), (Mask::All, Bias::None));
+                let stages = if plain { 4 } else { 8 } + 3 * usize::from(self.options.cap.is_some());
+                // Rows of a KV cache are gathered first, then repeated for the heads that share
+                // them. Q8 adds three stages of the codes.
+                let gathered = match (&self.options.keys, self.k.format()) {
                     (Keys::Packed(_), _) => 2,
                     (Keys::Paged(_), KvCacheFormat::Float(_)) => 6,
                     (Keys::Paged(_), KvCacheFormat::Q8) => 9,
                 };
-                let terms = match &self.how.bias {
+                let terms = match &self.options.bias {
                     Bias::Disentangled(d) => 2 * d.rows() * heads * (tq + tk + 2 * size),
                     _ => 0,
                 };
                 let block = tq.min(composed::QUERIES);
-                let seen = match self.how.sees {
+                let visible = match self.options.sees {
                     Mask::Window(reach) => tk.min(reach.saturating_mul(2).saturating_add(block)),
                     Mask::Recent(most) => tk.min(most.saturating_add(block)),
                     Mask::All | Mask::Causal => tk,
                 };
                 4 * (2 * queries * heads * size
-                    + heads * size * (2 * tq + (3 + looked_up) * tk)
-                    + stages * heads * block * seen
+                    + heads * size * (2 * tq + (3 + gathered) * tk)
+                    + stages * heads * block * visible
                     + terms)
             }
         }
@@ -256,8 +271,8 @@ impl Op for AttentionOp {
     own_kernels!(cpu, cuda, metal, composed);
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
-        let how = Attention { bias: self.how.bias.map(to)?, ..self.how.clone() };
+        let options = Attention { bias: self.options.bias.map(to)?, ..self.options.clone() };
         let (q, k, v) = (to(&self.q)?, self.k.map(to)?, self.v.map(to)?);
-        Ok(AttentionOp { q, k, v, how, scope: self.scope, tables: OnceLock::new() })
+        Ok(AttentionOp { q, k, v, options, scope: self.scope, tables: OnceLock::new() })
     }
 }

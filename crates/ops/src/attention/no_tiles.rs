@@ -1,22 +1,23 @@
-//! Stands where attention in tiles is on processors of other families. Nothing of it is ever run: `Isa::Amx` is not available there.
-#![allow(dead_code, reason = "what a task is made of, and nobody reads")]
+//! Stand-in for `tiles.rs` on processors other than x86-64. Never runs: `Isa::Amx` is not available
+//! there.
+#![allow(dead_code, reason = "fields that only the AMX kernel reads")]
 
 use super::Attention;
 use super::cpu::Scratch;
-use super::kv_view::Lines;
+use super::kv_view::HeadView;
 use crate::Result;
 use crate::cpu::Isa;
 use crate::cpu::rows::{Output, Rows};
 use half::bf16;
 
 #[derive(Default)]
-pub(super) struct Pairs;
+pub(super) struct TileBuffers;
 
-pub(super) struct Head<'a> {
+pub(super) struct HeadTask<'a> {
     pub(super) q: Rows<'a, bf16>,
     pub(super) keys: usize,
-    pub(super) how: &'a Attention,
-    pub(super) place: usize,
+    pub(super) options: &'a Attention,
+    pub(super) offset: usize,
     pub(super) bias: Option<&'a [f32]>,
     pub(super) origin: usize,
     pub(super) first: usize,
@@ -24,6 +25,6 @@ pub(super) struct Head<'a> {
     pub(super) out: &'a Output<bf16>,
 }
 
-pub(super) fn run(_: Isa, _: &[Lines<'_>; 2], _: Head<'_>, _: &mut Scratch) -> Result<()> {
-    unreachable!("no tiles on this processor")
+pub(super) fn run(_: Isa, _: &[HeadView<'_>; 2], _: HeadTask<'_>, _: &mut Scratch) -> Result<()> {
+    unreachable!("no AMX tiles on this processor")
 }

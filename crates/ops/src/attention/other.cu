@@ -1,4 +1,4 @@
-// Disentangled positions, and keys and values in blocks, by tensor cores: see tiles.cuh.
+// Tensor core kernels for disentangled positions, and for Q8 keys and values: see tiles.cuh.
 #include "attention/tiles.cuh"
 
 #define PLACED_SIZE(NAME, T, D) KERNEL(NAME, T, D, placed, false, 4, PLACED)

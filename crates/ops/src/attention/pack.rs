@@ -1,14 +1,14 @@
-//! Keys and values of a head in panels of f32, for products over lanes.
+//! Packs the keys and values of a head into f32 panels, for products over SIMD lanes.
 
 use super::cpu::Scratch;
-use super::kv_view::{Lines, Run, widen, with_runs};
+use super::kv_view::{HeadView, RowRun, widen, with_runs};
 use crate::Result;
 use crate::cpu::gemm::{PANEL, packed_len};
 use crate::cpu::{Isa, Kernel, Lanes};
 
-/// Keys as columns, and values as they are cut into panels of columns; both in f32, whatever they are kept in.
-pub(super) fn pack(isa: Isa, lines: &[Lines<'_>; 2], scratch: &mut Scratch) -> Result<()> {
-    with_runs!([k, v] = lines => isa.run(Pack { k, v, scratch }))
+/// Keys as columns, values in panels of columns; both in f32, whatever the KV cache's format.
+pub(super) fn pack(isa: Isa, views: &[HeadView<'_>; 2], scratch: &mut Scratch) -> Result<()> {
+    with_runs!([k, v] = views => isa.run(Pack { k, v, scratch }))
 }
 
 struct Pack<'a, R> {
@@ -17,7 +17,7 @@ struct Pack<'a, R> {
     scratch: &'a mut Scratch,
 }
 
-impl<R: Run> Kernel for Pack<'_, R> {
+impl<R: RowRun> Kernel for Pack<'_, R> {
     type Output = ();
 
     #[inline(always)]
@@ -30,26 +30,26 @@ impl<R: Run> Kernel for Pack<'_, R> {
 
 /// Keys as columns: `[ceil(keys / PANEL)][size][PANEL]`.
 #[inline(always)]
-pub(super) fn pack_keys<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+pub(super) fn pack_keys<S: Lanes, R: RowRun>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
     let (keys, size) = (runs.iter().map(|k| k.len()).sum(), runs.first().map_or(0, |k| k.size()));
     out.clear();
     out.resize(packed_len::<f32>(size, keys), 0.0);
     row.resize(size, 0.0);
-    for (j, k) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
+    for (j, k) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.kv_row(i))).enumerate() {
         widen::<S>(k, &mut row[..size]);
         let panel = &mut out[j / PANEL * size * PANEL..];
         row[..size].iter().enumerate().for_each(|(i, v)| panel[i * PANEL + j % PANEL] = *v);
     }
 }
 
-/// Values as they are, cut into panels of columns: `[ceil(size / PANEL)][keys][PANEL]`.
+/// Values in panels of columns: `[ceil(size / PANEL)][keys][PANEL]`.
 #[inline(always)]
-fn pack_values<S: Lanes, R: Run>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
+fn pack_values<S: Lanes, R: RowRun>(runs: &[R], out: &mut Vec<f32>, row: &mut Vec<f32>) {
     let (keys, size) = (runs.iter().map(|v| v.len()).sum::<usize>(), runs.first().map_or(0, |v| v.size()));
     out.clear();
     out.resize(packed_len::<f32>(keys, size), 0.0);
     row.resize(size, 0.0);
-    for (j, v) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.line(i))).enumerate() {
+    for (j, v) in runs.iter().flat_map(|run| (0..run.len()).map(|i| run.kv_row(i))).enumerate() {
         widen::<S>(v, &mut row[..size]);
         for (p, part) in row[..size].chunks(PANEL).enumerate() {
             out[(p * keys + j) * PANEL..][..part.len()].copy_from_slice(part);

@@ -1,23 +1,26 @@
-// Disentangled positions by tensor cores: q · key[δ] and k · query[δ] of every pair of 64 rows and 64 keys of a block.
+// DeBERTa's disentangled positions on tensor cores: q · key[δ] and k · query[δ] of every pair of 64
+// rows and 64 keys of a block.
 //
-// Row r and key c are r + 63 − c further from each other than the nearest pair, so a block has 127 distances, and sixteen rows, or
-// keys, have 79 of them. A warp multiplies its sixteen with the positions of those 79, which is little more than with the 64
-// keys; each pair then looks up the distance that it has.
+// The distance of row r and key c is r + 63 − c above that of the nearest pair, so a block has 127
+// distances, and sixteen rows, or keys, have 79 of them. A warp multiplies its sixteen with the
+// positions of those 79, little more work than the 64 keys; each pair then selects the product of
+// its distance.
 #pragma once
 #include "attention/task.cuh"
 #include "launch/cuda/mma.cuh"
 
 constexpr uint DISTANCES = 128;
-// Distances of sixteen vectors, in whole tiles, and the floats of a row of their products: rows begin in different banks.
+// Distances of sixteen vectors, in whole tiles, and the floats per row of their products: rows
+// start in different banks.
 constexpr uint BAND = 80;
 constexpr uint BAND_PITCH = BAND + 4;
 
 __device__ __forceinline__ uint position_row(int distance, const Shape &s, const uint *table) {
-    // Distances of rows or keys that are not there have no entry; nobody looks at what they give.
+    // Distances of rows or keys beyond the last have no entry; their products are discarded.
     return table[s.distances + uint(min(max(distance + s.origin, 0), int(s.distance_count) - 1))];
 }
 
-// The products of sixteen vectors with the positions of a band, to a tile.
+// Products of sixteen vectors with the positions of a band, written to a tile.
 template <typename T, uint D>
 __device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band, float *tile) {
     const uint lane = threadIdx.x % LANES;
@@ -40,12 +43,12 @@ __device__ __forceinline__ void meet_band(const uint m[D / 16][4], const T *band
     }
 }
 
-// Of a warp's own rows, to scores of its own; `m` are its rows of q.
+// Content-to-position: adds the terms of a warp's own rows to its scores; `m` are its rows of q.
 template <typename T, uint D>
 __device__ __forceinline__ void add_met_by_queries(float x[8][4], const uint m[D / 16][4], const T *placed, float *tiles) {
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     float *tile = tiles + warp * 16 * BAND_PITCH;
-    __syncwarp(); // what the last one left has been read
+    __syncwarp(); // the previous tile has been read
     meet_band<T, D>(m, placed + warp * 16 * (D + 8), tile);
     __syncwarp();
 #pragma unroll
@@ -59,7 +62,8 @@ __device__ __forceinline__ void add_met_by_queries(float x[8][4], const uint m[D
     __syncwarp(); // the tile has been read
 }
 
-// Of every warp's sixteen keys, to everybody's scores: all warps call it.
+// Position-to-content: each warp multiplies sixteen keys, for the scores of all warps. All warps
+// call it.
 template <typename T, uint D>
 __device__ __forceinline__ void add_met_by_keys(float x[8][4], const T *ks, const T *placed, float *tiles) {
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;

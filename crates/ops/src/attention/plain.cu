@@ -1,13 +1,14 @@
-// The same in f32 throughout, without tensor cores: for q in f32, for keys in another format than q's, and with disentangled
-// positions. A block of four warps has 32 rows; blocks of 32 keys come to shared memory as f32. A thread has two rows of four
-// scores each, eight threads have all of both, and the same eight have the two rows of the result.
+// Attention in f32 throughout, without tensor cores: for q in f32, for keys in another format than
+// q's, and for disentangled positions of large heads. A block of four warps has 32 rows; blocks of
+// 32 keys are staged in shared memory as f32. A thread has two rows of four scores each; eight
+// threads share two rows of scores and the same two rows of the result.
 #include "attention/join.cuh"
 
 constexpr uint THREADS = 128;
 constexpr uint ROWS = 32;
 constexpr uint KEYS = 32;
 
-// Four elements, of which there are `left`.
+// Reads four elements, zeros beyond `left`.
 template <typename E> __device__ __forceinline__ float4 four(const E *x, uint left) {
     return make_float4(wide(x[0]), left > 1 ? wide(x[1]) : 0.0f, left > 2 ? wide(x[2]) : 0.0f, left > 3 ? wide(x[3]) : 0.0f);
 }
@@ -29,7 +30,7 @@ __device__ __forceinline__ float4 four_of(const void *x, const half_t *scales, u
         const bhalf_t *of = static_cast<const bhalf_t *>(x) + at;
         return at_once ? four_at_once(of) : four(of, left);
     }
-    // Blocks of 32 codes with a scale each; both lie without gaps.
+    // Q8: blocks of 32 codes with a scale each; both are contiguous.
     const Run<int8_t, 4> codes = load<int8_t, 4>(static_cast<const int8_t *>(x) + at);
     const float scale = wide(scales[at / 32]);
     return make_float4(codes.of[0] * scale, codes.of[1] * scale, codes.of[2] * scale, codes.of[3] * scale);
@@ -39,7 +40,8 @@ template <typename T> constexpr uint FORMAT_OF = FORMAT_F32;
 template <> constexpr uint FORMAT_OF<half_t> = FORMAT_F16;
 template <> constexpr uint FORMAT_OF<bhalf_t> = FORMAT_BF16;
 
-// Brings 32 vectors to shared memory, with zeros up to D elements; `line` says where one begins, or that it is not there.
+// Stages 32 vectors in shared memory, zero-padded to D elements; `line` returns where a vector
+// begins, or that it does not exist.
 template <uint D, typename Line>
 __device__ __forceinline__ void stage(float *to, const void *from, const half_t *scales, uint format, const Shape &s, Line line) {
     for (uint i = threadIdx.x; i < 32 * (D / 4); i += THREADS) {
@@ -78,15 +80,17 @@ template <uint D> __device__ __forceinline__ void meet(float x[2][4], const floa
     }
 }
 
-// Adds to scores what rows, or keys, give with the positions of their distances, 32 distances at a time. Row r and key c are
-// r + 31 − c further than the nearest pair.
+// Adds the products of rows, or keys, with the positions of their distances to the scores, 32
+// distances at a time. The distance of row r and key c is r + 31 − c above that of the nearest
+// pair.
 template <typename T, uint D, bool OF_KEYS>
 __device__ __forceinline__ void add_positions(float x[2][4], const float *own, float *staged, float *tile, const T *positions,
     Steps steps, int nearest, const Task &t, const Shape &s, const uint *table) {
     const uint r = threadIdx.x / 8 * 2, c = threadIdx.x % 8;
     for (uint piece = 0; piece < 64; piece += 32) {
         stage<D>(staged, positions, nullptr, FORMAT_OF<T>, s, [&](uint i, size_t &at) {
-            // Distances of rows or keys that are not there have no entry; nobody looks at what they give.
+            // Distances of rows or keys beyond the last have no entry; their products are
+            // discarded.
             const int entry = min(max(nearest + int(piece + i) + s.origin, 0), int(s.distance_count) - 1);
             at = steps.at(table[s.distances + uint(entry)], t.head);
             return true;
@@ -120,7 +124,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
     extern __shared__ float4 memory[];
     __shared__ float tile[ROWS * (KEYS + 1)];
     float *qs = reinterpret_cast<float *>(memory), *staged = qs + ROWS * PITCH;
-    float *positions = staged + KEYS * PITCH; // only where there are any
+    float *positions = staged + KEYS * PITCH; // only with disentangled positions
 
     Task t;
     if (!find_task<ROWS>(t, table, s)) return;
@@ -143,7 +147,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
                 return true;
             };
         };
-        __syncthreads(); // values, and q the first time
+        __syncthreads(); // values have arrived, and q the first time
         stage<D>(staged, k, k_scales, s.k_format, s, line_in(s.k));
         __syncthreads();
         float x[2][4];
@@ -179,7 +183,7 @@ __device__ __forceinline__ void attend(const T *q, const void *k, const void *v,
                 tile[(r + h) * (KEYS + 1) + c + n * 8] = e;
             }
         }
-        __syncthreads(); // keys have been read, and a warp's exponentials are there
+        __syncthreads(); // keys have been read, and the warp's exponentials are written
         stage<D>(staged, v, v_scales, s.k_format, s, line_in(s.v));
         __syncthreads();
 #pragma unroll 4

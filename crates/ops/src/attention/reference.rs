@@ -16,7 +16,8 @@ pub(super) struct Problem<'a> {
     pub(super) scale: f32,
     pub(super) cap: Option<f32>,
     pub(super) sees: Mask,
-    /// Added before the scale and after it, from query, key (in their sequence), head, and their vectors.
+    /// Terms added before and after the scale, from the query's and key's positions in their
+    /// sequence, the head, and both vectors.
     pub(super) added: &'a Added<'a>,
 }
 
@@ -35,28 +36,28 @@ pub(super) fn attention(p: &Problem<'_>) -> Vec<f64> {
     for (queries, keys) in p.queries.observe().iter().zip(p.keys.observe().iter()) {
         for (i, head) in (0..queries.len()).flat_map(|i| (0..p.heads).map(move |h| (i, h))) {
             let q = of(p.q, queries.start + i, head);
-            // Of queries that look back, the last is at the last key.
-            let place = i + keys.len().saturating_sub(queries.len());
-            let seen = |j: &usize| match p.sees {
+            // With a causal mask, the last query is at the last key.
+            let position = i + keys.len().saturating_sub(queries.len());
+            let visible = |j: &usize| match p.sees {
                 Mask::All => true,
                 Mask::Window(reach) => j.abs_diff(i) <= reach,
-                Mask::Causal => *j <= place,
-                Mask::Recent(most) => *j <= place && *j + most > place,
+                Mask::Causal => *j <= position,
+                Mask::Recent(most) => *j <= position && *j + most > position,
             };
-            let i = if matches!(p.sees, Mask::Causal | Mask::Recent(_)) { place } else { i };
-            let seen: Vec<usize> = (0..keys.len()).filter(seen).collect();
+            let i = if matches!(p.sees, Mask::Causal | Mask::Recent(_)) { position } else { i };
+            let visible: Vec<usize> = (0..keys.len()).filter(visible).collect();
             let score = |j: &usize| {
                 let k = of(p.k, keys.start + j, head);
                 let (before, after) = (p.added)(i as i64, *j as i64, head, q, k);
                 let score = (dot(q, k) + before) * f64::from(p.scale);
                 p.cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh()) + after
             };
-            let scores: Vec<f64> = seen.iter().map(score).collect();
+            let scores: Vec<f64> = visible.iter().map(score).collect();
             let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
             let e: Vec<f64> = scores.iter().map(|s| (s - largest).exp()).collect();
             let sum: f64 = e.iter().sum();
             let value = |c: usize| -> f64 {
-                seen.iter().zip(&e).map(|(j, e)| e / sum * f64::from(of(p.v, keys.start + j, head)[c])).sum()
+                visible.iter().zip(&e).map(|(j, e)| e / sum * f64::from(of(p.v, keys.start + j, head)[c])).sum()
             };
             y.extend((0..p.size).map(value));
         }

@@ -1,17 +1,19 @@
-// What a warp does with sixteen rows and some keys, in registers: scores, their exponentials, and the sum of weighted values. Scores
-// never leave registers: where they are as sums of the first product is where the second wants its left matrix.
+// What a warp computes for sixteen rows and some keys, in registers: scores, their exponentials,
+// and the sum of weighted values. Scores never leave registers: the layout of the first product's
+// sums is that of the second product's left matrix.
 //
-// An exponential rounded to 16 bits costs the result a second rounding: by emulation the worst elements are off by up to 1.9 units and
-// all of them by 0.25 in the mean, where 0.8 and 0.14 are what the rounding of the result alone gives. So an exponential meets v in two
-// parts (EXACT), the second what rounding has left of the first. In plain attention over heads of 32 and 64 that would be half of all
-// instructions; where keys are not split it is rounded there, as others do everywhere, and what rows are divided by are the sums of rounded
-// ones, by the tensor cores too.
+// Rounding exponentials to 16 bits costs the result a second rounding: by emulation the worst
+// elements are off by up to 1.9 units and the mean is 0.25, where rounding the result alone gives
+// 0.8 and 0.14. So exponentials are multiplied with v in two parts (EXACT), the second being the
+// rounding error of the first. In plain attention over heads of 32 and 64 that would be half of all
+// instructions; there, where keys are not split, exponentials are rounded, as others do everywhere,
+// and rows are divided by sums of the rounded ones, computed by the tensor cores too.
 #pragma once
 #include "attention/task.cuh"
 #include "launch/cuda/mma.cuh"
 
-// What a lane has of rows r and r + 8: of the result before it is divided, the largest score, and its own sum of exponentials, or all
-// of it where they are rounded.
+// A lane's part of rows r and r + 8: the result before the division, the largest score, and this
+// lane's sum of exponentials, or the whole sum where they are rounded.
 template <uint D> struct Sums {
     float o[D / 8][4], top[2], sum[2];
 
@@ -26,7 +28,8 @@ template <uint D> struct Sums {
     }
 };
 
-// Where a lane begins to read matrices of k, and of v, whose rows are `pitch` elements apart.
+// Address at which a lane starts to read matrices of k, and of v, whose rows are `pitch` elements
+// apart.
 template <typename T> __device__ __forceinline__ const T *k_of_lane(const T *k, uint pitch) {
     const uint lane = threadIdx.x % LANES;
     return k + (lane / 16 * 8 + lane % 8) * pitch + lane / 8 % 2 * 8;
@@ -36,8 +39,9 @@ template <typename T> __device__ __forceinline__ const T *of_lane(const T *v, ui
     return v + lane % 16 * pitch + lane / 16 * 8;
 }
 
-// x += q · kᵀ, by TILES tiles of eight keys. q is in `m`, or read again from `q_at` where there are no registers for it (HELD). Keys
-// of two parts (TWO) have the second `rest` elements behind the first.
+// x += q · kᵀ, by TILES tiles of eight keys. q is in `m`, or read again from `q_at` where registers
+// do not suffice (HELD). With keys in two parts (TWO), the second part is `rest` elements after the
+// first.
 template <typename T, uint D, bool HELD, bool TWO, uint TILES>
 __device__ __forceinline__ void add_scores(float (&x)[TILES][4], const uint (&m)[D / 16][4], const T *q_at, const T *k_at, uint rest) {
 #pragma unroll
@@ -59,7 +63,7 @@ __device__ __forceinline__ void add_scores(float (&x)[TILES][4], const uint (&m)
     }
 }
 
-// Adds what the scores give, which are exponents of 2 when they are multiplied with `unit`.
+// Adds the weighted values of the scores, which become exponents of 2 when multiplied by `unit`.
 template <typename T, uint D, bool TWO, bool EXACT, uint TILES>
 __device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4], const T *v_at, uint rest, float unit) {
     float less[2], from[2];
@@ -71,7 +75,7 @@ __device__ __forceinline__ void add_weighted(Sums<D> &own, float (&x)[TILES][4],
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 1));
         largest = fmaxf(largest, __shfl_xor_sync(ALL_LANES, largest, 2));
         from[h] = below(largest) * unit;
-        // Of nothing there is nothing to scale.
+        // While no key was visible, the sums are empty: nothing to rescale.
         less[h] = own.top[h] == largest || own.top[h] == -INFINITY ? 1.0f : exp2_near(own.top[h] * unit - from[h]);
         own.top[h] = largest;
         own.sum[h] *= less[h];

@@ -1,6 +1,6 @@
-// How vectors come to threadgroup memory, and products of those there.
+// Staging of vectors in threadgroup memory, and products of staged vectors.
 
-// Four elements, of which there are `left`.
+// Reads four elements, zeros beyond `left`.
 template <typename E>
 METAL_FUNC float4 four(device const uchar *from, ulong at, uint left) {
     device const E *x = (device const E *)from + at;
@@ -22,11 +22,11 @@ METAL_FUNC float4 four_of(device const uchar *from, device const half *scales, u
     if (format == FORMAT_BF16) {
         return four<bfloat>(from, at, left);
     }
-    // Blocks of 32 codes with a scale each; both lie without gaps.
+    // Q8: blocks of 32 codes with a scale each; both are contiguous.
     return four<char>(from, at, left) * float(scales[at / 32]);
 }
 
-// Brings N vectors, from number `first` on, to threadgroup memory, with zeros up to D elements.
+// Stages N vectors, from number `first` on, in threadgroup memory, zero-padded to D elements.
 template <typename S, uint D, uint N>
 METAL_FUNC void stage(threadgroup vec<S, 4> *to, device const uchar *from, device const half *scales, ushort format,
     Task t, constant Shape &p, ushort kind, int first, uint tid) {
@@ -51,7 +51,7 @@ METAL_FUNC void load(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *r
     }
 }
 
-// Products of eight vectors with 8 · `blocks` staged ones, of at most N, to the tile.
+// Products of eight vectors with 8 · `blocks` staged ones, at most N, written to the tile.
 template <typename S, uint D, uint N>
 METAL_FUNC void meet(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *staged, uint blocks,
     threadgroup float *tile) {
@@ -80,8 +80,8 @@ METAL_FUNC void meet(thread simdgroup_matrix<S, 8, 8> *m, threadgroup const S *s
     }
 }
 
-// A block's rows and keys by their distances: the smallest, how much further this lane's row is from its first key, and where
-// this SIMD-group has its products.
+// Distances of a block's rows and keys: the smallest, the offset of this lane's row and first key
+// from it, and where this SIMD-group's products are.
 struct Pairs {
     int nearest;
     int further;
@@ -89,15 +89,17 @@ struct Pairs {
     uint tid;
 };
 
-// Adds to scores what their rows, or their keys, give with the positions of their distances. Row r and key c are r + N − 1 − c
-// further than the nearest. Each SIMD-group that `meets` multiplies eight rows, or keys, with all; every pair of one that `sees`
-// then takes what it asks for: that of this lane's first key is in `met`, and of its next ones `step` on each.
+// Adds the products of rows, or keys, with the positions of their distances to the scores. The
+// distance of row r and key c is r + N − 1 − c above the nearest. Each SIMD-group that `meets`
+// multiplies eight rows, or keys, with all positions; every pair of one that `sees` then selects
+// its product: that of this lane's first key is in `met`, and its next ones follow at intervals of
+// `step`.
 template <typename S, uint D, uint N>
 METAL_FUNC void add_positions(thread float *x, thread simdgroup_matrix<S, 8, 8> *m, bool meets, bool sees,
     threadgroup const float *met, uint step, Pairs pairs, threadgroup vec<S, 4> *staging, device const uchar *table,
     Task t, constant Shape &p, ushort kind) {
     for (uint piece = 0; piece < ROWS + N - 1; piece += N) {
-        BARRIER; // what was staged, and met, has been read
+        BARRIER; // the staged vectors and `met` have been read
         stage<S, D, N>(staging, table, (device const half *)table, Q_FORMAT, t, p, kind, pairs.nearest + int(piece),
             pairs.tid);
         BARRIER;

@@ -1,18 +1,22 @@
-// y = softmax(q · kᵀ · scale + bias) · v in f16 and bf16 with the scores of a block only, never all of them (Dao et al. 2022,
-// arXiv:2205.14135; 2023, arXiv:2307.08691): keys come block by block, and what was summed so far is scaled when a larger score
-// comes. Both products are the tensor cores', with sums in f32, and exponentials meet v in two parts, or in one: see rows.cuh.
+// FlashAttention in f16 and bf16: y = softmax(q · kᵀ · scale + bias) · v with only a block of
+// scores at a time (Dao et al. 2022, arXiv:2205.14135; 2023, arXiv:2307.08691). Keys come block by
+// block, and sums so far are rescaled when a larger score appears. Both products run on tensor
+// cores with sums in f32; exponentials are multiplied with v in two parts or in one: see rows.cuh.
 //
-// A row is a query of one head; the heads that share keys are rows of the same block, so that k and v are read once for all. Four
-// warps take 16 rows each, all over the same keys; or eight of them, where there are as many rows and heads are larger than 64, since
-// then half as much comes from the second-level cache. Where a sequence has no more than 16 rows in all (FEW), each of four warps takes
-// other keys of them: there memory is the limit, and 15 rows of nothing cost nothing.
+// A row is a query of one head; the heads that share a KV head (GQA) are rows of the same block, so
+// that k and v are read once for all. Four warps take 16 rows each, all over the same keys; or
+// eight warps, where there are enough rows and heads are larger than 64, which halves the reads
+// from L2. If a sequence has at most 16 rows (FEW, as in decoding), each of four warps takes
+// different keys: memory bandwidth is the limit, and 15 padding rows cost nothing.
 //
-// A short sequence is over before a processor has hidden that it waited for its first keys. So where there are blocks enough, one
-// takes several heads of the same rows in turn: the next head is on its way while one is multiplied.
+// A short sequence ends before a multiprocessor has hidden the latency of its first keys. So where
+// there are enough blocks, a block takes several heads of the same rows in turn and copies the next
+// head while it multiplies the current one.
 //
-// What most encoders ask for (STRAIGHT) is known to the compiler: see task.cuh. Disentangled positions (PLACED) are products too, of
-// rows and of keys with the positions of their distances: see placed.cuh. Keys and values in blocks (CODED) are in two parts as well,
-// since a code times its scale has more bits than 16: see coded.cuh.
+// The case of most encoders (STRAIGHT) is specialized at compile time: see task.cuh. Disentangled
+// positions (PLACED) are products too, of rows and of keys with the positions of their distances:
+// see placed.cuh. Q8 keys and values (CODED) come in two parts as well, because a code times its
+// scale has more than 16 bits: see coded.cuh.
 #pragma once
 #include "attention/coded.cuh"
 #include "attention/leave.cuh"
@@ -20,30 +24,32 @@
 
 constexpr uint NOWHERE = 0xffffffffu;
 
-// D is the size of a head as it is in shared memory. Rows there are 16 bytes longer, so that eight of them begin in different
-// banks. As in cuda.rs.
+// D is the head size in shared memory. Rows there are padded by 16 bytes, so that eight of them
+// start in different banks. As in cuda.rs.
 enum Kind : uint { FLOATS, STRAIGHT, PLACED, CODED };
 template <uint D, bool FEW, uint WARPS, Kind KIND> struct Sizes {
     static constexpr uint THREADS = WARPS * LANES;
     static constexpr uint PITCH = D + 8;
     static constexpr uint ROWS = FEW ? 16 : 16 * WARPS;
-    // So that a block stays below 99 KiB, which every card has.
+    // Keeps a block below 99 KiB, which every card has.
     static constexpr uint KEYS = !FEW && D * WARPS >= 1024 ? 32 : 64;
-    // Whether a block may have several heads in turn.
+    // Whether a block may take several heads in turn.
     static constexpr bool IN_TURN = !FEW && KIND <= STRAIGHT && D <= 64;
     static constexpr uint STAGES = D > 128 || KIND > STRAIGHT ? 1 : 2;
-    // Heads of q that may be there at once: of sequences of one block of keys as many as there are stages.
+    // Heads of q in shared memory at once: as many as stages, for sequences with a single block of
+    // keys.
     static constexpr uint QUERIES = IN_TURN ? STAGES : 1;
-    // Keys that a warp takes of those.
+    // Keys that each warp takes.
     static constexpr uint OWN = FEW ? KEYS / WARPS : KEYS;
-    // Whether there are registers to keep q in.
+    // Whether registers suffice to keep q in them.
     static constexpr bool HELD = D <= 128;
-    // Blocks that share a processor, and its registers: the more the better where they wait for memory.
+    // Blocks per multiprocessor, which share its registers: more are better where they wait for
+    // memory.
     static constexpr uint SHARING = KIND == PLACED ? 2 : WARPS == 8 ? 1
         : FEW ? (D <= 64 ? 4 : D <= 128 ? 3 : 1) : D <= 32 ? 4 : D <= 64 ? 3 : 2;
 };
 
-// Eight elements to shared memory, of which there are `left` and the rest are zeros.
+// Copies eight elements to shared memory, zeros beyond the `left` existing ones.
 template <typename T>
 __device__ __forceinline__ void stage_eight(T *to, const T *from, bool there, uint left, bool in_sixteens) {
     if (in_sixteens) {
@@ -54,7 +60,8 @@ __device__ __forceinline__ void stage_eight(T *to, const T *from, bool there, ui
     for (uint j = 0; j < 8; j++) to[j] = there && j < left ? from[j] : narrow<T>(0.0f);
 }
 
-// Calls `run(r, c)` for this thread's runs of eight elements of N vectors: the vector, and where in it.
+// Calls `run(r, c)` for each run of eight elements of N vectors that this thread copies: vector r,
+// element c.
 template <uint D, uint N, uint THREADS, typename Run> __device__ __forceinline__ void for_runs(Run run) {
     constexpr uint RUNS = D / 8, TURNS = (N * RUNS + THREADS - 1) / THREADS;
 #pragma unroll
@@ -64,7 +71,7 @@ template <uint D, uint N, uint THREADS, typename Run> __device__ __forceinline__
     }
 }
 
-// N vectors of k and of v, which begin at the head; `row_of` says in which row vector r is, or NOWHERE.
+// Stages N vectors of k and of v of one head; `row_of` returns the row of vector r, or NOWHERE.
 template <typename T, uint D, uint N, uint THREADS, typename Row>
 __device__ __forceinline__ void stage(T *to, const T *k, const T *v, const Shape &s, Row row_of) {
     for_runs<D, N, THREADS>([&](uint r, uint c) {
@@ -76,8 +83,9 @@ __device__ __forceinline__ void stage(T *to, const T *k, const T *v, const Shape
     });
 }
 
-// N vectors of D elements that are `step` elements apart, of which `left` are there; what encoders attend to was made for it, and is
-// read here for the last time. A thread counts its one address on: each worked out by itself was a fifth of the kernel's instructions.
+// Stages N vectors of D elements, `step` elements apart, of which `left` exist. An encoder's k and
+// v are read here for the last time. A thread increments a single address: computing each was a
+// fifth of the kernel's instructions.
 template <typename T, uint D, uint N, uint THREADS>
 __device__ __forceinline__ void stage_straight(T *to, const T *from, uint step, int left) {
     constexpr uint RUNS = D / 8, ROWS = THREADS / RUNS;
@@ -98,7 +106,7 @@ __device__ __forceinline__ void stage_queries(T *to, const T *q, const Task &t, 
     });
 }
 
-// The positions of all distances of a block of rows and keys, of which `nearest` is the least.
+// The positions of all distances of a block of rows and keys; `nearest` is the smallest.
 template <typename T, uint D, uint THREADS>
 __device__ __forceinline__ void stage_positions(T *to, const T *keys, const T *queries, int nearest, uint head, const Shape &s,
     const uint *table) {
@@ -115,7 +123,7 @@ __device__ __forceinline__ void stage_positions(T *to, const T *keys, const T *q
 
 template <typename T> struct Given {
     const T *q;
-    // Or codes.
+    // Q8 codes if KIND is CODED.
     const T *k, *v;
     const half_t *k_scales, *v_scales;
     const T *position_keys, *position_queries;
@@ -125,23 +133,24 @@ template <typename T> struct Given {
 };
 
 template <typename T, uint D, bool FEW, uint WARPS, Kind KIND>
-__device__ __forceinline__ void attend(const Given<T> &given, const Shape &told) {
-    const Shape s = KIND == STRAIGHT ? straight<D>(told) : told;
+__device__ __forceinline__ void attend(const Given<T> &given, const Shape &params) {
+    const Shape s = KIND == STRAIGHT ? straight<D>(params) : params;
     using Z = Sizes<D, FEW, WARPS, KIND>;
     constexpr uint THREADS = Z::THREADS, PITCH = Z::PITCH, KEYS = Z::KEYS, STAGES = Z::STAGES, TILES = Z::OWN / 8;
     constexpr uint STAGE = 2 * KEYS * PITCH, HEAD = Z::ROWS * PITCH;
-    // Key rows of so many blocks of keys: those that the copies under way read, and those that come.
+    // Key rows of RING blocks of keys: those of the copies in flight, and the next.
     constexpr uint RING = STAGES < 2 ? 2 : STAGES;
     extern __shared__ uint4 memory[];
     __shared__ uint key_rows[RING][KEYS];
-    T *held = reinterpret_cast<T *>(memory);   // [QUERIES][ROWS][PITCH]
-    T *stages = held + Z::QUERIES * HEAD;      // [STAGES][k, v][KEYS][PITCH], of codes a second time with second parts
-    T *placed = stages + STAGES * STAGE;       // [met by queries, by keys][DISTANCES][PITCH]
+    T *q_staged = reinterpret_cast<T *>(memory);   // [QUERIES][ROWS][PITCH]
+    T *stages = q_staged + Z::QUERIES * HEAD; // [STAGES][k, v][KEYS][PITCH], for Q8 once more with the second parts
+    T *placed = stages + STAGES * STAGE; // [content-to-position, position-to-content][DISTANCES][PITCH]
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES, *table = given.table;
 
     Task t;
     if (!find_task<Z::ROWS>(t, table, s)) return;
-    // Steps are the rounds of one head, then those of the next. Who sees no keys has a round of none.
+    // Steps are the rounds of one head, then those of the next. Without visible keys there is one
+    // empty round.
     const uint rounds = max((t.end - t.start + int(KEYS) - 1) / int(KEYS), 1), steps = rounds * (Z::IN_TURN ? s.turns : 1);
     auto queries = [&](T *to, const Task &of) {
         if constexpr (KIND == STRAIGHT) {
@@ -150,31 +159,31 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
             stage_queries<T, D, Z::ROWS, THREADS>(to, given.q, of, s);
         }
     };
-    queries(held, t);
-    // Rows of keys in pages are looked up before they are asked for. Behind the last round come those of the next head, which are
-    // the same.
+    queries(q_staged, t);
+    // Rows of paged keys are looked up one stage ahead of their copies. After the last round come
+    // those of the next head, which are the same.
     const bool in_pages = s.page != 0 || KIND == CODED;
-    auto look_up = [&](uint round, uint i) {
+    auto lookup_row = [&](uint round, uint i) {
         const int j = t.start + int((Z::IN_TURN && round >= rounds ? round % rounds : round) * KEYS + i);
         return j < t.end ? t.key_row(j, s, table) : NOWHERE;
     };
     if (in_pages) {
-        for (uint i = threadIdx.x; i < STAGES * KEYS; i += THREADS) key_rows[i / KEYS][i % KEYS] = look_up(i / KEYS, i % KEYS);
+        for (uint i = threadIdx.x; i < STAGES * KEYS; i += THREADS) key_rows[i / KEYS][i % KEYS] = lookup_row(i / KEYS, i % KEYS);
         __syncthreads();
     }
 
-    // Asks for the next step, if there is one.
+    // Starts the copies of the next step, if there is one.
     const uint first_head = t.head;
-    uint asked = 0, asked_round = 0, asked_turn = 0;
-    auto ask = [&] {
-        if (asked < steps) {
-            T *to = stages + asked % STAGES * STAGE;
-            const uint *rows = key_rows[asked % RING], head = first_head + asked_turn;
-            const int first = t.start + int(asked_round * KEYS);
-            if (Z::IN_TURN && asked_round == 0 && asked_turn > 0) {
+    uint issued = 0, issued_round = 0, issued_turn = 0;
+    auto issue_copies = [&] {
+        if (issued < steps) {
+            T *to = stages + issued % STAGES * STAGE;
+            const uint *rows = key_rows[issued % RING], head = first_head + issued_turn;
+            const int first = t.start + int(issued_round * KEYS);
+            if (Z::IN_TURN && issued_round == 0 && issued_turn > 0) {
                 Task next = t;
                 next.head = head;
-                queries(held + asked_turn % Z::QUERIES * HEAD, next);
+                queries(q_staged + issued_turn % Z::QUERIES * HEAD, next);
             }
             if constexpr (KIND == CODED) {
                 stage_coded<T, D, KEYS, THREADS>(to, STAGE, given.k, given.k_scales, s.k, head, rows, s.size);
@@ -193,41 +202,41 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
                 const int nearest = t.place + int(t.row) - first - int(KEYS - 1);
                 stage_positions<T, D, THREADS>(placed, given.position_keys, given.position_queries, nearest, head, s, table);
             }
-            asked++;
-            if (++asked_round == rounds) {
-                asked_round = 0;
-                asked_turn++;
+            issued++;
+            if (++issued_round == rounds) {
+                issued_round = 0;
+                issued_turn++;
             }
         }
         end_of_copies();
     };
 #pragma unroll 1
-    for (uint i = 0; i < STAGES; i++) ask();
+    for (uint i = 0; i < STAGES; i++) issue_copies();
 
-    // This lane's rows, r and r + 8, and what they see; then what some row of the warp sees, and what all of them do. Rows beyond
-    // the last are taken for queries that follow it: nobody looks at what they give.
+    // This lane's rows, r and r + 8, and their positions; then the first and last position of the
+    // warp's rows. Rows beyond the last are computed as if they were queries, and discarded.
     const uint first_row = FEW ? 0 : warp * 16, r = first_row + lane / 4;
     const int places[2] = {t.place_of(r, s), t.place_of(r + 8, s)};
     const int nearest = t.place_of(first_row, s), farthest = t.place_of(first_row + 15, s);
     const bool plain = s.cap == 0.0f && s.added == ADDED_NONE && s.scale > 0.0f;
-    // Exponents are of 2: what scores are multiplied with when they become exponents.
+    // Exponentials are powers of 2: scores are multiplied by this to become exponents.
     const float unit = plain ? s.scale * LOG2E : LOG2E;
-    // A warp's keys of a block.
+    // This warp's first key in a block of keys.
     const uint own_keys = FEW ? warp * Z::OWN : 0;
 
     uint mq[D / 16][4];
     Sums<D> own;
     own.clear();
-    T *q_rows = held;
+    T *q_rows = q_staged;
     uint round = 0, turn = 0;
     for (uint step = 0; step < steps; step++) {
-        // The rows that are asked for next, which have until the end of this step to come.
+        // Key rows of the next copies; the loads have until the end of this step to arrive.
         uint next = NOWHERE;
-        if (in_pages && threadIdx.x < KEYS) next = look_up(round + STAGES, threadIdx.x);
+        if (in_pages && threadIdx.x < KEYS) next = lookup_row(round + STAGES, threadIdx.x);
         if (step == 0) await_copies<STAGES - 1>();
         else await_copies<STAGES < 2 ? 0 : STAGES - 2>();
-        __syncthreads(); // this step's is there, and the last step's has been read
-        if (STAGES > 1 && step > 0) ask();
+        __syncthreads(); // this step's copies have arrived, and the last step's have been read
+        if (STAGES > 1 && step > 0) issue_copies();
         const T *q_at = of_lane(q_rows + first_row * PITCH, PITCH);
         if (Z::HELD && round == 0) {
 #pragma unroll
@@ -271,7 +280,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
         if (in_pages && threadIdx.x < KEYS) key_rows[(step + STAGES) % RING][threadIdx.x] = next;
         if (STAGES == 1) {
             __syncthreads(); // what was staged has been read
-            ask();
+            issue_copies();
         }
         if (++round < rounds) continue;
         finish<D, KIND != STRAIGHT>(own, unit);
@@ -282,7 +291,7 @@ __device__ __forceinline__ void attend(const Given<T> &given, const Shape &told)
         own.clear();
         round = 0;
         t.head++;
-        q_rows = ++turn % Z::QUERIES == 0 ? held : q_rows + HEAD;
+        q_rows = ++turn % Z::QUERIES == 0 ? q_staged : q_rows + HEAD;
     }
     if (t.parts > 1 && is_last(table, t, s)) join<T, Z::ROWS>(given.parts, given.y, t, s);
 }

@@ -1,10 +1,11 @@
-//! One head of many queries in bf16, by products in tiles: scores in f32, the softmax's numerators rounded to bf16 for the second
-//! product, its sum and the result's division in f32. Disentangled positions stay with [`super::cpu`].
+//! AMX kernel: one head of many queries in bf16. Scores are in f32; the softmax's numerators are
+//! rounded to bf16 for the second product, their sum and the division are in f32. Disentangled
+//! positions stay with [`super::cpu`].
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::Attention;
 use super::cpu::{Scratch, cap_and_add};
-use super::kv_view::Lines;
+use super::kv_view::HeadView;
 use crate::Result;
 use crate::cpu::amx::{self, Operand, Tiles, bytes_of};
 use crate::cpu::elem::{get, put};
@@ -15,15 +16,15 @@ use half::bf16;
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-/// Queries whose scores are held at once: a block of the tiles.
+/// Queries per block: the rows of a block of tiles.
 const QUERIES: usize = 32;
 
-/// With which a pair is multiplied to be summed.
+/// The dot product of a pair with this is its sum.
 const ONES: [bf16; 2] = [bf16::ONE; 2];
 
-/// What is packed for the tiles, and what comes of them.
+/// Operands packed for the tiles, and results.
 #[derive(Default)]
-pub(super) struct Pairs {
+pub(super) struct TileBuffers {
     queries: Vec<bf16>,
     keys: Vec<bf16>,
     values: Vec<bf16>,
@@ -31,12 +32,12 @@ pub(super) struct Pairs {
     sums: Vec<f32>,
 }
 
-/// One head of a sequence; the fields are those of the other kernel's task.
-pub(super) struct Head<'a> {
+/// One head of a sequence; the fields are those of the task in [`super::cpu`].
+pub(super) struct HeadTask<'a> {
     pub(super) q: Rows<'a, bf16>,
     pub(super) keys: usize,
-    pub(super) how: &'a Attention,
-    pub(super) place: usize,
+    pub(super) options: &'a Attention,
+    pub(super) offset: usize,
     pub(super) bias: Option<&'a [f32]>,
     pub(super) origin: usize,
     pub(super) first: usize,
@@ -44,8 +45,8 @@ pub(super) struct Head<'a> {
     pub(super) out: &'a Output<bf16>,
 }
 
-pub(super) fn run(isa: Isa, lines: &[Lines<'_>; 2], head: Head<'_>, scratch: &mut Scratch) -> Result<()> {
-    let (k, v) = (lines[0].floats::<bf16>()?, lines[1].floats::<bf16>()?);
+pub(super) fn run(isa: Isa, views: &[HeadView<'_>; 2], head: HeadTask<'_>, scratch: &mut Scratch) -> Result<()> {
+    let (k, v) = (views[0].floats::<bf16>()?, views[1].floats::<bf16>()?);
     isa.run(Task { k: &k, v: &v, head, scratch });
     Ok(())
 }
@@ -53,7 +54,7 @@ pub(super) fn run(isa: Isa, lines: &[Lines<'_>; 2], head: Head<'_>, scratch: &mu
 struct Task<'a> {
     k: &'a [Rows<'a, bf16>],
     v: &'a [Rows<'a, bf16>],
-    head: Head<'a>,
+    head: HeadTask<'a>,
     scratch: &'a mut Scratch,
 }
 
@@ -62,33 +63,33 @@ impl Kernel for Task<'_> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let Head { q, keys: length, how, bias, .. } = self.head;
+        let HeadTask { q, keys: length, options, bias, .. } = self.head;
         let (head, size) = (&self.head, q.cols);
-        let Scratch { pairs, scores, .. } = self.scratch;
+        let Scratch { tile_buffers, scores, .. } = self.scratch;
         let (depth, width) = (length.next_multiple_of(TILE_DEPTH), size.next_multiple_of(PANEL));
-        let keys = aligned(&mut pairs.keys, depth * width);
-        let values = aligned(&mut pairs.values, depth * width);
-        // SAFETY: tiles come with AVX-512, and with BW of it.
+        let keys = aligned(&mut tile_buffers.keys, depth * width);
+        let values = aligned(&mut tile_buffers.values, depth * width);
+        // SAFETY: AMX implies AVX-512F and AVX-512BW.
         unsafe {
             pack_keys(self.k, size, keys);
             pack_values(self.v, size, values);
         }
         q.iter().for_each(fetch_next);
-        let q = whole(q, &(0..q.rows), TILE_DEPTH, &mut pairs.queries);
-        // A line more from row to row spreads rows over more sets of the cache.
+        let q = whole(q, &(0..q.rows), TILE_DEPTH, &mut tile_buffers.queries);
+        // One cache line more per row spreads rows over more cache sets.
         let (across, apart) = (depth + LINE / size_of::<f32>(), depth + TILE_DEPTH);
         let scores = aligned(scores, QUERIES * across);
-        let weights = aligned(&mut pairs.weights, QUERIES * apart);
-        let results = aligned(&mut pairs.sums, QUERIES * width);
+        let weights = aligned(&mut tile_buffers.weights, QUERIES * apart);
+        let results = aligned(&mut tile_buffers.sums, QUERIES * width);
 
         let mut tiles = Tiles::default();
         for first in (0..q.rows).step_by(QUERIES) {
             let block = first..(first + QUERIES).min(q.rows);
-            // The panels of keys that some query of the block sees.
-            let sees = |query: usize| how.sees.range(head.place + query, length);
-            let seen = sees(block.start).start..sees(block.end - 1).end;
-            let panels = seen.start / PANEL..seen.end.div_ceil(PANEL);
-            let (base, seen) = (panels.start * PANEL, panels.len() * PANEL);
+            // The panels of keys that some query of the block attends to.
+            let sees = |query: usize| options.sees.range(head.offset + query, length);
+            let block_keys = sees(block.start).start..sees(block.end - 1).end;
+            let panels = block_keys.start / PANEL..block_keys.end.div_ceil(PANEL);
+            let (base, columns) = (panels.start * PANEL, panels.len() * PANEL);
             // [queries, keys]
             let rows = 0..block.len();
             let a = Operand { data: bytes_of(&q.data[first * q.stride..]), stride: 2 * q.stride };
@@ -97,19 +98,22 @@ impl Kernel for Task<'_> {
             amx::into(&mut tiles, product, (scores, across), base);
             let mut sums = [0f32; QUERIES];
             for (r, sum) in sums[..block.len()].iter_mut().enumerate() {
-                let own = sees(first + r);
-                let bias = bias.map(|b| &b[head.origin + own.start - head.place - first - r..][..own.len()]);
-                let row =
-                    Row { scores: &mut scores[r * across..][..seen], own: own.start - base..own.end - base, bias };
-                *sum = row.weigh::<S>(how, &mut weights[r * apart..][..seen]);
+                let visible = sees(first + r);
+                let bias = bias.map(|b| &b[head.origin + visible.start - head.offset - first - r..][..visible.len()]);
+                let row = Row {
+                    scores: &mut scores[r * across..][..columns],
+                    visible: visible.start - base..visible.end - base,
+                    bias,
+                };
+                *sum = row.softmax_numerators::<S>(options, &mut weights[r * apart..][..columns]);
             }
             // [queries, size]
             let a = Operand { data: bytes_of(weights), stride: 2 * apart };
             let b = Operand { data: bytes_of(&values[base * PANEL..]), stride: 2 * PANEL * depth };
-            let product = amx::Task { a, b, steps: seen / TILE_DEPTH, rows, panels: 0..width / PANEL };
+            let product = amx::Task { a, b, steps: columns / TILE_DEPTH, rows, panels: 0..width / PANEL };
             amx::into(&mut tiles, product, (results, width), 0);
             for (r, sum) in sums[..block.len()].iter().enumerate() {
-                // A query that sees no key takes nothing from any.
+                // A query that attends to no key yields zeros.
                 let part = if *sum == 0.0 { 0.0 } else { 1.0 / sum };
                 // SAFETY: the row is a token of this task's segment, and this task alone writes there.
                 let y = unsafe { head.out.part(head.first + (first + r) * head.stride, size) };
@@ -126,35 +130,35 @@ impl Kernel for Task<'_> {
     }
 }
 
-/// One query's scores of whole panels, of which it sees some.
+/// One query's scores in whole panels, and the range that it attends to.
 struct Row<'a> {
     scores: &'a mut [f32],
-    own: Range<usize>,
-    /// What is added to those.
+    visible: Range<usize>,
+    /// Added to the scores in the range.
     bias: Option<&'a [f32]>,
 }
 
 impl Row<'_> {
-    /// The softmax's numerators, rounded, and their sum, which is that of what was rounded: then the weights still add up to one.
-    /// What is not seen weighs nothing.
+    /// Computes the softmax's numerators, rounded, and returns the sum of the rounded ones, so that
+    /// the weights add up to one. Masked keys get weight zero.
     #[inline(always)]
-    fn weigh<S: Lanes>(self, how: &Attention, weights: &mut [bf16]) -> f32 {
-        let Row { scores, own, bias } = self;
+    fn softmax_numerators<S: Lanes>(self, options: &Attention, weights: &mut [bf16]) -> f32 {
+        let Row { scores, visible, bias } = self;
         assert!(scores.len() == weights.len() && scores.len().is_multiple_of(2 * S::WIDTH));
-        if own.is_empty() {
+        if visible.is_empty() {
             weights.fill(bf16::ZERO);
             return 0.0;
         }
-        let mut scale = how.scale;
-        if bias.is_some() || how.cap.is_some() || scale <= 0.0 {
-            cap_and_add::<S>(&mut scores[own.clone()], how, bias);
+        let mut scale = options.scale;
+        if bias.is_some() || options.cap.is_some() || scale <= 0.0 {
+            cap_and_add::<S>(&mut scores[visible.clone()], options, bias);
             scale = 1.0;
         }
-        if own.start > 0 {
-            scores[..own.start].fill(f32::NEG_INFINITY);
+        if visible.start > 0 {
+            scores[..visible.start].fill(f32::NEG_INFINITY);
         }
-        if own.end < scores.len() {
-            scores[own.end..].fill(f32::NEG_INFINITY);
+        if visible.end < scores.len() {
+            scores[visible.end..].fill(f32::NEG_INFINITY);
         }
         // SAFETY: the contract of Lanes, kept by Isa::run; all offsets are below the length of both.
         unsafe {
@@ -197,16 +201,16 @@ impl Row<'_> {
     }
 }
 
-/// Asks for what follows a head's row, which is that of the next head: most likely this thread's next task, and too far from row to
-/// row for the processor to guess.
+/// Prefetches what follows a head's row: the next head's, most likely this thread's next task. The
+/// stride between rows is too large for the hardware prefetcher.
 #[inline(always)]
 fn fetch_next(row: &[bf16]) {
-    // SAFETY: a hint, for whatever is there.
+    // SAFETY: a prefetch is a hint and reads nothing.
     unsafe { _mm_prefetch::<_MM_HINT_T1>(row.as_ptr().wrapping_add(row.len()).cast()) }
 }
 
-/// Keys as columns: a pair of features of each key of a panel side by side. Sixteen keys by sixteen pairs at a time are turned in
-/// registers; what is not there is zero.
+/// Keys as columns: pairs of features of the keys of a panel side by side, transposed in registers
+/// by sixteen keys and sixteen pairs at a time, padded with zeros.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_keys(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
     let width = size.next_multiple_of(PANEL);
@@ -218,17 +222,17 @@ unsafe fn pack_keys(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
         sixteen.iter().flatten().copied().for_each(fetch_next);
         for first in (0..size).step_by(PANEL) {
             let features = (size - first).min(PANEL);
-            let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
-            // SAFETY: as many elements of each key are read as it has from `first` on; line j of a panel begins at 2·PANEL·j, and
-            // sixteen pairs of it are written.
+            let lane_mask = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
+            // SAFETY: reads only the elements that each key has from `first` on; line j of a panel
+            // begins at 2·PANEL·j, and sixteen pairs of it are written.
             unsafe {
                 let mut lines = [_mm512_setzero_si512(); 16];
                 for (line, key) in lines.iter_mut().zip(&sixteen) {
                     if let Some(key) = key {
-                        *line = _mm512_maskz_loadu_epi16(there, key[first..].as_ptr().cast());
+                        *line = _mm512_maskz_loadu_epi16(lane_mask, key[first..].as_ptr().cast());
                     }
                 }
-                for (j, line) in turn(lines).into_iter().enumerate() {
+                for (j, line) in transpose(lines).into_iter().enumerate() {
                     _mm512_storeu_si512(out.add(2 * PANEL * (first / 2 + j)).cast(), line);
                 }
             }
@@ -236,9 +240,9 @@ unsafe fn pack_keys(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
     }
 }
 
-/// Sixteen lines of sixteen words become their columns.
+/// Transposes sixteen lines of sixteen words.
 #[target_feature(enable = "avx512f")]
-fn turn(r: [__m512i; 16]) -> [__m512i; 16] {
+fn transpose(r: [__m512i; 16]) -> [__m512i; 16] {
     let (mut a, mut b, mut c) = (r, r, r);
     for i in (0..16).step_by(2) {
         a[i] = _mm512_unpacklo_epi32(r[i], r[i + 1]);
@@ -263,7 +267,7 @@ fn turn(r: [__m512i; 16]) -> [__m512i; 16] {
     c
 }
 
-/// Values as they are: each feature of two of them side by side; what is not there is zero.
+/// Values: each feature of two values side by side, padded with zeros.
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_values(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
     let depth = out.len() / size.next_multiple_of(PANEL);
@@ -278,12 +282,13 @@ unsafe fn pack_values(runs: &[Rows<'_, bf16>], size: usize, out: &mut [bf16]) {
         two.iter().flatten().copied().for_each(fetch_next);
         for (p, first) in (0..size).step_by(PANEL).enumerate() {
             let features = (size - first).min(PANEL);
-            let there = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
+            let lane_mask = if features == PANEL { u32::MAX } else { (1 << features) - 1 };
             let line = &mut out[p * depth * PANEL + j * PANEL..][..2 * PANEL];
-            // SAFETY: as many elements of each value are read as it has from `first` on; the line is two vectors long.
+            // SAFETY: reads only the elements that each value has from `first` on; the line is two
+            // vectors long.
             unsafe {
                 let [a, b] = two.map(|row| match row {
-                    Some(row) => _mm512_maskz_loadu_epi16(there, row[first..].as_ptr().cast()),
+                    Some(row) => _mm512_maskz_loadu_epi16(lane_mask, row[first..].as_ptr().cast()),
                     None => _mm512_setzero_si512(),
                 });
                 for (half, order) in order.iter().enumerate() {

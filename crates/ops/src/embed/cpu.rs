@@ -1,4 +1,4 @@
-//! One output row at a time, straight from the tables.
+//! One output row at a time, directly from the tables.
 #![allow(unsafe_code, reason = "SIMD lanes")]
 
 use super::EmbedOp;
@@ -15,7 +15,7 @@ pub(super) fn run(op: &EmbedOp, isa: Isa) -> Result<candle_core::Tensor> {
         for (table, ids) in &open {
             let (table, ids) = (table.rows::<T>()?, ids.slice::<u32>()?);
             if let Some(id) = ids.iter().find(|id| **id as usize >= table.rows) {
-                return Err(Error::call("embed", format!("id {id} in a table of {} rows", table.rows)));
+                return Err(Error::call("embed", format!("id {id} is beyond the table of {} rows", table.rows)));
             }
             pairs.push((table, ids));
         }

@@ -1,6 +1,7 @@
-//! Launches `kernel.cu`: a thread for 16 bytes of a token, or a warp for its norm. It looks up rows of the word table of a product too.
+//! Launches `kernel.cu`: one thread per 16 bytes of a token, or one warp per token with a norm. It
+//! also looks up rows of tied embeddings.
 
-use super::{EmbedOp, MOST_TABLES};
+use super::{EmbedOp, MAX_TABLES};
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
 use crate::launch::strided::Rows;
@@ -8,18 +9,18 @@ use crate::{Error, LayerNorm, Result, Tensor};
 
 const BINARY: Binary = binary!("embed");
 
-/// Tokens of a block that ends in norms, and the longest row that a warp has in registers.
+/// Tokens per block with norms, and the longest row that a warp holds in registers.
 const WARPS: usize = 4;
-const LONGEST: usize = 1024;
+const MAX_NORM_ROW: usize = 1024;
 
-/// Tables and ids as the kernels read them.
+/// Tables and ids as kernel arguments.
 struct Tables {
     open: Vec<(View, View, Rows)>,
     tokens: usize,
-    /// Of a row.
+    /// Row length.
     n: usize,
-    /// Whether rows are whole runs of 16 bytes wherever they begin.
-    in_runs: bool,
+    /// Whether all rows are whole, aligned runs of 16 bytes.
+    aligned: bool,
 }
 
 impl Tables {
@@ -28,16 +29,16 @@ impl Tables {
             let (table, ids) = (View::of(table)?, View::whole(ids)?);
             let rows = table.rows()?;
             if rows.rows == 0 {
-                return Err(Error::call("embed", "a table without rows"));
+                return Err(Error::call("embed", "an embedding table has no rows"));
             }
             Ok((table, ids, rows))
         };
         let open = pairs.iter().map(open).collect::<Result<Vec<_>>>()?;
         let [(words, ids, Rows { cols: n, .. }), ..] = &*open else { return Err(Error::call("embed", "no tables")) };
         let (n, tokens, run) = (*n, ids.elements(), 16 / words.dtype().size());
-        let in_runs =
+        let aligned =
             open.iter().all(|(table, _, rows)| [table.start, rows.stride, n].iter().all(|i| i.is_multiple_of(run)));
-        Ok(Tables { open, tokens, n, in_runs })
+        Ok(Tables { open, tokens, n, aligned })
     }
 
     fn words(&self) -> &View {
@@ -47,44 +48,44 @@ impl Tables {
     /// A call of the kernel of this name, with the tables as its first parameters.
     fn call(&self, name: &str) -> Result<Call> {
         let call = Call::new(self.words(), &Kernel::new(BINARY, format!("embed_{name}_{}", self.words().dtype())))?;
-        Ok((0..MOST_TABLES).fold(call, |call, i| match self.open.get(i) {
+        Ok((0..MAX_TABLES).fold(call, |call, i| match self.open.get(i) {
             Some((table, ids, rows)) => call.input(table).input(ids).u32(rows.rows).u32(rows.stride),
             None => call.maybe(None).maybe(None).u32(0).u32(0),
         }))
     }
 }
 
-/// The rows of all tables added, those of the first times `scale`.
+/// Adds the rows of all tables, those of the first multiplied by `scale`.
 pub(super) fn run(pairs: &[(&Tensor, &Tensor)], scale: f32) -> Result<candle_core::Tensor> {
     let tables = Tables::of(pairs)?;
     let (t, n, dtype) = (tables.tokens, tables.n, tables.words().dtype());
-    let (kind, run) = if tables.in_runs { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
+    let (kind, run) = if tables.aligned { ("runs", 16 / dtype.size()) } else { ("odd", 1) };
     let y = Call::room(tables.words(), t * n, dtype)?;
     tables.call(kind)?.made(&y).numbers(&params![n, scale]).run(Grid::along(t, n.div_ceil(run)))?;
     y.tensor(&[t, n])
 }
 
-/// Rows and the norm of their sum as the kernel takes them.
-pub(super) struct Normed {
+/// Arguments of the kernel that adds rows and normalises the sum.
+pub(super) struct EmbedNormKernel {
     tables: Tables,
     weight: View,
     bias: Option<View>,
     eps: f32,
 }
 
-impl Normed {
-    /// Where rows are short enough for a warp, and whole runs.
-    pub(super) fn of(op: &EmbedOp, norm: &LayerNorm) -> Result<Option<Normed>> {
-        if op.pairs.len() > MOST_TABLES {
+impl EmbedNormKernel {
+    /// `None` unless rows are short enough for a warp, and whole runs.
+    pub(super) fn of(op: &EmbedOp, norm: &LayerNorm) -> Result<Option<EmbedNormKernel>> {
+        if op.pairs.len() > MAX_TABLES {
             return Ok(None);
         }
         let tables = Tables::of(&op.pairs.iter().map(|(table, ids)| (table, ids)).collect::<Vec<_>>())?;
         let (weight, bias, eps) = norm.parts();
         let (weight, bias) = (View::whole(weight)?, bias.map(View::whole).transpose()?);
         let is_aligned = |view: &View| view.start.is_multiple_of(16 / weight.dtype().size());
-        let is_taken =
-            tables.in_runs && tables.n <= LONGEST && is_aligned(&weight) && bias.as_ref().is_none_or(is_aligned);
-        Ok(is_taken.then_some(Normed { tables, weight, bias, eps }))
+        let is_supported =
+            tables.aligned && tables.n <= MAX_NORM_ROW && is_aligned(&weight) && bias.as_ref().is_none_or(is_aligned);
+        Ok(is_supported.then_some(EmbedNormKernel { tables, weight, bias, eps }))
     }
 
     pub(super) fn run(&self) -> Result<candle_core::Tensor> {

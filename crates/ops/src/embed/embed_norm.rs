@@ -1,7 +1,8 @@
-//! y = norm(Σ tableᵢ[idsᵢ])        summed and normalised in f32, one rounding to T
+//! y = norm(Σ tableᵢ[idsᵢ]), summed and normalised in f32 with one rounding to T.
 //!
-//! How an encoder begins. On CUDA it is one launch, of up to 1,024 elements in whole runs of 16 bytes; elsewhere, and where one of both is
-//! withdrawn, it is the calls of `embed` and `layer_norm` that it stands for. Those are what a plan tells.
+//! The first step of an encoder. On CUDA it is one launch, for rows of up to 1,024 elements in
+//! whole runs of 16 bytes; on other devices, and where doctor has withdrawn one of the two kernels,
+//! it becomes calls of `embed` and `layer_norm`, which are also what a plan lists.
 
 use super::EmbedOp;
 use crate::ladder::{self, Joint, Op};
@@ -12,20 +13,20 @@ pub fn embed_normed(pairs: &[(&Tensor, &Tensor)], norm: &LayerNorm) -> Result<Te
     let embed = EmbedOp::checked(pairs)?;
     let (dims, dtype) = embed.out();
     if norm.is_kernel_for(&dims, dtype, embed.x().device())
-        && let Some(y) = ladder::whole(&Normed { embed: &embed, norm })
+        && let Some(y) = ladder::whole(&EmbedNormOp { embed: &embed, norm })
     {
         return y;
     }
     norm.forward(&ladder::run(embed)?)
 }
 
-#[cfg_attr(not(cuda), allow(dead_code, reason = "what other devices make of other calls"))]
-struct Normed<'a> {
+#[cfg_attr(not(cuda), allow(dead_code, reason = "other devices make two calls"))]
+struct EmbedNormOp<'a> {
     embed: &'a EmbedOp,
     norm: &'a LayerNorm,
 }
 
-impl Joint for Normed<'_> {
+impl Joint for EmbedNormOp<'_> {
     const NAME: &'static str = EmbedOp::NAME;
 
     fn x(&self) -> &Tensor {
@@ -42,8 +43,8 @@ impl Joint for Normed<'_> {
 
     #[cfg(cuda)]
     fn is_taken(&self, device: Device) -> bool {
-        let is_there = matches!(device, Device::Cuda(_)) && !self.x().is_phantom();
-        is_there && super::cuda::Normed::of(self.embed, self.norm).is_ok_and(|normed| normed.is_some())
+        let is_real = matches!(device, Device::Cuda(_)) && !self.x().is_phantom();
+        is_real && super::cuda::EmbedNormKernel::of(self.embed, self.norm).is_ok_and(|kernel| kernel.is_some())
     }
 
     #[cfg(not(cuda))]
@@ -53,7 +54,7 @@ impl Joint for Normed<'_> {
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        let normed = super::cuda::Normed::of(self.embed, self.norm)?;
-        normed.ok_or_else(|| crate::Error::call(Self::NAME, "no kernel with a norm"))?.run()
+        let kernel = super::cuda::EmbedNormKernel::of(self.embed, self.norm)?;
+        kernel.ok_or_else(|| crate::Error::call(Self::NAME, "no kernel with a norm takes this call"))?.run()
     }
 }

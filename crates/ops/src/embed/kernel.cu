@@ -1,11 +1,11 @@
-// y[t] = scale * words[ids[t]] + the rows of further tables, or a norm of it: in f32, one rounding. A thread makes a run of a token, and
-// a warp a norm.
+// Embedding lookup: y[t] = scale * words[ids[t]] + the rows of further tables, or a norm of it: in
+// f32, one rounding. A thread computes a run of a token, and a warp a norm.
 #include "layer_norm/norm.cuh"
 
 template <typename T> struct Table {
     const T *table;
     const uint *ids;
-    // An id beyond them, which nobody may send, must not read elsewhere: it counts as the last.
+    // Rows; an id beyond them, which callers must not send, counts as the last.
     uint rows;
     // Elements from one row to the next.
     uint stride;
@@ -67,7 +67,7 @@ __device__ void embed_normed(Table<T> words, Table<T> second, Table<T> third, co
         wait_for_earlier(); \
         embed<T, N>(GIVEN(T), y, n, scale); \
     }
-// Of up to 512 and 1024 elements.
+// Up to 512 and 1024 elements.
 #define NORMED(NAME, T, LONGEST) \
     extern "C" __global__ void __launch_bounds__(128) embed_normed_##LONGEST##_##NAME(TABLES(T), const T *w, const T *bias, T *y, \
         uint tokens, uint n, float eps) { \

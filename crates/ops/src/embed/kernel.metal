@@ -1,10 +1,11 @@
-// y[t] = scale * words[ids[t]] + the rows of further tables: in f32, one rounding. A thread makes four neighbours.
+// Embedding lookup: y[t] = scale * words[ids[t]] + the rows of further tables: in f32, one
+// rounding. A thread computes four neighbours.
 
-// How many tables there are, at most three.
+// Number of tables, at most three.
 constant ushort TABLES [[function_constant(0)]];
 
 struct Table {
-    // An id beyond them, which nobody may send, must not read elsewhere: it counts as the last.
+    // Rows; an id beyond them, which callers must not send, counts as the last.
     uint rows;
     // Elements from one row to the next.
     uint stride;
@@ -12,7 +13,7 @@ struct Table {
 
 struct Tables {
     uint n;
-    // Of the first.
+    // Scale of the first table.
     float scale;
     Table first;
     Table second;

@@ -1,4 +1,4 @@
-//! y[t] = Σ tableᵢ[idsᵢ[t]]        summed in f32, one rounding to T
+//! Embedding lookup: y[t] = Σ tableᵢ[idsᵢ[t]], summed in f32 with one rounding to T.
 
 mod cases;
 mod composed;
@@ -18,12 +18,14 @@ pub(crate) use lookup::lookup;
 use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// How many tables our kernels for GPUs add at once.
-const MOST_TABLES: usize = 3;
+/// Tables that our GPU kernels add at once.
+const MAX_TABLES: usize = 3;
 
-/// Looks every id up in its table and adds the rows: words, positions and types in one pass.
+/// Looks up every id in its table and adds the rows: token, position and type embeddings in one
+/// pass.
 ///
-/// Each pair is a table `[rows, n]` and ids `[t]`; an id beyond its table is an error on the CPU and must not be sent to a GPU.
+/// Each pair is a table `[rows, n]` and ids `[t]`; an id beyond its table is an error on the CPU
+/// and must not be sent to a GPU.
 pub fn embed(pairs: &[(&Tensor, &Tensor)]) -> Result<Tensor> {
     ladder::run(EmbedOp::checked(pairs)?)
 }
@@ -33,7 +35,7 @@ pub(crate) struct EmbedOp {
 }
 
 impl EmbedOp {
-    /// The call, if what it is given fits together.
+    /// The op, if its arguments fit together.
     fn checked(pairs: &[(&Tensor, &Tensor)]) -> Result<EmbedOp> {
         let Some((table, ids)) = pairs.first() else { return Err(Error::call("embed", "no tables")) };
         let fits = |(t, i): &(&Tensor, &Tensor)| {
@@ -45,7 +47,10 @@ impl EmbedOp {
                 && i.dtype() == DType::U32
         };
         if table.dims().len() != 2 || !pairs.iter().all(fits) {
-            return Err(Error::call("embed", "tables of one width and dtype with u32 ids of one length are needed"));
+            return Err(Error::call(
+                "embed",
+                "tables must have one width and dtype, and ids must be u32 of one length",
+            ));
         }
         Ok(EmbedOp { pairs: pairs.iter().map(|(t, i)| ((*t).clone(), (*i).clone())).collect() })
     }
@@ -70,15 +75,15 @@ impl Op for EmbedOp {
 
     fn fused(&self, device: Device) -> Can {
         match device {
-            Device::Metal(_) | Device::Cuda(_) if self.pairs.len() > MOST_TABLES => {
-                Can::no("our kernel adds three tables at most")
+            Device::Metal(_) | Device::Cuda(_) if self.pairs.len() > MAX_TABLES => {
+                Can::no("our kernel adds at most three tables")
             }
             _ => Can::Yes,
         }
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed: the rows as they are looked up, widened, and the sum, in f32.
+        // Composed: the gathered rows, in f32, and the sum, in f32.
         let (dims, _) = self.out();
         if rung == Rung::Composed { 4 * 4 * dims.iter().product::<usize>() } else { 0 }
     }

@@ -1,5 +1,5 @@
-//! Cases: some experts with many rows, some with one, some with none; one at a time, and all; gated, with probabilities that sum
-//! to one, and with a residual; and with weights in blocks.
+//! Cases: experts with many rows, one row and none; one expert per token, and all; gated, with
+//! renormalised probabilities, and with a residual; and with quantized weights.
 
 use super::reference::{self, Problem};
 use super::{ExpertParts, ExpertShape, Experts};
@@ -7,23 +7,23 @@ use crate::case::{Case, InBlocks, Input, Tolerance, weights};
 use crate::{Activation, DType, Linear, Place, Quant, Result, WeightFormat};
 
 pub(crate) fn cases() -> Vec<Case> {
-    // tokens, width, inner width, experts, chosen, gated
+    // tokens, width, inner width, experts, experts per token, gated
     let floats = [
         (40, 96, 200, 8, 2, false),
         (3, 33, 17, 8, 1, false),
         (1, 20, 40, 4, 4, false),
         (30, 64, 48, 6, 3, true),
         (1, 33, 17, 8, 2, true),
-        // More experts than one call of a GPU takes, with one pair each or so, and with more.
+        // More experts than one dispatch takes, with about one pair each, and with more.
         (5, 36, 44, 21, 4, false),
         (11, 33, 29, 20, 3, true),
-        // Several tiles an expert.
+        // Several tiles per expert.
         (300, 12, 70, 5, 1, false),
         (200, 8, 36, 6, 2, true),
-        // As many as our kernel for Metal takes, and choices that fill their buffer.
+        // The limits of our GPU kernels.
         (2, 4, 4, 512, 32, false),
     ];
-    // The same in blocks: up, down or both, so that outputs need be no whole blocks.
+    // Quantized up, down or both matrices, so that outputs need not be whole blocks.
     let blocks = [
         ((1, 64, 32, 8, 2, true), [Some(Quant::Q8_0), Some(Quant::Q4_0)]),
         ((3, 256, 17, 8, 1, true), [Some(Quant::Q4K), None]),
@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ((40, 96, 64, 8, 2, false), [Some(Quant::Q4_0), Some(Quant::Q8_0)]),
         ((11, 64, 37, 20, 3, true), [Some(Quant::Q4_1), None]),
         ((150, 33, 32, 3, 1, false), [None, Some(Quant::Q5_0)]),
-        // Its weights are hundreds: squared by a gate they would be more than a half holds.
+        // Its weights are in the hundreds: a gate would square them beyond the range of f16.
         ((10, 256, 256, 3, 2, false), [Some(Quant::Iq2Xxs), Some(Quant::Q6K)]),
     ];
     let all = floats.into_iter().map(|shape| (shape, [None; 2])).chain(blocks).enumerate();
@@ -41,10 +41,12 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(case).collect()
 }
 
-/// Every format of blocks in either product, of few pairs and of many; and floats in the sizes that CUDA has kernels for beside those.
+/// Every block format in either product, of few pairs and of many; and floats in the sizes for
+/// which CUDA has other kernels.
 pub(crate) fn cases_of_cuda() -> Vec<Case> {
     let floats = [
-        // Rows of whole runs: few pairs, of more experts than most have, with many tokens, and many for each expert; and rows of none.
+        // Rows of whole runs: few pairs, more experts than most models have, many tokens, and many
+        // pairs per expert; and rows that are not whole runs.
         (3, 64, 48, 8, 1, false),
         (2, 64, 32, 200, 4, false),
         (300, 64, 72, 3, 1, true),
@@ -66,42 +68,43 @@ type Shape = (usize, usize, usize, usize, usize, bool);
 /// The matrices of one product.
 #[derive(Clone)]
 struct Matrices {
-    /// What they are or stand for, below each other.
+    /// The (dequantized) values, stacked.
     values: Input,
-    /// In blocks, `[outputs, inputs]` each; none where they are floats.
+    /// Quantized matrices, `[outputs, inputs]` each; empty for floats.
     blocks: Vec<InBlocks>,
     shape: ExpertShape,
 }
 
 impl Matrices {
-    /// About these values, which the blocks, if there are any, change.
+    /// From these values, rounded to `quant` if given.
     fn new(seed: u64, values: Input, shape: ExpertShape, quant: Option<Quant>) -> Matrices {
         let ExpertShape { rows, columns, transposed, experts } = shape;
         let Some(quant) = quant else { return Matrices { values, blocks: Vec::new(), shape } };
-        let turn = move |v: &[f32], columns: usize| match transposed {
+        let transpose = move |v: &[f32], columns: usize| match transposed {
             true => (0..v.len()).map(|i| v[i % (v.len() / columns) * columns + i / (v.len() / columns)]).collect(),
             false => v.to_vec(),
         };
         let block = |e: usize| {
             let (all, size) = (values.values.clone(), rows * columns);
             let dims = if transposed { [columns, rows] } else { [rows, columns] };
-            InBlocks::of(seed, quant, dims, move || turn(&all[e * size..][..size], columns))
+            InBlocks::of(seed, quant, dims, move || transpose(&all[e * size..][..size], columns))
         };
         let blocks: Vec<_> = (0..experts).map(block).collect();
-        let known = blocks.clone();
+        let reference_blocks = blocks.clone();
         let values = Input::new(&values.dims, values.dtype, move || {
-            known.iter().flat_map(|made| turn(made.values(), rows)).collect()
+            reference_blocks.iter().flat_map(|block| transpose(block.values(), rows)).collect()
         });
         Matrices { values, blocks, shape }
     }
 
     fn on(&self, place: &Place) -> Result<Vec<Linear>> {
         let floats = weights(&[("all", &self.values)], place);
-        // Products on a CPU round what they take to 8 bits, between the two as well: there the blocks have to be floats.
-        let keep = if place.device().is_gpu() { WeightFormat::File } else { WeightFormat::Activations };
+        // CPU products with quantized weights round activations to 8 bits, also between the two
+        // products: there the weights have to be floats.
+        let format = if place.device().is_gpu() { WeightFormat::File } else { WeightFormat::Activations };
         let one = |e: usize| match self.blocks.get(e) {
             Some(b) => {
-                Linear::load(&b.weights(self.values.dtype, place).with_format(keep), b.dims[1], b.dims[0], false)
+                Linear::load(&b.weights(self.values.dtype, place).with_format(format), b.dims[1], b.dims[0], false)
             }
             None => Experts::part(&floats, "all", e, self.shape),
         };
@@ -111,10 +114,10 @@ impl Matrices {
 
 fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, quants: [Option<Quant>; 2]) -> Case {
     let normal = |i: u64, dims: &[usize], spread: f32| Input::normal(seed * 5 + i + 1100, dims, dtype, (0.0, spread));
-    // A view with gaps between its rows, where nothing else is at odds.
+    // One case has gaps between the rows of x.
     let gap = if n == 96 { 3 } else { 0 };
     let x = normal(0, &[tokens, n + gap], 1.0);
-    // Gates first, then what they are for.
+    // Gates first, then the up projection.
     let rows = if gated { 2 * inner } else { inner };
     let shape = |rows, transposed| ExpertShape { experts, rows, columns: n, transposed };
     let up = normal(1, &[experts * rows, n], 1.0 / (n as f32).sqrt());
@@ -123,20 +126,21 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, 
     let down = Matrices::new(seed, down, shape(inner, true), quants[1]);
     let bias = normal(3, &[n], 0.3);
     let router = Input::normal(seed * 5 + 1104, &[experts, n], DType::F32, (0.0, 1.5 / (n as f32).sqrt()));
-    let kept = (x.clone(), router.clone(), up.values.clone(), down.values.clone(), bias.clone());
-    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let reference_inputs = (x.clone(), router.clone(), up.values.clone(), down.values.clone(), bias.clone());
+    let flag = |is_so: bool, what: &'static str| if is_so { what } else { "" };
     let name = |quant: &Quant| format!(" in {quant}");
     let formats: String = quants.iter().flatten().map(name).collect();
-    // Rounded between the two products and after the second, each error spread over a sum, and once at the end. Composed also rounds
-    // around the activation. Of blocks the weights are rounded too, where a kernel takes them as halves or floats of the
-    // activations' format: a third of a rounding of each product.
+    // Rounded between the two products and after the second, each error spread over a sum, and once
+    // at the end. Composed also rounds around the activation. Quantized weights are rounded too,
+    // where a kernel converts them to the activations' 16-bit format: a third of a rounding of each
+    // product.
     let fused = if formats.is_empty() || dtype == DType::F32 { 3.0 } else { 4.0 };
     Case {
         op: "experts",
         name: format!(
             "{tokens}x{n}, {top} of {experts} with {inner}{}{}{formats}",
-            told(gated, ", gated"),
-            told(gap > 0, ", gaps")
+            flag(gated, ", gated"),
+            flag(gap > 0, ", gaps")
         ),
         dtype,
         tolerance: Tolerance { fused, composed: 5.0, sums: 16.0 + 2.0 * (inner as f64).sqrt() },
@@ -155,7 +159,7 @@ fn one(seed: u64, dtype: DType, (tokens, n, inner, experts, top, gated): Shape, 
             Ok(Box::new(move || layer.forward(&x)))
         }),
         reference: Box::new(move || {
-            let (x, router, up, down, bias) = &kept;
+            let (x, router, up, down, bias) = &reference_inputs;
             let x = x.columns(gap, n);
             reference::experts(&Problem {
                 x: &x,

@@ -1,14 +1,15 @@
-// Whom a token is sent to.
+// Top-k selection of a token's experts.
 #pragma once
 #include "experts/weights.cuh"
 
-// Lane i gets the i-th likeliest expert, of equals the first, and its probability; up to 32 · EACH of them, of which a lane looks at EACH.
+// Lane i gets the i-th likeliest expert, of equals the first, and its probability; up to 32 · EACH
+// experts, of which a lane examines EACH.
 template <uint EACH>
 __device__ __forceinline__ void choose_of(
     const float *logits, uint experts, uint top, bool is_renormalised, uint &mine, float &share) {
     const uint lane = threadIdx.x % LANES;
     float own[EACH];
-    // A bit for each expert lane, lane + 32, … that has been chosen, or is none.
+    // A bit for each expert lane, lane + 32, … that has been selected or does not exist.
     uint taken = 0;
 #pragma unroll
     for (uint j = 0; j < EACH; j++) {
@@ -23,7 +24,7 @@ __device__ __forceinline__ void choose_of(
         uint at = ~0u;
 #pragma unroll
         for (uint j = 0; j < EACH; j++) {
-            // NaN counts as largest: something must be chosen, and what comes of it shall be NaN.
+            // NaN counts as largest: something must be selected, and the result shall be NaN.
             const float here = isnan(own[j]) ? INFINITY : own[j];
             if (!(taken >> j & 1) && (at == ~0u || here > best)) {
                 best = here;
@@ -34,7 +35,7 @@ __device__ __forceinline__ void choose_of(
         for (int step = 16; step > 0; step /= 2) {
             const float other = __shfl_xor_sync(ALL_LANES, best, step);
             const uint there = __shfl_xor_sync(ALL_LANES, at, step);
-            // Who has none left says ~0 and -inf, and loses to everybody else.
+            // Lanes with none left contribute ~0 and -inf, and lose to all others.
             if (other > best || (other == best && there < at)) {
                 best = other;
                 at = there;

@@ -1,5 +1,5 @@
-//! Every expert on every row, its probability zero where it was not chosen: more arithmetic, but no trip to the host to learn
-//! who was chosen.
+//! Every expert on every row, with probability zero where it is not selected: more arithmetic, but
+//! no copy to the host to learn the routing.
 
 use super::ExpertsOp;
 use crate::Result;
@@ -10,17 +10,17 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
     let logits = x.to_dtype(DType::F32)?.matmul(&op.experts.router.candle()?.t()?)?; // [tokens, experts]
     let e = logits.broadcast_sub(&logits.max_keepdim(1)?)?.exp()?;
     let p = e.broadcast_div(&e.sum_keepdim(1)?)?;
-    // The likeliest that is left, as often as experts are chosen. Candle's sort would do it at once, but is wrong on Metal beyond 1024
-    // of them and fails with CUDA beyond 8192.
-    let numbers = Tensor::arange(0, op.experts.up.len() as u32, x.device())?.unsqueeze(0)?;
-    let (mut left, mut chosen) = (p.clone(), p.zeros_like()?);
+    // Takes the likeliest remaining expert, top-k times. Candle's sort would do it at once, but is
+    // wrong on Metal beyond 1024 experts and fails with CUDA beyond 8192.
+    let indices = Tensor::arange(0, op.experts.up.len() as u32, x.device())?.unsqueeze(0)?;
+    let (mut remaining, mut selected) = (p.clone(), p.zeros_like()?);
     for _ in 0..op.experts.top {
-        let this = numbers.broadcast_eq(&left.argmax_keepdim(1)?)?.to_dtype(DType::F32)?;
-        chosen = (chosen + &this)?;
+        let this = indices.broadcast_eq(&remaining.argmax_keepdim(1)?)?.to_dtype(DType::F32)?;
+        selected = (selected + &this)?;
         // Below every probability.
-        left = (left - (this * 2.0)?)?;
+        remaining = (remaining - (this * 2.0)?)?;
     }
-    let mut p = (p * chosen)?;
+    let mut p = (p * selected)?;
     if op.experts.renormalised {
         p = p.broadcast_div(&p.sum_keepdim(1)?)?;
     }
@@ -41,7 +41,7 @@ pub(super) fn run(op: &ExpertsOp) -> Result<Tensor> {
             None => y,
         });
     }
-    let mut y = sum.ok_or_else(|| crate::Error::call("experts", "none"))?;
+    let mut y = sum.ok_or_else(|| crate::Error::call("experts", "there are no experts"))?;
     if let Some(bias) = &op.experts.bias {
         y = y.broadcast_add(&bias.candle()?.to_dtype(DType::F32)?)?;
     }

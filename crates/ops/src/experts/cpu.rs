@@ -1,4 +1,5 @@
-//! Expert by expert: the rows that chose it are gathered, go through its two products, and are added where they belong.
+//! Expert by expert: gathers the rows routed to it, computes its two products, and adds the results
+//! to their tokens.
 
 use super::{Experts, ExpertsOp};
 use crate::buffer_pool::PooledBuffer;
@@ -17,21 +18,21 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
     with_elem!("experts", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let x = x.rows::<T>()?;
-        let mut chosen = vec![Vec::new(); x.rows];
-        team::each_chunk_mut(&mut chosen, 1, |t, chosen| chosen[0] = choose(t, x.row(t), router, experts));
-        let chosen = chosen.concat();
+        let mut routes = vec![Vec::new(); x.rows];
+        team::each_chunk_mut(&mut routes, 1, |t, routes| routes[0] = route(t, x.row(t), router, experts));
+        let routes = routes.concat();
         let mut sums = vec![0f32; x.rows * n];
         for (e, (up, down)) in experts.up.iter().zip(&*experts.down).enumerate() {
-            let tokens: Vec<(usize, f32)> = chosen.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
+            let tokens: Vec<(usize, f32)> = routes.iter().filter(|c| c.1 == e).map(|c| (c.0, c.2)).collect();
             if tokens.is_empty() {
                 continue;
             }
             let gathered: Vec<T> = tokens.iter().flat_map(|(t, _)| x.row(*t).iter().copied()).collect();
             let inner = match experts.gated {
-                true => gated(isa, &through(isa, &gathered, up, Activation::None)?, down.k(), experts.activation),
-                false => through(isa, &gathered, up, experts.activation)?,
+                true => gated(isa, &linear_act(isa, &gathered, up, Activation::None)?, down.k(), experts.activation),
+                false => linear_act(isa, &gathered, up, experts.activation)?,
             };
-            let y = through(isa, &inner, down, Activation::None)?;
+            let y = linear_act(isa, &inner, down, Activation::None)?;
             for ((t, p), y) in tokens.iter().zip(y.chunks_exact(n)) {
                 sums[t * n..][..n].iter_mut().zip(y).for_each(|(sum, y)| *sum += p * y.wide());
             }
@@ -50,22 +51,22 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
 }
 
 /// act(x · Wᵀ).
-fn through<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<PooledBuffer<T>> {
+fn linear_act<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<PooledBuffer<T>> {
     let k = weight.k();
     let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
     product(isa, x, weight, Then { bias: None, activation, residual: None })
 }
 
-/// (token, expert, probability) of the `top` likeliest experts of a token; of equals the first. A few thousand products beside
-/// millions in the experts: plain f64.
-fn choose<T: Elem>(token: usize, x: &[T], router: Rows<'_, f32>, experts: &Experts) -> Vec<(usize, usize, f32)> {
+/// (token, expert, probability) of the `top` likeliest experts of a token; of equals the first. In
+/// plain f64: a few thousand multiplications, beside millions in the experts.
+fn route<T: Elem>(token: usize, x: &[T], router: Rows<'_, f32>, experts: &Experts) -> Vec<(usize, usize, f32)> {
     let dot = |w: &[f32]| x.iter().zip(w).map(|(x, w)| f64::from(x.wide()) * f64::from(*w)).sum::<f64>();
     let logits: Vec<f64> = (0..router.rows).map(|e| dot(router.row(e))).collect();
     let largest = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let e: Vec<f64> = logits.iter().map(|l| (l - largest).exp()).collect();
     let mut order: Vec<usize> = (0..router.rows).collect();
     order.sort_by(|a, b| e[*b].total_cmp(&e[*a]));
-    let chosen = &order[..experts.top];
-    let sum: f64 = if experts.renormalised { chosen.iter().map(|i| e[*i]).sum() } else { e.iter().sum() };
-    chosen.iter().map(|i| (token, *i, (e[*i] / sum) as f32)).collect()
+    let selected = &order[..experts.top];
+    let sum: f64 = if experts.renormalised { selected.iter().map(|i| e[*i]).sum() } else { e.iter().sum() };
+    selected.iter().map(|i| (token, *i, (e[*i] / sum) as f32)).collect()
 }

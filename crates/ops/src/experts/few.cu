@@ -1,14 +1,16 @@
-// The products of few pairs of token and expert, each on its own: what counts is that the matrices of the chosen are read at the speed of
-// memory. Two launches: up chooses on its way, and down adds up. Everything in f32, rounded between the products and at the end.
+// Products of few pairs of token and expert, each on its own: the goal is to read the selected
+// experts' matrices at memory bandwidth. Two launches: up also selects the experts, and down adds
+// up. Everything in f32, rounded between the products and at the end.
 #include "experts/few.cuh"
 
 struct Up {
-    // Outputs, a gate's not counted.
+    // Outputs, without those of a gate.
     uint n, k, step, experts, top, is_renormalised, activation, is_gated;
 };
 
-// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many. Neighbours among blocks are pairs, so
-// that those of one expert find its rows in the cache.
+// act(x · Upᵀ) of one pair, R columns per warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
+// Neighbouring blocks have neighbouring pairs, so that those of one expert find its rows in the
+// cache.
 template <typename T, int N, uint ROOM>
 __device__ void up(const T *x, const float *logits, uint *chosen, float *share, T *y, Up p, const Weights<T, ROOM> &weights) {
     __shared__ uint expert;
@@ -47,8 +49,8 @@ struct Down {
     uint n, k, top, residual_step;
 };
 
-// The sum over a token's pairs of p · x · Downᵀ, of R columns a block: all of its experts' rows are one long row, of which each thread
-// takes two runs at a time.
+// The sum over a token's pairs of p · x · Downᵀ, R columns per block: the rows of all its experts
+// count as one long row, of which each thread takes two runs at a time.
 template <typename T, int N, uint ROOM>
 __device__ void down(const T *x, const uint *chosen, const float *share, const T *bias, const T *residual, T *y, Down p,
     const Weights<T, ROOM> &weights) {
@@ -69,7 +71,7 @@ __device__ void down(const T *x, const uint *chosen, const float *share, const T
         Run<T, N> a[2], b[2][R];
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            // Beyond the end, the first once more, and for nothing.
+            // Beyond the end, the first again, with weight zero.
             const uint at = first + h * blockDim.x < all ? first + h * blockDim.x : first;
             slot[h] = at / runs;
             const uint i = at % runs * N;
@@ -104,7 +106,7 @@ __device__ void down(const T *x, const uint *chosen, const float *share, const T
         wait_for_earlier(); \
         down<T, N, ROOM>(x, chosen, share, bias, residual, y, Down{n, k, top, residual_step}, weights); \
     }
-// As much room for addresses as most models need, and as any does.
+// Space for as many addresses as most models need, and for the maximum.
 #define FEW(NAME, T) \
     ONE(NAME, T, SIXTEEN<T>, runs, 128) ONE(NAME, T, SIXTEEN<T>, runs, 512) ONE(NAME, T, 1, odd, 128) ONE(NAME, T, 1, odd, 512)
 FORMATS(FEW)

@@ -1,12 +1,13 @@
-// What products of few pairs of token and expert have in common, whatever their matrices are in: how `up` begins and `down` ends.
+// Shared parts of the products of few pairs of token and expert, for all weight formats: the
+// beginning of `up` and the end of `down`.
 #pragma once
 #include "experts/choose.cuh"
 
 // Rows of a matrix that a warp of `up` and a block of `down` reads at once.
 constexpr uint R = 4;
 
-// Has a warp find the expert of its block's pair. Every block chooses anew what is its own to do: a microsecond, where a launch that
-// chose for all would take more. The first of a pair's writes it down.
+// A warp finds the expert of its block's pair. Every block repeats the selection: it takes a
+// microsecond, less than a separate launch. The pair's first block writes the result.
 template <typename Up>
 __device__ __forceinline__ void choose_own(uint &expert, const float *logits, uint *chosen, float *share, const Up &p) {
     const uint lane = threadIdx.x % LANES, pair = blockIdx.x, token = pair / p.top, slot = pair % p.top;
@@ -21,13 +22,14 @@ __device__ __forceinline__ void choose_own(uint &expert, const float *logits, ui
     }
 }
 
-// The row that is the r-th of a warp whose columns begin at `column`; the last stands in for those beyond. Of gated ones every other
-// is what the gate is for.
+// Matrix row r of a warp whose columns begin at `column`; the last row replaces those beyond. With
+// gates, every other row is the up projection of the gate before it.
 template <typename Up> __device__ __forceinline__ uint row_of(uint r, uint column, const Up &p) {
     return min(column + (p.is_gated ? r / 2 : r), p.n - 1) + (p.is_gated && r % 2 == 1 ? p.n : 0);
 }
 
-// What a block's threads have summed up, of R columns of n from `column` on: `put` takes each, in a thread of its own.
+// Reduces the sums of a block's threads, for R columns of n from `column` on; calls `put` for each,
+// in a thread of its own.
 template <typename Put>
 __device__ __forceinline__ void end_down(
     const float (&sums)[R], float (&part)[R][LANES], uint lane, uint warp, uint column, uint n, Put put) {

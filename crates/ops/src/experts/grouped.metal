@@ -1,7 +1,8 @@
-// What both products of the experts have in common, whatever their weights are kept in: which expert, which rows, and where results go.
+// Shared by both products of the experts, for all weight formats: which expert, which rows, and
+// where results go.
 
 constant bool FOURS [[function_constant(0)]];
-// Of a product: whether it is the first, and in that whether a gate's rows lie before its own.
+// Of a product: whether it is the up projection, and then whether gates precede its rows.
 constant bool UP [[function_constant(1)]];
 constant bool GATED [[function_constant(2)]];
 constant ushort ACTIVATION [[function_constant(3)]];
@@ -10,20 +11,20 @@ constant bool HAS_BIAS [[function_constant(4)]];
 constant bool HAS_RESIDUAL [[function_constant(5)]];
 
 struct Grouped {
-    // Outputs: a gate's rows are beside them.
+    // Outputs, without those of a gate.
     uint n;
     uint k;
     // Elements from one row of x to the next.
     uint stride;
     uint top;
-    // Of this call, and how many.
+    // The first expert of this dispatch, and their number.
     uint first_expert;
     uint experts;
-    // Of a row of weights in blocks.
+    // Bytes of a row of quantized weights.
     uint bytes;
 };
 
-// Weights of up to 16 experts, which are tensors of their own.
+// Weights of up to 16 experts, each a tensor of its own.
 #define WEIGHTS(T) \
 device const T *w0 [[buffer(5)]], device const T *w1 [[buffer(6)]], device const T *w2 [[buffer(7)]], \
 device const T *w3 [[buffer(8)]], device const T *w4 [[buffer(9)]], device const T *w5 [[buffer(10)]], \
@@ -31,7 +32,7 @@ device const T *w6 [[buffer(11)]], device const T *w7 [[buffer(12)]], device con
 device const T *w9 [[buffer(14)]], device const T *w10 [[buffer(15)]], device const T *w11 [[buffer(16)]], \
 device const T *w12 [[buffer(17)]], device const T *w13 [[buffer(18)]], device const T *w14 [[buffer(19)]], \
 device const T *w15 [[buffer(20)]]
-// Those of expert `first_expert + E`.
+// The weights of expert `first_expert + E`.
 #define WEIGHT(E) \
 ((E) < 8 ? ((E) < 4 ? ((E) < 2 ? ((E) == 0 ? w0 : w1) : ((E) == 2 ? w2 : w3)) \
                     : ((E) < 6 ? ((E) == 4 ? w4 : w5) : ((E) == 6 ? w6 : w7))) \
@@ -55,8 +56,9 @@ METAL_FUNC void put_few(thread const Dots<R, 1> &dots, thread const Dots<R, 1> &
     }
 }
 
-// The expert that a tile of 16·M pairs is of, and which they are in sorted order, `first` to `end` at most. There may be fewer tiles
-// than the grid has, and then the answer is `p.experts`, and nothing is left of it to do.
+// The expert of a tile of 16·M pairs, and its pairs in sorted order, from `first` to at most `end`.
+// The grid may have more tiles than there are: then it returns `p.experts`, and there is nothing to
+// do.
 template <int M>
 METAL_FUNC uint tile_expert(device const uint *starts, constant Grouped &p, uint tile, thread uint &first, thread uint &end) {
     uint e = 0;
@@ -73,20 +75,21 @@ METAL_FUNC uint tile_expert(device const uint *starts, constant Grouped &p, uint
     return e;
 }
 
-// The row of x that belongs to this place of the sorted order; the last stands in for those beyond. Up takes the rows of the pairs'
-// tokens, down those that up has written in sorted order.
+// The row of x at this index of the sorted order; the last replaces those beyond. Up reads the rows
+// of the pairs' tokens, down those that up wrote in sorted order.
 METAL_FUNC uint tile_token(uint place, uint end, device const uint *sorted, constant Grouped &p) {
     place = min(place, end - 1);
     return UP ? sorted[place] / p.top : place;
 }
 
-// Columns that a SIMD-group makes. With a gate, half of what it multiplies are the gate's and half those beside.
+// Columns that a SIMD-group computes. With a gate, half of what it multiplies are gates and half up
+// projections.
 template <int N>
 METAL_FUNC uint tile_width() {
     return uint(GATED ? 4 * N : 8 * N);
 }
 
-// Which row of the weights the tile's is, in the `block`-th tile along the columns.
+// The weights' row of the tile's row, in the `block`-th tile along the columns.
 template <int N>
 METAL_FUNC uint tile_output(uint row, uint block, constant Grouped &p) {
     uint width = tile_width<N>();
@@ -95,7 +98,7 @@ METAL_FUNC uint tile_output(uint row, uint block, constant Grouped &p) {
     return own / width * p.n + min(column, p.n - 1);
 }
 
-// Up writes in sorted order; down writes each pair's row where its token will look for it.
+// Up writes in sorted order; down writes each pair's row where the sum over its token expects it.
 template <typename T, int M, int N>
 METAL_FUNC void put_tile(thread const Sums<M, N> &sums, uint first, uint end, uint block, device const uint *sorted,
     device T *y, constant Grouped &p, threadgroup float4 *room, uint lane, uint simd) {

@@ -1,14 +1,16 @@
-// y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by the router. Who was chosen never leaves the device.
+// Mixture of experts: y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by
+// the router. The routing never leaves the device.
 //
-// Here is what stands around the products: the router's logits, the choice, the sorting of the pairs of token and expert by expert, and
-// the sum. The products of few pairs are in `few.cu`, those of many in `tile.cu`.
+// This file has what surrounds the products: the router's logits, the selection, the sorting of
+// pairs of token and expert by expert, and the sum. Products of few pairs are in `few.cu`, those of
+// many in `tile.cu`.
 #include "experts/choose.cuh"
 
 struct Routing {
     uint tokens, n, step, experts;
 };
 
-// logits = x · Rᵀ in f32, for M tokens a warp and one expert: what is read of the router is shared.
+// logits = x · Rᵀ in f32, for M tokens and one expert per warp: reads of the router are shared.
 template <typename T, int N, int M> __device__ void logits_of(const T *x, const float *router, float *logits, Routing p) {
     const uint lane = threadIdx.x % LANES, expert = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES, first = blockIdx.y * M;
     if (expert >= p.experts) return;
@@ -21,7 +23,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
 #pragma unroll
         for (int m = 0; m < M; m++) {
             float a[N];
-            read<T, N>(a, x + size_t(min(first + m, p.tokens - 1)) * p.step + i); // the last stands in for those beyond
+            read<T, N>(a, x + size_t(min(first + m, p.tokens - 1)) * p.step + i); // the last token replaces those beyond
 #pragma unroll
             for (int j = 0; j < N; j++) sums[m] = fmaf(a[j], w[j], sums[m]);
         }
@@ -42,7 +44,7 @@ template <typename T, int N, int M> __device__ void logits_of(const T *x, const 
     LOGITS(NAME, T, SIXTEEN<T>, 1, 1) LOGITS(NAME, T, SIXTEEN<T>, 4, 4) LOGITS(NAME, T, SIXTEEN<T>, 8, 8) LOGITS(NAME, T, 1, 4, odd)
 FORMATS(ROUTES)
 
-// A warp a token.
+// Selects experts: a warp per token.
 extern "C" __global__ void experts_choose(
     const float *logits, uint *chosen, float *share, uint tokens, uint experts, uint top, uint is_renormalised) {
     wait_for_earlier();
@@ -56,9 +58,10 @@ extern "C" __global__ void experts_choose(
     share[size_t(token) * top + lane] = probability;
 }
 
-// A block an expert, and one more for the end: where its pairs begin once they are sorted by expert, and which they are, in the order of
-// tokens. It begins where as many lie before it as have chosen an expert before it, so that no block waits for another. Each warp has a
-// part of the pairs, counts in it, and writes behind what the warps before it have counted.
+// A block per expert, and one more for the end: computes where its pairs begin after sorting by
+// expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
+// experts, so that no block waits for another. Each warp has a part of the pairs, counts in it, and
+// writes after what earlier warps counted.
 extern "C" __global__ void experts_sort(const uint *chosen, uint *starts, uint *sorted, uint pairs) {
     wait_for_earlier();
     __shared__ uint before[LANES], own[LANES];

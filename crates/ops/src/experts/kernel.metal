@@ -1,5 +1,6 @@
-// y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by the router. Who was chosen never leaves the device: one
-// kernel chooses, one sorts the pairs of token and expert by expert, one multiplies (up, then down), one adds up.
+// Mixture of experts: y = sum over a token's experts of p·act(x·Upᵀ)·Downᵀ + bias + residual, p by
+// the router. The routing never leaves the device: one kernel selects experts, one sorts the pairs
+// of token and expert by expert, one multiplies (up, then down), one adds up.
 
 // As in Rust.
 constant uint MOST_EXPERTS = 512;
@@ -10,12 +11,12 @@ struct Routing {
     uint stride;
     uint experts;
     uint top;
-    // Whether the probabilities of the chosen sum to one.
+    // Whether the probabilities of the selected are renormalised to sum to one.
     uint renormalised;
 };
 
-// The experts of M tokens, the likeliest first and of equals the first, and their probabilities. The logits are made by all SIMD-groups,
-// the choices of a token by one.
+// The experts of M tokens, the likeliest first and of equals the first, and their probabilities.
+// All SIMD-groups compute the logits; one selects the experts of a token.
 template <typename T, int M>
 [[kernel]] void experts_route(device const T *x [[buffer(0)]], device const float *router [[buffer(1)]],
     device uint *chosen [[buffer(2)]], device float *share [[buffer(3)]], constant Routing &p [[buffer(4)]],
@@ -35,7 +36,7 @@ template <typename T, int M>
         dot_rows<float, T, 4, M>(dots, ws, xs, p.n, FOURS, lane);
         for (int r = 0; r < 4; r++) {
             for (int m = 0; m < M; m++) {
-                // Beyond the last there is room, and nobody looks.
+                // Values beyond the last expert have space and are not read.
                 if (lane == 0) {
                     logits[uint(m) * MOST_EXPERTS + first + uint(r)] = dots.of[r][m];
                 }
@@ -48,17 +49,17 @@ template <typename T, int M>
         return;
     }
     threadgroup const float *own = logits + simd * MOST_EXPERTS;
-    // A bit for each expert lane, lane + 32, … that has been chosen.
+    // A bit for each expert lane, lane + 32, … that has been selected.
     uint taken = 0;
     float largest = 0.0f;
     float sum = 0.0f;
-    // The lane's own choice: the first lane has the likeliest.
+    // The lane's own expert: the first lane has the likeliest.
     uint mine = 0;
     for (uint s = 0; s < p.top; s++) {
         float best = -INFINITY;
         uint at = p.experts;
         for (uint e = lane; e < p.experts; e += LANES) {
-            // NaN counts as largest: something must be chosen, and what comes of it shall be NaN.
+            // NaN counts as largest: something must be selected, and the result shall be NaN.
             float logit = isnan(own[e]) ? INFINITY : own[e];
             if ((taken >> (e / LANES) & 1) == 0 && (at == p.experts || logit > best)) {
                 best = logit;
@@ -93,7 +94,8 @@ KERNEL("experts_route" #M "_bf16", experts_route<bfloat, M>)
 ROUTES(1)
 ROUTES(4)
 
-// How many `v` there are in the threadgroup, and in `below` how many in the SIMD-groups before. `part` has room for one each.
+// The sum of `v` over the threadgroup, and in `below` over the SIMD-groups before this one. `part`
+// has an element for each.
 METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd, uint simds, thread uint &below) {
     v = simd_sum(v);
     threadgroup_barrier(mem_flags::mem_threadgroup); // an earlier call's parts have been read
@@ -110,8 +112,9 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     return total;
 }
 
-// A threadgroup an expert, and one more for the end: where its pairs begin once they are sorted by expert, and which they are, in the
-// order of tokens. It begins where as many lie before it as have chosen an expert before it, so that none waits for another.
+// A threadgroup per expert, and one more for the end: computes where its pairs begin after sorting
+// by expert, and their indices, in the order of tokens. The begin is the number of pairs of earlier
+// experts, so that no threadgroup waits for another.
 [[kernel]] void experts_sort(device const uint *chosen [[buffer(0)]], device uint *starts [[buffer(1)]],
     device uint *sorted [[buffer(2)]], constant uint &pairs [[buffer(3)]], uint expert [[threadgroup_position_in_grid]],
     uint tid [[thread_index_in_threadgroup]], uint threads [[threads_per_threadgroup]],
@@ -139,7 +142,7 @@ METAL_FUNC uint group_count(uint v, threadgroup uint *part, uint lane, uint simd
     }
 }
 
-// Of few pairs each on its own: four results a SIMD-group. Pairs are in the order of tokens.
+// Few pairs, each on its own: four results per SIMD-group. Pairs are in the order of tokens.
 template <typename T>
 [[kernel]] void experts_few(device const T *x [[buffer(0)]], device const uint *chosen [[buffer(1)]],
     device const uint *unused [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),
@@ -148,7 +151,7 @@ template <typename T>
     uint pair = group.y;
     uint e = chosen[pair] - p.first_expert;
     uint first = (group.x * simds + simd) * 4;
-    // Below the first of this call, e is a large number.
+    // For experts before the first of this dispatch, e wraps to a large number.
     if (e >= p.experts || first >= p.n) {
         return;
     }
@@ -172,8 +175,9 @@ template <typename T>
 }
 FLOATS(experts_few)
 
-// Of many: tiles of an expert's pairs. Up takes the rows of their tokens and writes in sorted order; down reads that order and writes
-// each pair's row where its token will look for it. With a gate, a SIMD-group's columns are half the gate's and half those beside.
+// Many pairs: tiles of an expert's pairs. Up reads the rows of their tokens and writes in sorted
+// order; down reads that order and writes each pair's row where the sum over its token expects it.
+// With a gate, a SIMD-group's columns are half gates and half up projections.
 template <typename T, int M, int N>
 [[kernel]] void experts_tile(device const T *x [[buffer(0)]], device const uint *starts [[buffer(1)]],
     device const uint *sorted [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(T),

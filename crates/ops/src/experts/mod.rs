@@ -1,10 +1,12 @@
-//! y = Σ over the k likeliest experts e of p_e · act(x · Upₑᵀ) · Downₑ + bias, p = softmax(x · Rᵀ)        products in f32
+//! Mixture of experts (MoE; Shazeer et al. 2017, arXiv:1701.06538): y = Σ over the top-k experts e
+//! of p_e · act(x · Upₑᵀ) · Downₑ + bias, p = softmax(x · Rᵀ), with products in f32.
 //!
-//! Gated experts have act(x · Gateₑᵀ) · (x · Upₑᵀ) between their products, with both matrices in one; the probabilities of the
-//! chosen may be made to sum to one; and a residual may be added.
+//! Gated experts compute act(x · Gateₑᵀ) · (x · Upₑᵀ) between their products, with both matrices in
+//! one; the probabilities of the selected experts may be renormalised to sum to one; and a residual
+//! may be added.
 //!
-//! A mixture of experts (Shazeer et al. 2017, arXiv:1701.06538): a token takes part in the products of its own experts only, and
-//! the sum is rounded once. The router R decides in f32, so that rounding sends as few tokens as possible another way.
+//! A token takes part in the products of its own experts only, and the sum is rounded once. The
+//! router R works in f32, so that rounding changes the routing of as few tokens as possible.
 
 mod cases;
 mod composed;
@@ -22,10 +24,10 @@ use crate::linear::Weight;
 use crate::{Activation, DType, Device, Error, Linear, Quant, Result, Tensor, Weights};
 use std::sync::Arc;
 
-/// What our kernels for GPUs can choose from, and how many for a token: a lane holds each of the chosen, and threadgroup memory or
-/// registers all logits.
-const MOST_EXPERTS: usize = 512;
-const MOST_CHOSEN: usize = 32;
+/// Limits of our GPU kernels, in experts and in experts per token: each lane holds one of the
+/// selected, and threadgroup memory or registers hold all logits.
+const MAX_EXPERTS: usize = 512;
+const MAX_SELECTED: usize = 32;
 
 /// The experts of one layer.
 #[derive(Clone, Debug)]
@@ -42,45 +44,50 @@ pub struct Experts {
 }
 
 impl Experts {
-    /// The same with a gate above each up projection, in one matrix of twice the rows.
+    /// With gated experts: a gate above each up projection, in one matrix of twice the rows.
     pub fn gated(self) -> Result<Experts> {
         let twice = |(u, d): (&Weight, &Weight)| u.n() == 2 * d.k();
         if !self.up.iter().zip(&*self.down).all(twice) {
             return Err(Error::call(
                 "experts",
-                "a gate and an up projection are twice as many rows as the down's columns",
+                "gated experts need up projections with twice as many rows as the down projections have columns",
             ));
         }
         Ok(Experts { gated: true, ..self })
     }
 
-    /// The same with probabilities of the chosen that sum to one.
+    /// With the probabilities of the selected experts renormalised to sum to one.
     pub fn renormalised(self) -> Experts {
         Experts { renormalised: true, ..self }
     }
 
-    /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as `[outputs, inputs]` and without
-    /// biases, and one bias for all.
+    /// From the router f32 `[experts, n]`, an up and a down projection per expert, both as
+    /// `[outputs, inputs]` and without biases, and one bias for all.
     pub fn new(router: Tensor, parts: ExpertParts<'_>, activation: Activation, top: usize) -> Result<Experts> {
         let weights = |parts: &[Linear]| parts.iter().map(|l| l.parts().0.clone()).collect::<Arc<[_]>>();
         let (up, down, bias) = (weights(parts.up), weights(parts.down), parts.bias);
         let n = up.first().map_or(0, Weight::k);
-        // Twice as many rows are a gate's too: see `gated`.
+        // Twice as many rows include a gate: see `gated`.
         let fits = |(u, d): (&Weight, &Weight)| [d.k(), 2 * d.k()].contains(&u.n()) && (u.k(), d.n()) == (n, n);
-        let sound = up.len() == down.len()
+        let fits_together = up.len() == down.len()
             && up.iter().zip(&*down).all(fits)
             && router.dims() == [up.len(), n]
             && router.dtype() == DType::F32
             && bias.as_ref().is_none_or(|b| b.dims() == [n] && b.dtype() == up[0].dtype());
-        if !sound || !(1..=up.len()).contains(&top) {
-            let what = format!("{} ups, {} downs, a router {:?}, {top} at a time", up.len(), down.len(), router.dims());
+        if !fits_together || !(1..=up.len()).contains(&top) {
+            let what = format!(
+                "{} up and {} down projections, a router {:?}, {top} experts per token",
+                up.len(),
+                down.len(),
+                router.dims()
+            );
             return Err(Error::call("experts", what));
         }
         Ok(Experts { router, up, down, bias, activation, top, gated: false, renormalised: false })
     }
 
-    /// Expert `e` of `experts` from a tensor that holds them below each other, `[experts · rows, columns]`; `transposed` where the
-    /// file holds the matrix the other way round.
+    /// Expert `e` of `experts` from a tensor with all of them stacked, `[experts · rows, columns]`;
+    /// `transposed` if the file stores each matrix transposed.
     pub fn part(w: &Weights, name: &str, e: usize, shape: ExpertShape) -> Result<Linear> {
         let ExpertShape { experts, rows, columns, transposed } = shape;
         let all = experts.checked_mul(rows).filter(|_| e < experts);
@@ -88,7 +95,7 @@ impl Experts {
         Linear::from_rows(w, name, &[all, columns], e * rows..(e + 1) * rows, transposed)
     }
 
-    /// Sends each row of `x` `[tokens, n]` through the experts that the router likes best.
+    /// Routes each row of `x` `[tokens, n]` to its top-k experts.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         self.run(x, None)
     }
@@ -99,9 +106,12 @@ impl Experts {
     }
 
     fn run(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<Tensor> {
-        let plain = self.up.iter().zip(&*self.down).all(|(u, d)| u.n() == d.k());
-        if !plain && !self.gated || residual.is_some_and(|r| r.dims() != x.dims() || r.dtype() != x.dtype()) {
-            return Err(Error::call("experts", "up and down projections or a residual that do not fit"));
+        let is_ungated = self.up.iter().zip(&*self.down).all(|(u, d)| u.n() == d.k());
+        if !is_ungated && !self.gated || residual.is_some_and(|r| r.dims() != x.dims() || r.dtype() != x.dtype()) {
+            return Err(Error::call(
+                "experts",
+                "the shapes of up and down projections, or of x and residual, do not match",
+            ));
         }
         if x.dims().len() != 2 || x.dims()[1] != self.up[0].k() || x.dtype() != self.up[0].dtype() {
             let what = format!("x {:?} in {} for experts of {}", x.dims(), x.dtype(), self.up[0].k());
@@ -111,9 +121,9 @@ impl Experts {
     }
 }
 
-/// The tensors of one product, and their format where it is blocks: what our kernels for GPUs take. None where an expert's matrix is
-/// in several parts, or another's in another format.
-fn held(weights: &[Weight]) -> Option<(Option<Quant>, Vec<&Tensor>)> {
+/// The tensors of one product, and their quantization: what our GPU kernels take. `None` if an
+/// expert's matrix is in several parts, or the experts' formats differ.
+fn uniform_tensors(weights: &[Weight]) -> Option<(Option<Quant>, Vec<&Tensor>)> {
     let quant = weights.first()?.only_raw().map(|(quant, _)| quant);
     let tensor = |w| match quant {
         None => Weight::data(w).ok(),
@@ -132,16 +142,16 @@ pub struct ExpertParts<'a> {
     pub bias: Option<Tensor>,
 }
 
-/// How a tensor holds the experts.
+/// How a tensor stores the experts.
 #[derive(Clone, Copy, Debug)]
 pub struct ExpertShape {
-    /// How many.
+    /// Number of experts.
     pub experts: usize,
     /// Rows of each.
     pub rows: usize,
     /// Columns of all.
     pub columns: usize,
-    /// Whether a row is an input rather than an output.
+    /// Whether rows are inputs rather than outputs.
     pub transposed: bool,
 }
 
@@ -166,20 +176,20 @@ impl Op for ExpertsOp {
 
     fn fused(&self, device: Device) -> Can {
         let Experts { up, down, top, .. } = &self.experts;
-        let fits = |weights: &[Weight]| match held(weights) {
+        let fits = |weights: &[Weight]| match uniform_tensors(weights) {
             Some((None, tensors)) => tensors.iter().all(|t| t.dtype() == self.x.dtype()),
             Some((Some(_), _)) => true,
             None => false,
         };
         match device {
-            Device::Cuda(_) | Device::Metal(_) if up.len() > MOST_EXPERTS || *top > MOST_CHOSEN => {
-                Can::no(format!("our kernel chooses at most {MOST_CHOSEN} of {MOST_EXPERTS}"))
+            Device::Cuda(_) | Device::Metal(_) if up.len() > MAX_EXPERTS || *top > MAX_SELECTED => {
+                Can::no(format!("our kernel selects at most {MAX_SELECTED} of {MAX_EXPERTS} experts"))
             }
-            Device::Cuda(_) if !(fits(up) && fits(down)) => Can::no(
-                "our kernel takes the experts' matrices in the format of the activations, or in one of blocks each",
-            ),
-            Device::Metal(_) if held(up).is_none() || held(down).is_none() => {
-                Can::no("our kernel takes the experts' matrices in one format each, floats or blocks")
+            Device::Cuda(_) if !(fits(up) && fits(down)) => {
+                Can::no("our kernel takes up and down matrices in the activations' dtype, or each in one block format")
+            }
+            Device::Metal(_) if uniform_tensors(up).is_none() || uniform_tensors(down).is_none() => {
+                Can::no("our kernel takes up and down matrices in one format each, floats or blocks")
             }
             Device::Cpu | Device::Cuda(_) | Device::Metal(_) => Can::Yes,
         }
@@ -189,16 +199,19 @@ impl Op for ExpertsOp {
         let (tokens, n, inner) = (self.x.dims()[0], self.experts.up[0].k(), self.experts.up[0].n());
         let size = self.x.dtype().size();
         match rung {
-            // Of every pair of token and expert its choice, its probability, its place, and its rows between and after the
-            // products; where each expert's begin; and on CUDA the logits.
+            // For every pair of token and expert: its expert, its probability, its index in sorted
+            // order, and its rows between and after the products; where each expert's pairs begin;
+            // and on CUDA the logits.
             Rung::Fused if self.x.device().is_gpu() => {
                 let (row, experts) = (size * (self.experts.down[0].k() + n), self.experts.up.len());
                 let logits = if matches!(self.x.device(), Device::Cuda(_)) { 4 * tokens * experts } else { 0 };
                 tokens * self.experts.top * (3 * 4 + row) + 4 * (experts + 1) + logits
             }
-            // The sums in f32, and of one expert at worst all rows, before, between and after its products.
+            // The sums in f32, and for one expert at worst all rows, before, between and after its
+            // products.
             Rung::Fused => tokens * (4 * n + size * (2 * n + 2 * inner)),
-            // Every expert on every row, one after another: between its products in T, the rest in f32. Blocks become floats first.
+            // Every expert on every row, one after another: in T between its products, the rest in
+            // f32. Blocks are dequantized first.
             _ => {
                 let floats = |(u, d): (&Weight, &Weight)| u.rows_scratch() + d.rows_scratch();
                 let largest = self.experts.up.iter().zip(&*self.experts.down).map(floats).max().unwrap_or(0);

@@ -1,11 +1,12 @@
-// Products of many rows in f32, where tensor cores would round: of experts whose matrices are f32, and of the router with many tokens.
-// A block makes 64 by 64 results, a thread four rows of eight columns; k comes into shared memory 16 elements at a time, one step ahead.
+// Products of many rows in f32, where tensor cores would round: of experts with f32 matrices, and
+// of the router with many tokens. A block computes 64 by 64 results, a thread four rows of eight
+// columns; k is staged in shared memory 16 elements at a time, one step ahead.
 #include "experts/tile.cuh"
 
 constexpr uint SIDE = 64;
 constexpr uint THREADS = 128;
 constexpr uint DEPTH = 16;
-// Of one k in shared memory. 64 floats, and four that keep it a multiple of 16 bytes.
+// Floats per k in shared memory: 64, and four that keep it a multiple of 16 bytes.
 constexpr uint STEP = SIDE + 4;
 // Elements that a thread copies of one row of each side.
 constexpr int SHARE = DEPTH * SIDE / THREADS;
@@ -17,8 +18,8 @@ template <typename T, bool IN_RUNS> __device__ __forceinline__ void take(float (
     for (uint j = 0; j < SHARE; j++) v[j] = i + j < k ? wide(row[i + j]) : 0.0f;
 }
 
-// The four rows and eight columns of this thread: rows 4·(t / 8) on, columns 4·(t % 8) on and as many 32 further. `x` and `w` are row
-// t % 64 of each side.
+// The four rows and eight columns of this thread: rows from 4·(t / 8) on, columns from 4·(t % 8) on
+// and as many 32 further. `x` and `w` are row t % 64 of each side.
 template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&sums)[4][8], const X *x, const W *w, uint k) {
     __shared__ float room[2][2][DEPTH][STEP];
     const uint row = threadIdx.x % SIDE, own = threadIdx.x / SIDE * SHARE;
@@ -67,14 +68,15 @@ template <typename X, typename W, bool IN_RUNS> __device__ void product(float (&
     }
 }
 
-// With a gate, the second half of the tile's columns are what the gates of the first are for.
+// With a gate, the second half of the tile's columns are the up projections of the gates in the
+// first half.
 template <bool IN_RUNS>
 __device__ void grouped(const float *x, const uint *starts, const uint *sorted, float *y, const Grouped &p,
     const Weights<float, MOST_EXPERTS> &weights) {
     Tile tile;
     if (!tile_of(tile, starts, blockIdx.x, SIDE, p.experts)) return;
     const uint width = p.is_gated ? SIDE / 2 : SIDE, own = threadIdx.x % SIDE;
-    // The last stands in for those beyond.
+    // The last row replaces those beyond.
     const uint row = min(blockIdx.y * width + own % width, p.n - 1) + own / width * p.n;
     float sums[4][8];
     product<float, float, IN_RUNS>(
@@ -110,7 +112,7 @@ __device__ void logits_of(const T *x, const float *router, float *logits, uint t
     const uint own = threadIdx.x % SIDE, first = blockIdx.x * SIDE, column = blockIdx.y * SIDE;
     float sums[4][8];
     product<T, float, IN_RUNS>(sums, x + size_t(min(first + own, tokens - 1)) * step,
-        router + size_t(min(column + own, experts - 1)) * n, n); // the last stand in for those beyond
+        router + size_t(min(column + own, experts - 1)) * n, n); // the last replaces those beyond
 #pragma unroll
     for (uint r = 0; r < 4; r++) {
 #pragma unroll

@@ -6,7 +6,7 @@ pub(super) struct Problem<'a> {
     pub(super) x: &'a [f32],
     /// `[experts, n]`
     pub(super) router: &'a [f32],
-    /// `[experts, inner, n]`, or with the gates before each expert's `[experts, 2, inner, n]`.
+    /// `[experts, inner, n]`, or with gates before each expert's rows `[experts, 2, inner, n]`.
     pub(super) up: &'a [f32],
     /// `[experts, inner, n]`: rows are inputs.
     pub(super) down: &'a [f32],
@@ -15,7 +15,7 @@ pub(super) struct Problem<'a> {
     pub(super) inner: usize,
     pub(super) top: usize,
     pub(super) activation: Activation,
-    /// With gates, probabilities that sum to one, and x added.
+    /// With gates, renormalised probabilities, and x added as residual.
     pub(super) gated: bool,
 }
 
@@ -29,9 +29,9 @@ pub(super) fn experts(q: &Problem<'_>) -> Vec<f64> {
         let mut order: Vec<usize> = (0..q.experts).collect();
         order.sort_by(|a, b| p[*b].total_cmp(&p[*a]));
         let mut sum: Vec<f64> = q.bias.iter().map(|b| f64::from(*b)).collect();
-        let of_chosen: f64 = order[..q.top].iter().map(|e| p[*e]).sum();
+        let selected_sum: f64 = order[..q.top].iter().map(|e| p[*e]).sum();
         for e in &order[..q.top] {
-            let p = if q.gated { p[*e] / of_chosen } else { p[*e] };
+            let p = if q.gated { p[*e] / selected_sum } else { p[*e] };
             for i in 0..q.inner {
                 let inner = if q.gated {
                     let row = (2 * e * q.inner + i) * n;

@@ -1,15 +1,17 @@
-// The products of many pairs of token and expert in halves, on tensor cores: a block makes a tile of an expert's pairs and of 128 rows of
-// its matrix, with the sums in f32. Neighbours among blocks are tiles of pairs, so that those of one expert read a part of its matrix at
-// the same time and memory gives it once.
+// Products of many pairs of token and expert in 16-bit floats, on tensor cores: a block computes a
+// tile of an expert's pairs and of 128 rows of its matrix, with sums in f32. Neighbouring blocks
+// have neighbouring tiles of pairs, so that those of one expert read a part of its matrix at the
+// same time and memory delivers it once.
 //
-// Both sides come into shared memory 64 elements of k at a time, some steps ahead. A row there is eight chunks of 16 bytes, which lie
-// where the row's number turns them to: eight rows' chunks of one k are in different banks, as `ldmatrix` wants them.
+// Both sides are staged in shared memory 64 elements of k at a time, some steps ahead. A row there
+// is eight chunks of 16 bytes, swizzled by the row's index: eight rows' chunks of one k are in
+// different banks, as `ldmatrix` needs.
 #include "experts/tile.cuh"
 #include "launch/cuda/mma.cuh"
 
 constexpr uint WARPS = 4;
 constexpr uint DEPTH = 64;
-// A row of DEPTH halves, and chunks of it.
+// A row of DEPTH 16-bit floats, and its chunks.
 constexpr uint ROW = 2 * DEPTH;
 constexpr uint CHUNKS = ROW / 16;
 // Rows that the threads copy at once.
@@ -17,7 +19,8 @@ constexpr uint AT_ONCE = WARPS * LANES / CHUNKS;
 
 __device__ __forceinline__ uint chunk_at(uint row, uint chunk) { return row * ROW + (chunk ^ (row % CHUNKS)) * 16; }
 
-// TALL pairs by WIDE rows of the matrix: M by N fragments of 16 by 8 for each warp, and UP warps above each other.
+// TALL pairs by WIDE rows of the matrix: M by N fragments of 16 by 8 per warp, with UP warps along
+// the pairs.
 template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Product {
     static constexpr uint ACROSS = WARPS / UP, TALL = 16 * M * UP, WIDE = 8 * N * ACROSS;
     static constexpr uint STAGE = (TALL + WIDE) * ROW;
@@ -67,7 +70,7 @@ template <typename T, int UP, int M, int N, int STAGES, bool IN_RUNS> struct Pro
         }
         for (uint step = 0; step < steps; step++) {
             await_copies<STAGES - 2>();
-            __syncthreads(); // this step is there for all, and nobody reads the one before it any more
+            __syncthreads(); // this step has arrived for all threads, and the previous one has been read
             if (step + STAGES - 1 < steps) fill(step + STAGES - 1);
             end_of_copies();
             const uint of_x = shared_address(room) + step % STAGES * STAGE, of_w = of_x + TALL * ROW;
@@ -112,12 +115,13 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
     for (uint r = 0; r < P::WIDE / AT_ONCE; r++) own.w_rows[r] = p.matrix_row(blockIdx.y * width, r * AT_ONCE + copied);
     own.run();
 
-    // Through shared memory, so that whole lines are written; a row there is eight banks on from the one before.
+    // Through shared memory, so that whole cache lines are written; consecutive rows there are
+    // eight banks apart.
     constexpr uint STRIP = P::WIDE + 8;
     static_assert(P::TALL * STRIP * sizeof(float) <= STAGES * P::STAGE);
     float *strips = reinterpret_cast<float *>(room);
     const uint warp = threadIdx.x / LANES;
-    __syncthreads(); // nobody reads the last step any more
+    __syncthreads(); // the last step has been read
     put_fragments<STRIP>(strips, own.sums, warp / P::ACROSS * M, warp % P::ACROSS * N);
     __syncthreads();
     const uint tall = min(P::TALL, tile.end - tile.first);
@@ -150,7 +154,8 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, T *y
         product<T, UP, M, N, STAGES, IN_RUNS>( \
             x, starts, sorted, y, Grouped{n, k, step, top, experts, activation, is_up, is_gated}, weights); \
     }
-// By how tall they are; of 32 pairs where rows are not whole runs. The room in shared memory is told in Rust.
+// By tile height; 32 pairs where rows are not whole runs. The Rust launch sets the size of shared
+// memory.
 #define TILES(NAME, T) \
     TILE(NAME, T, 128, 2, 4, 8, 3, true) \
     TILE(NAME, T, 64, 1, 4, 4, 4, true) \

@@ -1,21 +1,22 @@
-// Tiles of the products of many pairs of token and expert: which pairs and which rows of a matrix belong to one, and how
-// its sums leave the tensor cores.
+// Tiles of the products of many pairs of token and expert: which pairs and matrix rows belong to a
+// tile, and how its sums leave the tensor cores.
 #pragma once
 #include "experts/weights.cuh"
 
 struct Grouped {
-    // Outputs, a gate's not counted.
+    // Outputs, without those of a gate.
     uint n, k;
     // Elements from one row of x to the next.
     uint step;
     uint top, experts, activation;
-    // Up takes the rows of the pairs' tokens and writes in sorted order; down reads that order and writes each pair's row where its token
-    // will look for it.
+    // Up reads the rows of the pairs' tokens and writes in sorted order; down reads that order and
+    // writes each pair's row where the sum over its token expects it.
     uint is_up, is_gated;
 
-    // Of tiles in fragments, which begin at column `first` of y: the matrix's row that is the tile's `row`, and where in the tile a
-    // column of y lies. With a gate, every other fragment of eight rows is what the gate is for, so that a thread has both sides of
-    // its results. The last row stands in for those beyond.
+    // For tiles in fragments that begin at column `first` of y: the matrix row of the tile's `row`,
+    // and where in the tile a column of y is. With a gate, every other fragment of eight rows is
+    // the up projection, so that a thread has both factors of its results. The last row replaces
+    // those beyond.
     __device__ uint matrix_row(uint first, uint row) const {
         const uint column = first + (is_gated ? row / 16 * 8 + row % 8 : row);
         return min(column, n - 1) + (is_gated && row / 8 % 2 == 1 ? n : 0);
@@ -23,11 +24,11 @@ struct Grouped {
     __device__ uint tile_column(uint column) const { return is_gated ? column / 8 * 16 + column % 8 : column; }
 };
 
-// The pairs of a tile, from `first` to `end` at most in sorted order, and their expert.
+// The pairs of a tile, from `first` to at most `end` in sorted order, and their expert.
 struct Tile {
     uint expert, first, end;
 
-    // The row of x that the place belongs to; the last stands in for those beyond.
+    // The row of x of this pair; the last replaces those beyond.
     __device__ uint row(uint place, const uint *sorted, const Grouped &p) const {
         place = min(first + place, end - 1);
         return p.is_up ? sorted[place] / p.top : place;
@@ -38,13 +39,13 @@ struct Tile {
     }
 };
 
-// The tile of that number, of `tall` pairs. There may be fewer than the grid has, and then false.
+// The tile of this index, of `tall` pairs. The grid may have more than there are: then false.
 __device__ __forceinline__ bool tile_of(Tile &tile, const uint *starts, uint number, uint tall, uint experts) {
     const uint lane = threadIdx.x % LANES;
     for (uint base = 0; base < experts; base += LANES) {
         const uint from = starts[min(base + lane, experts)], to = starts[min(base + lane + 1, experts)];
         const uint own = (to - from + tall - 1) / tall;
-        uint all = own; // of the lanes up to this
+        uint all = own; // of the lanes up to this one
 #pragma unroll
         for (int step = 1; step < int(LANES); step *= 2) {
             const uint below = __shfl_up_sync(ALL_LANES, all, step);
@@ -63,8 +64,8 @@ __device__ __forceinline__ bool tile_of(Tile &tile, const uint *starts, uint num
     return false;
 }
 
-// Sums of M by N fragments, which have `down` of them above and `across` to their left in the tile, to rows in shared memory that
-// are STRIP floats apart.
+// Writes sums of M by N fragments, with `down` fragments above and `across` to the left of them in
+// the tile, to rows in shared memory that are STRIP floats apart.
 template <uint STRIP, int M, int N>
 __device__ __forceinline__ void put_fragments(float *strips, const float (&sums)[M][N][4], uint down, uint across) {
     const uint lane = threadIdx.x % LANES;

@@ -1,5 +1,5 @@
-// The matrices of the experts, which are tensors of their own: their addresses are a kernel's last parameter, so that nothing is uploaded
-// for a call and a graph of calls holds them.
+// The experts' matrices, each a tensor of its own: their addresses are a kernel's last parameter,
+// so that nothing is uploaded for a call and a CUDA graph holds them.
 #pragma once
 #include "launch/cuda/runs.cuh"
 
@@ -11,7 +11,8 @@ template <typename T, uint ROOM> struct Weights {
     const T *of[ROOM];
 };
 
-// The last parameters where they are in blocks: what codes choose from, bytes of a row, the format of the activations (0 for f32, 1 for
-// f16, 2 for bf16), whether their rows begin at multiples of 16 bytes, and the matrices.
+// Last parameters for quantized weights: the codebook, bytes of a row, the format of the
+// activations (0 for f32, 1 for f16, 2 for bf16), whether their rows begin at multiples of 16
+// bytes, and the matrices.
 #define IN_BLOCKS \
     const uint16_t *grid, uint bytes, uint dtype, uint in_runs, const __grid_constant__ Weights<uint8_t, MOST_EXPERTS> weights

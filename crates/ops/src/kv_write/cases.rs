@@ -1,5 +1,5 @@
-//! Cases: rows in no order, other rows left alone; a cache in another format; tokens that are views into a wider projection; rows
-//! copied within a cache; what is no number.
+//! Cases: rows out of order, other rows unchanged; a cache in another format; views into a wider
+//! projection; rows copied within a cache; values that are not finite.
 
 use super::{KvCache, KvCacheFormat, KvCacheShape};
 use crate::case::{Case, Input, Tolerance};
@@ -13,11 +13,11 @@ const TOKENS: [u32; 7] = [3, 20, 4, 0, 23, 7, 8];
 
 pub(crate) fn cases() -> Vec<Case> {
     let shapes = [(3, 64), (1, 128), (2, 5), (8, 1)];
-    let kept = |dtype: DType| [dtype, DType::F16, DType::F32].map(|kept| (dtype, KvCacheFormat::Float(kept)));
-    let mut pairs: Vec<_> = DType::FLOATS.into_iter().flat_map(kept).collect();
+    let formats = |dtype: DType| [dtype, DType::F16, DType::F32].map(|cached| (dtype, KvCacheFormat::Float(cached)));
+    let mut pairs: Vec<_> = DType::FLOATS.into_iter().flat_map(formats).collect();
     pairs.dedup();
     let floats = pairs.iter().flat_map(|pair| shapes.iter().enumerate().map(|(i, s)| one(i as u64, *pair, *s)));
-    // Blocks of 32 only.
+    // Q8: head sizes must be multiples of 32.
     let blocks = DType::FLOATS.into_iter().flat_map(|dtype| {
         [(3, 64), (1, 128), (2, 32), (2, 96)]
             .into_iter()
@@ -26,30 +26,30 @@ pub(crate) fn cases() -> Vec<Case> {
     });
     let copies = DType::FLOATS.into_iter().flat_map(|dtype| {
         [(KvCacheFormat::Float(dtype), (2, 5)), (KvCacheFormat::Float(dtype), (1, 3)), (KvCacheFormat::Q8, (3, 64))]
-            .map(|(kept, shape)| copied(dtype, kept, shape))
+            .map(|(format, shape)| copy_case(dtype, format, shape))
     });
     floats.chain(blocks).chain(copies).chain(DType::FLOATS.map(broken)).collect()
 }
 
-/// What the keys and the values of a cache of one layer stand for.
-fn held(cache: &KvCache, place: &Place) -> Result<Tensor> {
+/// The dequantized keys and values of a cache of one layer.
+fn cached(cache: &KvCache, place: &Place) -> Result<Tensor> {
     let [keys, values] = cache.layer(0)?;
     let dims = [&[2], keys.dims()].concat();
     Tensor::upload(&dims, DType::F32, place, || host([keys.to_f32()?, values.to_f32()?].concat(), &dims))
 }
 
-/// Rows of a cache copied within it, to and from its ends.
-fn copied(dtype: DType, kept: KvCacheFormat, (heads, size): (usize, usize)) -> Case {
+/// Rows copied within a cache, to and from its ends.
+fn copy_case(dtype: DType, format: KvCacheFormat, (heads, size): (usize, usize)) -> Case {
     const COPIES: ([u32; 4], [u32; 4]) = ([23, 3, 0, 3], [1, 22, 2, 5]);
     let width = heads * size;
-    // Whole numbers of which the largest is 127 are kept as they are in every format.
+    // Integers whose largest is 127 are exact in every format.
     let value = |i: usize| if i.is_multiple_of(16) { 127.0 } else { (i % 101) as f32 - 50.0 };
     let all = move || (0..TOKENS.len() * width).map(value).collect();
     let x = Input::new(&[TOKENS.len(), heads, size], dtype, all);
     let values = x.values.clone();
     Case {
         op: "kv_write",
-        name: format!("{} of {ROWS} rows copied, {heads} heads of {size}, in {kept}", COPIES.0.len()),
+        name: format!("{} of {ROWS} rows copied, {heads} heads of {size}, in {format}", COPIES.0.len()),
         dtype,
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
         flops: 0,
@@ -58,10 +58,10 @@ fn copied(dtype: DType, kept: KvCacheFormat, (heads, size): (usize, usize)) -> C
             let (from, to) = (Tensor::from_u32(&COPIES.0, place)?, Tensor::from_u32(&COPIES.1, place)?);
             let place = place.clone();
             Ok(Box::new(move || {
-                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, format, &place)?;
                 cache.write(0, &x, &x, &rows)?;
                 cache.copy(&from, &to)?;
-                held(&cache, &place)
+                cached(&cache, &place)
             }))
         }),
         reference: Box::new(move || {
@@ -79,8 +79,8 @@ fn copied(dtype: DType, kept: KvCacheFormat, (heads, size): (usize, usize)) -> C
     }
 }
 
-/// A number that is none in some blocks, each at another place of the four that a thread of a GPU has, and an infinite one in another.
-/// They show as -1; the blocks beside them are as they were.
+/// NaN in some Q8 blocks, each at another of the four elements of a GPU thread, and ∞ in another.
+/// They read as -1; other blocks are unchanged.
 fn broken(dtype: DType) -> Case {
     const BROKEN: [(usize, f32); 5] =
         [(40, f32::NAN), (96, f32::INFINITY), (133, f32::NAN), (170, f32::NAN), (255, f32::NAN)];
@@ -100,10 +100,11 @@ fn broken(dtype: DType) -> Case {
             Ok(Box::new(move || {
                 let cache = KvCache::new(KvCacheShape { layers: 1, heads: 4, size: 64 }, 1, KvCacheFormat::Q8, &place)?;
                 cache.write(0, &x, &x, &rows)?;
-                let held = held(&cache, &place)?;
-                let shown = |v: &f32| if v.is_nan() { -1.0 } else { *v };
-                let upload = || host(held.to_f32()?.iter().map(shown).collect::<Vec<f32>>(), held.dims());
-                Tensor::upload(held.dims(), DType::F32, &place, upload)
+                let cached = cached(&cache, &place)?;
+                let nan_to_minus_one = |v: &f32| if v.is_nan() { -1.0 } else { *v };
+                let upload =
+                    || host(cached.to_f32()?.iter().map(nan_to_minus_one).collect::<Vec<f32>>(), cached.dims());
+                Tensor::upload(cached.dims(), DType::F32, &place, upload)
             }))
         }),
         reference: Box::new(|| {
@@ -113,26 +114,26 @@ fn broken(dtype: DType) -> Case {
     }
 }
 
-fn one(seed: u64, (dtype, kept): (DType, KvCacheFormat), (heads, size): (usize, usize)) -> Case {
+fn one(seed: u64, (dtype, format): (DType, KvCacheFormat), (heads, size): (usize, usize)) -> Case {
     let width = heads * size;
-    // A projection to keys and values.
+    // A fused projection to keys and values.
     let mut x = Input::normal(seed + 1500, &[TOKENS.len(), 2 * heads, size], dtype, (0.0, 1.0));
-    if kept == KvCacheFormat::Q8 {
+    if format == KvCacheFormat::Q8 {
         x = x.map(untied);
     }
     let reference = x.clone();
     Case {
         op: "kv_write",
-        name: format!("{} of {ROWS} rows, {heads} heads of {size}, in {kept}", TOKENS.len()),
+        name: format!("{} of {ROWS} rows, {heads} heads of {size}, in {format}", TOKENS.len()),
         dtype,
         tolerance: Tolerance {
             fused: 0.0,
             composed: 0.0,
-            sums: match kept {
-                // One rounding to the cache's dtype, where it is the coarser.
+            sums: match format {
+                // One rounding to the cache's dtype, if it is the coarser.
                 KvCacheFormat::Float(dtype) => dtype.unit_roundoff() / DType::F32.unit_roundoff(),
-                // The reference rounds to the same codes and scales, whose product is exact. A code next to the right one would be
-                // off by more than a hundredth.
+                // The reference rounds to the same codes and scales, whose product is exact. A
+                // wrong neighbouring code would be off by more than a hundredth.
                 KvCacheFormat::Q8 => 1.0,
             },
         },
@@ -143,9 +144,9 @@ fn one(seed: u64, (dtype, kept): (DType, KvCacheFormat), (heads, size): (usize, 
             let (k, v) = (x.narrow(1, 0, heads)?, x.narrow(1, heads, heads)?);
             let place = place.clone();
             Ok(Box::new(move || {
-                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, kept, &place)?;
+                let cache = KvCache::new(KvCacheShape { layers: 1, heads, size }, ROWS, format, &place)?;
                 cache.write(0, &k, &v, &rows)?;
-                held(&cache, &place)
+                cached(&cache, &place)
             }))
         }),
         reference: Box::new(move || {
@@ -154,16 +155,17 @@ fn one(seed: u64, (dtype, kept): (DType, KvCacheFormat), (heads, size): (usize, 
                 let row = part % 2 * ROWS + TOKENS[part / 2] as usize;
                 rows[row * width..][..width].iter_mut().zip(values).for_each(|(r, v)| *r = f64::from(*v));
             }
-            if kept == KvCacheFormat::Q8 {
-                rows.chunks_exact_mut(32).for_each(blocked);
+            if format == KvCacheFormat::Q8 {
+                rows.chunks_exact_mut(32).for_each(round_to_q8);
             }
             rows
         }),
     }
 }
 
-/// Element `i` of blocks of several sizes in which nothing lies in the middle between two codes, where either is right: of numbers
-/// with few bits that is only the half of a largest one that is no multiple of 127.
+/// Element `i` of blocks of several scales, none of which is halfway between two codes, where
+/// either would be right: for numbers with few bits that is only the half of a largest element that
+/// is no multiple of 127.
 fn untied(i: usize, v: f32) -> f32 {
     const LARGEST: f32 = 255.0 / 64.0;
     let v = match v.abs() {
@@ -174,9 +176,9 @@ fn untied(i: usize, v: f32) -> f32 {
     v * [0.25, 0.5, 1.0, 2.0, 4.0][i / 32 % 5]
 }
 
-/// The numbers that a block of q8_0 stands for: 127 steps to the largest, and the step in f16.
-fn blocked(x: &mut [f64]) {
+/// Dequantized values of a q8_0 block: 127 steps to the largest, and the step in f16.
+fn round_to_q8(x: &mut [f64]) {
     let d = x.iter().fold(0f64, |most, x| most.max(x.abs())) / 127.0;
-    let kept = f16::from_f64(d).to_f64();
-    x.iter_mut().for_each(|x| *x = if d == 0.0 { 0.0 } else { (*x / d).round() * kept });
+    let scale = f16::from_f64(d).to_f64();
+    x.iter_mut().for_each(|x| *x = if d == 0.0 { 0.0 } else { (*x / d).round() * scale });
 }

@@ -1,4 +1,4 @@
-//! A scatter over rows, in place; for blocks one of codes and one of scales.
+//! A scatter over rows, in place; for Q8 one of codes and one of scales.
 
 use super::kv_tensor::BLOCK;
 use super::{KvTensor, KvWriteOp};
@@ -9,28 +9,28 @@ use candle_core::{D, DType as Candle};
 
 pub(super) fn run(op: &KvWriteOp) -> Result<Tensor> {
     let rows = op.rows.candle()?;
-    for (x, cache) in op.both() {
+    for (x, cache) in op.pairs() {
         let x = x.candle()?;
         match cache {
             KvTensor::Float(cache) => scatter(cache.candle()?, &x.to_dtype(cache.dtype().candle())?, rows)?,
             KvTensor::Q8 { codes, scales } => {
-                let (quantised, d) = blocks(x)?;
+                let (quantized, d) = quantize(x)?;
                 scatter(scales.candle()?, &d, rows)?;
-                scatter(codes.candle()?, &quantised, rows)?
+                scatter(codes.candle()?, &quantized, rows)?
             }
         };
     }
-    op.kept()
+    op.written_keys()
 }
 
-/// Codes and scales of `[tokens, heads, size]`.
-fn blocks(x: &Tensor) -> Result<(Tensor, Tensor)> {
+/// Q8 codes and scales of `[tokens, heads, size]`.
+fn quantize(x: &Tensor) -> Result<(Tensor, Tensor)> {
     let (tokens, heads, size) = x.dims3()?;
     let x = x.to_dtype(Candle::F32)?.contiguous()?.reshape((tokens, heads, size / BLOCK, BLOCK))?;
     let d = (x.abs()?.max_keepdim(D::Minus1)? / 127.0)?;
-    // What is not finite has no code; its block's scale tells of it.
+    // A value that is not finite has no code: it makes its block's scale NaN.
     let d = (d + (&x * 0.0)?.sum_keepdim(D::Minus1)?)?;
-    // All of a block of zeros are zero by anything.
+    // Avoids 0 / 0 in a block of zeros.
     let code = x.broadcast_div(&d.maximum(f64::from(f32::MIN_POSITIVE))?)?.round()?;
     let code = (&code + (code.lt(0f32)?.to_dtype(Candle::F32)? * 256.0)?)?;
     let scales = d.squeeze(D::Minus1)?.to_dtype(Candle::F16)?;
@@ -45,10 +45,12 @@ pub(super) fn scatter(cache: &Tensor, x: &Tensor, rows: &Tensor) -> Result<Tenso
     Ok(cache.clone())
 }
 
-/// Whether Candle can.
-pub(super) fn scatters(dtype: DType, device: Device) -> Can {
+/// Whether Candle can scatter this dtype.
+pub(super) fn can_scatter(dtype: DType, device: Device) -> Can {
     match (dtype, device) {
-        (DType::U8, Device::Metal(_)) => Can::no("Candle scatters no bytes on Metal; keep keys and values in f16"),
+        (DType::U8, Device::Metal(_)) => {
+            Can::no("Candle cannot scatter bytes on Metal; use an f16 KV cache (--kv-dtype f16)")
+        }
         _ => Can::Yes,
     }
 }

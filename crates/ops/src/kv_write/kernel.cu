@@ -1,17 +1,22 @@
-// keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's format, in one launch; where positions are given, k and queries
-// are turned first, as `rotary` does. And cache[to[i]] = cache[from[i]], bit by bit.
+// Writes the KV cache: keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's
+// format, in one launch; if positions are given, k and queries are rotated first, as in `rotary`.
+// Also cache[to[i]] = cache[from[i]], bit by bit.
 //
-// A row beyond the cache, which nobody may send, is not written: it would be another's.
+// A row beyond the cache, which callers must not send, is not written: it would overwrite other
+// data.
 #include "rotary/turn.cuh"
 
 struct Heads {
-    // Of queries, none unless they are turned, and of keys and as many of values; elements of each.
+    // Heads of queries (0 unless they are rotated), and heads of keys and of values; elements of
+    // each.
     uint queries, heads, size;
-    // Elements from one token of queries, keys and values to the next, and from one head to the next.
+    // Elements from one token of queries, keys and values to the next, and from one head to the
+    // next.
     uint apart[3][2];
     // Rows of the cache.
     uint held;
-    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    // Rotated pairs of a head, and positions; a position beyond them, which callers must not send,
+    // counts as the last.
     uint pairs, positions;
 };
 
@@ -23,7 +28,8 @@ template <typename T> struct Given {
     T *y;
 };
 
-// What a thread has: N neighbours of a head, from i on. Heads of queries come first, then those of keys and of values.
+// A thread's work: N neighbours of a head, from i on. Heads of queries come first, then those of
+// keys and of values.
 enum Of : uint { QUERIES, KEYS, VALUES, NOTHING };
 struct Share {
     uint of, head, i;
@@ -37,12 +43,12 @@ template <int N> __device__ __forceinline__ Share share_of(const Heads &p) {
     return {kept < p.heads ? KEYS : kept < 2 * p.heads ? VALUES : NOTHING, kept % p.heads, i};
 }
 
-// The N, turned in f32 and rounded to T. Their partners are read by the threads that have them as well, at the same time: memory gives
-// them once. A half is whole runs, so that all of a run are of one half.
+// Rotates the N elements in f32 and rounds to T. Other threads read their partners too, at the same
+// time: memory delivers them once. A half is whole runs, so that all of a run are in one half.
 template <typename T, int N> __device__ __forceinline__ void take(float (&v)[N], Share s, const Given<T> &g, const Heads &p) {
     const uint token = blockIdx.x;
     const T *x = s.of == QUERIES ? g.q : s.of == KEYS ? g.k : g.v;
-    // Not indexed by what is known at run time: that would put them into memory.
+    // Not indexed by runtime values: that would move the array to local memory.
     const uint step = s.of == QUERIES ? p.apart[0][0] : s.of == KEYS ? p.apart[1][0] : p.apart[2][0];
     const uint head = s.of == QUERIES ? p.apart[0][1] : s.of == KEYS ? p.apart[1][1] : p.apart[2][1];
     x += size_t(token) * step + size_t(s.head) * head;
@@ -67,7 +73,6 @@ __device__ __forceinline__ void put_query(const float (&v)[N], Share s, const Gi
     write<T, N>(g.y + (size_t(blockIdx.x) * p.queries + s.head) * p.size + s.i, v);
 }
 
-// Floats.
 template <typename T, typename C, int N> __device__ void kv_write(const Given<T> &g, C *keys, C *values, const Heads &p) {
     const Share s = share_of<N>(p);
     if (s.of == NOTHING) return;
@@ -79,16 +84,17 @@ template <typename T, typename C, int N> __device__ void kv_write(const Given<T>
     write<C, N>((s.of == KEYS ? keys : values) + (size_t(row) * p.heads + s.head) * p.size + s.i, v);
 }
 
-// Elements that share a scale.
+// Elements per quantization scale.
 constexpr uint BLOCK = 32;
 
-// q8_0: codes of a signed byte, a scale in f16 for 32 of them, rounded as on the CPU. Neighbours in a warp share a block.
+// q8_0: signed byte codes, an f16 scale per 32 of them, rounded as on the CPU. Neighbours in a warp
+// share a block.
 template <typename T, int N>
 __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *values, half_t *key_scales, half_t *value_scales,
     const Heads &p) {
     const Share s = share_of<N>(p);
     float v[N] = {};
-    // Nobody leaves yet: lanes look at each other's elements.
+    // No early return: lanes exchange their elements.
     if (s.of != NOTHING) take<T, N>(v, s, g, p);
     float most = 0.0f;
 #pragma unroll
@@ -99,14 +105,15 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
     if (s.of == QUERIES) return put_query<T, N>(v, s, g, p);
     const uint row = g.rows[blockIdx.x];
     if (row >= p.held) return;
-    // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
+    // A value that is not finite has no code: the scale becomes NaN, so that the error shows.
     const bool is_sound = most < INFINITY;
     const float d = __fdiv_rn(most, 127.0f), inverse = d == 0.0f || !is_sound ? 0.0f : __frcp_rn(d);
     const size_t first = (size_t(row) * p.heads + s.head) * p.size + s.i;
     Run<uint8_t, N> codes;
 #pragma unroll
     for (int j = 0; j < N; j++) {
-        // Half away from zero. The bounds are for steps so small that one over them is infinite.
+        // Rounds half away from zero. The bounds are for steps so small that their reciprocal is
+        // infinite.
         const int code = is_sound ? min(max(int(roundf(v[j] * inverse)), -128), 127) : 0;
         codes.of[j] = uint8_t(code);
     }
@@ -135,15 +142,15 @@ __device__ void kv_write_blocks(const Given<T> &g, uint8_t *keys, uint8_t *value
     FLOATS_IN(NAME, T, f16, half_t, N, KIND) \
     FLOATS_IN(NAME, T, bf16, bhalf_t, N, KIND) \
     BLOCKS_IN(NAME, T, N, KIND)
-// In whole runs, and in any.
+// Whole runs, and any size.
 #define STORE(NAME, T) ALL(NAME, T, SIXTEEN<T>, runs) ALL(NAME, T, 1, odd)
 FORMATS(STORE)
 
-// Copies that a thread has on the way.
+// Copies that a thread has in flight.
 constexpr int AT_ONCE = 8;
 
-// Rows within the cache, as words of any meaning. A thread has one word of all rows, and so copies one row after another, or several at
-// once where none of them is copied to before it is copied from.
+// Copies rows within the cache, as untyped words. A thread has one word of all rows, and so copies
+// one row after another, or several at once if none of them is a target before it is a source.
 template <typename W> __device__ void copies(W *cache, const uint *from, const uint *to, uint words, uint held, uint count) {
     const uint word = blockIdx.x * blockDim.x + threadIdx.x;
     if (word >= words) return;

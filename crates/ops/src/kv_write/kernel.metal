@@ -1,12 +1,15 @@
-// keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's format, in one dispatch; if TURNS, k and queries are turned
-// first, as `rotary` does. And cache[to[i]] = cache[from[i]], bit by bit.
+// Writes the KV cache: keys[rows[i]] = k[i] and values[rows[i]] = v[i], rounded to the cache's
+// format, in one dispatch; if TURNS, k and queries are rotated first, as in `rotary`. Also
+// cache[to[i]] = cache[from[i]], bit by bit.
 //
-// A row beyond the cache, which nobody may send, is not written: it would be another's.
+// A row beyond the cache, which callers must not send, is not written: it would overwrite other
+// data.
 
 constant bool TURNS [[function_constant(0)]];
 
 struct Heads {
-    // Of queries, none unless they are turned, and of keys and as many of values; elements of each.
+    // Heads of queries (0 unless they are rotated), and heads of keys and of values; elements of
+    // each.
     uint queries;
     uint heads;
     uint size;
@@ -14,12 +17,14 @@ struct Heads {
     uint apart[3][2];
     // Rows of the cache.
     uint held;
-    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    // Rotated pairs of a head, and positions; a position beyond them, which callers must not send,
+    // counts as the last.
     uint pairs;
     uint positions;
 };
 
-// What a thread has: four neighbours of a head, from i on. Heads of queries come first, then those of keys and of values.
+// A thread's work: four neighbours of a head, from i on. Heads of queries come first, then those of
+// keys and of values.
 constant uint QUERIES = 0;
 constant uint KEYS = 1;
 constant uint VALUES = 2;
@@ -45,8 +50,8 @@ METAL_FUNC Share share_of(constant Heads &p, uint x) {
     return s;
 }
 
-// The four, turned in f32 and rounded to T. Their partners are read by the threads that have them as well, at the same time: memory
-// gives them once.
+// Rotates the four elements in f32 and rounds to T. Other threads read their partners too, at the
+// same time: memory delivers them once.
 template <typename T>
 METAL_FUNC float4 four_of(Share s, uint at, device const T *q, device const T *k, device const T *v,
     device const uint *positions, device const float *cosines, device const float *sines, constant Heads &p) {
@@ -67,7 +72,7 @@ METAL_FUNC float4 four_of(Share s, uint at, device const T *q, device const T *k
         float4 other = four_at<T>(is_first ? x + p.pairs : x, pair, p.pairs, 0.0f);
         return rounded<T>(is_first ? four * c - other * t : four * c + other * t);
     }
-    // Some of the four may be of the first half and some of the second, or not turned at all.
+    // The four may straddle the halves, or the end of the rotated part.
     for (uint j = 0; j < 4; j++) {
         uint i = s.i + j;
         if (i < p.pairs) {
@@ -85,7 +90,6 @@ METAL_FUNC void put_query(device T *y, uint at, Share s, constant Heads &p, floa
     put_four<T>(y + (ulong(at) * ulong(p.queries) + ulong(s.head)) * ulong(p.size), s.i, p.size, four);
 }
 
-// Floats.
 template <typename T, typename C>
 [[kernel]] void kv_write(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]], device const T *v [[buffer(2)]],
     device const uint *positions [[buffer(3)]], device const float *cosines [[buffer(4)]],
@@ -116,11 +120,11 @@ STORE(float, "f32")
 STORE(half, "f16")
 STORE(bfloat, "bf16")
 
-// Elements that share a scale, and threads that share them: four elements each.
+// Elements per quantization scale, and threads that share a block: four elements each.
 constant uint BLOCK = 32;
 constant uint SHARERS = 8;
 
-// q8_0: codes of a signed byte, a scale in f16 for 32 of them.
+// q8_0: signed byte codes, an f16 scale per 32 of them.
 template <typename T>
 [[kernel]] void kv_write_blocks(device const T *q [[buffer(0)]], device const T *k [[buffer(1)]],
     device const T *v [[buffer(2)]], device const uint *positions [[buffer(3)]],
@@ -131,7 +135,7 @@ template <typename T>
     uint3 at [[thread_position_in_grid]]) {
     Share s = share_of(p, at.x);
     float4 four = float4(0.0f);
-    // Nobody leaves yet: threads of a SIMD-group look at each other's elements.
+    // No early return: threads of a SIMD-group exchange their elements.
     if (s.of != NOTHING) {
         four = four_of<T>(s, at.y, q, k, v, positions, cosines, sines, p);
     }
@@ -154,7 +158,7 @@ template <typename T>
     }
     device uchar *codes = s.of == KEYS ? keys : values;
     device half *scales = s.of == KEYS ? key_scales : value_scales;
-    // What is not finite has no code; the scale tells of it, so that nobody takes the block for numbers.
+    // A value that is not finite has no code: the scale becomes NaN, so that the error shows.
     float d = most / 127.0f;
     float inverse = d == 0.0f ? 0.0f : 1.0f / d;
     ulong first = (ulong(row) * ulong(p.heads) + ulong(s.head)) * ulong(p.size) + ulong(s.i);
@@ -168,13 +172,14 @@ template <typename T>
 FLOATS(kv_write_blocks)
 
 struct Copies {
-    // Of a row, and rows.
+    // Words of a row, and rows.
     uint words;
     uint held;
     uint copies;
 };
 
-// Rows within the cache, as words of any meaning. A thread has one word of all rows, and so copies one row after another.
+// Copies rows within the cache, as untyped words. A thread has one word of all rows, and so copies
+// one row after another.
 template <typename W>
 [[kernel]] void kv_write_copies(device W *cache [[buffer(0)]], device const uint *from [[buffer(1)]],
     device const uint *to [[buffer(2)]], constant Copies &p [[buffer(3)]], uint3 at [[thread_position_in_grid]]) {

@@ -1,4 +1,4 @@
-//! What a cache keeps keys and values in, and those vectors themselves.
+//! The KV cache's formats, and tensors of keys or values in them.
 
 use crate::quant::q8_0_apart;
 use crate::tensor::host;
@@ -8,15 +8,15 @@ use half::{bf16, f16};
 use std::fmt;
 use std::str::FromStr;
 
-/// Elements that share a scale.
+/// Elements per quantization scale.
 pub(crate) const BLOCK: usize = 32;
 
-/// The format of the keys and values in a cache.
+/// Format of keys and values in a KV cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KvCacheFormat {
-    /// One number an element.
+    /// One number per element.
     Float(DType),
-    /// GGML's q8_0: a signed byte an element and a scale in f16 for 32 of them, which are 34 bytes.
+    /// GGML's q8_0: a signed byte per element and an f16 scale per 32 of them, 34 bytes in all.
     Q8,
 }
 
@@ -57,17 +57,19 @@ impl FromStr for KvCacheFormat {
     type Err = Error;
     fn from_str(s: &str) -> Result<Self> {
         KvCacheFormat::ALL.into_iter().find(|format| format.to_string() == s).ok_or_else(|| {
-            Error::Parse(format!("unknown format of keys and values `{s}`; one of f32, bf16, f16 and q8_0"))
+            Error::Parse(format!("unknown KV cache format `{s}`; must be one of f32, bf16, f16 and q8_0"))
         })
     }
 }
 
-/// Keys or values `[rows, heads, size]`: as a projection gives them, or in the format of a cache.
+/// Keys or values `[rows, heads, size]`: the output of a projection, or in the format of a KV
+/// cache.
 #[derive(Clone, Debug)]
 pub enum KvTensor {
-    /// One number an element.
+    /// One number per element.
     Float(Tensor),
-    /// Blocks of 32. Codes and scales lie apart, so that codes are read in whole vectors.
+    /// Blocks of 32. Codes and scales are separate tensors, so that codes can be read in whole
+    /// vectors.
     Q8 {
         /// Signed bytes, `[rows, heads, size]`.
         codes: Tensor,
@@ -89,8 +91,8 @@ impl From<&Tensor> for KvTensor {
 }
 
 impl From<&KvTensor> for KvTensor {
-    fn from(vectors: &KvTensor) -> KvTensor {
-        vectors.clone()
+    fn from(tensor: &KvTensor) -> KvTensor {
+        tensor.clone()
     }
 }
 
@@ -108,8 +110,8 @@ impl KvTensor {
                 scales: zeros([rows, heads, size / BLOCK], DType::F16, place)?,
             }),
             KvCacheFormat::Q8 => {
-                let what = format!("keys and values in {format} are blocks of {BLOCK}, which heads of {size} are not");
-                Err(Error::call("kv_write", what + ": keep them in f16 instead (--kv-dtype f16)"))
+                let what = format!("a KV cache in {format} has blocks of {BLOCK}, which do not divide heads of {size}");
+                Err(Error::call("kv_write", what + ": use f16 instead (--kv-dtype f16)"))
             }
         }
     }
@@ -119,14 +121,16 @@ impl KvTensor {
         if let KvCacheFormat::Float(dtype) = format {
             return Ok(KvTensor::Float(Tensor::from_f32(values, dims, dtype, place)?));
         }
-        let [rows, heads, size] = *dims else { return Err(Error::call("kv_write", "blocks have three axes")) };
+        let [rows, heads, size] = *dims else {
+            return Err(Error::call("kv_write", "a tensor in Q8 blocks must have three axes"));
+        };
         let mut codes = vec![0; values.len()];
         let blocks = values.as_chunks::<BLOCK>().0.iter().zip(codes.chunks_exact_mut(BLOCK));
         let scales: Vec<f16> = blocks.map(|(x, codes)| q8_0_apart(x, codes)).collect();
-        let of_scales = [rows, heads, size / BLOCK];
+        let scale_dims = [rows, heads, size / BLOCK];
         Ok(KvTensor::Q8 {
             codes: Tensor::upload(dims, DType::U8, place, || host(codes, dims))?,
-            scales: Tensor::upload(&of_scales, DType::F16, place, || host(scales, &of_scales))?,
+            scales: Tensor::upload(&scale_dims, DType::F16, place, || host(scales, &scale_dims))?,
         })
     }
 
@@ -135,7 +139,7 @@ impl KvTensor {
         self.elements().dims()
     }
 
-    /// What they are kept in.
+    /// The format.
     pub fn format(&self) -> KvCacheFormat {
         match self {
             KvTensor::Float(floats) => KvCacheFormat::Float(floats.dtype()),
@@ -161,7 +165,7 @@ impl KvTensor {
         .flatten()
     }
 
-    /// With every tensor taken through `to`.
+    /// Applies `to` to every tensor.
     pub(crate) fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<KvTensor> {
         Ok(match self {
             KvTensor::Float(floats) => KvTensor::Float(to(floats)?),
@@ -169,7 +173,7 @@ impl KvTensor {
         })
     }
 
-    /// The numbers that they stand for, one after another.
+    /// The dequantized values.
     pub fn to_f32(&self) -> Result<Vec<f32>> {
         match self {
             KvTensor::Float(floats) => floats.to_f32(),
@@ -182,7 +186,7 @@ impl KvTensor {
     }
 }
 
-/// Memory that the system hands out as zeros, so that rows nobody has written take none.
+/// Memory that the system provides as zeros, so that rows never written take no physical memory.
 fn zeros(dims: [usize; 3], dtype: DType, place: &Place) -> Result<Tensor> {
     let n = dims.iter().fold(1, |n: usize, d| n.saturating_mul(*d));
     Tensor::upload(&dims, dtype, place, || match dtype {
@@ -190,7 +194,7 @@ fn zeros(dims: [usize; 3], dtype: DType, place: &Place) -> Result<Tensor> {
         DType::BF16 => host(vec![0u16; n].reinterpret_into::<bf16>(), &dims),
         DType::F16 => host(vec![0u16; n].reinterpret_into::<f16>(), &dims),
         DType::U8 => host(vec![0u8; n], &dims),
-        DType::U32 => Err(Error::call("kv_write", "a cache of ids")),
+        DType::U32 => Err(Error::call("kv_write", "a KV cache cannot hold u32")),
     })
 }
 

@@ -1,7 +1,7 @@
-//! keys[rowᵢ] = kᵢ, values[rowᵢ] = vᵢ        rounded to the cache's format
+//! Writes the KV cache: keys[rowᵢ] = kᵢ, values[rowᵢ] = vᵢ, rounded to the cache's format.
 //!
-//! The keys and values of tokens that were seen, kept in rows of tensors that are made once. Which row belongs to whom is decided
-//! elsewhere; here they are written, copied and lent out.
+//! The cache is allocated once, as tensors of rows. The engine decides which row belongs to which
+//! sequence (paged KV cache); this module writes and copies rows, and gives access to them.
 
 mod cases;
 mod composed;
@@ -21,40 +21,40 @@ use crate::ladder::{self, Can, Op, Rung, own_kernels};
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::sync::Arc;
 
-/// Keys and values of every layer, `[rows, heads, size]` each.
+/// KV cache: keys and values of every layer, `[rows, heads, size]` each.
 #[derive(Clone, Debug)]
 pub struct KvCache {
     layers: Arc<[[KvTensor; 2]]>,
     rows: usize,
 }
 
-/// What a model keeps of a token.
+/// What a model caches per token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KvCacheShape {
-    /// Layers that keep something.
+    /// Layers with cached keys and values.
     pub layers: usize,
-    /// Heads of keys and values.
+    /// KV heads.
     pub heads: usize,
-    /// Of a head.
+    /// Head size.
     pub size: usize,
 }
 
 impl KvCacheShape {
-    /// Bytes a token in `format`, of all layers.
+    /// Bytes per token in `format`, of all layers.
     pub fn bytes(&self, format: KvCacheFormat) -> usize {
         [2, self.layers, self.heads].into_iter().fold(format.bytes(self.size), usize::saturating_mul)
     }
 }
 
 impl KvCache {
-    /// Room for `rows` tokens, all zeros.
+    /// A cache of `rows` tokens, all zeros.
     pub fn new(shape: KvCacheShape, rows: usize, format: KvCacheFormat, place: &Place) -> Result<KvCache> {
         let zeros = || KvTensor::zeros([rows, shape.heads, shape.size], format, place);
         let layers = (0..shape.layers).map(|_| Ok([zeros()?, zeros()?])).collect::<Result<Vec<_>>>()?;
         Ok(KvCache { layers: layers.into(), rows })
     }
 
-    /// Rows for tokens.
+    /// Rows, one per token.
     pub fn rows(&self) -> usize {
         self.rows
     }
@@ -64,13 +64,16 @@ impl KvCache {
         ladder::run_in_place(KvWriteOp::checked(self.layer(layer)?, [k, v], rows)?)
     }
 
-    /// A layer's keys and values as they are.
+    /// The keys and values of a layer.
     pub fn layer(&self, layer: usize) -> Result<&[KvTensor; 2]> {
-        let kept = self.layers.len();
-        self.layers.get(layer).ok_or_else(|| Error::call("kv_write", format!("layer {layer} of a cache of {kept}")))
+        let layers = self.layers.len();
+        self.layers
+            .get(layer)
+            .ok_or_else(|| Error::call("kv_write", format!("layer {layer} is beyond the KV cache of {layers} layers")))
     }
 
-    /// Copies rows `from` to rows `to`, of every layer: a page that two sequences share and one goes on to write.
+    /// Copies rows `from` to rows `to` in every layer: copy-on-write of a page that two sequences
+    /// share.
     pub fn copy(&self, from: &Tensor, to: &Tensor) -> Result<()> {
         for cache in self.layers.iter().flatten() {
             copy::ops(cache, from, to)?.try_for_each(ladder::run_in_place)?;
@@ -79,7 +82,7 @@ impl KvCache {
     }
 }
 
-/// Keys and values of one layer.
+/// Writes keys and values of one layer.
 pub(crate) struct KvWriteOp {
     x: [Tensor; 2],
     cache: [KvTensor; 2],
@@ -87,50 +90,58 @@ pub(crate) struct KvWriteOp {
 }
 
 impl KvWriteOp {
-    /// Writes row i of each of `x` to row `rows[i]` of its part of `cache`. A row beyond the cache is an error on the CPU and must not
-    /// be sent to a GPU.
+    /// Writes row i of each of `x` to row `rows[i]` of the cache. A row beyond the cache is an
+    /// error on the CPU and must not be sent to a GPU.
     pub(crate) fn checked(cache: &[KvTensor; 2], x: [&Tensor; 2], rows: &Tensor) -> Result<KvWriteOp> {
         for (x, cache) in x.into_iter().zip(cache) {
             let fits = cache.dims().len() == 3 && x.dims().len() == 3 && cache.dims()[1..] == x.dims()[1..];
             if !fits || rows.dims() != [x.dims()[0]] || rows.dtype() != DType::U32 {
-                let what = format!("{:?} to rows {:?} of a cache {:?}", x.dims(), rows.dims(), cache.dims());
+                let what = format!(
+                    "shapes do not match: x {:?} to u32 rows {:?} of a KV cache {:?}",
+                    x.dims(),
+                    rows.dims(),
+                    cache.dims()
+                );
                 return Err(Error::call("kv_write", what));
             }
         }
         if x[0].dtype() != x[1].dtype() || cache[0].format() != cache[1].format() {
-            return Err(Error::call("kv_write", "keys and values are of one format, and so is what keeps them"));
+            return Err(Error::call(
+                "kv_write",
+                "k and v must have one dtype, and both halves of the KV cache one format",
+            ));
         }
         Ok(KvWriteOp { x: x.map(Tensor::clone), cache: cache.clone(), rows: rows.clone() })
     }
 
-    /// Keys and values, each with its part of the cache.
-    fn both(&self) -> impl Iterator<Item = (&Tensor, &KvTensor)> {
+    /// Keys and values, each with its half of the cache.
+    fn pairs(&self) -> impl Iterator<Item = (&Tensor, &KvTensor)> {
         self.x.iter().zip(&self.cache)
     }
 
-    /// All of the keys that are kept: what the call is said to give.
+    /// The cached keys, which stand for the op's result.
     fn keys(&self) -> &Tensor {
         self.cache[0].elements()
     }
 
-    /// The same when they are written.
-    fn kept(&self) -> Result<candle_core::Tensor> {
+    /// The cached keys after the write.
+    fn written_keys(&self) -> Result<candle_core::Tensor> {
         Ok(self.keys().candle()?.clone())
     }
 }
 
 #[cfg(any(cuda, metal))]
 impl KvWriteOp {
-    /// The tensors of keys and of values, their elements and perhaps their scales, as a device sees them.
-    fn written<V>(&self, view: impl Fn(&Tensor) -> Result<V>) -> Result<[Vec<V>; 2]> {
+    /// The tensors of keys and of values as a device's views: elements, and scales for Q8.
+    fn cache_views<V>(&self, view: impl Fn(&Tensor) -> Result<V>) -> Result<[Vec<V>; 2]> {
         let [keys, values] = self.cache.each_ref().map(|cache| cache.tensors().map(&view).collect::<Result<_>>());
         Ok([keys?, values?])
     }
 }
 
-/// Queries that are turned in the same launch, as keys are.
+/// Queries that the same launch rotates, as it does the keys.
 #[cfg(any(cuda, metal))]
-pub(crate) struct Turn<'a> {
+pub(crate) struct RotaryQueries<'a> {
     pub(crate) q: &'a Tensor,
     pub(crate) positions: &'a Tensor,
     /// f32 `[positions, pairs]`, and the same of sines.
@@ -155,18 +166,18 @@ impl Op for KvWriteOp {
     }
 
     fn composable(&self, device: Device) -> Can {
-        composed::scatters(self.keys().dtype(), device)
+        composed::can_scatter(self.keys().dtype(), device)
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Values after keys.
+        // Keys and values run one after the other.
         let n = self.x().dims().iter().product::<usize>();
         match (rung, self.cache[0].format()) {
-            // The rows in the cache's dtype, and a row number an element.
+            // The rows in the cache's dtype, and a row index per element.
             (Rung::Composed, KvCacheFormat::Float(dtype)) => n * (2 * dtype.size() + 4),
-            // Four stages in f32, and the same.
+            // Four stages in f32, codes, and a row index per element.
             (Rung::Composed, KvCacheFormat::Q8) => n * (4 * 4 + 2 + 4),
-            // Only the CPU rounds all of them first and writes them then.
+            // Only the CPU quantizes all rows before it writes them.
             (_, KvCacheFormat::Q8) if self.x().device() == Device::Cpu => n + n / BLOCK * DType::F16.size(),
             _ => 0,
         }
@@ -185,14 +196,14 @@ impl Op for KvWriteOp {
 }
 
 fn unmovable() -> Can {
-    Can::no("a copy of the cache would be written, and the cache not")
+    Can::no("the host would write to a copy of the KV cache, not to the cache")
 }
 
-/// Sees that every one of `rows` is one of the cache's.
-fn within(rows: &[u32], cache: &Tensor) -> Result<()> {
-    let held = cache.dims()[0];
-    match rows.iter().find(|row| **row as usize >= held) {
-        Some(row) => Err(Error::call("kv_write", format!("row {row} of a cache of {held}"))),
+/// Checks that all `rows` lie within the cache.
+fn check_rows(rows: &[u32], cache: &Tensor) -> Result<()> {
+    let count = cache.dims()[0];
+    match rows.iter().find(|row| **row as usize >= count) {
+        Some(row) => Err(Error::call("kv_write", format!("row {row} is beyond the KV cache of {count} rows"))),
         None => Ok(()),
     }
 }
@@ -211,7 +222,7 @@ mod tests {
         for (format, rung) in KvCacheFormat::ALL.into_iter().flat_map(|f| [(f, Rung::Fused), (f, Rung::Composed)]) {
             let _here = ladder::Ladder::new(ladder::Policy { force: Some(rung), ..Default::default() }).enter();
             let cache = KvCache::new(KvCacheShape { layers: 2, heads: 1, size: 32 }, 4, format, &place).unwrap();
-            // Whole numbers of which the largest is 127 are kept as they are in every format.
+            // Integers whose largest is 127 are exact in every format.
             let x = |v: f32| {
                 let values: Vec<f32> = (0..32).map(|i| if i == 0 { 127.0 } else { v - i as f32 }).collect();
                 (Tensor::from_f32(&values, &[1, 1, 32], DType::F32, &place).unwrap(), values)
@@ -221,9 +232,9 @@ mod tests {
             }
             cache.copy(&rows(&[3]), &rows(&[1])).unwrap();
             for (layer, side, v) in [(1, 0, 1.0), (0, 1, 10.0)] {
-                let held = cache.layer(layer).unwrap()[side].to_f32().unwrap();
+                let cached = cache.layer(layer).unwrap()[side].to_f32().unwrap();
                 let empty = vec![0.0; 32];
-                assert_eq!(held, [empty.clone(), x(v).1, empty, x(v).1].concat(), "{format}, {rung}");
+                assert_eq!(cached, [empty.clone(), x(v).1, empty, x(v).1].concat(), "{format}, {rung}");
             }
             assert!(cache.layer(2).is_err());
             if rung == Rung::Fused {
@@ -234,7 +245,7 @@ mod tests {
         }
     }
 
-    /// A model that is broken must not be taken for a sound one because its cache has no way to say so.
+    /// NaN must survive the cache, so that a broken model is noticed.
     #[test]
     fn what_is_no_number_stays_none_in_blocks() {
         let place = Place::cpu();
@@ -246,9 +257,9 @@ mod tests {
             values[40] = broken;
             let x = Tensor::from_f32(&values, &[1, 1, 64], DType::F32, &place).unwrap();
             cache.write(0, &x, &x, &rows(&[0])).unwrap();
-            let held = cache.layer(0).unwrap()[0].to_f32().unwrap();
-            assert!(held[..32].iter().all(|v| (v - 1.0).abs() < 1e-3), "{rung}: {held:?}");
-            assert!(held[32..].iter().all(|v| v.is_nan()), "{rung}: {held:?}");
+            let cached = cache.layer(0).unwrap()[0].to_f32().unwrap();
+            assert!(cached[..32].iter().all(|v| (v - 1.0).abs() < 1e-3), "{rung}: {cached:?}");
+            assert!(cached[32..].iter().all(|v| v.is_nan()), "{rung}: {cached:?}");
         }
     }
 

@@ -9,18 +9,18 @@ use crate::tensor::host;
 use crate::{Error, Result};
 
 pub(super) fn run(op: &RotaryOp, isa: Isa) -> Result<candle_core::Tensor> {
-    let [tokens, heads, size] = *op.x.dims() else { return Err(Error::call("rotary", "x has three axes")) };
+    let [tokens, heads, size] = *op.x.dims() else { return Err(Error::call("rotary", "x must have three axes")) };
     let (cos, sin) = (Reading::of(&op.rotary.cos)?, Reading::of(&op.rotary.sin)?);
     let (cos, sin) = (cos.rows::<f32>()?, sin.rows::<f32>()?);
     let positions = Reading::of(&op.positions)?;
     let positions = positions.slice::<u32>()?;
     if let Some(p) = positions.iter().find(|p| **p as usize >= cos.rows) {
-        return Err(Error::call("rotary", format!("position {p} in a table of {}", cos.rows)));
+        return Err(Error::call("rotary", format!("position {p} is beyond the table of {} positions", cos.rows)));
     }
     with_elem!("rotary", op.x.dtype(), T => {
         let x = Reading::of(&op.x)?;
         let [token, head, 1] = *x.strides() else {
-            return Err(Error::call("rotary", format!("heads with strides {:?}", x.strides())));
+            return Err(Error::call("rotary", format!("the elements of a head must be contiguous, not in strides {:?}", x.strides())));
         };
         let data = x.onwards::<T>()?;
         let y = fill_rows::<T>(tokens * heads, size, 0, |i, out, _| {

@@ -1,15 +1,16 @@
-// y1 = x1·cos - x2·sin, y2 = x2·cos + x1·sin for elements half a turn apart: in f32, one rounding. Elements behind those that are turned
-// are copied.
+// Rotary position embedding: y1 = x1·cos - x2·sin, y2 = x2·cos + x1·sin for elements half the
+// rotated part apart, in f32 with one rounding. Elements after the rotated part are copied.
 //
-// A thread has N neighbours of the first half and their partners, or N that are copied, so that each element is read once, 16 bytes at
-// a time. Where heads or halves are not whole runs N is 1.
+// A thread has N neighbours of the first half and their partners, or N that are copied, so that
+// each element is read once, 16 bytes at a time. Where heads or halves are not whole runs, N is 1.
 #include "rotary/turn.cuh"
 
 struct Heads {
     uint heads, size;
     // Elements from one token of x to the next, and from one head to the next.
     uint token, head;
-    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    // Rotated pairs of a head, and positions; a position beyond them, which callers must not send,
+    // counts as the last.
     uint pairs, positions;
 };
 

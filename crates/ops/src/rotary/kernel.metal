@@ -1,5 +1,6 @@
-// y1 = x1 * cos - x2 * sin, y2 = x2 * cos + x1 * sin for elements half a turn apart: in f32, one rounding. Elements behind those that
-// are turned are copied. A thread makes four neighbours of the first half and their partners, or copies four.
+// Rotary position embedding: y1 = x1 * cos - x2 * sin, y2 = x2 * cos + x1 * sin for elements half
+// the rotated part apart, in f32 with one rounding. Elements after the rotated part are copied. A
+// thread computes four neighbours of the first half and their partners, or copies four.
 
 struct Heads {
     uint heads;
@@ -7,10 +8,11 @@ struct Heads {
     // Elements from one token of x to the next, and from one head to the next.
     uint token;
     uint head;
-    // Pairs of a head that are turned, and positions: one beyond them, which nobody may send, counts as the last.
+    // Rotated pairs of a head, and positions; a position beyond them, which callers must not send,
+    // counts as the last.
     uint pairs;
     uint positions;
-    // Threads of a head, for its pairs and in all.
+    // Threads of a head: for its pairs, and in all.
     uint turning;
     uint threads;
 };

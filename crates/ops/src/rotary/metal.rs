@@ -1,4 +1,5 @@
-//! Launches `kernel.metal`: a thread for four pairs of a head, and one for four elements that stay as they are.
+//! Launches `kernel.metal`: one thread per four pairs of a head, and per four elements that are not
+//! rotated.
 
 use super::RotaryOp;
 use crate::Result;
@@ -10,12 +11,13 @@ const SOURCE: &str = kernels!();
 pub(super) fn run(op: &RotaryOp) -> Result<candle_core::Tensor> {
     let (x, positions) = (View::of(&op.x)?, View::whole(&op.positions)?);
     let (cos, sin) = (View::whole(&op.rotary.cos)?, View::whole(&op.rotary.sin)?);
-    let (lines, table) = (x.lines()?, cos.rows()?);
-    let turning = table.cols.div_ceil(4);
-    let threads = turning + (lines.size - 2 * table.cols).div_ceil(4);
+    let (layout, table) = (x.lines()?, cos.rows()?);
+    let pair_threads = table.cols.div_ceil(4);
+    let threads = pair_threads + (layout.size - 2 * table.cols).div_ceil(4);
     // As `Heads` in the kernel.
-    let told = params![lines.heads, lines.size, lines.token, lines.head, table.cols, table.rows, turning, threads];
-    let y = Call::room(&x, lines.tokens * lines.heads * lines.size, op.x.dtype())?;
+    let shape =
+        params![layout.heads, layout.size, layout.token, layout.head, table.cols, table.rows, pair_threads, threads];
+    let y = Call::room(&x, layout.tokens * layout.heads * layout.size, op.x.dtype())?;
     let kernel = Kernel::new(SOURCE, format!("rotary_{}", op.x.dtype()));
     Call::new(&x, &kernel)?
         .input(&x)
@@ -23,7 +25,7 @@ pub(super) fn run(op: &RotaryOp) -> Result<candle_core::Tensor> {
         .input(&cos)
         .input(&sin)
         .result(&y)
-        .numbers(&told)
-        .run(Grid::over(lines.heads * threads, lines.tokens))?;
+        .numbers(&shape)
+        .run(Grid::over(layout.heads * threads, layout.tokens))?;
     y.tensor(op.x.dims())
 }

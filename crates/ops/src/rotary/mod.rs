@@ -1,8 +1,9 @@
-//! y₁ = x₁·cos − x₂·sin, y₂ = x₂·cos + x₁·sin, angle = position · frequency        in f32, one rounding to T
+//! Rotary position embedding (RoPE; Su et al. 2021, arXiv:2104.09864): y₁ = x₁·cos − x₂·sin, y₂ =
+//! x₂·cos + x₁·sin, angle = position · frequency, in f32 with one rounding to T.
 //!
-//! Rotary position embedding (Su et al. 2021, arXiv:2104.09864) in the form that pairs element i of a head with element
-//! i + dims/2. Angles are products in f32, as the models were trained with: in f64 they would differ from every other
-//! implementation by 1e-5 after a few hundred tokens.
+//! Element i of a head is paired with element i + dims/2. Angles are products in f32, as the models
+//! were trained with: in f64 they would differ from every other implementation by 1e-5 after a few
+//! hundred tokens.
 
 mod cases;
 mod composed;
@@ -30,22 +31,25 @@ pub struct Rotary {
 }
 
 impl Rotary {
-    /// The usual frequencies, base^(−2i / dims).
+    /// The standard frequencies, base^(−2i / dims).
     pub fn frequencies(base: f64, dims: usize) -> Vec<f32> {
         (0..dims / 2).map(|i| 1.0 / base.powf(f64::from((2 * i) as f32 / dims as f32)) as f32).collect()
     }
 
-    /// Tables for `positions` positions, where `w` puts its tensors. A model works out its own frequencies: scalings differ.
+    /// Tables for `positions` positions, placed as `w` places its tensors. Models compute their own
+    /// frequencies, because RoPE scalings differ.
     pub fn new(w: &Weights, frequencies: &[f32], positions: usize) -> Result<Rotary> {
         Rotary::scaled(w, frequencies, positions, 1.0)
     }
 
-    /// The same with sines and cosines times `amplitude`, by which some scalings make up for longer texts.
+    /// The same with sines and cosines multiplied by `amplitude`, which some RoPE scalings use for
+    /// long contexts.
     pub fn scaled(w: &Weights, frequencies: &[f32], positions: usize, amplitude: f64) -> Result<Rotary> {
         let angle = |i: usize| (i / frequencies.len()) as f32 * frequencies[i % frequencies.len()];
         let table = |f: fn(f64) -> f64| {
             let n = positions.checked_mul(frequencies.len()).filter(|n| *n > 0);
-            let n = n.ok_or_else(|| Error::call("rotary", "a table of no positions or no frequencies"))?;
+            let n =
+                n.ok_or_else(|| Error::call("rotary", "the table needs at least one position and one frequency"))?;
             let dims = [positions, frequencies.len()];
             Tensor::upload(&dims, DType::F32, w.place(), || {
                 crate::tensor::host(
@@ -57,26 +61,27 @@ impl Rotary {
         Ok(Rotary { cos: table(f64::cos)?, sin: table(f64::sin)? })
     }
 
-    /// Turns the first `dims` elements of each head of `x` `[tokens, heads, size]` by its position `[tokens]`.
+    /// Rotates the first `dims` elements of each head of `x` `[tokens, heads, size]` by its token's
+    /// position `[tokens]`.
     pub fn forward(&self, x: &Tensor, positions: &Tensor) -> Result<Tensor> {
         self.check(x, positions)?;
         ladder::run(RotaryOp { x: x.clone(), positions: positions.clone(), rotary: self.clone() })
     }
 
     fn check(&self, x: &Tensor, positions: &Tensor) -> Result<()> {
-        let turned = 2 * self.half();
+        let rotated = 2 * self.half();
         match *x.dims() {
-            [tokens, _, size] if positions.dims() == [tokens] && turned <= size && positions.dtype() == DType::U32 => {
+            [tokens, _, size] if positions.dims() == [tokens] && rotated <= size && positions.dtype() == DType::U32 => {
                 Ok(())
             }
             ref other => {
-                let what = format!("x {other:?} with positions {:?}, to turn {turned} elements", positions.dims());
+                let what = format!("x {other:?} with positions {:?}, to rotate {rotated} elements", positions.dims());
                 Err(Error::call("rotary", what))
             }
         }
     }
 
-    /// Pairs of a head that are turned.
+    /// Rotated pairs of a head.
     fn half(&self) -> usize {
         self.cos.dims()[1]
     }
@@ -110,7 +115,8 @@ impl Op for RotaryOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed, in f32: x twice, two products and the result, and a row of each table a token.
+        // Composed, in f32: x twice, two products and the result, and a row of each table per
+        // token.
         let [tokens, heads, size] = *self.x.dims() else { return 0 };
         if rung == Rung::Composed { 4 * tokens * (5 * heads * size + 2 * self.half()) } else { 0 }
     }

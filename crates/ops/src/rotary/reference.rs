@@ -1,4 +1,4 @@
-//! The formula in f64, from angles as f32 makes them.
+//! The formula in f64, from angles rounded to f32.
 
 pub(super) struct Problem<'a> {
     pub(super) x: &'a [f32],

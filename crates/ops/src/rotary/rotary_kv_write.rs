@@ -1,19 +1,22 @@
-//! q turned; keys[rowᵢ] = k turned, values[rowᵢ] = v        rounded to T, and then to the cache's format
+//! Rotates q and k, and writes the KV cache: keys[rowᵢ] = rotated kᵢ, values[rowᵢ] = vᵢ, rounded to
+//! T, then to the cache's format.
 //!
-//! All that happens between a layer's projection and its attention, where a cache keeps keys and values. On a GPU it is one launch;
-//! elsewhere, and where that is withdrawn, it is the calls of `rotary` and `store` that it stands for.
+//! This is everything between a layer's projection and its attention over a KV cache. On a GPU it
+//! is one launch; on a CPU, and where doctor has withdrawn that kernel, it becomes separate
+//! `rotary` and `kv_write` calls.
 
 use super::Rotary;
 use crate::kv_write::{KvTensor, KvWriteOp};
 use crate::ladder::{self, Joint, Op};
 use crate::{DType, Device, Error, Result, Tensor};
 
-/// Queries, keys and values of a layer `[tokens, heads, size]`, before they are turned, and the positions of their tokens.
+/// Queries, keys and values of a layer `[tokens, heads, size]`, not rotated yet, and the positions
+/// of their tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct Projected<'a> {
     /// Queries.
     pub q: &'a Tensor,
-    /// Keys, of fewer heads perhaps.
+    /// Keys, possibly with fewer heads (grouped-query attention).
     pub k: &'a Tensor,
     /// Values.
     pub v: &'a Tensor,
@@ -22,17 +25,24 @@ pub struct Projected<'a> {
 }
 
 impl Rotary {
-    /// Turns queries and keys, writes keys and values to `rows` of `cache`, and gives the queries.
+    /// Rotates queries and keys, writes keys and values to `rows` of `cache`, and returns the
+    /// rotated queries.
     pub fn forward_and_write_kv(&self, x: Projected<'_>, cache: &[KvTensor; 2], rows: &Tensor) -> Result<Tensor> {
         let Projected { q, k, v, positions } = x;
         self.check(q, positions)?;
         self.check(k, positions)?;
         if q.dims()[2] != k.dims()[2] || q.dtype() != k.dtype() {
-            let what = format!("q {:?} in {}, k {:?} in {}", q.dims(), q.dtype(), k.dims(), k.dtype());
+            let what = format!(
+                "q and k must agree in head size and dtype: q {:?} in {}, k {:?} in {}",
+                q.dims(),
+                q.dtype(),
+                k.dims(),
+                k.dtype()
+            );
             return Err(Error::call("rotary", what));
         }
-        let store = KvWriteOp::checked(cache, [k, v], rows)?;
-        let op = Kept { q: q.clone(), positions: positions.clone(), rotary: self.clone(), store };
+        let kv_write = KvWriteOp::checked(cache, [k, v], rows)?;
+        let op = RotaryKvWriteOp { q: q.clone(), positions: positions.clone(), rotary: self.clone(), kv_write };
         if let Some(q) = ladder::whole(&op) {
             return q;
         }
@@ -43,24 +53,24 @@ impl Rotary {
     }
 }
 
-#[cfg_attr(not(any(cuda, metal)), allow(dead_code, reason = "what a CPU makes of other calls"))]
-struct Kept {
+#[cfg_attr(not(any(cuda, metal)), allow(dead_code, reason = "on a CPU separate calls do this"))]
+struct RotaryKvWriteOp {
     q: Tensor,
     positions: Tensor,
     rotary: Rotary,
-    /// Of keys that are not turned yet.
-    store: KvWriteOp,
+    /// Its keys are not rotated yet.
+    kv_write: KvWriteOp,
 }
 
 #[cfg(any(cuda, metal))]
-impl Kept {
-    fn turn(&self) -> crate::kv_write::Turn<'_> {
+impl RotaryKvWriteOp {
+    fn rotary_queries(&self) -> crate::kv_write::RotaryQueries<'_> {
         let Rotary { cos, sin } = &self.rotary;
-        crate::kv_write::Turn { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
+        crate::kv_write::RotaryQueries { q: &self.q, positions: &self.positions, cosines: cos, sines: sin }
     }
 }
 
-impl Joint for Kept {
+impl Joint for RotaryKvWriteOp {
     const NAME: &'static str = "rotary";
 
     fn x(&self) -> &Tensor {
@@ -72,22 +82,22 @@ impl Joint for Kept {
     }
 
     fn detail(&self) -> String {
-        let (turned, dims) = (2 * self.rotary.half(), self.q.dims());
-        format!("{turned} of {} in {} heads; {}", dims[2], dims[1], self.store.detail())
+        let (rotated, dims) = (2 * self.rotary.half(), self.q.dims());
+        format!("{rotated} of {} in {} heads; {}", dims[2], dims[1], self.kv_write.detail())
     }
 
     fn is_taken(&self, device: Device) -> bool {
-        // A call costs nothing on a CPU.
+        // Two calls cost nothing on a CPU.
         device.is_gpu()
     }
 
     #[cfg(cuda)]
     fn cuda(&self) -> Result<candle_core::Tensor> {
-        crate::kv_write::cuda::turned(&self.store, &self.turn())
+        crate::kv_write::cuda::rotary_kv_write(&self.kv_write, &self.rotary_queries())
     }
 
     #[cfg(metal)]
     fn metal(&self) -> Result<candle_core::Tensor> {
-        crate::kv_write::metal::turned(&self.store, &self.turn())
+        crate::kv_write::metal::rotary_kv_write(&self.kv_write, &self.rotary_queries())
     }
 }

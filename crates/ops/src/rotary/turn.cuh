@@ -1,5 +1,5 @@
-// A pair turned: (a, b) to (a·cos - b·sin, b·cos + a·sin). Each operation is named, so that no compiler joins others to one: here, in
-// `store` and on the CPU the results are the same to the bit.
+// Rotates a pair: (a, b) to (a·cos - b·sin, b·cos + a·sin). Each operation is an intrinsic, so that
+// no compiler contracts them: results here, in `kv_write` and on the CPU are equal to the bit.
 #pragma once
 #include "launch/cuda/runs.cuh"
 

@@ -1,6 +1,7 @@
-//! Cases: the largest and what is drawn, every cut alone and with the others, equals, vocabularies of one word and of more than are
-//! looked at at once, rows of different wishes, and rows that hold no logits. Ids are right or wrong; so no `u` is where a rounding
-//! of the shares would change them.
+//! Cases: greedy and random sampling, every cut alone and with the others, equal logits,
+//! vocabularies of one token and of more than the kernels read at once, rows with different
+//! parameters, and rows with logits that are not finite. Ids are right or wrong, so no `u` is close
+//! enough to a boundary for rounding to change the token.
 
 use super::{SamplingParams, reference, sample};
 use crate::DType;
@@ -12,28 +13,30 @@ pub(crate) fn cases() -> Vec<Case> {
     DType::FLOATS.into_iter().flat_map(of).map(case).collect()
 }
 
-/// A case's logits, of which `start` columns come before them and a few behind, and how their tokens are chosen.
+/// A case's logits, in a wider tensor with `start` columns before them and a few after, and their
+/// sampling parameters.
 struct Rows {
     name: String,
     x: Input,
     start: usize,
     n: usize,
-    how: Vec<SamplingParams>,
+    params: Vec<SamplingParams>,
 }
 
 fn of(dtype: DType) -> Vec<Rows> {
-    let at = |how: SamplingParams, us: &[f64]| us.iter().map(|u| SamplingParams { u: *u, ..how }).collect::<Vec<_>>();
-    let whole = |name: &str, n: usize, values: Vec<f32>, how: Vec<SamplingParams>| {
-        let x = Input::new(&[how.len(), n], dtype, move || values);
-        Rows { name: format!("{name} of {n}"), x, start: 0, n, how }
+    let at =
+        |params: SamplingParams, us: &[f64]| us.iter().map(|u| SamplingParams { u: *u, ..params }).collect::<Vec<_>>();
+    let whole = |name: &str, n: usize, values: Vec<f32>, params: Vec<SamplingParams>| {
+        let x = Input::new(&[params.len(), n], dtype, move || values);
+        Rows { name: format!("{name} of {n}"), x, start: 0, n, params }
     };
-    // Within wider rows, so that these begin anywhere.
-    let normal = |name: &str, n: usize, spread: f32, how: Vec<SamplingParams>| {
-        let x = Input::normal(n as u64 + 1100, &[how.len(), n + 7], dtype, (1.0, spread));
-        Rows { name: format!("{name} of {n}"), x, start: 3, n, how }
+    // Within wider rows, so that rows have any alignment.
+    let normal = |name: &str, n: usize, spread: f32, params: Vec<SamplingParams>| {
+        let x = Input::normal(n as u64 + 1100, &[params.len(), n + 7], dtype, (1.0, spread));
+        Rows { name: format!("{name} of {n}"), x, start: 3, n, params }
     };
-    // Of few values, which every format has.
-    let few = |n: usize, rows: usize, values: u32| -> Vec<f32> {
+    // Few distinct values, which every format represents.
+    let distinct = |n: usize, rows: usize, values: u32| -> Vec<f32> {
         ids(n as u64, n * rows, values).into_iter().map(|v| v as f32 * 0.5 - 2.0).collect()
     };
     let us = [0.0, 0.02, 0.3, 0.62, 0.9, 0.97, 1.0 - f64::EPSILON];
@@ -41,7 +44,7 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("the largest", 1000, 2.0, vec![SamplingParams::BEST; 3]),
         normal("the largest", 4099, 2.0, vec![SamplingParams::BEST]),
         normal("the largest", 5, 1.0, vec![SamplingParams::BEST]),
-        whole("the first of the largest", 301, few(301, 4, 5), vec![SamplingParams::BEST; 4]),
+        whole("the first of the largest", 301, distinct(301, 4, 5), vec![SamplingParams::BEST; 4]),
         whole(
             "two zeros",
             3,
@@ -62,8 +65,8 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("top_p 0", 333, 2.0, at(SamplingParams { top_p: 0.0, ..PLAIN }, &us[5..])),
         normal("min_p", 333, 2.0, at(SamplingParams { min_p: 0.07, ..PLAIN }, &us)),
         normal("min_p 1", 333, 2.0, at(SamplingParams { min_p: 1.0, ..PLAIN }, &us[5..])),
-        whole("equals and top_k", 301, few(301, 5, 5), at(SamplingParams { top_k: Some(41), ..PLAIN }, &us[..5])),
-        whole("equals and top_p", 301, few(301, 5, 5), at(SamplingParams { top_p: 0.45, ..PLAIN }, &us[..5])),
+        whole("equals and top_k", 301, distinct(301, 5, 5), at(SamplingParams { top_k: Some(41), ..PLAIN }, &us[..5])),
+        whole("equals and top_p", 301, distinct(301, 5, 5), at(SamplingParams { top_p: 0.45, ..PLAIN }, &us[..5])),
         // 1024 threads look at 2045 first: one of these is the last of them.
         whole("all equal", 4099, vec![0.5; 4099 * 5], at(PLAIN, &[0.0, 0.4, 0.8, 0.9999, 2044.5 / 4099.0])),
         whole(
@@ -77,47 +80,46 @@ fn of(dtype: DType) -> Vec<Rows> {
         normal("many and top_p", 4099, 0.25, at(SamplingParams { top_p: 0.8, ..PLAIN }, &[0.1, 0.97])),
         normal("many and min_p", 4099, 0.25, at(SamplingParams { min_p: 0.3, ..PLAIN }, &[0.1, 0.97])),
     ];
-    // The largest belong to few of those who look, who find more of them than there is room for.
+    // The largest logits belong to few threads, which find more of them than the window holds.
     let crowded = (0..2 * 8200).map(|i| if i % 8200 % 4096 < 1200 { 2.0 } else { 1.0 }).collect();
     all.push(whole("crowded", 8200, crowded, at(PLAIN, &[0.3, 0.8])));
-    let together = SamplingParams { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
+    let all_cuts = SamplingParams { temperature: 0.8, top_k: Some(20), top_p: 0.9, min_p: 0.02, u: 0.7 };
     let various = vec![
-        together,
+        all_cuts,
         SamplingParams::BEST,
-        SamplingParams { u: 0.05, ..together },
-        SamplingParams { top_k: None, ..together },
-        SamplingParams { top_p: 1.0, u: 0.9, ..together },
-        SamplingParams { min_p: 0.0, u: 0.95, ..together },
+        SamplingParams { u: 0.05, ..all_cuts },
+        SamplingParams { top_k: None, ..all_cuts },
+        SamplingParams { top_p: 1.0, u: 0.9, ..all_cuts },
+        SamplingParams { min_p: 0.0, u: 0.95, ..all_cuts },
         PLAIN,
     ];
     all.push(normal("different rows", 515, 2.0, various.clone()));
     all.push(normal("different rows", 4099, 2.0, various));
-    // Whatever is asked for, and wherever the bad one is.
+    // With any parameters, and wherever the logit that is not finite is.
     let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0];
     let values = (0..4 * 130).map(|i| if i % 130 == 129 { bad[i / 130] } else { (i % 7) as f32 });
-    let how = vec![SamplingParams::BEST, together, PLAIN, SamplingParams { u: 0.1, ..PLAIN }];
-    all.push(whole("no numbers", 130, values.collect(), how));
+    let params = vec![SamplingParams::BEST, all_cuts, PLAIN, SamplingParams { u: 0.1, ..PLAIN }];
+    all.push(whole("no numbers", 130, values.collect(), params));
     all
 }
 
 fn case(rows: Rows) -> Case {
-    let Rows { name, x, start, n, how } = rows;
-    let (logits, wishes) = (x.columns(start, n), how.clone());
+    let Rows { name, x, start, n, params } = rows;
+    let (logits, reference_params) = (x.columns(start, n), params.clone());
     Case {
         op: "sample",
-        name: format!("{name}, {} rows", how.len()),
+        name: format!("{name}, {} rows", params.len()),
         dtype: x.dtype,
-        // Another id is another token.
         tolerance: Tolerance { fused: 0.0, composed: 0.0, sums: 0.0 },
-        flops: 10 * (how.len() * n) as u64,
+        flops: 10 * (params.len() * n) as u64,
         prepare: Box::new(move |place| {
-            let (x, how) = (x.on(place)?.narrow(1, start, n)?, how.clone());
-            Ok(Box::new(move || sample(&x, &how)))
+            let (x, params) = (x.on(place)?.narrow(1, start, n)?, params.clone());
+            Ok(Box::new(move || sample(&x, &params)))
         }),
         reference: Box::new(move || {
-            // As the host reads it.
-            let chosen = |(row, how)| f64::from(reference::sample(row, how).0 as f32);
-            logits.chunks(n).zip(&wishes).map(chosen).collect()
+            // As f32, as the host reads the result.
+            let token = |(row, params)| f64::from(reference::sample(row, params).0 as f32);
+            logits.chunks(n).zip(&reference_params).map(token).collect()
         }),
     }
 }
@@ -126,13 +128,14 @@ fn case(rows: Rows) -> Case {
 mod tests {
     use super::*;
 
-    /// f32 adds up a few thousand shares with an error of a few units in their seventh digit.
+    /// f32 adds up a few thousand probabilities with an error of a few units in their seventh
+    /// digit.
     #[test]
     fn no_case_is_where_a_rounding_decides() {
-        for Rows { name, x, start, n, how } in DType::FLOATS.into_iter().flat_map(of) {
-            for (row, how) in x.values.chunks(x.dims[1]).zip(&how) {
-                let (token, margin) = reference::sample(&row[start..][..n], how);
-                assert!(margin > 5e-6, "{name} in {}: {token} by {margin:e}, {how:?}", x.dtype);
+        for Rows { name, x, start, n, params } in DType::FLOATS.into_iter().flat_map(of) {
+            for (row, params) in x.values.chunks(x.dims[1]).zip(&params) {
+                let (token, margin) = reference::sample(&row[start..][..n], params);
+                assert!(margin > 5e-6, "{name} in {}: {token} by {margin:e}, {params:?}", x.dtype);
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Candle's sort, and its exponential of what is in order; the cuts are walks along that.
+//! Candle's sort and exponential; the cuts walk along the sorted weights.
 
 use super::{SampleOp, SamplingParams};
 use crate::Result;
@@ -7,38 +7,38 @@ use candle_core::{DType, Tensor};
 
 pub(super) fn run(op: &SampleOp) -> Result<Tensor> {
     let x = op.x.candle()?.to_dtype(DType::F32)?.contiguous()?;
-    // A sort wants numbers that have an order.
-    let good = x.abs()?.le(f64::from(f32::MAX))?;
-    let (sorted, ids) = good.where_cond(&x, &x.zeros_like()?)?.sort_last_dim(false)?;
-    let mut chosen = Vec::with_capacity(op.how.len());
-    for (row, how) in op.how.iter().enumerate() {
-        if good.get(row)?.to_vec1::<u8>()?.contains(&0) {
-            chosen.push(u32::MAX);
+    // Candle's sort needs ordered numbers: replace those that are not finite.
+    let finite = x.abs()?.le(f64::from(f32::MAX))?;
+    let (sorted, ids) = finite.where_cond(&x, &x.zeros_like()?)?.sort_last_dim(false)?;
+    let mut tokens = Vec::with_capacity(op.params.len());
+    for (row, params) in op.params.iter().enumerate() {
+        if finite.get(row)?.to_vec1::<u8>()?.contains(&0) {
+            tokens.push(u32::MAX);
             continue;
         }
         let ids = ids.get(row)?.to_vec1::<u32>()?;
-        chosen.push(ids[if how.temperature == 0.0 { 0 } else { rank(&sorted.get(row)?, how)? }]);
+        tokens.push(ids[if params.temperature == 0.0 { 0 } else { rank(&sorted.get(row)?, params)? }]);
     }
-    host(chosen, &[op.how.len()])
+    host(tokens, &[op.params.len()])
 }
 
-/// How many are before the one that is drawn from logits in order.
-fn rank(sorted: &Tensor, how: &SamplingParams) -> Result<usize> {
+/// The rank of the sampled token among sorted logits.
+fn rank(sorted: &Tensor, params: &SamplingParams) -> Result<usize> {
     let below = sorted.broadcast_sub(&sorted.narrow(0, 0, 1)?)?.to_dtype(DType::F64)?;
-    let mut weights = (below / f64::from(how.temperature))?.exp()?.to_vec1::<f64>()?;
-    weights.truncate(how.top_k.map_or(weights.len(), |k| k as usize));
-    let enough = weights.iter().sum::<f64>() * f64::from(how.top_p);
-    let (mut sum, mut kept) = (0.0, 0);
-    while kept < weights.len()
-        && (kept == 0 || ((how.top_p == 1.0 || sum < enough) && weights[kept] >= f64::from(how.min_p)))
+    let mut weights = (below / f64::from(params.temperature))?.exp()?.to_vec1::<f64>()?;
+    weights.truncate(params.top_k.map_or(weights.len(), |k| k as usize));
+    let enough = weights.iter().sum::<f64>() * f64::from(params.top_p);
+    let (mut sum, mut count) = (0.0, 0);
+    while count < weights.len()
+        && (count == 0 || ((params.top_p == 1.0 || sum < enough) && weights[count] >= f64::from(params.min_p)))
     {
-        sum += weights[kept];
-        kept += 1;
+        sum += weights[count];
+        count += 1;
     }
-    let (target, mut upto) = (sum * how.u, 0.0);
-    let at = weights[..kept].iter().position(|weight| {
+    let (target, mut upto) = (sum * params.u, 0.0);
+    let at = weights[..count].iter().position(|weight| {
         upto += weight;
         upto > target
     });
-    Ok(at.unwrap_or(kept - 1))
+    Ok(at.unwrap_or(count - 1))
 }

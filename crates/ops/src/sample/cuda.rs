@@ -1,4 +1,5 @@
-//! Launches `kernel.cu`: a block a part of a row, and then a warp a row, or a block where a token is drawn.
+//! Launches `kernel.cu`: first a block per part of a row; then a warp per row (greedy), or a block
+//! per row where a token is drawn.
 
 use super::SampleOp;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
@@ -7,14 +8,14 @@ use crate::{DType, Result};
 
 const BINARY: Binary = binary!("sample");
 
-/// Groups of a part, and tokens of a part: see the kernel.
+/// Groups per part, and tokens per part: see the kernel.
 const GROUPS: usize = 128;
 const PART: usize = 32 * GROUPS;
 
-/// Warps of a block that has a row for each.
+/// Warps per block, each with a row of its own.
 const WARPS: usize = 4;
 
-/// Threads of a block that draws.
+/// Threads of a block that draws a token.
 const THREADS: usize = 1024;
 
 pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
@@ -23,13 +24,14 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
     let (n, stride, rows) = (rows.cols, rows.stride, rows.rows);
     let parts = n.div_ceil(PART);
     let y = Call::room(&x, rows, DType::U32)?;
-    // Places of eight bytes.
+    // Rank keys of eight bytes.
     let bests = Call::room(&x, 2 * rows * parts, DType::U32)?;
     let kind = if x.in_sixteens()? { "runs" } else { "odd" };
     let first = Call::new(&x, &Kernel::new(BINARY, format!("sample_parts_{kind}_{dtype}")))?.input(&x);
     let each_part = Grid { blocks: [rows, parts, 1], threads: GROUPS };
-    if op.how.iter().all(|how| how.temperature == 0.0) {
-        // Nothing is told but shapes, so that a step of decoding is the same each time.
+    if op.params.iter().all(|params| params.temperature == 0.0) {
+        // Greedy decoding passes nothing but shapes, so that a captured CUDA graph serves every
+        // decode step.
         first.maybe(None).made(&bests).maybe(None).maybe(None).u32(n).u32(stride).run(each_part)?;
         Call::new(&x, &Kernel::new(BINARY, "sample_best"))?
             .made(&bests)
@@ -39,13 +41,13 @@ pub(super) fn run(op: &SampleOp) -> Result<candle_core::Tensor> {
             .run(Grid::of(rows.div_ceil(WARPS), 32 * WARPS))?;
         return y.tensor(&[rows]);
     }
-    let how = op.words();
+    let params = op.param_words();
     let groups = Call::room(&x, 2 * rows * parts * GROUPS, DType::U32)?;
     let sums = Call::room(&x, rows * parts, DType::F32)?;
-    first.array(&how)?.made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
+    first.array(&params)?.made(&bests).made(&groups).made(&sums).u32(n).u32(stride).run(each_part)?;
     Call::new(&x, &Kernel::new(BINARY, format!("sample_draw_{kind}_{dtype}")))?
         .input(&x)
-        .array(&how)?
+        .array(&params)?
         .made(&bests)
         .made(&groups)
         .made(&sums)

@@ -1,19 +1,22 @@
-// The next token of each row of logits: the best, or one by its share after temperature, top_k, top_p and min_p.
+// Sampling of the next token from each row of logits: greedy, or random after temperature, top_k,
+// top_p and min_p.
 //
-// Tokens are ordered by one number each, their place, so that there are no equals. First a row is cut into parts, a block each, since
-// one alone would be long over the whole: every thread finds the largest place of its few tokens, a group, every block that of its
-// part and the sum of its weights. Then the best of the parts is the best of the row; or, where a token is drawn, a block a row goes
-// on with what the parts have found. A row is never sorted: a window holds its best few, in order, and the next window those behind,
-// if anybody has to look there. Sums are trees of one order.
+// Tokens are ordered by one number each, their rank key (`place`), which has no ties. First a row
+// is cut into parts, a block each, because one block would take long over the whole row: every
+// thread finds the largest key of its few tokens (a group), every block that of its part and the
+// sum of its weights. Then the best of the parts is the best of the row; or, where a token is
+// drawn, one block per row continues from the results of the parts. A row is never sorted: a window
+// holds its best tokens, in order, and the next window those after them, if they are needed. Sums
+// are trees of a fixed order.
 #include "launch/cuda/prelude.cuh"
 
 using place_t = unsigned long long;
 
-// Tokens of a group, and groups of a part: one a thread.
+// Tokens per group, and groups per part: one per thread.
 constexpr uint GROUP = 32, PART = 128;
 // Threads that draw from a row, and tokens of their window.
 constexpr uint THREADS = 1024, WINDOW = 2 * THREADS;
-// Tokens that each of them reads at once: registers are few where threads are many.
+// Tokens that each thread reads at once: with many threads, registers are few.
 constexpr uint FEW = 8;
 
 struct SamplingParams {
@@ -22,14 +25,14 @@ struct SamplingParams {
     float top_p, min_p, u;
 };
 
-// A place that is no token's: of what is not a finite number.
+// Key of a logit that is not finite; no token has it.
 constexpr place_t BROKEN = ~place_t(0);
 
-// Rises with the logit, and of equals is the largest for the lowest id; never 0.
+// Rank key: rises with the logit, and of equal logits is largest for the lowest id; never 0.
 __device__ __forceinline__ place_t place_of(float logit, uint id) {
     uint bits = __float_as_uint(logit);
     if ((bits & 0x7fffffffu) >= 0x7f800000u) return BROKEN;
-    // One of the two zeros. Then the bits of floats above zero rise with them, those of others fall.
+    // Turns -0 into 0. Then the bits of positive floats rise with them, those of others fall.
     bits = (bits << 1) == 0 ? 0 : bits;
     const uint rising = (bits >> 31) == 0 ? bits | 0x80000000u : ~bits;
     return (place_t(rising) << 32) | place_t(~id);
@@ -40,7 +43,7 @@ __device__ __forceinline__ float logit_at(place_t place) {
 }
 __device__ __forceinline__ uint id_at(place_t place) { return ~uint(place); }
 
-// The share of a token, of which the best has 1; 0 where f32 has no normal number for it.
+// Weight of a token relative to the best, which has 1; 0 below f32's normal numbers.
 __device__ __forceinline__ float weight_of(float logit, float best, float temperature) {
     const float x = (logit - best) / temperature;
     return x > -87.3f ? expf(x) : 0.0f;
@@ -52,7 +55,8 @@ __device__ __forceinline__ place_t warp_most(place_t v) {
     return v;
 }
 
-// In every thread. None of these is called twice without a barrier between: what the last call left has been read.
+// Reductions, with the result in every thread. A barrier separates two calls of the same one, so
+// that the shared memory of the first has been read.
 __device__ __forceinline__ place_t block_most(place_t v, place_t *part) {
     const uint lane = threadIdx.x % LANES;
     v = warp_most(v);
@@ -64,7 +68,7 @@ __device__ __forceinline__ uint block_first(uint v, uint *part) {
     v = __reduce_min_sync(ALL_LANES, v);
     if (threadIdx.x % LANES == 0) part[threadIdx.x / LANES] = v;
     __syncthreads();
-    return __reduce_min_sync(ALL_LANES, part[threadIdx.x % LANES]); // of 32 warps
+    return __reduce_min_sync(ALL_LANES, part[threadIdx.x % LANES]); // 32 warps
 }
 // The sum over the threads before this one.
 __device__ __forceinline__ float block_before(float v, float *part) {
@@ -81,8 +85,8 @@ __device__ __forceinline__ float block_before(float v, float *part) {
     return warp_sum(lane < warp ? part[lane] : 0.0f) + (lane > 0 ? before : 0.0f);
 }
 
-// Group g of a row: its runs are a part's width apart, so that a part is read without gaps. f(logit, id) for each of its tokens, of
-// which so many are read at once.
+// Group g of a row: its runs are a part's width apart, so that a part is read contiguously. Calls
+// f(logit, id) for each of its tokens, several of which are read at once.
 template <typename T, int N, uint AT_ONCE, typename F>
 __device__ __forceinline__ void each_of(const T *x, uint n, uint g, F f) {
     constexpr uint RUNS = AT_ONCE / N;
@@ -105,7 +109,8 @@ __device__ __forceinline__ void each_of(const T *x, uint n, uint g, F f) {
     }
 }
 
-// The first step. `groups` and `sums` are for rows of which a token is drawn; `all` is null where there are none.
+// First step. `groups` and `sums` are for rows of which a token is drawn; `all` is null where there
+// are none.
 template <typename T, int N>
 __device__ void parts(const T *x, const SamplingParams *all, place_t *bests, place_t *groups, float *sums, uint n, uint stride) {
     __shared__ place_t places[LANES];
@@ -134,7 +139,7 @@ __device__ void parts(const T *x, const SamplingParams *all, place_t *bests, pla
     if (threadIdx.x == 0) sums[at] = sum;
 }
 
-// The last step where every row wants its best: a warp a row.
+// Last step if every row is greedy: a warp per row.
 __device__ void best(const place_t *bests, uint *y, uint rows, uint parts) {
     const uint row = blockIdx.x * (blockDim.x / LANES) + threadIdx.x / LANES, lane = threadIdx.x % LANES;
     if (row >= rows) return;
@@ -144,8 +149,8 @@ __device__ void best(const place_t *bests, uint *y, uint rows, uint parts) {
     if (lane == 0) y[row] = most == BROKEN ? 0xffffffffu : id_at(most);
 }
 
-// Sorts a power of two of up to WINDOW numbers, the largest first. What was written before is seen, and all see what was sorted.
-// While numbers that are compared lie no further apart than 32, each warp is alone with 64 of them.
+// Sorts a power of two of up to WINDOW numbers, the largest first. Synchronizes before and after.
+// While compared numbers are at most 32 apart, each warp works alone on 64 of them.
 __device__ void sort_falling(place_t *v, uint count) {
     bool was_wide = true;
     for (uint size = 2; size <= count; size *= 2) {
@@ -168,7 +173,7 @@ __device__ void sort_falling(place_t *v, uint count) {
     __syncthreads();
 }
 
-// What the threads of a block share.
+// Shared memory of a block.
 struct Room {
     // The window.
     place_t found[WINDOW];
@@ -184,19 +189,19 @@ struct Room {
 template <typename T, int N> struct Logits {
     const T *x;
     uint n;
-    // The largest place of each group, and how many there are.
+    // The largest key of each group, and the number of groups.
     const place_t *groups;
     uint how_many;
     float best, temperature;
-    // Tokens in the first window; 0 while it is not the one that is found.
+    // Tokens in the first window; 0 while another window is loaded.
     uint first;
 };
 
-// Makes `found` the best places up to `upto`, in order, and says how many.
+// Fills `found` with the best keys up to `upto`, in order, and returns their number.
 //
-// The r-th largest of the threads' largest is reached by at least r places, and by few others: those are found. Should it be too
-// many, because few threads have most of the best, then it is those of a smaller r; that of the largest alone is one. Groups whose
-// largest does not reach it are not read again.
+// At least r keys reach the r-th largest of the threads' maxima, and few others do: those are
+// collected. If there are too many, because few threads have most of the best, a smaller r is
+// tried; r = 1 gives one. Groups whose maximum does not reach the threshold are not read again.
 template <typename T, int N> __device__ uint window(const Logits<T, N> &row, place_t upto, Room &room) {
     place_t own = 0;
     for (uint g = threadIdx.x; g < row.how_many; g += THREADS) {
@@ -220,7 +225,7 @@ template <typename T, int N> __device__ uint window(const Logits<T, N> &row, pla
             each_of<T, N, FEW>(row.x, row.n, g, [&](float logit, uint id) {
                 const place_t place = place_of(logit, id);
                 if (place >= floor && place <= upto) {
-                    const uint at = atomicAdd(&room.count, 1u); // in any order: they are sorted
+                    const uint at = atomicAdd(&room.count, 1u); // in any order: they are sorted afterwards
                     if (at < WINDOW) room.found[at] = place;
                 }
             });
@@ -237,19 +242,19 @@ template <typename T, int N> __device__ uint window(const Logits<T, N> &row, pla
     return count;
 }
 
-// Which tokens a walk takes, best first. The best it always takes.
+// Which tokens a walk takes, best first. It always takes the best.
 struct Until {
-    // No more than so many;
+    // At most this many tokens;
     uint most;
-    // those before which there is less than this;
+    // only while the cumulative weight before a token is below this;
     float enough;
-    // those that have at least this, and more than nothing;
+    // only tokens of at least this weight, and more than 0;
     float least;
-    // up to the first with which there is more than this.
+    // up to the first token whose cumulative weight exceeds this.
     float target;
 };
 
-// The weight of those that a walk took, and the last of them.
+// The weight of the tokens that a walk took, and the last of them.
 struct Taken {
     float sum;
     uint id;
@@ -266,7 +271,7 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
             row.first = before > 0 ? 0 : count;
         }
         if (count == 0) return taken;
-        // Two neighbours a thread.
+        // Two neighbours per thread.
         float weights[2];
 #pragma unroll
         for (uint j = 0; j < 2; j++) {
@@ -293,14 +298,14 @@ template <typename T, int N> __device__ Taken walk(Logits<T, N> &row, Until unti
             taken.id = id_at(room.found[end - 1]);
         }
         const place_t last = room.found[count - 1];
-        __syncthreads(); // what this window and its sums had has been read
+        __syncthreads(); // this window and its sums have been read
         if (end < count || taken.sum > until.target) return taken;
         before += count;
         upto = last - 1;
     }
 }
 
-// The last step where tokens are drawn: a block a row.
+// Last step if tokens are drawn: a block per row.
 template <typename T, int N>
 __device__ void draw(const T *x, const SamplingParams *all, const place_t *bests, const place_t *groups, const float *sums, uint *y, uint n,
     uint stride, uint parts) {
@@ -322,7 +327,7 @@ __device__ void draw(const T *x, const SamplingParams *all, const place_t *bests
         whole = walk<T, N>(row, Until{how.top_k, INFINITY, 0.0f, INFINITY}, room).sum;
     } else if (how.top_p < 1.0f || !cuts) {
         whole = 0.0f;
-        // Of each part, whose best had 1.
+        // Of each part, relative to its best.
         for (uint i = threadIdx.x; i < parts; i += THREADS) {
             whole += sums[first + i] * weight_of(logit_at(bests[first + i]), row.best, how.temperature);
         }

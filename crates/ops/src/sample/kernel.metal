@@ -1,7 +1,9 @@
-// The next token of each row of logits: the best, or one by its share after temperature, top_k, top_p and min_p.
+// Sampling of the next token from each row of logits: greedy, or random after temperature, top_k,
+// top_p and min_p.
 //
-// A threadgroup a row. Tokens are ordered by one number each, their place, so that there are no equals. A row is never sorted: a
-// window holds its best few, in order, and the next window those behind, if anybody has to look there. Sums are trees of one order.
+// A threadgroup per row. Tokens are ordered by one number each, their rank key (`place`), which has
+// no ties. A row is never sorted: a window holds its best tokens, in order, and the next window
+// those after them, if they are needed. Sums are trees of a fixed order.
 
 struct Shape {
     uint n;
@@ -17,16 +19,16 @@ struct SamplingParams {
     float u;
 };
 
-// A place that is no token's: of what is not a finite number.
+// Key of a logit that is not finite; no token has it.
 constant ulong BROKEN = 0xffffffffffffffff;
 
-// Rises with the logit, and of equals is the largest for the lowest id; never 0.
+// Rank key: rises with the logit, and of equal logits is largest for the lowest id; never 0.
 METAL_FUNC ulong place_of(float logit, uint id) {
     uint bits = as_type<uint>(logit);
     if ((bits & 0x7fffffffu) >= 0x7f800000u) {
         return BROKEN;
     }
-    // One of the two zeros. Then the bits of floats above zero rise with them, those of others fall.
+    // Turns -0 into 0. Then the bits of positive floats rise with them, those of others fall.
     bits = (bits << 1) == 0u ? 0u : bits;
     uint rising = (bits >> 31) == 0u ? bits | 0x80000000u : ~bits;
     return (ulong(rising) << 32) | ulong(~id);
@@ -41,13 +43,13 @@ METAL_FUNC uint id_at(ulong place) {
     return ~uint(place);
 }
 
-// The share of a token, of which the best has 1; 0 where f32 has no normal number for it.
+// Weight of a token relative to the best, which has 1; 0 below f32's normal numbers.
 METAL_FUNC float weight_of(float logit, float best, float temperature) {
     float x = (logit - best) / temperature;
     return x > -87.3f ? precise::exp(x) : 0.0f;
 }
 
-// Who a thread is.
+// Index of a thread.
 struct Self {
     uint tid;
     uint threads;
@@ -56,13 +58,13 @@ struct Self {
     uint simds;
 };
 
-// What the threads of a group share.
+// Threadgroup memory.
 struct Room {
     // The window: twice as many as threads.
     threadgroup ulong *found;
     // Each thread's best.
     threadgroup ulong *most;
-    // One a SIMD-group.
+    // One per SIMD-group.
     threadgroup ulong *places;
     threadgroup float *sums;
     threadgroup uint *ends;
@@ -70,7 +72,8 @@ struct Room {
     threadgroup float *sum;
 };
 
-// None of these three is called twice without a barrier between: what the last call left has been read.
+// Reductions. A barrier separates two calls of the same one, so that the memory of the first has
+// been read.
 METAL_FUNC ulong group_most(ulong v, Room room, Self self) {
     uint high = simd_max(uint(v >> 32));
     uint low = simd_max(uint(v >> 32) == high ? uint(v) : 0u);
@@ -112,7 +115,7 @@ METAL_FUNC float group_before(float v, Room room, Self self) {
     return sum + before;
 }
 
-// Sorts a power of two of numbers, the largest first. What was written before is seen, and all see what was sorted.
+// Sorts a power of two of numbers, the largest first. Synchronizes before and after.
 METAL_FUNC void sort_falling(threadgroup ulong *v, uint count, Self self) {
     for (uint size = 2; size <= count; size *= 2) {
         for (uint apart = size / 2; apart > 0; apart /= 2) {
@@ -131,7 +134,7 @@ METAL_FUNC void sort_falling(threadgroup ulong *v, uint count, Self self) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// The largest place up to `upto` among the tokens that are this thread's; 0 if there is none.
+// The largest key up to `upto` among this thread's tokens; 0 if there is none.
 template <typename T>
 METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
     ulong most = 0;
@@ -145,10 +148,12 @@ METAL_FUNC ulong most_upto(device const T *x, uint n, ulong upto, Self self) {
     return most;
 }
 
-// Makes `found` the best places up to `upto`, in order, and says how many. `own` is the thread's largest.
+// Fills `found` with the best keys up to `upto`, in order, and returns their number. `own` is the
+// thread's largest.
 //
-// The r-th largest of the threads' largest is reached by at least r places, and by few others: those are found. Should it be too
-// many, because few threads have most of the best, then it is those of a smaller r; that of the largest alone is one.
+// At least r keys reach the r-th largest of the threads' maxima, and few others do: those are
+// collected. If there are too many, because few threads have most of the best, a smaller r is
+// tried; r = 1 gives one.
 template <typename T>
 METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room room, Self self) {
     room.most[self.tid] = own;
@@ -192,19 +197,19 @@ METAL_FUNC uint window(device const T *x, uint n, ulong upto, ulong own, Room ro
     return count;
 }
 
-// Which tokens a walk takes, best first. The best it always takes.
+// Which tokens a walk takes, best first. It always takes the best.
 struct Until {
-    // No more than so many;
+    // At most this many tokens;
     uint most;
-    // those before which there is less than this;
+    // only while the cumulative weight before a token is below this;
     float enough;
-    // those that have at least this, and more than nothing;
+    // only tokens of at least this weight, and more than 0;
     float least;
-    // up to the first with which there is more than this.
+    // up to the first token whose cumulative weight exceeds this.
     float target;
 };
 
-// The weight of those that a walk took, and the last of them.
+// The weight of the tokens that a walk took, and the last of them.
 struct Taken {
     float sum;
     uint id;
@@ -216,9 +221,9 @@ template <typename T> struct Logits {
     uint n;
     float best;
     float temperature;
-    // The thread's largest place.
+    // The thread's largest key.
     ulong own;
-    // Tokens in the first window; 0 while it is not the one that is found.
+    // Tokens in the first window; 0 while another window is loaded.
     uint first;
 };
 
@@ -239,7 +244,7 @@ METAL_FUNC Taken walk(thread Logits<T> &row, Until until, Room room, Self self) 
         if (count == 0) {
             return taken;
         }
-        // Two neighbours a thread.
+        // Two neighbours per thread.
         float weights[2];
         for (uint j = 0; j < 2; j++) {
             uint i = 2 * self.tid + j;

@@ -1,12 +1,13 @@
-//! Passes over a vocabulary, written so that the compiler can take many logits at once.
+//! Passes over a vocabulary, written so that the compiler vectorizes them.
 //!
-//! The lanes are spelt out, because it may not reorder a sum of floats by itself; and our own exponential, because the
-//! platform's is a call a logit, and differs in the last bit from platform to platform where a seed should give the same answer.
+//! Lanes are explicit, because the compiler may not reorder a sum of floats. The exponential is our
+//! own, because the platform's is a function call per logit, and differs in the last bit between
+//! platforms, where a seed should give the same tokens.
 
-/// Logits side by side.
+/// Logits per vector.
 const LANES: usize = 16;
 
-/// The first that is not a finite number.
+/// Index of the first logit that is not finite.
 pub fn not_finite(logits: &[f32]) -> Option<usize> {
     // The bits of |x| as an integer are in the order of |x|, infinity and NaN above all.
     let magnitude = |x: f32| (x.to_bits() & 0x7fff_ffff) as i32;
@@ -21,7 +22,7 @@ pub fn not_finite(logits: &[f32]) -> Option<usize> {
     if most < magnitude(f32::INFINITY) { None } else { logits.iter().position(|x| !x.is_finite()) }
 }
 
-/// The largest; -∞ of nothing. There must be no NaN.
+/// The largest logit; -∞ if there is none. NaN is not allowed.
 pub fn largest(logits: &[f32]) -> f32 {
     let larger = |a: f32, b: f32| if a > b { a } else { b };
     let mut most = [f32::NEG_INFINITY; LANES];
@@ -34,22 +35,22 @@ pub fn largest(logits: &[f32]) -> f32 {
     most.iter().chain(rest).copied().fold(f32::NEG_INFINITY, larger)
 }
 
-/// The first of the largest, unless all are -∞. There must be no NaN.
+/// Index of the largest logit, the first of equals, unless all are -∞. NaN is not allowed.
 pub(super) fn argmax(logits: &[f32]) -> Option<u32> {
     let most = largest(logits);
     if most == f32::NEG_INFINITY {
         return None;
     }
-    // Two passes without a branch are faster than one that carries the place along.
+    // Two passes without a branch are faster than one that tracks the index.
     let block = 1024;
     let at = logits.chunks(block).position(|c| c.iter().fold(false, |any, x| any | (*x == most)))? * block;
     logits[at..].iter().position(|x| *x == most).map(|i| (at + i) as u32)
 }
 
-/// Σ exp((x − best) / temperature), where nothing is above `best`.
+/// Σ exp((x − best) / temperature), where no logit is above `best`.
 pub fn sum_exp(logits: &[f32], best: f32, temperature: f32) -> f64 {
     let mut sum = 0.0;
-    // So few are added in f32 that its rounding stays below that of the exponential.
+    // Few enough are added in f32 that its rounding stays below that of the exponential.
     for part in logits.chunks(4 * LANES) {
         let mut lanes = [0f32; LANES];
         let (chunks, rest) = part.as_chunks::<LANES>();
@@ -63,10 +64,12 @@ pub fn sum_exp(logits: &[f32], best: f32, temperature: f32) -> f64 {
     sum
 }
 
-/// e^x for x ≤ 0, to about two units in the last place; 0 where f32 has no normal number for it. No branch, no call.
+/// e^x for x ≤ 0, to about two units in the last place; 0 below f32's normal numbers. No branch, no
+/// call.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    // e^x = 2^n · e^r with n = x / ln 2 rounded, |r| ≤ ln 2 / 2. Adding 1.5 · 2²³ rounds, and leaves n in the low bits.
+    // e^x = 2^n · e^r with n = x / ln 2 rounded, |r| ≤ ln 2 / 2. Adding 1.5 · 2²³ rounds, and
+    // leaves n in the low bits.
     const ROUND: f32 = 12_582_912.0;
     // ln 2 in two parts, the first of so few bits that n times it is exact.
     const LN2_HIGH: f32 = 0.693_359_4;
@@ -122,7 +125,7 @@ mod tests {
                 assert!((sum_exp(&logits, 1.0, 0.7) / exact - 1.0).abs() < 3e-7);
             }
         }
-        // Equals: the first, in whichever chunk.
+        // Of equals the first, in whichever chunk.
         let mut logits = vec![0.0; 3000];
         (logits[1500], logits[2900]) = (2.0, 2.0);
         assert_eq!(argmax(&logits), Some(1500));

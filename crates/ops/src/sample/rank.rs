@@ -1,36 +1,38 @@
-//! A vocabulary in the order of its logits, only as far as someone looks.
+//! A vocabulary in the order of its logits, sorted lazily as far as it is read.
 
 use super::maths;
 
-/// Logits of a part of which we keep the largest.
+/// Logits per part, of which we store the largest.
 const PART: usize = 64;
 
-/// So many are sorted at once whether or not they are asked for.
-const FEW: usize = 2048;
+/// Tokens sorted at least at once.
+const MIN_SORTED: usize = 2048;
 
-/// Tokens by falling logit, equals by rising id; those of logit -∞ are left out.
+/// Tokens by falling logit, equals by rising id, without those of logit -∞.
 ///
-/// The k-th largest of the parts' largest is reached by at least k logits: so those that reach it hold the k largest of all,
-/// and few others. Only parts that reach it are looked into again.
+/// At least k logits reach the k-th largest of the parts' maxima: so the logits that reach it
+/// include the k largest of all, and few others. Only parts whose maximum reaches it are read
+/// again.
 pub struct Ranked<'a> {
     logits: &'a [f32],
     largest: Vec<f32>, // of each part
-    /// All tokens whose logits are at least `floor`, the first `sorted` of them in order and before the others.
+    /// All tokens with logits of at least `floor`, the first `sorted` of them in order and before
+    /// the others.
     pool: Vec<u64>,
     floor: f32,
     sorted: usize,
-    /// Parts that the next floor should reach.
+    /// Number of parts that the next floor should reach.
     reach: usize,
 }
 
 impl<'a> Ranked<'a> {
-    /// Of logits without NaN; `some` is how far someone will probably look.
+    /// For logits without NaN; `some` is how many tokens will probably be read.
     pub fn new(logits: &'a [f32], some: usize) -> Ranked<'a> {
         let largest = logits.chunks(PART).map(maths::largest).collect();
         Ranked { logits, largest, pool: Vec::new(), floor: f32::INFINITY, sorted: 0, reach: some.max(1) }
     }
 
-    /// Logit and id of the token that has `i` before it.
+    /// Logit and id of the token of rank `i`, from 0.
     pub fn get(&mut self, i: usize) -> Option<(f32, u32)> {
         while i >= self.pool.len() {
             if self.floor == f32::NEG_INFINITY {
@@ -39,8 +41,8 @@ impl<'a> Ranked<'a> {
             self.widen();
         }
         if i >= self.sorted {
-            // Four times as far each time, so that the cost of all is that of the last.
-            let upto = self.pool.len().min((i + 1).max(FEW).max(4 * self.sorted));
+            // Four times as many each time, so that the total cost is that of the last sort.
+            let upto = self.pool.len().min((i + 1).max(MIN_SORTED).max(4 * self.sorted));
             let rest = &mut self.pool[self.sorted..];
             let more = upto - self.sorted;
             if more < rest.len() {
@@ -53,7 +55,7 @@ impl<'a> Ranked<'a> {
         Some((self.logits[id as usize], id))
     }
 
-    /// Takes more into the pool.
+    /// Lowers the floor and adds the tokens above it to the pool.
     fn widen(&mut self) {
         let floor = match self.largest.len() > self.reach {
             true => *self.largest.clone().select_nth_unstable_by(self.reach, |a, b| b.total_cmp(a)).1,
@@ -71,7 +73,7 @@ impl<'a> Ranked<'a> {
 
 /// Ascending keys are falling logits, then rising ids.
 fn key(logit: f32, id: u32) -> u64 {
-    // + 0.0 makes one of the two zeros. Then bits of floats above zero rise with them, those of others fall.
+    // + 0.0 turns -0 into 0. Then the bits of positive floats rise with them, those of others fall.
     let bits = (logit + 0.0).to_bits();
     let rising = if bits >> 31 == 0 { bits | 1 << 31 } else { !bits };
     u64::from(!rising) << 32 | u64::from(id)
@@ -99,7 +101,7 @@ mod tests {
                     assert_eq!(ranked.get(i), Some((logits[*id as usize], *id)), "{i} of {len}");
                 }
                 assert_eq!(ranked.get(sorted.len()), None);
-                // Looking far at once is the same.
+                // Reading a far rank first gives the same.
                 let far = sorted.len() / 2;
                 assert_eq!(Ranked::new(&logits, some).get(far).map(|r| r.1), sorted.get(far).copied());
             }

@@ -1,12 +1,14 @@
-// The products of few pairs of token and expert with matrices in GGUF's blocks, as `../few.cu` has them for floats: two launches, and
-// what counts is that the blocks of the chosen are read at the speed of memory. Activations stay what they are and codes become floats,
-// so that the second product sees nothing rounded to 8 bits; scales come in once for 16 elements. Many pairs in f32 go through here too.
+// Products of few pairs of token and expert with matrices in GGUF block formats, as `../few.cu` has
+// them for floats: two launches that aim to read the selected experts' blocks at memory bandwidth.
+// Activations keep their format and codes become floats, so that the second product sees nothing
+// rounded to 8 bits; scales are applied once per 16 elements. Many pairs in f32 come here too.
 #pragma once
 #include "experts/few.cuh"
 #include "launch/cuda/element.cuh"
 #include "quant/formats.cuh"
 
-// Activations in any format, f32 (0), f16 (1) or bf16 (2): asked for where they are read, so that kernels are made once for all.
+// Activations in any format, f32 (0), f16 (1) or bf16 (2): tested at run time, so that one kernel
+// serves all.
 struct Activations {
     const void *of;
     uint dtype;
@@ -26,7 +28,8 @@ struct Activations {
     }
 };
 
-// A code as a float: 2²³ and 128 more, put together from its byte, less both. A conversion would take four times as long.
+// A code as a float: 2²³ + 128 assembled from its byte, minus both. A conversion would take four
+// times as long.
 __device__ __forceinline__ float code_of(uint flipped, uint i) {
     return __uint_as_float(__byte_perm(flipped, 0x4b000000u, 0x7440u | i)) - 8388736.0f;
 }
@@ -66,11 +69,11 @@ __device__ __forceinline__ void add_pair(float (&sums)[R], const uint8_t *const 
 }
 
 struct Up {
-    // Outputs, a gate's not counted; bytes of a row of the matrix.
+    // Outputs, without those of a gate; bytes of a row of the matrix.
     uint n, k, step, bytes, experts, top, is_renormalised, activation, is_gated;
 };
 
-// act(x · Upᵀ) of one pair, of R columns a warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
+// act(x · Upᵀ) of one pair, R columns per warp; act(x · Gateᵀ) · (x · Upᵀ) of half as many.
 template <typename F>
 __device__ void up(const Activations &x, const float *logits, const uint16_t *grid, uint *chosen, float *share, void *y, const Up &p,
     const Weights<uint8_t, MOST_EXPERTS> &weights) {
@@ -103,7 +106,8 @@ struct Down {
     uint n, k, bytes, top, residual_step;
 };
 
-// The sum over a token's pairs of p · x · Downᵀ, of R columns a block: all of its experts' rows are one long row.
+// The sum over a token's pairs of p · x · Downᵀ, R columns per block: the rows of all its experts
+// count as one long row.
 template <typename F>
 __device__ void down(const Activations &x, const uint *chosen, const float *share, const uint16_t *grid, const void *bias,
     const void *residual, void *y, const Down &p, const Weights<uint8_t, MOST_EXPERTS> &weights) {

@@ -1,9 +1,9 @@
 // behind ../../quant/formats.metal
 // behind ../../quant/products.metal
 // behind ../grouped.metal
-// The products of experts whose weights are in blocks. Choosing, sorting and adding up are as for floats.
+// Products of experts with quantized weights. Routing, sorting and adding up are as for floats.
 
-// Of few pairs each on its own. Pairs are in the order of tokens.
+// Few pairs, each on its own. Pairs are in the order of tokens.
 template <typename T, typename F>
 [[kernel]] void experts_few(device const T *x [[buffer(0)]], device const uint *chosen [[buffer(1)]],
     device const uint *unused [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(uchar),
@@ -13,7 +13,7 @@ template <typename T, typename F>
     uint pair = group.y;
     uint e = chosen[pair] - p.first_expert;
     uint first = (group.x * simds + simd) * OUTPUTS;
-    // Below the first of this call, e is a large number.
+    // For experts before the first of this dispatch, e wraps to a large number.
     if (e >= p.experts || first >= p.n) {
         return;
     }
@@ -36,7 +36,7 @@ template <typename T, typename F>
     put_few<T, OUTPUTS>(dots, gated, y + ulong(pair) * ulong(p.n), first, p, lane);
 }
 
-// Of many: tiles of an expert's pairs.
+// Many pairs: tiles of an expert's pairs.
 template <typename T, typename S, typename F>
 [[kernel]] void experts_tile(device const T *x [[buffer(0)]], device const uint *starts [[buffer(1)]],
     device const uint *sorted [[buffer(2)]], device T *y [[buffer(3)]], constant Grouped &p [[buffer(4)]], WEIGHTS(uchar),

@@ -1,6 +1,8 @@
-// The products of many pairs of token and expert in halves with matrices in GGUF's blocks, as `../tile.cu` has them for halves: 128 inputs
-// at a time, a tile of an expert's blocks is opened to halves in shared memory beside one of its pairs, and the tensor cores multiply them
-// with sums in f32. 128 inputs are the least that every format has whole pairs of sixteens in.
+// Products of many pairs of token and expert in 16-bit floats with matrices in GGUF block formats,
+// as `../tile.cu` has them for floats: 128 inputs at a time, a tile of an expert's blocks is
+// dequantized to 16-bit floats in shared memory beside one of its pairs, and the tensor cores
+// multiply them with sums in f32. 128 inputs are the least in which every format has whole pairs of
+// sixteens.
 #pragma once
 #include "experts/tile.cuh"
 #include "launch/cuda/mma.cuh"
@@ -8,12 +10,12 @@
 
 constexpr uint WARPS = 4, THREADS = WARPS * LANES;
 constexpr uint DEPTH = 128;
-// A row of DEPTH halves, and chunks of it, which lie where the row's number turns them to: eight rows' chunks of one k are in different
-// banks, as `ldmatrix` wants them.
+// A row of DEPTH 16-bit floats, and its chunks, swizzled by the row's index: eight rows' chunks of
+// one k are in different banks, as `ldmatrix` needs.
 constexpr uint ROW = 2 * DEPTH, CHUNKS = ROW / 16;
 __device__ __forceinline__ uint chunk_at(uint row, uint chunk) { return row * ROW + (chunk ^ (row % 8)) * 16; }
 
-// Pairs and rows of the matrix in a tile. Of few pairs, fragments without any are left out.
+// Pairs and matrix rows of a tile. With few pairs, fragments without any are skipped.
 constexpr uint TALL = 64, WIDE = 128;
 constexpr int M = TALL / 16, N = WIDE / 8 / WARPS;
 
@@ -32,7 +34,7 @@ template <typename T> __device__ __forceinline__ void copy_chunk(unsigned char *
     put<T, 8>(reinterpret_cast<T *>(to), run);
 }
 
-// Sixteen weights as halves, two chunks.
+// Sixteen weights as 16-bit floats, two chunks.
 template <typename T>
 __device__ __forceinline__ void open_sixteen(unsigned char *room, uint row, uint sixteen, uint4 codes, float scale, float least) {
     const uint words[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -61,12 +63,12 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
     const uint w_first = warp * 8 * N + lane / 16 * 8 + lane % 8;
     float sums[M][N][4] = {};
     for (uint step = 0; step * DEPTH < p.k; step++) {
-        __syncthreads(); // the tiles before have been read
+        __syncthreads(); // the previous tiles have been read
 #pragma unroll 2
         for (uint i = threadIdx.x; i < WIDE * (DEPTH / 32); i += THREADS) {
             const uint row = i / (DEPTH / 32), at = step * (DEPTH / 32) + i % (DEPTH / 32);
             const uint from = p.matrix_row(blockIdx.y * width, row);
-            // Beyond the last pair of a row is that one again, worth nothing.
+            // Beyond the last pair of a row is that one again, with weight zero.
             const bool is_there = at < p.k / 32;
             const uint given = is_there ? at : p.k / 32 - 1;
             const Pair pair = F::pair(w + size_t(from) * bytes + size_t(given / F::PAIRS) * F::BYTES, grid, given % F::PAIRS);
@@ -77,7 +79,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
                     is_there ? pair.least[h] : 0.0f);
             }
         }
-        // Fragments that have a pair have sixteen rows; the last stands in for those beyond.
+        // Fragments with a pair have sixteen rows; the last replaces those beyond.
         for (uint i = threadIdx.x; i < (tall + 15) / 16 * 16 * CHUNKS; i += THREADS) {
             const uint row = i / CHUNKS, chunk = i % CHUNKS;
             const T *from = x + size_t(tile.row(row, sorted, p)) * p.step;
@@ -91,7 +93,7 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
             for (int j = 0; j < N / 2; j++) load_matrices(b[j], w_at + chunk_at(w_first + 16 * j, chunk + lane / 8 % 2));
 #pragma unroll
             for (int i = 0; i < M; i++) {
-                if (16 * uint(i) >= tall) continue; // for the whole block
+                if (16 * uint(i) >= tall) continue; // uniform for the whole block
                 uint a[4];
                 load_matrices(a, x_at + chunk_at(16 * i + lane % 16, chunk + lane / 16));
 #pragma unroll
@@ -100,11 +102,12 @@ __device__ void product(const T *x, const uint *starts, const uint *sorted, cons
         }
     }
 
-    // Through shared memory, so that whole lines are written and a thread has both sides of a gated result.
+    // Through shared memory, so that whole cache lines are written and a thread has both factors of
+    // a gated result.
     constexpr uint STRIP = WIDE + 8;
     static_assert(TALL * STRIP * sizeof(float) <= sizeof(room));
     float *strips = reinterpret_cast<float *>(room);
-    __syncthreads(); // nobody reads the last step any more
+    __syncthreads(); // the last step has been read
     put_fragments<STRIP>(strips, sums, 0, warp * N);
     __syncthreads();
     for (uint i = threadIdx.x; i < tall * width; i += THREADS) {

@@ -167,7 +167,7 @@ fn scatter_of_bytes_is_refused() {
     let (to, from) = (Plain::zeros((4, 2), Numbers::U8, &metal), Plain::ones((1, 2), Numbers::U8, &metal));
     let rows = Plain::zeros((1, 2), Numbers::U32, &metal).expect("rows");
     let scattered = to.expect("room").scatter_set(&rows, &from.expect("bytes"), 0);
-    assert!(scattered.is_err(), "Candle scatters bytes on Metal now: see `scatters` of the op `store`");
+    assert!(scattered.is_err(), "Candle scatters bytes on Metal now: see `can_scatter` of the op `kv_write`");
 }
 
 /// Operations that no composed rung may use: wrong on Metal in some cases, or missing.

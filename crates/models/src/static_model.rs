@@ -55,7 +55,7 @@ impl Static {
                 let mapping = w.values("mapping", &[tokens])?;
                 let is_invalid = |row: &&f32| !(0.0..rows as f32).contains(*row) || row.fract() != 0.0;
                 if let Some(invalid) = mapping.iter().find(is_invalid) {
-                    return Err(Error::Config(format!("`mapping` names row {invalid} of a table of {rows} rows")));
+                    return Err(Error::Config(format!("`mapping` names row {invalid} of {rows}")));
                 }
                 mapping.iter().map(|row| *row as usize).collect()
             }

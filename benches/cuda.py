@@ -4,10 +4,11 @@ benches/cuda.py [--only minilm,bert,llama,q4_k_m] [--compiled] [--work DIR]
 
 Models of real sizes with the same random weights for both, from token ids to embeddings or tokens
 in host memory: a call ends when they have arrived there, so no work is pending when the clock is
-read. Medians after a warm-up. PyTorch runs transformers' models with SDPA attention and pads
-ragged batches to the longest sequence. --compiled adds torch.compile with CUDA graphs, which takes
+read. Medians after a warm-up. PyTorch runs transformers' models with SDPA attention and pads ragged
+batches to the longest sequence. --compiled adds torch.compile with CUDA graphs, which takes
 minutes. q4_k_m is a GGUF file that only Sconce runs: PyTorch has no products with its blocks.
-$PASSES is our binary (default: `cargo bench --workspace --bench passes --features sconce-cli/cuda`).
+$PASSES is our binary (default: `cargo bench --workspace --bench passes --features
+sconce-cli/cuda`).
 """
 import argparse
 import json

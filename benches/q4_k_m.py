@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of an 8 B Llama in llama.cpp's Q4_K_M mix, with random blocks: benches/q4_k_m.py FILE
+"""Writes a GGUF file of an 8 B Llama in llama.cpp's Q4_K_M mix, with random blocks:
+benches/q4_k_m.py FILE
 
 Every tensor repeats the same blocks, so writing takes seconds and little memory; reading and
 multiplying them costs the same as with other blocks. The scales give weights of about 0.02, so that

@@ -1,6 +1,7 @@
 //! Zero-shot image classification: which text describes an image.
 //!
-//! `cargo run --release --example clip MODEL IMAGE [TEXT…]`: a CLIP or SigLIP model, as a directory or a hub id.
+//! `cargo run --release --example clip MODEL IMAGE [TEXT…]`: a CLIP or SigLIP model, as a directory
+//! or a hub id.
 
 use sconce_engine::{Clip, Image, LoadOptions};
 

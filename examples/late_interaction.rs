@@ -1,6 +1,7 @@
 //! Multi-vector embeddings (ColBERT): one vector per token, and documents ranked by MaxSim.
 //!
-//! `cargo run --release --example late_interaction [MODEL]`: a ColBERT model or bge-m3; a directory or a hub id.
+//! `cargo run --release --example late_interaction [MODEL]`: a ColBERT model or bge-m3; a directory
+//! or a hub id.
 
 use sconce_engine::{LoadOptions, MultiVectorEncoder};
 

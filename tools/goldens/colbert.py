@@ -59,7 +59,7 @@ def make(out: Path, _work: Path) -> None:
     write_golden(directory, Rules(*stanford, [], attend=True))
 
     pylate = "[Q] ", "[D] "
-    skiplist = [".", ",", "the", "\u65e5"]  # The last is in no vocabulary: it must not stand for [UNK].
+    skiplist = [".", ",", "the", "\u65e5"]  # The last is not in the vocabulary: it must not become [UNK].
     directory = out / "task-colbert-pylate"
     save_pylate(directory, 163, {"skiplist_words": skiplist})
     write_golden(directory, Rules(*pylate, skiplist[:-1]))

@@ -23,7 +23,8 @@ Spec = Mapping[str, Mapping[str, Any]]
 def values(
     seed: int, name: str, shape: list[int], scale: float, shift: float
 ) -> np.ndarray:
-    """Element i is `shift + scale * u_i`, u_i in [-1, 1): SplitMix64 over the FNV-1a hash of the name and the seed."""
+    """Element i is `shift + scale * u_i`, u_i in [-1, 1): SplitMix64 over the FNV-1a hash of the
+    name and the seed."""
     count = math.prod(shape)
     with np.errstate(over="ignore"):
         steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)

@@ -134,7 +134,8 @@ def bert(model, config, **more):
     return model, config(**(SIZES | {"pad_token_id": 0} | more))
 
 
-# name: (class and config, tokenizer's kind, options of the converter; "outtype" is its first argument)
+# name: (class and config, tokenizer's kind, options of the converter; "outtype" is its first
+# argument)
 VARIANTS = {
     "llama": (llama(), "llama", {}),
     "llama-tied": (llama(tie_word_embeddings=True, head_dim=32), "llama", {}),

@@ -30,9 +30,9 @@ def quantised(directory: Path) -> None:
     empty_dir(directory)
     # 20 dimensions: the last byte of the packed bits is half empty.
     embeddings = formula.values(141, "embeddings", [9, 20], 1.0, 0.0)
-    embeddings[0, :6] = [0.0, -0.0, 1e-38, -1e-38, 1.0, -1.0]  # Only > 0 is a one.
-    embeddings[:, 6] = 0.25  # A dimension without a range.
-    embeddings[:, 7] = np.arange(9) / 8 - 0.5  # Values on or next to a step.
+    embeddings[0, :6] = [0.0, -0.0, 1e-38, -1e-38, 1.0, -1.0]  # Only values above 0 become a one.
+    embeddings[:, 6] = 0.25  # A dimension whose range is empty.
+    embeddings[:, 7] = np.arange(9) / 8 - 0.5  # Values on or next to a quantization step.
     embeddings[1] = embeddings[2]
     calibration = formula.values(142, "calibration", [50, 20], 0.5, 0.1)
     calibration[:, 8] = 0.125

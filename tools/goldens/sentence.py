@@ -20,7 +20,7 @@ from bert import randomize
 from files import empty_dir, write_json, write_json_lines
 
 HIDDEN = 32
-MAX_TOKENS = 24  # Fewer than max_position_embeddings, so that the limit must be read where it is written.
+MAX_TOKENS = 24  # Fewer than max_position_embeddings, to detect a reader that ignores the limit.
 MAX_POSITIONS = 32
 
 WORDS = (

@@ -81,7 +81,7 @@ def draw(directory: Path) -> None:
 
     png("exact", noise("exact", 32, 32, 3), "RGB")
     png("wide", noise("wide", 45, 96, 3), "RGB")
-    png("tall", noise("tall", 51, 20, 3), "RGB")  # Smaller than the model's size: enlarged.
+    png("tall", noise("tall", 51, 20, 3), "RGB")  # Smaller than the model's image size: enlarged.
     png("odd", noise("odd", 65, 37, 3), "RGB")
     png("strip", noise("strip", 4, 60, 3), "RGB")
     png("gray", noise("gray", 40, 50, 1), "L")
@@ -94,7 +94,7 @@ def draw(directory: Path) -> None:
     )
     turned = Image.fromarray(noise("turned", 40, 64, 3))
     exif = Image.Exif()
-    exif[0x0112] = 6  # To be shown turned by a quarter, clockwise.
+    exif[0x0112] = 6  # Rotate by 90° clockwise for display.
     turned.save(directory / "turned.jpg", quality=90, exif=exif)
     grey = Image.fromarray(noise("cmyk", 40, 48, 3)).convert("CMYK")
     grey.save(directory / "cmyk.jpg", quality=90)

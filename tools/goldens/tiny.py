@@ -13,7 +13,7 @@ from transformers import (
 from sentence import WORDS, vocabulary
 
 HIDDEN = 32
-MAX_TOKENS = 24  # Fewer than the positions, so that the limit must be read where it is written.
+MAX_TOKENS = 24  # Fewer than the positions, to detect a reader that ignores the limit.
 
 SIZES = {
     "hidden_size": HIDDEN,

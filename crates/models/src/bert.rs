@@ -1,4 +1,5 @@
-//! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also MiniLM, E5, BGE and GTE.
+//! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also
+//! MiniLM, E5, BGE and GTE.
 
 use crate::block::{BERT, Embeddings, PostNorm, Shape, Stack};
 use crate::config::{activation, defaults, head_size, parse, refuse};

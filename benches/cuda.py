@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Sconce beside PyTorch on one NVIDIA GPU: benches/cuda.py [--only minilm,bert,llama,q4_k_m] [--compiled] [--work DIR]
+"""Sconce against PyTorch on one NVIDIA GPU:
+benches/cuda.py [--only minilm,bert,llama,q4_k_m] [--compiled] [--work DIR]
 
-Models of real sizes with random weights, the same for both, from token ids to vectors or tokens in the CPU's memory: a call ends when
-they are there, so that nothing is still under way when the clock is read. Medians after a warm-up. PyTorch runs transformers' models
-with its own attention; ragged batches are padded to their longest, for it has no other way; --compiled adds torch.compile with
-graphs, which takes minutes. q4_k_m is a GGUF file, which is ours alone to run: PyTorch has no products with its blocks. $PASSES is our binary (default: `cargo bench --workspace --bench passes --features sconce-cli/cuda`).
+Models of real sizes with the same random weights for both, from token ids to embeddings or tokens
+in host memory: a call ends when they have arrived there, so no work is pending when the clock is
+read. Medians after a warm-up. PyTorch runs transformers' models with SDPA attention and pads ragged
+batches to the longest sequence. --compiled adds torch.compile with CUDA graphs, which takes
+minutes. q4_k_m is a GGUF file that only Sconce runs: PyTorch has no products with its blocks.
+$PASSES is our binary (default: `cargo bench --workspace --bench passes --features
+sconce-cli/cuda`).
 """
 import argparse
 import json
@@ -28,7 +32,7 @@ MODELS = {
     "bert": (BertConfig(), torch.float16, ["1x16", "256x128"]),
     "llama": (LlamaConfig(**LLAMA), torch.bfloat16, ["decode1", "decode32", "prefill2048"]),
 }
-BEFORE = 128
+CACHED = 128
 
 
 def median(call, seconds=1.0):
@@ -53,16 +57,16 @@ def make(config, dtype, folder):
     return model
 
 
-def lengths_of(shape):
+def sequence_lengths(shape):
     if shape.startswith("ragged"):
         return [8 + i * 97 % 249 for i in range(int(shape[6:]))]
     count, tokens = map(int, shape.split("x"))
     return [tokens] * count
 
 
-def vectors(model, forward, shape):
-    """Mean vectors of length 1."""
-    lengths = lengths_of(shape)
+def embeddings(model, forward, shape):
+    """Mean-pooled, L2-normalized embeddings."""
+    lengths = sequence_lengths(shape)
     longest = max(lengths)
     ids = torch.arange(1000, 1000 + longest).repeat(len(lengths), 1)
     mask = (torch.arange(longest) < torch.tensor(lengths)[:, None]).long()
@@ -78,16 +82,16 @@ def vectors(model, forward, shape):
 
 
 def tokens(model, forward, shape):
-    """The likeliest next tokens, behind BEFORE others or none."""
+    """Greedy next tokens: a decode step after CACHED tokens, or a prefill."""
     if shape.startswith("prefill"):
         ids = torch.arange(1000, 1000 + int(shape[7:]))[None]
         return median(lambda: forward(input_ids=ids.cuda(), logits_to_keep=1, use_cache=True).logits[:, -1].argmax(-1).cpu())
     count = int(shape[6:])
     cache = StaticCache(config=model.config, max_cache_len=256)
-    forward(input_ids=torch.full((count, BEFORE), 1000).cuda(), past_key_values=cache, cache_position=torch.arange(BEFORE).cuda(),
+    forward(input_ids=torch.full((count, CACHED), 1000).cuda(), past_key_values=cache, cache_position=torch.arange(CACHED).cuda(),
             logits_to_keep=1)
-    ids, place = torch.full((count, 1), 1000), torch.tensor([BEFORE]).cuda()
-    return median(lambda: forward(input_ids=ids.cuda(), past_key_values=cache, cache_position=place).logits[:, -1].argmax(-1).cpu())
+    ids, position = torch.full((count, 1), 1000), torch.tensor([CACHED]).cuda()
+    return median(lambda: forward(input_ids=ids.cuda(), past_key_values=cache, cache_position=position).logits[:, -1].argmax(-1).cpu())
 
 
 def ours(folder, dtype, shapes):
@@ -98,7 +102,7 @@ def ours(folder, dtype, shapes):
     return {line["shape"]: line["seconds"] for line in map(json.loads, out.splitlines())}
 
 
-def blocks(file):
+def quantized(file):
     if not file.exists():
         q4_k_m.write(file)
     for dtype in [torch.float16, torch.bfloat16]:
@@ -116,12 +120,12 @@ def main():
     with torch.inference_mode():
         for name in args.only.split(","):
             if name == "q4_k_m":
-                blocks(args.work / "q4_k_m.gguf")
+                quantized(args.work / "q4_k_m.gguf")
                 continue
             config, dtype, shapes = MODELS[name]
             folder = args.work / name
             model = make(config, dtype, folder)
-            time_of = tokens if name == "llama" else vectors
+            time_of = tokens if name == "llama" else embeddings
             eager = {shape: time_of(model, model, shape) for shape in shapes}
             compiled = {}
             if args.compiled:

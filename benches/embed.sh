@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# 100,000 short texts from a file, tokenizing included: benches/embed.sh PYTHON [TEXTS] [PEER_TEXTS] [ROUNDS]
+# Embeds 100,000 short texts from a file, including tokenization:
+# benches/embed.sh PYTHON [TEXTS] [PEER_TEXTS] [ROUNDS]
 #
-# Times `sconce embed -f texts.txt -o vectors.npy` in f32 and bf16, start of the process included, and sentence-transformers and fastembed
-# as PYTHON has them, from the first text to the last vector, their start not included. Peers embed the first PEER_TEXTS of the file
-# (default: all of it), and their rate is taken for the whole. By turns, medians. MODEL is a folder or a name that sconce knows (default:
-# minilm); SCONCE_THREADS the threads of all (default: nproc). Without one of the peers that row is left out.
+# Times `sconce embed -f texts.txt -o vectors.npy` in f32 and bf16, including process start, and
+# sentence-transformers and fastembed, if PYTHON has them, from the first text to the last
+# embedding, without their start. Peers embed the first PEER_TEXTS of the file (default: all of
+# it), and their rate is extrapolated. Engines take turns; the table has medians. MODEL is a folder
+# or a name that sconce knows (default: minilm); SCONCE_THREADS is the number of threads of every
+# engine (default: nproc).
 set -euo pipefail
 python=$1 texts=${2:-100000} fewer=${3:-$texts} rounds=${4:-3} model=${MODEL:-minilm}
 export SCONCE_THREADS=${SCONCE_THREADS:-$(nproc)}
@@ -85,7 +88,7 @@ for line in open(sys.argv[1]):
     runs.setdefault(who, []).append(float(rate))
 rates = {who: statistics.median(all) for who, all in runs.items()}
 texts, fewer = int(sys.argv[2]), int(sys.argv[3])
-print(f"{texts} texts" + (f"; peers by their rate for {fewer}" if fewer < texts else "") + "\n")
+print(f"{texts} texts" + (f"; peers extrapolated from {fewer}" if fewer < texts else "") + "\n")
 print("| engine | texts/s | seconds | sconce f32 | sconce bf16 |\n|---|---|---|---|---|")
 for who, rate in rates.items():
     ahead = "" if who.startswith("sconce") else f"{rates['sconce-f32'] / rate:.2f} × | {rates['sconce-bf16'] / rate:.2f} ×"

@@ -1,7 +1,8 @@
-//! The default model as callers see it, tokenizing included: `cargo bench -p sconce-engine --bench encoder [filter]`.
+//! Embedding with the default model through the public API, including tokenization: `cargo bench -p
+//! sconce-engine --bench encoder [filter]`.
 //!
-//! For each dtype and shape the shortest and the median time of a call, the rate of texts at the median, and the pages that a call
-//! after warm-up touches for the first time (Linux tells them).
+//! Prints for each dtype and shape the shortest and the median time of a call, texts per second at
+//! the median, and page faults per call after warm-up (Linux only).
 
 use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Embedder, LoadOptions, Prompt};
@@ -40,7 +41,8 @@ fn main() -> Result<(), Failure> {
     Ok(())
 }
 
-/// Texts of a word a token and two around them; the ragged ones as long as sentences are.
+/// Texts of one token per word plus two special tokens; the ragged ones have the lengths of
+/// sentences.
 fn shapes() -> Vec<(&'static str, Vec<String>)> {
     let text = |tokens: usize| vec!["time"; tokens - 2].join(" ");
     let ragged = (0..256).map(|i: usize| text(6 + i * 37 % 45)).collect();
@@ -53,9 +55,10 @@ fn shapes() -> Vec<(&'static str, Vec<String>)> {
     ]
 }
 
-/// Pages that this process has touched for the first time.
+/// Minor page faults of this process so far.
 fn faults() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // Behind the name, which stands in brackets and may hold anything, the eighth field.
+    // minflt is the eighth field after the process name, which is in parentheses and may contain
+    // anything.
     stat.rsplit(')').next().and_then(|s| s.split_whitespace().nth(7)).and_then(|n| n.parse().ok()).unwrap_or(0)
 }

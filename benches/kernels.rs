@@ -1,13 +1,15 @@
-//! Our products and attention against what this machine can do at most: `cargo bench -p sconce-ops --bench kernels [filter]`.
+//! Matrix products and attention against the peak of this machine (a roofline): `cargo bench -p
+//! sconce-ops --bench kernels [filter]`.
 //!
-//! The ceilings are measured first, by loops that do nothing else: multiply-adds of floats and of bytes in registers, tile products in tile registers,
-//! reads of more memory than any cache holds. Each line then is one op on one path: the shortest of many runs, since whatever
-//! makes a run longer is not the kernel's, with its share of the ceiling that binds the shape.
+//! The peaks are measured first: multiply-adds of floats and of bytes in registers, AMX tile
+//! products, and reads of more memory than any cache holds. Each line is then one op on one
+//! instruction set: the shortest of many runs, because whatever makes a run longer is not the
+//! kernel, and its share of the peak that limits the shape.
 #![allow(unsafe_code, reason = "the ceilings are loops of single instructions")]
 
 mod peak;
 
-use peak::Numbers;
+use peak::NumberFormat;
 use sconce_ops::{
     Activation, Attention, DType, Isa, Ladder, Linear, Place, Policy, Raw, Result, Segments, Store, Stored, Tensor,
     WeightFormat, Weights, attention, softmax,
@@ -33,71 +35,74 @@ fn main() -> Result<()> {
     println!("{:44} {:>10} {:>9} {:>8} {:>6}", "op", "time", "GFLOP/s", "GB/s", "share");
     for m in [1, 16, 128, 1024, 4096] {
         for (k, n, activation) in SHAPES {
-            for (isa, numbers) in paths().chain(Isa::all().filter(multiplies_bytes).map(|isa| (isa, Numbers::Int8))) {
+            for (isa, numbers) in
+                float_paths().chain(Isa::all().filter(multiplies_bytes).map(|isa| (isa, NumberFormat::Int8)))
+            {
                 let format = format!("{numbers:?}").to_lowercase();
                 let name = format!("linear {m}x{k}x{n} {activation} {format} {isa}");
                 if !name.contains(&filter) {
                     continue;
                 }
-                let (dtype, keep, size) = match numbers {
-                    Numbers::F32 => (DType::F32, WeightFormat::Activations, 4),
-                    Numbers::Bf16 => (DType::BF16, WeightFormat::Activations, 2),
-                    Numbers::Int8 => (DType::F32, WeightFormat::Bytes, 1),
+                let (dtype, weight_format, size) = match numbers {
+                    NumberFormat::F32 => (DType::F32, WeightFormat::Activations, 4),
+                    NumberFormat::Bf16 => (DType::BF16, WeightFormat::Activations, 2),
+                    NumberFormat::Int8 => (DType::F32, WeightFormat::Bytes, 1),
                 };
-                let time = under(isa, || {
-                    let layer = Linear::load(&random(dtype, k, n).with_format(keep), k, n, true)?.with(activation);
-                    // A result of an op, as models have them: it begins with a line of the cache.
+                let time = with_isa(isa, || {
+                    let layer =
+                        Linear::load(&random(dtype, k, n).with_format(weight_format), k, n, true)?.with(activation);
+                    // The result of an op, as in models: its buffer is aligned to a cache line.
                     let x = softmax(&values(m * k, 1.0, dtype, &[m, k])?)?;
                     shortest(|| layer.forward(&x))
                 })?;
                 let (flops, bytes) = (2 * m * k * n, (m * k + m * n) * dtype.size() + k * n * size);
-                peaks.tell(&name, time, (flops, bytes), (isa, numbers));
+                peaks.print_row(&name, time, (flops, bytes), (isa, numbers));
             }
         }
     }
     for (count, length) in [(1, 16), (1, 128), (32, 128), (8, 512)] {
-        for (isa, numbers) in paths() {
-            let dtype = if numbers == Numbers::F32 { DType::F32 } else { DType::BF16 };
+        for (isa, numbers) in float_paths() {
+            let dtype = if numbers == NumberFormat::F32 { DType::F32 } else { DType::BF16 };
             let (heads, size) = (12, 32);
             let name = format!("attention {count}x{length} {heads}x{size} {dtype} {isa}");
             if !name.contains(&filter) {
                 continue;
             }
-            let time = under(isa, || {
+            let time = with_isa(isa, || {
                 let segments = Segments::new(&vec![length; count])?;
-                let how = Attention::over(&segments, 1.0 / (size as f32).sqrt());
+                let params = Attention::over(&segments, 1.0 / (size as f32).sqrt());
                 let tokens = count * length;
                 let qkv = values(tokens * 3 * heads * size, 1.0, dtype, &[tokens, 3, heads, size])?;
                 let (q, k, v) = (qkv.select(1, 0)?, qkv.select(1, 1)?, qkv.select(1, 2)?);
-                shortest(|| attention(&q, &k, &v, &how))
+                shortest(|| attention(&q, &k, &v, &params))
             })?;
             let flops = 4 * count * length * length * heads * size;
-            peaks.tell(&name, time, (flops, 4 * count * length * heads * size * dtype.size()), (isa, numbers));
+            peaks.print_row(&name, time, (flops, 4 * count * length * heads * size * dtype.size()), (isa, numbers));
         }
     }
     Ok(())
 }
 
-/// Every instruction set that does something of its own with floats.
-fn paths() -> impl Iterator<Item = (Isa, Numbers)> {
+/// Every instruction set that has its own float kernels, with the dtypes of those.
+fn float_paths() -> impl Iterator<Item = (Isa, NumberFormat)> {
     let bytes_only = |isa: &Isa| matches!(isa, Isa::Avx2Vnni | Isa::Avx512Vnni | Isa::NeonDot | Isa::NeonI8mm);
-    let own = move |isa: &Isa| *isa != Isa::Scalar && !bytes_only(isa);
-    let wide = move |isa: &Isa| own(isa) && *isa != Isa::Avx512Bf16;
-    let f32s = Isa::all().filter(wide).map(|isa| (isa, Numbers::F32));
-    f32s.chain(Isa::all().filter(own).map(|isa| (isa, Numbers::Bf16)))
+    let has_kernels = move |isa: &Isa| *isa != Isa::Scalar && !bytes_only(isa);
+    let has_f32_kernels = move |isa: &Isa| has_kernels(isa) && *isa != Isa::Avx512Bf16;
+    let f32s = Isa::all().filter(has_f32_kernels).map(|isa| (isa, NumberFormat::F32));
+    f32s.chain(Isa::all().filter(has_kernels).map(|isa| (isa, NumberFormat::Bf16)))
 }
 
-/// Whether it does something of its own with bytes.
+/// Whether the instruction set has its own int8 kernels.
 fn multiplies_bytes(isa: &Isa) -> bool {
     !matches!(isa, Isa::Scalar | Isa::Avx512Bf16)
 }
 
-fn under<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
+fn with_isa<T>(isa: Isa, f: impl FnOnce() -> Result<T>) -> Result<T> {
     let _here = Ladder::new(Policy { isa: Some(isa), ..Policy::default() }).enter();
     f()
 }
 
-/// The shortest of the runs that a third of a second has room for.
+/// The shortest run within 300 ms.
 fn shortest(run: impl Fn() -> Result<Tensor>) -> Result<Duration> {
     let (start, mut best, mut runs) = (Instant::now(), Duration::MAX, 0);
     while runs < 3 || start.elapsed() < Duration::from_millis(300) {

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# Sconce beside llama.cpp on one GGUF file: benches/llama.sh FILE.gguf [ROUNDS]
+# Sconce against llama.cpp on one GGUF file: benches/llama.sh FILE.gguf [ROUNDS]
 #
-# By turns, so that both see the same machine; the medians and their ratio at the end. llama-bench is found on the path or named
-# by LLAMA_BENCH. Let nothing else run: llama.cpp's threads wait for each other, and lose more than ours when one is held up.
+# The two take turns, so that both see the same state of the machine; prints the medians and their
+# ratio. llama-bench is on the path, or LLAMA_BENCH names it. Let nothing else run: llama.cpp's
+# threads wait for each other, and lose more than ours when one is delayed.
 set -euo pipefail
 file=$1 rounds=${2:-5} llama=${LLAMA_BENCH:-llama-bench} threads=${RAYON_NUM_THREADS:-$(nproc)}
 cargo build --quiet --release --manifest-path "$(dirname "$0")/../Cargo.toml"
@@ -31,5 +32,5 @@ for test in ("pp512", "tg128"):
     ours, theirs = median[test, "sconce"], median[test, "llama.cpp"]
     print(f"| {test} | {theirs:.1f} | {ours:.1f} | {ours / theirs:.2f} |")
 many, one = median["16×tg128", "sconce"], median["tg128", "sconce"]
-print(f"\n16 streams: {many:.1f} tokens a second, {many / one:.2f} times one")
+print(f"\n16 streams: {many:.1f} tokens per second, {many / one:.2f} times one stream")
 EOF

@@ -1,17 +1,20 @@
 #!/usr/bin/env python3
-"""Sconce beside PyTorch (MPS) and MLX on an Apple GPU: benches/metal.py [--model minilm] [--rounds 5] [--seconds 1] [--device metal]
+"""Sconce against PyTorch (MPS) and MLX on an Apple GPU: benches/metal.py [--model minilm] [--rounds 5] [--seconds 1] [--device metal]
 
-IT HAS NEVER RUN ON A MAC. It was tried on Linux with --device cpu, which shows that it runs and that all compute the same vectors,
-and nothing of speed. Whoever runs it on a Mac first: please attach its output to an issue, and `sconce doctor --json`.
+IT HAS NEVER RUN ON A MAC. It was tried on Linux with --device cpu, which shows that it runs and
+that all engines compute the same embeddings, and nothing about speed. If you are the first to run
+it on a Mac, please attach its output and that of `sconce doctor --json` to an issue.
 
-All embed the same number of texts of the same number of tokens, in f32 and in f16, by turns: in each round every engine has `seconds`
-for each shape after a warm-up, and medians over the rounds are told. A call ends when the vectors are in the CPU's memory, so
-that nothing is still under way when the clock is read. Ours includes tokenizing, theirs begins with the ids. Nothing is padded: all
-texts of a call are equally long. Cosines are the least between their vectors and ours in f32, for who computes something else may
-well be faster.
+All engines embed the same number of texts of the same number of tokens, in f32 and in f16, by
+turns: in each round every engine has `seconds` for each shape after a warm-up; the table has the
+medians over the rounds. A call ends when the embeddings are in host memory, so no work is pending
+when the clock is read. Sconce's time includes tokenization; the peers start with token ids. Nothing
+is padded: all texts of a call have the same length. The least cosine between a peer's embeddings
+and Sconce's in f32 shows that the peer computes the same thing.
 
-Peers are those of torch (with transformers) and mlx that this Python has. The model is a BERT with mean pooling, by a name that sconce
-knows or its folder. $SCONCE is the binary (default: built here with cargo).
+Peers are torch (with transformers) and mlx, if this Python has them. The model is a BERT with mean
+pooling: a name that sconce knows, or a folder. $SCONCE is the binary (default: built here with
+cargo).
 """
 import argparse
 import importlib.util
@@ -35,7 +38,7 @@ TEXTS = [
 
 
 class Torch:
-    """transformers' BERT with PyTorch's own attention, pooled and normalised on the device."""
+    """transformers' BERT with SDPA attention, pooled and L2-normalized on the device."""
 
     def __init__(self, folder, dtype, device):
         import torch
@@ -49,12 +52,12 @@ class Torch:
         with self.torch.inference_mode():
             tokens = self.model(input_ids=self.torch.from_numpy(ids).to(self.device)).last_hidden_state
             pooled = tokens.float().mean(1)
-            # The copy waits for the device.
+            # The copy synchronizes with the device.
             return (pooled / pooled.norm(dim=1, keepdim=True)).cpu().numpy()
 
 
 class Mlx:
-    """BERT in MLX's fast ops, compiled; written here, since MLX has no encoder of its own."""
+    """BERT in MLX's fast ops, compiled; written here because MLX has no encoders."""
 
     def __init__(self, folder, dtype, device):
         import mlx.core as mx
@@ -65,8 +68,8 @@ class Mlx:
         weights = mx.load(str(pathlib.Path(folder) / "model.safetensors"))
         self.weights = {name.removeprefix("bert."): w.astype(kind) for name, w in weights.items() if "position_ids" not in name}
         self.config = json.loads((pathlib.Path(folder) / "config.json").read_text())
-        assert self.config["model_type"] == "bert" and self.config["hidden_act"] == "gelu", "only BERT with exact GELU is written out"
-        self.forward = mx.compile(self.encoded)
+        assert self.config["model_type"] == "bert" and self.config["hidden_act"] == "gelu", "only BERT with exact GELU is implemented"
+        self.forward = mx.compile(self.encode)
 
     def linear(self, x, name):
         return self.mx.addmm(self.weights[f"{name}.bias"], x, self.weights[f"{name}.weight"].T)
@@ -75,7 +78,7 @@ class Mlx:
         weight, bias = self.weights[f"{name}.weight"], self.weights[f"{name}.bias"]
         return self.mx.fast.layer_norm(x, weight, bias, self.config["layer_norm_eps"])
 
-    def encoded(self, ids):
+    def encode(self, ids):
         mx, heads = self.mx, self.config["num_attention_heads"]
         batch, length = ids.shape
         table = lambda name: self.weights[f"embeddings.{name}_embeddings.weight"]
@@ -95,7 +98,7 @@ class Mlx:
         return pooled / mx.linalg.norm(pooled, axis=1, keepdims=True)
 
     def vectors(self, ids):
-        # numpy's copy evaluates, and waits for it.
+        # The copy to numpy evaluates the graph and waits for it.
         return np.array(self.forward(self.mx.array(ids)))
 
 
@@ -106,13 +109,13 @@ def sconce(binary, *arguments):
     return json.loads(subprocess.run([binary, *arguments, "--json"], check=True, stdout=subprocess.PIPE).stdout)
 
 
-def built():
+def build():
     subprocess.run(["cargo", "build", "--quiet", "--release", "--manifest-path", ROOT / "Cargo.toml"], check=True)
     return ROOT / "target/release/sconce"
 
 
 def median(peer, ids, seconds):
-    """Seconds of a call, after one that does not count."""
+    """Median seconds of a call, after a warm-up call."""
     peer.vectors(ids)
     begun, times = time.perf_counter(), []
     while len(times) < 3 or time.perf_counter() - begun < seconds:
@@ -137,36 +140,36 @@ def main():
     options.add_argument("--device", default="metal", choices=["metal", "cpu"])
     options.add_argument("--rounds", type=int, default=5)
     options.add_argument("--seconds", type=float, default=1.0)
-    told = options.parse_args()
-    binary = os.environ.get("SCONCE") or built()
-    folder = sconce(binary, "plan", "-q", told.model)["root"]
-    common = ["-q", "-m", told.model, "-d", told.device]
+    args = options.parse_args()
+    binary = os.environ.get("SCONCE") or build()
+    folder = sconce(binary, "plan", "-q", args.model)["root"]
+    common = ["-q", "-m", args.model, "-d", args.device]
     ours = sconce(binary, "embed", *common, "--dtype", "f32", *TEXTS)["embeddings"]
 
     peers, cosines = {}, {}
     for name, (kind, modules) in PEERS.items():
         if missing := [module for module in modules if importlib.util.find_spec(module) is None]:
-            print(f"{name} is left out: no {', '.join(missing)} here")
+            print(f"{name} is skipped: {', '.join(missing)} not installed")
             continue
         for dtype in DTYPES:
-            peers[name, dtype] = kind(folder, dtype, told.device)
+            peers[name, dtype] = kind(folder, dtype, args.device)
             cosines[name, dtype] = least_cosine(peers[name, dtype], folder, ours)
 
     runs, rungs = {}, {}
-    for _ in range(told.rounds):
+    for _ in range(args.rounds):
         for dtype in DTYPES:
-            bench = sconce(binary, "bench", *common, "--dtype", dtype, "--seconds", str(told.seconds))
+            bench = sconce(binary, "bench", *common, "--dtype", dtype, "--seconds", str(args.seconds))
             for line in bench["lines"]:
                 runs.setdefault((line["texts"], line["tokens"]), {}).setdefault(("sconce", dtype), []).append(line["median_seconds"])
-            # What really ran: a composed form in the place of a kernel explains a number.
+            # Ops that did not run as a fused kernel, which may explain a number.
             rungs[dtype] = sorted({f"{op['op']} {op['rung']}" for op in bench["ops"] if op["rung"] != "fused"})
         for key, peer in peers.items():
             for (texts, tokens), engines in runs.items():
                 ids = np.random.default_rng(7).integers(1000, 20000, (texts, tokens))
-                engines.setdefault(key, []).append(median(peer, ids, told.seconds))
+                engines.setdefault(key, []).append(median(peer, ids, args.seconds))
 
     engines = [(name, dtype) for dtype in DTYPES for name in ("sconce", *PEERS) if name == "sconce" or (name, dtype) in peers]
-    print(f"{told.model} on {told.device}, {platform.platform()}, texts a second; sconce over the faster peer in brackets\n")
+    print(f"{args.model} on {args.device}, {platform.platform()}, texts per second; ratio to the faster peer in brackets\n")
     print("| texts × tokens | " + " | ".join(f"{name} {dtype}" for name, dtype in engines) + " |")
     print("|---" * (len(engines) + 1) + "|")
     for (texts, tokens), of in runs.items():
@@ -180,7 +183,7 @@ def main():
     if cosines:
         print("| least cosine to sconce f32 | " + " | ".join(f"{cosines[e]:.6f}" if e in cosines else "" for e in engines) + " |")
     for dtype, found in rungs.items():
-        print(f"\nsconce {dtype}: " + (f"not on kernels of ours: {', '.join(found)}" if found else "all on kernels of ours"))
+        print(f"\nsconce {dtype}: " + (f"not on fused kernels: {', '.join(found)}" if found else "all ops on fused kernels"))
 
 
 if __name__ == "__main__":

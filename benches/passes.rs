@@ -1,9 +1,11 @@
-//! Forward passes from token ids to vectors or tokens in the CPU's memory: what a device does, without tokenizers and callers.
-//! `cargo bench --workspace --bench passes -- DIR DEVICE DTYPE SHAPE…`; `benches/cuda.py` runs it beside PyTorch.
+//! Forward passes from token ids to embeddings or tokens in host memory, without tokenizer and
+//! scheduler: `cargo bench --workspace --bench passes -- DIR DEVICE DTYPE SHAPE…`.
+//! `benches/cuda.py` compares it with PyTorch.
 //!
-//! DIR holds `config.json` and weights, or is a GGUF file, whose blocks stay as they are. A SHAPE is `256x128` (sequences × tokens),
-//! `ragged256` (of 8 to 256 tokens each, so many sequences), `decode32` (a token of so many sequences behind 128 others) or
-//! `prefill2048`. A line of JSON comes for each: the median time of a pass.
+//! DIR has `config.json` and weights, or is a GGUF file, whose quantized blocks keep their format.
+//! A SHAPE is `256x128` (sequences × tokens), `ragged256` (256 sequences of 8 to 256 tokens),
+//! `decode32` (one token for each of 32 sequences with 128 tokens in the KV cache) or
+//! `prefill2048`. Prints a line of JSON for each shape, with the median time of a pass.
 
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, Sequence, TokenChunk, encoder, lm_head};
@@ -20,51 +22,55 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// Tokens of a page, and of what stands before a decoded token.
+/// Tokens per page of the KV cache, and tokens in the cache before a decode step.
 const PAGE: usize = 16;
-const BEFORE: usize = 128;
+const CACHED: usize = 128;
 
-/// Bytes for buffers of recorded passes, as a plan would allow for.
-const ROOM: u64 = 1 << 30;
+/// The memory budget of the CUDA graphs' buffers.
+const GRAPH_BYTES: u64 = 1 << 30;
 
 fn main() -> Result<(), Failure> {
     let args: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    let [dir, device, dtype, shapes @ ..] = &args[..] else { return Err("DIR DEVICE DTYPE SHAPE…".into()) };
+    let [dir, device, dtype, shapes @ ..] = &args[..] else {
+        return Err("usage: passes DIR DEVICE DTYPE SHAPE…".into());
+    };
     let (device, dtype): (Device, DType) = (device.parse()?, dtype.parse()?);
     let _here = Ladder::new(Policy::default()).enter();
     let place = Place::open(device)?;
     let Model { mut config, store, .. } = Model::open(Path::new(dir))?;
     config[CONTEXT] = 4096.into();
-    let keep = if dir.ends_with(".gguf") { WeightFormat::File } else { WeightFormat::Activations };
-    let weights = Weights::new(store, dtype, place.clone()).with_format(keep);
+    let format = if dir.ends_with(".gguf") { WeightFormat::File } else { WeightFormat::Activations };
+    let weights = Weights::new(store, dtype, place.clone()).with_format(format);
     let model = encoder(&config, &weights)?;
     for shape in shapes {
         let (sequences, median) = if let Some(n) = shape.strip_prefix("decode") {
             let n: usize = n.parse()?;
-            (n, language((&*model, &lm_head(&config, &weights)?), &vec![(BEFORE, 1); n], (dtype, &place))?)
+            (n, next_tokens((&*model, &lm_head(&config, &weights)?), &vec![(CACHED, 1); n], (dtype, &place))?)
         } else if let Some(n) = shape.strip_prefix("prefill") {
-            (1, language((&*model, &lm_head(&config, &weights)?), &[(0, n.parse()?)], (dtype, &place))?)
+            (1, next_tokens((&*model, &lm_head(&config, &weights)?), &[(0, n.parse()?)], (dtype, &place))?)
         } else {
             let lengths = match (shape.strip_prefix("ragged"), shape.split_once('x')) {
                 (Some(n), _) => (0..n.parse::<usize>()?).map(|i| 8 + i * 97 % 249).collect(),
                 (None, Some((n, tokens))) => vec![tokens.parse()?; n.parse()?],
-                (None, None) => return Err(format!("no shape: {shape}").into()),
+                (None, None) => {
+                    return Err(format!("unknown shape `{shape}`; see the head of benches/passes.rs").into());
+                }
             };
-            (lengths.len(), vectors(&*model, &lengths, &place)?)
+            (lengths.len(), embeddings(&*model, &lengths, &place)?)
         };
         println!("{}", json!({ "shape": shape, "seconds": median.as_secs_f64(), "sequences": sequences }));
     }
     Ok(())
 }
 
-/// Mean vectors of length 1 of each sequence.
-struct KvTensor<'a> {
+/// Mean-pooled, L2-normalized embeddings of sequences.
+struct EmbedPass<'a> {
     model: &'a dyn Encoder,
     sequences: Vec<Sequence>,
     place: &'a Place,
 }
 
-impl Pass for KvTensor<'_> {
+impl Pass for EmbedPass<'_> {
     type Batch = Batch;
     type Error = sconce_models::Error;
 
@@ -83,33 +89,33 @@ impl Pass for KvTensor<'_> {
     }
 }
 
-fn vectors(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
+fn embeddings(model: &dyn Encoder, lengths: &[usize], place: &Place) -> Result<Duration, Failure> {
     let sequence =
         |n: &usize| Sequence { ids: (0..*n as u32).map(|i| 1000 + i).collect(), types: Vec::new(), keys: None };
-    let pass = KvTensor { model, sequences: lengths.iter().map(sequence).collect(), place };
-    let passes = GraphCache::new(place, ROOM)?;
-    let fill = passes.fill(lengths.iter().sum(), lengths.len());
+    let pass = EmbedPass { model, sequences: lengths.iter().map(sequence).collect(), place };
+    let graphs = GraphCache::new(place, GRAPH_BYTES)?;
+    let fill = graphs.fill(lengths.iter().sum(), lengths.len());
     median(|| {
-        let (_, results) = if fill.is_some() { passes.replay(&pass, 0, fill)? } else { replay::run(&pass)? };
+        let (_, results) = if fill.is_some() { graphs.replay(&pass, 0, fill)? } else { replay::run(&pass)? };
         results[0].to_f32()?;
         Ok(())
     })
 }
 
-/// Logits of the last token of each piece.
-struct Pieces<'a> {
+/// Logits of the last token of each chunk.
+struct DecodePass<'a> {
     model: (&'a dyn Encoder, &'a LmHead),
-    pieces: Vec<TokenChunk>,
+    chunks: Vec<TokenChunk>,
     cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Pieces<'_> {
+impl Pass for DecodePass<'_> {
     type Batch = Batch;
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> sconce_models::Result<Batch> {
-        Batch::decode(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+        Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -122,24 +128,28 @@ impl Pass for Pieces<'_> {
     }
 }
 
-/// The likeliest next token of sequences of (tokens before, tokens now).
-fn language(model: (&dyn Encoder, &LmHead), of: &[(usize, usize)], at: (DType, &Place)) -> Result<Duration, Failure> {
+/// Greedy next tokens of sequences, each with (tokens in the KV cache, new tokens).
+fn next_tokens(
+    model: (&dyn Encoder, &LmHead),
+    sequences: &[(usize, usize)],
+    at: (DType, &Place),
+) -> Result<Duration, Failure> {
     let (dtype, place) = at;
-    let pages: Vec<usize> = of.iter().map(|(before, now)| (before + now).div_ceil(PAGE)).collect();
+    let pages: Vec<usize> = sequences.iter().map(|(cached, new)| (cached + new).div_ceil(PAGE)).collect();
     let shape = model.0.cache().ok_or("not a language model")?;
     let cache = KvCache::new(shape, pages.iter().sum::<usize>() * PAGE, KvCacheFormat::Float(dtype), place)?;
     let mut first = 0;
-    let mut pieces = Vec::new();
-    for ((before, now), pages) in of.iter().zip(&pages) {
+    let mut chunks = Vec::new();
+    for ((cached, new), pages) in sequences.iter().zip(&pages) {
         let table: Arc<[u32]> = (first..first + *pages as u32).collect();
         first += *pages as u32;
-        pieces.push(TokenChunk { ids: (0..*now as u32).map(|i| 1000 + i).collect(), start: *before, table, wanted: 1 });
+        chunks.push(TokenChunk { ids: (0..*new as u32).map(|i| 1000 + i).collect(), start: *cached, table, wanted: 1 });
     }
-    let (pass, passes) = (Pieces { model, pieces, cache: &cache, place }, GraphCache::new(place, ROOM)?);
-    let is_decoding = of.iter().all(|(_, now)| *now == 1);
+    let (pass, graphs) = (DecodePass { model, chunks, cache: &cache, place }, GraphCache::new(place, GRAPH_BYTES)?);
+    let is_decoding = sequences.iter().all(|(_, new)| *new == 1);
     median(|| {
-        let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };
-        sample(&results[0], &vec![SamplingParams::BEST; of.len()])?.to_u32()?;
+        let (_, results) = if is_decoding { graphs.replay(&pass, 0, None)? } else { replay::run(&pass)? };
+        sample(&results[0], &vec![SamplingParams::BEST; sequences.len()])?.to_u32()?;
         Ok(())
     })
 }

@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""A GGUF file of a Llama of 8 B in llama.cpp's mix Q4_K_M, with random blocks: benches/q4_k_m.py FILE
+"""Writes a GGUF file of an 8 B Llama in llama.cpp's Q4_K_M mix, with random blocks:
+benches/q4_k_m.py FILE
 
-Every tensor repeats the same blocks, which takes seconds and no memory; what it costs to read and multiply them is the same. Scales are
-such that weights are about 0.02 large, so that activations stay finite. There are no tokens: it is for `passes`.
+Every tensor repeats the same blocks, so writing takes seconds and little memory; reading and
+multiplying them costs the same as with other blocks. The scales give weights of about 0.02, so that
+activations stay finite. The file has no tokenizer: it is for `benches/passes.rs`.
 """
 import pathlib
 import random
 import struct
 import sys
 
-WIDTH, INNER, LAYERS, HEADS, KV, WORDS = 4096, 14336, 32, 32, 8, 128256
+WIDTH, INNER, LAYERS, HEADS, KV, VOCABULARY = 4096, 14336, 32, 32, 8, 128256
 F32, Q4_K, Q6_K = 0, 12, 14
-# Blocks that are repeated: a whole number of times in every tensor.
+# The number of distinct blocks; every tensor repeats them a whole number of times.
 BLOCKS = 256
 
 
@@ -20,22 +22,24 @@ def half(value):
 
 
 def patterns():
-    """Some blocks of each format, of 256 weights, and one norm's weights."""
+    """BLOCKS blocks of 256 weights in each format, and norm weights in F32."""
     dice = random.Random(1)
-    # d · scale · code − m · least, scales and leasts of six bits and codes of four: the halves are as far below as above.
+    # d · scale · code − dmin · min, with 6-bit scales and mins and 4-bit codes: d and dmin center
+    # the weights on zero.
     q4 = b"".join(half(1.4e-4) + half(1.05e-3) + dice.randbytes(12 + 128) for _ in range(BLOCKS))
-    # d · scale · (code − 32), here with scales from 0 to 15 and codes of six bits.
+    # d · scale · (code − 32), here with scales from 0 to 15 and 6-bit codes.
     q6 = b"".join(dice.randbytes(128 + 64) + bytes(b & 15 for b in dice.randbytes(16)) + half(1.2e-4) for _ in range(BLOCKS))
     return {Q4_K: q4, Q6_K: q6, F32: struct.pack("<f", 1.0) * 1024}
 
 
 def tensors():
-    """(name, outputs, inputs, format) of each."""
-    yield "token_embd.weight", WORDS, WIDTH, Q4_K
+    """(name, outputs, inputs, format) of every tensor."""
+    yield "token_embd.weight", VOCABULARY, WIDTH, Q4_K
     yield "output_norm.weight", 1, WIDTH, F32
-    yield "output.weight", WORDS, WIDTH, Q6_K
+    yield "output.weight", VOCABULARY, WIDTH, Q6_K
     for i in range(LAYERS):
-        # The mix gives the first and last eighth of the layers, and every third between, more bits where they tell most.
+        # Q4_K_M uses Q6_K for attn_v and ffn_down in the first and last eighth of the layers and in
+        # every third layer between.
         more = Q6_K if i < LAYERS // 8 or i >= 7 * LAYERS // 8 or (i - LAYERS // 8) % 3 == 2 else Q4_K
         kv = WIDTH // HEADS * KV
         for name, n, k, kind in [("attn_norm", 1, WIDTH, F32), ("ffn_norm", 1, WIDTH, F32), ("attn_q", WIDTH, WIDTH, Q4_K),

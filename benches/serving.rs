@@ -1,9 +1,11 @@
-//! What HTTP costs: `/v1/embeddings` against the engine's own call, in one process and in turns.
+//! The cost of HTTP: `/v1/embeddings` against a direct call of the engine, alternating in one
+//! process.
 //!
 //!     cargo bench -p sconce-server --bench serving
 //!
-//! Prints texts a second of 32 callers, each with one short text after another, and the time of one caller's short text; of the
-//! engine and of the server, and the ratio and the difference. The machine's noise is in both, and the middle round is told.
+//! Prints the throughput of 32 concurrent callers that each embed one short text after another, and
+//! the latency of one caller; for the engine, for the server, and their ratio and difference.
+//! Reports the median round, so that noise of the machine affects both alike.
 
 use sconce_engine::hub::Reference;
 use sconce_engine::{Embedder, LoadOptions, Prompt};
@@ -21,7 +23,7 @@ fn text(n: usize) -> String {
     format!("Number {n} of the short texts that somebody wants to find again.")
 }
 
-/// A connection that is kept.
+/// A keep-alive connection.
 struct Client(TcpStream);
 
 impl Client {
@@ -31,7 +33,7 @@ impl Client {
         Client(stream)
     }
 
-    /// Bytes of the answer.
+    /// Sends a request and returns the size of the response in bytes.
     fn embed(&mut self, text: &str, format: &str) -> usize {
         let body = format!("{{\"model\":\"minilm\",\"input\":\"{text}\",\"encoding_format\":\"{format}\"}}");
         let length = body.len();
@@ -43,12 +45,12 @@ impl Client {
         let (mut answer, mut buffer) = (Vec::new(), [0; 16 << 10]);
         loop {
             let read = self.0.read(&mut buffer).expect("an answer");
-            assert!(read > 0, "the server hung up");
+            assert!(read > 0, "the server closed the connection");
             answer.extend_from_slice(&buffer[..read]);
             let Some(head) = answer.windows(4).position(|w| w == b"\r\n\r\n") else { continue };
-            let told = std::str::from_utf8(&answer[..head]).expect("a head");
-            assert!(told.starts_with("HTTP/1.1 200"), "{told}");
-            let length = told.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
+            let head_text = std::str::from_utf8(&answer[..head]).expect("a head");
+            assert!(head_text.starts_with("HTTP/1.1 200"), "{head_text}");
+            let length = head_text.lines().find_map(|line| line.strip_prefix("content-length: ")).expect("a length");
             if answer.len() == head + 4 + length.parse::<usize>().expect("a number") {
                 return answer.len();
             }
@@ -56,17 +58,17 @@ impl Client {
     }
 }
 
-/// Texts a second of all callers, each of whom makes what it calls with.
+/// Texts per second of all callers together; `caller` makes the function that one thread calls.
 fn rate<C: FnMut(&str)>(caller: impl Fn() -> C + Sync) -> f64 {
-    let (over, done) = (AtomicBool::new(false), AtomicUsize::new(0));
-    let begun = Instant::now();
+    let (stop_flag, done) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let start = Instant::now();
     std::thread::scope(|scope| {
         for n in 0..CALLERS {
-            let (over, done, caller) = (&over, &done, &caller);
+            let (stop_flag, done, caller) = (&stop_flag, &done, &caller);
             scope.spawn(move || {
                 let mut call = caller();
                 let mut n = n;
-                while !over.load(Ordering::Relaxed) {
+                while !stop_flag.load(Ordering::Relaxed) {
                     call(&text(n));
                     n += CALLERS;
                     done.fetch_add(1, Ordering::Relaxed);
@@ -74,26 +76,26 @@ fn rate<C: FnMut(&str)>(caller: impl Fn() -> C + Sync) -> f64 {
             });
         }
         std::thread::sleep(ROUND);
-        over.store(true, Ordering::Relaxed);
+        stop_flag.store(true, Ordering::Relaxed);
     });
-    done.load(Ordering::Relaxed) as f64 / begun.elapsed().as_secs_f64()
+    done.load(Ordering::Relaxed) as f64 / start.elapsed().as_secs_f64()
 }
 
-/// The middle of how long one call takes.
+/// The median latency of a call.
 fn latency(mut call: impl FnMut(&str)) -> Duration {
     let mut all: Vec<Duration> = (0..200)
         .map(|n| {
             let text = text(n);
-            let begun = Instant::now();
+            let start = Instant::now();
             call(&text);
-            begun.elapsed()
+            start.elapsed()
         })
         .collect();
     all.sort_unstable();
     all[all.len() / 2]
 }
 
-fn middle<T: PartialOrd + Copy>(mut all: Vec<T>) -> T {
+fn median<T: PartialOrd + Copy>(mut all: Vec<T>) -> T {
     all.sort_by(|a, b| a.partial_cmp(b).expect("numbers"));
     all[all.len() / 2]
 }
@@ -125,24 +127,24 @@ fn main() {
     let (mut engines, mut floats, mut base64s) = (Vec::new(), Vec::new(), Vec::new());
     let (mut shares, mut shares64, mut costs) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
-        let (own, float, base64) = (rate(|| engine), rate(over_http("float")), rate(over_http("base64")));
-        shares.push(float / own);
-        shares64.push(base64 / own);
-        engines.push(own);
+        let (direct, float, base64) = (rate(|| engine), rate(over_http("float")), rate(over_http("base64")));
+        shares.push(float / direct);
+        shares64.push(base64 / direct);
+        engines.push(direct);
         floats.push(float);
         base64s.push(base64);
-        let (own, served) = (latency(engine), latency(over_http("float")()));
-        costs.push((own, served, served.as_secs_f64() - own.as_secs_f64()));
+        let (direct, served) = (latency(engine), latency(over_http("float")()));
+        costs.push((direct, served, served.as_secs_f64() - direct.as_secs_f64()));
     }
-    println!("{CALLERS} callers, texts a second, and the share of the engine's:");
-    println!("  engine            {:8.1}", middle(engines));
-    println!("  /v1/embeddings    {:8.1}  {:.3}", middle(floats), middle(shares));
-    println!("    as base64       {:8.1}  {:.3}", middle(base64s), middle(shares64));
-    let own = middle(costs.iter().map(|c| c.0).collect());
-    let served = middle(costs.iter().map(|c| c.1).collect());
-    let cost = middle(costs.iter().map(|c| c.2).collect());
+    println!("{CALLERS} callers: texts per second, and the ratio to the engine:");
+    println!("  engine            {:8.1}", median(engines));
+    println!("  /v1/embeddings    {:8.1}  {:.3}", median(floats), median(shares));
+    println!("    as base64       {:8.1}  {:.3}", median(base64s), median(shares64));
+    let direct = median(costs.iter().map(|c| c.0).collect());
+    let served = median(costs.iter().map(|c| c.1).collect());
+    let cost = median(costs.iter().map(|c| c.2).collect());
     println!(
-        "one caller, the middle of 200 calls: engine {own:.2?}, served {served:.2?}, HTTP costs {:.3} ms",
+        "one caller, median of 200 calls: engine {direct:.2?}, served {served:.2?}, HTTP costs {:.3} ms",
         cost * 1e3
     );
     stop.now();

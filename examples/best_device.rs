@@ -1,4 +1,5 @@
-//! The best device for a model: asked beforehand, taken with a fallback, and counted afterwards.
+//! Picks a device for a model: checks support before loading, loads with a fallback, and prints
+//! which kernels ran.
 //!
 //! `cargo run --release --example best_device [MODEL]`: a directory, a hub id, or a short name.
 
@@ -6,10 +7,10 @@ use sconce_engine::Device;
 use sconce_engine::hub::{Progress, Reference, resolve};
 use sconce_engine::{DeviceChoice, LoadOptions, Prompt, Request, Start, Task, TaskModel, supports};
 
-/// Prints what the engine has to say, such as which device it takes and why.
-struct Tell;
+/// Prints the engine's notes, such as which device it chooses and why.
+struct PrintNotes;
 
-impl Progress for Tell {
+impl Progress for PrintNotes {
     fn note(&self, line: &str) {
         println!("  note: {line}");
     }
@@ -23,20 +24,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let (best, why) = Device::best();
     println!("the best device here: {best} ({why})");
 
-    // Whether a device would run this model is known before a byte of it is loaded, and for devices that are elsewhere.
+    // `supports` plans the model without loading it, also for devices that are not in this machine.
     let mut options = LoadOptions::from_env()?;
-    let files = resolve(&model, &options.hub, &Tell)?;
+    let files = resolve(&model, &options.hub, &PrintNotes)?;
     for device in [Device::Cpu, Device::Cuda(0), Device::Metal(0)] {
         let support = supports(device, &files, &options)?;
         let verdict = if support.is_full() { "runs".into() } else { support.refusals.join("; ") };
-        println!("{device:<8} to {}: {} op calls a pass; {verdict}", support.task, support.plan.steps.len());
+        println!("{device:<8} to {}: {} op calls per pass; {verdict}", support.task, support.plan.steps.len());
     }
 
-    // A named device is a promise: without it, an error. Only who allows a fallback gets one, and is told.
+    // Without `fallback`, a device that cannot serve is an error. With it, the engine reports each
+    // fallback as a note.
     options.device = DeviceChoice::Only(Device::Cuda(0));
-    println!("asked for cuda:0, with a fallback:");
+    println!("requesting cuda:0 with a fallback:");
     options.fallback = true;
-    let model = Task::detect(files.root())?.load(&files, &options, &Tell)?;
+    let model = Task::detect(files.root())?.load(&files, &options, &PrintNotes)?;
     match &model {
         TaskModel::Embed(embedder) => drop(embedder.embed(&["A man is eating food."], &Prompt::Default)?),
         TaskModel::Generate(llm) => {
@@ -44,14 +46,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let request = Request { start, max_tokens: Some(8), ..Request::default() };
             llm.generate(&[request]).into_iter().try_for_each(|answer| answer.map(drop))?;
         }
-        _ => println!("  this example runs models of embeddings and language models only"),
+        _ => println!("  this example runs embedding models and language models only"),
     }
     let model = model.loaded();
 
-    println!("what really ran:");
+    println!("ops that ran:");
     for (what, calls) in model.counts() {
         println!("  {:<12} {} {} {:<8} {calls} calls", what.op, what.device, what.dtype, what.rung.to_string());
     }
-    println!("{} bytes at most", model.peak_bytes());
+    println!("peak memory: {} bytes", model.peak_bytes());
     Ok(())
 }

@@ -1,4 +1,4 @@
-//! Labels of texts, and of a pair.
+//! Sequence classification of texts and of a text pair.
 //!
 //! `cargo run --release --example classify [MODEL]`: a directory or a hub id.
 
@@ -10,7 +10,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let classifier = Classifier::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
     println!("labels: {}", classifier.labels().join(", "));
 
-    // A model for entailment or duplicates wants pairs; others read the first text alone.
+    // Models for entailment or duplicate detection take pairs; others read the first text only.
     let pair = TextOrPair { text: "A man is eating.", pair: Some("Somebody has food.") };
     let texts = ["What a lovely day.".into(), "The train is late again.".into(), pair];
     for (text, labels) in texts.iter().zip(classifier.classify(&texts, false)?.results) {

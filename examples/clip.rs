@@ -1,6 +1,7 @@
-//! Which text describes an image.
+//! Zero-shot image classification: which text describes an image.
 //!
-//! `cargo run --release --example clip MODEL IMAGE [TEXT…]`: a CLIP or SigLIP model, as a directory or a hub id.
+//! `cargo run --release --example clip MODEL IMAGE [TEXT…]`: a CLIP or SigLIP model, as a directory
+//! or a hub id.
 
 use sconce_engine::{Clip, Image, LoadOptions};
 
@@ -13,14 +14,14 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     if texts.is_empty() {
         texts = ["a photo of a cat", "a photo of a dog", "a diagram"].map(String::from).to_vec();
     }
-    // The format is told by the content, whatever the file is called.
+    // The content determines the image format, not the file name.
     let image = Image::decode(&std::fs::read(&path)?)?;
     let clip = Clip::load(&model.parse()?, &LoadOptions::from_env()?, &())?;
 
     for label in &clip.classify(std::slice::from_ref(&image), &texts)?[0] {
         println!("{:.4}  {}", label.score, label.label);
     }
-    // Both are vectors in one space, for a search over many images.
+    // Text and image embeddings share one space, for a search over many images.
     let (texts, images) = (clip.texts(&texts)?, clip.images(&[image])?);
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
     println!("cosine with the first text: {:.4}", dot(texts.row(0), images.row(0)));

@@ -1,6 +1,7 @@
-//! Texts to vectors, and how alike they are.
+//! Embeddings of texts, and their cosine similarities.
 //!
-//! `cargo run --release --example embed [MODEL]`: a directory, a hub id, or a short name (minilm, which comes from a wheel).
+//! `cargo run --release --example embed [MODEL]`: a directory, a hub id, or a short name (minilm,
+//! which can come from a Python wheel).
 
 use sconce_engine::{Embedder, LoadOptions, Precision, Prompt};
 
@@ -16,12 +17,12 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             embeddings.rows().map(|row| format!("{:.3}", cosine(embeddings.row(i), row))).collect();
         println!("{}  {text} ({} tokens)", cosines.join(" "), embeddings.tokens[i]);
     }
-    // A text that is too long is cut, and the answer says so.
-    println!("cut: {:?}", embeddings.truncated);
+    // `truncated` lists the texts that were too long.
+    println!("truncated: {:?}", embeddings.truncated);
 
-    // A bit a number is enough to find candidates quickly.
+    // One bit per dimension is enough to find candidates quickly.
     let bits = embeddings.quantize(Precision::Ubinary, None)?;
-    println!("{} numbers in {} bytes", embeddings.dimension, bits.dimension);
+    println!("{} dimensions in {} bytes", embeddings.dimension, bits.dimension);
     Ok(())
 }
 

@@ -1,13 +1,14 @@
-//! One op on tensors of one's own: a layer norm, on a device, with what ran counted.
+//! One op on your own tensors: a layer norm on a device, and which kernel ran it.
 //!
-//! `cargo run --release --example layer_norm [DEVICE]`: cpu, cuda or metal; by default the best there is.
+//! `cargo run --release --example layer_norm [DEVICE]`: cpu, cuda or metal; by default the best
+//! one.
 
 use sconce_ops::{DType, Device, Ladder, LayerNorm, Place, Policy, Raw, Result, Rung, Store, Stored, Tensor, Weights};
 use std::sync::Arc;
 
 const SIZE: usize = 8;
 
-/// Weights from wherever one likes; here they are computed: ones and zeros.
+/// A `Store` supplies weights from any source; here they are constants.
 struct Ones;
 
 impl Store for Ones {
@@ -31,7 +32,7 @@ fn main() -> std::result::Result<(), Box<dyn std::error::Error>> {
     let values: Vec<f32> = (0..2 * SIZE as u32).map(|i| 10.0 + (i as f32).sin()).collect();
 
     for (dtype, force) in [(DType::F32, None), (DType::F32, Some(Rung::Composed)), (DType::BF16, None)] {
-        // The ladder decides which form of the op runs, and counts it.
+        // The ladder chooses the rung that runs the op, and counts it.
         let ladder = Ladder::new(Policy { force, ..Policy::default() });
         let entered = ladder.clone().enter();
         let norm = LayerNorm::load(&Weights::new(Arc::new(Ones), dtype, place.clone()).sub("norm"), SIZE, 1e-12, true)?;

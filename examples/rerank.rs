@@ -1,4 +1,4 @@
-//! Documents in the order in which they answer a query, by a cross-encoder.
+//! Reranking: documents sorted by relevance to a query, with a cross-encoder.
 //!
 //! `cargo run --release --example rerank [MODEL]`: a directory or a hub id.
 
@@ -14,13 +14,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         "Berlin is well known for its museums.",
         "New York City has eight million inhabitants.",
     ];
-    // Scores lie between 0 and 1; `raw` leaves them as the model gives them.
+    // Scores are between 0 and 1; with `raw` they are the model's logits.
     let options = RankOptions { top_n: Some(2), ..RankOptions::default() };
     let ranking = reranker.rerank(query, &documents, options)?;
 
     for place in &ranking.ranked {
         println!("{:.4}  {}", place.score, documents[place.index]);
     }
-    println!("{} tokens read; cut: {:?}", ranking.tokens, ranking.truncated);
+    println!("{} tokens; truncated: {:?}", ranking.tokens, ranking.truncated);
     Ok(())
 }

@@ -1,6 +1,7 @@
-//! Texts to weights over the vocabulary, for an inverted index.
+//! Sparse embeddings (SPLADE): weights over the vocabulary, for an inverted index.
 //!
-//! `cargo run --release --example sparse [MODEL]`: a SPLADE model or bge-m3; a directory or a hub id.
+//! `cargo run --release --example sparse [MODEL]`: a SPLADE model or bge-m3; a directory or a hub
+//! id.
 
 use sconce_engine::{LoadOptions, SparseEncoder};
 

@@ -1,8 +1,8 @@
-//! Processors that nobody has written loops for: their ceilings are not known, and shares are told as none.
+//! Processors without loops of their own: the peak is unknown, and no share is computed.
 
-use super::Numbers;
+use super::NumberFormat;
 use sconce_ops::Isa;
 
-pub(super) fn products(_: Isa, _: Numbers) -> f64 {
+pub(super) fn products(_: Isa, _: NumberFormat) -> f64 {
     0.0
 }

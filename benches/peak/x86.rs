@@ -1,6 +1,6 @@
-//! Loops of single instructions of x86-64.
+//! Loops of single x86-64 instructions.
 
-use super::Numbers;
+use super::NumberFormat;
 use sconce_ops::Isa;
 use std::arch::asm;
 use std::time::Instant;
@@ -9,14 +9,17 @@ fn rate(flops: f64, start: Instant) -> f64 {
     flops / start.elapsed().as_secs_f64() / 1e9
 }
 
-/// GFLOP/s, or GOP/s, of one thread; 0 where the set has no instructions of its own for these numbers.
-pub(super) fn products(isa: Isa, numbers: Numbers) -> f64 {
+/// GFLOP/s (or GOP/s) of one thread; 0 if the instruction set has no instructions of its own for
+/// the number format.
+pub(super) fn products(isa: Isa, numbers: NumberFormat) -> f64 {
     const TURNS: usize = 100_000;
-    // Twelve chains, more than two units of five cycles need; `\n` is the number of each.
+    // Twelve dependency chains: two units of five cycles latency need ten. `
+    // ` is the register number.
     macro_rules! turns {
         ($flops:expr, $($instruction:expr),+) => {{
             let start = Instant::now();
-            // SAFETY: the instruction set was found; the registers are told.
+            // SAFETY: the processor has the instruction set, and the clobbered registers are
+            // declared.
             unsafe {
                 asm!(
                     "2:",
@@ -36,32 +39,32 @@ pub(super) fn products(isa: Isa, numbers: Numbers) -> f64 {
         }};
     }
     match (isa, numbers) {
-        (Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Avx512, Numbers::F32) => {
+        (Isa::Avx512Vnni | Isa::Avx512Bf16 | Isa::Avx512, NumberFormat::F32) => {
             turns!(32, "vfmadd231ps zmm\\n, zmm12, zmm13")
         }
-        // Six products of bf16 for one of f32.
-        (Isa::Amx, Numbers::F32) => in_tiles(false) / 6.0,
-        (Isa::Avx2 | Isa::Avx2Vnni, Numbers::F32) => turns!(16, "vfmadd231ps ymm\\n, ymm12, ymm13"),
-        (Isa::Avx512Bf16, Numbers::Bf16) => turns!(64, "vdpbf16ps zmm\\n, zmm12, zmm13"),
-        (Isa::Avx512Bf16 | Isa::Avx512Vnni, Numbers::Int8) => turns!(128, "vpdpbusd zmm\\n, zmm12, zmm13"),
-        (Isa::Avx2Vnni, Numbers::Int8) => turns!(64, "{{vex}} vpdpbusd ymm\\n, ymm12, ymm13"),
-        // Without a dot product of bytes it takes three instructions.
-        (Isa::Avx512, Numbers::Int8) => turns!(
+        // An f32 product takes six bf16 products.
+        (Isa::Amx, NumberFormat::F32) => amx_tiles(false) / 6.0,
+        (Isa::Avx2 | Isa::Avx2Vnni, NumberFormat::F32) => turns!(16, "vfmadd231ps ymm\\n, ymm12, ymm13"),
+        (Isa::Avx512Bf16, NumberFormat::Bf16) => turns!(64, "vdpbf16ps zmm\\n, zmm12, zmm13"),
+        (Isa::Avx512Bf16 | Isa::Avx512Vnni, NumberFormat::Int8) => turns!(128, "vpdpbusd zmm\\n, zmm12, zmm13"),
+        (Isa::Avx2Vnni, NumberFormat::Int8) => turns!(64, "{{vex}} vpdpbusd ymm\\n, ymm12, ymm13"),
+        // Without a byte dot product, it takes three instructions.
+        (Isa::Avx512, NumberFormat::Int8) => turns!(
             128,
             "vpmaddubsw zmm14, zmm12, zmm13",
             "vpmaddwd zmm14, zmm14, zmm13",
             "vpaddd zmm\\n, zmm\\n, zmm14"
         ),
-        (Isa::Avx2, Numbers::Int8) => {
+        (Isa::Avx2, NumberFormat::Int8) => {
             turns!(64, "vpmaddubsw ymm14, ymm12, ymm13", "vpmaddwd ymm14, ymm14, ymm13", "vpaddd ymm\\n, ymm\\n, ymm14")
         }
-        (Isa::Amx, Numbers::Bf16) => in_tiles(false),
-        (Isa::Amx, Numbers::Int8) => in_tiles(true),
+        (Isa::Amx, NumberFormat::Bf16) => amx_tiles(false),
+        (Isa::Amx, NumberFormat::Int8) => amx_tiles(true),
         _ => 0.0,
     }
 }
 
-fn in_tiles(bytes: bool) -> f64 {
+fn amx_tiles(bytes: bool) -> f64 {
     const TURNS: usize = 20_000;
     #[repr(C, align(64))]
     struct Config([u8; 64]);
@@ -85,7 +88,7 @@ fn in_tiles(bytes: bool) -> f64 {
         };
     }
     let start;
-    // SAFETY: `Isa::Amx` is there, so the system has given its permission; the tiles are given back.
+    // SAFETY: `Isa::Amx` was detected, so the system permits AMX; `tilerelease` releases the tiles.
     unsafe {
         asm!("ldtilecfg [{}]", in(reg) &config, options(nostack, readonly));
         start = Instant::now();

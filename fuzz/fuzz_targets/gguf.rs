@@ -1,8 +1,8 @@
-//! A GGUF file, made up or a sound one with changes; then it is planned, loaded and talked to. Any error will do; a panic, a crash
-//! or a hang will not.
+//! Fuzzes GGUF files: plans and loads a random or mutated file, and generates with it. Errors are
+//! fine; a panic, a crash or a hang is a finding.
 //!
-//! The first byte says which: where it is even the rest is the file, else changes, each two bytes for the place and one to put
-//! there.
+//! If the first byte is even, the rest is the file. If it is odd, the rest are mutations of a valid
+//! file: two bytes of offset and the byte to write there.
 #![no_main]
 
 mod tiny;
@@ -15,21 +15,21 @@ use std::path::PathBuf;
 use std::sync::LazyLock;
 
 static FILE: LazyLock<PathBuf> = LazyLock::new(|| {
-    // As in model_files: panics of the tokenizers library are caught, and must not end the run.
+    // As in model_files: panics of the tokenizers library are caught and must not end the run.
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
-    tiny::place()
+    tiny::path()
 });
-static SOUND: LazyLock<Vec<u8>> = LazyLock::new(|| {
+static VALID: LazyLock<Vec<u8>> = LazyLock::new(|| {
     let bytes = tiny::gguf("{% for m in messages %}{{ m.content }}{% endfor %}");
     std::fs::write(&*FILE, &bytes).expect("room for the file");
-    // The changes are to something that works.
+    // Make sure that the file loads without mutations.
     tiny::load(&FILE).expect("the file without changes");
     bytes
 });
 
 fuzz_target!(|data: &[u8]| {
     let [choice, rest @ ..] = data else { return };
-    let mut bytes = SOUND.clone();
+    let mut bytes = VALID.clone();
     if choice % 2 == 0 {
         bytes = rest.to_vec();
     } else {
@@ -41,11 +41,11 @@ fuzz_target!(|data: &[u8]| {
     std::fs::write(&*FILE, &bytes).expect("room for the file");
     let _ = Task::Generate.plan(&Files::local(&FILE), Device::Cpu, &tiny::options(&FILE));
     if let Ok(llm) = tiny::load(&FILE) {
-        let said = [Message::new("user", "ab")];
-        let told = llm.render(&said, &ChatOptions::default()).map(|_| ());
+        let messages = [Message::new("user", "ab")];
+        let rendered = llm.render(&messages, &ChatOptions::default()).map(|_| ());
         let request = Request { start: Start::Text("ab".into()), max_tokens: Some(2), ..Request::default() };
-        let answered = llm.generate(&[request]).into_iter().map(|answer| answer.map(|_| ()));
-        for error in answered.chain([told]).filter_map(Result::err) {
+        let generated = llm.generate(&[request]).into_iter().map(|answer| answer.map(|_| ()));
+        for error in generated.chain([rendered]).filter_map(Result::err) {
             let error = error.to_string();
             assert!(!error.contains("internal error") && !error.contains("a fault of this program"), "{error}");
         }

@@ -1,4 +1,4 @@
-//! Pictures of any format: decoded or refused, within bounds.
+//! Fuzzes image decoding in all formats: an image decodes or is refused, within memory limits.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

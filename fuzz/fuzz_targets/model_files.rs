@@ -1,10 +1,10 @@
-//! One file of a tiny model is replaced by what the fuzzer makes up; then the model is planned, loaded and used. Any error
-//! will do; a panic, a crash or a hang will not.
+//! Fuzzes model files: replaces one file of a tiny model, then plans, loads and uses the model.
+//! Errors are fine; a panic, a crash or a hang is a finding.
 //!
 //!     cargo install cargo-fuzz
 //!     RUSTC_BOOTSTRAP=1 cargo fuzz run model_files fuzz/corpus -- -max_total_time=300
 //!
-//! The first byte chooses the file. `fuzz/seed` fills fuzz/corpus with the real ones.
+//! The first byte selects the file. `fuzz/seed` fills fuzz/corpus with the real files.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -28,8 +28,8 @@ const FILES: [&str; 10] = [
 ];
 
 static MODEL: LazyLock<PathBuf> = LazyLock::new(|| {
-    // libFuzzer's hook aborts at every panic, but those of the tokenizers library are caught and become errors. One that
-    // nobody catches still ends the process, and is found.
+    // libFuzzer's panic hook aborts at every panic, but the engine catches those of the tokenizers
+    // library and returns errors. An uncaught panic still ends the process and is found.
     std::panic::set_hook(Box::new(|panic| eprintln!("{panic}")));
     let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/testkit/goldens/st-cls-dense");
     let copy = tempfile::tempdir().expect("a temporary directory").keep();
@@ -44,13 +44,13 @@ static MODEL: LazyLock<PathBuf> = LazyLock::new(|| {
 fuzz_target!(|data: &[u8]| {
     let [choice, bytes @ ..] = data else { return };
     let file = MODEL.join(FILES[usize::from(*choice) % FILES.len()]);
-    let whole = std::fs::read(&file).expect("the file");
+    let original = std::fs::read(&file).expect("the file");
     std::fs::write(&file, bytes).expect("room for the file");
-    let nowhere = MODEL.join("cache");
+    let cache = MODEL.join("cache");
     let options = LoadOptions {
         device: DeviceChoice::Only(Device::Cpu),
         batch_tokens: Some(64),
-        ..LoadOptions::new(Options::new(&nowhere, &nowhere))
+        ..LoadOptions::new(Options::new(&cache, &cache))
     };
     let _ = Task::Embed.plan(&Files::local(&MODEL), Device::Cuda(0), &options);
     if let Ok(reference) = MODEL.to_str().expect("a path").parse()
@@ -61,5 +61,5 @@ fuzz_target!(|data: &[u8]| {
             assert!(!e.to_string().contains("internal error"), "{e}");
         }
     }
-    std::fs::write(&file, whole).expect("room for the file");
+    std::fs::write(&file, original).expect("room for the file");
 });

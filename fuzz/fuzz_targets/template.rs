@@ -1,5 +1,5 @@
-//! Chat templates: parsed and rendered, or refused, within bounds. libFuzzer's own hook stays, so that a panic is found although
-//! the crate would make an error of it.
+//! Fuzzes chat templates: a template is parsed and rendered or refused, within limits. Keeps
+//! libFuzzer's panic hook, so that a panic is found although the crate would turn it into an error.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,4 +1,4 @@
-"""The servers that `run` started, and what the tests share."""
+"""Fixtures: the servers that `run` started, and reference answers."""
 
 import os
 
@@ -36,19 +36,19 @@ def locked():
 
 @pytest.fixture(scope="session")
 def vectors():
-    """The vectors of TEXTS as TEI gives them: what every other client must get."""
+    """The embeddings of TEXTS from TEI's API; every other client must get the same."""
     answer = httpx.post(URL + "/embed", json={"inputs": TEXTS, "model": "minilm"}, timeout=60)
     answer.raise_for_status()
     vectors = np.array(answer.json(), dtype=np.float32)
     assert vectors.shape == (3, 384)
     assert np.allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
-    # They mean something: the first two texts are alike, the third is not.
+    # Sanity check: the first two texts are similar, the third is not.
     assert vectors[0] @ vectors[1] > 0.5 > vectors[0] @ vectors[2]
     return vectors
 
 
 def same(a, b):
-    """Vectors of other batches differ by rounding alone."""
+    """Embeddings from different batches differ by rounding only."""
     a, b = np.asarray(a, dtype=np.float32), np.asarray(b, dtype=np.float32)
     assert a.shape == b.shape
     assert np.abs(a - b).max() < 2e-6, np.abs(a - b).max()
@@ -56,7 +56,7 @@ def same(a, b):
 
 @pytest.fixture(scope="session")
 def greedy(client):
-    """The most likely answer to QUESTION: what every client must get."""
+    """The greedy answer to QUESTION; every client must get the same."""
     answer = client.chat.completions.create(model="smollm", messages=QUESTION, temperature=0, max_tokens=24)
     assert len(answer.choices[0].message.content) > 10
     return answer.choices[0].message.content

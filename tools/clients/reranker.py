@@ -1,6 +1,8 @@
-"""Writes the tiny reranker of crates/testkit/goldens/task-rerank as a model's folder: reranker.py FOLDER.
+"""Writes the tiny reranker of crates/testkit/goldens/task-rerank as a model folder: reranker.py
+FOLDER.
 
-Its weights are a formula (tools/goldens/formula.py says which); here without numpy, since this runs before anything is installed.
+Its weights are a formula (see tools/goldens/formula.py), here without numpy because this runs
+before anything is installed.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""cohere: rerank, both versions."""
+"""cohere: rerank, both API versions."""
 
 import json
 import struct
@@ -11,13 +11,13 @@ from conftest import URL
 
 GOLDEN = Path(__file__).resolve().parents[2] / "crates/testkit/goldens/task-rerank"
 CASES = json.loads((GOLDEN / "golden.json").read_text())
-# Those that the model can read whole.
+# Documents that the model reads without truncation.
 KEPT = [0, 1, 2]
 QUERY, TEXTS = CASES["queries"][0], [CASES["documents"][i] for i in KEPT]
 
 
 def golden(name):
-    """An array of the golden."""
+    """Reads an array of the golden."""
     data = (GOLDEN / "golden.safetensors").read_bytes()
     size = struct.unpack("<Q", data[:8])[0]
     begin, end = json.loads(data[8 : 8 + size])[name]["data_offsets"]
@@ -26,7 +26,7 @@ def golden(name):
 
 @pytest.fixture(scope="module")
 def ranks():
-    """As TEI gives them, which is what sentence-transformers says."""
+    """The scores of TEI's API, which are those of sentence-transformers."""
     answer = httpx.post(URL + "/rerank", json={"query": QUERY, "texts": TEXTS, "model": "reranker"})
     answer.raise_for_status()
     ranks = [(rank["index"], rank["score"]) for rank in answer.json()]

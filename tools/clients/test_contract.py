@@ -1,6 +1,8 @@
-"""Our OpenAPI document against the server: Schemathesis makes requests from it, right and wrong ones, and judges the answers.
+"""Checks the server against our OpenAPI document: Schemathesis generates valid and invalid requests
+and validates the responses.
 
-No status that is not documented, no 5xx but 504, no answer that is not what its schema says. `contract/` has what it is told.
+No undocumented status, no 5xx except 504, no response that violates its schema. `contract/` has the
+configuration.
 """
 
 import json
@@ -12,7 +14,7 @@ from pathlib import Path
 URL = os.environ["SCONCE_SMALL_URL"]
 HERE = Path(__file__).parent / "contract"
 
-# Requests that models answered, at least: otherwise the answers that were judged are errors alone.
+# The least number of requests that models served; otherwise the run would have checked errors only.
 ANSWERED = {
     "POST /embed": 20,
     "POST /embed_all": 20,

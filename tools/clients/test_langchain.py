@@ -17,7 +17,7 @@ def test_openai_embeddings(vectors):
 
 
 def test_endpoint_embeddings(vectors):
-    # Of late its `model` may not be an address, but the client's own argument still may.
+    # Recent versions refuse a URL as `model`, but the client's own argument still takes one.
     embeddings = HuggingFaceEndpointEmbeddings(model="sentence-transformers/all-MiniLM-L6-v2", model_kwargs={"model": URL})
     same(embeddings.embed_documents(TEXTS), vectors)
     same(embeddings.embed_query(TEXTS[1]), vectors[1])

@@ -40,7 +40,7 @@ def test_openai_like(greedy):
 
 
 def test_rerank():
-    # Short ones: the model reads 24 tokens.
+    # Short texts: the model reads 24 tokens.
     texts = ["The cat sat on the mat.", "A man is eating food.", "Hello, World!"]
     ranks = httpx.post(URL + "/rerank", json={"query": "where is the cat?", "texts": texts, "model": "reranker"}).json()
     nodes = [NodeWithScore(node=TextNode(text=text), score=0.0) for text in texts]

@@ -1,4 +1,4 @@
-"""openai: chats."""
+"""openai: chat completions."""
 
 import asyncio
 import json
@@ -27,7 +27,7 @@ def test_an_answer(client, greedy):
     assert (choice.index, choice.message.role, choice.finish_reason) == (0, "assistant", "length")
     usage = answer.usage
     assert usage.completion_tokens == 24 and usage.total_tokens == usage.prompt_tokens + 24
-    # The same question again is known but for its last tokens.
+    # The prefix cache has all but the last tokens of a repeated prompt.
     assert 0 < usage.prompt_tokens_details.cached_tokens < usage.prompt_tokens
 
 
@@ -62,7 +62,7 @@ def test_async_together(greedy):
 def test_seeds(client):
     a, b, c = (text(ask(client, temperature=1.0, seed=seed)) for seed in (7, 7, 8))
     assert a == b != c
-    # Without a seed answers differ.
+    # Without a seed, answers differ.
     assert len({text(ask(client, temperature=1.5)) for _ in range(3)}) > 1
 
 
@@ -92,7 +92,7 @@ def test_logprobs(client, greedy):
     assert "".join(token.token for token in content) == greedy
     for token in content:
         assert bytes(token.bytes).decode(errors="replace") == token.token
-        # The most likely token was taken, and it is the first of the three.
+        # Greedy sampling takes the most likely token, which is the first of the three.
         assert [top.logprob for top in token.top_logprobs] == sorted((top.logprob for top in token.top_logprobs), reverse=True)
         assert token.top_logprobs[0].token == token.token and len(token.top_logprobs) == 3
         assert math.isclose(token.top_logprobs[0].logprob, token.logprob, abs_tol=1e-5) and token.logprob <= 0
@@ -109,7 +109,7 @@ def test_logprobs(client, greedy):
 def test_logit_bias_and_penalties(client, greedy):
     first = ask(client, logprobs=True).choices[0].logprobs.content[0].token
     ids = client.completions.create(model="smollm", prompt="x", max_tokens=1)
-    assert ids  # a token's id is not told; ban what it is by trying
+    assert ids  # responses have no token ids; find the one to ban by trying
     import httpx
 
     tokens = httpx.post(URL + "/tokenize", json={"inputs": first, "model": "smollm", "add_special_tokens": False}).json()

@@ -18,7 +18,7 @@ def test_models(client):
     assert caught.value.code == "model_not_found"
 
 
-# The library asks for base64 where nothing is said, and decodes it.
+# The library requests base64 by default and decodes it.
 @pytest.mark.parametrize("kind", ["float", "base64", None])
 def test_the_vectors_are_teis(client, vectors, kind):
     extra = {} if kind is None else {"encoding_format": kind}

@@ -1,4 +1,4 @@
-"""openai: keys, limits, and clients who leave."""
+"""openai: API keys, limits, and clients that disconnect."""
 
 import time
 
@@ -34,7 +34,8 @@ def test_one_at_a_time_and_a_client_who_leaves(locked):
     with pytest.raises(openai.RateLimitError) as caught:
         short(locked)
     assert caught.value.code == "rate_limit_exceeded" and int(caught.value.response.headers["retry-after"]) >= 1
-    # Who goes away is not waited for: its place is free at once.
+    # When a client disconnects, its request is cancelled and its concurrency permit is free at
+    # once.
     stream.close()
     left = time.monotonic()
     while True:
@@ -47,7 +48,7 @@ def test_one_at_a_time_and_a_client_who_leaves(locked):
 
 
 def test_a_retry_is_the_clients_own(locked):
-    # The library comes again by itself after a 429.
+    # The library retries after a 429.
     patient = locked.with_options(max_retries=8)
     stream = long_answer(locked)
     next(stream)

@@ -74,7 +74,7 @@ def test_a_conversation_with_results(client):
     result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "It is raining, 12 degrees."}
     answer = ask(client, messages=[*ASKED, message, result], tool_choice="none", max_tokens=40)
     assert answer.choices[0].message.content and not answer.choices[0].message.tool_calls
-    # The model has read it.
+    # The model has read the tool's result.
     other = ask(client, messages=[*ASKED, message, {**result, "content": "It is sunny, 40 degrees."}], tool_choice="none", max_tokens=40)
     assert other.usage.prompt_tokens != 0 and other.choices[0].message.content != answer.choices[0].message.content
 

@@ -1,4 +1,5 @@
-"""BERT's heads, DistilBERT, RoBERTa and its kin, MPNet, ELECTRA: encoders that add a table of positions."""
+"""BERT's heads, DistilBERT, RoBERTa and its relatives, MPNet, ELECTRA: encoders with absolute
+position embeddings."""
 
 from pathlib import Path
 from typing import Any
@@ -74,7 +75,7 @@ def changed(
 
 
 def legacy(name: str) -> str:
-    """The names of bert-base-uncased and of what was converted from TensorFlow as it was."""
+    """The tensor names of bert-base-uncased and of other checkpoints converted from TensorFlow."""
     return name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
         "LayerNorm.bias", "LayerNorm.beta"
     )
@@ -88,7 +89,7 @@ BERTS = [
         changed(BERT, "BertForSequenceClassification", **LABELS),
         HEAD_LENGTHS,
     ),
-    # One label, as rerankers have.
+    # One label, as in rerankers.
     Variant(
         "bert-reranker",
         102,
@@ -111,7 +112,7 @@ BERTS = [
     Variant(
         "bert-mlm", 104, BertForMaskedLM, changed(BERT, "BertForMaskedLM"), HEAD_LENGTHS
     ),
-    # Old files also hold the pooler and the head for the next sentence, which the masked LM leaves alone.
+    # Old files also have the pooler and the next-sentence head, which the masked LM ignores.
     Variant(
         "bert-mlm-legacy",
         105,
@@ -234,9 +235,11 @@ CAMEMBERT = ROBERTA | {
     "model_type": "camembert",
     "output_past": True,
 }
-# Positions go on counting where a pad (1) is in the middle, and the pad itself takes position 1.
+# Positions keep counting after a padding token (1) in the middle, and the padding token itself has
+# position 1.
 PADS = [[0, 17, 1, 44, 1, 1, 63, 2], [1, 1, 30], [1]]
-# The last reaches the end of the table, two rows of which no token outside `PADS` uses.
+# The last sequence reaches the end of the position table; two of its rows are used by no token
+# outside `PADS`.
 FULL = [7, 1, 17, 2, 40]
 
 ROBERTAS = [
@@ -278,7 +281,7 @@ ROBERTAS = [
         ),
         WIDE_LENGTHS,
     ),
-    # A pad id and a count of types that a reader who takes 1 for granted gets wrong.
+    # A padding id and a number of types that a reader which assumes 1 gets wrong.
     Variant(
         "xlm-roberta-tiny",
         126,
@@ -428,7 +431,8 @@ ELECTRAS = [
         changed(ELECTRA, "ElectraModel", num_hidden_layers=3),
         [7, 1, 17, 2, 40],
     ),
-    # What the published discriminators say they are: the same encoder, and a head that an embedder leaves alone.
+    # The architecture that published discriminators declare: the same encoder, and a head that an
+    # embedder ignores.
     Variant(
         "electra-discriminator",
         142,
@@ -458,7 +462,7 @@ ELECTRAS = [
         changed(ELECTRA, "ElectraForMaskedLM"),
         HEAD_LENGTHS,
     ),
-    # As wide as its embeddings, so without a projection; the small one has it.
+    # Hidden size equal to the embedding size, so without a projection; the small one has it.
     Variant(
         "electra-base",
         146,

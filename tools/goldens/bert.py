@@ -1,4 +1,4 @@
-"""Tiny random BERTs in the hub's layout, with the hidden states that every layer gives in float64."""
+"""Tiny random BERTs in the hub's layout, with the hidden states of every layer in float64."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,13 +17,13 @@ from transformers import (
 
 from files import empty_dir, write_json
 
-# 40 is max_position_embeddings: the last position must be reached, and none beyond it.
+# 40 is max_position_embeddings: a sequence must reach the last position and none may exceed it.
 LENGTHS = [7, 1, 40, 2, 16, 33]
 
 
 @dataclass
 class Variant:
-    """One directory. `config` holds what differs from `BASE`."""
+    """One golden directory. `config` has the fields that differ from `BASE`."""
 
     name: str
     seed: int
@@ -47,7 +47,7 @@ BASE = {
 
 VARIANTS = [
     Variant("bert-gelu", seed=1),
-    # A head size of 12 and an intermediate size of 50 leave a remainder for every vector width.
+    # A head size of 12 and an intermediate size of 50 are multiples of no vector width.
     Variant(
         "bert-gelu-new",
         seed=2,
@@ -71,7 +71,7 @@ VARIANTS = [
             "type_vocab_size": 1,
         },
     ),
-    # With a task head the encoder's tensor names begin with `bert.`; this head leaves the pooler out.
+    # With a task head, the encoder's tensor names begin with `bert.`; this head has no pooler.
     Variant(
         "bert-masked-lm",
         seed=4,
@@ -84,7 +84,8 @@ VARIANTS = [
         config={"num_hidden_layers": 2, "num_labels": 3},
         architecture=BertForSequenceClassification,
     ),
-    # One head wider than 128. Stored in half precision, as many models are, which also keeps it small.
+    # A head larger than 128. Stored in half precision, as many models are, which also keeps the
+    # file small.
     Variant(
         "bert-wide-head",
         seed=6,
@@ -116,10 +117,10 @@ def make(out: Path, _work: Path) -> None:
 
 
 def randomize(model: PreTrainedModel, chance: torch.Generator) -> None:
-    """Weights as uneven as trained ones.
+    """Random weights with the spread of trained ones.
 
-    With the usual 0.02 every attention is nearly uniform, every activation nearly linear and every
-    bias zero, and a model that leaves one of them out still passes.
+    With the usual 0.02, every attention is nearly uniform, every activation nearly linear and every
+    bias zero, so a model that omits one of them would still pass.
     """
     for name, weight in model.named_parameters():
         if name.endswith("LayerNorm.weight"):
@@ -137,7 +138,8 @@ def randomize(model: PreTrainedModel, chance: torch.Generator) -> None:
 
 @torch.inference_mode()
 def write_golden(variant: Variant, directory: Path, chance: torch.Generator) -> None:
-    # Loaded from what was saved, with the saving class: another one would invent the tensors it misses.
+    # Loaded from the saved files with the class that saved them: another class would initialize
+    # missing tensors at random.
     model = variant.architecture.from_pretrained(
         directory, attn_implementation="eager", dtype=torch.float64, **variant.options
     ).eval()
@@ -148,7 +150,7 @@ def write_golden(variant: Variant, directory: Path, chance: torch.Generator) -> 
     def pack(name: str, value: torch.Tensor) -> None:
         packed.setdefault(name, []).append(value)
 
-    # One sequence at a time: no padding, no mask, nothing to leave out afterwards.
+    # One sequence at a time, so without padding and mask.
     for length in variant.lengths:
         ids = torch.randint(config.vocab_size, (1, length), generator=chance)
         type_ids = torch.randint(config.type_vocab_size, (1, length), generator=chance)

@@ -1,4 +1,5 @@
-"""Tiny sequence classifiers, one for each way their scores are made, as transformers' pipeline gives them."""
+"""Tiny sequence classifiers, one for each way to compute scores, with the outputs of transformers'
+pipeline."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +34,8 @@ TEXTS = [
 PAIRS = [
     ("The cat sat.", "The dog sat on the mat."),
     ("", "only the second"),
-    # Not ("first", ""): the pipeline takes an empty second text for none at all, which is its quirk, not the model's.
+    # Not ("first", ""): the pipeline treats an empty second text as no pair, which is its quirk,
+    # not the model's.
     (
         "a first text that is also rather long, for it to be cut",
         "and a second one, longer than the first, of which more must be taken away than of the other",
@@ -52,7 +54,7 @@ class Variant:
 
 
 VARIANTS = [
-    # No problem_type: more than one label means softmax.
+    # No problem_type: several labels mean softmax.
     Variant("task-classify", 111, "bert", ["negative", "neutral", "positive"]),
     Variant(
         "task-classify-multi",
@@ -62,7 +64,8 @@ VARIANTS = [
         "multi_label_classification",
     ),
     Variant("task-classify-regression", 113, "bert", ["LABEL_0"], "regression"),
-    # One label without problem_type: sigmoid. DistilBERT has its own head (pre_classifier, ReLU) and no type ids.
+    # One label without problem_type means sigmoid. DistilBERT has its own head (pre_classifier,
+    # ReLU) and no token types.
     Variant("task-classify-one", 114, "distilbert", ["relevant"]),
     Variant(
         "task-classify-single",
@@ -71,7 +74,7 @@ VARIANTS = [
         ["entailment", "contradiction"],
         "single_label_classification",
     ),
-    # Scores so far apart that exp of a raw one is infinite in float32.
+    # Logits so far apart that exp overflows float32.
     Variant(
         "task-classify-extreme",
         116,

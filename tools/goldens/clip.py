@@ -1,4 +1,4 @@
-"""CLIP and SigLIP: a tower for texts, a tower for images, and one space for both."""
+"""CLIP and SigLIP: a text tower and a vision tower with a common embedding space."""
 
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,8 @@ SIGLIP_VISION = {
     "num_hidden_layers": 2,
     "patch_size": 8,
 }
-# An image that no patch divides: what is left over at the right and below is not looked at.
+# An image size that is not a multiple of the patch size: the remaining pixels at the right and
+# bottom are ignored.
 UNEVEN = {"hidden_act": "gelu", "image_size": 29, "patch_size": 7}
 
 RULES = [
@@ -108,11 +109,12 @@ RULES = [
     ("patch_embedding.weight", 1.0, 0.0),
     ("in_proj_weight", 1.4, 0.0),
 ]
-# The end is the highest id, and pads what is shorter: the first of them counts.
+# The end token has the highest id and also pads: its first occurrence counts.
 ENDED = [[0, 98], [0, 41, 17, 60, 33, 98], [0, *range(10, 25), 98], [0, 7, 98, 98, 98]]
-# The end is 90; higher ids were added later, and before it.
+# The end token is 90; higher ids were added later and occur before it.
 ADDED = [[0, 90], [0, 95, 17, 60, 33, 90], [0, *range(80, 90), 96, 90, 90, 91]]
-# SigLIP pads with 1 to all 64 places, and looks at every one; the last is its answer. One text is not padded.
+# SigLIP pads with 1 to all 64 positions and attends to every one; the last position is pooled. One
+# text is not padded.
 PADDED = [
     [34, 81, 11, 2, *[1] * 60],
     [*range(20, 80), 1, 1, 1, 1],
@@ -145,7 +147,8 @@ VARIANTS = [
         CLIPVisionModelWithProjection,
         VISION | {"architectures": ["CLIPVisionModelWithProjection"]},
     ),
-    # What is not said is as in clip-vit-base-patch32: 8 heads in a text of 512, 12 in an image of 768, quick_gelu.
+    # Missing fields are those of clip-vit-base-patch32: 8 heads in the text tower of 512, 12 in the
+    # vision tower of 768, quick_gelu.
     Variant(
         "clip-base",
         405,
@@ -174,7 +177,7 @@ VARIANTS = [
         siglip(SIGLIP_TEXT, SIGLIP_VISION),
         sequences=PADDED,
     ),
-    # Texts are projected to the width of the images.
+    # Text embeddings are projected to the size of the image embeddings.
     Variant(
         "siglip-projection",
         412,
@@ -191,7 +194,7 @@ VARIANTS = [
         ),
         sequences=[[34, 81, 11, 2, *[1] * 12], [5]],
     ),
-    # A tower alone keeps its prefix in the files of transformers 4; those of transformers 5 leave it out.
+    # Files of transformers 4 keep the prefix of a single tower; those of transformers 5 omit it.
     Variant(
         "siglip-text",
         413,
@@ -209,7 +212,7 @@ VARIANTS = [
         | {"architectures": ["SiglipVisionModel"], "model_type": "siglip_vision_model"},
         hub_name=lambda name: f"vision_model.{name}",
     ),
-    # What is not said is as in siglip-base-patch16-224, whose own config says nothing at all.
+    # Missing fields are those of siglip-base-patch16-224, whose config has no fields at all.
     Variant(
         "siglip-base",
         415,
@@ -224,7 +227,8 @@ VARIANTS = [
 
 
 def tower(packed: Packed, prefix: str, result: Any, layers: int) -> None:
-    """The last hidden state stands for the last block's output: CLIP's images have no norm there, all others do."""
+    """Replaces the last block's output by the last hidden state: CLIP's vision tower has no norm
+    there, the other towers do."""
     hidden, last = result.hidden_states, result.last_hidden_state
     assert len(hidden) == layers + 1
     for layer, rows in enumerate([*hidden[:-1], last]):
@@ -277,7 +281,7 @@ def write_images(
     encoder = getattr(model, "vision_model", model)
     size = config.image_size
     chance = torch.Generator().manual_seed(variant.seed)
-    # In float32, as they are stored: rounded later, they would be other images than these.
+    # In float32, as stored: rounding them later would make other images.
     count = 2 if config.hidden_size < 500 else 1
     pixels = torch.rand((count, 3, size, size), generator=chance) * 4 - 2
     packed.add("pixels", pixels)
@@ -292,7 +296,7 @@ def write_images(
 
 
 def write_both(packed: Packed, model: PreTrainedModel, variant: Variant) -> None:
-    """What the reference makes of both, and that it is what was stored of each."""
+    """Runs both towers together and checks that each gives what was stored for it."""
     pixels = packed.rows["pixels"][0].double()
     results = [model(torch.tensor([ids]), pixels) for ids in variant.sequences]
     for name, theirs in [

@@ -1,4 +1,5 @@
-"""Tiny late-interaction models: ColBERT in Stanford's layout, in PyLate's and in sentence-transformers' own."""
+"""Tiny late-interaction models: ColBERT in the layouts of Stanford, PyLate and
+sentence-transformers."""
 
 import json
 import string
@@ -38,7 +39,7 @@ DOCUMENTS = [
 
 @dataclass
 class Rules:
-    """What the layouts say, each in its own way."""
+    """The options that each layout stores in its own way."""
 
     query_marker: str
     document_marker: str
@@ -58,15 +59,15 @@ def make(out: Path, _work: Path) -> None:
     write_golden(directory, Rules(*stanford, [], attend=True))
 
     pylate = "[Q] ", "[D] "
-    skiplist = [".", ",", "the", "\u65e5"]  # The last is in no vocabulary: it must not stand for [UNK].
+    skiplist = [".", ",", "the", "\u65e5"]  # The last is not in the vocabulary: it must not become [UNK].
     directory = out / "task-colbert-pylate"
     save_pylate(directory, 163, {"skiplist_words": skiplist})
     write_golden(directory, Rules(*pylate, skiplist[:-1]))
-    # The same as sentence-transformers 6 saves it: masking and normalising are modules.
+    # The same model as sentence-transformers 6 saves it: masking and L2-normalize are modules.
     native = out / "task-colbert-native"
     save_native(directory, native)
     write_golden(native, Rules(*pylate, skiplist[:-1]))
-    # Neither expansion nor a skiplist of its own: the punctuation is the default.
+    # No expansion and no skiplist in the files: the default skiplist is the punctuation.
     directory = out / "task-colbert-pylate-short"
     save_pylate(directory, 164, {"do_query_expansion": False})
     write_golden(directory, Rules(*pylate, punctuation, expand=False))
@@ -84,7 +85,7 @@ def save_stanford(
     directory: Path, seed: int, attend: bool, mask_punctuation: bool
 ) -> None:
     empty_dir(directory)
-    # Words of the vocabulary like any other: no text can spell them, an id is put in their place.
+    # Ordinary tokens of the vocabulary that no text can spell; the code inserts their ids.
     tokenizer = wordpiece(["[unused0]", "[unused1]"])
     encoder = BertModel(BertConfig(vocab_size=len(tokenizer), **tiny.BERT))
     encoder.save_pretrained(directory)
@@ -185,7 +186,7 @@ def write_golden(directory: Path, rules: Rules) -> None:
             embed(encoder, projection, *document(tokenizer, rules, text))
             for text in DOCUMENTS
         ]
-        # Two independent readings of the rules must agree.
+        # Two independent implementations must agree.
         other = MultiVectorEncoder(str(copy), device="cpu", local_files_only=True)
         for text, (_, expected) in zip(QUERIES, queries, strict=True):
             actual = other.encode_query(text, convert_to_numpy=True)

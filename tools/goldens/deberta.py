@@ -1,4 +1,5 @@
-"""DeBERTa and DeBERTa v2/v3: attention between content and relative positions, in both directions."""
+"""DeBERTa and DeBERTa v2/v3: disentangled attention between content and relative positions (c2p,
+p2c)."""
 
 from pathlib import Path
 
@@ -37,7 +38,8 @@ V1 = {
     "type_vocab_size": 0,
     "vocab_size": 99,
 }
-# As deberta-v3-base has it, with buckets few enough that 300 tokens reach the logarithmic ones and what lies beyond.
+# As in deberta-v3-base, with so few buckets that 300 tokens reach the logarithmic ones and the
+# last.
 V3 = V1 | {
     "model_type": "deberta-v2",
     "norm_rel_ebd": "layer_norm",
@@ -53,7 +55,8 @@ BASE = {
     "max_position_embeddings": 512,
     "vocab_size": 500,
 }
-# Absolute positions, types, narrow embeddings and one direction only: all that the base models leave out.
+# Absolute positions, token types, narrow embeddings and only one of c2p and p2c: what the base
+# models do not have.
 UNUSUAL = {
     "embedding_size": 20,
     "max_position_embeddings": 310,
@@ -65,7 +68,7 @@ UNUSUAL = {
 RULES = [("in_proj|pos_proj", 1.4, 0.0)]
 
 VARIANTS = [
-    # Sequences longer than the relative positions reach: the farthest are clamped.
+    # Sequences longer than the largest relative distance: farther ones are clamped.
     Variant(
         "deberta-tiny",
         221,
@@ -101,7 +104,8 @@ VARIANTS = [
         changed(V1, "DebertaForTokenClassification", **LABELS),
         HEAD_LENGTHS,
     ),
-    # Without `legacy` in the config, transformers means the head `cls`; with false, the head `lm_predictions`.
+    # Without `legacy` in the config, transformers uses the head `cls`; with false, the head
+    # `lm_predictions`.
     Variant(
         "deberta-mlm-legacy",
         225,
@@ -138,7 +142,8 @@ VARIANTS = [
         ),
         LONG_LENGTHS,
     ),
-    # Projections of their own for the positions; no buckets, so that the reach is 25 tokens.
+    # Separate projections for positions; no buckets, so that the largest relative distance is 25
+    # tokens.
     Variant(
         "deberta-v2-unshared",
         233,
@@ -201,7 +206,8 @@ VARIANTS = [
         changed(V3, "DebertaV2ForMaskedLM", legacy=False),
         HEAD_LENGTHS,
     ),
-    # The published bases say no architecture at all, and name their tensors as if there were a head.
+    # The published base models declare no architecture, and name their tensors as if there were a
+    # head.
     Variant(
         "deberta-v3-base",
         239,

@@ -1,4 +1,5 @@
-"""Embedders and a reranker that are decoders: after Qwen3-Embedding, E5-Mistral, a plain Llama, and Qwen3-Reranker."""
+"""Decoder-based embedders and a reranker, modelled on Qwen3-Embedding, E5-Mistral, a plain Llama,
+and Qwen3-Reranker."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -37,7 +38,7 @@ TEXTS = [
     "numbers 12345 and 6.78",
     "  spaces  \n\n and lines\t",
     "<|im_start|>user</s> <s> and <|endoftext|> are said",
-    # Longer than the limit: what is appended must be there all the same.
+    # Longer than the limit: the appended token must survive truncation.
     "This text has many more tokens than the model may read, and what comes after the limit should not be heard. "
     * 3,
 ]
@@ -46,7 +47,7 @@ SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
 @dataclass
 class Embedder:
-    """A directory in the layout of sentence-transformers, as such models have it on the hub."""
+    """A directory in the layout of sentence-transformers, as on the hub."""
 
     name: str
     seed: int
@@ -57,13 +58,14 @@ class Embedder:
     pooling: str
     prompts: dict[str, str]
     include_prompt: bool = True
-    # Where the limit is written: in the file that says so, or with the tokenizer.
+    # Where the maximum length is stored: in sentence_bert_config.json or with the tokenizer.
     says_limit: bool = False
     prompt_names: list[str | None] = field(default_factory=lambda: [None, "query"])
 
 
 EMBEDDERS = [
-    # Saved from the model without its head: no prefix, though the config speaks of the whole.
+    # Saved without the LM head: tensor names have no prefix, although the config names the whole
+    # model.
     Embedder(
         "task-embed-qwen3",
         671,
@@ -87,7 +89,7 @@ EMBEDDERS = [
         says_limit=True,
         prompt_names=[None, "web_search_query"],
     ),
-    # A whole model of language, whose head no embedding needs; the mean leaves the prompt out.
+    # A complete language model, whose LM head an embedder ignores; mean pooling skips the prompt.
     Embedder(
         "task-embed-llama",
         673,
@@ -113,13 +115,14 @@ def make(out: Path, _work: Path) -> None:
 def save_model(
     directory: Path, seed: int, kind: type[PreTrainedModel], config: dict[str, Any]
 ) -> None:
-    """Weights under the names that `kind` saves, and the config as it is given, not as it would be written back."""
+    """Weights under the tensor names of `kind`, and the config as given, not as transformers would
+    write it."""
     write_json(directory / "config.json", config)
     model = kind(kind.config_class.from_pretrained(directory))
     model.save_pretrained(directory)
     (directory / "generation_config.json").unlink(missing_ok=True)
     write_json(directory / "config.json", config)
-    # Scores of attention and the branches of a layer as strong as in decoders.py.
+    # Attention scores and residual branches as strong as in decoders.py.
     gains = {"embed_tokens": 2.0, "o_proj": 2.0, "down_proj": 2.0}
     formula.replace_weights(directory, seed, gains)
 
@@ -211,11 +214,11 @@ def write_embeddings(
                     "prompt_tokens": features.get("prompt_length", 0),
                 }
             )
-            # One text a call: nothing is padded.
+            # One text per call, so without padding.
             embeddings.append(model.encode(text, prompt_name=prompt_name))
     array = np.stack(embeddings).astype(np.float32)
     assert np.isfinite(array).all()
-    # Nothing is left of an empty text when its prompt is left out, and the mean of nothing is zero.
+    # If the prompt is skipped, an empty text has no tokens to pool, and their mean is zero.
     norms = np.linalg.norm(array, axis=1)
     assert np.minimum(np.abs(norms - 1), norms).max() < 1e-5, norms
     assert (norms > 0.5).sum() >= len(norms) - 2, norms
@@ -244,7 +247,7 @@ DOCUMENTS = [
     * 4,
 ]
 TASKS = [None, "Find the document that is about an animal"]
-# Of the whole, template and all; the model's card says 8192.
+# The limit of the whole input, including the template; the model card says 8192.
 WHOLE = 200
 
 
@@ -263,7 +266,7 @@ def make_reranker(out: Path) -> None:
 
 @torch.inference_mode()
 def write_scores(directory: Path, tokenizer: Any, model: PreTrainedModel) -> None:
-    """As the model's card does it: the text between the two halves of the template is what is cut."""
+    """As in the model card: only the text between the two halves of the template is truncated."""
     prefix = tokenizer.encode(PREFIX, add_special_tokens=False)
     suffix = tokenizer.encode(SUFFIX, add_special_tokens=False)
     answers = tokenizer.convert_tokens_to_ids(["no", "yes"])

@@ -1,4 +1,4 @@
-"""Decoders that classify: a head without a bias on the last token that is not padding."""
+"""Decoders as sequence classifiers: a head without bias on the last token that is not padding."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ from synthetic import Packed
 ONE = {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}
 PAD = {"pad_token_id": 0}
 VARIANTS = [
-    # Without a padding token it is the last token, whatever that is.
+    # Without a padding token it is the last token.
     Decoder(
         "llama-sequence",
         681,
@@ -38,7 +38,7 @@ VARIANTS = [
         Qwen2ForSequenceClassification,
         changed(QWEN2, "Qwen2ForSequenceClassification", **LABELS, **PAD),
     ),
-    # One label, as rerankers have.
+    # One label, as in rerankers.
     Decoder(
         "qwen3-sequence",
         684,
@@ -56,7 +56,7 @@ def write(out: Path, variant: Decoder) -> None:
     single = load(variant, directory)
     model = in_float64(single)
     prompts = draw(variant.seed, model.config.vocab_size, LENGTHS)
-    # The second once more with two tokens of padding after it, as part of the text.
+    # The second sequence again, with two padding tokens at the end as part of the text.
     prompts.append(torch.cat([prompts[CONTINUED], torch.zeros(1, 2).long()], dim=1))
     packed, farthest = Packed(), 0.0
     for number, ids in enumerate(prompts):

@@ -1,4 +1,5 @@
-"""Tiny tokenizers of the kinds that decoders have: Qwen's bytes, Llama's pieces with bytes for what is in none."""
+"""Tiny tokenizers as decoders have them: Qwen's byte-level BPE, and Llama's BPE with byte
+fallback."""
 
 import json
 from pathlib import Path
@@ -31,16 +32,17 @@ LEARNT = [
     "query: passage: ",
 ]
 
-# How Qwen splits: contractions, letters, single digits, signs, line ends, spaces.
+# Qwen's pre-tokenizer: contractions, letters, single digits, punctuation, line ends, spaces.
 QWEN_SPLIT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 END = "<|endoftext|>"
 QWEN_SPECIAL = [END, "<|im_start|>", "<|im_end|>"]
-# Read as one token each, but not special: decoding keeps them.
+# Added tokens that are not special: decoding keeps them.
 QWEN_ADDED = ["<think>", "</think>"]
 
 
 def qwen(directory: Path, appends_end: bool, limit: int) -> None:
-    """tokenizer.json and tokenizer_config.json; an embedder's says itself that a text ends with `END`."""
+    """tokenizer.json and tokenizer_config.json; an embedder's post-processor appends `END` to a
+    text."""
     bare = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(QWEN_SPLIT), "isolated"),
@@ -90,7 +92,7 @@ def qwen(directory: Path, appends_end: bool, limit: int) -> None:
 
 
 def llama(directory: Path, appends_end: bool, limit: int) -> None:
-    """Pieces that begin with a low line for a space, and begin every text with `<s>`."""
+    """Pieces with U+2581 for a space, and `<s>` at the start of every text."""
     trained = Tokenizer(models.BPE())
     trained.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     trainer = trainers.BpeTrainer(vocab_size=300, show_progress=False)
@@ -98,7 +100,7 @@ def llama(directory: Path, appends_end: bool, limit: int) -> None:
     pieces, merges = vocab_and_merges(trained)
     bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
     order = sorted(pieces, key=pieces.get)
-    # The order of real ones: marks, bytes, what merging made, single characters.
+    # The order of published vocabularies: special tokens, bytes, merged pieces, single characters.
     made = [piece for piece in order if len(piece) > 1]
     single = [piece for piece in order if len(piece) == 1]
     tokens = ["<unk>", "<s>", "</s>", *bytes_, *made, *single]
@@ -143,7 +145,8 @@ def llama(directory: Path, appends_end: bool, limit: int) -> None:
             "eos_token": "</s>",
             "model_max_length": limit,
             "pad_token": "</s>",
-            # Llama's own class would read what follows a special token in its own way, and later Llamas name this one.
+            # Llama's own class treats the text after a special token in its own way; later Llamas
+            # name this class.
             "tokenizer_class": "LlamaTokenizer"
             if appends_end
             else "PreTrainedTokenizerFast",
@@ -153,6 +156,6 @@ def llama(directory: Path, appends_end: bool, limit: int) -> None:
 
 
 def save(tokenizer: Tokenizer, directory: Path) -> None:
-    """ASCII, as every JSON here, and without the blanks that make it twice as long."""
+    """ASCII, like all JSON here, and compact, which halves its size."""
     text = json.dumps(json.loads(tokenizer.to_str()), separators=(",", ":"))
     (directory / "tokenizer.json").write_text(text + "\n", encoding="ascii")

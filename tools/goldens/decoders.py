@@ -1,4 +1,4 @@
-"""Llama and those after its pattern: SmolLM, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE."""
+"""Llama and models with its block: SmolLM, Mistral, Mixtral, Qwen2, Qwen3 and Qwen3-MoE."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ SIZES = {
     "num_key_value_heads": 2,
     "vocab_size": 101,
 }
-# As Llama 2 has it: no rope_theta, as many heads for keys as for queries.
+# As in Llama 2: no rope_theta, as many key-value heads as query heads.
 LLAMA_2 = SIZES | {
     "architectures": ["LlamaForCausalLM"],
     "bos_token_id": 1,
@@ -48,7 +48,8 @@ LLAMA_3 = LLAMA_2 | {
     "rope_theta": 500000.0,
     "transformers_version": "4.43.0.dev0",
 }
-# Of the angles of 12 numbers: two turn too fast to be scaled, one is between, three are slow.
+# Of the RoPE frequencies of 12 elements, two are too high to be scaled, one is between, three are
+# low.
 SCALED_3 = {
     "factor": 8.0,
     "low_freq_factor": 1.0,
@@ -86,7 +87,7 @@ MIXTRAL = MISTRAL | {
     "sliding_window": None,
     "transformers_version": "4.36.0.dev0",
 }
-# A window is written here and not used: `use_sliding_window` decides.
+# The config has a sliding window that is unused: `use_sliding_window` decides.
 QWEN2 = SIZES | {
     "architectures": ["Qwen2ForCausalLM"],
     "attention_dropout": 0.0,
@@ -150,7 +151,7 @@ def scaled(**scaling: Any) -> dict[str, Any]:
 
 UNSCALED = [{"rope_scaling": None}]
 LLAMAS = [
-    # The angles are in the files of its time, and mean nothing.
+    # Old files have the RoPE frequencies as a tensor, which is ignored.
     Decoder(
         "llama-2",
         701,
@@ -162,7 +163,7 @@ LLAMAS = [
         },
         matters=[{"rope_theta": 500000.0}],
     ),
-    # An epsilon that is seen.
+    # An epsilon large enough to matter.
     Decoder(
         "llama-3",
         702,
@@ -170,7 +171,7 @@ LLAMAS = [
         LLAMA_3 | {"rms_norm_eps": 0.01},
         [{"rope_theta": 10000.0}, {"rms_norm_eps": 1e-06}],
     ),
-    # Before there was a number of heads for keys.
+    # From before num_key_value_heads existed.
     Decoder(
         "llama-biases",
         703,
@@ -186,7 +187,8 @@ LLAMAS = [
         LLAMA_2 | scaled(type="linear", factor=4.0),
         UNSCALED,
     ),
-    # Frequencies that follow the length, from 16 on: prompts on both sides, and no decoding.
+    # RoPE frequencies that depend on the length beyond 16 tokens: prompts on both sides, and no
+    # decoding.
     Decoder(
         "llama-dynamic",
         605,
@@ -211,7 +213,7 @@ LLAMAS = [
         | {"max_position_embeddings": 256, "rope_theta": 10000.0},
         UNSCALED,
     ),
-    # All that can be said of it, with bounds that are not whole numbers.
+    # Every field of YaRN, with ramp bounds that are not integers.
     Decoder(
         "llama-yarn-full",
         608,
@@ -229,14 +231,14 @@ LLAMAS = [
         | {"max_position_embeddings": 512, "rope_theta": 1000.0},
         UNSCALED,
     ),
-    # Heads wider together than the model, and the head tied.
+    # Heads that together are wider than the hidden size, and a tied LM head.
     Decoder(
         "llama-head-dim",
         609,
         LlamaForCausalLM,
         LLAMA_3 | {"head_dim": 16, "tie_word_embeddings": True},
     ),
-    # What transformers 5 writes.
+    # As transformers 5 writes it.
     Decoder(
         "llama-rope-parameters",
         610,
@@ -311,7 +313,7 @@ OTHERS = [
         QWEN3_MOE,
         [{"norm_topk_prob": False}, {"num_experts_per_tok": 2}],
     ),
-    # Of four layers the second alone has experts: every second one, less the fourth.
+    # Of four layers only the second has experts: every second one, except the fourth.
     Decoder(
         "qwen3-moe-mixed",
         1620,

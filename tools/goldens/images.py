@@ -1,6 +1,8 @@
-"""Goldens of pictures: small files of every kind and what Pillow and transformers' PIL processors make of them.
+"""Image goldens: small files of every format, and the outputs of Pillow and of transformers' PIL
+processors.
 
-Writes OUT/*.{png,jpg,…} with NAME.rgb (height × width × 3 bytes) beside those that decoders may round otherwise, decode.json, resize.json and pixels.json.
+Writes OUT/*.{png,jpg,…}; NAME.rgb (height × width × 3 bytes) beside those that decoders may round
+differently; decode.json, resize.json and pixels.json.
 """
 
 import hashlib, io, json, struct, sys, zlib
@@ -20,7 +22,7 @@ sha = lambda a: hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()[:3
 
 
 def noise(width, height, seed):
-    """Bytes that the tests make too: the top byte of a multiplicative hash of the position."""
+    """Noise that the tests also compute: the top byte of a multiplicative hash of the position."""
     i = np.arange(width * height * 3, dtype=np.uint64) + np.uint64(seed * 1_000_003 + 1)
     x = i * np.uint64(0x9E3779B97F4A7C15)
     x ^= x >> np.uint64(29)
@@ -29,7 +31,7 @@ def noise(width, height, seed):
 
 
 def scene(width=W, height=H):
-    """Slopes, an edge and a little noise: nearer to a photograph than noise alone."""
+    """Gradients, an edge and a little noise: closer to a photograph than noise alone."""
     y, x = np.mgrid[0:height, 0:width].astype(np.float64)
     a = np.stack([x * 255 / width, y * 255 / height, 128 + 100 * np.sin(x / 3) * np.cos(y / 4)], -1)
     a[(x - width / 2) ** 2 + (y - height / 2) ** 2 < (height / 4) ** 2] = (230, 40, 60)
@@ -37,7 +39,8 @@ def scene(width=W, height=H):
 
 
 def add(name, data, kind="exact"):
-    """kind: exact; near (another decoder may round otherwise); refused (by us: Pillow has more formats)."""
+    """kind: exact; near (another decoder may round differently); refused (by Sconce: Pillow has
+    more formats)."""
     (OUT / name).write_bytes(data)
     case = {"file": name, "kind": kind}
     if kind != "refused":
@@ -201,19 +204,20 @@ add("float.tif", tiff(scene().astype(np.float32)[..., 0].copy(), photometric="mi
 
 (OUT / "decode.json").write_text("[\n" + ",\n".join(json.dumps(c) for c in cases) + "\n]\n")
 
-# Resizes of noise: every filter, up and down, even and odd, one pixel, one side alone.
+# Resizing noise: every filter, up and down, even and odd, one pixel, one side only.
 sizes = [(1, 1, 5, 7), (7, 5, 1, 1), (3, 200, 64, 2), (200, 3, 2, 64), (64, 64, 64, 64), (64, 48, 64, 24), (64, 48, 32, 48),
          (37, 53, 224, 224), (500, 375, 298, 224), (640, 480, 224, 224), (97, 31, 96, 30), (96, 30, 97, 31), (2, 2, 333, 111),
          (1000, 10, 7, 9), (10, 1000, 9, 7), (255, 256, 128, 127), (123, 77, 41, 200), (1, 300, 3, 224), (300, 1, 224, 3),
          (999, 101, 13, 512)]
-# At the edge of where Pillow 13 takes the columns first: 2 × 10 fewer, and one more and one less; and growing ones.
+# Around the size where Pillow 13 resizes columns first: 2 × 10 fewer, one more and one less; and
+# enlargements.
 sizes += [(50, 80 + d, 40, 60) for d in (-1, 0, 1)] + [(50, 80, 50 + d, 79) for d in (-1, 0, 1)] + [(50, 60, 70, 60), (20, 60, 40, 70)]
 rng = np.random.default_rng(1)
 sizes += [tuple(int(n) for n in rng.integers(1, 160, 4)) for _ in range(40)]
 resizes = [[f, *s, sha(np.array(Image.fromarray(noise(s[0], s[1], i)).resize(s[2:], f)))] for i, s in enumerate(sizes) for f in range(6)]
 (OUT / "resize.json").write_text("[\n" + ",\n".join(json.dumps(r) for r in resizes) + "\n]\n")
 
-# Processors, as their files say it, on noise of several shapes.
+# Processors with the settings of published files, on noise of several shapes.
 CLIP = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
 clip_old = {"crop_size": 224, "do_center_crop": True, "do_normalize": True, "do_resize": True, "feature_extractor_type": "CLIPFeatureExtractor",
             "image_mean": CLIP["mean"], "image_std": CLIP["std"], "resample": 3, "size": 224}

@@ -1,4 +1,5 @@
-"""JinaBERT v2: BERT with ALiBi and gated layers, and its sibling that normalises queries and keys. Our own reading."""
+"""JinaBERT v2: BERT with ALiBi and gated MLPs, and its variant that normalizes queries and keys.
+Our own implementation."""
 
 import math
 from pathlib import Path
@@ -12,7 +13,7 @@ from absolute import LABELS, changed
 from plain import Weights, attention, linear, norm
 from synthetic import HEAD_LENGTHS, LONG_LENGTHS, WIDE_LENGTHS, Variant, write_plain
 
-# As jina-embeddings-v2-base-en has it: `bert` is what it calls itself.
+# As in jina-embeddings-v2-base-en, which declares `bert`.
 JINA = {
     "_name_or_path": "jinaai/jina-bert-implementation",
     "architectures": ["JinaBertForMaskedLM"],
@@ -45,7 +46,7 @@ JINA = {
     "use_cache": True,
     "vocab_size": 99,
 }
-# As jina-embeddings-v2-base-code has it: nothing but the names of files and tensors tells the two apart.
+# As in jina-embeddings-v2-base-code: only the names of files and tensors distinguish the two.
 CODE = JINA | {
     "_name_or_path": "jinaai/jina-bert-v2-qk-post-norm",
     "auto_map": {
@@ -106,7 +107,8 @@ def shapes(config: dict[str, Any], top: str) -> dict[str, list[int]]:
 
 
 def slopes(heads: int) -> list[float]:
-    """Powers of 2^(-8/heads); for a count that is no power of two, those of the power below, then every second of the one above."""
+    """Powers of 2^(-8/heads); if heads is not a power of two, those of the power below, then every
+    second of the power above."""
     power = 2 ** math.floor(math.log2(heads))
     own = [2 ** (-8 * (head + 1) / power) for head in range(power)]
     return own if power == heads else own + slopes(2 * power)[0::2][: heads - power]
@@ -133,14 +135,14 @@ def forward(
         )
         code = f"{block}.layer_norm_1.weight" in w
         if code:
-            # Over the whole width, before it is cut into heads.
+            # Over the whole width, before splitting into heads.
             q = norm(w, f"{block}.attention.self.layer_norm_q", q, eps)
             k = norm(w, f"{block}.attention.self.layer_norm_k", k, eps)
         mixed = attention(*(part.unflatten(1, (heads, -1)) for part in (q, k, v)), bias)
         mixed = linear(w, f"{block}.attention.output.dense", mixed)
         mixed = norm(w, f"{block}.attention.output.LayerNorm", mixed + x, eps)
         if code:
-            # The input is added once more. The gate is the second half here, and the first half below.
+            # Adds the input a second time. Here the gate is the second half, below the first.
             x = norm(w, f"{block}.layer_norm_1", x + mixed, eps)
             up, gate = linear(w, f"{block}.mlp.up_gated_layer", x).chunk(2, dim=1)
             y = linear(w, f"{block}.mlp.down_layer", up * act(gate))

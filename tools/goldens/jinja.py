@@ -1,14 +1,14 @@
-"""Fills in what transformers makes of the templates that crates/jinja is tested with.
+"""Computes transformers' outputs for the chat templates that crates/jinja is tested with.
 
     python tools/goldens/jinja.py [--check] [FILE]
 
-The file holds inputs and answers. A new case is a line in its `cases`, without `want`:
+The file has inputs and outputs. A new case is a line in its `cases`, without `want`:
 
     {"name": "..", "source": "..", "messages": 1, "tools": null, "agp": true, "extra": {}}
 
-`messages` and `tools` count, from 0, in the file's lists of those names; without tools, null. `agp`
-is add_generation_prompt, `extra` what else the template is given. `strftime_now` tells the file's
-`unix`. Where transformers fails, `want` becomes null.
+`messages` and `tools` are indexes, from 0, into the file's lists of those names; null means no
+tools. `agp` is add_generation_prompt, `extra` has further variables of the template. `strftime_now`
+formats the file's `unix`. If transformers fails, `want` becomes null.
 """
 
 import argparse
@@ -26,16 +26,17 @@ from transformers.utils import chat_template_utils
 
 ROOT = Path(__file__).resolve().parents[2]
 CASES = ROOT / "crates" / "jinja" / "tests" / "cases.json"
-# Those that the crate's own test gives.
+# The tokens that the crate's own test passes.
 TOKENS = {"bos_token": "<s>", "eos_token": "</s>"}
 LISTS = ["messages", "tools", "cases"]
 INPUTS = ["name", "source", "messages", "tools", "agp", "extra"]
-# What a chat has names for already.
+# Variables that apply_chat_template already passes.
 RESERVED = ["messages", "tools", "documents", "add_generation_prompt"]
 
 
 def require_sound(file: dict[str, Any]) -> None:
-    """A mistake in the inputs would look like a template that transformers cannot render."""
+    """Checks the inputs, because a mistake there would look like a template that transformers
+    cannot render."""
     names = [case.get("name") for case in file["cases"]]
     for case, name in zip(file["cases"], names):
         if set(case) - {"want"} != set(INPUTS):
@@ -51,8 +52,8 @@ def require_sound(file: dict[str, Any]) -> None:
 
 
 def freeze(unix: int) -> None:
-    """A template that tells the date must tell the same one tomorrow, and in every time zone."""
-    # A moment without a zone is told in UTC, but its `%s` asks the machine for one.
+    """Fixes the clock, so that a template prints the same date every day and in every time zone."""
+    # A datetime without a zone formats as UTC, but `%s` uses the machine's zone.
     os.environ["TZ"] = "UTC"
     time.tzset()
     moment = datetime.fromtimestamp(unix, timezone.utc).replace(tzinfo=None)
@@ -62,8 +63,8 @@ def freeze(unix: int) -> None:
         def now(cls, tz: Any = None) -> datetime:
             return moment
 
-    # `strftime_now` looks this name up whenever a template calls it. Should a later version tell
-    # the time in another way, nobody would notice before the day is over: so it is asked.
+    # `strftime_now` looks this name up at every call. If a later version reads the time
+    # differently, the goldens would silently change with the date: so check it here.
     chat_template_utils.datetime = Frozen
     told = chat_template_utils._compile_jinja_template("{{ strftime_now('%Y-%m-%d %H:%M:%S') }}")
     if told.render() != str(moment):
@@ -71,7 +72,7 @@ def freeze(unix: int) -> None:
 
 
 def render(case: dict[str, Any], file: dict[str, Any]) -> str | None:
-    """The text of `apply_chat_template`, which asks its tokenizer for nothing but `TOKENS`."""
+    """The output of `apply_chat_template`, which needs nothing but `TOKENS` from its tokenizer."""
     tools = None if case["tools"] is None else file["tools"][case["tools"]]
     try:
         [text], _ = chat_template_utils.render_jinja_template(
@@ -82,16 +83,16 @@ def render(case: dict[str, Any], file: dict[str, Any]) -> str | None:
             **{**TOKENS, **case["extra"]},
         )
     except ImportError:
-        # A package is missing or too old, which says nothing about the template.
+        # A missing or outdated package says nothing about the template.
         raise
     except Exception:
-        # Not only Jinja's own errors: what a template does wrong ends in any of Python's.
+        # Not only Jinja's errors: a faulty template can raise any Python exception.
         return None
     return text
 
 
 def laid_out(file: dict[str, Any]) -> str:
-    """One entry a line, so that a diff shows which case changed; text stays as one reads it."""
+    """One entry per line, so that a diff shows which case changed; text is not escaped."""
 
     def line(value: Any) -> str:
         return json.dumps(value, ensure_ascii=False)
@@ -123,7 +124,7 @@ def main() -> None:
     other = 0
     for case in file["cases"]:
         text = render(case, file)
-        # A new case has no answer yet, which is not the same as null.
+        # A new case has no output yet, which differs from null.
         if "want" not in case:
             print(f"{case['name']}: new, {text!r}")
         elif text != case["want"]:

@@ -1,4 +1,5 @@
-"""A tiny bge-m3: dense, sparse and multi-vector outputs of one pass, by the rules FlagEmbedding publishes."""
+"""A tiny bge-m3: dense, sparse and multi-vector outputs of one forward pass, by FlagEmbedding's
+rules."""
 
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from sentence import TEXTS
 
 SEED = 171
 DIM = 16
-# Words that come twice: the larger of their two weights counts.
+# Words that occur twice: the larger of their two weights counts.
 MORE = ["the cat and the dog and the man", "caf\u00e9 \U0001f600 caf\u00e9 <s> </s>"]
 
 
@@ -76,7 +77,7 @@ def write_golden(directory: Path, copy: Path) -> None:
         for token, weight in zip(ids, weights, strict=True):
             if token not in unused and weight > sparse.get(token, 0.0):
                 sparse[token] = weight
-        # All but the first: the end-of-text token keeps its vector.
+        # All tokens but the first: the end token keeps its vector.
         vectors = heads["colbert_linear"](hidden[1:])
         multi.append(torch.nn.functional.normalize(vectors, dim=-1).numpy())
         cases.append(
@@ -92,7 +93,7 @@ def write_golden(directory: Path, copy: Path) -> None:
         "dense": np.stack(dense),
         "multi": np.concatenate(multi),
         "dense_scores": np.stack(dense) @ np.stack(dense).T,
-        # The mean over the query's vectors, not the sum: this is where bge-m3 differs from ColBERT.
+        # The mean over the query's vectors, not the sum: here bge-m3 differs from ColBERT.
         "multi_scores": matrix(multi, lambda q, d: (q @ d.T).max(axis=1).mean()),
         "sparse_scores": matrix(
             sparse, lambda q, d: sum(w * d[t] for t, w in q.items() if t in d)

@@ -1,4 +1,4 @@
-"""Makes the goldens of crates/testkit with the reference implementations. See README.md."""
+"""Computes the goldens of crates/testkit with the reference implementations. See README.md."""
 
 import argparse
 import tempfile
@@ -74,7 +74,7 @@ def main() -> None:
     parser.add_argument("--only", choices=MAKERS, help="make one family")
     args = parser.parse_args()
 
-    # One thread: the order of a sum, and so its last bit, depends on how many share it.
+    # One thread: the order of a sum, and so its last bit, depends on the number of threads.
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
     logging.disable_progress_bar()

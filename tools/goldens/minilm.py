@@ -1,4 +1,5 @@
-"""all-MiniLM-L6-v2, the real weights: embeddings of news sentences and of awkward texts, and the Lee benchmark."""
+"""all-MiniLM-L6-v2 with its real weights: embeddings of news sentences and of difficult texts, and
+the Lee benchmark."""
 
 import random
 import zlib
@@ -65,7 +66,7 @@ def split_sentences(line: str) -> list[str]:
 
 
 def lee_entries(background: list[str]) -> list[dict[str, Any]]:
-    """Where the texts stand in lee_background.cor: the texts themselves are not ours to commit."""
+    """References into lee_background.cor: the texts themselves are not ours to commit."""
     sentences = [
         {"lee_background": number, "sentence": k}
         for number, line in enumerate(background)
@@ -76,7 +77,7 @@ def lee_entries(background: list[str]) -> list[dict[str, Any]]:
         {"lee_background": number, "sentence": None}
         for number in range(len(background))
     ]
-    # The longest lines are the ones that must be truncated; chance would give few of them.
+    # The longest lines must be truncated; a random sample would have few of them.
     lines.sort(key=lambda entry: -len(background[entry["lee_background"]]))
     truncated, others = lines[: WHOLE_LINES // 2], lines[WHOLE_LINES // 2 :]
     chance = random.Random(20)
@@ -108,12 +109,13 @@ def tokens_of(model: SentenceTransformer, text: str) -> dict[str, Any]:
 
 
 def embed(model: SentenceTransformer, text: str) -> np.ndarray:
-    """One text at a time, so that no padding takes part."""
+    """One text at a time, so without padding."""
     return model.encode(text)
 
 
 def lee_benchmark(model: SentenceTransformer, lee_dir: Path) -> dict[str, Any]:
-    """How well the cosines agree with what people said of each pair of 50 news texts."""
+    """The correlation of cosine similarities with human judgements of the pairs of 50 news
+    texts."""
     embeddings = np.stack(
         [embed(model, text) for text in read_lines(lee_dir / "lee.cor")]
     ).astype(np.float64)

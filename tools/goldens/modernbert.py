@@ -1,4 +1,4 @@
-"""ModernBERT: local and global layers in turn, each with rotary positions of its own base."""
+"""ModernBERT: alternating sliding-window and full attention, with a RoPE base for each."""
 
 from pathlib import Path
 from types import MethodType
@@ -22,7 +22,8 @@ from synthetic import (
     write,
 )
 
-# As ModernBERT-base has it on the hub; 16 tokens of local attention are 8 to either side and the token itself.
+# As in ModernBERT-base on the hub; a local attention of 16 covers 8 tokens on either side and the
+# token itself.
 CONFIG = {
     "architectures": ["ModernBertForMaskedLM"],
     "attention_bias": False,
@@ -91,7 +92,7 @@ VARIANTS = [
         changed(CONFIG, "ModernBertModel"),
         LONG_LENGTHS,
     ),
-    # Layers and bases that the old fields cannot say.
+    # Layer types and RoPE bases that the old fields cannot express.
     Variant(
         "modernbert-layer-types",
         202,
@@ -137,7 +138,7 @@ VARIANTS = [
         ),
         HEAD_LENGTHS,
     ),
-    # Every bias that the config can ask for.
+    # Every bias that the config can enable.
     Variant(
         "modernbert-biases",
         207,
@@ -166,7 +167,8 @@ VARIANTS = [
 
 
 def exact_rotary(model: nn.Module) -> None:
-    """transformers makes angles in float32: at position 300 an error of 2e-6 of the hidden states."""
+    """Computes RoPE angles in float64; transformers does in float32, an error of 2e-6 of the hidden
+    states at position 300."""
 
     def forward(
         self: nn.Module, _x: torch.Tensor, positions: torch.Tensor, layer_type: str

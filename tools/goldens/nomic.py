@@ -1,4 +1,5 @@
-"""NomicBERT, and its mixture of experts, by the code that its authors published; checked against transformers' own."""
+"""NomicBERT, with and without a mixture of experts, after its authors' published code; checked
+against transformers."""
 
 import tempfile
 from pathlib import Path
@@ -22,7 +23,7 @@ from synthetic import (
     write_plain,
 )
 
-# As nomic-embed-text-v1.5 has it.
+# As in nomic-embed-text-v1.5.
 TEXT = {
     "activation_function": "swiglu",
     "architectures": ["NomicBertModel"],
@@ -42,7 +43,7 @@ TEXT = {
     "model_type": "nomic_bert",
     "n_embd": 36,
     "n_head": 3,
-    # The published code rounds the width of a gated layer up to a multiple of 256.
+    # The published code rounds the intermediate size of a gated MLP up to a multiple of 256.
     "n_inner": 256,
     "n_layer": 2,
     "n_positions": 8192,
@@ -69,7 +70,7 @@ TEXT = {
     "use_xentropy": True,
     "vocab_size": 128,
 }
-# As nomic-embed-text-v2-moe has it: every second layer, from the second on, is a mixture.
+# As in nomic-embed-text-v2-moe: every second layer, from the second on, is a mixture of experts.
 MOE = TEXT | {
     "activation_function": "gelu",
     "add_pooling_layer": False,
@@ -153,7 +154,8 @@ def shapes(config: dict[str, Any]) -> dict[str, list[int]]:
 
 
 def experts(config: dict[str, Any], w: Weights, block: str, x: Tensor) -> Tensor:
-    """Each token goes to its best experts, by their share of the softmax over all; the shares are not made to sum to one."""
+    """Routes each token to its top experts, weighted by the softmax over all experts; the weights
+    are not renormalized."""
     count, inner, width = config["num_experts"], config["n_inner"], config["n_embd"]
     shares = linear(w, f"{block}.router.layer", x).softmax(-1)
     best, which = shares.topk(config["moe_top_k"])
@@ -210,7 +212,8 @@ def forward(
 
 
 def check(config: dict[str, Any]) -> None:
-    """transformers has this family without heads of the hub's kind and without mixtures: what both have must agree."""
+    """transformers has this family without the hub's heads and without experts: where both have a
+    model, they must agree."""
     reference = NomicBertConfig(
         vocab_size=config["vocab_size"],
         hidden_size=config["n_embd"],
@@ -243,7 +246,7 @@ def check(config: dict[str, Any]) -> None:
     with torch.inference_mode(), all_in_float64():
         theirs = model.eval()(ids[None], token_type_ids=types[None]).last_hidden_state
     ours = forward(config, {name: t.double() for name, t in w.items()}, ids, types)
-    # Not nearer: their angles are float32.
+    # No closer: transformers computes angles in float32.
     assert torch.allclose(theirs[0], ours["hidden"][-1], atol=1e-5, rtol=0)
 
 

@@ -1,4 +1,5 @@
-"""What sentence-transformers makes of finished embeddings: quantised, packed into bits, cut to fewer dimensions."""
+"""sentence-transformers' post-processing of embeddings: quantization, packing into bits, truncation
+of dimensions."""
 
 from pathlib import Path
 
@@ -27,11 +28,11 @@ def make(out: Path, _work: Path) -> None:
 
 def quantised(directory: Path) -> None:
     empty_dir(directory)
-    # 20 dimensions: the last byte of the bits is half empty.
+    # 20 dimensions: the last byte of the packed bits is half empty.
     embeddings = formula.values(141, "embeddings", [9, 20], 1.0, 0.0)
-    embeddings[0, :6] = [0.0, -0.0, 1e-38, -1e-38, 1.0, -1.0]  # Only > 0 is a one.
-    embeddings[:, 6] = 0.25  # A dimension without a range.
-    embeddings[:, 7] = np.arange(9) / 8 - 0.5  # Values on or next to a step.
+    embeddings[0, :6] = [0.0, -0.0, 1e-38, -1e-38, 1.0, -1.0]  # Only values above 0 become a one.
+    embeddings[:, 6] = 0.25  # A dimension whose range is empty.
+    embeddings[:, 7] = np.arange(9) / 8 - 0.5  # Values on or next to a quantization step.
     embeddings[1] = embeddings[2]
     calibration = formula.values(142, "calibration", [50, 20], 0.5, 0.1)
     calibration[:, 8] = 0.125
@@ -82,7 +83,7 @@ def truncated(directory: Path) -> None:
                 ]
                 name = "normalized" if normalize else "plain"
                 arrays[f"{name}.{size}"] = np.stack(rows)
-        # `precision` quantises what truncation and normalisation left.
+        # `precision` applies after truncation and L2-normalize.
         for precision in ("binary", "ubinary"):
             arrays[f"{precision}.20"] = model.encode(
                 TEXTS,
@@ -91,7 +92,7 @@ def truncated(directory: Path) -> None:
                 precision=precision,
                 batch_size=1,
             )
-    # Cut first, then normalised: not the head of the normalised whole.
+    # Truncated first, then L2-normalized: not the head of the normalized embedding.
     cut = torch.nn.functional.normalize(torch.from_numpy(arrays["plain.20"])).numpy()
     np.testing.assert_allclose(arrays["normalized.20"], cut, rtol=1e-6)
     write_json_sections(

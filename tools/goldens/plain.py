@@ -1,4 +1,5 @@
-"""The parts of an encoder in plain torch, for families whose code is on the hub and not in transformers."""
+"""Parts of an encoder in plain torch, for families whose code is on the hub and not in
+transformers."""
 
 import math
 
@@ -24,14 +25,15 @@ def norm(weights: Weights, name: str, x: Tensor, eps: float) -> Tensor:
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | float = 0.0) -> Tensor:
-    """Of one sequence; q, k and v are [tokens, heads, size], `bias` is [heads, tokens, tokens]."""
+    """Attention of one sequence; q, k and v are [tokens, heads, size], `bias` is [heads, tokens,
+    tokens]."""
     scores = torch.einsum("qhd,khd->hqk", q, k) / math.sqrt(q.shape[-1]) + bias
     mixed = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v)
     return mixed.flatten(1)
 
 
 def rotate(x: Tensor, theta: float) -> Tensor:
-    """Turns the first half of each head against its second half by the token's position."""
+    """RoPE: rotates the first half of each head against its second half by the token's position."""
     angles = torch.outer(
         torch.arange(len(x)).double(), frequencies(theta, x.shape[-1])
     ).unsqueeze(1)

@@ -1,4 +1,5 @@
-"""Tiny cross-encoders, scored as sentence-transformers' CrossEncoder scores, and with the head on other poolings."""
+"""Tiny cross-encoders, scored by sentence-transformers' CrossEncoder, and with the head on other
+poolings."""
 
 from pathlib import Path
 
@@ -30,10 +31,10 @@ DOCUMENTS = [
     "",
     "A man is eating food.",
     "\u65e5\u672c\u8a9e and caf\u00e9 \U0001f469\u200d\U0001f52c are not all in the vocabulary",
-    # Longer than the limit alone, and so with every query.
+    # Longer than the limit on its own, and so with every query.
     "This text has many more tokens than the model may read, and what comes after the limit should not be heard at all.",
     "[SEP] and </s> are said, not meant: [CLS] <s>",
-    # The same as the first: equal scores must keep the order they came in.
+    # A copy of the first: equal scores must keep their order.
     "The cat sat on the mat.",
 ]
 
@@ -46,7 +47,7 @@ def make(out: Path, _work: Path) -> None:
     )
     tokenizer = tiny.unigram()
     config = XLMRobertaConfig(vocab_size=len(tokenizer), num_labels=1, **tiny.ROBERTA)
-    # As the MS MARCO cross-encoders say it: this model's own default is the raw score.
+    # As in the MS MARCO cross-encoders: the default score is the raw logit.
     config.sentence_transformers = {
         "activation_fn": "torch.nn.modules.linear.Identity",
         "version": "4.0.1",
@@ -88,7 +89,7 @@ def write_golden(directory: Path, encoder: CrossEncoder) -> None:
                     "type_ids": type_ids[0].tolist(),
                 }
             )
-            # One pair a call: nothing is padded.
+            # One pair per call, so without padding.
             raw = encoder.predict((query, document), activation_fn=torch.nn.Identity())
             sigmoid = encoder.predict((query, document), activation_fn=torch.nn.Sigmoid())
             arrays["logits"].append(raw)
@@ -101,7 +102,7 @@ def write_golden(directory: Path, encoder: CrossEncoder) -> None:
         np.testing.assert_array_equal(arrays["pooler"], arrays["logits"])
     assert np.std(arrays["logits"]) > 0.3, np.std(arrays["logits"])
 
-    # A stable descending sort, which is what `rank` does.
+    # A stable descending sort, as in `rank`.
     ranking = [
         [hit["corpus_id"] for hit in encoder.rank(query, DOCUMENTS, batch_size=1)]
         for query in QUERIES

@@ -1,4 +1,4 @@
-"""Tiny sentence-transformers models, one for each pooling and each layout of the files that describe it."""
+"""Tiny sentence-transformers models, one for each pooling and each file layout."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ from bert import randomize
 from files import empty_dir, write_json, write_json_lines
 
 HIDDEN = 32
-MAX_TOKENS = 24  # Fewer than max_position_embeddings, so that the limit must be read where it is written.
+MAX_TOKENS = 24  # Fewer than max_position_embeddings, to detect a reader that ignores the limit.
 MAX_POSITIONS = 32
 
 WORDS = (
@@ -50,7 +50,8 @@ TEXTS = [
 
 @dataclass
 class Variant:
-    """One directory. `prompt_names` are those passed to `encode`; None lets the model's default apply."""
+    """One golden directory. `prompt_names` are passed to `encode`; None means the model's
+    default."""
 
     name: str
     seed: int
@@ -87,11 +88,12 @@ def variants() -> list[Variant]:
             then=[Normalize()],
             include_prompt=False,
             prompts=PROMPTS,
-            # Not the first, and not "query": a loader that guesses must be found out.
+            # Not the first, and not "query", to detect a loader that guesses.
             default_prompt="document",
             prompt_names=["query", "document", None],
         ),
-        # Every pooling without its prompt, in an order that is neither alphabetical nor the legacy one.
+        # Every pooling, skipping the prompt, in an order that is neither alphabetical nor the
+        # legacy one.
         Variant(
             "st-concat-prompts",
             18,
@@ -100,7 +102,8 @@ def variants() -> list[Variant]:
             prompts=PROMPTS,
             prompt_names=["query", None],
         ),
-        # The layout of all-MiniLM-L6-v2 and its time. Two poolings: their order comes from the code, not from the file.
+        # The layout of all-MiniLM-L6-v2 and its time. Two poolings: the code defines their order,
+        # not the file.
         Variant(
             "st-legacy",
             19,
@@ -111,7 +114,7 @@ def variants() -> list[Variant]:
             ],
             legacy={"max_seq_length": MAX_TOKENS, "do_lower_case": False},
         ),
-        # A cased tokenizer that the legacy file alone makes lower-case.
+        # A cased tokenizer that only the legacy file makes lower-case.
         Variant(
             "st-legacy-lower",
             20,
@@ -179,7 +182,7 @@ def save_model(variant: Variant, directory: Path) -> None:
 
 
 def rewrite_as_legacy(directory: Path, transformer_config: dict[str, Any]) -> None:
-    """Says the same as before in the files that sentence-transformers 2 wrote."""
+    """Rewrites the same settings into the files of sentence-transformers 2."""
     write_json(directory / "sentence_bert_config.json", transformer_config)
     versions = {
         "sentence_transformers": "2.0.0",
@@ -189,7 +192,7 @@ def rewrite_as_legacy(directory: Path, transformer_config: dict[str, Any]) -> No
     write_json(
         directory / "config_sentence_transformers.json", {"__version__": versions}
     )
-    # The tokenizer's own limit was the architecture's, and of no consequence.
+    # The tokenizer's own limit was that of the architecture, and had no effect.
     update_json(directory / "tokenizer_config.json", {"model_max_length": 512})
 
     modules = json.loads((directory / "modules.json").read_text())
@@ -206,7 +209,7 @@ def rewrite_as_legacy(directory: Path, transformer_config: dict[str, Any]) -> No
                 drop=["module_input_name", "module_output_name"],
             )
         elif kind == "Normalize":
-            # It had no file, and git keeps no empty directory: the path led nowhere.
+            # The module had no file, and git keeps no empty directory: the path did not exist.
             shutil.rmtree(path)
     write_json(directory / "modules.json", modules)
 
@@ -240,7 +243,7 @@ def update_json(
 
 
 def write_golden(variant: Variant, directory: Path) -> None:
-    # Loaded from what was saved, so that the golden is what the files say.
+    # Loaded from the saved files, so that the golden matches them.
     model = SentenceTransformer(str(directory), device="cpu", local_files_only=True)
     assert model.max_seq_length == MAX_TOKENS
     cases, embeddings = [], []

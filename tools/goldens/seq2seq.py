@@ -1,4 +1,5 @@
-"""T5 as a whole, in its three kinds: the first, 1.1 (and Flan), and mT5. Greedy steps and beams, with and without patience."""
+"""T5 as an encoder-decoder, in its three kinds: the first, 1.1 (and Flan), and mT5. Greedy
+decoding, and beam search with and without patience."""
 
 import itertools
 from pathlib import Path
@@ -31,7 +32,8 @@ from files import empty_dir, write_json_sections
 from synthetic import Packed
 from t5 import GATED, MT5, ORIGINAL
 
-# A decoder less deep than the encoder (transformers' cache cannot do the reverse), and distances in few buckets.
+# A decoder with fewer layers than the encoder (transformers' cache cannot do the reverse), and few
+# distance buckets.
 SIZES = {
     "num_decoder_layers": 2,
     "num_layers": 3,
@@ -45,15 +47,15 @@ PENALTIES, PATIENCE = [1.0, 0.6], [True, False]
 
 
 def rules(tied: bool) -> list[Any]:
-    """Scores as spread as those of an attention that divides by the root of its width; a head that is sure of itself."""
+    """Gains that give attention scores the spread of scaled ones, and a confident LM head."""
     return [
         ("relative_attention_bias", -1.5, 0.0),
         (r"Attention\.q", (2.4 if tied else 1.6) / 10**0.5, 0.0),
         (r"Attention\.k", 1.4, 0.0),
         (r"Attention\.o", 1.6, 0.0),
-        # What has passed a relu is never negative: weak, or it says the same of every token.
+        # After ReLU, values are never negative: a small gain, or every token gets the same output.
         ("wo", 0.6 if tied else 1.6, 0.0),
-        # Where the embeddings are also the head, small ones keep a token from choosing itself again.
+        # With a tied LM head, small embeddings keep a token from predicting itself.
         ("decoder.final_layer_norm", -0.5, 30.0 if tied else 1.0),
         ("shared", -0.1 if tied else -0.3, 0.0),
         ("lm_head", 2.5, 0.0),
@@ -61,7 +63,7 @@ def rules(tied: bool) -> list[Any]:
 
 
 def kind(name: str, seed: int, model: type[PreTrainedModel], config: dict[str, Any]):
-    """transformers 5 takes every head for tied until it finds one in the file: it must be put there."""
+    """transformers 5 assumes every LM head is tied until it finds one in the file: put it there."""
     config = changed(config, model.__name__, **SIZES)
     tied = config.get("tie_word_embeddings", True)
     head = {"lm_head.weight": [config["vocab_size"], config["d_model"]]}
@@ -75,14 +77,14 @@ VARIANTS = [
     kind("flan-t5-seq2seq", 2162, T5ForConditionalGeneration, GATED),
     kind("mt5-seq2seq", 2663, MT5ForConditionalGeneration, MT5),
 ]
-# In the files of its time, and unused: distances have no part in looking at the encoder.
+# Old files have this table, unused: cross-attention has no position bias.
 VARIANTS[0].extra = {
     "decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight": [12, 3]
 }
 
 
 class Noise(LogitsProcessor):
-    """As much as a float32 implementation may be off, and more."""
+    """A bound above the error of a float32 implementation."""
 
     def __init__(self, seed: int) -> None:
         self.chance = torch.Generator().manual_seed(seed)
@@ -99,7 +101,7 @@ def search(
     early_stopping: bool,
     noise: int | None = None,
 ) -> tuple[list[list[int]], list[float]]:
-    """The sequences without the token that starts them, and what each is worth."""
+    """The sequences without the start token, and their scores."""
     processors = [] if noise is None else [Noise(noise)]
     with exactly(model):
         result = model.generate(
@@ -127,7 +129,8 @@ def search(
 def worth(
     model: PreTrainedModel, ids: torch.Tensor, sequence: list[int], penalty: float
 ) -> float:
-    """The sum of the logarithms over the number of tokens, the one that ends it among them, to the power of the penalty."""
+    """The sum of log-probabilities over the number of tokens, including the end token, to the power
+    of the penalty."""
     given = torch.tensor([[0, *sequence[:-1]]])
     with exactly(model):
         logits = model(input_ids=ids, decoder_input_ids=given).logits[0]
@@ -164,7 +167,8 @@ def beams(
 
 
 def assert_choices_matter(cases: list[dict[str, Any]]) -> None:
-    """Penalty and patience change something somewhere, and some sequences end while others are cut."""
+    """Checks that penalty and patience change some output, and that some sequences end while others
+    are cut off."""
 
     def answers(**chosen: Any) -> list[Any]:
         picked = (c for c in cases if all(c[k] == v for k, v in chosen.items()))

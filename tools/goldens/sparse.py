@@ -1,4 +1,5 @@
-"""Tiny SPLADE models in the layouts they are published in, encoded by sentence-transformers' SparseEncoder."""
+"""Tiny SPLADE models in their published layouts, encoded by sentence-transformers'
+SparseEncoder."""
 
 import json
 from dataclasses import dataclass
@@ -24,7 +25,8 @@ from sentence import TEXTS
 
 @dataclass
 class Variant:
-    """One directory. No `pooling`: no modules.json either, and the loader must choose max and one log by itself."""
+    """One golden directory. Without `pooling` there is no modules.json either, and the loader must
+    default to max pooling and one log."""
 
     name: str
     seed: int
@@ -49,7 +51,7 @@ def make(out: Path, _work: Path) -> None:
     for variant in VARIANTS:
         directory = empty_dir(out / variant.name)
         save_model(variant, directory)
-        # Half of the logits below zero and the bias lower still, for vectors that are sparse.
+        # Half of the logits are negative and the bias is lower still, for sparse vectors.
         formula.replace_weights(directory, variant.seed)
         lower_decoder_bias(directory)
         with formula.materialised(directory) as copy:

@@ -1,4 +1,5 @@
-"""Static embeddings: sentence-transformers' StaticEmbedding and model2vec, in the layouts both packages write."""
+"""Static embeddings: sentence-transformers' StaticEmbedding and model2vec, in the file layouts of
+both packages."""
 
 import json
 from pathlib import Path
@@ -19,7 +20,7 @@ from sentence import TEXTS
 
 DIM = 12
 
-# What a hub's potion model says of itself, the sizes aside.
+# The config of a potion model on the hub, except the sizes.
 CONFIG = {
     "model_type": "model2vec",
     "architectures": ["StaticModel"],
@@ -30,8 +31,9 @@ CONFIG = {
     "seq_length": 1000000,
 }
 
-# A text and how often it is repeated. The limit is 512 tokens of a text that was first cut to 512 times the median length
-# of a token in characters: the first three are stopped by the one rule or the other, with and without unknown tokens.
+# A text and its number of repetitions. The limit is 512 tokens, of a text that was first cut to 512
+# times the median token length in characters: the first three texts reach one limit or the other,
+# with and without unknown tokens.
 LONG = [
     ("a b c d e f g h i j ", 90),
     ("hello world cat ", 120),
@@ -46,7 +48,7 @@ def make(out: Path, _work: Path) -> None:
 
     wordpiece = tiny.wordpiece().backend_tokenizer
     unigram = tiny.unigram().backend_tokenizer
-    # Before 0.10 the configuration had no max_length; 512 was the default of `encode`.
+    # Before 0.10 the config had no max_length; 512 was the default of `encode`.
     model2vec(
         out / "task-static-model2vec", 153, wordpiece, True, drop=["max_length"]
     )
@@ -54,7 +56,8 @@ def make(out: Path, _work: Path) -> None:
     model2vec(
         out / "task-static-model2vec-unlimited", 155, wordpiece, True, max_length=None
     )
-    # A vocabulary quantised to few rows, and its integers: no formula writes those, so the weights are a file.
+    # A vocabulary quantized to few rows, with integers as indexes: no formula describes those, so
+    # the weights are a file.
     quantised(
         out / "task-static-model2vec-mapping", 156, unigram, (np.float32, np.int32)
     )
@@ -82,7 +85,7 @@ def sentence_transformers(directory: Path, seed: int, then: list) -> None:
 
 
 def move_to_folder(directory: Path) -> None:
-    """As sentence-transformers 3 and 4 saved it: the first module in a folder of its own."""
+    """As sentence-transformers 3 and 4 saved it: the first module in its own folder."""
     folder = directory / "0_StaticEmbedding"
     folder.mkdir()
     for name in (formula.FORMULA, "tokenizer.json"):
@@ -141,7 +144,7 @@ def save(model: StaticModel, directory: Path, drop: list[str]) -> None:
     kept = {key: value for key, value in config.items() if key not in drop}
     write_json(path, kept)
     if "max_length" in drop:
-        # Nor did the tokenizer's file say it then.
+        # The tokenizer's file did not have the limit then either.
         tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         tokenizer.no_truncation()
         tokenizer.save(str(directory / "tokenizer.json"), pretty=False)
@@ -150,8 +153,8 @@ def save(model: StaticModel, directory: Path, drop: list[str]) -> None:
 def golden(directory: Path) -> None:
     with formula.materialised(directory) as copy:
         model = StaticModel.from_pretrained(copy)
-        # The same files read by sentence-transformers, by way of modules.json: unknown tokens count, no text is cut by
-        # characters, and the only limit is one in tokenizer.json.
+        # The same files read by sentence-transformers through modules.json: unknown tokens count,
+        # texts are not cut by characters, and the only limit is one in tokenizer.json.
         other = SentenceTransformer(str(copy), device="cpu", local_files_only=True)
         cases = []
         arrays = {"embeddings": [], "sentence_transformers": []}

@@ -1,4 +1,5 @@
-"""Goldens whose weights are a formula: a model of real width costs the repository nothing but its answers."""
+"""Goldens with weights by formula: a model of realistic size costs the repository only its
+outputs."""
 
 import json
 import re
@@ -19,7 +20,7 @@ from transformers import PreTrainedModel
 from files import empty_dir, write_json
 from formula import values
 
-# 1, 2 and 17: no neighbour, one neighbour, one past a vector of 16.
+# Lengths 1, 2 and 17: no neighbour, one neighbour, one more than a vector of 16.
 LENGTHS = [7, 1, 17, 2]
 HEAD_LENGTHS = [1, 2, 17]
 LONG_LENGTHS = [1, 2, 17, 300]
@@ -32,9 +33,10 @@ Rule = tuple[str, float, float]
 def spread(
     name: str, shape: list[int], rules: list[Rule] | None = None
 ) -> dict[str, Any]:
-    """Scale and shift that make weights as uneven as trained ones; see `bert.randomize` for why.
+    """Scale and shift that give weights the spread of trained ones; see `bert.randomize` for why.
 
-    A rule is a pattern, a gain over 1/sqrt(inputs) or (for a negative number) minus the scale itself, and the shift.
+    A rule has a pattern, a gain over 1/sqrt(inputs) or (if negative) minus the scale itself, and
+    the shift.
     """
     inputs = int(np.prod(shape[1:])) if len(shape) > 1 else 1
     lower = name.lower()
@@ -57,7 +59,7 @@ def spread(
 
 
 def entry(shape: list[int], scale: float, shift: float) -> dict[str, Any]:
-    """In steps of 1/4096, so that the decimals of the JSON are exact in float32 however they are read."""
+    """Rounds to steps of 1/4096, so that the decimals of the JSON are exact in float32."""
     return {
         "shape": list(shape),
         "scale": max(round(scale * 4096), 1) / 4096,
@@ -67,31 +69,31 @@ def entry(shape: list[int], scale: float, shift: float) -> dict[str, Any]:
 
 @dataclass
 class Variant:
-    """One directory. `config` is what its config.json says, as the hub's own file would."""
+    """One golden directory. `config` is the content of its config.json, as in the hub's files."""
 
     name: str
     seed: int
-    # The reference class; None where `write_plain` makes the golden.
+    # The reference class; None if `write_plain` computes the golden.
     model: type[PreTrainedModel] | None
     config: dict[str, Any]
     lengths: list[int] = field(default_factory=lambda: LENGTHS)
-    # Sequences that chance would not give, after those of `lengths`.
+    # Additional sequences after those of `lengths`, which random ids would not give.
     sequences: list[list[int]] = field(default_factory=list)
     rules: list[Rule] = field(default_factory=list)
-    # From the name that transformers saves to the name in the hub's files.
+    # From the tensor names of transformers to those of the hub's files.
     hub_name: Callable[[str], str] = lambda name: name
     # Tensors that the hub's files have and the model ignores.
     extra: dict[str, list[int]] = field(default_factory=dict)
-    # Tensors that the model names and the hub's files leave out because they are tied.
+    # Tensors that the model has and the hub's files omit because they are tied.
     tied: list[str] = field(default_factory=list)
     options: dict[str, Any] = field(default_factory=dict)
-    # The config the reference is built from, where it cannot read the hub's own.
+    # The config of the reference, if it cannot read the hub's own.
     reference_config: Any = None
-    # What is left to do to the loaded reference before it runs.
+    # Adjusts the loaded reference before it runs.
     prepare: Callable[[PreTrainedModel], None] = lambda model: None
-    # Whether the head's output is kept, where there is a head.
+    # Whether to store the output of the head, if there is one.
     logits: bool = True
-    # Ids below this are special ones: only `sequences` hold them.
+    # Ids below this are special: only `sequences` has them.
     first_id: int = 5
 
 
@@ -109,7 +111,7 @@ def weights(seed: int, tensors: dict[str, dict[str, Any]]) -> dict[str, np.ndarr
 
 
 def saved_shapes(variant: Variant, config: Any) -> dict[str, list[int]]:
-    """The tensors that the reference itself would save, and so under the names that the hub has."""
+    """The tensors that the reference would save, under the names of the hub's files."""
     with tempfile.TemporaryDirectory() as directory:
         variant.model(config, **variant.options).save_pretrained(directory)
         with safe_open(Path(directory) / "model.safetensors", "np") as file:
@@ -117,7 +119,8 @@ def saved_shapes(variant: Variant, config: Any) -> dict[str, list[int]]:
 
 
 def load(variant: Variant, directory: Path) -> PreTrainedModel:
-    """Writes config.json and tensors.json into `directory` and gives the reference with those weights, in float64."""
+    """Writes config.json and tensors.json into `directory` and returns the reference with those
+    weights, in float64."""
     write_json(directory / "config.json", variant.config)
     config = variant.reference_config or variant.model.config_class.from_pretrained(
         directory
@@ -146,7 +149,8 @@ def load(variant: Variant, directory: Path) -> PreTrainedModel:
             output_loading_info=True,
             **variant.options,
         )
-    # A tensor that the reference invents or ignores would make a golden of some other model.
+    # A tensor that the reference initializes or ignores would make this the golden of another
+    # model.
     assert not info["missing_keys"] or set(info["missing_keys"]) <= set(variant.tied), (
         info
     )
@@ -158,13 +162,15 @@ def load(variant: Variant, directory: Path) -> PreTrainedModel:
 
 @contextmanager
 def all_in_float64() -> Iterator[None]:
-    """transformers forces some steps into float32 whatever the model's dtype, and their noise is that of the tested."""
+    """Undoes the float32 steps that transformers forces whatever the model's dtype: their noise is
+    as large as that of the code under test."""
     kept = torch.Tensor.float, torch.nn.functional.softmax
 
     def softmax(values: torch.Tensor, dim: int, **_: Any) -> torch.Tensor:
         return kept[1](values, dim=dim)
 
-    # Integers still become float32: the logarithm of a distance is rounded there, and so falls into its bucket.
+    # Integers still become float32: the logarithm of a distance is rounded there, which selects its
+    # bucket.
     def to_float(tensor: torch.Tensor) -> torch.Tensor:
         return tensor if tensor.dtype == torch.float64 else kept[0](tensor)
 
@@ -176,12 +182,12 @@ def all_in_float64() -> Iterator[None]:
 
 
 def frequencies(theta: float, size: int) -> torch.Tensor:
-    """How fast each pair of a head's rotary numbers turns, in float64."""
+    """The RoPE frequency of each pair of a head's elements, in float64."""
     return 1 / theta ** (torch.arange(0, size, 2, dtype=torch.float64) / size)
 
 
 class Packed:
-    """Rows of one sequence after another, without padding."""
+    """Concatenates the rows of the sequences, without padding."""
 
     def __init__(self) -> None:
         self.rows: dict[str, list[torch.Tensor]] = {}
@@ -208,7 +214,7 @@ class Packed:
 
 
 def inputs(variant: Variant, config: Any) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Ids and types of every sequence, as batches of one."""
+    """Ids and token types of every sequence, as batches of one."""
     chance = torch.Generator().manual_seed(variant.seed)
     types = max(getattr(config, "type_vocab_size", 0) or 0, 1)
 
@@ -229,7 +235,8 @@ def write_plain(
     shapes: dict[str, list[int]],
     forward: Callable[..., dict[str, Any]],
 ) -> None:
-    """For the families that transformers does not have: `forward` is our own reading of their published code."""
+    """For families that transformers does not have: `forward` is our own implementation of their
+    published code."""
     directory = empty_dir(out / variant.name)
     write_json(directory / "config.json", variant.config)
     specs = {name: spread(name, shape, variant.rules) for name, shape in shapes.items()}
@@ -258,7 +265,7 @@ def write(out: Path, variant: Variant) -> None:
     model = load(variant, directory)
     config, encoder = model.config, model.base_model
     packed = Packed()
-    # One sequence at a time: no padding, no mask, nothing to leave out afterwards.
+    # One sequence at a time, so without padding and mask.
     for ids, types in inputs(variant, config):
         given = {"input_ids": ids}
         if getattr(config, "type_vocab_size", 0) > 1:
@@ -267,7 +274,7 @@ def write(out: Path, variant: Variant) -> None:
             result = encoder(**given, output_hidden_states=True)
         last, hidden = result.last_hidden_state, result.hidden_states
         assert len(hidden) == config.num_hidden_layers + 1, len(hidden)
-        # With a norm after the last block, `hidden.L` is what comes after that norm.
+        # If there is a norm after the last block, `hidden.L` is its output.
         assert torch.equal(hidden[-1], last)
         packed.lengths.append(ids.shape[1])
         packed.add("ids", ids[0])

@@ -1,4 +1,5 @@
-"""The encoder of T5, T5 1.1, mT5 and UMT5: RMS norms before the blocks, bucketed distances, no scale in attention."""
+"""The encoder of T5, T5 1.1, mT5 and UMT5: pre-norm blocks with RMS norms, bucketed relative
+position biases, unscaled attention."""
 
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from synthetic import (
     write,
 )
 
-# As the first T5 has it: nothing about the activation (relu) or the farthest distance (128).
+# As in the first T5: no field for the activation (relu) or the largest distance (128).
 ORIGINAL = {
     "architectures": ["T5EncoderModel"],
     "d_ff": 50,
@@ -59,7 +60,7 @@ MT5 = GATED | {
 
 
 def rules(head: int) -> list[Rule]:
-    """Scores as spread as those of an attention that divides by the root of its width."""
+    """Gains that give attention scores the spread of scaled ones."""
     return [
         ("relative_attention_bias", -1.5, 0.0),
         (r"SelfAttention\.q", 1.6 / head**0.5, 0.0),
@@ -68,7 +69,7 @@ def rules(head: int) -> list[Rule]:
 
 
 def whole_model() -> Variant:
-    """A file of the whole model, from which an encoder leaves the decoder's tensors out."""
+    """A file of the whole model; an encoder ignores the decoder's tensors."""
     config = changed(ORIGINAL, "T5ForConditionalGeneration", num_decoder_layers=1)
     variant = Variant("t5-whole", 214, T5EncoderModel, config, HEAD_LENGTHS)
     whole = Variant("", 0, T5ForConditionalGeneration, config)
@@ -80,7 +81,7 @@ def whole_model() -> Variant:
 
 VARIANTS = [
     Variant("t5-relu", 211, T5EncoderModel, ORIGINAL, LONG_LENGTHS),
-    # Fewer buckets and a nearer limit, so that a reader who takes 32 and 128 for granted is wrong.
+    # Fewer buckets and a smaller distance, to detect a reader that assumes 32 and 128.
     Variant(
         "t5-gated",
         212,
@@ -94,7 +95,7 @@ VARIANTS = [
         LONG_LENGTHS,
     ),
     Variant("mt5-tiny", 213, MT5EncoderModel, MT5, HEAD_LENGTHS),
-    # Distances have biases in every layer here.
+    # In UMT5, every layer has a table of position biases.
     Variant(
         "umt5-tiny",
         218,
@@ -124,7 +125,7 @@ VARIANTS = [
         },
         WIDE_LENGTHS,
     ),
-    # Six heads of 64 are not the width of 512.
+    # Six heads of 64 are narrower than the hidden size of 512.
     Variant(
         "mt5-small",
         217,

@@ -1,4 +1,5 @@
-"""Tiny token classifiers over each kind of tokenizer, tagged and aggregated by transformers' pipeline."""
+"""Tiny token classifiers with each kind of tokenizer, tagged and aggregated by transformers'
+pipeline."""
 
 import warnings
 from dataclasses import dataclass, field
@@ -54,7 +55,7 @@ class Variant:
     labels: list[str] = field(default_factory=lambda: BIO)
 
 
-# Less of the neighbours in every token, or all of them get one label.
+# Attention is weakened, or all tokens would get the same label.
 GAINS = {"attention.output.dense": 0.4, "classifier.weight": 2}
 
 
@@ -91,7 +92,8 @@ def build(variant: Variant):
         tokenizer = tiny.unigram()
         config = XLMRobertaConfig(vocab_size=len(tokenizer), **tiny.ROBERTA, **labels)
         return XLMRobertaForTokenClassification(config), tokenizer
-    # Cased, so that accents stay; some of these letters are known as whole words, as pieces, or not at all.
+    # Cased, so that accents stay; the vocabulary has some of these letters as whole words, some as
+    # pieces, and some not.
     more = "Anna Paris Jos J T S A P W Sa ##\u00e9 ##e ##\u0301 \u65e5 \u672c \u4eac ##\u00df \U0001f600".split()
     cased = variant.kind == "cased"
     tokenizer = tiny.wordpiece(lower_case=not cased, more=more)
@@ -104,7 +106,8 @@ def write_golden(directory: Path, copy: Path) -> None:
     model = AutoModelForTokenClassification.from_pretrained(copy)
     tokenizer = AutoTokenizer.from_pretrained(copy)
     pipeline = TokenClassificationPipeline(model=model, tokenizer=tokenizer)
-    # It says that byte-level and Unigram words are guessed from spaces; the golden records the guess.
+    # The pipeline warns that it guesses words of byte-level and Unigram tokenizers from spaces; the
+    # golden records the guess.
     warnings.filterwarnings("ignore", message="Tokenizer does not support real words")
     cases, logits = [], []
     for text in TEXTS:
@@ -133,7 +136,7 @@ def write_golden(directory: Path, copy: Path) -> None:
 
 
 def require_spread(name: str, logits: np.ndarray) -> None:
-    """No label may rule, and no choice may hang on the last bits."""
+    """Checks that no label dominates and that rounding decides no choice."""
     top = np.sort(logits, axis=1)
     share = np.bincount(logits.argmax(axis=1), minlength=logits.shape[1]) / len(logits)
     margin = (top[:, -1] - top[:, -2]).min()

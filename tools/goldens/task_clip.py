@@ -1,4 +1,5 @@
-"""Tiny CLIP and SigLIP models from image files and texts to probabilities, with the models' own preprocessing."""
+"""Tiny CLIP and SigLIP models, from image files and texts to probabilities, with the models' own
+preprocessing."""
 
 from collections import Counter
 from itertools import pairwise
@@ -54,14 +55,14 @@ def make(out: Path, _work: Path) -> None:
     images = empty_dir(out / "task-images")
     draw(images)
     clip(out / "task-clip", 181, legacy_end=True)
-    # The end token is neither the highest id nor 2: it must be looked for.
+    # The end token is neither the highest id nor 2: the reader must use eos_token_id.
     clip(out / "task-clip-end", 182, legacy_end=False)
     siglip(out / "task-siglip", 183)
 
 
 def draw(directory: Path) -> None:
     def noise(name: str, *shape: int) -> np.ndarray:
-        """Smooth enough for JPEG, uneven enough that a wrong filter shows."""
+        """An image smooth enough for JPEG and uneven enough that a wrong filter shows."""
         height, width, channels = shape
         coarse = formula.values(180, name, [5, 5, channels], 127.0, 128.0)
         rows, columns = np.linspace(0, 3.999, height), np.linspace(0, 3.999, width)
@@ -80,11 +81,11 @@ def draw(directory: Path) -> None:
 
     png("exact", noise("exact", 32, 32, 3), "RGB")
     png("wide", noise("wide", 45, 96, 3), "RGB")
-    png("tall", noise("tall", 51, 20, 3), "RGB")  # Smaller than the model's size: enlarged.
+    png("tall", noise("tall", 51, 20, 3), "RGB")  # Smaller than the model's image size: enlarged.
     png("odd", noise("odd", 65, 37, 3), "RGB")
     png("strip", noise("strip", 4, 60, 3), "RGB")
     png("gray", noise("gray", 40, 50, 1), "L")
-    # Transparency is dropped, and the colours under it show; see `read` and `over_white`.
+    # Transparency is dropped and the colours under it show; see `read` and `over_white`.
     png("alpha", noise("alpha", 40, 50, 4), "RGBA")
     colours = Image.fromarray(noise("palette", 40, 50, 3)).quantize(32)
     colours.save(directory / "palette.png", optimize=True, transparency=3)
@@ -93,7 +94,7 @@ def draw(directory: Path) -> None:
     )
     turned = Image.fromarray(noise("turned", 40, 64, 3))
     exif = Image.Exif()
-    exif[0x0112] = 6  # To be shown turned by a quarter, clockwise.
+    exif[0x0112] = 6  # Rotate by 90° clockwise for display.
     turned.save(directory / "turned.jpg", quality=90, exif=exif)
     grey = Image.fromarray(noise("cmyk", 40, 48, 3)).convert("CMYK")
     grey.save(directory / "cmyk.jpg", quality=90)
@@ -107,22 +108,26 @@ def draw(directory: Path) -> None:
 
 
 def read(path: Path) -> Image.Image:
-    """As transformers reads a file: turned as EXIF says, then converted to RGB, which drops what is transparent."""
+    """As transformers reads a file: rotated by EXIF, then converted to RGB, which drops
+    transparency."""
     image = load_image(str(path))
-    # Conversion notes the colour that was transparent, and the processor would make white of it wherever it appears.
+    # Conversion records the transparent colour, and the processor would turn it white wherever it
+    # occurs.
     image.info.clear()
     return image
 
 
 def over_white(path: Path, processor) -> torch.Tensor:
-    """What transformers 5 makes of a transparent image that it is given opened but not converted."""
+    """The pixels that transformers 5 gives for a transparent image that was opened but not
+    converted."""
     return processor(Image.open(path), return_tensors="pt")["pixel_values"][0]
 
 
 def clip(directory: Path, seed: int, legacy_end: bool) -> None:
     empty_dir(directory)
     tokenizer = clip_tokenizer(special_first=not legacy_end)
-    # The published models say 2 here and mean "the highest id"; newer ones say which token it is.
+    # The published models have 2 here and mean "the highest id"; newer ones have the end token's
+    # id.
     end = 2 if legacy_end else tokenizer.eos_token_id
     config = CLIPConfig(
         text_config=TOWER
@@ -169,7 +174,8 @@ def clip(directory: Path, seed: int, legacy_end: bool) -> None:
 
 
 def clip_tokenizer(special_first: bool) -> CLIPTokenizer:
-    """Every byte, every byte at the end of a word, then what was merged: the order of the published vocabulary."""
+    """Every byte, every byte at the end of a word, then the merges: the order of the published
+    vocabulary."""
     parts = CLIPTokenizer().backend_tokenizer
     words: list[list[str]] = []
     for text in [*tiny.CORPUS, "a photo of a cat", "a photo of a dog"]:
@@ -190,7 +196,8 @@ def clip_tokenizer(special_first: bool) -> CLIPTokenizer:
 
 
 def learn(words: list[list[str]], count: int) -> list[tuple[str, str]]:
-    """Merges by frequency. The library's trainer breaks ties by a hash, which changes from run to run."""
+    """BPE merges by frequency. The library's trainer breaks ties by a hash, which changes from run
+    to run."""
     merges = []
     for _ in range(count):
         pairs = Counter(pair for word in words for pair in pairwise(word))
@@ -249,7 +256,8 @@ def siglip(directory: Path, seed: int) -> None:
         model = SiglipModel.from_pretrained(copy).eval()
         tokens = []
         for text in TEXTS:
-            # Padded to the full length, and without a mask: the model was trained to read its padding.
+            # Padded to the full length and without a mask: the model was trained to attend to its
+            # padding.
             features = tokenizer(
                 text,
                 padding="max_length",
@@ -263,8 +271,10 @@ def siglip(directory: Path, seed: int) -> None:
 
 
 def siglip_tokenizer() -> PreTrainedTokenizerFast:
-    """As SigLIP's own: lower case, punctuation removed, spaces made one, then T5's pieces and one end token."""
-    # The ids of the published one: <pad> is 0 but not what it pads with, </s> is 1, <unk> is 2.
+    """As in SigLIP: lower case, punctuation removed, whitespace collapsed, then T5's pieces and one
+    end token."""
+    # The ids of the published vocabulary: <pad> is 0 but is not used for padding, </s> is 1, <unk>
+    # is 2.
     special = [("<pad>", 0.0), ("</s>", 0.0), ("<unk>", 0.0)]
     tokenizer = Tokenizer(
         models.Unigram([*special, *tiny.unigram_pieces()], unk_id=2)
@@ -302,7 +312,7 @@ def write_golden(directory: Path, model, tokens: list, processor) -> None:
         for path in sorted(folder.iterdir())
         if path.suffix in (".png", ".jpg")
     ]
-    # One image a call and one text a call: what is beside it must not matter.
+    # One image and one text per call: the rest of a batch must not matter.
     pixels = [
         processor(read(path), return_tensors="pt")["pixel_values"]
         for path in paths

@@ -1,10 +1,11 @@
-"""The texts of the MiniLM goldens that are ours to commit: each one is here to trip a tokenizer, or a limit."""
+"""The texts of the MiniLM goldens that are ours to commit: each one tests a difficulty of the
+tokenizer, or a limit."""
 
 import unicodedata
 from typing import Any
 
 PLAIN = [
-    # The three sentences whose values are published in many places.
+    # Three sentences whose embeddings are published in many places.
     "A man is eating food.",
     "A man is eating a piece of bread.",
     "The girl is carrying a baby.",
@@ -31,10 +32,12 @@ PUNCTUATION = [
 LANGUAGES = [
     "\u4eca\u5929\u5929\u6c14\u5f88\u597d\uff0c\u6211\u4eec\u53bb\u516c\u56ed\u6563\u6b65\u5427\u3002",
     "\u4e2d\u6587and English\u6df7\u5408text\u6ca1\u6709\u7a7a\u683c",
-    # Beyond the basic plane, in CJK extension B, which is spaced out like the rest.
+    # Beyond the basic multilingual plane, in CJK extension B, which gets spaces around each
+    # character like the rest.
     "\U00020000\U0002070e rare ideographs",
     "\u4eca\u65e5\u306f\u3068\u3066\u3082\u3044\u3044\u5929\u6c17\u3067\u3059\u306d\u3002\u30ab\u30bf\u30ab\u30ca\u3001\uff76\uff85",
-    # Stripping accents decomposes, which takes Hangul syllables apart and the voicing off kana.
+    # Stripping accents decomposes characters, which splits Hangul syllables and removes the voicing
+    # marks of kana.
     "\uc624\ub298\uc740 \ub0a0\uc528\uac00 \uc815\ub9d0 \uc88b\ub124\uc694. \uc0b0\ucc45\ud558\ub7ec \uac00\uc694.",
     "\u0627\u0644\u0637\u0642\u0633 \u062c\u0645\u064a\u0644 \u0627\u0644\u064a\u0648\u0645\u060c \u0641\u0644\u0646\u0630\u0647\u0628 \u0625\u0644\u0649 \u0627\u0644\u062d\u062f\u064a\u0642\u0629.",
     "\u0645\u064e\u0631\u0652\u062d\u064e\u0628\u064b\u0627 \u0628\u0650\u0643\u064f\u0645\u0652",
@@ -83,7 +86,7 @@ MACHINES = [
     "/usr/local/lib/python3/site-packages/foo_bar.baz-1.2.3.tar.gz",
 ]
 
-# Literals of special tokens in a text are taken for the tokens themselves, if the case is right.
+# The tokenizer reads the spelling of a special token in a text as that token, if the case matches.
 SPECIAL = [
     "before [SEP] after",
     "The capital of France is [MASK].",
@@ -92,7 +95,7 @@ SPECIAL = [
 ]
 
 LONG_WORDS = [
-    # A word of more than 100 characters is one [UNK]; of 100, pieces.
+    # A word of more than 100 characters is one [UNK]; one of 100 is split into pieces.
     "a" * 100,
     "a" * 101,
     "start " + "pneumonoultramicroscopicsilicovolcanoconiosis" * 6 + " end",
@@ -110,14 +113,14 @@ REPEATED = [
     (PARAGRAPH, 1),
     (PARAGRAPH, 2),
     (PARAGRAPH, 6),
-    # 254 words and the two marks fill the 256 tokens; one word more does not fit.
+    # 254 words and the two special tokens fill the 256 tokens; one more word does not fit.
     ("a ", 253),
     ("a ", 254),
     ("a ", 255),
     ("lorem ", 20000),
-    # No space to split on, though each ideograph is its own word.
+    # No space to split at, although each ideograph is a word.
     ("\u8a9e", 3000),
-    # One word, cut nowhere: a single [UNK], however long.
+    # One long word that is never split: a single [UNK].
     ("x", 120000),
 ]
 

@@ -1,4 +1,4 @@
-"""Tiny tokenizers of the kinds the encoders use, and the configurations of tiny models over them."""
+"""Tiny tokenizers of the kinds that encoders use, and configs of tiny models with them."""
 
 import json
 
@@ -13,7 +13,7 @@ from transformers import (
 from sentence import WORDS, vocabulary
 
 HIDDEN = 32
-MAX_TOKENS = 24  # Fewer than the positions, so that the limit must be read where it is written.
+MAX_TOKENS = 24  # Fewer than the positions, to detect a reader that ignores the limit.
 
 SIZES = {
     "hidden_size": HIDDEN,
@@ -21,7 +21,7 @@ SIZES = {
     "num_attention_heads": 4,
     "intermediate_size": 64,
 }
-# RoBERTa numbers positions from pad_token_id + 1.
+# RoBERTa's positions start at pad_token_id + 1.
 BERT = SIZES | {"max_position_embeddings": 32}
 DISTILBERT = {
     "dim": HIDDEN,
@@ -90,7 +90,8 @@ def vocab_and_merges(
 
 
 def unigram_pieces() -> list[tuple[str, float]]:
-    """Whole words above their parts, parts above letters; every score its own, so that no two splits tie."""
+    """Scores of whole words above their parts, and of parts above letters; all distinct, so that no
+    two segmentations tie."""
     words = dict.fromkeys([*WORDS, *" ".join(CORPUS).replace(",", "").split()])
     letters = dict.fromkeys("\u2581" + "".join(sorted(set("".join(CORPUS) + "".join(WORDS)) - {" "})))
     parts = "ing ed er ly tion est al en re on an es th in it ou".split()

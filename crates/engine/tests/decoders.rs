@@ -131,7 +131,7 @@ impl Model {
         };
         let pieces: Vec<_> = pieces.iter().map(piece).collect();
         let batch = Batch::decode(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
-        assert!(matches!(batch.kept, Some(KvView { .. })));
+        assert!(matches!(batch.kv, Some(KvView { .. })));
         self.logits(&batch, &mut Vec::new())
     }
 }

@@ -6,7 +6,7 @@ use sconce_engine::{
     Answers, BeamSearch, Checkpoint, DeviceChoice, EarlyStopping, Event, Finish, GenerationParams, LoadOptions, Loaded,
     Search, Seq2Seq, Seq2SeqLimits, Seq2SeqOptions,
 };
-use sconce_models::{Batch, Read, Sequence, TokenChunk, seq2seq};
+use sconce_models::{Batch, EncoderKv, Sequence, TokenChunk, seq2seq};
 use sconce_ops::case::{half_formats, places};
 use sconce_ops::{DType, Device, KvCache, Ladder, Place, Policy, Rung, Tensor, Weights};
 use sconce_testkit::{Arrays, Half, golden, json, materialize, plain_words, worst};
@@ -69,12 +69,12 @@ impl Model {
         let place = |ids: &&[u32]| (free.by_ref().take(ids.len().div_ceil(PAGE)).collect(), ids.len());
         let places: Vec<Where> = inputs.iter().map(place).collect();
         let states = self.whole.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
-        let rows = Read::new(&places, PAGE, &cache).expect("places").rows(&self.place).expect("rows");
+        let rows = EncoderKv::new(&places, PAGE, &cache).expect("places").rows(&self.place).expect("rows");
         self.whole.remember(&states, &cache, &rows).expect("keys and values");
         (cache, places, states.to_f32().expect("numbers"))
     }
 
-    fn logits(&self, batch: &Batch, read: &Read, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
+    fn logits(&self, batch: &Batch, read: &EncoderKv, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
         let mut see = |_: usize, x: &Tensor| watch.push(x.to_f32().expect("numbers"));
         let states = self.whole.forward(batch, read, &mut see).expect("states");
         let mut logits = self.whole.head().forward(&states).expect("logits").to_f32().expect("numbers");
@@ -93,7 +93,7 @@ impl Model {
         let pieces_of: Vec<_> = pieces.iter().map(piece).collect();
         let inputs: Vec<Where> = pieces.iter().map(|(.., at)| (*at).clone()).collect();
         let batch = Batch::decode(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
-        self.logits(&batch, &Read::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
+        self.logits(&batch, &EncoderKv::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
     }
 }
 
@@ -127,10 +127,10 @@ fn states_and_logits_are_the_references() {
             let (read, at, states) = model.read(&inputs);
             close(&format!("{what}, states"), &states, &arrays.f32("encoder").values);
             // At once, without a cache of what is written.
-            let all = Read::new(&at, PAGE, &read).expect("inputs");
+            let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
             close(&what, &model.logits(&model.packed(&outputs), &all, &mut Vec::new()), &wanted);
             // Layer by layer.
-            let (mut layers, one) = (Vec::new(), Read::new(&at[1..2], PAGE, &read).expect("inputs"));
+            let (mut layers, one) = (Vec::new(), EncoderKv::new(&at[1..2], PAGE, &read).expect("inputs"));
             model.logits(&model.packed(&outputs[1..2]), &one, &mut layers);
             for (i, layer) in layers.iter().enumerate() {
                 close(&format!("{what}, layer {i}"), layer, &arrays.f32(&format!("decoder.hidden.{i}")).values);
@@ -162,7 +162,7 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
     let known: Vec<_> = (0..).map(|i| format!("decoder.hidden.{i}")).take_while(|name| arrays.has(name)).collect();
     hold("states", known.len(), &states, &arrays.f32("encoder").values, width);
     let mut layers = Vec::new();
-    let all = Read::new(&at, PAGE, &read).expect("inputs");
+    let all = EncoderKv::new(&at, PAGE, &read).expect("inputs");
     let (logits, wanted) = (model.logits(&model.packed(outputs), &all, &mut layers), arrays.f32("logits").values);
     hold("logits", 2 * known.len(), &logits, &wanted, v);
     // Of the second.

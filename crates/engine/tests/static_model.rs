@@ -49,6 +49,6 @@ fn a_static_models_hidden_state_is_the_weighted_row() {
     };
     assert_eq!(hidden(&mapped(2)), [0.5, 1.5, 2.5, 3.5, 4.5, 5.5, -5.5, -4.5, -3.5]);
     assert!(refused(&mapped(4)).contains("row 4 of 4"), "{}", refused(&mapped(4)));
-    assert!(refused(&written(f32s, &[("embeddings", &[12], bytes(&rows))])).contains("two axes"));
+    assert!(refused(&written(f32s, &[("embeddings", &[12], bytes(&rows))])).contains("two dimensions"));
     assert!(refused(&written(f32s, &[("words", &[4, 3], bytes(&rows))])).contains("embeddings"));
 }

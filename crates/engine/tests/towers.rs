@@ -230,19 +230,19 @@ fn what_would_change_the_result_is_refused() {
         let error = dual(&config, &files.weights(DType::F32, &Place::cpu())).err().map(|e| e.to_string());
         assert!(error.as_ref().is_some_and(|e| e.contains(why)), "{name} {why}: {error:?}");
     };
-    refused("siglip-tiny", &|c| c["model_type"] = json!("siglip2"), "any size");
-    refused("siglip-tiny", &|c| c["model_type"] = json!("bert"), "no towers");
+    refused("siglip-tiny", &|c| c["model_type"] = json!("siglip2"), "variable image sizes");
+    refused("siglip-tiny", &|c| c["model_type"] = json!("bert"), "no text and image towers");
     refused("siglip-tiny", &|c| c["vision_config"]["vision_use_head"] = json!(false), "vision_use_head");
     refused("siglip-tiny", &|c| c["vision_config"]["image_size"] = json!(48), "position_embedding");
     refused("siglip-projection", &|c| c["text_config"]["projection_size"] = json!(36), "head");
-    refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "colours");
-    refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patches");
+    refused("clip-tiny", &|c| c["vision_config"]["num_channels"] = json!(1), "num_channels");
+    refused("clip-tiny", &|c| c["vision_config"]["patch_size"] = json!(0), "patch_size");
     let huge = |c: &mut Value| {
         for size in ["image_size", "patch_size"] {
             c["vision_config"][size] = json!(1u64 << 40);
         }
     };
-    refused("clip-tiny", &huge, "patches");
+    refused("clip-tiny", &huge, "patch_size");
     refused("clip-tiny", &|c| c["text_config"]["eos_token_id"] = json!([2, 3]), "invalid type");
     refused("clip-tiny", &|c| c["text_config"] = json!([]), "not an object");
 }

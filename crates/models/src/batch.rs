@@ -1,4 +1,4 @@
-//! What a model is given: tokens of several sequences, one after another.
+//! Packed batches: the tokens of several sequences, concatenated without padding.
 
 use crate::{Error, Result};
 use sconce_ops::replay::{Fill, Given, PerBatch};
@@ -10,37 +10,39 @@ use std::sync::Arc;
 pub struct Sequence {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Which of two texts each token belongs to; empty means the first throughout.
+    /// Token type (segment) ids; empty means 0 for every token.
     pub types: Vec<u32>,
-    /// How many tokens, from the first on, the others look at; none means all. ColBERT's expansions look and are not seen.
+    /// Attention mask: only the first `keys` tokens serve as keys; `None` means all. ColBERT's
+    /// expansion tokens attend to others, but no token attends to them.
     pub keys: Option<usize>,
 }
 
-/// How places in a sequence are counted.
+/// How position ids are assigned.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Positions {
     /// 0, 1, 2, …
     #[default]
     FromZero,
-    /// From behind the padding id, which itself stays where it is: fairseq's way (RoBERTa, MPNet).
+    /// From padding id + 1; padding tokens keep the padding id as their position, as in fairseq
+    /// (RoBERTa, MPNet).
     BehindPadding(u32),
 }
 
-/// The largest ids a model's tables hold.
+/// The sizes of a model's embedding tables.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Rows of the word table.
+    /// Rows of the token embedding table.
     pub vocabulary: usize,
     /// The longest sequence.
     pub positions: usize,
-    /// Rows of the type table; none where types do not count.
+    /// Rows of the token type table; `None` if the model ignores types.
     pub types: Option<usize>,
-    /// How places are counted.
+    /// How position ids are assigned.
     pub counting: Positions,
 }
 
 impl Limits {
-    /// Of a model that counts its places from zero and has no types.
+    /// Limits of a model without token types whose positions start at zero.
     pub fn new(vocabulary: usize, positions: usize) -> Limits {
         Limits { vocabulary, positions, types: None, counting: Positions::FromZero }
     }
@@ -51,55 +53,57 @@ impl Limits {
 pub struct Batch {
     /// Token ids, `[tokens]`.
     pub ids: Tensor,
-    /// Each token's place in its sequence, `[tokens]`.
+    /// Position ids, `[tokens]`.
     pub positions: Tensor,
     /// Token types, `[tokens]`.
     pub types: Tensor,
-    /// Where the sequences lie.
+    /// The token range of each sequence.
     pub segments: Segments,
-    /// Where their tokens lie that are looked at.
+    /// The key tokens of each sequence; see [`Sequence::keys`].
     pub keys: Segments,
-    /// The ids once more, on the host.
+    /// A copy of the ids on the host.
     host_ids: PerBatch<Vec<u32>>,
-    /// Where their keys and values are kept, of sequences that go on.
-    pub kept: Option<KvView>,
-    /// The rows whose results are wanted; none means all.
-    wanted: Option<Tensor>,
-    /// Where all of it is.
+    /// The KV cache, for a decode batch.
+    pub kv: Option<KvView>,
+    /// The rows whose hidden states the caller needs; `None` means all.
+    output_rows: Option<Tensor>,
+    /// Where the batch's tensors are.
     place: Place,
 }
 
-/// The part of a cache that a batch writes and reads.
+/// The part of the paged KV cache that a batch writes and reads.
 #[derive(Clone, Debug)]
 pub struct KvView {
     /// Keys and values of all layers.
     pub cache: KvCache,
-    /// The row of each token of the batch, `[tokens]`.
+    /// The cache row that each token of the batch is written to, `[tokens]`.
     pub rows: Tensor,
-    /// The rows of each sequence, those of earlier batches first.
+    /// The pages of each sequence, which include its tokens from earlier batches.
     pub pages: Pages,
 }
 
-/// The next tokens of a sequence that has a cache.
+/// The next tokens of a sequence in the KV cache.
 #[derive(Clone, Debug)]
 pub struct TokenChunk {
-    /// The tokens.
+    /// Token ids.
     pub ids: Vec<u32>,
-    /// How many came before them.
+    /// How many tokens of the sequence precede them.
     pub start: usize,
-    /// The cache's pages of the whole sequence.
+    /// The page table of the whole sequence.
     pub table: Arc<[u32]>,
-    /// Which of the piece's results are wanted: the last ones, so many.
+    /// How many of the chunk's hidden states the caller needs, counted from the last one.
     pub wanted: usize,
 }
 
 impl Batch {
-    /// Packs and uploads. Ids are checked here, once, because a GPU would read beyond its tables without a word.
+    /// Packs and uploads sequences. Ids are checked here, once, because a GPU kernel would silently
+    /// read beyond its tables.
     pub fn new(sequences: &[Sequence], limits: Limits, place: &Place) -> Result<Batch> {
         Batch::filled(sequences, None, limits, place)
     }
 
-    /// The same, filled up so that a captured pass serves it: with tokens of the first id, in sequences behind all others.
+    /// Like [`Batch::new`], padded to the size of a captured CUDA graph with sequences of token 0
+    /// at the end.
     pub fn filled(sequences: &[Sequence], fill: Option<Fill>, limits: Limits, place: &Place) -> Result<Batch> {
         let lengths: Vec<usize> = sequences.iter().map(|s| s.ids.len()).collect();
         let segments = match fill {
@@ -107,15 +111,15 @@ impl Batch {
             None => Segments::new(&lengths)?,
         };
         let fillers = sequences.len()..segments.count();
-        let seen = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len()));
-        let seen: Vec<usize> = seen.chain(fillers.map(|i| segments.observe().range(i).len())).collect();
-        let keys = segments.heads(&seen)?;
-        let room = || Vec::with_capacity(segments.tokens());
-        let (mut ids, mut positions, mut types): (Vec<u32>, Vec<u32>, Vec<u32>) = (room(), room(), room());
+        let key_lengths = sequences.iter().map(|s| s.keys.unwrap_or(s.ids.len()));
+        let key_lengths: Vec<usize> = key_lengths.chain(fillers.map(|i| segments.observe().range(i).len())).collect();
+        let keys = segments.heads(&key_lengths)?;
+        let buffer = || Vec::with_capacity(segments.tokens());
+        let (mut ids, mut positions, mut types): (Vec<u32>, Vec<u32>, Vec<u32>) = (buffer(), buffer(), buffer());
         for s in sequences {
             check("position", s.ids.len().saturating_sub(1) as u32, limits.positions)?;
             check("token id", s.ids.iter().copied().max().unwrap_or(0), limits.vocabulary)?;
-            // Tokens without a type are of the first.
+            // Tokens without a type have type 0.
             for t in s.types.iter().chain(&[0]) {
                 check("token type", *t, limits.types.unwrap_or(usize::MAX))?;
             }
@@ -138,7 +142,7 @@ impl Batch {
         }
         ids.resize(segments.tokens(), 0);
         types.resize(segments.tokens(), 0);
-        // Within every table, as the first place is.
+        // The first position is a valid row of every position table.
         let first = match limits.counting {
             Positions::FromZero => 0,
             Positions::BehindPadding(padding) => padding,
@@ -151,20 +155,21 @@ impl Batch {
             segments,
             keys,
             host_ids: PerBatch::new(ids),
-            kept: None,
-            wanted: None,
+            kv: None,
+            output_rows: None,
             place: place.clone(),
         })
     }
 
-    /// Packs the next tokens of several sequences, whose earlier ones `cache` keeps in pages of `page` rows.
-    pub fn decode(pieces: &[TokenChunk], page: usize, cache: &KvCache, limits: Limits, place: &Place) -> Result<Batch> {
-        let segments = Segments::new(&pieces.iter().map(|p| p.ids.len()).collect::<Vec<_>>())?;
-        let tables = pieces.iter().map(|p| (p.table.clone(), p.start + p.ids.len())).collect();
+    /// Packs the next tokens of several sequences whose earlier keys and values are in `cache`, in
+    /// pages of `page` rows.
+    pub fn decode(chunks: &[TokenChunk], page: usize, cache: &KvCache, limits: Limits, place: &Place) -> Result<Batch> {
+        let segments = Segments::new(&chunks.iter().map(|p| p.ids.len()).collect::<Vec<_>>())?;
+        let tables = chunks.iter().map(|p| (p.table.clone(), p.start + p.ids.len())).collect();
         let pages = Pages::new(tables, page)?;
         let tables = pages.observe();
-        let (mut ids, mut positions, mut rows, mut wanted) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        for (i, p) in pieces.iter().enumerate() {
+        let (mut ids, mut positions, mut rows, mut output_rows) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        for (i, p) in chunks.iter().enumerate() {
             let end = p.start + p.ids.len();
             check("position", end.saturating_sub(1) as u32, limits.positions)?;
             for id in &p.ids {
@@ -173,56 +178,58 @@ impl Batch {
             ids.extend_from_slice(&p.ids);
             positions.extend(p.start as u32..end as u32);
             rows.extend((p.start..end).map(|j| tables.row(i, j) as u32));
-            wanted.extend((ids.len() - p.wanted.min(p.ids.len()))..ids.len());
+            output_rows.extend((ids.len() - p.wanted.min(p.ids.len()))..ids.len());
         }
-        let seen = pieces.iter().flat_map(|p| p.table.iter()).map(|table| (*table as usize + 1) * page - 1);
-        if let Some(row) = seen.max().filter(|row| *row >= cache.rows()) {
-            return Err(Error::Input(format!("row {row} of a cache of {}", cache.rows())));
+        let last_rows = chunks.iter().flat_map(|p| p.table.iter()).map(|table| (*table as usize + 1) * page - 1);
+        if let Some(row) = last_rows.max().filter(|row| *row >= cache.rows()) {
+            return Err(Error::Input(format!("row {row} is beyond the KV cache of {} rows", cache.rows())));
         }
-        let all = wanted.len() == ids.len();
-        let wanted: Vec<u32> = wanted.into_iter().map(|row| row as u32).collect();
+        let all = output_rows.len() == ids.len();
+        let output_rows: Vec<u32> = output_rows.into_iter().map(|row| row as u32).collect();
         Ok(Batch {
             ids: Tensor::from_u32(&ids, place)?,
             positions: Tensor::from_u32(&positions, place)?,
-            // No language model has types.
+            // Language models have no token types.
             types: Tensor::from_u32(&[0], place)?,
             keys: segments.clone(),
             segments,
             host_ids: PerBatch::new(ids),
-            kept: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
-            wanted: if all { None } else { Some(Tensor::from_u32(&wanted, place)?) },
+            kv: Some(KvView { cache: cache.clone(), rows: Tensor::from_u32(&rows, place)?, pages }),
+            output_rows: if all { None } else { Some(Tensor::from_u32(&output_rows, place)?) },
             place: place.clone(),
         })
     }
 
-    /// What a CUDA graph's dynamic parameters are computed from; `skips[i]` tokens at the head of sequence `i` are not pooled.
+    /// The data that a CUDA graph's dynamic parameters are computed from. The first `skips[i]`
+    /// tokens of sequence `i` are not pooled.
     pub fn given(&self, skips: &[usize]) -> Given {
-        let keys = match &self.kept {
-            Some(kept) => Keys::Paged(kept.pages.clone()),
+        let keys = match &self.kv {
+            Some(kv) => Keys::Paged(kv.pages.clone()),
             None => self.keys.clone().into(),
         };
         Given { segments: self.segments.clone(), keys: vec![keys], skips: skips.to_vec() }
     }
 
-    /// The ids: for rows that are found by their id. A CUDA graph that is captured meanwhile becomes untracked.
+    /// The ids on the host, for models that select rows by token id. During CUDA graph capture,
+    /// this call marks the graph untracked.
     pub fn observe_ids(&self) -> &[u32] {
         self.host_ids.observe()
     }
 
-    /// The rows of `x` `[tokens, n]` whose results are wanted.
-    pub(crate) fn wanted(&self, x: &Tensor) -> Result<Tensor> {
-        match &self.wanted {
+    /// The rows of `x` `[tokens, n]` whose hidden states the caller needs.
+    pub(crate) fn select_outputs(&self, x: &Tensor) -> Result<Tensor> {
+        match &self.output_rows {
             Some(rows) => Ok(sconce_ops::embed(&[(x, rows)])?),
             None => Ok(x.clone()),
         }
     }
 
-    /// These rows of `x` `[tokens, n]`.
+    /// Selects `rows` of `x` `[tokens, n]`.
     pub(crate) fn rows(&self, x: &Tensor, rows: &[u32]) -> Result<Tensor> {
         Ok(sconce_ops::embed(&[(x, &Tensor::from_u32(rows, &self.place)?)])?)
     }
 
-    /// Self-attention over this batch.
+    /// Parameters of self-attention over this batch.
     pub fn attention(&self, scale: f32) -> Attention {
         Attention { keys: self.keys.clone().into(), ..Attention::over(&self.segments, scale) }
     }

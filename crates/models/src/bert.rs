@@ -1,4 +1,5 @@
-//! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also MiniLM, E5, BGE and GTE.
+//! BERT (Devlin et al. 2018, arXiv:1810.04805): embeddings, then a stack of post-norm blocks. Also
+//! MiniLM, E5, BGE and GTE.
 
 use crate::block::{BERT, Embeddings, PostNorm, Shape, Stack};
 use crate::config::{activation, defaults, head_size, parse, refuse};
@@ -8,7 +9,8 @@ use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
 defaults! {
-    /// BERT's fields, which RoBERTa's and ELECTRA's files have too, with transformers' defaults.
+    /// BERT's `config.json` fields, which RoBERTa and ELECTRA share, with the defaults of
+    /// transformers.
     pub(crate) struct Config {
         pub vocab_size: usize = 30522,
         pub hidden_size: usize = 768,
@@ -25,7 +27,7 @@ defaults! {
 }
 
 impl Config {
-    /// What all of this kin leave unsupported.
+    /// Refuses what none of BERT's relatives support here.
     pub(crate) fn check(&self) -> Result<()> {
         let positions = self.position_embedding_type.as_deref();
         refuse(positions.is_some_and(|kind| kind != "absolute"), || {
@@ -38,11 +40,11 @@ impl Config {
         Limits { types: Some(self.type_vocab_size), ..Limits::new(self.vocab_size, self.max_position_embeddings) }
     }
 
-    /// Embeddings of `width` and the blocks, under their usual names.
+    /// Loads embeddings of size `width` and the blocks, under BERT's names.
     pub(crate) fn stack(&self, w: &Weights, limits: Limits, width: usize) -> Result<Stack<PostNorm>> {
         let (shape, rows) = (self.shape()?, Some(self.max_position_embeddings));
-        let door = Shape { hidden: width, ..shape };
-        let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, rows, &door)?;
+        let embedding_shape = Shape { hidden: width, ..shape };
+        let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, rows, &embedding_shape)?;
         let layer = |i| PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &BERT);
         let layers = (0..self.num_hidden_layers).map(layer).collect::<Result<_>>()?;
         Ok(Stack::new(embeddings, layers, self.hidden_size, limits))
@@ -63,13 +65,13 @@ impl Config {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     c.check()?;
-    Ok(Box::new(c.stack(&root(w, "bert", WORDS)?, c.limits(), c.hidden_size)?))
+    Ok(Box::new(c.stack(&root(w, "bert", WORD_EMBEDDINGS)?, c.limits(), c.hidden_size)?))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
-    let bert = root(w, "bert", WORDS)?;
+    let bert = root(w, "bert", WORD_EMBEDDINGS)?;
     Ok(match task {
         Task::Classify => {
             let pooler = Linear::load(&bert.sub("pooler.dense"), hidden, hidden, true)?.with(Activation::Tanh);
@@ -88,4 +90,4 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     })
 }
 
-pub(crate) const WORDS: &str = "embeddings.word_embeddings.weight";
+pub(crate) const WORD_EMBEDDINGS: &str = "embeddings.word_embeddings.weight";

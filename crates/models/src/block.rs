@@ -1,5 +1,6 @@
-//! What several architectures share to the letter: self-attention over one fused projection, the blocks around it, and the
-//! encoder that is embeddings and a stack of such blocks (BERT's, with other names in other files).
+//! Parts that several architectures share without a difference: self-attention with a fused QKV
+//! projection, post-norm and pre-norm blocks, and the encoder that consists of embeddings and a
+//! stack of blocks (BERT's; other families only name the tensors differently).
 
 use crate::mlp::Mlp;
 use crate::{Batch, Encoder, LayerHook, Limits, Result};
@@ -7,20 +8,20 @@ use sconce_ops::{
     Activation, Attention, Bias, LayerNorm, Linear, Mask, RmsNorm, Rotary, Tensor, Weights, at, attention, embed_normed,
 };
 
-/// Widths of a block.
+/// Sizes of a block.
 #[derive(Clone, Copy)]
 pub(crate) struct Shape {
     pub hidden: usize,
     pub heads: usize,
-    /// Of one head.
+    /// Size of one head.
     pub size: usize,
-    /// Between the two products of the MLP.
+    /// Intermediate size of the MLP.
     pub inner: usize,
     pub activation: Activation,
     pub eps: f32,
 }
 
-/// Where a file keeps the parts of a post-norm block.
+/// The tensor names of a post-norm block.
 pub(crate) struct Names {
     pub qkv: [&'static str; 3],
     pub output: &'static str,
@@ -30,7 +31,7 @@ pub(crate) struct Names {
     pub norm: &'static str,
 }
 
-/// As BERT has them.
+/// BERT's tensor names.
 pub(crate) const BERT: Names = Names {
     qkv: ["attention.self.query", "attention.self.key", "attention.self.value"],
     output: "attention.output.dense",
@@ -40,15 +41,16 @@ pub(crate) const BERT: Names = Names {
     norm: "output.LayerNorm",
 };
 
-/// Slopes of ALiBi (Press et al. 2021, arXiv:2108.12409): powers of 2^(−8 / heads). For a count that is no power of two: those of
-/// the power below, and between them every second one of the power above.
+/// ALiBi slopes (Press et al. 2021, arXiv:2108.12409): powers of 2^(−8 / heads). If the number of
+/// heads is not a power of two, they are the slopes for the next lower power, followed by every
+/// second slope for the next higher one.
 pub(crate) fn alibi_slopes(heads: usize) -> impl Iterator<Item = f32> {
     let below = if heads.is_power_of_two() { heads } else { heads.next_power_of_two() / 2 };
     let of = |count: usize| (1..=count).map(move |i| (-8.0 * i as f64 / count as f64).exp2() as f32);
     of(below).chain(of(2 * below).step_by(2)).take(heads)
 }
 
-/// A norm of either kind.
+/// RMS norm or layer norm.
 pub(crate) enum Norm {
     Rms(RmsNorm),
     Layer(LayerNorm),
@@ -71,37 +73,39 @@ impl Norm {
     }
 }
 
-/// softmax(scale · q · kᵀ + bias) v over each sequence, then a projection.
+/// Multi-head self-attention, softmax(scale · q · kᵀ + bias) v over each sequence, then the output
+/// projection.
 pub(crate) struct SelfAttention {
-    /// To `[tokens, 3, heads, size]`, or where `by_head` to `[tokens, heads, 3, size]`.
+    /// Fused QKV projection, to `[tokens, 3, heads, size]`, or to `[tokens, heads, 3, size]` if
+    /// `by_head`.
     pub qkv: Linear,
     pub by_head: bool,
     pub output: Linear,
     pub heads: usize,
     pub size: usize,
     pub scale: f32,
-    pub sees: Mask,
+    pub mask: Mask,
     pub bias: Bias,
     pub rotary: Option<Rotary>,
 }
 
 impl SelfAttention {
-    /// Scaled by 1 / √size, and nothing else.
+    /// Full attention scaled by 1 / √size, without bias and rotary embedding.
     pub(crate) fn new(qkv: Linear, output: Linear, heads: usize, size: usize) -> SelfAttention {
-        let (scale, sees, bias) = (1.0 / (size as f32).sqrt(), Mask::All, Bias::None);
-        SelfAttention { qkv, by_head: false, output, heads, size, scale, sees, bias, rotary: None }
+        let (scale, mask, bias) = (1.0 / (size as f32).sqrt(), Mask::All, Bias::None);
+        SelfAttention { qkv, by_head: false, output, heads, size, scale, mask, bias, rotary: None }
     }
 
     pub(crate) fn forward_residual(&self, x: &Tensor, b: &Batch, residual: &Tensor) -> Result<Tensor> {
-        Ok(self.output.forward_residual(&self.mix(x, b)?, residual)?)
+        Ok(self.output.forward_residual(&self.attend(x, b)?, residual)?)
     }
 
     /// norm(x + Attn(x)).
     pub(crate) fn forward_normed(&self, x: &Tensor, b: &Batch, norm: &LayerNorm) -> Result<Tensor> {
-        Ok(self.output.forward_normed(&self.mix(x, b)?, x, norm)?)
+        Ok(self.output.forward_normed(&self.attend(x, b)?, x, norm)?)
     }
 
-    fn mix(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+    fn attend(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let (tokens, heads, size) = (b.segments.tokens(), self.heads, self.size);
         let qkv = self.qkv.forward(x)?;
         let (q, k, v) = if self.by_head {
@@ -115,12 +119,12 @@ impl SelfAttention {
             }
             (qk.narrow(1, 0, heads)?, qk.narrow(1, heads, heads)?, qkv.narrow(1, 2 * heads, heads)?)
         }; // [tokens, heads, size]
-        let how = Attention { sees: self.sees, bias: self.bias.clone(), ..b.attention(self.scale) };
-        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, heads * size])?)
+        let params = Attention { sees: self.mask, bias: self.bias.clone(), ..b.attention(self.scale) };
+        Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, heads * size])?)
     }
 }
 
-/// h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
+/// Post-norm block: h = norm(x + Attn(x)); y = norm(h + Mlp(h)).
 pub(crate) struct PostNorm {
     pub attention: SelfAttention,
     pub attention_norm: LayerNorm,
@@ -131,11 +135,11 @@ pub(crate) struct PostNorm {
 impl PostNorm {
     pub(crate) fn load(w: &Weights, s: &Shape, names: &Names) -> Result<PostNorm> {
         let qkv = Linear::stacked(&names.qkv.map(|name| w.sub(name)), s.hidden, s.heads * s.size, true)?;
-        PostNorm::around(qkv, w, s, names)
+        PostNorm::with_qkv(qkv, w, s, names)
     }
 
-    /// With queries, keys and values that are there already.
-    pub(crate) fn around(qkv: Linear, w: &Weights, s: &Shape, names: &Names) -> Result<PostNorm> {
+    /// With a QKV projection that is already loaded.
+    pub(crate) fn with_qkv(qkv: Linear, w: &Weights, s: &Shape, names: &Names) -> Result<PostNorm> {
         let output = Linear::load(&w.sub(names.output), s.heads * s.size, s.hidden, true)?;
         Ok(PostNorm {
             attention: SelfAttention::new(qkv, output, s.heads, s.size),
@@ -156,9 +160,9 @@ impl Layer for PostNorm {
     }
 }
 
-/// h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
+/// Pre-norm block: h = x + Attn(norm(x)); y = h + Mlp(norm(h)).
 pub(crate) struct PreNorm {
-    /// None where what the block reads is normalised already.
+    /// `None` if the block's input is already normalized.
     pub attention_norm: Option<Norm>,
     pub attention: SelfAttention,
     pub norm: Norm,
@@ -173,7 +177,7 @@ impl Layer for PreNorm {
     }
 }
 
-/// norm(word + position + type), without what the model does not have.
+/// norm(word + position + type); position and type embeddings are optional.
 pub(crate) struct Embeddings {
     pub words: Tensor,
     pub positions: Option<Tensor>,
@@ -182,7 +186,8 @@ pub(crate) struct Embeddings {
 }
 
 impl Embeddings {
-    /// Rows as `limits` counts them, with `positions` rows of positions, under BERT's names.
+    /// Loads tables of the sizes in `limits`, under BERT's names; `positions` is the number of rows
+    /// of the position table.
     pub(crate) fn load(w: &Weights, limits: &Limits, positions: Option<usize>, s: &Shape) -> Result<Embeddings> {
         let table = |name, rows| w.sub(name).tensor("weight", &[rows, s.hidden]);
         Ok(Embeddings {
@@ -201,66 +206,68 @@ impl Embeddings {
     }
 }
 
-/// One layer after another, each named for the plan and shown to `watch`.
-pub(crate) fn through<L>(
+/// Runs the layers in order. Sets the layer's name for errors and plans, and passes its output to
+/// `hook`.
+pub(crate) fn run_layers<L>(
     mut x: Tensor,
     layers: &[L],
-    watch: LayerHook<'_>,
+    hook: LayerHook<'_>,
     run: impl Fn(usize, &L, &Tensor) -> Result<Tensor>,
 ) -> Result<Tensor> {
-    watch(0, &x);
+    hook(0, &x);
     for (i, layer) in layers.iter().enumerate() {
         let _at = at("layer", i);
         x = run(i, layer, &x)?;
-        watch(i + 1, &x);
+        hook(i + 1, &x);
     }
     Ok(x)
 }
 
-/// `watch` before a norm behind the last of so many layers: what that gives is shown behind the norm.
-pub(crate) fn but_last(layers: usize, watch: LayerHook<'_>) -> impl FnMut(usize, &Tensor) {
+/// Wraps `hook` to skip the output of the last layer, for models that report it after the final
+/// norm.
+pub(crate) fn skip_last(layers: usize, hook: LayerHook<'_>) -> impl FnMut(usize, &Tensor) {
     move |i, x| {
         if i < layers {
-            watch(i, x);
+            hook(i, x);
         }
     }
 }
 
-/// One of the blocks that an encoder is a stack of.
+/// A block of an encoder.
 pub(crate) trait Layer: Send {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor>;
 }
 
-/// Embeddings, and blocks one after another.
+/// An encoder: embeddings and a stack of blocks.
 pub(crate) struct Stack<L> {
     pub embeddings: Embeddings,
-    /// From the width of the embeddings to that of the blocks, where they differ.
+    /// From the embedding size to the hidden size, if they differ.
     pub project: Option<Linear>,
     pub layers: Vec<L>,
-    /// Behind the last block.
+    /// The final norm.
     pub norm: Option<LayerNorm>,
     pub hidden_size: usize,
     pub limits: Limits,
 }
 
 impl<L> Stack<L> {
-    /// Blocks as wide as the embeddings, without a norm behind them.
+    /// With embeddings as wide as the blocks and no final norm.
     pub(crate) fn new(embeddings: Embeddings, layers: Vec<L>, hidden_size: usize, limits: Limits) -> Stack<L> {
         Stack { embeddings, project: None, layers, norm: None, hidden_size, limits }
     }
 }
 
 impl<L: Layer> Encoder for Stack<L> {
-    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let mut x = self.embeddings.forward(batch)?;
         if let Some(project) = &self.project {
             x = project.forward(&x)?;
         }
         let run = |_, layer: &L, x: &Tensor| layer.forward(x, batch);
-        let Some(norm) = &self.norm else { return through(x, &self.layers, watch, run) };
+        let Some(norm) = &self.norm else { return run_layers(x, &self.layers, hook, run) };
         let last = self.layers.len();
-        let x = norm.forward(&through(x, &self.layers, &mut but_last(last, watch), run)?)?;
-        watch(last, &x);
+        let x = norm.forward(&run_layers(x, &self.layers, &mut skip_last(last, hook), run)?)?;
+        hook(last, &x);
         Ok(x)
     }
 

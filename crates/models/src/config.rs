@@ -1,4 +1,4 @@
-//! Reading `config.json`.
+//! Reads `config.json`.
 
 use crate::{Error, Result};
 use sconce_ops::Activation;
@@ -6,7 +6,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-/// The fields an architecture names, from the whole configuration. A null where it needs a value is the field left out.
+/// Deserializes the fields that an architecture needs. A null in a required type counts as a
+/// missing field.
 pub(crate) fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
     T::deserialize(config).or_else(|e| {
         let mut config = config.clone();
@@ -17,7 +18,7 @@ pub(crate) fn parse<T: DeserializeOwned>(config: &Value) -> Result<T> {
     })
 }
 
-/// A struct of fields that a configuration may leave out, each with what it is then.
+/// A struct of optional `config.json` fields, each with its default.
 macro_rules! defaults {
     ($(#[$of:meta])* $v:vis struct $name:ident {
         $($(#[$meta:meta])* $fv:vis $field:ident: $type:ty = $value:expr,)*
@@ -38,8 +39,8 @@ macro_rules! defaults {
 }
 pub(crate) use defaults;
 
-/// For serde: what a field is that is left out beside fields that may not be.
-pub(crate) fn usually<const N: usize>() -> usize {
+/// For serde: the default of a field in a struct that also has required fields.
+pub(crate) fn default_usize<const N: usize>() -> usize {
     N
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn ten_to_minus<const N: i32>() -> f32 {
 }
 
 /// For serde.
-pub(crate) fn yes() -> bool {
+pub(crate) fn default_true() -> bool {
     true
 }
 
@@ -68,7 +69,7 @@ pub(crate) fn activation(name: &str) -> Result<Activation> {
     })
 }
 
-/// Head size, or why there is none.
+/// The size of a head; an error if the hidden size is not a multiple of the number of heads.
 pub(crate) fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     match hidden.checked_rem(heads) {
         Some(0) if hidden > 0 => Ok(hidden / heads),
@@ -76,34 +77,39 @@ pub(crate) fn head_size(hidden: usize, heads: usize) -> Result<usize> {
     }
 }
 
-/// An error with that sentence if `unsupported`.
+/// Fails with `why()` if `unsupported`.
 pub(crate) fn refuse(unsupported: bool, why: impl FnOnce() -> String) -> Result<()> {
     if unsupported { Err(Error::Config(why())) } else { Ok(()) }
 }
 
-/// Rows of a table of angles for heads of `size`, which a model works out for itself: no file bounds it, so this does.
+/// Checks the size of the rotary table (cosines and sines) for heads of `size`. The model computes
+/// the table, so no file bounds its size; this function does.
 pub(crate) fn table_rows(positions: usize, size: usize) -> Result<usize> {
     const MOST: usize = 1 << 20;
     const NUMBERS: usize = 1 << 27;
     let fits = (1..=MOST).contains(&positions) && positions.checked_mul(size).is_some_and(|n| n <= NUMBERS);
     refuse(!fits, || {
-        format!("{positions} positions in heads of {size}; 1 to {MOST} are supported, {NUMBERS} numbers in all")
+        format!(
+            "a RoPE table of {positions} positions × {size} elements is not supported; at most {MOST} positions and {NUMBERS} elements are"
+        )
     })?;
     Ok(positions)
 }
 
-/// The longest sequence: what the model was made for, or less where the engine has made less room (`context`, which no file has).
+/// The longest sequence: `trained`, or less if the engine limits the context length (field
+/// [`CONTEXT`], which no model file has).
 pub(crate) fn context(config: &Value, trained: usize) -> usize {
-    let room = config.get(CONTEXT).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
-    room.map_or(trained, |room| room.min(trained))
+    let limit = config.get(CONTEXT).and_then(Value::as_u64).and_then(|n| usize::try_from(n).ok());
+    limit.map_or(trained, |limit| limit.min(trained))
 }
 
-/// The field by which the engine tells how long sequences may get.
+/// The `config.json` field in which the engine passes its limit on the context length.
 pub const CONTEXT: &str = "sconce:context";
 
-/// Rotary parameters, in transformers 5's spelling (`rope_parameters`) and in the older one (`rope_scaling`).
+/// RoPE parameters, as transformers 5 (`rope_parameters`) and older versions (`rope_scaling`) spell
+/// them.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(crate) struct Rope {
+pub(crate) struct RopeConfig {
     pub rope_theta: Option<f64>,
     pub rope_type: Option<String>,
     /// The older spelling; some files have both.
@@ -114,16 +120,16 @@ pub(crate) struct Rope {
     pub partial_rotary_factor: Option<f64>,
 }
 
-impl Rope {
-    /// The kind of scaling, if there is one.
+impl RopeConfig {
+    /// The type of RoPE scaling, if any.
     pub(crate) fn scaling(&self) -> Option<&str> {
         self.rope_type.as_deref().or(self.kind.as_deref()).filter(|kind| *kind != "default")
     }
 
-    /// That the angles are positions times the usual frequencies.
-    pub(crate) fn plain(&self) -> Result<()> {
+    /// Fails unless RoPE is unscaled and applies to the whole head.
+    pub(crate) fn check_unscaled(&self) -> Result<()> {
         refuse(self.scaling().is_some(), || {
-            format!("rotary scaling `{}` is not supported here", self.scaling().unwrap_or_default())
+            format!("RoPE scaling `{}` is not supported for this architecture", self.scaling().unwrap_or_default())
         })?;
         refuse(self.partial_rotary_factor.is_some_and(|f| f != 1.0), || {
             "partial_rotary_factor other than 1 is not supported".into()

@@ -1,9 +1,10 @@
-//! DeBERTa (He et al. 2020, arXiv:2006.03654): BERT's blocks, with scores between content and relative positions in place of
-//! positions in the input. What the second version keeps is shared with `deberta_v2`.
+//! DeBERTa (He et al. 2020, arXiv:2006.03654): BERT's blocks with disentangled attention, which
+//! adds scores between content and relative positions, in place of position embeddings at the
+//! input. `deberta_v2` shares the parts that did not change.
 
-use crate::bert::WORDS;
-use crate::block::{BERT, Layer, PostNorm, SelfAttention, Shape, through};
-use crate::config::{activation, head_size, parse, refuse, ten_to_minus, usually, yes};
+use crate::bert::WORD_EMBEDDINGS;
+use crate::block::{BERT, Layer, PostNorm, SelfAttention, Shape, run_layers};
+use crate::config::{activation, default_true, default_usize, head_size, parse, refuse, ten_to_minus};
 use crate::deberta_v2::Convolution;
 use crate::head::{out, root, vocabulary};
 use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
@@ -11,7 +12,7 @@ use sconce_ops::{Bias, Disentangled, LayerNorm, Linear, Tensor, Weights, embed};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What both versions name alike.
+/// The `config.json` fields of both versions.
 #[derive(Deserialize)]
 pub(crate) struct Config {
     pub(crate) vocab_size: usize,
@@ -19,7 +20,7 @@ pub(crate) struct Config {
     pub(crate) num_hidden_layers: usize,
     pub(crate) num_attention_heads: usize,
     pub(crate) intermediate_size: usize,
-    #[serde(default = "usually::<512>")]
+    #[serde(default = "default_usize::<512>")]
     pub(crate) max_position_embeddings: usize,
     #[serde(default)]
     type_vocab_size: usize,
@@ -31,19 +32,19 @@ pub(crate) struct Config {
     relative_attention: bool,
     #[serde(default)]
     max_relative_positions: i64,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     position_biased_input: bool,
     pos_att_type: Option<Terms>,
     embedding_size: Option<usize>,
     #[serde(default = "gelu")]
     pooler_hidden_act: String,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     legacy: bool,
     #[serde(default)]
     talking_head: bool,
 }
 
-/// "c2p|p2c", or a list.
+/// `pos_att_type`: "c2p|p2c", or a list.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Terms {
@@ -56,18 +57,18 @@ fn gelu() -> String {
 }
 
 impl Config {
-    /// The width of the tables of words, positions and types.
+    /// The size of the word, position and type embeddings.
     fn embedding(&self) -> usize {
         self.embedding_size.unwrap_or(self.hidden_size)
     }
 
-    /// The farthest relative position, where positions are relative.
-    pub(crate) fn reach(&self) -> Option<usize> {
-        let own = usize::try_from(self.max_relative_positions).ok().filter(|n| *n > 0);
-        self.relative_attention.then(|| own.unwrap_or(self.max_position_embeddings))
+    /// The largest relative distance, if attention is relative.
+    pub(crate) fn max_relative(&self) -> Option<usize> {
+        let configured = usize::try_from(self.max_relative_positions).ok().filter(|n| *n > 0);
+        self.relative_attention.then(|| configured.unwrap_or(self.max_position_embeddings))
     }
 
-    /// Whether content meets positions, and positions content.
+    /// Whether scores have the content-to-position (c2p) and the position-to-content (p2c) term.
     pub(crate) fn terms(&self) -> Result<(bool, bool)> {
         let terms: Vec<String> = match &self.pos_att_type {
             None => Vec::new(),
@@ -83,7 +84,8 @@ impl Config {
         Ok((c2p, p2c))
     }
 
-    /// What a score is multiplied with: 1/√d, over one term more for each that positions add.
+    /// The scale of the scores: 1 / √(d · terms), where terms counts content-to-content, c2p and
+    /// p2c.
     pub(crate) fn scale(&self, size: usize) -> Result<f32> {
         let (c2p, p2c) = self.terms()?;
         let terms = 1 + usize::from(c2p) + usize::from(p2c);
@@ -102,7 +104,7 @@ impl Config {
     }
 
     pub(crate) fn limits(&self) -> Limits {
-        // Relative positions are clamped, so that no sequence is too long for them.
+        // Relative positions are clamped, so they do not limit the length of a sequence.
         let positions = if self.position_biased_input { self.max_position_embeddings } else { usize::MAX };
         let types = (self.type_vocab_size > 0).then_some(self.type_vocab_size);
         Limits { types, ..Limits::new(self.vocab_size, positions) }
@@ -112,8 +114,8 @@ impl Config {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     refuse(c.talking_head, || "talking_head is not supported".into())?;
-    let (w, shape) = (root(w, "deberta", WORDS)?, c.shape()?);
-    let relative = c.reach().map(|span| Relative::load(&w.sub("encoder"), &c, span)).transpose()?;
+    let (w, shape) = (root(w, "deberta", WORD_EMBEDDINGS)?, c.shape()?);
+    let relative = c.max_relative().map(|span| Relative::load(&w.sub("encoder"), &c, span)).transpose()?;
     let layer = |i| block(&w.sub("encoder.layer").sub(i), &c, &shape, relative.as_ref());
     Ok(Box::new(Deberta {
         embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
@@ -138,13 +140,15 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         }
         Task::Tag => Head::new(None, None, out(&w.sub("classifier"), hidden, true)?),
         Task::Vocabulary => {
-            // The head that transformers first gave DeBERTa, or the one it was published with.
+            // `legacy` is the head that transformers first gave DeBERTa; otherwise it is the
+            // published one.
             let (t, p, width) = if c.legacy {
                 (w.sub("cls.predictions.transform"), w.sub("cls.predictions"), c.embedding())
             } else {
                 (w.sub("lm_predictions.lm_head"), w.sub("lm_predictions.lm_head"), hidden)
             };
-            let (words, decoder) = (root(w, "deberta", WORDS)?.sub("embeddings.word_embeddings"), p.sub("decoder"));
+            let (words, decoder) =
+                (root(w, "deberta", WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings"), p.sub("decoder"));
             let dense = Linear::load(&t.sub("dense"), hidden, width, true)?.with(activation(&c.hidden_act)?);
             let norm = LayerNorm::load(&t.sub("LayerNorm"), width, c.layer_norm_eps, true)?;
             let out = vocabulary(&decoder, &words, [c.vocab_size, width], &[(&p, "bias"), (&decoder, "bias")])?;
@@ -153,19 +157,19 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     })
 }
 
-/// Either version.
+/// DeBERTa of either version.
 pub(crate) struct Deberta {
     pub(crate) embeddings: Embeddings,
     pub(crate) layers: Vec<PostNorm>,
-    /// Beside the first block.
+    /// Version 2 only; parallel to the first block.
     pub(crate) convolution: Option<Convolution>,
     pub(crate) hidden_size: usize,
     pub(crate) limits: Limits,
 }
 
 impl Encoder for Deberta {
-    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
-        through(self.embeddings.forward(batch)?, &self.layers, watch, |i, layer, x| {
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
+        run_layers(self.embeddings.forward(batch)?, &self.layers, hook, |i, layer, x| {
             let y = layer.forward(x, batch)?;
             match self.convolution.as_ref().filter(|_| i == 0) {
                 Some(convolution) => convolution.forward(x, &y, batch),
@@ -183,7 +187,7 @@ impl Encoder for Deberta {
     }
 }
 
-/// norm(project(word + position + type)), each but the first where the model has it.
+/// norm(project(word + position + type)); all but the word embeddings are optional.
 pub(crate) struct Embeddings {
     words: Tensor,
     positions: Option<Tensor>,
@@ -224,22 +228,23 @@ impl Embeddings {
     }
 }
 
-/// Relative positions before a layer projects them. They do not depend on the input, so each layer does so once, at load.
+/// Relative position embeddings before a layer's projection. They do not depend on the input, so
+/// each layer projects them once, at load.
 pub(crate) struct Relative {
     /// `[2·span, hidden]`
     pub(crate) rows: Tensor,
     pub(crate) span: usize,
-    /// Where logarithmic steps end.
-    pub(crate) far: Option<usize>,
+    /// The distance at which the logarithmic buckets end (`max_relative_positions`).
+    pub(crate) max_distance: Option<usize>,
 }
 
 impl Relative {
     pub(crate) fn load(w: &Weights, c: &Config, span: usize) -> Result<Relative> {
         let rows = w.sub("rel_embeddings").tensor("weight", &[span.saturating_mul(2), c.hidden_size])?;
-        Ok(Relative { rows, span, far: None })
+        Ok(Relative { rows, span, max_distance: None })
     }
 
-    /// The terms of a layer that projects positions to `keys` and `queries`.
+    /// The disentangled bias of a layer: `keys` projects positions for c2p, `queries` for p2c.
     pub(crate) fn bias(&self, keys: Option<Linear>, queries: Option<Linear>, heads: usize) -> Result<Bias> {
         let table = |linear: Linear| -> Result<Tensor> {
             let size = linear.outputs() / heads;
@@ -252,12 +257,13 @@ impl Relative {
             keys: keys.map(table).transpose()?,
             queries: queries.map(table).transpose()?,
             span: self.span,
-            far: self.far,
+            far: self.max_distance,
         }))
     }
 }
 
-/// The first version's: one projection, head by head, in which keys have no bias.
+/// A block of the first version: one QKV projection interleaved by head, in which keys have no
+/// bias.
 fn block(layer: &Weights, c: &Config, s: &Shape, relative: Option<&Relative>) -> Result<PostNorm> {
     let (w, hidden, size) = (layer.sub("attention.self"), s.hidden, s.size);
     let (q, v) = (w.values("q_bias", &[hidden])?, w.values("v_bias", &[hidden])?);
@@ -270,7 +276,7 @@ fn block(layer: &Weights, c: &Config, s: &Shape, relative: Option<&Relative>) ->
         let queries = p2c.then(|| Linear::load(&w.sub("pos_q_proj"), hidden, hidden, true)).transpose()?;
         relative.bias(keys, queries, s.heads)
     })?;
-    let block = PostNorm::around(qkv, layer, s, &BERT)?;
+    let block = PostNorm::with_qkv(qkv, layer, s, &BERT)?;
     let attention = SelfAttention { by_head: true, scale: c.scale(size)?, bias, ..block.attention };
     Ok(PostNorm { attention, ..block })
 }

@@ -1,7 +1,8 @@
-//! DeBERTa v2 and v3 (He et al. 2021, arXiv:2111.09543): distances in logarithmic buckets, positions projected by the weights of
-//! the content, and in the largest models a convolution beside the first block.
+//! DeBERTa v2 and v3 (He et al. 2021, arXiv:2111.09543): relative positions in logarithmic buckets,
+//! projected with the weights of the content, and in the largest models a convolution parallel to
+//! the first block.
 
-use crate::bert::WORDS;
+use crate::bert::WORD_EMBEDDINGS;
 use crate::block::{BERT, Names, PostNorm};
 use crate::config::{activation, parse, refuse};
 use crate::deberta::{Config, Deberta, Embeddings, Relative};
@@ -11,10 +12,10 @@ use sconce_ops::{Bias, LayerNorm, Linear, Tensor, Weights, unfold};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// What the second version adds.
+/// The `config.json` fields that the second version adds.
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct More {
+struct V2Config {
     position_buckets: i64,
     share_att_key: bool,
     norm_rel_ebd: Option<String>,
@@ -28,23 +29,24 @@ struct More {
 pub(crate) use crate::deberta::head;
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    let (c, more): (Config, More) = (parse(config)?, parse(config)?);
+    let (c, v2): (Config, V2Config) = (parse(config)?, parse(config)?);
     let shape = c.shape()?;
-    refuse(more.attention_head_size.is_some_and(|own| own != shape.size), || {
+    refuse(v2.attention_head_size.is_some_and(|size| size != shape.size), || {
         "an attention_head_size other than hidden_size / num_attention_heads is not supported".into()
     })?;
-    refuse(more.z_steps > 1, || "z_steps (the last layer several times) is not supported".into())?;
-    let w = root(w, "deberta", WORDS)?;
-    let relative = c.reach().map(|reach| relative_of(&w.sub("encoder"), &c, &more, reach)).transpose()?;
+    refuse(v2.z_steps > 1, || "z_steps (the last layer several times) is not supported".into())?;
+    let w = root(w, "deberta", WORD_EMBEDDINGS)?;
+    let relative =
+        c.max_relative().map(|max_relative| load_relative(&w.sub("encoder"), &c, &v2, max_relative)).transpose()?;
     let layer = |i| {
         let w = w.sub("encoder.layer").sub(i);
         let mut block = PostNorm::load(&w, &shape, &NAMES)?;
         block.attention.scale = c.scale(shape.size)?;
-        block.attention.bias = bias(&w.sub("attention.self"), &c, more.share_att_key, relative.as_ref())?;
+        block.attention.bias = bias(&w.sub("attention.self"), &c, v2.share_att_key, relative.as_ref())?;
         Ok(block)
     };
     let convolution =
-        (more.conv_kernel_size > 0).then(|| Convolution::load(&w.sub("encoder.conv"), &c, &more)).transpose()?;
+        (v2.conv_kernel_size > 0).then(|| Convolution::load(&w.sub("encoder.conv"), &c, &v2)).transpose()?;
     Ok(Box::new(Deberta {
         embeddings: Embeddings::load(&w.sub("embeddings"), &c)?,
         layers: (0..c.num_hidden_layers).map(layer).collect::<Result<_>>()?,
@@ -57,17 +59,19 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 const NAMES: Names =
     Names { qkv: ["attention.self.query_proj", "attention.self.key_proj", "attention.self.value_proj"], ..BERT };
 
-/// Relative positions, in buckets where the model has them and normalised where it says so.
-fn relative_of(w: &Weights, c: &Config, more: &More, reach: usize) -> Result<Relative> {
-    let buckets = usize::try_from(more.position_buckets).ok().filter(|n| *n > 0);
-    if let Some(buckets) = buckets.filter(|n| *n < 4 || n / 2 + 1 >= reach) {
-        let what =
-            format!("position_buckets {buckets} for relative positions up to {reach}; at least 4 and fewer make sense");
+/// Loads the relative position embeddings, with buckets (`position_buckets`) and a norm
+/// (`norm_rel_ebd`) if configured.
+fn load_relative(w: &Weights, c: &Config, v2: &V2Config, max_relative: usize) -> Result<Relative> {
+    let buckets = usize::try_from(v2.position_buckets).ok().filter(|n| *n > 0);
+    if let Some(buckets) = buckets.filter(|n| *n < 4 || n / 2 + 1 >= max_relative) {
+        let what = format!(
+            "position_buckets {buckets} is not supported for relative positions up to {max_relative}; it must be at least 4, and half of it plus 1 below that"
+        );
         return Err(Error::Config(what));
     }
-    let mut relative = Relative::load(w, c, buckets.unwrap_or(reach))?;
-    relative.far = buckets.map(|_| reach);
-    match more.norm_rel_ebd.as_deref().unwrap_or("none").trim().to_lowercase().as_str() {
+    let mut relative = Relative::load(w, c, buckets.unwrap_or(max_relative))?;
+    relative.max_distance = buckets.map(|_| max_relative);
+    match v2.norm_rel_ebd.as_deref().unwrap_or("none").trim().to_lowercase().as_str() {
         "none" => {}
         "layer_norm" => {
             let norm = LayerNorm::load(&w.sub("LayerNorm"), c.hidden_size, c.layer_norm_eps, true)?;
@@ -80,7 +84,8 @@ fn relative_of(w: &Weights, c: &Config, more: &More, reach: usize) -> Result<Rel
     Ok(relative)
 }
 
-/// What positions add to scores: projected by the weights of the content (`shared`) or by their own.
+/// The disentangled bias of a layer. Positions are projected with the weights of the content
+/// (`shared`, i.e. `share_att_key`) or with weights of their own.
 fn bias(w: &Weights, c: &Config, shared: bool, relative: Option<&Relative>) -> Result<Bias> {
     let (hidden, Some(relative)) = (c.hidden_size, relative) else { return Ok(Bias::None) };
     let names = if shared { ["key_proj", "query_proj"] } else { ["pos_key_proj", "pos_query_proj"] };
@@ -89,7 +94,7 @@ fn bias(w: &Weights, c: &Config, shared: bool, relative: Option<&Relative>) -> R
     relative.bias(project(c2p, names[0])?, project(p2c, names[1])?, c.num_attention_heads)
 }
 
-/// norm(y + act(conv(x))), x what the first block read and y what it gave.
+/// norm(y + act(conv(x))), where x is the input of the first block and y its output.
 pub(crate) struct Convolution {
     conv: Linear,
     norm: LayerNorm,
@@ -97,14 +102,14 @@ pub(crate) struct Convolution {
 }
 
 impl Convolution {
-    fn load(w: &Weights, c: &Config, more: &More) -> Result<Convolution> {
-        let width = more.conv_kernel_size;
-        refuse(more.conv_groups.is_some_and(|n| n != 1) || width.is_multiple_of(2), || {
+    fn load(w: &Weights, c: &Config, v2: &V2Config) -> Result<Convolution> {
+        let width = v2.conv_kernel_size;
+        refuse(v2.conv_groups.is_some_and(|n| n != 1) || width.is_multiple_of(2), || {
             "conv_groups other than 1 and an even conv_kernel_size are not supported".into()
         })?;
         let conv = Linear::shaped(&[(w.sub("conv"), "weight")], &[c.hidden_size, c.hidden_size, width])?
             .with_bias(w.sub("conv").tensor("bias", &[c.hidden_size])?)?
-            .with(activation(more.conv_act.as_deref().unwrap_or("tanh"))?);
+            .with(activation(v2.conv_act.as_deref().unwrap_or("tanh"))?);
         Ok(Convolution {
             conv,
             norm: LayerNorm::load(&w.sub("LayerNorm"), c.hidden_size, c.layer_norm_eps, true)?,

@@ -1,39 +1,42 @@
-//! What language models share: attention whose keys several heads share and a cache keeps, the block around it, and
-//! the stack of blocks between the word table and the last norm.
+//! Parts that language models share: grouped-query attention with a KV cache, the block around it,
+//! and the decoder (token embeddings, blocks, final norm).
 
-use crate::block::{Layer, Norm, but_last, through};
+use crate::block::{Layer, Norm, run_layers, skip_last};
 use crate::mlp::Mlp;
 use crate::{Batch, Encoder, Error, LayerHook, Limits, Result};
 use sconce_ops::{Attention, Bias, Keys, KvCacheShape, Linear, Mask, Projected, Rotary, Tensor, Weights, attention};
 
-/// Heads of a block's attention.
+/// The heads of an attention layer.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Heads {
-    /// Of queries.
+    /// Query heads.
     pub count: usize,
-    /// Of keys and values.
-    pub shared: usize,
-    /// Of each.
+    /// Key and value heads; fewer than `count` in grouped-query attention (GQA), 1 in multi-query
+    /// attention (MQA).
+    pub kv_heads: usize,
+    /// The size of one head.
     pub size: usize,
 }
 
 impl Heads {
-    /// Heads that can share their keys.
-    pub(crate) fn checked(count: usize, shared: usize, size: usize) -> Result<Heads> {
-        let sound = shared > 0 && count.is_multiple_of(shared) && size > 0 && count > 0;
+    /// Fails unless `count` is a multiple of `kv_heads`.
+    pub(crate) fn checked(count: usize, kv_heads: usize, size: usize) -> Result<Heads> {
+        let valid = kv_heads > 0 && count.is_multiple_of(kv_heads) && size > 0 && count > 0;
         let fits = count.checked_mul(3).and_then(|n| n.checked_mul(size)).is_some();
-        if sound && fits {
-            return Ok(Heads { count, shared, size });
+        if valid && fits {
+            return Ok(Heads { count, kv_heads, size });
         }
-        Err(Error::Config(format!("{count} heads of {size} over {shared} of keys and values")))
+        Err(Error::Config(format!(
+            "{count} attention heads of size {size} with {kv_heads} key-value heads: sizes must be positive, and the number of heads a multiple of that of key-value heads"
+        )))
     }
 
-    /// Rows of queries, keys and values below each other.
+    /// Output rows of the query, key and value projections.
     pub(crate) fn rows(&self) -> [usize; 3] {
-        [self.count, self.shared, self.shared].map(|heads| heads.saturating_mul(self.size))
+        [self.count, self.kv_heads, self.kv_heads].map(|heads| heads.saturating_mul(self.size))
     }
 
-    /// q, k and v of the attention under `w` as one, from a width of `n`.
+    /// The fused QKV projection (`q_proj`, `k_proj`, `v_proj` under `w`) of `n` inputs.
     pub(crate) fn projections(&self, w: &Weights, n: usize, bias: bool) -> Result<Linear> {
         let parts = ["q_proj", "k_proj", "v_proj"].map(|name| w.sub(name));
         Ok(Linear::joined(&parts.into_iter().zip(self.rows()).collect::<Vec<_>>(), n, bias)?)
@@ -45,26 +48,27 @@ impl Heads {
     }
 }
 
-/// softmax(q · kᵀ) v with keys that several heads share (Ainslie et al. 2023, arXiv:2305.13245), over the batch itself or over
-/// what a cache keeps of its sequences.
+/// Grouped-query attention (GQA; Ainslie et al. 2023, arXiv:2305.13245): softmax(q · kᵀ) v in which
+/// several query heads share a key-value head. Keys and values come from the batch itself or, if it
+/// has one, from the KV cache.
 pub(crate) struct GroupedQueryAttention {
-    /// To `[tokens, heads + 2 · shared, size]`.
+    /// Fused QKV projection, to `[tokens, heads + 2 · kv_heads, size]`.
     pub qkv: Linear,
     pub output: Linear,
     pub heads: Heads,
-    /// Of queries and of keys, head by head.
+    /// QK-norm: norms over each query head and each key head.
     pub norms: Option<[Norm; 2]>,
     pub rotary: Option<Rotary>,
     pub scale: f32,
     pub cap: Option<f32>,
     pub window: Option<usize>,
     pub bias: Bias,
-    /// Whose place in the cache is this one's.
+    /// The index of the layer in the KV cache.
     pub layer: usize,
 }
 
 impl GroupedQueryAttention {
-    /// Without norms, caps, windows and biases; scaled by 1 / √size.
+    /// Causal attention scaled by 1 / √size, without norms, RoPE, soft-capping, window and bias.
     pub(crate) fn new(qkv: Linear, output: Linear, heads: Heads, layer: usize) -> GroupedQueryAttention {
         let (scale, bias) = (heads.scale(), Bias::None);
         GroupedQueryAttention {
@@ -82,33 +86,33 @@ impl GroupedQueryAttention {
     }
 
     pub(crate) fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        Ok(self.output.forward(&self.mix(x, b)?)?)
+        Ok(self.output.forward(&self.attend(x, b)?)?)
     }
 
     pub(crate) fn forward_residual(&self, x: &Tensor, b: &Batch, residual: &Tensor) -> Result<Tensor> {
-        Ok(self.output.forward_residual(&self.mix(x, b)?, residual)?)
+        Ok(self.output.forward_residual(&self.attend(x, b)?, residual)?)
     }
 
-    fn mix(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
-        let Heads { count, shared, size } = self.heads;
+    fn attend(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
+        let Heads { count, kv_heads, size } = self.heads;
         let tokens = b.segments.tokens();
-        let qkv = self.qkv.forward(x)?.reshape(&[tokens, count + 2 * shared, size])?;
+        let qkv = self.qkv.forward(x)?.reshape(&[tokens, count + 2 * kv_heads, size])?;
         let part = |start, heads| qkv.narrow(1, start, heads);
-        let (mut q, mut k, v) = (part(0, count)?, part(count, shared)?, part(count + shared, shared)?);
-        if let Some([of_q, of_k]) = &self.norms {
-            (q, k) = (of_q.forward(&q)?, of_k.forward(&k)?);
+        let (mut q, mut k, v) = (part(0, count)?, part(count, kv_heads)?, part(count + kv_heads, kv_heads)?);
+        if let Some([q_norm, k_norm]) = &self.norms {
+            (q, k) = (q_norm.forward(&q)?, k_norm.forward(&k)?);
         }
-        let (k, v, keys) = match &b.kept {
-            Some(kept) => {
-                let cache @ [keys, values] = kept.cache.layer(self.layer)?;
+        let (k, v, keys) = match &b.kv {
+            Some(kv) => {
+                let cache @ [keys, values] = kv.cache.layer(self.layer)?;
                 match &self.rotary {
                     Some(rotary) => {
                         let x = Projected { q: &q, k: &k, v: &v, positions: &b.positions };
-                        q = rotary.forward_and_write_kv(x, cache, &kept.rows)?;
+                        q = rotary.forward_and_write_kv(x, cache, &kv.rows)?;
                     }
-                    None => kept.cache.write(self.layer, &k, &v, &kept.rows)?,
+                    None => kv.cache.write(self.layer, &k, &v, &kv.rows)?,
                 }
-                (keys.clone(), values.clone(), Keys::Paged(kept.pages.clone()))
+                (keys.clone(), values.clone(), Keys::Paged(kv.pages.clone()))
             }
             None => {
                 if let Some(rotary) = &self.rotary {
@@ -117,50 +121,51 @@ impl GroupedQueryAttention {
                 (k.into(), v.into(), b.keys.clone().into())
             }
         };
-        let sees = self.window.map_or(Mask::Causal, Mask::Recent);
+        let mask = self.window.map_or(Mask::Causal, Mask::Recent);
         let bias = self.bias.clone();
-        let how = Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees, bias };
-        Ok(attention(&q, &k, &v, &how)?.reshape(&[tokens, count * size])?)
+        let params =
+            Attention { queries: b.segments.clone(), keys, scale: self.scale, cap: self.cap, sees: mask, bias };
+        Ok(attention(&q, &k, &v, &params)?.reshape(&[tokens, count * size])?)
     }
 }
 
-/// A block whose second half reads what the first one gives, or stands beside it.
+/// A decoder block: attention and MLP, sequential or parallel.
 pub(crate) struct Block {
     pub attention_norm: Norm,
     pub attention: GroupedQueryAttention,
-    pub second: Second,
+    pub layout: Layout,
     pub mlp: Mlp,
 }
 
-/// What the second half of a block reads.
-pub(crate) enum Second {
+/// How attention and MLP of a block are combined.
+pub(crate) enum Layout {
     /// h = x + Attn(norm(x)); y = h + Mlp(norm'(h)).
-    Behind(Norm),
+    Sequential(Norm),
     /// y = x + Attn(norm(x)) + Mlp(norm'(x)).
-    Beside(Norm),
+    Parallel(Norm),
     /// y = x + Attn(norm(x)) + Mlp(norm(x)).
-    Shared,
+    ParallelSharedNorm,
 }
 
 impl Layer for Block {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let normed = self.attention_norm.forward(x)?;
         let h = self.attention.forward_residual(&normed, b, x)?;
-        match &self.second {
-            Second::Behind(norm) => self.mlp.forward_residual(&norm.forward(&h)?, &h),
-            Second::Beside(norm) => self.mlp.forward_residual(&norm.forward(x)?, &h),
-            Second::Shared => self.mlp.forward_residual(&normed, &h),
+        match &self.layout {
+            Layout::Sequential(norm) => self.mlp.forward_residual(&norm.forward(&h)?, &h),
+            Layout::Parallel(norm) => self.mlp.forward_residual(&norm.forward(x)?, &h),
+            Layout::ParallelSharedNorm => self.mlp.forward_residual(&normed, &h),
         }
     }
 }
 
-/// Words, blocks, the last norm.
+/// A decoder-only language model: token embeddings, blocks, final norm.
 pub(crate) struct Decoder<L> {
-    /// The word table, which the head may share.
-    pub words: Linear,
-    /// What words are multiplied with.
+    /// The token embedding table, which the LM head may share (tied embeddings).
+    pub embed_tokens: Linear,
+    /// The factor that token embeddings are multiplied with.
     pub scale: f32,
-    /// Learned positions.
+    /// Learned position embeddings.
     pub positions: Option<Tensor>,
     pub layers: Vec<L>,
     pub norm: Norm,
@@ -168,24 +173,24 @@ pub(crate) struct Decoder<L> {
     pub limits: Limits,
 }
 
-/// The word table `[vocabulary, hidden]` under `w`.
-pub(crate) fn words(w: &Weights, vocabulary: usize, hidden: usize) -> Result<Linear> {
+/// Loads the token embedding table `[vocabulary, hidden]` under `w`.
+pub(crate) fn embed_tokens(w: &Weights, vocabulary: usize, hidden: usize) -> Result<Linear> {
     Ok(Linear::load(&w.of_head(), hidden, vocabulary, false)?)
 }
 
 impl<L: Layer> Encoder for Decoder<L> {
-    fn forward(&self, b: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
-        let also = self.positions.as_ref().map(|table| (table, &b.positions));
-        let x = self.words.embed(&b.ids, self.scale, also)?;
+    fn forward(&self, b: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
+        let positions = self.positions.as_ref().map(|table| (table, &b.positions));
+        let x = self.embed_tokens.embed(&b.ids, self.scale, positions)?;
         let last = self.layers.len();
-        let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, b))?;
-        let x = self.norm.forward(&b.wanted(&x)?)?;
-        watch(last, &x);
+        let x = run_layers(x, &self.layers, &mut skip_last(last, hook), |_, layer, x| layer.forward(x, b))?;
+        let x = self.norm.forward(&b.select_outputs(&x)?)?;
+        hook(last, &x);
         Ok(x)
     }
 
     fn hidden_size(&self) -> usize {
-        self.words.inputs()
+        self.embed_tokens.inputs()
     }
 
     fn limits(&self) -> Limits {
@@ -193,7 +198,7 @@ impl<L: Layer> Encoder for Decoder<L> {
     }
 
     fn cache(&self) -> Option<KvCacheShape> {
-        let Heads { shared, size, .. } = self.heads;
-        Some(KvCacheShape { layers: self.layers.len(), heads: shared, size })
+        let Heads { kv_heads, size, .. } = self.heads;
+        Some(KvCacheShape { layers: self.layers.len(), heads: kv_heads, size })
     }
 }

@@ -1,7 +1,7 @@
-//! DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT's blocks, half as many, without token types. Sinusoidal positions are
-//! stored like learnt ones.
+//! DistilBERT (Sanh et al. 2019, arXiv:1910.01108): BERT with half as many blocks and without token
+//! types. Files store sinusoidal positions like learned ones.
 
-use crate::bert::WORDS;
+use crate::bert::WORD_EMBEDDINGS;
 use crate::block::{Embeddings, Names, PostNorm, Shape, Stack};
 use crate::config::{activation, defaults, head_size, parse};
 use crate::head::{out, root, vocabulary};
@@ -21,7 +21,7 @@ defaults! {
     }
 }
 
-/// No field of the configuration changes it.
+/// A constant in the reference; no configuration field sets it.
 const EPS: f32 = 1e-12;
 
 const NAMES: Names = Names {
@@ -43,7 +43,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         activation: activation(&c.activation)?,
         eps: EPS,
     };
-    let w = root(w, "distilbert", WORDS)?;
+    let w = root(w, "distilbert", WORD_EMBEDDINGS)?;
     let limits = Limits::new(c.vocab_size, c.max_position_embeddings);
     let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, Some(limits.positions), &shape)?;
     let layer = |i| PostNorm::load(&w.sub("transformer.layer").sub(i), &shape, &NAMES);
@@ -59,7 +59,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         Task::Classify => Head::new(Some(dense("pre_classifier")?.with(Activation::Relu)), None, classifier()?),
         Task::Tag => Head::new(None, None, classifier()?),
         Task::Vocabulary => {
-            let words = root(w, "distilbert", WORDS)?.sub("embeddings.word_embeddings");
+            let words = root(w, "distilbert", WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings");
             let projector = w.sub("vocab_projector");
             let dense = dense("vocab_transform")?.with(activation(&c.activation)?);
             let norm = LayerNorm::load(&w.sub("vocab_layer_norm"), c.dim, EPS, true)?;

@@ -1,4 +1,5 @@
-//! Texts and images in one space: two towers, and what turns the cosine of their vectors into a probability.
+//! Two-tower models (CLIP, SigLIP): text and image embeddings in one space, and the function that
+//! turns their cosine similarity into a probability.
 
 use crate::config::parse;
 use crate::{Batch, Error, LayerHook, Limits, Result, clip, siglip};
@@ -6,52 +7,54 @@ use sconce_ops::{DType, Place, Segments, Tensor, Weights};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Turns texts into vectors of the common space.
+/// Maps texts to embeddings in the common space.
 pub trait TextTower: Send {
-    /// f32 `[sequences, dimension]`, not normalised. The last hidden state that `watch` sees is behind the final norm.
-    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor>;
-    /// The largest ids it can take.
+    /// Embeddings `[sequences, dimension]` in f32, not L2-normalized. `hook` receives the last
+    /// hidden state after the final norm.
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor>;
+    /// The number of token ids and positions that the tower has embeddings for.
     fn limits(&self) -> Limits;
-    /// How long texts are padded to before they come here, where the model was trained on padded ones and looks at the
-    /// padding. With what, the tokenizer's files say: those of SigLIP 2 pad with another id than its configuration assumes.
+    /// The length that the caller must pad texts to, if the model was trained on padded texts and
+    /// attends to the padding. The tokenizer's files name the padding id: SigLIP 2 pads with
+    /// another id than its configuration says.
     fn padding(&self) -> Option<usize>;
 }
 
-/// Turns images into vectors of the common space.
+/// Maps images to embeddings in the common space.
 pub trait VisionTower: Send {
-    /// f32 `[images, dimension]`, not normalised. The last hidden state that `watch` sees is behind the final norm, where
-    /// that is over all patches.
-    fn forward(&self, images: &Images, watch: LayerHook<'_>) -> Result<Tensor>;
-    /// The images that it takes.
+    /// Embeddings `[images, dimension]` in f32, not L2-normalized. `hook` receives the last hidden
+    /// state after the final norm if that norm covers all patches.
+    fn forward(&self, images: &Images, hook: LayerHook<'_>) -> Result<Tensor>;
+    /// The image size that the tower takes.
     fn image(&self) -> Image;
 }
 
-/// Two towers, or one of them alone.
+/// A text tower and a vision tower, or one of them alone.
 pub struct Dual {
-    /// For texts.
+    /// The text tower.
     pub text: Option<Box<dyn TextTower>>,
-    /// For images.
+    /// The vision tower.
     pub vision: Option<Box<dyn VisionTower>>,
-    /// Numbers in a vector.
+    /// The size of an embedding.
     pub dimension: usize,
-    /// What a cosine is multiplied with; one where there is a single tower.
+    /// The factor of the cosine similarity; 1 for a single tower.
     pub logit_scale: f32,
-    /// What is added to that.
+    /// Added to the scaled cosine similarity.
     pub logit_bias: f32,
-    /// What makes probabilities of the logits.
+    /// How logits become probabilities.
     pub kind: Kind,
 }
 
-/// From logits to probabilities.
+/// How logits become probabilities.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Of an image's texts one fits: a softmax over them.
+    /// Softmax over the texts of an image: exactly one text matches.
     Softmax,
-    /// Each pair fits or does not: a sigmoid.
+    /// Sigmoid of each pair: pairs match independently.
     Sigmoid,
 }
 
-/// Makes the towers that `config` describes.
+/// Builds the towers that `config` describes.
 pub fn dual(config: &Value, weights: &Weights) -> Result<Dual> {
     match config.get("model_type").and_then(Value::as_str) {
         Some("clip") => clip::both(config, weights),
@@ -61,36 +64,36 @@ pub fn dual(config: &Value, weights: &Weights) -> Result<Dual> {
         Some("siglip_text_model") => siglip::text(config, weights),
         Some("siglip_vision_model") => siglip::vision(config, weights),
         Some("siglip2") => {
-            let what =
-                "SigLIP 2 for images of any size (siglip2) is not supported; its models of one size (siglip) are";
+            let what = "SigLIP 2 with variable image sizes (siglip2, NaFlex) is not supported; its fixed-resolution models (siglip) are";
             Err(Error::Config(what.into()))
         }
         other => {
-            let what = "has no towers for texts and images; clip, siglip and their single towers do";
+            let what = "has no text and image towers; supported: clip, siglip and their single towers";
             Err(Error::Config(format!("model_type `{}` {what}", other.unwrap_or_default())))
         }
     }
 }
 
-/// A number that the file keeps as a tensor of one element.
+/// Reads a number that the file stores as a tensor of one element.
 pub(crate) fn scalar(w: &Weights, name: &str) -> Result<f32> {
     let dims = w.dims(name)?.filter(|dims| dims.iter().all(|n| *n == 1)).unwrap_or_default();
     Ok(w.values(name, &dims)?[0])
 }
 
-/// The images that a tower takes: square, of one size.
+/// The image size and patches of a vision tower. Images are square.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Image {
-    /// Pixels of a side.
+    /// Width and height of the image, in pixels.
     pub side: usize,
-    /// Pixels of a patch's side. What is left of the image at its right and below is not looked at.
+    /// Width and height of a patch, in pixels. Pixels at the right and bottom that do not fill a
+    /// patch are ignored.
     pub patch: usize,
-    /// Whether a token that stands for the whole image goes before the patches.
+    /// Whether a class token precedes the patches.
     pub class: bool,
 }
 
 #[derive(Deserialize)]
-struct Sizes {
+struct ImageConfig {
     image_size: usize,
     patch_size: usize,
     num_channels: usize,
@@ -98,33 +101,35 @@ struct Sizes {
 
 impl Image {
     pub(crate) fn of(config: &Value, class: bool) -> Result<Image> {
-        let Sizes { image_size: side, patch_size: patch, num_channels } = parse(config)?;
+        let ImageConfig { image_size: side, patch_size: patch, num_channels } = parse(config)?;
         let grid = side.checked_div(patch).unwrap_or(0);
         if num_channels != 3 || grid == 0 || side.checked_mul(side).and_then(|n| n.checked_mul(3)).is_none() {
-            let what =
-                format!("images of {side} pixels in patches of {patch}, {num_channels} colours; three are supported");
+            let what = format!(
+                "image_size {side}, patch_size {patch}, num_channels {num_channels} is not supported; num_channels must be 3 and an image hold a patch"
+            );
             return Err(Error::Config(what));
         }
         Ok(Image { side, patch, class })
     }
 
-    /// Tokens of an image.
+    /// Tokens per image.
     pub fn tokens(&self) -> usize {
         let grid = self.side / self.patch;
         grid * grid + usize::from(self.class)
     }
 
-    /// Numbers of a patch.
+    /// Values per patch.
     fn width(&self) -> usize {
         3 * self.patch * self.patch
     }
 
-    /// Cuts `pixels` `[3, side, side]` into patches behind those in `out`: one row a token, in the order of a convolution's
-    /// weight `[.., 3, patch, patch]`. The token of the whole image is a row of zeros.
+    /// Cuts `pixels` `[3, side, side]` into patches and appends them to `out`: one row per token,
+    /// in the order of a convolution's weight `[.., 3, patch, patch]`. The class token's row is
+    /// zeros.
     pub fn cut(&self, pixels: &[f32], out: &mut Vec<f32>) -> Result<()> {
         let Image { side, patch, class } = *self;
         if pixels.len() != 3 * side * side {
-            let what = format!("an image of {} numbers, not of 3 × {side} × {side}", pixels.len());
+            let what = format!("an image of {} values; the model needs 3 × {side} × {side}", pixels.len());
             return Err(Error::Input(what));
         }
         let grid = side / patch;
@@ -138,21 +143,21 @@ impl Image {
     }
 }
 
-/// Images on their device, cut into patches.
+/// A batch of images, cut into patches and uploaded.
 #[derive(Clone, Debug)]
 pub struct Images {
     /// `[images · tokens, 3 · patch²]`
     pub patches: Tensor,
-    /// Each row's place in its image, `[images · tokens]`.
+    /// Position ids of the rows, `[images · tokens]`.
     pub positions: Tensor,
-    /// A zero an image: for what all of them have once.
+    /// A zero per image, to look up a parameter that all images share.
     pub zeros: Tensor,
-    /// Where the images lie.
+    /// The token range of each image.
     pub segments: Segments,
 }
 
 impl Images {
-    /// Cuts and uploads images `[3, side, side]`, in the tower's dtype.
+    /// Cuts images `[3, side, side]` into patches and uploads them in the tower's dtype.
     pub fn new(images: &[&[f32]], image: Image, dtype: DType, place: &Place) -> Result<Images> {
         let tokens = image.tokens();
         let mut patches = Vec::with_capacity(images.len() * tokens * image.width());
@@ -175,7 +180,8 @@ mod tests {
 
     #[test]
     fn patches_follow_the_weight_of_a_convolution() {
-        // Pixel (c, y, x) of a 5 × 5 image is 100·c + 10·y + x; the fifth row and column are left over.
+        // Pixel (c, y, x) of a 5 × 5 image is 100·c + 10·y + x; the fifth row and column do not
+        // fill a patch.
         let pixels: Vec<f32> = (0..75).map(|i| (i / 25 * 100 + i / 5 % 5 * 10 + i % 5) as f32).collect();
         let mut out = Vec::new();
         Image { side: 5, patch: 2, class: true }.cut(&pixels, &mut out).unwrap();

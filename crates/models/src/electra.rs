@@ -1,6 +1,7 @@
-//! ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT, with embeddings that may be narrower than the blocks.
+//! ELECTRA (Clark et al. 2020, arXiv:2003.10555): BERT whose embeddings may be narrower than the
+//! blocks.
 
-use crate::bert::{Config, WORDS};
+use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::block::Stack;
 use crate::config::{defaults, parse};
 use crate::head::{out, root, vocabulary};
@@ -9,12 +10,12 @@ use sconce_ops::{Activation, LayerNorm, Linear, Weights};
 use serde_json::Value;
 
 defaults! {
-    struct Narrow {
+    struct EmbeddingConfig {
         embedding_size: usize = 128,
     }
 }
 
-/// transformers' defaults are those of the small model.
+/// The defaults of transformers are those of the small model.
 fn read(config: &Value) -> Result<(Config, usize)> {
     let mut c: Config = parse(config)?;
     let missing = |name: &str| config.get(name).is_none();
@@ -27,13 +28,13 @@ fn read(config: &Value) -> Result<(Config, usize)> {
     if missing("intermediate_size") {
         c.intermediate_size = 1024;
     }
-    Ok((c, parse::<Narrow>(config)?.embedding_size))
+    Ok((c, parse::<EmbeddingConfig>(config)?.embedding_size))
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let (c, width) = read(config)?;
     c.check()?;
-    let w = root(w, "electra", WORDS)?;
+    let w = root(w, "electra", WORD_EMBEDDINGS)?;
     let project = || Linear::load(&w.sub("embeddings_project"), width, c.hidden_size, true);
     Ok(Box::new(Stack {
         project: (width != c.hidden_size).then(project).transpose()?,
@@ -41,7 +42,8 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     }))
 }
 
-/// GELU in both, whatever hidden_act and summary_activation say: the reference writes it down.
+/// Both heads use GELU, whatever hidden_act and summary_activation say, because the reference
+/// hard-codes it.
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let (c, width) = read(config)?;
     let hidden = c.hidden_size;
@@ -53,11 +55,11 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
         }
         Task::Tag => Head::new(None, None, out(&classifier, hidden, true)?),
         Task::Vocabulary => {
-            let (g, own) = (w.sub("generator_predictions"), w.sub("generator_lm_head"));
-            let words = root(w, "electra", WORDS)?.sub("embeddings.word_embeddings");
+            let (g, lm_head) = (w.sub("generator_predictions"), w.sub("generator_lm_head"));
+            let words = root(w, "electra", WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings");
             let dense = Linear::load(&g.sub("dense"), hidden, width, true)?.with(Activation::Gelu);
             let norm = LayerNorm::load(&g.sub("LayerNorm"), width, c.layer_norm_eps, true)?;
-            let out = vocabulary(&own, &words, [c.vocab_size, width], &[(&own, "bias")])?;
+            let out = vocabulary(&lm_head, &words, [c.vocab_size, width], &[(&lm_head, "bias")])?;
             Head::new(Some(dense), Some(norm), out)
         }
     })

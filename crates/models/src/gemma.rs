@@ -1,10 +1,11 @@
-//! Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and the text part of Gemma 3 (arXiv:2503.19786): weights of norms are distances
-//! from one, words are scaled, keys few; the second generation has norms on both sides of each half, windows on some layers and
-//! capped scores, the third norms over heads instead and angles of two kinds.
+//! Gemma (arXiv:2403.08295), Gemma 2 (arXiv:2408.00118) and the text model of Gemma 3
+//! (arXiv:2503.19786): RMS norms with weight 1 + w, scaled token embeddings, few key-value heads.
+//! Gemma 2 has norms before and after attention and MLP, sliding windows on some layers and
+//! soft-capped scores; Gemma 3 has QK-norm instead of soft-capping and two RoPE bases.
 
 use crate::block::{Layer, Norm};
-use crate::config::{activation, context, parse, ten_to_minus, usually};
-use crate::decoder::{Decoder, GroupedQueryAttention, Heads, words};
+use crate::config::{activation, context, default_usize, parse, ten_to_minus};
+use crate::decoder::{Decoder, GroupedQueryAttention, Heads, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::rope::{Rope, Scaling};
@@ -16,15 +17,15 @@ use serde_json::Value;
 #[derive(Deserialize)]
 struct Config {
     model_type: String,
-    #[serde(default = "usually::<262_208>")]
+    #[serde(default = "default_usize::<262_208>")]
     vocab_size: usize,
     hidden_size: usize,
     intermediate_size: usize,
     num_hidden_layers: usize,
-    #[serde(default = "usually::<8>")]
+    #[serde(default = "default_usize::<8>")]
     num_attention_heads: usize,
     num_key_value_heads: Option<usize>,
-    #[serde(default = "usually::<256>")]
+    #[serde(default = "default_usize::<256>")]
     head_dim: usize,
     hidden_act: Option<String>,
     hidden_activation: Option<String>,
@@ -34,7 +35,7 @@ struct Config {
     rope_theta: Option<f64>,
     rope_local_base_freq: Option<f64>,
     rope_scaling: Option<Scaling>,
-    rope_parameters: Option<Angles>,
+    rope_parameters: Option<RopeParameters>,
     #[serde(default)]
     attention_bias: bool,
     query_pre_attn_scalar: Option<f64>,
@@ -45,16 +46,15 @@ struct Config {
     layer_types: Option<Vec<String>>,
 }
 
-/// Of all layers, or of each kind.
+/// `rope_parameters`, for all layers or by layer type.
 #[derive(Deserialize)]
 #[serde(untagged)]
-enum Angles {
+enum RopeParameters {
     Each { full_attention: Box<Scaling>, sliding_attention: Box<Scaling> },
     All(Box<Scaling>),
 }
 
 impl Config {
-    /// 1, 2 or 3.
     fn generation(&self) -> u8 {
         match &*self.model_type {
             "gemma" => 1,
@@ -64,15 +64,15 @@ impl Config {
     }
 
     fn heads(&self) -> Result<Heads> {
-        let usual = if self.generation() == 1 { self.num_attention_heads } else { 4 };
-        Heads::checked(self.num_attention_heads, self.num_key_value_heads.unwrap_or(usual), self.head_dim)
+        let default = if self.generation() == 1 { self.num_attention_heads } else { 4 };
+        Heads::checked(self.num_attention_heads, self.num_key_value_heads.unwrap_or(default), self.head_dim)
     }
 
     fn positions(&self) -> usize {
         self.max_position_embeddings.unwrap_or(if self.generation() == 3 { 131_072 } else { 8192 })
     }
 
-    /// The window of a layer, if it has one.
+    /// The sliding window of a layer, if it has one.
     fn window(&self, layer: usize) -> Option<usize> {
         let windowed = match (&self.layer_types, self.generation()) {
             (_, 1) => false,
@@ -83,29 +83,29 @@ impl Config {
         windowed.then(|| self.sliding_window.unwrap_or(4096))
     }
 
-    /// Angles of layers that see everything, and of those with a window.
+    /// RoPE tables of full-attention layers and of sliding-window layers.
     fn rotary(&self, w: &Weights, positions: usize) -> Result<[Rotary; 2]> {
         let local = self.rope_local_base_freq.unwrap_or(10_000.0);
-        let usual = self.rope_theta.unwrap_or(if self.generation() == 3 { 1e6 } else { 10_000.0 });
+        let default = self.rope_theta.unwrap_or(if self.generation() == 3 { 1e6 } else { 10_000.0 });
         let third = self.generation() == 3;
         let (full, sliding) = match &self.rope_parameters {
-            Some(Angles::Each { full_attention, sliding_attention }) => {
+            Some(RopeParameters::Each { full_attention, sliding_attention }) => {
                 (Some(&**full_attention), Some(&**sliding_attention))
             }
-            Some(Angles::All(all)) => (Some(&**all), if third { None } else { Some(&**all) }),
+            Some(RopeParameters::All(all)) => (Some(&**all), if third { None } else { Some(&**all) }),
             None => (self.rope_scaling.as_ref(), if third { None } else { self.rope_scaling.as_ref() }),
         };
-        let of = |scaling: Option<&Scaling>, usual: f64| {
-            let theta = scaling.and_then(|s| s.rope_theta).unwrap_or(usual);
+        let of = |scaling: Option<&Scaling>, default: f64| {
+            let theta = scaling.and_then(|s| s.rope_theta).unwrap_or(default);
             let trained = self.positions();
             Rope { theta, dims: self.head_dim, positions, trained, original: None, scaling }.rotary(w)
         };
-        Ok([of(full, usual)?, of(sliding, if third { local } else { usual })?])
+        Ok([of(full, default)?, of(sliding, if third { local } else { default })?])
     }
 }
 
-/// The text part of a model that also sees images.
-fn text(config: &Value) -> Value {
+/// The text model's part of a multimodal configuration.
+fn text_config(config: &Value) -> Value {
     let Some(Value::Object(text)) = config.get("text_config") else { return config.clone() };
     let mut text = text.clone();
     if let Some(context) = config.get(crate::CONTEXT) {
@@ -114,28 +114,28 @@ fn text(config: &Value) -> Value {
     Value::Object(text)
 }
 
-/// Where the text part is.
-fn roots(w: &Weights) -> Result<Weights> {
+/// The root of the text model's tensors.
+fn text_root(w: &Weights) -> Result<Weights> {
     for prefix in ["model.language_model", "language_model.model", "model"] {
-        if w.sub(prefix).has(WORDS)? {
+        if w.sub(prefix).has(EMBED_TOKENS)? {
             return Ok(w.sub(prefix));
         }
     }
-    root(w, "model", WORDS)
+    root(w, "model", EMBED_TOKENS)
 }
 
-const WORDS: &str = "embed_tokens.weight";
+const EMBED_TOKENS: &str = "embed_tokens.weight";
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
-    let config = &text(config);
+    let config = &text_config(config);
     let c: Config = parse(config)?;
     let (heads, n) = (c.heads()?, c.hidden_size);
-    let w = roots(w)?;
+    let w = text_root(w)?;
     let positions = context(config, c.positions());
     let rotary = c.rotary(&w, positions)?;
     let load = |i| Block::load(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
-        words: words(&w.sub("embed_tokens"), c.vocab_size, n)?,
+        embed_tokens: embed_tokens(&w.sub("embed_tokens"), c.vocab_size, n)?,
         scale: (n as f32).sqrt(),
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
@@ -146,23 +146,24 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
-    last_token(task, config, w, (parse::<Config>(&text(config))?.hidden_size, "Gemma"))
+    last_token(task, config, w, (parse::<Config>(&text_config(config))?.hidden_size, "Gemma"))
 }
 
-pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
-    let c: Config = parse(&text(config))?;
-    let head = head::next(w, &roots(w)?.sub("embed_tokens"), [c.vocab_size, c.hidden_size], true)?;
+pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
+    let c: Config = parse(&text_config(config))?;
+    let head = head::lm_head(w, &text_root(w)?.sub("embed_tokens"), [c.vocab_size, c.hidden_size], true)?;
     Ok(LmHead { cap: c.final_logit_softcapping, ..head })
 }
 
-/// h = x + norm(Attn(norm(x))); y = h + norm(Mlp(norm(h))), in the first generation without the norms behind each half.
+/// h = x + norm(Attn(norm(x))); y = h + norm(Mlp(norm(h))). Gemma 1 has no norms after attention
+/// and MLP.
 struct Block {
     attention_norm: RmsNorm,
     attention: GroupedQueryAttention,
     norm: RmsNorm,
     mlp: Mlp,
-    /// Behind attention and behind the MLP.
-    behind: Option<[RmsNorm; 2]>,
+    /// The norms after attention and after the MLP.
+    post_norms: Option<[RmsNorm; 2]>,
 }
 
 impl Block {
@@ -179,7 +180,7 @@ impl Block {
         };
         let scalar = c.query_pre_attn_scalar.unwrap_or(if generation == 1 { heads.size as f64 } else { 256.0 });
         let cap = if generation == 2 { c.attn_logit_softcapping } else { None };
-        // The first generation says "gelu" and means the tanh form.
+        // Gemma 1's files say "gelu" and mean the tanh approximation.
         let act = match (&c.hidden_activation, &c.hidden_act) {
             (Some(name), _) => name,
             (None, Some(name)) if generation > 1 => name,
@@ -187,11 +188,11 @@ impl Block {
         };
         let gate_up = Linear::stacked(&[m.sub("gate_proj"), m.sub("up_proj")], n, c.intermediate_size, false)?;
         let down = Linear::load(&m.sub("down_proj"), c.intermediate_size, n, false)?;
-        let (before, behind) = match generation {
+        let (before, post_norms) = match generation {
             1 => ("post_attention_layernorm", None),
             _ => {
-                let behind = [norm("post_attention_layernorm")?, norm("post_feedforward_layernorm")?];
-                ("pre_feedforward_layernorm", Some(behind))
+                let post_norms = [norm("post_attention_layernorm")?, norm("post_feedforward_layernorm")?];
+                ("pre_feedforward_layernorm", Some(post_norms))
             }
         };
         Ok(Block {
@@ -206,7 +207,7 @@ impl Block {
             },
             norm: norm(before)?,
             mlp: Mlp::gated(gate_up, activation(act)?, down),
-            behind,
+            post_norms,
         })
     }
 }
@@ -214,7 +215,7 @@ impl Block {
 impl Layer for Block {
     fn forward(&self, x: &Tensor, b: &Batch) -> Result<Tensor> {
         let normed = self.attention_norm.forward(x)?;
-        let Some([after_attention, after_mlp]) = &self.behind else {
+        let Some([after_attention, after_mlp]) = &self.post_norms else {
             let h = self.attention.forward_residual(&normed, b, x)?;
             return self.mlp.forward_residual(&self.norm.forward(&h)?, &h);
         };

@@ -1,9 +1,9 @@
-//! GPT-2 (Radford et al. 2019): learned positions, layer norms before each half, one matrix for queries, keys and values, and
-//! weights whose rows are inputs (`Conv1D`).
+//! GPT-2 (Radford et al. 2019): learned positions, pre-norm blocks with layer norms, a fused QKV
+//! projection, and transposed weights (`Conv1D`, whose rows are inputs).
 
 use crate::block::Norm;
 use crate::config::{activation, context, defaults, head_size, parse, refuse};
-use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
 use crate::{Encoder, Head, Limits, LmHead, Result, Task};
@@ -23,7 +23,8 @@ defaults! {
         scale_attn_weights: bool = true,
         scale_attn_by_inverse_layer_idx: bool = false,
         add_cross_attention: bool = false,
-        /// Whether the rows of weights are inputs. Not in any config.json: GGUF files hold them the usual way.
+        /// Whether weights are transposed (`Conv1D`). No config.json has this field; the GGUF
+        /// reader sets it to false.
         conv1d: bool = true,
         tie_word_embeddings: bool = true,
     }
@@ -35,17 +36,17 @@ impl Config {
     }
 }
 
-const WORDS: &str = "wte.weight";
+const TOKEN_EMBEDDINGS: &str = "wte.weight";
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     refuse(c.add_cross_attention, || "cross-attention is not supported here".into())?;
     let n = c.n_embd;
     let heads = Heads::checked(c.n_head, c.n_head, head_size(n, c.n_head)?)?;
-    let w = root(w, "transformer", WORDS)?;
+    let w = root(w, "transformer", TOKEN_EMBEDDINGS)?;
     let load = |i| block(&w.sub("h").sub(i), &c, heads, i);
     Ok(Box::new(Decoder {
-        words: words(&w.sub("wte"), c.vocab_size, n)?,
+        embed_tokens: embed_tokens(&w.sub("wte"), c.vocab_size, n)?,
         scale: 1.0,
         positions: Some(w.sub("wpe").tensor("weight", &[c.n_positions, n])?),
         layers: (0..c.n_layer).map(load).collect::<Result<_>>()?,
@@ -59,25 +60,25 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     last_token(task, config, w, (parse::<Config>(config)?.n_embd, "GPT-2"))
 }
 
-pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
+pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
     let c: Config = parse(config)?;
-    let words = root(w, "transformer", WORDS)?.sub("wte");
-    head::next(w, &words, [c.vocab_size, c.n_embd], c.tie_word_embeddings)
+    let embed_tokens = root(w, "transformer", TOKEN_EMBEDDINGS)?.sub("wte");
+    head::lm_head(w, &embed_tokens, [c.vocab_size, c.n_embd], c.tie_word_embeddings)
 }
 
 fn block(w: &Weights, c: &Config, heads: Heads, layer: usize) -> Result<Block> {
     let (a, m, n) = (w.sub("attn"), w.sub("mlp"), c.n_embd);
-    // The triangle that hides what comes later, and the number that stands for it.
+    // Buffers of the causal mask: the triangle and the value of masked scores.
     ["bias", "masked_bias"].iter().for_each(|name| a.skip(name));
     let norm = |name| Norm::layer(&w.sub(name), n, c.layer_norm_epsilon, true);
     let inner = c.n_inner.unwrap_or(n.saturating_mul(4));
-    let usual = if c.scale_attn_weights { heads.scale() } else { 1.0 };
-    let scale = if c.scale_attn_by_inverse_layer_idx { usual / (layer + 1) as f32 } else { usual };
+    let default = if c.scale_attn_weights { heads.scale() } else { 1.0 };
+    let scale = if c.scale_attn_by_inverse_layer_idx { default / (layer + 1) as f32 } else { default };
     let (qkv, output) = (c.linear(&a.sub("c_attn"), n, 3 * n)?, c.linear(&a.sub("c_proj"), n, n)?);
     Ok(Block {
         attention_norm: norm("ln_1")?,
         attention: GroupedQueryAttention { scale, ..GroupedQueryAttention::new(qkv, output, heads, layer) },
-        second: Second::Behind(norm("ln_2")?),
+        layout: Layout::Sequential(norm("ln_2")?),
         mlp: Mlp::Plain {
             up: c.linear(&m.sub("c_fc"), n, inner)?.with(activation(&c.activation_function)?),
             down: c.linear(&m.sub("c_proj"), inner, n)?,

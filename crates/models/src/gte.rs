@@ -1,9 +1,9 @@
-//! GTE's second generation (Zhang et al. 2024, arXiv:2407.19669; the hub's `NewModel`): post-norm blocks with rotary positions,
-//! gated MLPs, and queries, keys and values in one matrix. Also Snowflake's Arctic-embed m v2.
+//! GTE's second generation (Zhang et al. 2024, arXiv:2407.19669; the hub's `NewModel`): post-norm
+//! blocks with RoPE, gated MLPs and a fused QKV projection. Also Snowflake's Arctic-embed m v2.
 
-use crate::bert::WORDS;
+use crate::bert::WORD_EMBEDDINGS;
 use crate::block::{Embeddings, PostNorm, SelfAttention, Shape, Stack};
-use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_rows};
+use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Encoder, Error, Head, Limits, Result, Task};
@@ -25,8 +25,8 @@ defaults! {
         layer_norm_type: Option<String> = None,
         position_embedding_type: Option<String> = None,
         rope_theta: Option<f64> = None,
-        rope_scaling: Option<Rope> = None,
-        rope_parameters: Option<Rope> = None,
+        rope_scaling: Option<RopeConfig> = None,
+        rope_parameters: Option<RopeConfig> = None,
         logn_attention_scale: bool = false,
         pack_qkv: Option<bool> = None,
     }
@@ -38,7 +38,7 @@ impl Config {
     }
 
     fn check(&self) -> Result<()> {
-        let other = |given: &Option<String>, usual| given.as_deref().is_some_and(|given| given != usual);
+        let other = |given: &Option<String>, default| given.as_deref().is_some_and(|given| given != default);
         refuse(other(&self.layer_norm_type, "layer_norm"), || {
             format!(
                 "layer_norm_type `{}` is not supported; layer_norm is",
@@ -52,17 +52,18 @@ impl Config {
         refuse(self.logn_attention_scale, || "logn_attention_scale is not supported".into())
     }
 
-    /// Of each pair of elements of a head.
+    /// RoPE frequencies, one for each pair of elements of a head.
     fn frequencies(&self, size: usize) -> Result<Vec<f32>> {
-        let usual = if self.model_type == "gte" { 160_000.0 } else { 10_000.0 };
+        let default = if self.model_type == "gte" { 160_000.0 } else { 10_000.0 };
         let rope = self.rope_parameters.clone().unwrap_or_default();
-        let base = rope.rope_theta.or(self.rope_theta).unwrap_or(usual);
+        let base = rope.rope_theta.or(self.rope_theta).unwrap_or(default);
         let scalings = [self.rope_scaling.as_ref(), self.rope_parameters.as_ref()];
         let Some(scaling) = scalings.into_iter().flatten().find(|s| s.scaling().is_some()) else {
-            rope.plain()?;
+            rope.check_unscaled()?;
             return Ok(Rotary::frequencies(base, size));
         };
-        // Fixed NTK: a larger base, and all of them slower (the hub's code; https://kexue.fm/archives/9706).
+        // Fixed NTK scaling: a larger base, and every frequency divided by factor^(2 / size) (the
+        // hub's code; https://kexue.fm/archives/9706).
         match (scaling.scaling(), scaling.factor, scaling.mixed_b) {
             (Some("ntk"), Some(factor), None) if factor >= 1.0 => {
                 let slower = factor.powf(2.0 / size as f64) as f32;
@@ -79,7 +80,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     c.check()?;
     let size = head_size(c.hidden_size, c.num_attention_heads)?;
-    refuse(size % 2 != 0, || format!("rotary positions need heads of an even size, not {size}"))?;
+    refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;
     let shape = Shape {
         hidden: c.hidden_size,
         heads: c.num_attention_heads,
@@ -88,9 +89,9 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         activation: activation(&c.hidden_act)?,
         eps: c.layer_norm_eps,
     };
-    let w = roots(w)?;
-    let usual = if c.model_type == "gte" { 8192 } else { 2048 };
-    let positions = table_rows(c.max_position_embeddings.unwrap_or(usual), size)?;
+    let w = encoder_root(w)?;
+    let default = if c.model_type == "gte" { 8192 } else { 2048 };
+    let positions = table_rows(c.max_position_embeddings.unwrap_or(default), size)?;
     let types = Some(c.type_vocab_size).filter(|rows| *rows > 0);
     let limits = Limits { types, ..Limits::new(c.vocabulary(), positions) };
     let rotary = Rotary::new(&w, &c.frequencies(size)?, limits.positions)?;
@@ -103,7 +104,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     let hidden = c.hidden_size;
-    let gte = roots(w)?;
+    let gte = encoder_root(w)?;
     let dense = |w: &Weights, act| Ok::<_, Error>(Linear::load(&w.sub("dense"), hidden, hidden, true)?.with(act));
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
@@ -120,9 +121,9 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     })
 }
 
-/// Where the encoder is.
-fn roots(w: &Weights) -> Result<Weights> {
-    root(&root(w, "new", WORDS)?, "gte", WORDS)
+/// The root of the encoder's tensors.
+fn encoder_root(w: &Weights) -> Result<Weights> {
+    root(&root(w, "new", WORD_EMBEDDINGS)?, "gte", WORD_EMBEDDINGS)
 }
 
 fn block(w: &Weights, s: &Shape, packed: bool, rotary: &Rotary) -> Result<PostNorm> {

@@ -1,47 +1,48 @@
-//! What stands behind an encoder for a task. Every family's head is the same steps with other names: a dense layer with an
-//! activation, a norm, and the last product; some leave one out.
+//! Task heads. The heads of all families have the same steps under different names: a dense layer
+//! with an activation, a norm, and the output projection; some omit a step.
 
 use crate::{Batch, Error, Result};
 use sconce_ops::{LayerNorm, Linear, Pooling, Segments, Tensor, Weights, pool};
 use serde_json::Value;
 
-/// What a head is for.
+/// The task of a head.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Task {
-    /// One row of logits a sequence (`…ForSequenceClassification`).
+    /// Logits per sequence (`…ForSequenceClassification`).
     Classify,
-    /// One row of logits a token (`…ForTokenClassification`).
+    /// Logits per token (`…ForTokenClassification`).
     Tag,
-    /// A logit a token and word of the vocabulary (`…ForMaskedLM`).
+    /// Logits over the vocabulary per token (`…ForMaskedLM`).
     Vocabulary,
 }
 
-/// out(norm(dense(x))).
+/// A task head: out(norm(dense(x))).
 pub struct Head {
-    /// How a sequence becomes the row that a [`Task::Classify`] head reads.
+    /// How a [`Task::Classify`] head pools a sequence.
     pub pooling: Pooling,
-    /// An id that does not count as a sequence's last token, wherever it comes from: a decoder's classifier reads the last other.
+    /// The padding id. A decoder's classifier reads the last token with another id, even where the
+    /// caller put padding into the text.
     pub padding: Option<u32>,
-    /// With its activation.
+    /// The dense layer with its activation.
     pub dense: Option<Linear>,
-    /// Behind the dense layer.
+    /// The norm after the dense layer.
     pub norm: Option<LayerNorm>,
-    /// To the logits.
+    /// The output projection to logits.
     pub out: Linear,
 }
 
 impl Head {
-    /// Of a sequence's first token.
+    /// A head that pools a sequence's first token (CLS).
     pub(crate) fn new(dense: Option<Linear>, norm: Option<LayerNorm>, out: Linear) -> Head {
         Head { pooling: Pooling::Cls, padding: None, dense, norm, out }
     }
 
-    /// The rows that a [`Task::Classify`] head reads of hidden states `x` `[tokens, hidden]`, in f32.
+    /// Pools hidden states `x` `[tokens, hidden]` for a [`Task::Classify`] head, to f32.
     pub fn pooled(&self, x: &Tensor, batch: &Batch, skips: &[usize]) -> Result<Tensor> {
         let Some(padding) = self.padding else {
             return Ok(pool(x, &batch.segments, skips, &[self.pooling])?);
         };
-        // Of nothing but padding it is the first.
+        // In a sequence of padding alone it is the first token.
         let last = |tokens: std::ops::Range<usize>| {
             let (first, ids) = (tokens.start, &batch.observe_ids()[tokens]);
             (first + ids.iter().rposition(|id| *id != padding).unwrap_or(0)) as u32
@@ -51,12 +52,12 @@ impl Head {
         Ok(pool(&x, &Segments::new(&vec![1; rows.len()])?, &vec![0; rows.len()], &[self.pooling])?)
     }
 
-    /// Logits of rows `x` `[rows, hidden]`: pooled ones, or one a token.
+    /// Logits of rows `x` `[rows, hidden]`, one row per sequence (pooled) or per token.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(self.out.forward(&self.before(x)?)?)
     }
 
-    /// What the last product reads.
+    /// The input of the output projection: norm(dense(x)).
     pub fn before(&self, x: &Tensor) -> Result<Tensor> {
         let mut x = x.clone();
         if let Some(dense) = &self.dense {
@@ -69,23 +70,23 @@ impl Head {
     }
 }
 
-/// What stands behind a language model: a logit a word, of the token that comes next.
+/// The head of a language model: logits of the next token over the vocabulary.
 pub struct LmHead {
-    /// To the logits; often the word table once more.
+    /// The output projection, often tied to the token embeddings.
     pub out: Linear,
-    /// What logits are multiplied with: see [`LmHead::capped`].
+    /// The factor of the logits; [`LmHead::capped`] applies it.
     pub scale: f32,
-    /// cap · tanh(logit / cap) instead of a logit, where there is one: see [`LmHead::capped`].
+    /// Soft-capping, cap · tanh(logit / cap); [`LmHead::capped`] applies it.
     pub cap: Option<f32>,
 }
 
 impl LmHead {
-    /// Logits of rows `x` `[rows, hidden]`, before their scale and cap.
+    /// Logits of rows `x` `[rows, hidden]`, before scale and soft-capping.
     pub fn forward(&self, x: &Tensor) -> Result<Tensor> {
         Ok(self.out.forward(x)?)
     }
 
-    /// Logits as they are meant, from those of [`LmHead::forward`]. On the host, where they are looked at.
+    /// Applies scale and soft-capping to the logits of [`LmHead::forward`], on the host.
     pub fn capped(&self, logits: &mut [f32]) {
         if self.scale != 1.0 {
             logits.iter_mut().for_each(|l| *l *= self.scale);
@@ -96,14 +97,15 @@ impl LmHead {
     }
 }
 
-/// The head of a model whose words are under `words`: those again where `tied` or where the file has no head of its own.
-pub(crate) fn next(w: &Weights, words: &Weights, dims: [usize; 2], tied: bool) -> Result<LmHead> {
-    let own = w.sub("lm_head");
-    let out = vocabulary(if tied { words } else { &own }, words, dims, &[(&own, "bias")])?;
+/// Loads the LM head of a model whose token embeddings are `embed_tokens`. It shares their weight
+/// if `tied` or if the file has no `lm_head.weight`.
+pub(crate) fn lm_head(w: &Weights, embed_tokens: &Weights, dims: [usize; 2], tied: bool) -> Result<LmHead> {
+    let lm_head = w.sub("lm_head");
+    let out = vocabulary(if tied { embed_tokens } else { &lm_head }, embed_tokens, dims, &[(&lm_head, "bias")])?;
     Ok(LmHead { out, scale: 1.0, cap: None })
 }
 
-/// A classifier that reads the last token that is no padding.
+/// A classifier that reads the last token that is not padding.
 pub(crate) fn last_token(
     task: Task,
     config: &Value,
@@ -120,21 +122,21 @@ pub(crate) fn last_token(
     }
 }
 
-/// The last product, `hidden` → as many logits as the file has.
+/// The output projection, from `hidden` to as many logits as the file has rows.
 pub(crate) fn out(w: &Weights, hidden: usize, bias: bool) -> Result<Linear> {
     let logits = w.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
     Ok(Linear::load(w, hidden, logits.max(1), bias)?)
 }
 
-/// The last product over a vocabulary whose weight is the word table (`tied`) unless the head has one of its own, with the bias
-/// under the first of `biases` that the file has.
+/// The output projection over the vocabulary. Its weight is `untied` if the file has that, else the
+/// embedding table `tied`. Its bias is the first of `biases` that the file has.
 pub(crate) fn vocabulary(
-    own: &Weights,
+    untied: &Weights,
     tied: &Weights,
     dims: [usize; 2],
     biases: &[(&Weights, &str)],
 ) -> Result<Linear> {
-    let w = if own.has("weight")? { own } else { tied };
+    let w = if untied.has("weight")? { untied } else { tied };
     let linear = Linear::load(w, dims[1], dims[0], false)?;
     for (w, name) in biases {
         if w.has(name)? {
@@ -144,12 +146,12 @@ pub(crate) fn vocabulary(
     Ok(linear)
 }
 
-/// The branch `prefix` if the file keeps the encoder there (a model with a head does), else the root.
+/// The tensors under `prefix` if the encoder is there (as in a model with a head), else the root.
 pub(crate) fn root(w: &Weights, prefix: &str, probe: &str) -> Result<Weights> {
     Ok(if w.sub(prefix).has(probe)? { w.sub(prefix) } else { w.clone() })
 }
 
-/// That the architecture has no head for the task.
+/// The error that the architecture has no head for the task.
 pub(crate) fn no_head(task: Task, architecture: &str) -> Error {
     let what = match task {
         Task::Classify => "sequence classification",

@@ -1,8 +1,9 @@
-//! JinaBERT v2 (Günther et al. 2023, arXiv:2310.19923): BERT with ALiBi instead of position embeddings and with gated MLPs. Its
-//! heads are BERT's. The code model's variant, told by its tensors, also normalises queries and keys over their whole width and adds
-//! a layer's input a second time.
+//! JinaBERT v2 (Günther et al. 2023, arXiv:2310.19923): BERT with ALiBi instead of position
+//! embeddings and with gated MLPs. Its heads are BERT's. The code model's variant, recognized by
+//! its tensors, also normalizes queries and keys over their whole width and adds a layer's input a
+//! second time.
 
-use crate::bert::{Config, WORDS};
+use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::block::{Embeddings, Layer, Shape, Stack, alibi_slopes};
 use crate::config::{parse, refuse};
 use crate::head::root;
@@ -15,7 +16,7 @@ use std::sync::Arc;
 
 #[derive(Default, Deserialize)]
 #[serde(default)]
-struct Jina {
+struct JinaConfig {
     position_embedding_type: String,
     feed_forward_type: String,
     is_decoder: bool,
@@ -23,7 +24,7 @@ struct Jina {
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
-    let jina: Jina = parse(config)?;
+    let jina: JinaConfig = parse(config)?;
     refuse(jina.position_embedding_type != "alibi", || {
         format!("position_embedding_type `{}` is not supported in JinaBERT; alibi is", jina.position_embedding_type)
     })?;
@@ -37,7 +38,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
         }
     };
     let shape = Shape { activation, ..c.shape()? };
-    let w = root(w, "bert", WORDS)?;
+    let w = root(w, "bert", WORD_EMBEDDINGS)?;
     let limits = c.limits();
     let slopes: Arc<[f32]> = alibi_slopes(c.num_attention_heads).collect();
     let embeddings = Embeddings::load(&w.sub("embeddings"), &limits, None, &shape)?;
@@ -46,7 +47,8 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     Ok(Box::new(Stack::new(embeddings, layers, c.hidden_size, limits)))
 }
 
-/// Post-norm block: h = norm(x + Attn(x)), in the code variant norm(x + h) behind it; y = norm(h + Mlp(h)).
+/// Post-norm block: h = norm(x + Attn(x)), then in the code variant h = norm(x + h); y = norm(h +
+/// Mlp(h)).
 struct Block {
     attention: SelfAttention,
     attention_norm: LayerNorm,
@@ -58,22 +60,22 @@ struct Block {
 
 impl Block {
     fn load(w: &Weights, s: &Shape, slopes: &Arc<[f32]>) -> Result<Block> {
-        let code = w.has("layer_norm_1.weight")?;
+        let is_code = w.has("layer_norm_1.weight")?;
         let (n, m) = (s.hidden, w.sub("mlp"));
-        let (up, down, norm) = if code {
+        let (up, down, norm) = if is_code {
             ("up_gated_layer", "down_layer", w.sub("layer_norm_2"))
         } else {
             ("gated_layers", "wo", m.sub("layernorm"))
         };
         let load = |w: &Weights| LayerNorm::load(w, n, s.eps, true);
         Ok(Block {
-            attention: SelfAttention::load(&w.sub("attention"), s, code)?,
+            attention: SelfAttention::load(&w.sub("attention"), s, is_code)?,
             attention_norm: load(&w.sub("attention.output.LayerNorm"))?,
-            second_norm: code.then(|| load(&w.sub("layer_norm_1"))).transpose()?,
+            second_norm: is_code.then(|| load(&w.sub("layer_norm_1"))).transpose()?,
             mlp: Mlp::Gated {
                 gate_up: Linear::load(&m.sub(up), n, s.inner.saturating_mul(2), false)?,
                 activation: s.activation,
-                gate: if code { Gate::Second } else { Gate::First },
+                gate: if is_code { Gate::Second } else { Gate::First },
                 down: Linear::load(&m.sub(down), s.inner, n, true)?,
             },
             norm: load(&norm)?,
@@ -92,7 +94,8 @@ impl Layer for Block {
     }
 }
 
-/// softmax(Q Kᵀ / √d + ALiBi) V, then a projection. Not one product, because the code variant normalises two of the three.
+/// softmax(Q Kᵀ / √d + ALiBi) V, then the output projection. Q, K and V are separate products
+/// because the code variant normalizes Q and K.
 struct SelfAttention {
     qkv: [Linear; 3],
     norms: Option<[LayerNorm; 2]>,
@@ -102,13 +105,13 @@ struct SelfAttention {
 }
 
 impl SelfAttention {
-    fn load(w: &Weights, s: &Shape, code: bool) -> Result<SelfAttention> {
+    fn load(w: &Weights, s: &Shape, is_code: bool) -> Result<SelfAttention> {
         let n = s.hidden;
         let part = |name| Linear::load(&w.sub("self").sub(name), n, n, true);
         let norm = |name| LayerNorm::load(&w.sub("self").sub(name), n, s.eps, true);
         Ok(SelfAttention {
             qkv: [part("query")?, part("key")?, part("value")?],
-            norms: if code { Some([norm("layer_norm_q")?, norm("layer_norm_k")?]) } else { None },
+            norms: if is_code { Some([norm("layer_norm_q")?, norm("layer_norm_k")?]) } else { None },
             output: Linear::load(&w.sub("output.dense"), n, n, true)?,
             heads: s.heads,
             size: s.size,
@@ -124,8 +127,8 @@ impl SelfAttention {
             (q, k) = (query.forward(&q)?, key.forward(&k)?);
         }
         let heads = |t: Tensor| t.reshape(&[tokens, self.heads, self.size]);
-        let how = Attention { bias: Bias::Alibi(slopes.clone()), ..b.attention(1.0 / (self.size as f32).sqrt()) };
-        let y = attention(&heads(q)?, &heads(k)?, &heads(v)?, &how)?;
+        let params = Attention { bias: Bias::Alibi(slopes.clone()), ..b.attention(1.0 / (self.size as f32).sqrt()) };
+        let y = attention(&heads(q)?, &heads(k)?, &heads(v)?, &params)?;
         Ok(self.output.forward_normed(&y.reshape(&[tokens, self.heads * self.size])?, x, norm)?)
     }
 }

@@ -1,5 +1,6 @@
-//! Architectures, written against `ops` alone: one file an architecture, in the order of its paper, the same file for every
-//! device, dtype and quantisation. A model never asks where it is.
+//! Transformer architectures, written against `ops` alone: one file per architecture, in the order
+//! of its paper, and the same file for every device, dtype and quantization. Model code does not
+//! know which device it runs on.
 
 mod batch;
 mod bert;
@@ -39,39 +40,40 @@ pub use config::CONTEXT;
 pub use dual::{Dual, Image, Images, Kind as DualKind, TextTower, VisionTower, dual};
 pub use head::{Head, LmHead, Task};
 pub use registry::{binary_head, encoder, head, is_ignorable, lm_head, seq2seq};
-pub use seq2seq::{Read, Seq2Seq};
+pub use seq2seq::{EncoderKv, Seq2Seq};
 
 use sconce_ops::{KvCacheShape, Tensor};
 
-/// What can go wrong in making a model from its files.
+/// Why a model cannot be built or run.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// The configuration asks for something that is not built, or contradicts itself.
+    /// `config.json` requires a feature that is not supported, or contradicts itself.
     #[error("config.json: {0}")]
     Config(String),
-    /// The tokens do not fit the model.
+    /// The input tokens or pixels do not fit the model.
     #[error("{0}")]
     Input(String),
-    /// From an op or a weight.
+    /// An op or a weight failed.
     #[error(transparent)]
     Op(#[from] sconce_ops::Error),
 }
 
-/// Shorthand used throughout the crate.
+/// `Result` with this crate's error.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Sees the hidden states of every layer, the embeddings first.
+/// Receives the hidden states of every layer; index 0 is the embeddings.
 pub type LayerHook<'a> = &'a mut dyn FnMut(usize, &Tensor);
 
-/// A model that turns tokens into one vector each.
+/// A model that maps each token to a hidden state.
 pub trait Encoder: Send {
-    /// Hidden states of the last layer, `[tokens, hidden]`, behind the final norm where there is one.
-    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor>;
+    /// Hidden states of the last layer, `[tokens, hidden]`, after the final norm if the model has
+    /// one.
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor>;
     /// The width of a hidden state.
     fn hidden_size(&self) -> usize;
-    /// The largest ids it can take.
+    /// The number of token ids, positions and token types that the model has embeddings for.
     fn limits(&self) -> Limits;
-    /// What it keeps of each token, if it can go on from there: a language model.
+    /// The shape of the KV cache; `None` for models that are not language models.
     fn cache(&self) -> Option<KvCacheShape> {
         None
     }

@@ -1,13 +1,14 @@
-//! Llama (Touvron et al. 2023, arXiv:2302.13971) and those that kept its block: SmolLM, TinyLlama, Mistral (arXiv:2310.06825),
-//! Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671, arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in
-//! biases, in windows, in norms over heads, in whether the MLP is one or a few of many, and in whether projections are fused.
+//! Llama (Touvron et al. 2023, arXiv:2302.13971) and the models with its block: SmolLM, TinyLlama,
+//! Mistral (arXiv:2310.06825), Mixtral (arXiv:2401.04088), Qwen 1.5 to 3 (arXiv:2407.10671,
+//! arXiv:2505.09388), Phi-3 to Phi-4 (arXiv:2404.14219). They differ in biases, sliding windows,
+//! QK-norm, dense MLP or mixture of experts, and in whether projections are fused.
 
 use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, refuse};
-use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
-use crate::rope::{Rope, Scaling, transposed};
+use crate::rope::{Rope, Scaling, rotary_dims};
 use crate::{Encoder, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{Activation, ExpertParts, Experts, Linear, Pooling, Rotary, Weights};
 use serde::Deserialize;
@@ -55,31 +56,31 @@ fn silu() -> String {
 }
 
 impl Config {
-    fn is(&self, kin: &str) -> bool {
-        self.model_type == kin
+    fn is(&self, model_type: &str) -> bool {
+        self.model_type == model_type
     }
 
     fn eps(&self) -> f32 {
         self.rms_norm_eps.unwrap_or(if self.is("phi3") { 1e-5 } else { 1e-6 })
     }
 
-    /// The longest sequence the model was made for.
+    /// The longest sequence that the model was trained for.
     fn trained(&self) -> usize {
         self.max_position_embeddings.unwrap_or(if self.is("phi3") { 4096 } else { 2048 })
     }
 
     fn heads(&self) -> Result<Heads> {
-        let (count, shared) = (self.num_attention_heads, self.num_key_value_heads);
-        // Mistral's and Mixtral's default is eight.
-        let usual = if self.is("mistral") || self.is("mixtral") { 8 } else { count };
+        let (count, kv_heads) = (self.num_attention_heads, self.num_key_value_heads);
+        // The default of Mistral and Mixtral is 8.
+        let default = if self.is("mistral") || self.is("mixtral") { 8 } else { count };
         let size = match self.head_dim {
             Some(size) => size,
             None => head_size(self.hidden_size, count)?,
         };
-        Heads::checked(count, shared.unwrap_or(usual), size)
+        Heads::checked(count, kv_heads.unwrap_or(default), size)
     }
 
-    /// Whether queries, keys and values have biases, and whether the projection behind them has.
+    /// Whether the QKV projection has a bias, and whether the output projection has one.
     fn biases(&self) -> (bool, bool) {
         match &*self.model_type {
             "qwen2" => (true, false),
@@ -87,7 +88,7 @@ impl Config {
         }
     }
 
-    /// The window of a layer, if it has one.
+    /// The sliding window of a layer, if it has one.
     fn window(&self, layer: usize) -> Option<usize> {
         let window = self.sliding_window?;
         if let Some(types) = &self.layer_types {
@@ -104,7 +105,7 @@ impl Config {
         windowed.then_some(window)
     }
 
-    /// How many experts a layer has, or none.
+    /// The number of experts of a layer; `None` for a dense MLP.
     fn experts(&self, layer: usize) -> Option<usize> {
         match &*self.model_type {
             "mixtral" => Some(self.num_local_experts.unwrap_or(8)),
@@ -119,27 +120,27 @@ impl Config {
     }
 
     fn rotary(&self, w: &Weights, size: usize, positions: usize) -> Result<Rotary> {
-        // The newer spelling has everything in one place.
+        // `rope_parameters`, the newer spelling, has all the fields.
         let scaling = self.rope_parameters.as_ref().or(self.rope_scaling.as_ref());
         let part = scaling.and_then(|s| s.partial_rotary_factor).or(self.partial_rotary_factor).unwrap_or(1.0);
         let is_phi = self.is("phi3");
         refuse(part != 1.0 && !is_phi, || "partial_rotary_factor other than 1 is not supported here".into())?;
-        let usual = if self.is("mixtral") { 1e6 } else { 10_000.0 };
-        let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(usual);
+        let default = if self.is("mixtral") { 1e6 } else { 10_000.0 };
+        let theta = scaling.and_then(|s| s.rope_theta).or(self.rope_theta).unwrap_or(default);
         let original = self.original_max_position_embeddings.filter(|_| is_phi);
-        Rope { theta, dims: transposed(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
+        Rope { theta, dims: rotary_dims(size, part)?, positions, trained: self.trained(), original, scaling }.rotary(w)
     }
 }
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     let heads = c.heads()?;
-    let w = root(w, "model", WORDS)?;
+    let w = root(w, "model", EMBED_TOKENS)?;
     let positions = context(config, c.trained());
     let rotary = c.rotary(&w, heads.size, positions)?;
     let load = |i| block(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
-        words: words(&w.sub("embed_tokens"), c.vocab_size, c.hidden_size)?,
+        embed_tokens: embed_tokens(&w.sub("embed_tokens"), c.vocab_size, c.hidden_size)?,
         scale: 1.0,
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
@@ -149,44 +150,44 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     }))
 }
 
-const WORDS: &str = "embed_tokens.weight";
+const EMBED_TOKENS: &str = "embed_tokens.weight";
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c: Config = parse(config)?;
     last_token(task, config, w, (c.hidden_size, &c.model_type))
 }
 
-/// The head that says which of two words comes next: of a reranker's own two rows, where the file has those, else of the
-/// vocabulary's.
-pub(crate) fn binary_head(config: &Value, w: &Weights, words: [u32; 2]) -> Result<Head> {
+/// The yes/no head of an LLM reranker: logits of two tokens. It uses the file's `score.weight` if
+/// there is one, else the two rows of the LM head.
+pub(crate) fn binary_head(config: &Value, w: &Weights, tokens: [u32; 2]) -> Result<Head> {
     let c: Config = parse(config)?;
-    let (own, rows) = (w.sub("lm_head"), words.map(|word| word as usize));
-    let out = match (w.has("score.weight")?, c.tie_word_embeddings.unwrap_or(false) || !own.has("weight")?) {
+    let (lm_head, rows) = (w.sub("lm_head"), tokens.map(|token| token as usize));
+    let out = match (w.has("score.weight")?, c.tie_word_embeddings.unwrap_or(false) || !lm_head.has("weight")?) {
         (true, _) => Linear::load(&w.sub("score"), c.hidden_size, 2, false)?,
         (false, true) => {
-            let table = root(w, "model", WORDS)?.sub("embed_tokens");
+            let table = root(w, "model", EMBED_TOKENS)?.sub("embed_tokens");
             Linear::select_rows(&table, c.hidden_size, c.vocab_size, &rows)?
         }
-        (false, false) => Linear::select_rows(&own, c.hidden_size, c.vocab_size, &rows)?,
+        (false, false) => Linear::select_rows(&lm_head, c.hidden_size, c.vocab_size, &rows)?,
     };
     Ok(Head { pooling: Pooling::LastToken, padding: None, dense: None, norm: None, out })
 }
 
-pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
+pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
     let c: Config = parse(config)?;
-    let words = root(w, "model", WORDS)?.sub("embed_tokens");
-    head::next(w, &words, [c.vocab_size, c.hidden_size], c.tie_word_embeddings.unwrap_or(false))
+    let embed_tokens = root(w, "model", EMBED_TOKENS)?.sub("embed_tokens");
+    head::lm_head(w, &embed_tokens, [c.vocab_size, c.hidden_size], c.tie_word_embeddings.unwrap_or(false))
 }
 
 fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
     let (a, n) = (w.sub("self_attn"), c.hidden_size);
     let norm = |w: &Weights, name, size| Norm::rms(&w.sub(name), size, c.eps());
-    let (inward, outward) = c.biases();
+    let (qkv_bias, output_bias) = c.biases();
     let qkv = match c.is("phi3") {
-        true => Linear::load(&a.sub("qkv_proj"), n, heads.rows().iter().sum(), inward)?,
-        false => heads.projections(&a, n, inward)?,
+        true => Linear::load(&a.sub("qkv_proj"), n, heads.rows().iter().sum(), qkv_bias)?,
+        false => heads.projections(&a, n, qkv_bias)?,
     };
-    let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, outward)?;
+    let output = Linear::load(&a.sub("o_proj"), heads.rows()[0], n, output_bias)?;
     let norms = match c.is("qwen3") || c.is("qwen3_moe") {
         true => Some([norm(&a, "q_norm", heads.size)?, norm(&a, "k_norm", heads.size)?]),
         false => None,
@@ -199,7 +200,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
             window: c.window(layer),
             ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
-        second: Second::Behind(norm(w, "post_attention_layernorm", n)?),
+        layout: Layout::Sequential(norm(w, "post_attention_layernorm", n)?),
         mlp: mlp(w, c, layer)?,
     })
 }
@@ -223,28 +224,28 @@ fn mlp(w: &Weights, c: &Config, layer: usize) -> Result<Mlp> {
         &m,
         [gate, up, down],
         act,
-        Sizes { count, n, inner, top, renormalise: mixtral || c.norm_topk_prob.unwrap_or(false) },
+        MoeShape { count, n, inner, top, renormalize: mixtral || c.norm_topk_prob.unwrap_or(false) },
     )
 }
 
-struct Sizes {
+struct MoeShape {
     count: usize,
     n: usize,
     inner: usize,
     top: usize,
-    /// Whether the chosen experts' probabilities are made to sum to one.
-    renormalise: bool,
+    /// Whether the routing weights of the selected experts are renormalized to sum to one.
+    renormalize: bool,
 }
 
-fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: Sizes) -> Result<Mlp> {
-    refuse(s.count > 4096, || format!("{} experts in a layer", s.count))?;
+fn experts(m: &Weights, [gate, up, down]: [&str; 3], act: Activation, s: MoeShape) -> Result<Mlp> {
+    refuse(s.count > 4096, || format!("{} experts in a layer are not supported; at most 4096 are", s.count))?;
     let all = m.sub("experts");
-    let of = |e: usize| all.sub(e);
-    let ups = (0..s.count).map(|e| Linear::stacked(&[of(e).sub(gate), of(e).sub(up)], s.n, s.inner, false));
-    let downs = (0..s.count).map(|e| Linear::load(&of(e).sub(down), s.inner, s.n, false));
+    let expert = |e: usize| all.sub(e);
+    let ups = (0..s.count).map(|e| Linear::stacked(&[expert(e).sub(gate), expert(e).sub(up)], s.n, s.inner, false));
+    let downs = (0..s.count).map(|e| Linear::load(&expert(e).sub(down), s.inner, s.n, false));
     let (ups, downs) = (ups.collect::<Result<Vec<_>, _>>()?, downs.collect::<Result<Vec<_>, _>>()?);
     let router = m.in_dtype(sconce_ops::DType::F32).sub("gate").tensor("weight", &[s.count, s.n])?;
     let parts = ExpertParts { up: &ups, down: &downs, bias: None };
     let experts = Experts::new(router, parts, act, s.top)?.gated()?;
-    Ok(Mlp::Experts(Box::new(if s.renormalise { experts.renormalised() } else { experts })))
+    Ok(Mlp::Experts(Box::new(if s.renormalize { experts.renormalised() } else { experts })))
 }

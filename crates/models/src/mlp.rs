@@ -1,19 +1,20 @@
-//! The second half of a block.
+//! The MLP (feed-forward part) of a block.
 
 use crate::Result;
 use sconce_ops::{Activation, Experts, Gate, LayerNorm, Linear, Tensor, glu};
 
 pub(crate) enum Mlp {
-    /// down(act(gate(x)) · up(x)), with gate and up in one matrix, of which `gate` says the order.
+    /// Gated linear unit: down(act(gate(x)) · up(x)). Gate and up are one matrix, in the order that
+    /// `gate` names.
     Gated { gate_up: Linear, activation: Activation, gate: Gate, down: Linear },
     /// down(act(up(x))).
     Plain { up: Linear, down: Linear },
-    /// A few of many.
+    /// Mixture of experts.
     Experts(Box<Experts>),
 }
 
 impl Mlp {
-    /// With the gate before what it opens.
+    /// A gated MLP whose matrix has the gate first.
     pub(crate) fn gated(gate_up: Linear, activation: Activation, down: Linear) -> Mlp {
         Mlp::Gated { gate_up, activation, gate: Gate::First, down }
     }

@@ -1,8 +1,9 @@
-//! ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm blocks with gated MLPs and rotary positions. Every third layer sees
-//! the whole sequence, the others a window, each kind with frequencies of its own.
+//! ModernBERT (Warner et al. 2024, arXiv:2412.13663): pre-norm blocks with gated MLPs and RoPE.
+//! Every third layer has full attention, the others a sliding window; the two kinds have different
+//! RoPE bases.
 
 use crate::block::{Embeddings, Norm, PreNorm, SelfAttention, Stack};
-use crate::config::{Rope, activation, defaults, head_size, parse, refuse, table_rows};
+use crate::config::{RopeConfig, activation, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Encoder, Error, Head, Limits, Result, Task};
@@ -28,38 +29,38 @@ defaults! {
         classifier_pooling: String = "cls".into(),
         classifier_bias: bool = false,
         classifier_activation: String = "gelu".into(),
-        /// The newer spelling of which layers see everything, and of the frequencies.
+        /// The newer spelling of attention types and RoPE bases.
         layer_types: Option<Vec<String>> = None,
         rope_parameters: Option<Ropes> = None,
-        /// The older one.
+        /// The older spelling.
         global_attn_every_n_layers: usize = 3,
         global_rope_theta: Option<f64> = Some(160_000.0),
         local_rope_theta: Option<f64> = Some(10_000.0),
-        rope_scaling: Option<Rope> = None,
+        rope_scaling: Option<RopeConfig> = None,
     }
 }
 
 #[derive(Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Ropes {
-    full_attention: Option<Rope>,
-    sliding_attention: Option<Rope>,
+    full_attention: Option<RopeConfig>,
+    sliding_attention: Option<RopeConfig>,
 }
 
 impl Config {
-    /// Bases of the frequencies: of layers that see everything, of those with a window.
+    /// RoPE bases of full-attention layers and of sliding-window layers.
     fn bases(&self) -> Result<[f64; 2]> {
         let Ropes { full_attention, sliding_attention } = self.rope_parameters.clone().unwrap_or_default();
         for rope in [&full_attention, &sliding_attention, &self.rope_scaling].into_iter().flatten() {
-            rope.plain()?;
+            rope.check_unscaled()?;
         }
-        let given = |rope: Option<Rope>| rope.and_then(|rope| rope.rope_theta);
+        let given = |rope: Option<RopeConfig>| rope.and_then(|rope| rope.rope_theta);
         let global = given(full_attention).or(self.global_rope_theta).unwrap_or(160_000.0);
-        // Without one of its own, a window turns as the rest does.
+        // Without a base of its own, a sliding-window layer uses the one of full attention.
         Ok([global, given(sliding_attention).or(self.local_rope_theta).unwrap_or(global)])
     }
 
-    /// Whether layer `i` has a window.
+    /// Whether layer `i` has a sliding window.
     fn local(&self, i: usize) -> Result<bool> {
         let Some(types) = &self.layer_types else {
             let every = self.global_attn_every_n_layers;
@@ -79,17 +80,17 @@ impl Config {
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     let size = head_size(c.hidden_size, c.num_attention_heads)?;
-    refuse(size % 2 != 0, || format!("rotary positions need heads of an even size, not {size}"))?;
-    let w = root(w, "model", WORDS)?;
+    refuse(size % 2 != 0, || format!("RoPE needs heads of an even size, not {size}"))?;
+    let w = root(w, "model", TOKEN_EMBEDDINGS)?;
     let norm = |w: &Weights| LayerNorm::load(w, c.hidden_size, c.norm_eps, c.norm_bias);
     let words = w.sub("embeddings.tok_embeddings").tensor("weight", &[c.vocab_size, c.hidden_size])?;
     let positions = table_rows(c.max_position_embeddings, size)?;
     let [global, local] = c.bases()?.map(|base| Rotary::new(&w, &Rotary::frequencies(base, size), positions));
     let rotary = [global?, local?];
-    let norm_of_words = norm(&w.sub("embeddings.norm"))?;
+    let embedding_norm = norm(&w.sub("embeddings.norm"))?;
     let load = |i| block(&w.sub("layers").sub(i), &c, &rotary, i);
     Ok(Box::new(Stack {
-        embeddings: Embeddings { words, positions: None, types: None, norm: norm_of_words },
+        embeddings: Embeddings { words, positions: None, types: None, norm: embedding_norm },
         project: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
         norm: Some(norm(&w.sub("final_norm"))?),
@@ -104,7 +105,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let out = match task {
         Task::Classify | Task::Tag => out(&w.sub("classifier"), hidden, true)?,
         Task::Vocabulary => {
-            let (decoder, words) = (w.sub("decoder"), root(w, "model", WORDS)?.sub("embeddings.tok_embeddings"));
+            let (decoder, words) =
+                (w.sub("decoder"), root(w, "model", TOKEN_EMBEDDINGS)?.sub("embeddings.tok_embeddings"));
             let biases: &[_] = if c.decoder_bias { &[(&decoder, "bias")] } else { &[] };
             vocabulary(&decoder, &words, [c.vocab_size, hidden], biases)?
         }
@@ -124,14 +126,14 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     })
 }
 
-const WORDS: &str = "embeddings.tok_embeddings.weight";
+const TOKEN_EMBEDDINGS: &str = "embeddings.tok_embeddings.weight";
 
-/// `rotary` of layers that see everything, and of those with a window.
+/// `rotary` is for full-attention layers and for sliding-window layers.
 fn block(w: &Weights, c: &Config, rotary: &[Rotary; 2], i: usize) -> Result<PreNorm> {
     let norm = |name| Norm::layer(&w.sub(name), c.hidden_size, c.norm_eps, c.norm_bias);
     let linear = |name, k, n, bias| Linear::load(&w.sub(name), k, n, bias);
     let (n, inner) = (c.hidden_size, c.intermediate_size);
-    // The first layer reads embeddings that are normalised already.
+    // The first layer's input is already normalized, by the norm of the embeddings.
     let attention_norm = (i > 0).then(|| norm("attn_norm")).transpose()?;
     let qkv = linear("attn.Wqkv", n, n.saturating_mul(3), c.attention_bias)?;
     let output = linear("attn.Wo", n, n, c.attention_bias)?;
@@ -139,7 +141,7 @@ fn block(w: &Weights, c: &Config, rotary: &[Rotary; 2], i: usize) -> Result<PreN
     Ok(PreNorm {
         attention_norm,
         attention: SelfAttention {
-            sees: if local { Mask::Window(c.local_attention / 2) } else { Mask::All },
+            mask: if local { Mask::Window(c.local_attention / 2) } else { Mask::All },
             rotary: Some(rotary[usize::from(local)].clone()),
             ..SelfAttention::new(qkv, output, heads, head_size(n, heads)?)
         },

@@ -1,7 +1,7 @@
-//! MPNet (Song et al. 2020, arXiv:2004.09297): BERT's blocks under other names, positions behind the padding id, and one table of
-//! T5's relative biases for all layers.
+//! MPNet (Song et al. 2020, arXiv:2004.09297): BERT's blocks under other names, positions that
+//! start after the padding id, and one table of T5's relative position biases for all layers.
 
-use crate::bert::WORDS;
+use crate::bert::WORD_EMBEDDINGS;
 use crate::block::{Embeddings, Names, PostNorm, Stack};
 use crate::config::{defaults, parse, refuse};
 use crate::head::root;
@@ -25,12 +25,12 @@ const NAMES: Names = Names {
     norm: "output.LayerNorm",
 };
 
-/// Whatever pad_token_id says: the reference writes it down, too.
+/// The reference hard-codes the padding id and ignores pad_token_id.
 const PADDING: u32 = 1;
 
-/// The distance from which on keys share a bucket, and how many buckets there are before rows of the table: the reference passes
-/// neither from the configuration.
-const FAR: usize = 128;
+/// The distance from which keys share the last bucket, and the number of buckets. The reference
+/// reads neither from the configuration.
+const MAX_DISTANCE: usize = 128;
 const BUCKETS: usize = 32;
 
 fn read(config: &Value) -> Result<bert::Config> {
@@ -52,9 +52,9 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let positions = c.max_position_embeddings.saturating_sub(PADDING as usize + 1);
     let limits =
         Limits { vocabulary: c.vocab_size, positions, types: None, counting: Positions::BehindPadding(PADDING) };
-    let w = root(w, "mpnet", WORDS)?;
+    let w = root(w, "mpnet", WORD_EMBEDDINGS)?;
     let table = w.sub("encoder.relative_attention_bias").values("weight", &[rows, shape.heads])?;
-    let bias = Bias::Buckets { table: table.into(), far: FAR, both: true };
+    let bias = Bias::Buckets { table: table.into(), far: MAX_DISTANCE, both: true };
     let layer = |i| {
         let mut block = PostNorm::load(&w.sub("encoder.layer").sub(i), &shape, &NAMES)?;
         block.attention.bias = bias.clone();

@@ -1,8 +1,9 @@
-//! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with rotary positions and gated MLPs; in the second version
-//! (arXiv:2502.07972) plain MLPs of which every second is a mixture of experts. Written against the hub's files.
+//! NomicBERT (Nussbaum et al. 2024, arXiv:2402.01613): post-norm blocks with RoPE and gated MLPs.
+//! The second version (arXiv:2502.07972) has plain MLPs, of which every second is a mixture of
+//! experts. Written against the hub's files.
 
 use crate::block::{Embeddings, PostNorm, SelfAttention, Stack};
-use crate::config::{Rope, defaults, head_size, parse, refuse, table_rows};
+use crate::config::{RopeConfig, defaults, head_size, parse, refuse, table_rows};
 use crate::head::{out, root, vocabulary};
 use crate::mlp::Mlp;
 use crate::{Encoder, Error, Head, Limits, Result, Task};
@@ -11,7 +12,8 @@ use serde::Deserialize;
 use serde_json::Value;
 
 defaults! {
-    /// The hub's fields with the hub's defaults; transformers 5 has spellings of its own (see [`read`]).
+    /// The hub's fields with the hub's defaults. transformers 5 has other names for them; see
+    /// [`read`].
     struct Config {
         vocab_size: usize = 50257,
         pad_vocab_size_multiple: usize = 1,
@@ -19,7 +21,7 @@ defaults! {
         n_layer: usize = 12,
         n_head: usize = 12,
         n_inner: Option<usize> = None,
-        /// Not rounded up: transformers 5 takes the width as it is told.
+        /// Whether `n_inner` is exact: transformers 5 does not round it up.
         #[serde(skip)]
         exact_inner: bool = false,
         n_positions: usize = 1024,
@@ -51,9 +53,10 @@ defaults! {
     }
 }
 
-/// How transformers 5 writes the gated model; the tensors keep the hub's names.
+/// The configuration as transformers 5 writes it, for the gated model. Tensors have the hub's
+/// names.
 #[derive(Deserialize)]
-struct Native {
+struct TransformersConfig {
     vocab_size: Option<usize>,
     hidden_size: usize,
     num_hidden_layers: Option<usize>,
@@ -63,7 +66,7 @@ struct Native {
     max_position_embeddings: Option<usize>,
     type_vocab_size: Option<usize>,
     layer_norm_eps: Option<f32>,
-    rope_parameters: Option<Rope>,
+    rope_parameters: Option<RopeConfig>,
     head_dim: Option<usize>,
 }
 
@@ -71,9 +74,9 @@ fn read(config: &Value) -> Result<Config> {
     if config.get("n_embd").is_some() || config.get("hidden_size").is_none() {
         return parse(config);
     }
-    let n: Native = parse(config)?;
+    let n: TransformersConfig = parse(config)?;
     let rope = n.rope_parameters.unwrap_or_default();
-    rope.plain()?;
+    rope.check_unscaled()?;
     let heads = n.num_attention_heads.unwrap_or(12);
     refuse(n.head_dim.is_some_and(|size| size.checked_mul(heads) != Some(n.hidden_size)), || {
         format!("head_dim other than hidden_size {} by {heads} heads is not supported", n.hidden_size)
@@ -122,16 +125,19 @@ impl Config {
         refuse(found.is_some(), || format!("{} is not supported in NomicBERT", found.unwrap_or_default()))
     }
 
-    /// Elements of a head that turn.
+    /// The number of elements of a head that RoPE rotates.
     fn rotary_dims(&self) -> Result<usize> {
         let dims = head_size(self.n_embd, self.n_head)? as f64 * self.rotary_emb_fraction;
         refuse(!(dims >= 2.0 && dims % 2.0 == 0.0 && self.rotary_emb_fraction <= 1.0), || {
-            format!("rotary_emb_fraction {} is not supported: it turns {dims} of a head", self.rotary_emb_fraction)
+            format!(
+                "rotary_emb_fraction {} is not supported: RoPE would rotate {dims} elements of a head",
+                self.rotary_emb_fraction
+            )
         })?;
         Ok(dims as usize)
     }
 
-    /// Of a dense MLP, and whether it is gated.
+    /// The activation of a dense MLP, and whether the MLP is gated.
     fn activation(&self) -> Result<(Activation, bool)> {
         Ok(match self.activation_function.as_str() {
             "swiglu" => (Activation::Silu, true),
@@ -142,12 +148,12 @@ impl Config {
         })
     }
 
-    /// Padded as the hub's code pads it.
+    /// The vocabulary size, padded as in the hub's code.
     fn vocabulary(&self) -> usize {
         self.vocab_size.checked_next_multiple_of(self.pad_vocab_size_multiple).unwrap_or(self.vocab_size)
     }
 
-    /// Between the products of an MLP.
+    /// The intermediate size of an MLP.
     fn inner(&self, gated: bool) -> Result<usize> {
         let n = self.n_inner.or(self.n_embd.checked_mul(4));
         let n = if gated && !self.exact_inner { n.and_then(|n| n.checked_next_multiple_of(256)) } else { n };
@@ -163,9 +169,10 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c = read(config)?;
     c.check()?;
     let dims = c.rotary_dims()?;
-    let w = roots(w)?;
-    // With a scaling factor, frequencies change with the length of each sequence that is longer than the trained ones (dynamic
-    // NTK); one table cannot hold them, so such sequences are refused. Without one, the hub's code just turns on.
+    let w = encoder_root(w)?;
+    // With a scaling factor (dynamic NTK), the frequencies depend on the length of each sequence
+    // longer than the trained length. One table cannot hold them, so such sequences are refused.
+    // Without a factor, the hub's code extends the table.
     let positions = if c.rotary_scaling_factor.is_some_and(|f| f != 0.0) {
         c.n_positions.min(c.max_trained_positions)
     } else {
@@ -190,7 +197,7 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     let c = read(config)?;
-    let (hidden, bert) = (c.n_embd, roots(w)?);
+    let (hidden, bert) = (c.n_embd, encoder_root(w)?);
     let classifier = || out(&w.sub("classifier"), hidden, true);
     Ok(match task {
         Task::Classify => {
@@ -202,7 +209,7 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
             let p = w.sub("cls.predictions");
             let (t, decoder, words) = (p.sub("transform"), p.sub("decoder"), bert.sub("embeddings.word_embeddings"));
             let silu = c.activation_function == "swiglu";
-            // The hub's transform has a bias where its MLPs do, transformers' own always.
+            // The hub's transform has a bias if its MLPs do; that of transformers always has one.
             let dense = Linear::load(&t.sub("dense"), hidden, hidden, c.mlp_fc1_bias || t.has("dense.bias")?)?;
             let dense = dense.with(if silu { Activation::Silu } else { Activation::Gelu });
             let norm = LayerNorm::load(&t.sub("layer_norm"), hidden, c.layer_norm_epsilon, true)?;
@@ -212,8 +219,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     })
 }
 
-/// Where the encoder is.
-fn roots(w: &Weights) -> Result<Weights> {
+/// The root of the encoder's tensors.
+fn encoder_root(w: &Weights) -> Result<Weights> {
     root(&root(w, "bert", NORM)?, "nomic_bert", NORM)
 }
 

@@ -1,4 +1,4 @@
-//! Which file reads which configuration: one line an architecture.
+//! Maps `model_type` in `config.json` to the file of the architecture, one entry each.
 
 use crate::{Encoder, Error, Head, LmHead, Result, Seq2Seq, Task};
 use crate::{
@@ -8,107 +8,116 @@ use crate::{
 use sconce_ops::Weights;
 use serde_json::Value;
 
-/// What a file offers.
+/// The functions of an architecture's file.
 struct Architecture {
-    /// The `model_type`s it reads.
+    /// The `model_type`s that the file implements.
     types: &'static [&'static str],
     encoder: fn(&Value, &Weights) -> Result<Box<dyn Encoder>>,
-    /// The heads it knows; asked after the encoder, with the same configuration.
+    /// Builds a task head. Called after `encoder`, with the same configuration.
     head: fn(Task, &Value, &Weights) -> Result<Head>,
-    /// Of language models, the head that tells the next token.
-    next: Option<fn(&Value, &Weights) -> Result<LmHead>>,
+    /// Builds the LM head; `None` if the architecture is not a language model.
+    lm_head: Option<fn(&Value, &Weights) -> Result<LmHead>>,
 }
 
 const ARCHITECTURES: &[Architecture] = &[
-    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head, next: None },
-    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head, next: None },
-    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head, next: None },
-    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head, next: None },
-    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head, next: None },
-    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head, next: None },
-    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head, next: None },
-    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head, next: None },
+    Architecture { types: &["bert"], encoder: bert::encoder, head: bert::head, lm_head: None },
+    Architecture { types: &["distilbert"], encoder: distilbert::encoder, head: distilbert::head, lm_head: None },
+    Architecture { types: &["electra"], encoder: electra::encoder, head: electra::head, lm_head: None },
+    Architecture { types: &["new", "gte"], encoder: gte::encoder, head: gte::head, lm_head: None },
+    Architecture { types: &["jina_bert"], encoder: jina_bert::encoder, head: bert::head, lm_head: None },
+    Architecture { types: &["modernbert"], encoder: modernbert::encoder, head: modernbert::head, lm_head: None },
+    Architecture { types: &["mpnet"], encoder: mpnet::encoder, head: mpnet::head, lm_head: None },
+    Architecture { types: &["nomic_bert"], encoder: nomic_bert::encoder, head: nomic_bert::head, lm_head: None },
     Architecture {
         types: &["roberta", "xlm-roberta", "camembert"],
         encoder: roberta::encoder,
         head: roberta::head,
-        next: None,
+        lm_head: None,
     },
-    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head, next: None },
-    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head, next: None },
-    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head, next: None },
-    Architecture { types: LLAMA, encoder: llama::encoder, head: llama::head, next: Some(llama::next) },
+    Architecture { types: &["t5", "mt5", "umt5"], encoder: t5::encoder, head: t5::head, lm_head: None },
+    Architecture { types: &["deberta"], encoder: deberta::encoder, head: deberta::head, lm_head: None },
+    Architecture { types: &["deberta-v2"], encoder: deberta_v2::encoder, head: deberta_v2::head, lm_head: None },
+    Architecture { types: LLAMA, encoder: llama::encoder, head: llama::head, lm_head: Some(llama::lm_head) },
     Architecture {
         types: &["falcon", "RefinedWeb", "RefinedWebModel"],
         encoder: falcon::encoder,
         head: falcon::head,
-        next: Some(falcon::next),
+        lm_head: Some(falcon::lm_head),
     },
-    Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, next: Some(gemma::next) },
-    Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, next: Some(gpt2::next) },
+    Architecture { types: GEMMA, encoder: gemma::encoder, head: gemma::head, lm_head: Some(gemma::lm_head) },
+    Architecture { types: &["gpt2"], encoder: gpt2::encoder, head: gpt2::head, lm_head: Some(gpt2::lm_head) },
     Architecture {
         types: &["phi", "stablelm", "stablelm_epoch"],
         encoder: stablelm::encoder,
         head: stablelm::head,
-        next: Some(stablelm::next),
+        lm_head: Some(stablelm::lm_head),
     },
-    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head, next: None },
+    Architecture { types: &["model2vec"], encoder: static_model::encoder, head: static_model::head, lm_head: None },
 ];
 
-/// Those with Llama's block, and the generations of Gemma.
+/// The model types with Llama's block, and the generations of Gemma.
 const LLAMA: &[&str] = &["llama", "mistral", "mixtral", "phi3", "qwen2", "qwen3", "qwen3_moe"];
 const GEMMA: &[&str] = &["gemma", "gemma2", "gemma3", "gemma3_text"];
 
-/// Those that read a text and write another: an encoder of the table above, with a decoder.
-const SEQ2SEQ: &[(&[&str], Whole)] = &[(&["t5", "mt5", "umt5"], t5_decoder::seq2seq)];
-type Whole = fn(&Value, &Weights) -> Result<Box<dyn Seq2Seq>>;
+/// Sequence-to-sequence models: an encoder of the table above, with a decoder.
+const SEQ2SEQ: &[(&[&str], LoadSeq2Seq)] = &[(&["t5", "mt5", "umt5"], t5_decoder::seq2seq)];
+type LoadSeq2Seq = fn(&Value, &Weights) -> Result<Box<dyn Seq2Seq>>;
 
-/// Makes the encoder that `config` describes. The architecture is what the configuration says, never the model's name.
+/// Builds the encoder that `config` describes. `config.json` selects the architecture, never the
+/// model's name.
 pub fn encoder(config: &Value, weights: &Weights) -> Result<Box<dyn Encoder>> {
     (architecture(config)?.encoder)(config, weights)
 }
 
-/// Makes the head for `task` that stands behind the encoder in the same files.
+/// Builds the head for `task` from the files of the encoder.
 pub fn head(task: Task, config: &Value, weights: &Weights) -> Result<Head> {
     (architecture(config)?.head)(task, config, &weights.of_head())
 }
 
-/// Makes the head of a language model that answers with one of two words: a logit of each, at a sequence's last token.
-pub fn binary_head(config: &Value, weights: &Weights, words: [u32; 2]) -> Result<Head> {
+/// Builds the yes/no head of an LLM reranker: logits of two tokens, at the last token of a
+/// sequence.
+pub fn binary_head(config: &Value, weights: &Weights, tokens: [u32; 2]) -> Result<Head> {
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match LLAMA.contains(&kind) {
-        true => llama::binary_head(config, &weights.of_head(), words),
-        false => Err(Error::Config(format!("model_type `{kind}` is not asked for one of two words"))),
+        true => llama::binary_head(config, &weights.of_head(), tokens),
+        false => Err(Error::Config(format!(
+            "model_type `{kind}` has no yes/no head for reranking; supported: {}",
+            LLAMA.join(", ")
+        ))),
     }
 }
 
-/// Makes the head of a language model.
+/// Builds the LM head of a language model.
 pub fn lm_head(config: &Value, weights: &Weights) -> Result<LmHead> {
-    let Architecture { next, types, .. } = architecture(config)?;
-    match next {
-        Some(next) => next(config, weights),
+    let Architecture { lm_head, types, .. } = architecture(config)?;
+    match lm_head {
+        Some(lm_head) => lm_head(config, weights),
         None => {
             let models: Vec<_> =
-                ARCHITECTURES.iter().filter(|a| a.next.is_some()).flat_map(|a| a.types).copied().collect();
-            Err(Error::Config(format!("{} is no language model; these are: {}", types[0], models.join(", "))))
+                ARCHITECTURES.iter().filter(|a| a.lm_head.is_some()).flat_map(|a| a.types).copied().collect();
+            Err(Error::Config(format!("{} is not a language model; supported: {}", types[0], models.join(", "))))
         }
     }
 }
 
-/// Makes the whole of a model that reads a text and writes another.
+/// Builds a sequence-to-sequence model.
 pub fn seq2seq(config: &Value, weights: &Weights) -> Result<Box<dyn Seq2Seq>> {
     let kind = config.get("model_type").and_then(Value::as_str).unwrap_or_default();
     match SEQ2SEQ.iter().find(|(types, _)| types.contains(&kind)) {
-        Some((_, whole)) => whole(config, weights),
+        Some((_, load)) => load(config, weights),
         None => {
             let known: Vec<_> = SEQ2SEQ.iter().flat_map(|(types, _)| *types).copied().collect();
-            let what = format!("model_type `{kind}` does not make texts of texts; these do: {}", known.join(", "));
+            let what = format!(
+                "model_type `{kind}` cannot generate text from text (sequence-to-sequence); supported: {}",
+                known.join(", ")
+            );
             Err(Error::Config(what))
         }
     }
 }
 
-/// Whether a tensor that nothing read may be left alone: another task's head, or a buffer that training saved.
+/// Whether an unused tensor may be ignored: the head of another task, or a buffer that training
+/// saved.
 pub fn is_ignorable(name: &str) -> bool {
     const HEADS: [&str; 18] = [
         "pooler.",
@@ -139,7 +148,7 @@ pub fn is_ignorable(name: &str) -> bool {
 fn architecture(config: &Value) -> Result<&'static Architecture> {
     let class = config.pointer("/architectures/0").and_then(Value::as_str).unwrap_or_default();
     let declared = config.get("model_type").and_then(Value::as_str);
-    // Jina's second generation calls itself `bert` and has code of its own, also under another class (its ColBERT).
+    // JinaBERT v2 declares `bert` but has its own code, also under another class (its ColBERT).
     let alibi = config.get("position_embedding_type").and_then(Value::as_str) == Some("alibi");
     let jina = class.starts_with("JinaBert") || declared == Some("bert") && alibi;
     let kind = if jina { Some("jina_bert") } else { declared };
@@ -148,6 +157,6 @@ fn architecture(config: &Value) -> Result<&'static Architecture> {
     };
     ARCHITECTURES.iter().find(|a| a.types.contains(&kind)).ok_or_else(|| {
         let known: Vec<_> = ARCHITECTURES.iter().flat_map(|a| a.types).copied().collect();
-        Error::Config(format!("model_type `{kind}` is not supported; these are: {}", known.join(", ")))
+        Error::Config(format!("model_type `{kind}` is not supported; supported: {}", known.join(", ")))
     })
 }

@@ -1,7 +1,7 @@
-//! RoBERTa (Liu et al. 2019, arXiv:1907.11692), XLM-RoBERTa and CamemBERT: BERT's blocks, positions counted behind the padding id,
-//! and heads of their own.
+//! RoBERTa (Liu et al. 2019, arXiv:1907.11692), XLM-RoBERTa and CamemBERT: BERT's blocks, positions
+//! that start after the padding id, and other heads.
 
-use crate::bert::{Config, WORDS};
+use crate::bert::{Config, WORD_EMBEDDINGS};
 use crate::config::{defaults, parse, refuse};
 use crate::head::{out, root, vocabulary};
 use crate::{Encoder, Head, Limits, Positions, Result, Task};
@@ -14,7 +14,7 @@ defaults! {
     }
 }
 
-/// RoBERTa's own vocabulary where its file does not say; the two others have BERT's.
+/// RoBERTa's vocabulary size differs from BERT's default; the two others have BERT's.
 fn read(config: &Value) -> Result<Config> {
     let mut c: Config = parse(config)?;
     if config.get("vocab_size").is_none() && config.get("model_type").and_then(Value::as_str) == Some("roberta") {
@@ -27,13 +27,13 @@ pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c = read(config)?;
     c.check()?;
     let Padding { pad_token_id: padding } = parse(config)?;
-    // The rows up to the padding id's are never a token's place.
+    // No token has a position up to and including the padding id.
     let positions = c.max_position_embeddings.saturating_sub(padding as usize).saturating_sub(1);
     refuse(positions == 0, || {
-        format!("max_position_embeddings {} leaves no place behind pad_token_id {padding}", c.max_position_embeddings)
+        format!("max_position_embeddings {} leaves no position after pad_token_id {padding}", c.max_position_embeddings)
     })?;
     let limits = Limits { positions, counting: Positions::BehindPadding(padding), ..c.limits() };
-    Ok(Box::new(c.stack(&root(w, "roberta", WORDS)?, limits, c.hidden_size)?))
+    Ok(Box::new(c.stack(&root(w, "roberta", WORD_EMBEDDINGS)?, limits, c.hidden_size)?))
 }
 
 pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
@@ -41,7 +41,8 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     fairseq(task, w, "roberta", [c.vocab_size, c.hidden_size], c.layer_norm_eps)
 }
 
-/// The heads that came over from fairseq, which MPNet has too: dense, tanh and `out_proj` on the first token; `lm_head`.
+/// The heads of fairseq, which MPNet has too: dense, tanh and `out_proj` on the first token;
+/// `lm_head`.
 pub(crate) fn fairseq(task: Task, w: &Weights, prefix: &str, dims: [usize; 2], eps: f32) -> Result<Head> {
     let hidden = dims[1];
     let dense = |w: Weights| Linear::load(&w.sub("dense"), hidden, hidden, true);
@@ -53,11 +54,11 @@ pub(crate) fn fairseq(task: Task, w: &Weights, prefix: &str, dims: [usize; 2], e
         }
         Task::Tag => Head::new(None, None, out(&classifier, hidden, true)?),
         Task::Vocabulary => {
-            let words = root(w, prefix, WORDS)?.sub("embeddings.word_embeddings");
+            let words = root(w, prefix, WORD_EMBEDDINGS)?.sub("embeddings.word_embeddings");
             let decoder = lm.sub("decoder");
             let norm = LayerNorm::load(&lm.sub("layer_norm"), hidden, eps, true)?;
             let out = vocabulary(&decoder, &words, dims, &[(&lm, "bias"), (&decoder, "bias")])?;
-            // Exact GELU whatever hidden_act says, as the reference has it.
+            // Exact GELU whatever hidden_act says, as in the reference.
             Head::new(Some(dense(lm)?.with(Activation::Gelu)), Some(norm), out)
         }
     })

@@ -1,55 +1,60 @@
-//! Models that read a text and write another.
+//! Sequence-to-sequence models.
 
 use crate::{Batch, Encoder, Error, LayerHook, Limits, LmHead, Result};
 use sconce_ops::replay::Given;
 use sconce_ops::{Keys, KvCache, KvCacheShape, Pages, Place, Tensor};
 use std::sync::Arc;
 
-/// A model that reads a text and writes another: an encoder, and a decoder that looks at its states.
+/// A sequence-to-sequence model: an encoder, and a decoder with cross-attention over the encoder's
+/// hidden states.
 ///
-/// Reading: [`Seq2Seq::encoder`] makes states of the inputs, and [`Seq2Seq::remember`] keeps of them what the decoder looks at, in
-/// the rows that [`Read::rows`] says. Writing: [`Seq2Seq::forward`], as with a language model, and [`Seq2Seq::head`] behind it.
+/// To encode, run [`Seq2Seq::encoder`], then [`Seq2Seq::remember`], which writes the keys and
+/// values of cross-attention into the KV cache, at the rows of [`EncoderKv::rows`]. To decode, run
+/// [`Seq2Seq::forward`], as with a language model, and then [`Seq2Seq::head`].
 pub trait Seq2Seq: Send {
-    /// What reads.
+    /// The encoder.
     fn encoder(&self) -> &dyn Encoder;
-    /// Writes to `rows` `[tokens]` of `cache` what the decoder looks at of the encoder's `states` `[tokens, hidden]`.
+    /// Computes the cross-attention keys and values of the encoder's `states` `[tokens, hidden]`
+    /// and writes them to `rows` `[tokens]` of the KV cache.
     fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()>;
-    /// Hidden states of what is written, `[wanted, hidden]`, behind the final norm. Sequence i of `batch` looks at input i of
-    /// `read`.
-    fn forward(&self, batch: &Batch, read: &Read, watch: LayerHook<'_>) -> Result<Tensor>;
-    /// From these to the next token.
+    /// The decoder's hidden states, `[wanted, hidden]`, after the final norm. Sequence i of `batch`
+    /// attends to entry i of `encoder_kv`.
+    fn forward(&self, batch: &Batch, encoder_kv: &EncoderKv, hook: LayerHook<'_>) -> Result<Tensor>;
+    /// The LM head.
     fn head(&self) -> &LmHead;
-    /// The largest ids it can take.
+    /// The number of token ids and positions that the decoder has embeddings for.
     fn limits(&self) -> Limits;
-    /// What it keeps of each token that was read, and of each that was written.
+    /// The shape of the KV caches, which is the same for the encoder's and the decoder's tokens.
     fn cache(&self) -> KvCacheShape;
 }
 
-/// Where what was read lies in a cache, an entry a sequence that looks at it. Several may look at one.
+/// Where the encoder's keys and values lie in the KV cache, for cross-attention: one entry per
+/// decoder sequence. Several sequences may share an input.
 #[derive(Clone, Debug)]
-pub struct Read {
+pub struct EncoderKv {
     pub(crate) cache: KvCache,
     pub(crate) pages: Pages,
 }
 
-impl Read {
-    /// From the pages of `page` rows and the length in tokens of each input.
-    pub fn new(inputs: &[(Arc<[u32]>, usize)], page: usize, cache: &KvCache) -> Result<Read> {
+impl EncoderKv {
+    /// From the page table and the length in tokens of each input; a page has `page` rows.
+    pub fn new(inputs: &[(Arc<[u32]>, usize)], page: usize, cache: &KvCache) -> Result<EncoderKv> {
         let pages = cache.rows() / page.max(1);
         if let Some(beyond) = inputs.iter().flat_map(|(table, _)| table.iter()).find(|p| **p as usize >= pages) {
-            return Err(Error::Input(format!("page {beyond} of a cache of {pages}")));
+            return Err(Error::Input(format!("page {beyond} is beyond the KV cache of {pages} pages")));
         }
-        Ok(Read { cache: cache.clone(), pages: Pages::new(inputs.to_vec(), page)? })
+        Ok(EncoderKv { cache: cache.clone(), pages: Pages::new(inputs.to_vec(), page)? })
     }
 
-    /// What the dynamic parameters are computed from of a batch whose sequences look at these.
+    /// The data that a CUDA graph's dynamic parameters are computed from, for a batch that attends
+    /// to these entries.
     pub fn given(&self, batch: &Batch) -> Given {
         let mut given = batch.given(&[]);
         given.keys.push(Keys::Paged(self.pages.clone()));
         given
     }
 
-    /// The rows of all tokens, input by input.
+    /// The cache rows of all tokens, input by input.
     pub fn rows(&self, place: &Place) -> Result<Tensor> {
         let tables = self.pages.observe();
         let rows = |i: usize| (0..tables.len(i)).map(move |j| tables.row(i, j) as u32);

@@ -1,12 +1,13 @@
-//! SigLIP (Zhai et al. 2023, arXiv:2303.15343) and the models of one size of SigLIP 2: a tower over padded texts whose last
-//! place is the vector, and a tower over patches that one learnt query gathers; each pair is judged by itself.
+//! SigLIP (Zhai et al. 2023, arXiv:2303.15343) and the fixed-resolution models of SigLIP 2: a text
+//! tower over padded texts pooled at the last position, and a vision transformer with attention
+//! pooling by one learned query. A sigmoid scores each pair independently.
 
 use crate::config::parse;
 use crate::decoder::Heads;
 use crate::dual::{Kind, scalar};
 use crate::head::root;
 use crate::mlp::Mlp;
-use crate::tower::{Shape, Stack, Words, filled, mlp};
+use crate::tower::{TextEmbeddings, TowerConfig, Transformer, mlp, with_defaults};
 use crate::{Batch, Dual, Error, Image, Images, LayerHook, Limits, Result, TextTower, VisionTower};
 use sconce_ops::{Attention, DType, LayerNorm, Linear, Pooling, Segments, Tensor, Weights, attention, embed, pool};
 use serde::Deserialize;
@@ -26,7 +27,7 @@ fn vision_defaults() -> Value {
     })
 }
 
-/// Both towers, with scale and bias.
+/// Both towers, and the scale and bias of the logits.
 pub(crate) fn both(config: &Value, w: &Weights) -> Result<Dual> {
     let part = |name: &str| config.get(name).filter(|v| !v.is_null()).cloned().unwrap_or_else(|| json!({}));
     let text = Text::load(&part("text_config"), w)?;
@@ -34,7 +35,7 @@ pub(crate) fn both(config: &Value, w: &Weights) -> Result<Dual> {
     let (dimension, other) = (text.dimension, vision.dimension);
     if dimension != other {
         return Err(Error::Config(format!(
-            "texts have {dimension} numbers (projection_size), images {other} (hidden_size)"
+            "text embeddings have {dimension} dimensions (projection_size), image embeddings {other} (hidden_size)"
         )));
     }
     Ok(Dual {
@@ -42,29 +43,29 @@ pub(crate) fn both(config: &Value, w: &Weights) -> Result<Dual> {
         vision: Some(Box::new(vision)),
         logit_scale: scalar(w, "logit_scale")?.exp(),
         logit_bias: scalar(w, "logit_bias")?,
-        ..alone(dimension)
+        ..no_towers(dimension)
     })
 }
 
-/// A tower for texts alone.
+/// The text tower alone.
 pub(crate) fn text(config: &Value, w: &Weights) -> Result<Dual> {
     let tower = Text::load(config, w)?;
-    Ok(Dual { dimension: tower.dimension, text: Some(Box::new(tower)), ..alone(0) })
+    Ok(Dual { dimension: tower.dimension, text: Some(Box::new(tower)), ..no_towers(0) })
 }
 
-/// A tower for images alone.
+/// The vision tower alone.
 pub(crate) fn vision(config: &Value, w: &Weights) -> Result<Dual> {
     let tower = Vision::load(config, w)?;
-    Ok(Dual { dimension: tower.dimension, vision: Some(Box::new(tower)), ..alone(0) })
+    Ok(Dual { dimension: tower.dimension, vision: Some(Box::new(tower)), ..no_towers(0) })
 }
 
-fn alone(dimension: usize) -> Dual {
+fn no_towers(dimension: usize) -> Dual {
     Dual { text: None, vision: None, dimension, logit_scale: 1.0, logit_bias: 0.0, kind: Kind::Sigmoid }
 }
 
 struct Text {
-    words: Words,
-    stack: Stack,
+    embeddings: TextEmbeddings,
+    transformer: Transformer,
     heads: Heads,
     norm: LayerNorm,
     head: Linear,
@@ -78,17 +79,17 @@ struct Projection {
 
 impl Text {
     fn load(config: &Value, w: &Weights) -> Result<Text> {
-        let config = filled(config, text_defaults())?;
-        let (shape, Projection { projection_size }): (Shape, _) = (parse(&config)?, parse(&config)?);
-        let hidden = shape.hidden_size;
+        let config = with_defaults(config, text_defaults())?;
+        let (c, Projection { projection_size }): (TowerConfig, _) = (parse(&config)?, parse(&config)?);
+        let hidden = c.hidden_size;
         let dimension = projection_size.unwrap_or(hidden);
         let w = root(w, "text_model", "embeddings.token_embedding.weight")?;
         Ok(Text {
-            words: Words::load(&w.sub("embeddings"), &config, hidden)?,
-            stack: Stack::load(&w.sub("encoder"), &shape)?,
-            heads: shape.heads()?,
-            norm: shape.norm(&w.sub("final_layer_norm"))?,
-            // Vectors are f32 from the pooling on.
+            embeddings: TextEmbeddings::load(&w.sub("embeddings"), &config, hidden)?,
+            transformer: Transformer::load(&w.sub("encoder"), &c)?,
+            heads: c.heads()?,
+            norm: c.norm(&w.sub("final_layer_norm"))?,
+            // The head is in f32 because pooling returns f32.
             head: Linear::load(&w.sub("head").of_head().in_dtype(DType::F32), hidden, dimension, true)?,
             dimension,
         })
@@ -96,61 +97,60 @@ impl Text {
 }
 
 impl TextTower for Text {
-    fn forward(&self, b: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
-        let x = self.stack.forward(self.words.forward(b)?, &b.attention(self.heads.scale()), watch)?;
+    fn forward(&self, b: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
+        let x = self.transformer.forward(self.embeddings.forward(b)?, &b.attention(self.heads.scale()), hook)?;
         let x = self.norm.forward(&x)?;
-        watch(self.stack.len(), &x);
+        hook(self.transformer.len(), &x);
         let last = pool(&x, &b.segments, &vec![0; b.segments.count()], &[Pooling::LastToken])?;
         Ok(self.head.forward(&last)?)
     }
 
     fn limits(&self) -> Limits {
-        self.words.limits()
+        self.embeddings.limits()
     }
 
     fn padding(&self) -> Option<usize> {
-        Some(self.words.limits().positions)
+        Some(self.embeddings.limits().positions)
     }
 }
 
 struct Vision {
     patches: Linear,
     positions: Tensor,
-    stack: Stack,
+    transformer: Transformer,
     heads: Heads,
     norm: LayerNorm,
-    gather: Gather,
+    pooling_head: AttentionPooling,
     image: Image,
     dimension: usize,
 }
 
 #[derive(Deserialize)]
-struct Use {
+struct HeadConfig {
     vision_use_head: Option<bool>,
 }
 
 impl Vision {
     fn load(config: &Value, w: &Weights) -> Result<Vision> {
-        let config = filled(config, vision_defaults())?;
-        let (shape, used): (Shape, Use) = (parse(&config)?, parse(&config)?);
-        if used.vision_use_head == Some(false) {
-            return Err(Error::Config(
-                "vision_use_head false leaves no vector of an image; this is not supported".into(),
-            ));
+        let config = with_defaults(config, vision_defaults())?;
+        let (c, head): (TowerConfig, HeadConfig) = (parse(&config)?, parse(&config)?);
+        if head.vision_use_head == Some(false) {
+            return Err(Error::Config("vision_use_head false gives no image embedding and is not supported".into()));
         }
         let image = Image::of(&config, false)?;
-        let hidden = shape.hidden_size;
+        let hidden = c.hidden_size;
         let w = root(w, "vision_model", "embeddings.position_embedding.weight")?;
-        let door = w.sub("embeddings.patch_embedding");
-        let bias = door.tensor("bias", &[hidden])?;
+        let patch_embedding = w.sub("embeddings.patch_embedding");
+        let bias = patch_embedding.tensor("bias", &[hidden])?;
         let positions = w.sub("embeddings.position_embedding");
         Ok(Vision {
-            patches: Linear::shaped(&[(door, "weight")], &[hidden, 3, image.patch, image.patch])?.with_bias(bias)?,
+            patches: Linear::shaped(&[(patch_embedding, "weight")], &[hidden, 3, image.patch, image.patch])?
+                .with_bias(bias)?,
             positions: positions.tensor("weight", &[image.tokens(), hidden])?,
-            stack: Stack::load(&w.sub("encoder"), &shape)?,
-            heads: shape.heads()?,
-            norm: shape.norm(&w.sub("post_layernorm"))?,
-            gather: Gather::load(&w.sub("head"), &shape)?,
+            transformer: Transformer::load(&w.sub("encoder"), &c)?,
+            heads: c.heads()?,
+            norm: c.norm(&w.sub("post_layernorm"))?,
+            pooling_head: AttentionPooling::load(&w.sub("head"), &c)?,
             image,
             dimension: hidden,
         })
@@ -158,13 +158,13 @@ impl Vision {
 }
 
 impl VisionTower for Vision {
-    fn forward(&self, images: &Images, watch: LayerHook<'_>) -> Result<Tensor> {
+    fn forward(&self, images: &Images, hook: LayerHook<'_>) -> Result<Tensor> {
         let positions = embed(&[(&self.positions, &images.positions)])?;
         let x = self.patches.forward_residual(&images.patches, &positions)?;
-        let x = self.stack.forward(x, &Attention::over(&images.segments, self.heads.scale()), watch)?;
+        let x = self.transformer.forward(x, &Attention::over(&images.segments, self.heads.scale()), hook)?;
         let x = self.norm.forward(&x)?;
-        watch(self.stack.len(), &x);
-        self.gather.forward(&x, images)
+        hook(self.transformer.len(), &x);
+        self.pooling_head.forward(&x, images)
     }
 
     fn image(&self) -> Image {
@@ -172,9 +172,10 @@ impl VisionTower for Vision {
     }
 }
 
-/// h = Attn(probe, x, x); y = h + Mlp(norm(h)): one query an image, the same for all.
-struct Gather {
-    /// The projected probe, `[1, hidden]`: it does not depend on the image.
+/// Attention pooling (SigLIP's MAP head): h = Attn(probe, x, x); y = h + Mlp(norm(h)). The probe is
+/// one learned query, the same for all images.
+struct AttentionPooling {
+    /// The query projection of the probe, `[1, hidden]`: it does not depend on the image.
     probe: Tensor,
     qkv: Linear,
     output: Linear,
@@ -183,21 +184,22 @@ struct Gather {
     mlp: Mlp,
 }
 
-impl Gather {
-    fn load(w: &Weights, shape: &Shape) -> Result<Gather> {
-        let hidden = shape.hidden_size;
+impl AttentionPooling {
+    fn load(w: &Weights, c: &TowerConfig) -> Result<AttentionPooling> {
+        let hidden = c.hidden_size;
         let attn = w.sub("attention");
-        // Query, key and value are one tensor in the file; the part that a call has no use for costs less than a copy here.
+        // The file has one tensor for Q, K and V. Computing the unused Q costs less than a copy of
+        // the K and V rows.
         let qkv = Linear::shaped(&[(attn.clone(), "in_proj_weight")], &[3 * hidden, hidden])?
             .with_bias(attn.tensor("in_proj_bias", &[3 * hidden])?)?;
         let probe = w.tensor("probe", &[1, 1, hidden])?.reshape(&[1, hidden])?;
-        Ok(Gather {
+        Ok(AttentionPooling {
             probe: qkv.forward(&probe)?.narrow(1, 0, hidden)?,
             qkv,
             output: Linear::load(&attn.sub("out_proj"), hidden, hidden, true)?,
-            heads: shape.heads()?,
-            norm: shape.norm(&w.sub("layernorm"))?,
-            mlp: mlp(&w.sub("mlp"), shape)?,
+            heads: c.heads()?,
+            norm: c.norm(&w.sub("layernorm"))?,
+            mlp: mlp(&w.sub("mlp"), c)?,
         })
     }
 
@@ -208,10 +210,10 @@ impl Gather {
         let qkv = self.qkv.forward(x)?.reshape(&[tokens, 3, heads, size])?;
         let (k, v) = (qkv.select(1, 1)?, qkv.select(1, 2)?); // [tokens, heads, size]
         let queries = Segments::new(&vec![1; count])?;
-        let how = Attention { queries: queries.clone(), ..Attention::over(&images.segments, self.heads.scale()) };
-        let h = self.output.forward(&attention(&q, &k, &v, &how)?.reshape(&[count, heads * size])?)?;
+        let params = Attention { queries: queries.clone(), ..Attention::over(&images.segments, self.heads.scale()) };
+        let h = self.output.forward(&attention(&q, &k, &v, &params)?.reshape(&[count, heads * size])?)?;
         let y = self.mlp.forward_residual(&self.norm.forward(&h)?, &h)?;
-        // To f32, as every vector leaves.
+        // Pooling a single row converts it to f32.
         Ok(pool(&y, &queries, &vec![0; count], &[Pooling::Cls])?)
     }
 }

@@ -1,13 +1,14 @@
-//! StableLM (Bellagente et al. 2024, arXiv:2402.17834): Llama's block with layer norms and rotary positions on a part of each head;
-//! the 12B has a norm for each head and its attention and MLP side by side. Also Phi-1, Phi-1.5 and Phi-2 (Li et al. 2023,
-//! arXiv:2309.05463): always side by side, an MLP without a gate, biases everywhere.
+//! StableLM (Bellagente et al. 2024, arXiv:2402.17834): Llama's block with layer norms and partial
+//! RoPE. The 12B has QK-norm with a norm per head, and parallel attention and MLP. Also Phi-1,
+//! Phi-1.5 and Phi-2 (Li et al. 2023, arXiv:2309.05463): always parallel, an MLP without a gate,
+//! biases everywhere.
 
 use crate::block::Norm;
 use crate::config::{activation, context, head_size, parse, ten_to_minus};
-use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Second, words};
+use crate::decoder::{Block, Decoder, GroupedQueryAttention, Heads, Layout, embed_tokens};
 use crate::head::{self, last_token, root};
 use crate::mlp::Mlp;
-use crate::rope::{Rope, Scaling, transposed};
+use crate::rope::{Rope, Scaling, rotary_dims};
 use crate::{Encoder, Error, Head, Limits, LmHead, Result, Task};
 use sconce_ops::{LayerNorm, Linear, Rotary, Weights};
 use serde::Deserialize;
@@ -50,24 +51,24 @@ impl Config {
     }
 }
 
-const WORDS: &str = "embed_tokens.weight";
+const EMBED_TOKENS: &str = "embed_tokens.weight";
 
 pub(crate) fn encoder(config: &Value, w: &Weights) -> Result<Box<dyn Encoder>> {
     let c: Config = parse(config)?;
     let (count, n) = (c.num_attention_heads, c.hidden_size);
     let heads = Heads::checked(count, c.num_key_value_heads.unwrap_or(count), head_size(n, count)?)?;
-    let w = root(w, "model", WORDS)?;
-    let (usual, usual_part, norm) = if c.is_phi() { (2048, 0.5, "final_layernorm") } else { (4096, 0.25, "norm") };
-    let trained = c.max_position_embeddings.unwrap_or(usual);
+    let w = root(w, "model", EMBED_TOKENS)?;
+    let (default, default_part, norm) = if c.is_phi() { (2048, 0.5, "final_layernorm") } else { (4096, 0.25, "norm") };
+    let trained = c.max_position_embeddings.unwrap_or(default);
     let positions = context(config, trained);
     let scaling = c.rope_parameters.as_ref().or(c.rope_scaling.as_ref());
-    let part = scaling.and_then(|s| s.partial_rotary_factor).or(c.partial_rotary_factor).unwrap_or(usual_part);
+    let part = scaling.and_then(|s| s.partial_rotary_factor).or(c.partial_rotary_factor).unwrap_or(default_part);
     let theta = scaling.and_then(|s| s.rope_theta).or(c.rope_theta).unwrap_or(10_000.0);
-    let rotary = Rope { theta, dims: transposed(heads.size, part)?, positions, trained, original: None, scaling };
+    let rotary = Rope { theta, dims: rotary_dims(heads.size, part)?, positions, trained, original: None, scaling };
     let rotary = rotary.rotary(&w)?;
     let load = |i| block(&w.sub("layers").sub(i), &c, heads, &rotary, i);
     Ok(Box::new(Decoder {
-        words: words(&w.sub("embed_tokens"), c.vocab_size, n)?,
+        embed_tokens: embed_tokens(&w.sub("embed_tokens"), c.vocab_size, n)?,
         scale: 1.0,
         positions: None,
         layers: (0..c.num_hidden_layers).map(load).collect::<Result<_>>()?,
@@ -82,10 +83,10 @@ pub(crate) fn head(task: Task, config: &Value, w: &Weights) -> Result<Head> {
     last_token(task, config, w, (c.hidden_size, if c.is_phi() { "Phi" } else { "StableLM" }))
 }
 
-pub(crate) fn next(config: &Value, w: &Weights) -> Result<LmHead> {
+pub(crate) fn lm_head(config: &Value, w: &Weights) -> Result<LmHead> {
     let c: Config = parse(config)?;
-    let words = root(w, "model", WORDS)?.sub("embed_tokens");
-    head::next(w, &words, [c.vocab_size, c.hidden_size], c.tie_word_embeddings)
+    let embed_tokens = root(w, "model", EMBED_TOKENS)?.sub("embed_tokens");
+    head::lm_head(w, &embed_tokens, [c.vocab_size, c.hidden_size], c.tie_word_embeddings)
 }
 
 fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -> Result<Block> {
@@ -93,7 +94,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
     let qkv = heads.projections(&a, n, phi || c.use_qkv_bias)?;
     let output = Linear::load(&a.sub(if phi { "dense" } else { "o_proj" }), heads.rows()[0], n, phi)?;
     // Phi has one norm for all heads, StableLM one for each.
-    let of_heads = |name: &str, count: usize| {
+    let head_norms = |name: &str, count: usize| {
         if phi {
             return c.norm(&a.sub(name), heads.size);
         }
@@ -101,7 +102,7 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
         Ok::<_, Error>(Norm::Layer(LayerNorm::of_heads(&each, heads.size, c.layer_norm_eps)?))
     };
     let norms = match c.qk_layernorm {
-        true => Some([of_heads("q_layernorm", heads.count)?, of_heads("k_layernorm", heads.shared)?]),
+        true => Some([head_norms("q_layernorm", heads.count)?, head_norms("k_layernorm", heads.kv_heads)?]),
         false => None,
     };
     Ok(Block {
@@ -111,9 +112,9 @@ fn block(w: &Weights, c: &Config, heads: Heads, rotary: &Rotary, layer: usize) -
             rotary: Some(rotary.clone()),
             ..GroupedQueryAttention::new(qkv, output, heads, layer)
         },
-        second: match phi || c.use_parallel_residual {
-            true => Second::Shared,
-            false => Second::Behind(c.norm(&w.sub("post_attention_layernorm"), n)?),
+        layout: match phi || c.use_parallel_residual {
+            true => Layout::ParallelSharedNorm,
+            false => Layout::Sequential(c.norm(&w.sub("post_attention_layernorm"), n)?),
         },
         mlp: mlp(&w.sub("mlp"), c)?,
     })

@@ -1,4 +1,5 @@
-//! Static embeddings: model2vec, and sentence-transformers' StaticEmbedding. A token's vector is its row, whatever stands around it.
+//! Static embeddings: model2vec, and sentence-transformers' StaticEmbedding. A token's vector is
+//! its row of a table and does not depend on its context.
 
 use crate::head::no_head;
 use crate::{Batch, Encoder, Error, Head, LayerHook, Limits, Result, Task};
@@ -13,8 +14,8 @@ pub(crate) fn head(task: Task, _: &Value, _: &Weights) -> Result<Head> {
     Err(no_head(task, "a static model"))
 }
 
-/// Numbers of a table that is written out: a gigabyte, and twice the largest known.
-const LARGEST: usize = 1 << 28;
+/// Most elements of an expanded table: a gigabyte, and twice the largest known.
+const MAX_ELEMENTS: usize = 1 << 28;
 
 struct Static {
     /// `[vocabulary, hidden]`
@@ -26,44 +27,55 @@ impl Static {
         let name = if w.has("embedding.weight")? { "embedding.weight" } else { "embeddings" };
         let dims = w.dims(name)?.unwrap_or_default();
         let [rows, hidden] = *dims else {
-            return Err(Error::Config(format!("a static model is a table `{name}` of two axes, not of {dims:?}")));
+            return Err(Error::Config(format!(
+                "a static model needs a tensor `{name}` of two dimensions, not of shape {dims:?}"
+            )));
         };
         let (mapping, weights) = (w.dims("mapping")?, w.dims("weights")?);
         if mapping.is_none() && weights.is_none() {
             return Ok(Static { rows: w.tensor(name, &dims)? });
         }
-        // A vocabulary in clusters has more words than rows: the table is written out, a row a word.
-        let words = match mapping.as_deref().or(weights.as_deref()) {
-            Some([words]) if words.saturating_mul(hidden) <= LARGEST && (mapping.is_some() || *words == rows) => *words,
-            other => return Err(Error::Config(format!("words of {other:?} over a table of {dims:?} are too many"))),
+        // A clustered vocabulary (`mapping`) has more tokens than rows. Expand the table to one row
+        // per token.
+        let tokens = match mapping.as_deref().or(weights.as_deref()) {
+            Some([tokens])
+                if tokens.saturating_mul(hidden) <= MAX_ELEMENTS && (mapping.is_some() || *tokens == rows) =>
+            {
+                *tokens
+            }
+            other => {
+                return Err(Error::Config(format!(
+                    "`mapping` or `weights` of shape {other:?} does not fit a table of {dims:?}, or is too large"
+                )));
+            }
         };
         let table = w.values(name, &dims)?;
         let row: Vec<usize> = match mapping {
             Some(_) => {
-                let mapping = w.values("mapping", &[words])?;
-                let whole = |row: &&f32| !(0.0..rows as f32).contains(*row) || row.fract() != 0.0;
-                if let Some(lost) = mapping.iter().find(whole) {
-                    return Err(Error::Config(format!("`mapping` leads to row {lost} of {rows}")));
+                let mapping = w.values("mapping", &[tokens])?;
+                let is_invalid = |row: &&f32| !(0.0..rows as f32).contains(*row) || row.fract() != 0.0;
+                if let Some(invalid) = mapping.iter().find(is_invalid) {
+                    return Err(Error::Config(format!("`mapping` names row {invalid} of {rows}")));
                 }
                 mapping.iter().map(|row| *row as usize).collect()
             }
-            None => (0..words).collect(),
+            None => (0..tokens).collect(),
         };
 
         let weight = match weights {
-            Some(_) => w.values("weights", &[words])?,
-            None => vec![1.0; words],
+            Some(_) => w.values("weights", &[tokens])?,
+            None => vec![1.0; tokens],
         };
-        let word = |(row, weight): (&usize, f32)| table[row * hidden..][..hidden].iter().map(move |v| v * weight);
-        let all: Vec<f32> = row.iter().zip(weight).flat_map(word).collect();
-        Ok(Static { rows: w.put(&all, &[words, hidden])? })
+        let token = |(row, weight): (&usize, f32)| table[row * hidden..][..hidden].iter().map(move |v| v * weight);
+        let all: Vec<f32> = row.iter().zip(weight).flat_map(token).collect();
+        Ok(Static { rows: w.put(&all, &[tokens, hidden])? })
     }
 }
 
 impl Encoder for Static {
-    fn forward(&self, batch: &Batch, watch: LayerHook<'_>) -> Result<Tensor> {
+    fn forward(&self, batch: &Batch, hook: LayerHook<'_>) -> Result<Tensor> {
         let x = embed(&[(&self.rows, &batch.ids)])?;
-        watch(0, &x);
+        hook(0, &x);
         Ok(x)
     }
 
@@ -72,7 +84,7 @@ impl Encoder for Static {
     }
 
     fn limits(&self) -> Limits {
-        // Rows are added up, so that no text is too long for them.
+        // Tokens are independent, so the length of a sequence is not limited.
         Limits::new(self.rows.dims()[0], usize::MAX)
     }
 }

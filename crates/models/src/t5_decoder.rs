@@ -1,20 +1,21 @@
-//! T5 whole (Raffel et al. 2019, arXiv:1910.10683): its encoder, and a decoder that looks at what that has read. Also mT5, UMT5,
-//! Flan-T5.
+//! T5 as an encoder-decoder (Raffel et al. 2019, arXiv:1910.10683): its encoder, and a decoder with
+//! cross-attention. Also mT5, UMT5, Flan-T5.
 //!
-//! A block of the decoder is self-attention over what is written so far, cross-attention over the encoder's states, and the MLP,
-//! each pre-norm. Cross-attention knows no positions, and its keys and values do not change while an answer is written: they are
-//! worked out once an input, and every answer to it looks at the same ones.
+//! A decoder block is causal self-attention, cross-attention over the encoder's hidden states, and
+//! the MLP, each pre-norm. Cross-attention has no position bias, and its keys and values do not
+//! change during decoding: they are computed once per input, and all output sequences of that input
+//! share them.
 
-use crate::block::{but_last, through};
+use crate::block::{run_layers, skip_last};
 use crate::config::{parse, refuse};
 use crate::decoder::{GroupedQueryAttention, Heads};
 use crate::mlp::Mlp;
-use crate::t5::{Config, Sizes, T5, trunk};
-use crate::{Batch, Encoder, LayerHook, Limits, LmHead, Read, Result, Seq2Seq};
+use crate::t5::{Config, Sizes, T5, model_root};
+use crate::{Batch, Encoder, EncoderKv, LayerHook, Limits, LmHead, Result, Seq2Seq};
 use sconce_ops::{Attention, Bias, Keys, KvCache, KvCacheShape, Linear, Mask, RmsNorm, Tensor, Weights, attention};
 use serde_json::Value;
 
-struct Whole {
+struct T5Model {
     encoder: T5,
     layers: Vec<Layer>,
     norm: RmsNorm,
@@ -26,30 +27,31 @@ pub(crate) fn seq2seq(config: &Value, w: &Weights) -> Result<Box<dyn Seq2Seq>> {
     let c: Config = parse(config)?;
     let s = c.sizes()?;
     let encoder = T5::load(config, w)?;
-    let (w, own) = (trunk(w)?, w.sub("lm_head"));
+    let (w, lm_head) = (model_root(w)?, w.sub("lm_head"));
     let decoder = w.sub("decoder");
     decoder.skip("embed_tokens.weight");
-    refuse(s.decoder_layers == 0, || "num_decoder_layers is 0: this model only reads".into())?;
+    refuse(s.decoder_layers == 0, || "num_decoder_layers is 0: this model is an encoder only".into())?;
     let heads = Heads::checked(s.heads, s.heads, c.d_kv)?;
     let load = |i| Layer::load(&decoder.sub("block"), &c, &s, heads, i);
     let layers = (0..s.decoder_layers).map(load).collect::<Result<Vec<_>>>()?;
-    // The first T5 read its answers off the word table, whose rows are not small, and made up for it; the later ones have a table
-    // of their own for that. A file of the first may hold the one table under both names, and newer ones call every T5 tied.
+    // The first T5 ties the LM head to the token embeddings, whose rows are not small, and scales
+    // the logits by 1 / √d_model in return. Later ones have a separate LM head. A file of the first
+    // may have the table under both names, and newer files call every T5 tied.
     let tied = c.scale_decoder_outputs.or(c.tie_word_embeddings).unwrap_or(c.model_type == "t5");
-    let has_own = own.has("weight")?;
-    let scaled = if c.model_type == "t5" { tied } else { tied && !has_own };
-    let out = if scaled || !has_own {
-        own.skip("weight");
-        encoder.words.clone()
+    let has_lm_head = lm_head.has("weight")?;
+    let scaled = if c.model_type == "t5" { tied } else { tied && !has_lm_head };
+    let out = if scaled || !has_lm_head {
+        lm_head.skip("weight");
+        encoder.embed_tokens.clone()
     } else {
-        Linear::load(&own, c.d_model, s.vocabulary, false)?
+        Linear::load(&lm_head, c.d_model, s.vocabulary, false)?
     };
     let scale = if scaled { 1.0 / (c.d_model as f32).sqrt() } else { 1.0 };
     let norm = c.norm(&decoder.sub("final_layer_norm"))?;
-    Ok(Box::new(Whole { encoder, layers, norm, head: LmHead { out, scale, cap: None }, heads }))
+    Ok(Box::new(T5Model { encoder, layers, norm, head: LmHead { out, scale, cap: None }, heads }))
 }
 
-impl Seq2Seq for Whole {
+impl Seq2Seq for T5Model {
     fn encoder(&self) -> &dyn Encoder {
         &self.encoder
     }
@@ -58,12 +60,13 @@ impl Seq2Seq for Whole {
         self.layers.iter().try_for_each(|layer| layer.cross.remember(states, cache, rows))
     }
 
-    fn forward(&self, batch: &Batch, read: &Read, watch: LayerHook<'_>) -> Result<Tensor> {
-        let x = self.encoder.words.embed(&batch.ids, 1.0, None)?;
+    fn forward(&self, batch: &Batch, encoder_kv: &EncoderKv, hook: LayerHook<'_>) -> Result<Tensor> {
+        let x = self.encoder.embed_tokens.embed(&batch.ids, 1.0, None)?;
         let last = self.layers.len();
-        let x = through(x, &self.layers, &mut but_last(last, watch), |_, layer, x| layer.forward(x, batch, read))?;
-        let x = self.norm.forward(&batch.wanted(&x)?)?;
-        watch(last, &x);
+        let x =
+            run_layers(x, &self.layers, &mut skip_last(last, hook), |_, layer, x| layer.forward(x, batch, encoder_kv))?;
+        let x = self.norm.forward(&batch.select_outputs(&x)?)?;
+        hook(last, &x);
         Ok(x)
     }
 
@@ -76,16 +79,16 @@ impl Seq2Seq for Whole {
     }
 
     fn cache(&self) -> KvCacheShape {
-        KvCacheShape { layers: self.layers.len(), heads: self.heads.shared, size: self.heads.size }
+        KvCacheShape { layers: self.layers.len(), heads: self.heads.kv_heads, size: self.heads.size }
     }
 }
 
-/// h = x + Attn(norm(x)); i = h + Cross(norm(h)); y = i + Mlp(norm(i)).
+/// Decoder block: h = x + Attn(norm(x)); i = h + CrossAttn(norm(h)); y = i + Mlp(norm(i)).
 struct Layer {
     attention_norm: RmsNorm,
     attention: GroupedQueryAttention,
     cross_norm: RmsNorm,
-    cross: Cross,
+    cross: CrossAttention,
     norm: RmsNorm,
     mlp: Mlp,
 }
@@ -93,20 +96,20 @@ struct Layer {
 impl Layer {
     fn load(block: &Weights, c: &Config, s: &Sizes, heads: Heads, i: usize) -> Result<Layer> {
         let w = block.sub(i).sub("layer");
-        let (own, cross) = (w.sub("0.SelfAttention"), w.sub("1.EncDecAttention"));
+        let (self_attention, cross) = (w.sub("0.SelfAttention"), w.sub("1.EncDecAttention"));
         let norm = |i: usize| c.norm(&w.sub(i).sub("layer_norm"));
-        // The first T5's files hold a table that cross-attention never had a use for.
+        // The first T5's files have a bias table for cross-attention that the model never uses.
         cross.skip("relative_attention_bias.weight");
-        let qkv = c.projections(s, &own, &["q", "k", "v"])?;
+        let qkv = c.projections(s, &self_attention, &["q", "k", "v"])?;
         Ok(Layer {
             attention_norm: norm(0)?,
             attention: GroupedQueryAttention {
                 scale: 1.0,
                 bias: c.bias(s, block, i, false)?,
-                ..GroupedQueryAttention::new(qkv, c.output(s, &own)?, heads, i)
+                ..GroupedQueryAttention::new(qkv, c.output(s, &self_attention)?, heads, i)
             },
             cross_norm: norm(1)?,
-            cross: Cross {
+            cross: CrossAttention {
                 query: c.projections(s, &cross, &["q"])?,
                 keys: c.projections(s, &cross, &["k", "v"])?,
                 output: c.output(s, &cross)?,
@@ -118,44 +121,44 @@ impl Layer {
         })
     }
 
-    fn forward(&self, x: &Tensor, b: &Batch, read: &Read) -> Result<Tensor> {
+    fn forward(&self, x: &Tensor, b: &Batch, encoder_kv: &EncoderKv) -> Result<Tensor> {
         let h = self.attention.forward_residual(&self.attention_norm.forward(x)?, b, x)?;
-        let h = self.cross.forward_residual(&self.cross_norm.forward(&h)?, b, read, &h)?;
+        let h = self.cross.forward_residual(&self.cross_norm.forward(&h)?, b, encoder_kv, &h)?;
         self.mlp.forward_residual(&self.norm.forward(&h)?, &h)
     }
 }
 
-/// softmax(q · kᵀ) v over the states of an input.
-struct Cross {
+/// Cross-attention: softmax(q · kᵀ) v over the encoder's hidden states of an input.
+struct CrossAttention {
     query: Linear,
-    /// To `[tokens, 2, heads, size]`.
+    /// Fused key and value projection, to `[tokens, 2, heads, size]`.
     keys: Linear,
     output: Linear,
     heads: Heads,
     layer: usize,
 }
 
-impl Cross {
+impl CrossAttention {
     fn remember(&self, states: &Tensor, cache: &KvCache, rows: &Tensor) -> Result<()> {
         let Heads { count, size, .. } = self.heads;
         let kv = self.keys.forward(states)?.reshape(&[states.dims()[0], 2, count, size])?;
         Ok(cache.write(self.layer, &kv.select(1, 0)?, &kv.select(1, 1)?, rows)?)
     }
 
-    fn forward_residual(&self, x: &Tensor, b: &Batch, read: &Read, residual: &Tensor) -> Result<Tensor> {
+    fn forward_residual(&self, x: &Tensor, b: &Batch, encoder_kv: &EncoderKv, residual: &Tensor) -> Result<Tensor> {
         let Heads { count, size, .. } = self.heads;
         let tokens = b.segments.tokens();
         let q = self.query.forward(x)?.reshape(&[tokens, count, size])?;
-        let [k, v] = read.cache.layer(self.layer)?;
-        let how = Attention {
+        let [k, v] = encoder_kv.cache.layer(self.layer)?;
+        let params = Attention {
             queries: b.segments.clone(),
-            keys: Keys::Paged(read.pages.clone()),
+            keys: Keys::Paged(encoder_kv.pages.clone()),
             scale: 1.0,
             cap: None,
             sees: Mask::All,
             bias: Bias::None,
         };
-        let seen = attention(&q, k, v, &how)?.reshape(&[tokens, count * size])?;
-        Ok(self.output.forward_residual(&seen, residual)?)
+        let attended = attention(&q, k, v, &params)?.reshape(&[tokens, count * size])?;
+        Ok(self.output.forward_residual(&attended, residual)?)
     }
 }

@@ -1,43 +1,44 @@
-//! Writes small GGUF files, right or wrong.
+//! Writes small GGUF files, valid or deliberately invalid.
 
-/// A file under construction.
+/// A GGUF file under construction.
 #[derive(Clone)]
 pub struct GgufWriter {
     /// The version of the format.
     pub version: u32,
-    /// Said instead of the truth, where that is to be tested.
+    /// Written in place of the true counts of tensors and metadata keys, to test a reader's checks.
     pub counts: Option<(u64, u64)>,
-    /// Where data and tensors begin: at multiples of it.
+    /// The alignment of the tensor data.
     pub alignment: usize,
-    /// Metadata, as bytes.
+    /// Encoded metadata entries.
     pub keys: Vec<Vec<u8>>,
     /// Tensors.
     pub tensors: Vec<GgufTensor>,
 }
 
-/// A tensor of such a file.
+/// A tensor of a GGUF file.
 #[derive(Clone)]
 pub struct GgufTensor {
     /// Its name.
     pub name: String,
-    /// As the file has them: the row's first.
+    /// Dimensions in the file's order, the innermost first.
     pub dims: Vec<u64>,
-    /// ggml's number for the format.
+    /// ggml's number of the tensor type.
     pub kind: u32,
-    /// Said instead of where it is.
+    /// Written in place of the true offset.
     pub offset: Option<u64>,
     /// Its data.
     pub bytes: Vec<u8>,
 }
 
 impl GgufWriter {
-    /// Of that architecture, with nothing in it.
+    /// An empty file of that architecture.
     pub fn new(architecture: &str) -> GgufWriter {
         let empty = GgufWriter { version: 3, counts: None, alignment: 32, keys: Vec::new(), tensors: Vec::new() };
         empty.str("general.architecture", architecture)
     }
 
-    /// A Llama of 1 layer, 2 heads of 4 over 1 key's, 32 wide.
+    /// A Llama of 1 layer with a hidden size of 32, and 2 query heads of size 4 over 1 key-value
+    /// head.
     pub fn llama() -> GgufWriter {
         GgufWriter::new("llama")
             .u32("llama.block_count", 1)
@@ -60,7 +61,8 @@ impl GgufWriter {
             .tensor("blk.0.attn_k.weight", &[4, 32])
     }
 
-    /// A T5 of 1 layer each, 2 heads of 4, 32 wide, whose weights are small. It says something, if nothing sensible.
+    /// A T5 of 1 encoder and 1 decoder layer with a hidden size of 32 and 2 heads of size 4. Its
+    /// weights are small, so that it generates text, if not a sensible one.
     pub fn t5() -> GgufWriter {
         let attention = ["attn_q", "attn_k", "attn_v"].map(|name| (name, [8, 32]));
         let mut writer = GgufWriter::new("t5")
@@ -104,7 +106,7 @@ impl GgufWriter {
         self.values(name, &[n], &vec![1.0; n as usize])
     }
 
-    /// Numbers of both signs, none of them large.
+    /// Small values of both signs.
     fn small(self, name: &str, dims: &[u64]) -> GgufWriter {
         let n = dims.iter().product::<u64>();
         let values: Vec<f32> = (0..n).map(|i| ((i * 37 + name.len() as u64) % 41) as f32 / 100.0 - 0.2).collect();
@@ -121,74 +123,74 @@ impl GgufWriter {
         self.key(name, 8, &text(value))
     }
 
-    /// A number.
+    /// A 32-bit unsigned integer.
     pub fn u32(self, name: &str, value: u32) -> GgufWriter {
         self.key(name, 4, &value.to_le_bytes())
     }
 
-    /// A number.
+    /// A 32-bit float.
     pub fn f32(self, name: &str, value: f32) -> GgufWriter {
         self.key(name, 6, &value.to_le_bytes())
     }
 
-    /// A truth value.
+    /// A bool, as its byte.
     pub fn bool(self, name: &str, value: u8) -> GgufWriter {
         self.key(name, 7, &[value])
     }
 
-    /// A list of strings.
+    /// An array of strings.
     pub fn strs(self, name: &str, values: &[&str]) -> GgufWriter {
         let items: Vec<u8> = values.iter().flat_map(|value| text(value)).collect();
         self.array(name, 8, values.len() as u64, &items)
     }
 
-    /// A list of numbers.
+    /// An array of 32-bit floats.
     pub fn f32s(self, name: &str, values: &[f32]) -> GgufWriter {
         let items: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(name, 6, values.len() as u64, &items)
     }
 
-    /// A list of numbers.
+    /// An array of 32-bit signed integers.
     pub fn i32s(self, name: &str, values: &[i32]) -> GgufWriter {
         let items: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
         self.array(name, 5, values.len() as u64, &items)
     }
 
-    /// An array that says it has `count` items.
+    /// An array that declares `count` items.
     pub fn array(self, name: &str, item: u32, count: u64, items: &[u8]) -> GgufWriter {
         self.key(name, 9, &[&item.to_le_bytes()[..], &count.to_le_bytes(), items].concat())
     }
 
-    /// A value of any type, as bytes.
+    /// A value of any type, already encoded.
     pub fn raw(self, name: &str, kind: u32, value: &[u8]) -> GgufWriter {
         self.key(name, kind, value)
     }
 
-    /// F32, row-major, counting up from 0.
+    /// An F32 tensor, row-major, with values 0, 1, 2, …
     pub fn tensor(self, name: &str, dims: &[u64]) -> GgufWriter {
         let values: Vec<f32> = (0..dims.iter().product::<u64>()).map(|n| n as f32).collect();
         self.values(name, dims, &values)
     }
 
-    /// F32, row-major.
+    /// An F32 tensor, row-major.
     pub fn values(self, name: &str, dims: &[u64], values: &[f32]) -> GgufWriter {
         self.blocks(name, dims, 0, values.iter().flat_map(|v| v.to_le_bytes()).collect())
     }
 
-    /// Of any format.
+    /// A tensor of any type, already encoded.
     pub fn blocks(mut self, name: &str, dims: &[u64], kind: u32, bytes: Vec<u8>) -> GgufWriter {
         let dims = dims.iter().rev().copied().collect();
         self.tensors.push(GgufTensor { name: name.into(), dims, kind, offset: None, bytes });
         self
     }
 
-    /// Data and tensors begin at multiples of it, and the file says so.
+    /// Sets the alignment and declares it in the metadata.
     pub fn aligned(mut self, alignment: u32) -> GgufWriter {
         self.alignment = alignment as usize;
         self.u32("general.alignment", alignment)
     }
 
-    /// The file.
+    /// The encoded file.
     pub fn bytes(&self) -> Vec<u8> {
         let (tensors, keys) = self.counts.unwrap_or((self.tensors.len() as u64, self.keys.len() as u64));
         let mut out = [&b"GGUF"[..], &self.version.to_le_bytes(), &tensors.to_le_bytes(), &keys.to_le_bytes()].concat();

@@ -1,4 +1,5 @@
-//! Dev only: the goldens that `tools/goldens` made with the reference implementation.
+//! For tests only: reads the goldens, which `tools/goldens` computes with the reference
+//! implementations.
 
 mod gguf;
 mod half;
@@ -16,7 +17,7 @@ pub fn golden(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("goldens").join(name)
 }
 
-/// A JSON file.
+/// Reads a JSON file.
 pub fn json(path: &std::path::Path) -> Value {
     let text = std::fs::read_to_string(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
@@ -27,7 +28,7 @@ pub fn json(path: &std::path::Path) -> Value {
 pub struct Array<T> {
     /// Row-major values.
     pub values: Vec<T>,
-    /// Length of each axis.
+    /// Length of each dimension.
     pub dims: Vec<usize>,
 }
 
@@ -40,22 +41,22 @@ impl Arrays {
         Arrays(std::fs::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display())))
     }
 
-    /// Numbers.
+    /// A tensor of f32.
     pub fn f32(&self, name: &str) -> Array<f32> {
         self.read(name, safetensors::Dtype::F32, f32::from_le_bytes)
     }
 
-    /// Ids and lengths.
+    /// A tensor of u32.
     pub fn u32(&self, name: &str) -> Array<u32> {
         self.read(name, safetensors::Dtype::U32, u32::from_le_bytes)
     }
 
-    /// Bytes, signed or not.
+    /// The raw bytes of a tensor.
     pub fn bytes(&self, name: &str) -> Vec<u8> {
         self.file().tensor(name).unwrap_or_else(|e| panic!("{name}: {e}")).data().to_vec()
     }
 
-    /// Whether there is such a tensor.
+    /// Whether the file has a tensor of that name.
     pub fn has(&self, name: &str) -> bool {
         self.file().tensor(name).is_ok()
     }
@@ -73,7 +74,7 @@ impl Arrays {
     }
 }
 
-/// The largest difference between two lists, NaN if either holds one.
+/// The largest absolute difference of two lists; NaN if either has one.
 pub fn worst(got: &[f32], want: &[f32]) -> f32 {
     assert_eq!(got.len(), want.len(), "lengths differ");
     let larger = |m: f32, d: f32| if m.is_nan() || m > d { m } else { d };
@@ -90,7 +91,7 @@ fn worst_finds_a_nan_wherever_it_stands() {
     assert_eq!(worst(&[1.0, 2.0, 3.0], &[1.0, 2.5, 3.0]), 0.5);
 }
 
-/// The cosine of two vectors, in f64.
+/// The cosine similarity of two vectors, in f64.
 pub fn cosine(a: &[f32], b: &[f32]) -> f64 {
     let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>();
     dot(a, b) / (dot(a, a) * dot(b, b)).sqrt()

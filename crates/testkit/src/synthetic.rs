@@ -1,28 +1,29 @@
-//! Weights that are a formula: what a golden of real width costs the repository is a list of names and shapes.
+//! Weights by formula: a golden of a realistic hidden size commits names and shapes only.
 //!
-//! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a SplitMix64 stream that the
-//! name and the golden's seed begin. `tools/goldens/synthetic.py` computes the same bits.
+//! Element i of the tensor `name` is shift + scale · u, with u in [−1, 1) from the top 24 bits of a
+//! SplitMix64 stream seeded by the name and the golden's seed. `tools/goldens/synthetic.py`
+//! computes the same bits.
 
 use serde_json::{Value, json};
 use std::path::{Path, PathBuf};
 
-/// The golden `name` in a directory of its own, as a hub would serve it: its files, and the weights that each `tensors.json`
-/// describes, written out.
+/// Copies the golden `name` into a temporary directory and writes the weights that each of its
+/// `tensors.json` describes, so that the directory looks like a model on the hub.
 pub fn materialize(name: &str) -> tempfile::TempDir {
     let dir = tempfile::tempdir().expect("a directory for temporary files");
-    copy(&crate::golden(name), dir.path());
+    copy_golden(&crate::golden(name), dir.path());
     dir
 }
 
-fn copy(from: &Path, to: &Path) {
+fn copy_golden(from: &Path, to: &Path) {
     for entry in std::fs::read_dir(from).unwrap_or_else(|e| panic!("{}: {e}", from.display())) {
         let path = entry.expect("an entry").path();
         let target = to.join(path.file_name().expect("a name"));
         if path.is_dir() {
             std::fs::create_dir(&target).expect("a directory");
-            copy(&path, &target);
+            copy_golden(&path, &target);
         } else if path.ends_with("tensors.json") {
-            write(&crate::json(&path), to);
+            write_weights(&crate::json(&path), to);
         } else {
             std::fs::copy(&path, &target).expect("a copy");
         }
@@ -30,10 +31,10 @@ fn copy(from: &Path, to: &Path) {
 }
 
 /// Writes the weights that `spec` describes into `dir`.
-fn write(spec: &Value, dir: &Path) {
+fn write_weights(spec: &Value, dir: &Path) {
     let file: PathBuf = dir.join(spec.get("file").and_then(Value::as_str).unwrap_or("model.safetensors"));
     let seed = spec["seed"].as_u64().expect("a seed");
-    let held: Vec<(String, Vec<usize>, Vec<u8>)> = spec["tensors"]
+    let tensors: Vec<(String, Vec<usize>, Vec<u8>)> = spec["tensors"]
         .as_object()
         .expect("tensors")
         .iter()
@@ -45,7 +46,7 @@ fn write(spec: &Value, dir: &Path) {
             (name.clone(), shape, bytes.iter().flat_map(|v| v.to_le_bytes()).collect())
         })
         .collect();
-    let views = held.iter().map(|(name, shape, bytes)| {
+    let views = tensors.iter().map(|(name, shape, bytes)| {
         let view = safetensors::tensor::TensorView::new(safetensors::Dtype::F32, shape.clone(), bytes);
         (name.clone(), view.unwrap_or_else(|e| panic!("{name}: {e}")))
     });
@@ -65,7 +66,8 @@ pub fn values(seed: u64, name: &str, n: usize, scale: f32, shift: f32) -> Vec<f3
     (0..n as u64).map(|i| shift + scale * unit(i)).collect()
 }
 
-/// A `tokenizer.json` of `n` words: padding, the end, which ends every text, and `w2`, `w3`, … with spaces between.
+/// A `tokenizer.json` of `n` tokens: padding, an end token that is appended to every text, and
+/// `w2`, `w3`, … separated by spaces.
 pub fn plain_words(n: usize) -> Value {
     let words = (2..n).map(|i| (format!("w{i}"), json!(i)));
     let vocab: serde_json::Map<_, _> =

@@ -1,32 +1,33 @@
-//! A language model of a few thousand numbers in GGUF, and how it is opened: one layer, one head, some words.
+//! A language model of a few thousand weights in GGUF (one layer, one head, seven tokens), and its
+//! load options.
 
 use sconce_engine::Device;
 use sconce_engine::hub::Options;
 use sconce_engine::{DeviceChoice, Error, Llm, LlmOptions, LoadOptions};
 use std::path::{Path, PathBuf};
 
-/// Where the file of this run lies.
-pub fn place() -> PathBuf {
+/// The path of this run's file.
+pub fn path() -> PathBuf {
     tempfile::tempdir().expect("a temporary directory").keep().join("model.gguf")
 }
 
 pub fn options(file: &Path) -> LoadOptions {
-    let nowhere = file.with_file_name("cache");
+    let cache = file.with_file_name("cache");
     LoadOptions {
         device: DeviceChoice::Only(Device::Cpu),
         batch_tokens: Some(16),
-        ..LoadOptions::new(Options::new(&nowhere, &nowhere))
+        ..LoadOptions::new(Options::new(&cache, &cache))
     }
 }
 
 pub fn load(file: &Path) -> Result<Llm, Error> {
     let reference = file.to_str().expect("a path").parse()?;
-    // What a file asks for must not be what the fuzzer's machine has.
+    // Bounds what a mutated file can request of the machine's memory.
     let llm = LlmOptions { context: Some(32), sequences: 1, ..LlmOptions::default() };
     Llm::load(&reference, &LoadOptions { llm, ..options(file) }, &())
 }
 
-/// The file, with that template.
+/// The encoded file with that chat template.
 pub fn gguf(template: &str) -> Vec<u8> {
     const WIDTH: u64 = 32;
     let tokens = ["<unk>", "<s>", "</s>", "\u{2581}", "a", "b", "ab"];
@@ -74,7 +75,7 @@ pub fn gguf(template: &str) -> Vec<u8> {
         out.extend(dims.iter().flat_map(|d| d.to_le_bytes()));
         out.extend(0u32.to_le_bytes());
         out.extend((data.len() as u64).to_le_bytes());
-        // Rows of 32 floats are multiples of the alignment.
+        // Rows of 32 floats keep the data aligned.
         data.extend((0..dims.iter().product()).flat_map(|i: u64| ((i % 7) as f32 / 64.0).to_le_bytes()));
     }
     out.resize(out.len().next_multiple_of(32), 0);

@@ -1,7 +1,8 @@
-"""What Schemathesis is told beside our OpenAPI document, so that its requests reach the models and stay small.
+"""Schemathesis hooks: constrain the generated requests, so that they reach the models and stay
+small.
 
-The document is narrowed for requests and never for answers, but for their statuses: ranges (`4XX`) and 500 are taken out, so that
-every status is one that is named, and none is a bug.
+The hooks narrow the schemas of requests, never those of responses. Of the statuses they remove
+ranges (`4XX`) and 500, so that only named statuses are allowed and none of them is a bug.
 """
 
 import atexit
@@ -15,7 +16,7 @@ import jsonschema_rs
 import schemathesis
 from schemathesis.core.failures import AcceptedNegativeData
 
-# Two of four requests go to a model that can answer them: by its name, and by none.
+# Half of the requests go to a model that can serve them, by name or by default.
 MODELS = {
     "smollm": ("ChatRequest", "CompletionRequest"),
     "reranker": ("RerankRequest", "TeiRerankRequest"),
@@ -23,7 +24,7 @@ MODELS = {
 }
 OTHER = {"smollm": "minilm", "reranker": "smollm", "minilm": "reranker"}
 
-# The room of numbers: what the server takes, or less where more would take long.
+# The ranges of numbers: what the server accepts, or less where more would take long.
 NUMBERS = {
     "max_tokens": (1, 4),
     "max_completion_tokens": (1, 4),
@@ -39,15 +40,16 @@ NUMBERS = {
     "dimensions": (1, 384),
     "top_n": (1, 8),
 }
-# Refused whatever they hold; and the names of prompts, of which these models have none.
+# Fields that are always refused, and prompt names, which these models do not have.
 NEVER = ("functions", "function_call", "suffix", "modalities", "prompt_name")
-# What requests alone are made of; where those hold lists of tokens; and which of them must not be empty.
+# Schemas that only requests use; which of them have lists of tokens; and which of these must not be
+# empty.
 PARTS = ("ClassifyInput", "Ids", "Inputs", "Item", "MessageContent", "OneOrMore", "PredictInputs", "Prompt", "SimilarityInputs",
          "StructuredOutputs", "Texts")
 TOKENS = ("Ids", "Inputs", "Item", "Prompt")
 FILLED = ("OneOrMore", "Prompt", "StructuredOutputs")
 
-# The document as it came, and the answers so far: by operation, status.
+# The original document, and the responses so far by operation and status.
 given = {}
 tally = collections.defaultdict(collections.Counter)
 
@@ -68,7 +70,7 @@ def before_load_schema(context, raw_schema):
     for _, operation in operations(raw_schema):
         for status in [s for s in operation["responses"] if s == "500" or not s.isdigit()]:
             del operation["responses"][status]
-        # Of an event Schemathesis would judge the frame; `stream` judges what is in it.
+        # Schemathesis would check the frame of a server-sent event; `stream` checks its content.
         operation["responses"].get("200", {}).get("content", {}).get("text/event-stream", {}).pop("schema", None)
 
 
@@ -79,7 +81,7 @@ def operations(document):
 
 
 def narrow(schema, name):
-    """Few and small values, and models that are there."""
+    """Few and small values, and names of loaded models."""
     fields = schema["properties"]
     for field, (least, most) in NUMBERS.items():
         if field in fields:
@@ -97,7 +99,7 @@ def narrow(schema, name):
 
 
 def short(schema, name):
-    """Lists that are neither empty nor long, of ids that every vocabulary has."""
+    """Lists that are neither empty nor long, with ids that are in every vocabulary."""
     if isinstance(schema, dict):
         kind = schema.get("type", ())
         if "array" in kind:
@@ -111,7 +113,7 @@ def short(schema, name):
 
 
 def talk(schemas, answers):
-    """Conversations that a template can write, and functions with a name."""
+    """Messages that a chat template can render, and tools with a name."""
     assert not any(f'schemas/{name}"' in answers for name in ("ChatMessage", "Function"))
     message = schemas["ChatMessage"]
     message["required"] = ["role", "content"]
@@ -124,7 +126,7 @@ def talk(schemas, answers):
 
 @schemathesis.hook
 def map_case(context, case):
-    """Of fields that exclude each other one stays; and no answer is long."""
+    """Keeps one of mutually exclusive fields, and bounds the length of answers."""
     path, body = case.operation.path, case.body
     if not isinstance(body, dict):
         return case
@@ -145,17 +147,17 @@ def map_case(context, case):
 
 @schemathesis.hook
 def filter_case(context, case):
-    """The models that the other requests need stay."""
+    """Never unloads a model that other requests need."""
     body = case.body if isinstance(case.body, dict) else {}
     return case.operation.path != "/v1/models/unload" or body.get("model") not in list(MODELS)
 
 
 @schemathesis.hook
 def filter_failure(context, failure, case, response):
-    """A request that is wrong by the narrowed document alone may be answered."""
+    """Accepts success for a request that is invalid only by the narrowed document."""
     if not isinstance(failure, AcceptedNegativeData) or not isinstance(case.body, dict):
         return True
-    # An empty list is two of the things that `inputs` is one of; that makes it no worse.
+    # An empty list matches two alternatives of `inputs` (oneOf), which does not make it invalid.
     document = json.loads(json.dumps(given).replace('"oneOf"', '"anyOf"'))
     operation = dict(operations(document))[case.operation.label]
     return not valid(document, operation["requestBody"]["content"]["application/json"]["schema"], case.body)
@@ -167,7 +169,7 @@ def valid(document, schema, said):
 
 @schemathesis.check
 def stream(context, response, case):
-    """Every event is what the document says, and the last is `[DONE]`."""
+    """Checks that every event matches its schema and that the last is `[DONE]`."""
     if not response.headers.get("content-type", [""])[0].startswith("text/event-stream"):
         return
     operation = dict(operations(given))[case.operation.label]
@@ -186,6 +188,6 @@ def after_call(context, case, response):
 
 @atexit.register
 def tell():
-    """For test_contract.py, which asks whether the models were reached at all."""
+    """For test_contract.py, which checks that requests reached the models."""
     if path := os.environ.get("SCONCE_TALLY"):
         Path(path).write_text(json.dumps(tally))

@@ -1,4 +1,5 @@
-"""Counts pytest's report by file, and ends with 1 where fewer passed than before: count.py REPORT LEAST."""
+"""Counts the tests of a pytest report by file; exits with 1 if fewer than LEAST passed: count.py
+REPORT LEAST."""
 
 import collections
 import sys

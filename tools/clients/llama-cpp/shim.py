@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
-"""Stands where llama.cpp's tests expect `llama-server`: takes its flags, starts `sconce serve`, and speaks llama.cpp's own paths.
+"""Takes the place of `llama-server` in llama.cpp's tests: translates its flags, starts `sconce
+serve`, and translates its HTTP paths.
 
-It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked against Sconce, but for when the
-server began, which `/metrics` tells in a header of llama.cpp's alone. Models that the tests would fetch from a hub are ours
-instead: MiniLM for embeddings, a tiny reranker, SmolLM2 for all else.
+It renames fields and paths and adds no behaviour: whatever a test checks beyond names is checked
+against Sconce, except the server's start time, which `/metrics` has in a header of llama.cpp.
+Models that the tests would download are replaced: MiniLM for embeddings, a tiny reranker, SmolLM2
+for everything else.
 """
 
 import http.client
@@ -22,7 +24,7 @@ RERANKER = os.environ["SCONCE_RERANKER"]
 
 
 def flags(given):
-    """`--name value` and `--name`, as they came."""
+    """Parses `--name value` and `--name`."""
     found, i = {}, 0
     while i < len(given):
         name = given[i].lstrip("-")
@@ -45,7 +47,7 @@ def start():
     model = {"embed": "minilm", "rerank": RERANKER, "chat": "smollm"}[KIND]
     command = [BINARY, "serve", "-p", str(port), "-m", f"{ALIAS}={model}"]
     if KIND == "chat" and "ctx-size" in FLAGS:
-        # llama.cpp shares its context out among its slots.
+        # llama.cpp divides its context among its slots.
         room = int(FLAGS["ctx-size"]) // (1 if "kv-unified" in FLAGS else int(FLAGS.get("parallel", 1)))
         command += ["--context", str(room)]
     command += ["--cors-allow-origin", FLAGS.get("cors-origins", "*")]
@@ -58,9 +60,9 @@ BEGUN = int(time.time())
 
 
 def common(body):
-    """Fields that llama.cpp takes everywhere, by our names."""
+    """Renames the fields that llama.cpp accepts on every path."""
     body = dict(body)
-    # llama.cpp has one model, and takes any name for it.
+    # llama.cpp has one model, and accepts any name for it.
     body["model"] = ALIAS
     body.setdefault("temperature", float(FLAGS.get("temp", 0.8)))
     body.setdefault("seed", int(FLAGS.get("seed", 0)))
@@ -95,7 +97,7 @@ def completion(body):
 
 
 def texts(given):
-    """A text as llama.cpp also writes it, or a list of such."""
+    """A prompt in any of llama.cpp's forms, or a list of such."""
     if isinstance(given, list):
         return [texts(each) for each in given]
     if isinstance(given, dict) and set(given) == {"prompt_string"}:
@@ -108,14 +110,14 @@ def texts(given):
 
 
 def likely(logprobs):
-    """Lists side by side → a list of objects. We tell no ids of tokens."""
+    """Parallel lists → a list of objects. Sconce reports no token ids."""
     word = lambda token, logprob: {"token": token, "logprob": logprob, "bytes": list(token.encode())}
     each = zip(logprobs["tokens"], logprobs["token_logprobs"], logprobs["top_logprobs"])
     return [{**word(token, logprob), "top_logprobs": [word(*one) for one in top.items()]} for token, logprob, top in each]
 
 
 def content(choice, usage, model):
-    """An answer of /v1/completions as /completion has it."""
+    """A response of /v1/completions in the form of /completion."""
     usage = usage or {}
     cached = usage.get("prompt_tokens_details", {}).get("cached_tokens", 0)
     probabilities = choice.get("logprobs")
@@ -133,14 +135,15 @@ def content(choice, usage, model):
 
 
 def begins(answer):
-    """The first piece of a chat: llama.cpp's has no content, where OpenAI's has an empty one."""
+    """The first chunk of a streamed chat: null content in llama.cpp, empty content in OpenAI's
+    API."""
     for choice in answer.get("choices", []):
         if "role" in choice.get("delta", {}) and choice["delta"].get("content") == "":
             choice["delta"]["content"] = None
     return answer
 
 
-# llama.cpp's names of what vLLM's tell.
+# llama.cpp's names for vLLM's metrics.
 METRICS = {
     "vllm:prompt_tokens_total": "llamacpp:prompt_tokens_total",
     "vllm:generation_tokens_total": "llamacpp:tokens_predicted_total",
@@ -150,7 +153,7 @@ METRICS = {
 
 
 def renamed(metrics):
-    """Theirs, of the one model, behind ours."""
+    """Appends llama.cpp's metrics, for the one model, to ours."""
     lines = []
     for line in metrics.splitlines():
         words = line.split(" ")
@@ -178,14 +181,15 @@ class Shim(BaseHTTPRequestHandler):
         return inner, inner.getresponse()
 
     def pass_on(self, method, path, body=None, words=lambda answer: answer):
-        """Asks Sconce, and answers with what it says, worded by `words` where it went well."""
+        """Sends a request to Sconce and relays the response, translated by `words` if it
+        succeeded."""
         inner, reply = self.ask(method, path, body)
         kind = reply.getheader("content-type", "")
         streams = kind.startswith("text/event-stream")
         self.send_response(reply.status)
         for name, value in reply.getheaders():
             if name.lower() not in ("content-length", "transfer-encoding", "connection"):
-                # As llama.cpp writes them; its tests tell capitals apart.
+                # In llama.cpp's capitalization, which its tests check.
                 self.send_header(name.title(), value)
         if streams:
             self.send_header("connection", "close")
@@ -202,7 +206,7 @@ class Shim(BaseHTTPRequestHandler):
                     self.wfile.write(line if line.endswith(b"\n\n") or not line else line + b"\n")
                     self.wfile.flush()
             except OSError:
-                # Who left our client leaves Sconce's.
+                # When the client disconnects, disconnect from Sconce.
                 inner.close()
             return
         answer = reply.read()
@@ -210,7 +214,7 @@ class Shim(BaseHTTPRequestHandler):
             self.send_header("Process-Start-Time-Unix", str(BEGUN))
             answer = renamed(answer.decode()).encode()
         if reply.status != 200 and kind.startswith("application/json") and "message" in json.loads(answer):
-            # Cohere's shape of an error, as llama.cpp has it.
+            # Cohere's error format, as in llama.cpp.
             answer = json.dumps({"error": json.loads(answer)}).encode()
         if reply.status == 200 and kind.startswith("application/json"):
             answer = json.dumps(words(json.loads(answer))).encode()
@@ -237,7 +241,8 @@ class Shim(BaseHTTPRequestHandler):
                     return answer
                 usage, model = answer.get("usage"), answer["model"]
                 if asked.get("stream"):
-                    # llama.cpp tells the numbers with the end; ours come in a chunk behind it.
+                    # llama.cpp reports usage with the last chunk; Sconce sends it in a chunk after
+                    # that.
                     if not answer["choices"]:
                         return content(last["end"], usage, model)
                     choice = answer["choices"][0]
@@ -262,7 +267,7 @@ class Shim(BaseHTTPRequestHandler):
         elif path == "/embeddings":
             self.pass_on("POST", "/v1/embeddings", {**body, "input": texts(body.get("input")), "model": ALIAS})
         elif path in ("/rerank", "/reranking"):
-            # What is longer than the tiny model takes is cut.
+            # Truncates what is longer than the tiny model's limit.
             own = {"truncate": True} if "texts" in body else {}
             self.pass_on("POST", "/v1/rerank" if "documents" in body else "/rerank", {**body, "model": ALIAS, **own})
         elif path == "/tokenize":

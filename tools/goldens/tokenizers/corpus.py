@@ -1,4 +1,4 @@
-"""Texts of our own: some to train tiny vocabularies on, some to break tokenizers with."""
+"""Our own texts: some to train tiny vocabularies, some to challenge tokenizers."""
 
 CORPUS = """The quick brown fox jumps over the lazy dog while seven small birds watch from the old stone wall.
 She said that the museum in Zürich opens at nine, but the trains from Genève were late again.
@@ -55,7 +55,7 @@ TEXTS = [
 
 PAIRS = [(3, 5), (0, 3), (3, 0), (14, 15), (9, 10), (4, 24), (29, 30)]
 
-# A few lines of what the full normalisation does, so that a committed model stays small.
+# A few rules of the full normalization, so that a committed model stays small.
 RULES = {
     "\u00a0": " ", "\u2003": " ", "\u3000": " ", "\t": " ", "\n": " ", "\r": " ", "\u0085": " ", "\u2028": " ", "\u200b": " ",
     "\u0001": "", "\u0007": "", "\u007f": "", "\ufeff": " ", "ﬁ": "fi", "½": "1⁄2", "²": "2", "™": "TM", "…": "...",

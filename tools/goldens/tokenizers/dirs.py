@@ -1,4 +1,4 @@
-"""Tiny model directories without a tokenizer.json, one for each layout seen on the hub."""
+"""Tiny model directories without a tokenizer.json, one for each layout found on the hub."""
 import io, json, os, sys
 import sentencepiece as spm
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers

@@ -1,6 +1,8 @@
-"""goldens/labels.json: what the token-classification pipeline makes of scores of our own, tokenizer by tokenizer.
+"""goldens/labels.json: outputs of the token-classification pipeline for given scores, for each
+tokenizer.
 
-Needs torch and transformers 5. The tokenizers are the goldens' own layouts, converted beforehand: DUMP/NAME.json.
+Needs torch and transformers 5. The tokenizers are those of the goldens' layouts, converted
+beforehand: DUMP/NAME.json.
 """
 import json, sys, types
 import torch

@@ -1,8 +1,10 @@
-"""goldens/layouts: tiny model directories without a tokenizer.json, and what the reference makes of our texts.
+"""goldens/layouts: tiny model directories without a tokenizer.json, and the reference's ids for our
+texts.
 
 Needs transformers 4.57 (the last that converts the older files itself), sentencepiece and protobuf.
-The fast tokenizer is the reference, save where the SentencePiece model asks for what its conversion leaves out
-(bytes, no space before the text, spaces kept): there it is the slow one, which is SentencePiece itself.
+The fast tokenizer is the reference, except where the SentencePiece model has options that its
+conversion drops (byte fallback, no space before the text, spaces kept): there it is the slow one,
+which is SentencePiece itself.
 """
 import json, os, sys
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -14,11 +16,11 @@ import dirs
 
 SLOW = {"xlmr-bytes", "t5-bytes", "t5-bare", "siglip"}
 
-# Offsets are the library's affair, so one layout of each kind is enough.
+# Offsets come from the tokenizers library, so one layout of each kind is enough.
 OFFSETS = {"bert", "roberta-prefix", "xlmr"}
-# Texts that the library cuts otherwise than SentencePiece does: it looks up whole graphemes in the table of characters,
-# finds the pieces for bytes in text that spells them, and does not strip U+2581 as a space. The slow tokenizers also go on
-# otherwise after the name of a special token.
+# Texts that the library splits differently from SentencePiece: it looks up whole graphemes in the
+# character map, finds byte pieces in text that spells them, and does not strip U+2581 as a space.
+# The slow tokenizers also continue differently after the name of a special token.
 OTHERS = {TEXTS[i] for i in (7, 9, 11, 15, 16, 26, 35)}
 
 def main(out):
@@ -30,7 +32,7 @@ def main(out):
         assert t.is_fast == (name not in SLOW), name
         rows = []
         for text, pair in [(x, None) for x in TEXTS] + [(TEXTS[a], TEXTS[b]) for a, b in PAIRS]:
-            # As lists: a pair whose second text is empty is taken for a single text otherwise.
+            # As lists: otherwise a pair with an empty second text is treated as a single text.
             e = t([text], None if pair is None else [pair], return_token_type_ids=True, return_special_tokens_mask=True, return_offsets_mapping=t.is_fast)
             e = {k: v[0] for k, v in e.items()}
             row = {"ids": e["input_ids"]}

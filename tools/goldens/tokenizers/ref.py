@@ -1,4 +1,5 @@
-"""Writes what the reference makes of the texts: OUT/NAME/golden.json, and the whole tokenizer to DUMP/NAME.json."""
+"""Writes the reference's outputs for the texts to OUT/NAME/golden.json, and the whole tokenizer to
+DUMP/NAME.json."""
 import json, os, sys, warnings, logging
 os.environ["HF_HUB_OFFLINE"] = "1"
 warnings.simplefilter("ignore")

@@ -6,7 +6,7 @@ use crate::plan::{Outline, Planned, Trace};
 use crate::workloads::decode::{PAGE, usual_cache_format};
 use crate::workloads::encode::dummy_sequences;
 use sconce_formats::Model;
-use sconce_models::{Batch, Read, Seq2Seq, Sequence, TokenChunk, seq2seq};
+use sconce_models::{Batch, EncoderKv, Seq2Seq, Sequence, TokenChunk, seq2seq};
 use sconce_ops::replay::{self, Fill, Given, GraphCache, Pass, Ran};
 use sconce_ops::{Device, KvCache, KvCacheFormat, Place, Tensor, WeightFormat, Weights};
 use serde_json::Value;
@@ -139,7 +139,7 @@ impl Whole {
         let batch = Batch::new(&sequences, self.0.limits(), place)?;
         let states = self.0.encoder().forward(&batch, &mut |_, _| ())?;
         let places: Vec<Where> = inputs.iter().map(|(table, ids)| (table.clone(), ids.len())).collect();
-        let rows = Read::new(&places, PAGE, cache)?.rows(place)?;
+        let rows = EncoderKv::new(&places, PAGE, cache)?.rows(place)?;
         Ok(self.0.remember(&states, cache, &rows)?)
     }
 
@@ -217,20 +217,20 @@ struct Seq2SeqStream<'a> {
 }
 
 impl Pass for Seq2SeqStream<'_> {
-    type Batch = (Batch, Read);
+    type Batch = (Batch, EncoderKv);
     type Error = Error;
 
-    fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
+    fn batch(&self, _: Option<Fill>) -> Result<(Batch, EncoderKv)> {
         let (pieces, inputs): (Vec<TokenChunk>, Vec<Where>) = self.writing.iter().cloned().unzip();
         let batch = Batch::decode(&pieces, PAGE, self.written, self.model.0.limits(), self.place)?;
-        Ok((batch, Read::new(&inputs, PAGE, self.read)?))
+        Ok((batch, EncoderKv::new(&inputs, PAGE, self.read)?))
     }
 
-    fn given(&self, (batch, read): &(Batch, Read)) -> Given {
+    fn given(&self, (batch, read): &(Batch, EncoderKv)) -> Given {
         read.given(batch)
     }
 
-    fn forward(&self, (batch, read): &(Batch, Read)) -> Result<Vec<Tensor>> {
+    fn forward(&self, (batch, read): &(Batch, EncoderKv)) -> Result<Vec<Tensor>> {
         let states = self.model.0.forward(batch, read, &mut |_, _| ())?;
         Ok(vec![self.model.0.head().forward(&states)?])
     }

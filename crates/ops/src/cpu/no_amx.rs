@@ -1,4 +1,4 @@
-//! Stands where tiles are on processors of other families. Nothing of it is ever called: `Isa::Amx` is not available there.
+//! Stub of `amx` for other architectures. It is never called: `Isa::Amx` is not available there.
 #![allow(dead_code, reason = "what a task is made of, and nobody reads")]
 
 use super::Lanes;

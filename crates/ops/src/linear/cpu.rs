@@ -1,4 +1,5 @@
-//! The products over panels and blocks, with bias, activation and residual in the epilogue.
+//! Matrix products with packed panels and blocks on the CPU; the epilogue adds bias, activation and
+//! residual.
 
 use super::LinearOp;
 use super::cut::{Cut, Path};
@@ -19,9 +20,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 thread_local! {
-    /// Kept from call to call by each worker.
+    /// Scratch buffers that each worker reuses from call to call.
     static ROOM: RefCell<Room> = RefCell::default();
-    /// Kept from call to call by who calls.
+    /// int8 activations, whose buffers the calling thread reuses from call to call.
     static CODES: RefCell<Codes> = RefCell::default();
 }
 
@@ -41,7 +42,7 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
-/// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
+/// x · Wᵀ with its epilogue, `[rows, n]`. The team runs the tasks of all parts at once.
 pub(crate) fn product<T: Elem>(
     isa: Isa,
     x: Rows<'_, T>,
@@ -59,7 +60,7 @@ pub(crate) fn product<T: Elem>(
             quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| wide(x.row(i)))));
         }
     }
-    // Taken, and not borrowed: a call from within a task has its own.
+    // Taken and not borrowed: a nested call from within a task needs its own.
     let mut codes = CODES.take();
     if weight.parts.iter().any(|part| matches!(part.data, Data::Bytes(..))) {
         codes.fill(isa, (x.rows, x.cols), &|i| wide(x.row(i)));
@@ -127,7 +128,7 @@ impl Part {
     }
 }
 
-/// A row in f32, itself where it is.
+/// A row in f32, borrowed if it is f32 already.
 fn wide<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
     match as_f32(row) {
         Some(row) => Cow::Borrowed(row),
@@ -135,11 +136,11 @@ fn wide<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
     }
 }
 
-/// The tasks of one part.
+/// The tasks of one part of the weight.
 struct Run<'a> {
     tasks: usize,
     how: How<'a>,
-    /// Its first column of y, and how many.
+    /// The part's first column of y, and its number of columns.
     first: usize,
     n: usize,
 }
@@ -150,7 +151,7 @@ enum How<'a> {
     Panels(&'a Reading<'a>, DType, Cut),
 }
 
-/// A task of floats.
+/// Runs a task with float panels.
 fn in_panels<T: Elem>(
     cut: &Cut,
     isa: Isa,
@@ -168,7 +169,7 @@ fn in_panels<T: Elem>(
             isa.run(Task { x, b, rows, panels: columns, room, epilogue });
             return Ok(());
         }
-        // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
+        // Only f32 activations take float weights of another dtype: see `Source::part_format`.
         let Some(data) = as_f32(x.data) else {
             return Err(Error::call("linear", format!("x in {} against a weight in {dtype}", T::TYPE)));
         };

@@ -1,5 +1,6 @@
-//! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu` and `wide_90a.cu`;
-//! parts in blocks by kernels of their own. Those that a norm ends are `normed_90a.cu`'s.
+//! Matrix products on CUDA, part by part: one row by `kernel.cu`; more rows by cuBLASLt or, on
+//! Hopper, by `hopper_90a.cu` and `wide_90a.cu`; parts in block formats by the kernels of `quant`.
+//! A product followed by a layer norm is `normed_90a.cu`.
 
 use super::weight::Data;
 use super::{LinearOp, product};
@@ -17,28 +18,30 @@ const NORMED: Binary = binary!("linear_normed_90a");
 /// Warps of a block.
 const WARPS: usize = 4;
 
-/// Rows and columns of a tile on Hopper, threads of its blocks and the shared memory that they have, as in `hopper_90a.cu`.
+/// Rows and columns of a tile on Hopper, threads and shared memory of a thread block, as in
+/// `hopper_90a.cu`.
 const HOPPER_TILE: usize = 128;
 const HOPPER_THREADS: usize = 384;
 const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4) + (2 * 4 + 2) * 8;
 
-/// Columns of a wide tile, and the rows of x and of W that are fetched at once, as in `wide.cuh`.
+/// Columns of a wide tile, and the rows of x and of W per TMA copy, as in `wide.cuh`.
 const TILE_COLUMNS: usize = 192;
 const FETCHED: [u32; 2] = [64, 96];
 
-/// One of the ways to come by W's part of a tile.
+/// Configuration of `wide_90a.cu`: how a tile gets its part of W.
 struct Way {
     name: &'static str,
-    /// Of a tile.
+    /// Rows of a tile.
     rows: usize,
-    /// Blocks that make tiles together, one below the other.
+    /// Thread blocks of a cluster, which compute tiles one below the other.
     cluster: usize,
     threads: usize,
-    /// Memory of a block, in bytes: W that is kept, the ring, pieces on their way out, biases, barriers.
+    /// Shared memory of a thread block, in bytes: resident W, the ring of stages, staging of
+    /// results, biases, barriers.
     shared: usize,
 }
 
-/// A block keeps all depth of its columns.
+/// A thread block keeps all of its columns of W in shared memory.
 const KEPT: Way = Way {
     name: "kept",
     rows: 64,
@@ -48,7 +51,7 @@ const KEPT: Way = Way {
 };
 const KEPT_STEPS: usize = 6;
 
-/// Two blocks share what each fetches half of.
+/// Two thread blocks of a cluster fetch half of W's part each, and share it.
 const SHARED: Way = Way {
     name: "shared",
     rows: 128,
@@ -57,7 +60,8 @@ const SHARED: Way = Way {
     shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
 };
 
-/// Widths of rows that end in a norm, rows and columns of a tile, blocks that make it together, threads and memory, as in `normed_90a.cu`.
+/// Row widths with a fused norm, rows and columns of a tile, thread blocks of a cluster, threads
+/// and shared memory, as in `normed_90a.cu`.
 const NORMED_WIDTHS: [usize; 2] = [384, 768];
 const NORMED_TILE: [usize; 2] = [128, 2 * TILE_COLUMNS];
 const NORMED_CLUSTER: usize = 2;
@@ -70,16 +74,16 @@ const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
 const PIECES: usize = 2 * 16 * 32 * 2;
 const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
-/// As [`product`] has it.
+/// [`product::Product`] with CUDA's tensors.
 pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
-    /// The parameters that every kernel of a product ends with.
+    /// Adds the parameters that every product kernel ends with.
     pub(crate) fn told(&self, call: Call) -> Result<Call> {
         self.told_with(call, self.x.rows()?.stride)
     }
 
-    /// The same for a kernel that reads something else than x, whose rows are so far apart.
+    /// The same for a kernel that reads something other than x, with this row stride.
     fn told_with(&self, call: Call, step: usize) -> Result<Call> {
         let x = self.x.rows()?;
         let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
@@ -110,25 +114,25 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
 }
 
-/// A product, a residual and a norm as `normed_90a.cu` takes them.
+/// A product with residual and layer norm, for `normed_90a.cu`.
 pub(super) struct Normed {
     x: View,
     w: View,
     residual: View,
-    /// Of a cluster's rows, and how many of those there are room for.
+    /// Row tiles of clusters, and the number of clusters that fit on the card at once.
     tiles: usize,
     clusters: usize,
 }
 
 impl Normed {
-    /// Where the kernel is for this card, and leaves few processors without work.
+    /// `Some` if this card has the kernel and few of its multiprocessors would be idle.
     pub(super) fn of(op: &LinearOp, residual: &Tensor) -> Result<Option<Normed>> {
         let (n, k, dtype) = (op.weight.n, op.weight.k, op.x.dtype());
         let is_for_it = NORMED_WIDTHS.contains(&n) && k > 64 && op.activation == Activation::None && dtype.size() == 2;
         let Some(w) = op.weight.only_rows().filter(|w| is_for_it && w.dtype() == dtype) else { return Ok(None) };
         let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
         let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
-        // Two tiles are beside each other where one has not all columns.
+        // A row that is wider than a tile takes two tiles, side by side.
         let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
         let (tiles, clusters) = (x.rows()?.rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
         let is_busy = clusters > 0 && 4 * tiles >= 3 * tiles.div_ceil(clusters) * clusters && tiles > 0;
@@ -157,7 +161,7 @@ impl Normed {
     }
 }
 
-/// A part whose rows are floats, `[n, k]`, in the format of the activations.
+/// Multiplies by a part in floats, `[n, k]`, in the dtype of the activations.
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
@@ -173,8 +177,9 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let call = Call::new(p.x, &kernel)?.map(p.x.map(FETCHED[0])?).map(w.map(FETCHED[1])?);
         return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.back_and_forth().run(Grid::of(blocks, way.threads));
     }
-    // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
-    // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.
+    // cuBLASLt rounds its sums to the dtype of y before anything but a bias, and its GELU is the
+    // tanh approximation. So a product with more than a bias runs in our kernels on Hopper;
+    // elsewhere our second pass finishes cuBLASLt's sums in f32.
     if p.activation == Activation::None && p.residual.is_none() {
         return blas::multiply(&blas::Product {
             x: p.x,
@@ -186,7 +191,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         });
     }
     let tiles = x.rows.div_ceil(HOPPER_TILE) * n.div_ceil(HOPPER_TILE);
-    // Fewer tiles leave processors without work, which cuBLASLt gives parts of the depth.
+    // Fewer tiles would leave multiprocessors idle; cuBLASLt splits the depth among them.
     if is_for_hopper && 2 * tiles >= p.x.processors() {
         let kind = match p.activation {
             Activation::None => "plain",
@@ -212,7 +217,8 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         .run(Grid::over((x.rows * n).div_ceil(run)))
 }
 
-/// How `wide_90a.cu` makes it, and with how many blocks, where it was measured to be faster than the others.
+/// The configuration and the number of thread blocks for `wide_90a.cu`, if it was measured to be
+/// faster than the other kernels.
 fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
     let (x, n, processors) = (p.x.rows()?, p.columns.len(), p.x.processors());
     if p.residual.is_some()
@@ -223,18 +229,20 @@ fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
         return Ok(None);
     }
     let columns = n / TILE_COLUMNS;
-    // As many blocks for each column of tiles, which is to leave few processors without work.
+    // The same number of thread blocks for each column of tiles; few multiprocessors should be
+    // idle.
     let (each, down) = (processors / columns, x.rows.div_ceil(KEPT.rows));
     if x.cols.div_ceil(64) == KEPT_STEPS && 8 * each * columns >= 7 * processors && down * columns >= processors {
         return Ok(Some((KEPT, each.min(down) * columns)));
     }
-    // Deep products are as fast by cuBLASLt, and few tiles faster.
+    // cuBLASLt is as fast on deep products, and faster on few tiles.
     let pairs = x.rows.div_ceil(SHARED.rows * SHARED.cluster) * columns;
     let is_shared = x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
     Ok(is_shared.then(|| (SHARED, SHARED.cluster * pairs.min(processors / SHARED.cluster))))
 }
 
-/// Whether kernels for Hopper may take it: there they are, and rows are whole runs of 16 bytes wherever they begin.
+/// Whether the Hopper kernels can take the product: they are available, and all rows are aligned to
+/// 16 bytes.
 fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
     let is_half = p.x.dtype().size() == 2;
     let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());

@@ -1,39 +1,41 @@
-//! How a product is cut into tasks.
+//! Partition of a matrix product into tasks.
 
 use crate::DType;
 use crate::cpu::gemm::{BLOCK, PANEL};
 use crate::cpu::{Isa, amx::bf16x3};
 use std::ops::Range;
 
-// A row's two parts in bytes are in one task: see `Codes::rows`.
+// The two parts of an int8 row are in one task: see `Codes::rows`.
 const _: () = assert!(PANEL.is_multiple_of(2) && LANES.is_multiple_of(2));
 
-/// Rows of which every tile of registers holds a whole number, or nearly.
+/// Rows of a block are a multiple of this, so that register tiles are full, or nearly.
 const LANES: usize = 4;
 
-/// Rows of a task in tiles, and bytes of panels: what a second-level cache keeps while rows pass by. A thread's tasks of the same
-/// panels follow each other.
+/// Rows of a task in AMX tiles, and bytes of its panels, which stay in a second-level cache while
+/// the rows are read. A thread's tasks with the same panels are consecutive.
 const TILES: usize = 64;
 const KEPT: usize = 5 << 18;
 
-/// Rows of a task of f32 in tiles, at most: each panel is split for all of them, so that few rows are cut by columns alone. And panels
-/// of it, where their sums wait in memory.
+/// Limits of a bf16x3 task: rows, because each panel is split once for all rows of the task, so
+/// that few rows are partitioned by columns alone; and panels, if partial sums are stored in
+/// memory.
 const MANY: usize = 256;
 const WAITING: usize = 12;
 
-/// By what a task multiplies.
+/// How a task multiplies.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Path {
-    /// Vectors.
+    /// SIMD vectors.
     Lanes,
-    /// Tiles of bf16 or bytes.
+    /// AMX tiles of bf16 or int8.
     Tiles,
-    /// Tiles of bf16, with f32 split into three of them.
+    /// AMX tiles of bf16, with each f32 split into three bf16: see [`bf16x3`].
     Thirds,
 }
 
 impl Path {
-    /// For rows and panels of these formats. Few rows go the way of many, so that a row is the same in any company.
+    /// The path for these dtypes. It does not depend on the number of rows, so that a row's result
+    /// does not depend on its batch.
     pub(super) fn of(isa: Isa, rows: DType, panels: DType) -> Path {
         match (isa, rows, panels) {
             (Isa::Amx, DType::BF16, DType::BF16) => Path::Tiles,
@@ -43,30 +45,32 @@ impl Path {
     }
 }
 
-/// The output in tasks of so many rows, and of fewer columns when rows alone would leave threads idle.
+/// Partition of the output into tasks: blocks of rows, and groups of columns if rows alone would
+/// leave threads idle.
 pub(super) struct Cut {
     pub(super) path: Path,
     block: usize,
     blocks: usize,
     columns: usize,
     per_task: usize,
-    /// Blocks of rows of which all tasks follow each other: a thread's.
+    /// Consecutive blocks of rows that share a thread.
     together: usize,
 }
 
 impl Cut {
-    /// Of `rows` × `n` results; `depth`: bytes of a column of the weight.
+    /// Partition of `rows` × `n` results; `depth`: bytes of a column of the weight.
     pub(super) fn of(path: Path, rows: usize, n: usize, depth: usize) -> Cut {
         let panels = n.div_ceil(PANEL).max(1);
         let threads = crate::threads::count().max(1);
-        // Rows of a block at most, of which it has a whole number of so many; and panels of a task at most.
+        // Limits per task: rows, the multiple that they are rounded to, and panels.
         let (rows_at_most, unit, panels_at_most) = match path {
             Path::Lanes => (BLOCK, LANES, panels),
             Path::Tiles => (TILES, PANEL, KEPT / (depth * PANEL).max(1)),
             Path::Thirds if depth > bf16x3::DEPTH * size_of::<f32>() => (MANY, PANEL, WAITING),
             Path::Thirds => (MANY, PANEL, panels),
         };
-        // As many blocks for each thread as for any other, and none smaller than the others, where there are rows for it.
+        // If there are enough rows, all threads get the same number of blocks, and all blocks the
+        // same size.
         let mut blocks = rows.div_ceil(rows_at_most).max(1);
         if path != Path::Thirds && rows >= 2 * unit * threads {
             blocks = blocks.next_multiple_of(threads);
@@ -77,12 +81,12 @@ impl Cut {
         Cut { path, block, blocks, per_task: panels.div_ceil(columns), columns, together: blocks.div_ceil(threads) }
     }
 
-    /// How many tasks there are.
+    /// Number of tasks.
     pub(super) fn tasks(&self) -> usize {
         self.blocks * self.columns
     }
 
-    /// The rows and the panels of a task; both may reach beyond what is there.
+    /// The rows and panels of a task; both may extend beyond the end.
     pub(super) fn task(&self, task: usize) -> (Range<usize>, Range<usize>) {
         let first = task / (self.columns * self.together) * self.together;
         let (rest, own) = (task - first * self.columns, self.together.min(self.blocks - first));

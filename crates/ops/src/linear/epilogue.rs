@@ -1,4 +1,5 @@
-//! Bias, activation, residual and the one rounding: what becomes of sums before they are written.
+//! The epilogue of a matrix product on the CPU: bias, activation, residual and the one rounding,
+//! before sums are stored.
 #![allow(unsafe_code, reason = "tasks write disjoint tiles of one output; SIMD lanes")]
 
 use crate::cpu::elem::{Elem, get, put};
@@ -7,17 +8,17 @@ use crate::cpu::rows::Output;
 use crate::cpu::{Kernel, Lanes, math};
 use crate::{Activation, Error, Result};
 
-/// What follows a sum of products.
+/// Bias, activation and residual of an epilogue.
 #[derive(Clone, Copy)]
 pub(crate) struct Then<'a, T> {
     pub(crate) bias: Option<&'a [T]>,
     pub(crate) activation: Activation,
-    /// As many elements as the result.
+    /// The shape of the result.
     pub(crate) residual: Option<&'a [T]>,
 }
 
 impl<T> Then<'_, T> {
-    /// Whether all of it is there, for `rows` of `n` results.
+    /// Checks the sizes for `rows` × `n` results.
     pub(super) fn check(&self, rows: usize, n: usize) -> Result<()> {
         let (bias, residual) = (self.bias.map(<[T]>::len), self.residual.map(<[T]>::len));
         match (bias.unwrap_or(n), residual.unwrap_or(rows * n)) {
@@ -27,11 +28,11 @@ impl<T> Then<'_, T> {
     }
 }
 
-/// The results of one part of a weight.
+/// The epilogue of one part of a weight.
 #[derive(Clone, Copy)]
 pub(super) struct Epilogue<'a, T> {
     then: Then<'a, T>,
-    /// The part's first column, and how many it has.
+    /// The part's first column, and its number of columns.
     first: usize,
     width: usize,
     n: usize,
@@ -39,7 +40,8 @@ pub(super) struct Epilogue<'a, T> {
 }
 
 impl<'a, T: Elem> Epilogue<'a, T> {
-    /// Of columns `first` on, `width` of `n`. `then` has been checked for as many rows as `out` has.
+    /// The epilogue of columns `first` to `first + width` of `n`. `params` must have been checked
+    /// for the rows of `out`.
     pub(super) fn of(then: Then<'a, T>, (first, width): (usize, usize), n: usize, out: &'a Output<T>) -> Self {
         Epilogue { then, first, width, n, out }
     }
@@ -47,10 +49,10 @@ impl<'a, T: Elem> Epilogue<'a, T> {
     /// Two vectors of the bias from column `at` on.
     ///
     /// # Safety
-    /// The contract of Lanes; the columns are there.
+    /// The contract of Lanes; the columns exist.
     #[inline(always)]
     unsafe fn bias<S: Lanes>(&self, at: usize) -> [S::V; 2] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.then.bias {
                 Some(bias) => [T::load::<S>(bias.as_ptr().add(at)), T::load::<S>(bias.as_ptr().add(at + S::WIDTH))],
@@ -59,11 +61,12 @@ impl<'a, T: Elem> Epilogue<'a, T> {
         }
     }
 
-    /// `ROWS` rows by two vectors: enough at once to keep the units busy while each vector waits for its own last step. `sums` are
-    /// [`PANEL`] from row to row, `first` is the element of y where the first of them goes.
+    /// Computes `ROWS` rows of two vectors each: enough independent work to hide the latency of
+    /// each vector's steps. `sums` has [`PANEL`] elements per row; `first` is the index in y of the
+    /// first result.
     ///
     /// # Safety
-    /// The contract of Lanes; the columns lie in y, and belong to this task.
+    /// The contract of Lanes; the columns lie in y and belong to this task.
     #[inline(always)]
     unsafe fn whole<S: Lanes, A: Act, const ROWS: usize, const ALL: usize>(
         &self,
@@ -73,7 +76,8 @@ impl<'a, T: Elem> Epilogue<'a, T> {
         bias: [S::V; 2],
     ) {
         const { assert!(ALL == 2 * ROWS) };
-        // SAFETY: the caller's; `Then::check` has seen a residual of as many elements as y.
+        // SAFETY: guaranteed by the caller; `EpilogueParams::check` has checked that the residual
+        // is as long as y.
         unsafe {
             let mut v = [S::splat(0.0); ALL];
             for (j, v) in v.iter_mut().enumerate() {
@@ -93,10 +97,10 @@ impl<'a, T: Elem> Epilogue<'a, T> {
         }
     }
 
-    /// A row of a panel that has only `columns`.
+    /// Computes a row of a partial panel, which has only `columns`.
     ///
     /// # Safety
-    /// As above.
+    /// As for [`Epilogue::full`].
     #[inline(always)]
     unsafe fn part<S: Lanes, A: Act>(
         &self,
@@ -108,7 +112,7 @@ impl<'a, T: Elem> Epilogue<'a, T> {
         for i in (0..columns).step_by(S::WIDTH) {
             let lanes = (columns - i).min(S::WIDTH);
             let first = row * self.n + column + i;
-            // SAFETY: the caller's.
+            // SAFETY: guaranteed by the caller.
             unsafe {
                 let mut v = get::<S, f32>(sums, i, S::WIDTH, 0.0);
                 if let Some(bias) = self.then.bias {
@@ -146,7 +150,7 @@ impl<T: Elem> Sink for Epilogue<'_, T> {
     }
 }
 
-/// An activation, known to the compiler or not.
+/// An activation, at compile time or at run time.
 trait Act: Copy {
     /// # Safety
     /// The contract of Lanes.
@@ -171,7 +175,7 @@ impl Act for Plain {
 impl Act for Gelu {
     #[inline(always)]
     unsafe fn on<S: Lanes, T: Elem, const N: usize>(self, v: [S::V; N]) -> [S::V; N] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { math::activate::<S, N>(Activation::Gelu, T::TYPE, v) }
     }
 }
@@ -179,12 +183,12 @@ impl Act for Gelu {
 impl Act for Activation {
     #[inline(always)]
     unsafe fn on<S: Lanes, T: Elem, const N: usize>(self, v: [S::V; N]) -> [S::V; N] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { math::activate::<S, N>(self, T::TYPE, v) }
     }
 }
 
-/// Rows of a tile through the epilogue.
+/// Applies the epilogue to rows of a tile.
 struct Finish<'a, T, A> {
     epilogue: Epilogue<'a, T>,
     act: A,
@@ -201,8 +205,8 @@ impl<T: Elem, A: Act> Kernel for Finish<'_, T, A> {
         let Finish { epilogue, act, row, column, rows } = self;
         let columns = PANEL.min(epilogue.width - column);
         let column = epilogue.first + column;
-        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to one task. The contract of
-        // Lanes is kept by Isa::run.
+        // SAFETY: row < m and column + columns ≤ n; a block of rows and a run of panels belong to
+        // one task. Isa::run fulfils the contract of Lanes.
         unsafe {
             if columns < PANEL {
                 for (r, sums) in rows.iter().enumerate() {
@@ -214,7 +218,7 @@ impl<T: Elem, A: Act> Kernel for Finish<'_, T, A> {
                 let bias = epilogue.bias::<S>(column + i);
                 let (mut first, mut sums) = (row * epilogue.n + column + i, rows.as_ptr().cast::<f32>().add(i));
                 let mut left = rows.len();
-                // As many at once as there are registers for.
+                // As many rows at once as fit the registers.
                 while S::WIDTH == 16 && left >= 4 {
                     epilogue.whole::<S, A, 4, 8>(act, first, sums, bias);
                     (first, sums, left) = (first + 4 * epilogue.n, sums.add(4 * PANEL), left - 4);

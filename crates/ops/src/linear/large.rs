@@ -1,5 +1,5 @@
-//! Cases of products so large that CUDA has kernels of their own for them, with a norm behind some. A reference of all of it would take
-//! minutes: they are held to it in rows here and there.
+//! Cases of products that are large enough for CUDA's kernels of large products, some with a layer
+//! norm. A reference of all rows would take minutes, so that only a sample of rows is compared.
 
 use super::Linear;
 use super::reference::{Problem, linear};
@@ -7,26 +7,27 @@ use crate::case::{Call, Case, Input, Lazy, Tolerance, weights};
 use crate::layer_norm::reference::of_sums;
 use crate::{Activation, DType, LayerNorm, Place, Result, Tensor, embed};
 
-/// Every which row is looked at, beside the last.
+/// Every 257th row is compared, and the last.
 const STEP: usize = 257;
 
 const EPS: f32 = 1e-5;
 
-/// What comes behind a product and its bias.
+/// What follows the product and its bias.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Behind {
     Activation(Activation),
     Residual,
-    /// A residual and a norm.
+    /// A residual and a layer norm.
     Norm,
 }
 
-/// For a card of 132 processors, in formats of 16 bits.
+/// Sized for a card of 132 multiprocessors, in 16-bit dtypes.
 pub(super) fn cases() -> Vec<Case> {
     let plain = Behind::Activation(Activation::None);
     let gelu = Behind::Activation(Activation::Gelu);
-    // Rows, depth and columns; rows end within a tile, and depths within a step. Columns of W that a block keeps, such that two blocks
-    // share, such as other tiles have, and rows of one block and of two that end in a norm.
+    // Rows, depth and columns; rows end within a tile, and depths within a step. In turn: W
+    // resident in shared memory, W shared by two thread blocks, the other tiles, and rows of one
+    // and of two thread blocks that end in a norm.
     let shapes = [
         (4200, 360, 384, plain),
         (4200, 384, 384, gelu),
@@ -48,7 +49,7 @@ struct Large {
     w: Input,
     bias: Input,
     residual: Input,
-    /// Weight and bias.
+    /// The norm's weight and bias.
     norm: [Input; 2],
     behind: Behind,
     rows: Vec<u32>,
@@ -75,7 +76,7 @@ fn one(i: u64, dtype: DType, (m, k, n, behind): (usize, usize, usize, Behind)) -
         op: "linear",
         name: format!("{m}x{k}x{n} {behind}"),
         dtype,
-        // As for other products. A norm is one rounding more where it is a call of its own.
+        // As for other products. A norm adds a rounding if it is a separate call.
         tolerance: Tolerance {
             fused: if large.behind == Behind::Norm { 2.0 } else { 1.0 },
             composed: 5.0,

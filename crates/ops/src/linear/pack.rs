@@ -1,4 +1,4 @@
-//! A file's matrices to parts of W, each in the format that suits it and the device.
+//! Packs the matrices of a weight file into parts of W, each in the format that suits the device.
 
 use super::weight::{Data, Part, Weight};
 use crate::cpu::bytes::{Bytes, DEEPEST};
@@ -12,29 +12,31 @@ use crate::{DType, Error, Result, Tensor, Weights, threads};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Rows of a file's matrix.
+/// Rows of a matrix in a file.
 pub(super) struct Source<'a> {
     pub(super) raw: Raw<'a>,
-    /// Where it is.
+    /// The file's weights.
     pub(super) w: &'a Weights,
     pub(super) name: &'a str,
     pub(super) n: usize,
     pub(super) order: Order<'a>,
 }
 
-/// Which of the file's rows are the matrix's.
+/// Which rows of the file make up the matrix.
 #[derive(Clone, Copy)]
 pub(super) enum Order<'a> {
-    /// Those from here on.
+    /// Consecutive rows from this index on.
     From(usize),
-    /// This one for each.
+    /// The file's row for each row of the matrix.
     By(&'a (dyn Fn(usize) -> usize + Sync)),
-    /// The file's rows are inputs, these many in all and from here on; its columns are outputs.
+    /// The file holds the matrix transposed: its rows are inputs, from the first index on; its
+    /// columns are outputs, of this number.
     Turned(usize, usize),
 }
 
 impl Source<'_> {
-    /// How its weights are kept for `w`. Blocks lie along the inputs, so that a turned matrix has to become floats.
+    /// Storage format of the rows for `w`. Blocks lie along the inputs, so a transposed matrix has
+    /// to become floats.
     fn kept(&self, k: usize, w: &Weights) -> Kept {
         let transposed = matches!(self.order, Order::Turned(..));
         let device = w.place().device();
@@ -48,7 +50,7 @@ impl Source<'_> {
             {
                 Kept::Blocks(quant)
             }
-            // Rows that are no whole blocks of 256 may still be of 32.
+            // Rows that are not whole blocks of 256 elements may be whole blocks of 32.
             (WeightFormat::Blocks(_), _) if Quant::Q8_0.stays(device) && Quant::Q8_0.bytes(k).is_some() => {
                 Kept::Blocks(Quant::Q8_0)
             }
@@ -57,7 +59,7 @@ impl Source<'_> {
         }
     }
 
-    /// As it lies in the file, where the device reads it there and as it is.
+    /// The file's own memory, if the device can read it there without conversion.
     fn lent(&self, k: usize, w: &Weights) -> Option<Data> {
         let Order::From(first) = self.order else { return None };
         let rows = |bytes: usize| first * bytes..(first + self.n) * bytes;
@@ -86,7 +88,7 @@ impl Source<'_> {
         }
     }
 
-    /// A row's blocks, as they are or made.
+    /// A row's blocks, from the file or quantised.
     fn blocks(&self, row: usize, k: usize, quant: Quant) -> Cow<'_, [u8]> {
         let from = match self.order {
             Order::From(first) => first + row,
@@ -101,7 +103,8 @@ impl Source<'_> {
                 let mut values = vec![0f32; k];
                 self.read(row, &mut values);
                 let mut bytes = Vec::new();
-                // Whole blocks of a format that is made: `kept` asks for no other.
+                // Cannot fail: `part_format` chooses only formats that are whole blocks and that
+                // `quantize` can make.
                 let made = quant::quantize(quant, &values, &mut bytes).is_ok();
                 debug_assert!(made);
                 Cow::Owned(bytes)
@@ -110,7 +113,7 @@ impl Source<'_> {
     }
 }
 
-/// What a part is kept in.
+/// Storage format of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kept {
     Float(DType),
@@ -118,7 +121,8 @@ enum Kept {
     Bytes,
 }
 
-/// Matrices below each other, as `w`'s place and wish have them; those next to each other in one format become one part.
+/// Stacks matrices, in the format and place of `w`; adjacent ones in the same format become one
+/// part.
 pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weight> {
     let mut parts = Vec::new();
     for group in sources.chunk_by(|a, b| a.kept(k, w) == b.kept(k, w)) {
@@ -132,7 +136,7 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
             }
             unreachable!("a row beyond all sources")
         };
-        // What has been read need not stay in memory beside what became of it.
+        // The file's pages that have been read need not stay in memory beside the packed copy.
         let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
         if let [only] = group
             && let Some(data) = only.lent(k, w)
@@ -205,7 +209,7 @@ fn blocks<'a>(
     Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
 }
 
-/// Blocks as a file has them, row after row.
+/// Blocks in the file's layout, row after row.
 fn raw<'a>(
     quant: Quant,
     (n, k): (usize, usize),
@@ -227,8 +231,9 @@ fn raw<'a>(
     Ok(Data::Raw(quant, tensor))
 }
 
-/// `[ceil(rows / PANEL)][k][PANEL]` with pairs as the format has them, zeros behind the last row. It begins with a line of the
-/// cache, which an allocation does not: tiles that lie across two lines are read at half the speed.
+/// Packs panels, `[ceil(rows / PANEL)][k][PANEL]`, with rows in pairs in bf16, and zeros after the
+/// last row. The result starts on a cache line, unlike an allocation: tiles that cross cache lines
+/// load at half the speed.
 pub(super) fn panels<T: Elem>(
     rows: usize,
     k: usize,
@@ -248,7 +253,7 @@ fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mu
     let len = panel_len::<T>(k);
     let stretch = (STRETCH / (len * size_of::<T>())).max(1);
     for (i, out) in out.chunks_mut(stretch * len).enumerate() {
-        // A few panels a task, which need one row.
+        // A few panels per task share one row buffer.
         let few = out.len().div_ceil(len).div_ceil(8 * threads::count());
         threads::for_each_chunk_mut(out, few * len, |task, out| {
             let mut row = vec![T::default(); k];

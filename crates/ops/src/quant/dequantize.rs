@@ -1,12 +1,12 @@
-//! Blocks to floats, each format by its formula, rounding where GGML rounds.
+//! Dequantizes blocks to floats, each format by its formula, rounding where GGML rounds.
 
 use super::blocks::{FLOATS, STEPS, codes, half_power, scale_min, scale_q3};
 use super::{Quant, iq};
 use crate::{Error, Result};
 use half::f16;
 
-/// The elements of `bytes`, which are whole blocks, as f32. A scale in the file may be infinite or no number at all; then so
-/// are its elements.
+/// Dequantizes `bytes`, which are whole blocks, to f32. A scale in the file may be infinite or NaN;
+/// then so are its elements.
 pub fn dequantize(quant: Quant, bytes: &[u8], out: &mut [f32]) -> Result<()> {
     let (elements, size) = quant.block();
     if quant.bytes(out.len()) != Some(bytes.len()) {
@@ -51,7 +51,7 @@ pub(super) fn word_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// The half at `at`.
+/// The f16 at `at`.
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_bits(word_at(block, at)).to_f32()
 }
@@ -127,7 +127,8 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     }
 }
 
-/// Five digits to the base 3 in a byte, the first on top: digit i is the top one after a multiplication by 3^i.
+/// Each byte has five base-3 digits, the first as the most significant: digit i becomes the most
+/// significant after a multiplication by 3^i.
 fn tq1_0(block: &[u8], out: &mut [f32]) {
     let d = half_at(block, 52);
     let parts = [(0..32, 5), (32..48, 5), (48..52, 4)];

@@ -1,4 +1,4 @@
-//! The formats that pack.
+//! Implementations of [`Format`] for the block formats that pack.
 #![allow(unsafe_code, reason = "SIMD lanes; chunks are whole by `Packed`")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of `Format` is the reason for every block")]
 
@@ -9,7 +9,7 @@ use super::lines::*;
 use crate::cpu::Lanes;
 use crate::cpu::ints::{Ints, LINE, ROWS};
 
-/// Formats of 32 elements with a half for a scale, and perhaps one for a least value behind it.
+/// Formats of 32 elements with an f16 scale, and for some an f16 minimum after it.
 macro_rules! small {
     ($name:ident, $doc:literal, bits $bits:literal, offset $offset:expr, halves $halves:literal, |$S:ident, $p:ident, $strip:ident| $lines:block) => {
         #[doc = $doc]
@@ -60,7 +60,7 @@ small!(Q8_0, "d · q", bits 8, offset Some(0), halves 1, |S, p, strip| {
     let raise = S::splat_byte(S::RAISE);
     let mut lines = [raise; 8];
     for (i, line) in lines.iter_mut().enumerate() {
-        // 128 more is the uppermost bit turned over.
+        // Adding 128 flips the uppermost bit.
         *line = S::xor(raise, S::bytes(p.add(i * LINE + strip * strip_bytes::<S>())));
     }
     lines
@@ -72,7 +72,7 @@ small!(Iq4Nl, "d · steps[q]", bits 8, offset Some(0), halves 1, |S, p, strip| {
 /// 2^e · floats[q]
 pub(super) struct Mxfp4;
 
-/// By which the floats of MXFP4 are raised, to be unsigned.
+/// Offset that makes the floats of MXFP4 unsigned.
 const FLOATS_UP: u8 = 12;
 
 impl Format for Mxfp4 {
@@ -124,7 +124,7 @@ impl Format for Tq2_0 {
     }
 }
 
-/// d · s · q − least · m, with s and m of 4 bits for 16 elements
+/// d · s · q − dmin · m, with s and m of 4 bits for 16 elements
 pub(super) struct Q2K;
 
 impl Format for Q2K {
@@ -172,7 +172,8 @@ impl Format for Q3K {
 
     #[inline(always)]
     unsafe fn head(chunk: *const u8) -> Self::Head {
-        // The low four bits of parts 0 to 7 and of 8 to 15 above them; the upper two of part i at 2·(i / 4) in i % 4.
+        // The low four bits of scales 0 to 7, with those of 8 to 15 above them; the upper two bits
+        // of scale i are at bit 2·(i / 4) of byte i % 4.
         let lows = unsafe { chunk.add(2 * ROWS).cast::<[u8; 2 * LINE]>().read_unaligned() };
         let highs = unsafe { chunk.add(2 * ROWS + 2 * LINE).cast::<[u8; LINE]>().read_unaligned() };
         let mut head = [[0; ROWS]; 16];
@@ -203,7 +204,8 @@ impl Format for Q3K {
 /// s and m of Q4_K and Q5_K, each `[8 parts][16 rows]`.
 type SixBits = [[[u8; ROWS]; 8]; 2];
 
-/// Unpacks them: 12 bytes of each row at `p`, in the order of the file (see [`super::blocks::scale_min`]).
+/// Unpacks 6-bit scales and minimums: 12 bytes of each row at `p`, in the order of the file (see
+/// [`super::blocks::scale_min`]).
 #[inline(always)]
 unsafe fn six_bits(p: *const u8) -> SixBits {
     let bytes = unsafe { p.cast::<[[u8; LINE]; 3]>().read_unaligned() };
@@ -219,7 +221,7 @@ unsafe fn six_bits(p: *const u8) -> SixBits {
     head
 }
 
-/// Formats of 256 elements with such scales.
+/// Formats of 256 elements (super-blocks) with 6-bit scales and minimums.
 macro_rules! six_bit_scales {
     ($name:ident, $doc:literal, bits $bits:literal, |$S:ident, $p:ident, $step:ident, $strip:ident| $lines:block) => {
         #[doc = $doc]
@@ -298,7 +300,7 @@ impl Format for Q6K {
     }
 }
 
-/// d · (s − 32) · steps[q], with s of 6 bits
+/// d · (s − 32) · codebook[q], with s of 6 bits
 pub(super) struct Iq4Xs;
 
 impl Format for Iq4Xs {

@@ -1,4 +1,5 @@
-//! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more of them in tiles, and rows that are looked up.
+//! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more rows in tiles,
+//! and embedding lookups.
 
 use super::Quant;
 pub(crate) use super::grids::words;
@@ -10,8 +11,8 @@ use crate::{Error, Result};
 
 const SOURCE: &str = kernels!("../linear/product.metal", "formats.metal", "products.metal");
 
-/// Rows of x that a SIMD-group multiplies at once, outputs that it makes of each, and SIMD-groups of a threadgroup. Two, so that the
-/// outputs of small matrices are spread over many cores.
+/// Most rows of x per SIMD-group, outputs per SIMD-group, and SIMD-groups of a threadgroup: two, so
+/// that the outputs of small matrices are spread over many cores.
 const FEW: usize = 8;
 pub(crate) const OUTPUTS: usize = 2;
 pub(crate) const SIMDS: usize = 2;
@@ -20,7 +21,7 @@ pub(crate) const SIMDS: usize = 2;
 pub(crate) const TALL: usize = 32;
 pub(crate) const WIDE: usize = 64;
 
-/// A part of W in blocks, `[n, bytes of a row]`.
+/// Multiplies by a part of W in blocks, `[n, bytes of a row]`.
 pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
     let (x, w) = (p.x.rows()?, blocks.rows()?);
     if quant.bytes(x.cols) != Some(w.cols) || w.rows != p.columns.len() {
@@ -33,7 +34,7 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
             let groups = [w.rows.div_ceil(OUTPUTS * SIMDS), 1, 1];
             (if x.rows == 1 { "few1" } else { "few8" }, Grid { groups, threads: 32 * SIMDS })
         }
-        // Tiles of the same outputs follow each other: their blocks are read from memory once.
+        // Tiles of the same outputs are adjacent: their blocks are read from memory once.
         _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
     };
     let kernel = p.kernel(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()), p.x.in_fours()?);
@@ -50,7 +51,8 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         .run(grid)
 }
 
-/// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
+/// Embedding lookup: y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a
+/// row]`; y `[tokens, k]` is in the dtype of `like`.
 pub(crate) fn look_up(
     (quant, blocks): (Quant, &View),
     ids: &View,
@@ -64,7 +66,7 @@ pub(crate) fn look_up(
     }
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     let parts = ids.elements() * k / 16;
-    // As `Lookup` in the kernel.
+    // The fields of `Lookup` in the kernel.
     let told =
         params![parts, k / 16, w.cols, table.map_or(0, |t| t.stride), w.rows, table.map_or(0, |t| t.rows), scale];
     let kernel =

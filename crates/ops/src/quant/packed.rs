@@ -1,15 +1,15 @@
-//! A quantised matrix as its products read it.
+//! A quantised matrix, packed for integer dot products.
 //!
-//! 16 rows are a panel. A panel goes through k block by block; the same block of the 16 rows is a chunk, as many bytes as the
-//! blocks themselves:
+//! A panel is 16 rows. A panel goes through k block by block; the same block of the 16 rows is a
+//! chunk, which has as many bytes as the blocks themselves:
 //! ```text
-//! halves   each 16-bit field of the head, 16 rows side by side
-//! bytes    each byte of the head, 16 rows side by side
-//! planes   lines of 64 bytes: 4 consecutive elements of each of 16 rows. A plane of b bits keeps 8/b such groups in a line,
-//!          consecutive ones from the low bits up
+//! halves   each 16-bit field of the header, 16 rows side by side
+//! bytes    each byte of the header, 16 rows side by side
+//! planes   lines of 64 bytes: 4 consecutive elements of each of 16 rows. A plane of b bits has 8/b
+//!          such groups in a line, consecutive ones from the low bits up
 //! ```
-//! Lines are what dot product instructions take (the B operand of VNNI, and of AMX tiles), once masked and shifted. No field
-//! is changed on the way: [`Packed::block_bytes`] gives the file's bytes back.
+//! Once masked and shifted, a line is what dot product instructions take (the B operand of VNNI,
+//! and of AMX tiles). Packing only moves fields: [`Packed::block_bytes`] restores the file's bytes.
 #![allow(unsafe_code, reason = "the panels are written in parallel into memory that nobody has touched before")]
 
 use super::blocks::{Plane, Shape};
@@ -21,7 +21,7 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a matrix that are packed before what they were is let go of.
+/// Bytes of a matrix that are packed before their source is released.
 pub(crate) const STRETCH: usize = 4 << 20;
 
 /// The most elements of a block.
@@ -29,12 +29,12 @@ const MAX_BLOCK: usize = 256;
 /// The most bytes of a block that packs.
 const MAX_BYTES: usize = 256;
 
-/// As aligned as the widest vector and a cache line.
+/// A cache line, aligned like the widest vector.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Aligned([u8; LINE]);
 
-/// W, `n` rows of `k`.
+/// W, `n` rows of `k` elements.
 #[derive(Clone)]
 pub(crate) struct Packed {
     quant: Quant,
@@ -44,8 +44,9 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs `n` rows of `k` elements; `row` gives the bytes of a row as in the file, and is called once for each. Now and then
-    /// `let_go` is told that what was given has been read.
+    /// Packs `n` rows of `k` elements. `row` returns the bytes of a row as in the file, and is
+    /// called once for each. Calls `release` now and then, when the rows so far have been read and
+    /// their source is no longer needed.
     pub(crate) fn pack<'a>(
         quant: Quant,
         n: usize,
@@ -70,7 +71,7 @@ impl Packed {
         if data.try_reserve_exact(lines).is_err() {
             return fail(format!("no memory for {total} bytes"));
         }
-        // SAFETY: the bytes of as many lines as have just been reserved, of which nothing is read.
+        // SAFETY: the bytes of the lines that have just been reserved; nothing reads them.
         let room = unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
         let (room, rest) = room.split_at_mut(total);
         rest.fill(MaybeUninit::new(0));
@@ -96,13 +97,13 @@ impl Packed {
         Ok(Packed { quant, n, k, data })
     }
 
-    /// Memory that `n` rows of `k` take.
+    /// Bytes of `n` packed rows of `k` elements.
     pub(crate) fn size_of(quant: Quant, n: usize, k: usize) -> usize {
         let bytes = quant.bytes(k).and_then(|row| row.checked_mul(n.next_multiple_of(ROWS)));
         bytes.map_or(usize::MAX, |bytes| bytes.next_multiple_of(LINE))
     }
 
-    /// Its format.
+    /// The block format.
     pub(crate) fn quant(&self) -> Quant {
         self.quant
     }
@@ -117,7 +118,7 @@ impl Packed {
         self.k
     }
 
-    /// Memory that it takes.
+    /// Bytes of the packed matrix.
     pub(crate) fn size(&self) -> usize {
         self.data.len() * LINE
     }
@@ -133,7 +134,7 @@ impl Packed {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.size()) }
     }
 
-    /// Row `i` as f32, exactly what [`dequantize`] makes of the file's bytes.
+    /// Row `i` as f32, exactly as [`dequantize`] converts the file's bytes.
     ///
     /// # Panics
     /// If there is no such row or `out` is not as long as a row.
@@ -193,7 +194,8 @@ fn plane_bytes(plane: &Plane, elements: usize) -> usize {
     elements * ROWS * plane.bits / 8
 }
 
-/// Up to 16 rows into a panel; rows that are missing become zeros, which stand for zeros in every format.
+/// Packs up to 16 rows into a panel; missing rows become zero bytes, which mean zero in every
+/// format.
 fn pack_panel(quant: Quant, shape: &Shape, rows: &[Cow<'_, [u8]>], panel: &mut [MaybeUninit<u8>]) {
     let (elements, size) = quant.block();
     let zero = [0; MAX_BYTES];

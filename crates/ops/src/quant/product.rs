@@ -1,12 +1,14 @@
-//! y = x · Wᵀ with W packed and x in 8 bits.
+//! y = x · Wᵀ with W packed in a block format and x in 8 bits.
 //!
-//! The kernel goes through k in steps of 32 elements. It turns the step's lines of a panel into bytes, eight registers of
-//! them, and multiplies them with the step of every row of a tile: integer dot products within the step, then one
-//! multiplication by both scales into the row's f32 sums. So weights are unpacked once for a whole tile, and a single row
-//! (decoding) reads each weight once from memory and does little else.
+//! The kernel goes through k in steps of 32 elements. It unpacks the step's lines of a panel to
+//! bytes, eight registers of them, and multiplies them with the step of every row of a tile:
+//! integer dot products within the step, then one multiplication by both scales into the row's f32
+//! sums. So weights are unpacked once per tile, and a single row (decoding) reads each weight once
+//! from memory and does little else.
 //!
-//! AMX was tried here: a step's lines as the B tile, the steps of 16 rows as the A tile. The integers are the same, and in whole
-//! models on two threads it was a sixth to a quarter slower, since every 32 elements the sums go through memory for their scales.
+//! AMX was tried here: a step's lines as the B tile, the steps of 16 rows as the A tile. The
+//! integers are the same, but in whole models on two threads it was a sixth to a quarter slower,
+//! because every 32 elements the sums go through memory for their scales.
 #![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `Task` checks their bounds")]
 
 use super::activations::{Activations, MAX_TILE, STEP, Step};
@@ -17,18 +19,19 @@ use crate::cpu::ints::{Ints, LINE, ROWS};
 use crate::cpu::{IntKernel, Isa, Lanes};
 use std::ops::Range;
 
-/// Panels of weights to a sink's columns.
+/// Panels of weights per [`PANEL`] columns of a sink.
 const PANELS: usize = PANEL / ROWS;
 
-/// How far before its use a line is asked for. The processor's own foresight ends at each page.
+/// Prefetch distance in bytes. Hardware prefetching ends at each page.
 const AHEAD: usize = 4096;
 
-/// Columns, [`PANEL`] at a time, that `w` has.
+/// Number of columns of `w`, in units of [`PANEL`].
 pub(crate) fn columns(w: &Packed) -> usize {
     w.n().div_ceil(PANEL)
 }
 
-/// Multiplies tile `tile` of `x` with `columns` of `w`, counted in [`PANEL`]s, and hands the sums to `sink`.
+/// Multiplies tile `tile` of `x` by `columns` of `w`, in units of [`PANEL`], and passes the sums to
+/// `sink`.
 #[inline(always)]
 pub(crate) fn multiply<S: Lanes>(
     isa: Isa,
@@ -48,7 +51,7 @@ pub(crate) fn multiply<S: Lanes>(
     }
 }
 
-/// The sums of one tile and [`PANEL`] columns.
+/// Computes the sums of one tile and [`PANEL`] columns.
 struct Task<'a> {
     x: &'a Activations,
     w: &'a Packed,
@@ -71,7 +74,8 @@ impl IntKernel for Task<'_> {
         for (i, panel) in panels.enumerate() {
             let bytes = &w.bytes()[panel * w.panel_bytes()..][..w.panel_bytes()];
             let sums = sums.as_mut_ptr().cast::<f32>();
-            // SAFETY: the panel is whole, `sums` holds `rows` rows and the steps are theirs; `Ints` by `run_ints`.
+            // SAFETY: the panel is complete, `sums` holds `rows` rows and the steps are theirs;
+            // `run_ints` guarantees `Ints`.
             unsafe {
                 let job = Job { bytes, steps: steps.as_ptr(), rows, sums: sums.add(i * ROWS) };
                 with_format!(w.quant(), F => {
@@ -82,22 +86,22 @@ impl IntKernel for Task<'_> {
     }
 }
 
-/// A panel and the rows that it meets.
+/// A panel and the rows that it is multiplied by.
 struct Job<'a> {
     bytes: &'a [u8],
     /// `[k / 32][rows]`
     steps: *const Step,
     rows: usize,
-    /// `[rows][PANEL]`, of which each row's first [`ROWS`] are this panel's.
+    /// `[rows][PANEL]`; the first [`ROWS`] of each row belong to this panel.
     sums: *mut f32,
 }
 
-/// Where in a panel.
+/// Position in a panel.
 #[derive(Clone, Copy)]
 struct At {
     chunk: *const u8,
     step: usize,
-    /// The first of some strips.
+    /// The first of the strips.
     strip: usize,
 }
 
@@ -125,11 +129,11 @@ impl Job<'_> {
         }
     }
 
-    /// One step of `STRIPS` strips, for every row; `x` is the step of the first row.
+    /// Multiplies one step of `STRIPS` strips for every row; `x` is the step of the first row.
     #[inline(always)]
     unsafe fn step<S: Ints, F: Format, const STRIPS: usize>(&self, at: At, head: &F::Head, x: *const Step) {
         let At { chunk, step, strip } = at;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut lines = [[S::splat_byte(0); 8]; STRIPS];
             let zero = S::L::splat(0.0);
@@ -170,14 +174,14 @@ impl Job<'_> {
     }
 }
 
-/// Where the sum of products of a part starts.
+/// Initial value of a part's sum of products.
 #[inline(always)]
 unsafe fn start<S: Ints, F: Format>(x: &Step, part: usize) -> S::I {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe { S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 }) }
 }
 
-/// Tasks that a product is split into: tiles of x times runs of columns.
+/// Partition of a product into tasks: tiles of x times runs of columns.
 pub(crate) struct Split {
     tiles: usize,
     runs: usize,
@@ -186,22 +190,23 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// For this product on as many threads as there are.
+    /// Partition of this product for the threads of the team.
     pub(crate) fn of(x: &Activations, w: &Packed) -> Split {
         let (tiles, columns) = (x.tiles(), columns(w));
-        // A few tasks for each thread, so that one that is held up does not hold up all; but none of less than 64 KiB.
+        // A few tasks per thread, so that a delayed one does not delay all; but none of less than
+        // 64 KiB.
         let wanted = (4 * crate::threads::count()).div_ceil(tiles.max(1));
         let least = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
         let per_run = columns.div_ceil(wanted).max(least).max(1);
         Split { tiles, runs: columns.div_ceil(per_run), per_run, columns }
     }
 
-    /// How many.
+    /// Number of tasks.
     pub(crate) fn tasks(&self) -> usize {
         self.tiles * self.runs
     }
 
-    /// The tile and the columns of a task. Tasks that follow each other share their tile.
+    /// The tile and the columns of a task. Consecutive tasks share their tile.
     pub(crate) fn task(&self, i: usize) -> (usize, Range<usize>) {
         let (tile, run) = (i / self.runs, i % self.runs);
         (tile, run * self.per_run..((run + 1) * self.per_run).min(self.columns))

@@ -1,11 +1,11 @@
-//! Every instruction set against plain sums of whole numbers.
+//! Tests every instruction set against plain integer sums.
 
 use super::codes::{CREST, FINER, quantize_rest};
 use super::*;
 use std::borrow::Cow;
 use std::sync::Mutex;
 
-/// Sums as they are handed over.
+/// Sink that stores the sums unchanged.
 struct Plain<'a>(&'a Mutex<Vec<f32>>, usize);
 
 impl Sink for Plain<'_> {
@@ -16,7 +16,7 @@ impl Sink for Plain<'_> {
     }
 }
 
-/// Seeded, in −1..1, with rows of nothing but the extremes among them: what overflows does so there.
+/// Pseudo-random values in −1..1, and rows of extremes only, where an overflow would show.
 fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -38,7 +38,7 @@ fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
 fn product(isa: Isa, (m, k, n): (usize, usize, usize), x: &[f32], w: &[f32]) -> Vec<f32> {
     let w = Bytes::pack(n, k, &|i, out| out.copy_from_slice(&w[i * k..][..k]), &|| ());
     let mut codes = Codes::default();
-    // Something is left over from another call.
+    // Leave stale data from another call.
     codes.fill(isa, (m + 1, k + 70), &|_| Cow::Owned(vec![1.0; k + 70]));
     codes.fill(isa, (m, k), &|i| Cow::Borrowed(&x[i * k..][..k]));
     let out = Mutex::new(vec![f32::NAN; m * n]);
@@ -85,20 +85,21 @@ fn every_instruction_set_gives_the_sums_of_whole_numbers() {
     }
 }
 
-/// A row with one large element among small ones, which one set of codes would round away.
+/// A row with one large element among small ones, which a single row of codes would round away.
 #[test]
 fn what_stands_beside_a_large_element_is_not_lost() {
     let k = 384;
     let mut x = values(5, 1, k);
     x[17] = 100.0;
     let mut w = values(6, 1, k);
-    // Whole steps, so that all of the error is in x; and none of the large element.
+    // Integers, so that all of the error is in x, and the large element has none.
     w.iter_mut().for_each(|w| *w = (*w * 126.0).round());
     (w[17], w[18]) = (0.0, 127.0);
     let want = x.iter().zip(&w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
     for isa in Isa::all() {
         let off = (f64::from(product(isa, (1, k, 1), &x, &w)[0]) - want).abs();
-        // Steps of 100 / 127 / 254, half of one at random in each of 384 products with weights of about 70.
+        // The step is 100 / 127 / 254; each of 384 products has a random error of up to half a step
+        // times a weight of about 70.
         assert!(off < 4.0 * 0.29 * 100.0 / 127.0 / 254.0 * 70.0 * (k as f64).sqrt(), "{isa}: {off}");
     }
 }

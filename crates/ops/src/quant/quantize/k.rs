@@ -1,11 +1,12 @@
-//! The formats whose scales are themselves in few bits of one scale for 256 elements, and those of uneven steps.
+//! Quantises to K-quants, whose scales are quantised with one scale per super-block of 256
+//! elements, and to the formats with a non-linear codebook.
 
 use super::fit::{affine, centred, error, inverse, nearest, rounded, stepped, whole};
 use crate::quant::Quant;
 use crate::quant::blocks::{STEPS, put_codes};
 use half::f16;
 
-/// The half nearest to `x`, put at `at`, as the reader will see it.
+/// Writes `x` as an f16 at `at`, and returns the rounded value.
 #[inline(always)]
 fn put_half(block: &mut [u8], at: usize, x: f32) -> f32 {
     let half = f16::from_f32(x);
@@ -13,14 +14,14 @@ fn put_half(block: &mut [u8], at: usize, x: f32) -> f32 {
     half.to_f32()
 }
 
-/// Scales and least values of `PARTS` parts of `N` elements in whole numbers up to `most`, and the codes that go with them.
+/// Integer scales and minimums up to `most` for `PARTS` parts of `N` elements, and their codes.
 struct Affine<const PARTS: usize> {
     scales: [u8; PARTS],
     least: [u8; PARTS],
     codes: [u8; 256],
 }
 
-/// Halves d and least go to `at` and the two bytes after it.
+/// Writes the f16 scales d and dmin to `at` and the two bytes after it.
 #[inline(always)]
 fn affine_block<const N: usize, const PARTS: usize>(
     x: &[f32; 256],
@@ -42,7 +43,7 @@ fn affine_block<const N: usize, const PARTS: usize>(
     for (i, (x, fit)) in parts.iter().zip(fits).enumerate() {
         let (s, m) = (whole(fit.0 * inverse(d)), whole(fit.1 * inverse(dm)));
         let mut best = (f32::INFINITY, 0.0, 0.0, [0.0; N]);
-        // Neither is what it was: the neighbours of both may go better together.
+        // Scale and minimum have been rounded: try the neighbours of both together.
         for ds in [0.0, -1.0, 1.0] {
             let s = (s + ds).clamp(0.0, most);
             let mut m = m.clamp(0.0, most);
@@ -53,7 +54,7 @@ fn affine_block<const N: usize, const PARTS: usize>(
                 if error < best.0 {
                     best = (error, s, m, q);
                 }
-                // The least value that goes best with these codes.
+                // The best minimum for these codes.
                 let mut wanted = 0.0;
                 for (x, q) in x.iter().zip(q) {
                     wanted += d * s * q - x;
@@ -91,7 +92,8 @@ pub(super) fn q45_k<const BITS: u32>(x: &[f32; 256], block: &mut [u8]) {
     put_codes(if BITS == 4 { Quant::Q4K } else { Quant::Q5K }, &fit.codes, block);
 }
 
-/// Scales of 16 parts in whole numbers from −most up, and codes from 0: `half` more than they stand for. Half d goes to `at`.
+/// Integer scales of 16 parts, from −most up, and codes with an offset of `half`. The f16 scale d
+/// goes to `at`.
 #[inline(always)]
 fn centred_block(x: &[f32; 256], half: f32, most: f32, at: usize, block: &mut [u8]) -> ([i8; 16], [u8; 256]) {
     let (parts, _) = x.as_chunks::<16>();

@@ -1,5 +1,5 @@
-//! Floats to blocks. The formats of 32 elements by GGML's own rule, bit for bit; those with scales of scales, and uneven
-//! steps, by a search of our own for the least squared error.
+//! Quantises floats to blocks. Formats of 32 elements follow GGML's rule, bit for bit; K-quants and
+//! formats with a non-linear codebook use our own search for the least squared error.
 
 mod fit;
 mod k;
@@ -12,14 +12,15 @@ use crate::cpu::{Isa, Kernel, Lanes};
 use crate::{Error, Result};
 
 impl Quant {
-    /// Whether [`quantize`] makes it.
+    /// Whether [`quantize`] supports the format.
     pub fn quantizes(self) -> bool {
         use Quant::*;
         matches!(self, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K | Iq4Nl)
     }
 }
 
-/// Adds the blocks of `x`, which must be whole blocks, to `out`. What is not finite in `x` makes its block meaningless.
+/// Appends the blocks of `x`, which must be whole blocks, to `out`. Blocks of `x` with infinities
+/// or NaN are meaningless.
 pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()> {
     let (elements, size) = quant.block();
     let Some(bytes) = quant.bytes(x.len()) else {
@@ -34,12 +35,13 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     }
     let start = out.len();
     out.resize(start + bytes, 0);
-    // The result is the same for every instruction set: nothing in it is fused or summed in another order.
+    // The result is the same for every instruction set: nothing is fused or summed in another
+    // order.
     Isa::best().run(Blocks { quant, x, elements, size, out: &mut out[start..] });
     Ok(())
 }
 
-/// Blocks one after another, compiled for the instruction set at hand.
+/// Quantises consecutive blocks, compiled for the processor's instruction set.
 struct Blocks<'a> {
     quant: Quant,
     x: &'a [f32],

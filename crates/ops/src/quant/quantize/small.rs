@@ -1,4 +1,4 @@
-//! The formats of 32 elements with one scale, rounded as GGML rounds them.
+//! Quantises to the formats of 32 elements with one scale, rounding as GGML does.
 
 use crate::quant::Quant;
 use crate::quant::blocks::put_codes;
@@ -15,7 +15,8 @@ fn put_half(block: &mut [u8], at: usize, x: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
 }
 
-/// Halves away from zero, as C rounds; like the rest, without a call where the instruction set has none.
+/// Rounds half away from zero, like C's `round`; without a library call on instruction sets that
+/// lack the instruction.
 #[inline(always)]
 fn round_away(x: f32) -> f32 {
     let whole = x.abs() as i32 as f32;
@@ -28,7 +29,7 @@ pub(super) fn q8_0(x: &[f32; 32], block: &mut [u8]) {
     block[..2].copy_from_slice(&d.to_le_bytes());
 }
 
-/// The codes of a block to `codes`, and its scale.
+/// Writes the codes of a block to `codes`, and returns its scale.
 #[inline(always)]
 pub(crate) fn q8_0_apart(x: &[f32; 32], codes: &mut [u8]) -> f16 {
     let mut largest = 0f32;
@@ -43,7 +44,7 @@ pub(crate) fn q8_0_apart(x: &[f32; 32], codes: &mut [u8]) -> f16 {
     f16::from_f32(d)
 }
 
-/// Q4_0 and Q5_0: the element of largest size, with its sign, becomes the lowest code.
+/// Q4_0 and Q5_0: the element of largest absolute value, with its sign, becomes the lowest code.
 #[inline(always)]
 pub(super) fn centred<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
     let mut extreme = x[0];
@@ -63,7 +64,7 @@ pub(super) fn centred<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
     put_codes(if BITS == 4 { Quant::Q4_0 } else { Quant::Q5_0 }, &codes, block);
 }
 
-/// Q4_1 and Q5_1: the range from the least to the greatest element.
+/// Q4_1 and Q5_1: the range from the minimum to the maximum.
 #[inline(always)]
 pub(super) fn with_least<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
     let (mut least, mut greatest) = (x[0], x[0]);

@@ -149,7 +149,7 @@ macro_rules! with_elem {
                 $body
             }
             other @ ($crate::DType::U32 | $crate::DType::U8) => {
-                Err($crate::Error::call($op, format!("needs floats, not {other}")))
+                Err($crate::Error::call($op, format!("needs a float tensor, not {other}")))
             }
         }
     };

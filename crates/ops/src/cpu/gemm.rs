@@ -59,7 +59,7 @@ impl<'a, T: Elem> Panels<'a, T> {
     }
 
     /// Whether `data` holds all panels.
-    fn is_whole(&self) -> bool {
+    fn is_complete(&self) -> bool {
         let before = (self.n.div_ceil(PANEL).max(1) - 1) * self.height;
         self.data.len() >= (before + height::<T>(self.k)) * PANEL
     }
@@ -94,18 +94,18 @@ pub(crate) fn place<T: Elem>(row: usize, column: usize) -> usize {
 
 /// Scratch buffers that products reuse from call to call, and the instruction set they use.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct GemmScratch {
     pub(crate) isa: Isa,
     /// Whether to multiply f32 as sums of three bf16 in AMX tiles (bf16x3).
-    pub(crate) in_thirds: bool,
+    pub(crate) bf16x3: bool,
     /// Rows of A widened to f32, if A is not f32.
     wide: Vec<f32>,
     /// Rows of A in bf16, if A does not end with a whole pair or tile, or is f32 split in three
     /// (bf16x3).
     pub(super) padded: Vec<bf16>,
     /// Panels of B, split into three bf16 (bf16x3).
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has tiles"))]
-    pub(super) thirds: Vec<bf16>,
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has AMX"))]
+    pub(super) split_b: Vec<bf16>,
     /// Sums of AMX tiles.
     pub(crate) sums: Vec<f32>,
 }
@@ -218,7 +218,7 @@ pub(crate) trait Sink {
     /// [`Sink::take_rows`] between two steps of a product, where saving instructions is worth more
     /// code. Must be `#[inline(always)]`.
     #[inline(always)]
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
     fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         self.take_rows::<S>(row, column, rows);
     }
@@ -231,7 +231,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     b: Panels<'_, B>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &mut Room,
+    scratch: &mut GemmScratch,
     sink: &mut impl Sink,
 ) {
     let (rows, panels) = (rows.start..rows.end.min(a.rows), panels.start..panels.end.min(b.n.div_ceil(PANEL)));
@@ -243,7 +243,7 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
         }
         return;
     }
-    assert!(a.cols == b.k && b.is_whole(), "operands do not fit");
+    assert!(a.cols == b.k && b.is_complete(), "A and B differ in depth, or B lacks panels");
     assert!(a.data.len() >= (rows.end - 1) * a.stride + a.cols);
     // Runs `$tile` on all panels, with the rows of A at `$a`. A macro for the reason given at
     // `vectors`.
@@ -287,25 +287,25 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     {
         let b = Panels { data: pairs, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        if room.isa == Isa::Amx {
-            return amx::multiply::<S>(a, b, rows, panels, room, sink);
+        if scratch.isa == Isa::Amx {
+            return amx::multiply::<S>(a, b, rows, panels, scratch, sink);
         }
-        let a = whole(a, &rows, 2, &mut room.padded);
+        let a = padded_rows(a, &rows, 2, &mut scratch.padded);
         return by_tiles!(a.data.as_ptr(), a.stride, a.cols, b, S::dot_tile);
     }
-    if room.in_thirds
+    if scratch.bf16x3
         && let (Some(data), Some(floats)) = (as_f32(a.data), as_f32(b.data))
     {
         let b = Panels { data: floats, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        return amx::bf16x3::multiply::<S>(a, b, rows, panels, room, sink);
+        return amx::bf16x3::multiply::<S>(a, b, rows, panels, scratch, sink);
     }
     if A::TYPE == DType::F32 {
         let base = a.data[rows.start * a.stride..].as_ptr().cast::<f32>();
         return by_tiles!(base, a.stride, b.k, b, S::tile);
     }
-    widen::<S, A>(a, rows.clone(), &mut room.wide);
-    by_tiles!(room.wide.as_ptr(), b.k, b.k, b, S::tile)
+    widen::<S, A>(a, rows.clone(), &mut scratch.wide);
+    by_tiles!(scratch.wide.as_ptr(), b.k, b.k, b, S::tile)
 }
 
 /// Casts the slice if its elements are f32.
@@ -323,7 +323,7 @@ fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
 /// `rows` of A, padded with zeros to a multiple of `step`. Copies them only if they are not such a
 /// multiple, or if AMX tiles would read rows that cross cache lines: reading every row twice costs
 /// more than the copy.
-pub(crate) fn whole<'a>(
+pub(crate) fn padded_rows<'a>(
     a: Rows<'a, bf16>,
     rows: &Range<usize>,
     step: usize,
@@ -337,20 +337,20 @@ pub(crate) fn whole<'a>(
     let cols = a.cols.next_multiple_of(step);
     // One cache line more per row spreads the rows of a tile over more cache sets.
     let stride = cols + step;
-    let room = aligned(padded, rows.len() * stride);
-    for (row, out) in rows.clone().zip(room.chunks_exact_mut(stride)) {
+    let copy = aligned(padded, rows.len() * stride);
+    for (row, out) in rows.clone().zip(copy.chunks_exact_mut(stride)) {
         out[..a.cols].copy_from_slice(a.row(row));
         out[a.cols..].fill(bf16::ZERO);
     }
-    Rows { data: room, rows: rows.len(), cols, stride }
+    Rows { data: copy, rows: rows.len(), cols, stride }
 }
 
 /// The first `len` elements of `buffer` that start on a cache line; `buffer` grows as needed. Their
 /// values are unspecified.
-pub(crate) fn aligned<T: Copy + Default>(room: &mut Vec<T>, len: usize) -> &mut [T] {
-    room.resize(room.len().max(len + LINE / size_of::<T>()), T::default());
-    let first = room.as_ptr().align_offset(LINE);
-    &mut room[first..first + len]
+pub(crate) fn aligned<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    buffer.resize(buffer.len().max(len + LINE / size_of::<T>()), T::default());
+    let first = buffer.as_ptr().align_offset(LINE);
+    &mut buffer[first..first + len]
 }
 
 /// Copies rows of A to `wide` as f32, one after another.
@@ -366,14 +366,14 @@ fn widen<S: Lanes, A: Elem>(a: Rows<'_, A>, rows: Range<usize>, wide: &mut Vec<f
 #[inline(always)]
 pub(crate) fn copy_widened<S: Lanes, A: Elem>(from: &[A], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
-    let whole = from.len() / S::WIDTH * S::WIDTH;
+    let vectorised = from.len() / S::WIDTH * S::WIDTH;
     let mut i = 0;
-    while i < whole {
+    while i < vectorised {
         // SAFETY: i + WIDTH ≤ the length of both.
         unsafe { S::store(to.as_mut_ptr().add(i), A::load::<S>(from.as_ptr().add(i))) };
         i += S::WIDTH;
     }
-    from[whole..].iter().zip(&mut to[whole..]).for_each(|(a, b)| *b = a.wide());
+    from[vectorised..].iter().zip(&mut to[vectorised..]).for_each(|(a, b)| *b = a.wide());
 }
 
 const _: () = assert!(PANEL.is_multiple_of(2 * MAX_WIDTH));
@@ -390,11 +390,11 @@ mod tests {
         let a = Rows { data: &data, rows: 3, cols: 70, stride: 70 };
         for step in [4, TILE_DEPTH] {
             let mut padded = vec![bf16::NAN; 1000];
-            let made = whole(a, &(1..3), step, &mut padded);
-            assert_eq!((made.rows, made.cols), (2, 70usize.next_multiple_of(step)));
-            for (row, made) in [1, 2].into_iter().zip(made.iter()) {
-                assert_eq!(made[..70], *a.row(row));
-                assert!(made[70..].iter().all(|v| *v == bf16::ZERO), "{made:?}");
+            let result = padded_rows(a, &(1..3), step, &mut padded);
+            assert_eq!((result.rows, result.cols), (2, 70usize.next_multiple_of(step)));
+            for (row, padded) in [1, 2].into_iter().zip(result.iter()) {
+                assert_eq!(padded[..70], *a.row(row));
+                assert!(padded[70..].iter().all(|v| *v == bf16::ZERO), "{padded:?}");
             }
         }
     }

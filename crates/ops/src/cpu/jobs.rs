@@ -47,9 +47,9 @@ impl Jobs {
     }
 
     /// Runs tasks of the oldest job until it has none left or `should_stop` returns true.
-    pub(super) fn help(&self, is_wanted: impl Fn() -> bool) {
+    pub(super) fn help(&self, should_stop: impl Fn() -> bool) {
         let Some(job) = lock(&self.queue).front().cloned() else { return };
-        while !is_wanted() {
+        while !should_stop() {
             if !job.run_next() {
                 return self.close(&job);
             }

@@ -4,7 +4,7 @@
 //! All functions take several vectors and interleave their steps: each step waits four cycles for
 //! the one before, and the out-of-order window is too short to fill that gap by itself.
 #![allow(unsafe_code, reason = "SIMD lanes")]
-#![allow(clippy::excessive_precision, reason = "coefficients as they are known, whatever f32 keeps of them")]
+#![allow(clippy::excessive_precision, reason = "published coefficients, which the compiler rounds to f32")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of Lanes is the reason for every block")]
 
 use super::Lanes;
@@ -73,7 +73,7 @@ pub(crate) unsafe fn exp<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
 /// 2ˣ with a relative error of 1e-5 for x ≤ 0, for results that are rounded to bf16 or f16; clamped
 /// at 2⁻¹²⁵, because the processor takes a hundred times as long for subnormal numbers.
 #[inline(always)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
 pub(crate) unsafe fn short_exp2<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     unsafe {
         let x = each!(N, |i| S::max(S::splat(-125.0), x[i]));
@@ -160,9 +160,9 @@ const SHORT_TANH: [f32; 8] = [
 unsafe fn short_gelu<S: Lanes, const N: usize>(x: [S::V; N], end: f32, c: [f32; 8]) -> [S::V; N] {
     unsafe {
         let x = each!(N, |i| S::max(S::splat(-end), x[i]));
-        let held = each!(N, |i| S::min(S::splat(end), x[i]));
-        let p = poly::<S, N, 8>(each!(N, |i| S::mul(held[i], held[i])), c);
-        each!(N, |i| S::mul(x[i], S::fma(held[i], p[i], S::splat(0.5))))
+        let clamped = each!(N, |i| S::min(S::splat(end), x[i]));
+        let p = poly::<S, N, 8>(each!(N, |i| S::mul(clamped[i], clamped[i])), c);
+        each!(N, |i| S::mul(x[i], S::fma(clamped[i], p[i], S::splat(0.5))))
     }
 }
 
@@ -269,12 +269,12 @@ mod tests {
     #[test]
     fn far_from_zero_the_limits_are_kept() {
         for isa in Isa::all() {
-            let mut seen = Vec::new();
-            isa.run(Far(&mut seen));
-            for (pair, want) in seen.chunks_exact(2).zip([0.0, 0.0, 1.0, -1.0, 1e4]) {
+            let mut results = Vec::new();
+            isa.run(Far(&mut results));
+            for (pair, want) in results.chunks_exact(2).zip([0.0, 0.0, 1.0, -1.0, 1e4]) {
                 let [got, short] = pair else { unreachable!() };
-                assert!((short - want).abs() <= 1e-4 * want.abs().max(1.0), "{isa}: {seen:?}");
-                assert!((got - want).abs() <= 1e-6 * want.abs().max(1.0), "{isa}: {seen:?}");
+                assert!((short - want).abs() <= 1e-4 * want.abs().max(1.0), "{isa}: {results:?}");
+                assert!((got - want).abs() <= 1e-6 * want.abs().max(1.0), "{isa}: {results:?}");
             }
         }
     }
@@ -315,9 +315,9 @@ mod tests {
     #[test]
     fn nan_is_never_turned_into_a_number() {
         for isa in Isa::all() {
-            let mut seen = Vec::new();
-            isa.run(Broken(&mut seen));
-            assert!(seen.len() == 16 && seen.iter().all(|v| v.is_nan()), "{isa}: {seen:?}");
+            let mut results = Vec::new();
+            isa.run(Broken(&mut results));
+            assert!(results.len() == 16 && results.iter().all(|v| v.is_nan()), "{isa}: {results:?}");
         }
     }
 

@@ -39,7 +39,7 @@ impl<'a> Reading<'a> {
             CpuStorage::F16(_) => Ok(crate::DType::F16),
             CpuStorage::U32(_) => Ok(crate::DType::U32),
             CpuStorage::U8(_) => Ok(crate::DType::U8),
-            _ => Err(Error::call("cpu kernel", "elements of no format of ours")),
+            _ => Err(Error::call("cpu kernel", "the tensor has an unsupported dtype")),
         }
     }
 
@@ -47,7 +47,10 @@ impl<'a> Reading<'a> {
     pub(crate) fn slice<T: candle_core::WithDType>(&self) -> Result<&[T]> {
         match self.layout.contiguous_offsets() {
             Some((start, end)) => Ok(&self.cpu()?.as_slice::<T>()?[start..end]),
-            None => Err(Error::call("cpu kernel", format!("a view with strides {:?}", self.layout.stride()))),
+            None => Err(Error::call(
+                "cpu kernel",
+                format!("needs a contiguous tensor, not a view with strides {:?}", self.layout.stride()),
+            )),
         }
     }
 
@@ -65,7 +68,12 @@ impl<'a> Reading<'a> {
         let stride = match strides {
             _ if self.layout.is_contiguous() => cols,
             [stride, 1] => *stride,
-            _ => return Err(Error::call("cpu kernel", format!("rows of a view with strides {strides:?}"))),
+            _ => {
+                return Err(Error::call(
+                    "cpu kernel",
+                    format!("needs rows of consecutive elements, not a view with strides {strides:?}"),
+                ));
+            }
         };
         Ok(Rows { data: self.onwards()?, rows, cols, stride })
     }
@@ -146,7 +154,7 @@ impl<T> Output<T> {
     }
 
     /// Casts the output if its elements are bf16.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
     pub(crate) fn as_bf16(&self) -> Option<&Output<half::bf16>>
     where
         T: Elem,
@@ -167,7 +175,7 @@ impl<T> Output<T> {
     /// # Safety
     /// They must lie inside the values, and no other task may access any of them.
     #[inline(always)]
-    #[allow(clippy::mut_from_ref, reason = "that the parts are disjoint is the caller's promise")]
+    #[allow(clippy::mut_from_ref, reason = "the caller guarantees that the parts are disjoint")]
     pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
         debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
         // SAFETY: guaranteed by the caller.
@@ -192,11 +200,11 @@ pub(crate) fn fill_rows<T: Elem>(
     let chunk = (4096 / cols).max(rows.div_ceil(8 * crate::threads::count())).max(1);
     let result = Output::over(&mut out);
     team::each(rows.div_ceil(chunk), |task| {
-        SCRATCH.with_borrow_mut(|room| {
-            room.resize(room.len().max(scratch), 0.0);
+        SCRATCH.with_borrow_mut(|buffer| {
+            buffer.resize(buffer.len().max(scratch), 0.0);
             for row in task * chunk..rows.min((task + 1) * chunk) {
                 // SAFETY: the row lies in the result and belongs to this task.
-                fill(row, unsafe { result.part(row * cols, cols) }, &mut room[..scratch]);
+                fill(row, unsafe { result.part(row * cols, cols) }, &mut buffer[..scratch]);
             }
         });
     });

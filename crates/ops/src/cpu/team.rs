@@ -24,7 +24,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
 /// Times that a worker checks for work before it sleeps: some tens of microseconds.
-const LOOKS: usize = 1000;
+const SPINS: usize = 1000;
 
 /// Flag in [`Team::gate`]: workers may enter. The lower bits count those inside.
 const OPEN: usize = 1 << (usize::BITS - 1);
@@ -75,14 +75,14 @@ fn team() -> &'static Team {
             shares: (0..threads::count().max(1)).map(|_| Share(AtomicUsize::new(0))).collect(),
             jobs: Jobs::default(),
         }));
-        let hire = |i: usize| {
+        let spawn = |i: usize| {
             let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let name = format!("sconce-cpu-{i}");
             // If the system refuses more threads, those that started do the work.
             let started = thread::Builder::new().name(name).spawn(move || team.begin(i, sleeps)).ok()?;
             Some(Worker { thread: started.thread().clone(), sleeps })
         };
-        let workers = (1..threads::count()).filter_map(hire).collect();
+        let workers = (1..threads::count()).filter_map(spawn).collect();
         let _ = team.workers.set(workers);
         team
     })
@@ -106,16 +106,16 @@ pub(crate) fn each(tasks: usize, run: impl Fn(usize) + Sync) {
     team.gate.store(OPEN, Release);
     team.turn.fetch_add(1, SeqCst);
     team.wake();
-    let own = catch_unwind(AssertUnwindSafe(|| team.work(0, task, tasks)));
+    let result = catch_unwind(AssertUnwindSafe(|| team.work(0, task, tasks)));
     team.gate.fetch_and(!OPEN, AcqRel);
-    let mut looks = 0;
+    let mut spins = 0;
     while team.gate.load(Acquire) != 0 {
-        looks += 1;
+        spins += 1;
         // A worker that was preempted may need this core.
-        if looks < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
+        if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
     }
-    let theirs = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(panic) = own.err().or(theirs) {
+    let worker_panic = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(panic) = result.err().or(worker_panic) {
         drop(_owner);
         resume_unwind(panic);
     }
@@ -198,29 +198,29 @@ impl Team {
 
     /// Waits for ops and runs their tasks, and jobs in between.
     fn serve(&self, member: usize, sleeps: &AtomicBool) {
-        let mut seen = 0;
+        let mut last_turn = 0;
         loop {
-            let mut looks = 0;
-            while self.turn.load(Acquire) == seen {
+            let mut spins = 0;
+            while self.turn.load(Acquire) == last_turn {
                 if self.jobs.any() {
-                    self.jobs.help(|| self.turn.load(Acquire) != seen);
-                    looks = 0;
+                    self.jobs.help(|| self.turn.load(Acquire) != last_turn);
+                    spins = 0;
                     continue;
                 }
-                looks += 1;
-                if looks < LOOKS {
+                spins += 1;
+                if spins < SPINS {
                     std::hint::spin_loop();
                     continue;
                 }
                 // The worker sets `sleeps` before its last check, and the owner checks `sleeps`
                 // after it has published its op: one of the two sees the other.
                 sleeps.store(true, SeqCst);
-                if self.turn.load(SeqCst) == seen && !self.jobs.any() {
+                if self.turn.load(SeqCst) == last_turn && !self.jobs.any() {
                     thread::park();
                 }
                 sleeps.store(false, SeqCst);
             }
-            seen = self.turn.load(Acquire);
+            last_turn = self.turn.load(Acquire);
             let enter = |gate: usize| (gate & OPEN != 0).then_some(gate + 1);
             if self.gate.fetch_update(AcqRel, Relaxed, enter).is_err() {
                 continue;

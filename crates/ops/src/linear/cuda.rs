@@ -26,10 +26,10 @@ const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4)
 
 /// Columns of a wide tile, and the rows of x and of W per TMA copy, as in `wide.cuh`.
 const TILE_COLUMNS: usize = 192;
-const FETCHED: [u32; 2] = [64, 96];
+const COPY_ROWS: [u32; 2] = [64, 96];
 
 /// Configuration of `wide_90a.cu`: how a tile gets its part of W.
-struct Way {
+struct WideConfig {
     name: &'static str,
     /// Rows of a tile.
     rows: usize,
@@ -42,22 +42,22 @@ struct Way {
 }
 
 /// A thread block keeps all of its columns of W in shared memory.
-const KEPT: Way = Way {
+const RESIDENT_W: WideConfig = WideConfig {
     name: "kept",
     rows: 64,
     cluster: 1,
     threads: 512,
-    shared: 6 * W_STAGE + 6 * X_STAGE + 12 * PIECES + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
+    shared: 6 * W_STAGE + 6 * X_STAGE + 12 * STAGING + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
 };
-const KEPT_STEPS: usize = 6;
+const RESIDENT_STEPS: usize = 6;
 
 /// Two thread blocks of a cluster fetch half of W's part each, and share it.
-const SHARED: Way = Way {
+const MULTICAST_W: WideConfig = WideConfig {
     name: "shared",
     rows: 128,
     cluster: 2,
     threads: 384,
-    shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
+    shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * STAGING + 2 * BIASES + (2 * 5 + 2) * 8,
 };
 
 /// Row widths with a fused norm, rows and columns of a tile, thread blocks of a cluster, threads
@@ -67,11 +67,11 @@ const NORMED_TILE: [usize; 2] = [128, 2 * TILE_COLUMNS];
 const NORMED_CLUSTER: usize = 2;
 const NORMED_THREADS: usize = 384;
 const NORMED_SHARED: usize =
-    3 * (2 * X_STAGE + 2 * W_STAGE) + 8 * PIECES + 3 * NORMED_TILE[1] * 4 + 2 * NORMED_TILE[0] * 8 + (2 * 3 + 8) * 8;
+    3 * (2 * X_STAGE + 2 * W_STAGE) + 8 * STAGING + 3 * NORMED_TILE[1] * 4 + 2 * NORMED_TILE[0] * 8 + (2 * 3 + 8) * 8;
 
 const X_STAGE: usize = 64 * 64 * 2;
 const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
-const PIECES: usize = 2 * 16 * 32 * 2;
+const STAGING: usize = 2 * 16 * 32 * 2;
 const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
 /// [`product::Product`] with CUDA's tensors.
@@ -79,12 +79,12 @@ pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
     /// Adds the parameters that every product kernel ends with.
-    pub(crate) fn told(&self, call: Call) -> Result<Call> {
-        self.told_with(call, self.x.rows()?.stride)
+    pub(crate) fn with_params(&self, call: Call) -> Result<Call> {
+        self.with_params_and_stride(call, self.x.rows()?.stride)
     }
 
     /// The same for a kernel that reads something other than x, with this row stride.
-    fn told_with(&self, call: Call, step: usize) -> Result<Call> {
+    fn with_params_and_stride(&self, call: Call, step: usize) -> Result<Call> {
         let x = self.x.rows()?;
         let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
         let (n, first) = (self.columns.len(), self.columns.start);
@@ -147,9 +147,9 @@ impl Normed {
         let y = Call::room(&self.x, rows * n, dtype)?;
         let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
         Call::new(&self.x, &kernel)?
-            .map(self.x.map(FETCHED[0])?)
-            .map(self.w.map(FETCHED[1])?)
-            .map(self.residual.map(FETCHED[0])?)
+            .map(self.x.map(COPY_ROWS[0])?)
+            .map(self.w.map(COPY_ROWS[1])?)
+            .map(self.residual.map(COPY_ROWS[0])?)
             .maybe(bias?.as_ref())
             .input(&View::whole(norm_weight)?)
             .maybe(norm_bias?.as_ref())
@@ -168,14 +168,17 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let kind = if p.x.in_sixteens()? && w.in_sixteens()? { "one" } else { "one_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
-        return p.told(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
+        return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
     }
     let is_for_hopper = is_for_hopper(p, w)?;
-    if let Some((way, blocks)) = wide(p)?.filter(|_| is_for_hopper) {
+    if let Some((config, blocks)) = wide(p)?.filter(|_| is_for_hopper) {
         let kind = if p.activation == Activation::Gelu { "gelu" } else { "plain" };
-        let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", way.name)).shared(way.shared);
-        let call = Call::new(p.x, &kernel)?.map(p.x.map(FETCHED[0])?).map(w.map(FETCHED[1])?);
-        return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.back_and_forth().run(Grid::of(blocks, way.threads));
+        let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", config.name)).shared(config.shared);
+        let call = Call::new(p.x, &kernel)?.map(p.x.map(COPY_ROWS[0])?).map(w.map(COPY_ROWS[1])?);
+        return p
+            .with_params(call.maybe(p.bias).maybe(None).made(p.y))?
+            .back_and_forth()
+            .run(Grid::of(blocks, config.threads));
     }
     // cuBLASLt rounds its sums to the dtype of y before anything but a bias, and its GELU is the
     // tanh approximation. So a product with more than a bias runs in our kernels on Hopper;
@@ -201,7 +204,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let kernel = Kernel::new(HOPPER, format!("linear_hopper_{kind}_{dtype}")).shared(HOPPER_SHARED);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(HOPPER_TILE as u32)?).map(w.map(HOPPER_TILE as u32)?);
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
-        return p.told(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
+        return p.with_params(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
     }
     let sums = Call::room(p.x, x.rows * n, DType::F32)?;
     blas::multiply(&blas::Product { x: p.x, w, bias: None, y: (&sums, DType::F32), width: n, first: 0 })?;
@@ -213,32 +216,35 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         false => ("then_odd", 1),
     };
     let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
-    p.told_with(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
+    p.with_params_and_stride(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
         .run(Grid::over((x.rows * n).div_ceil(run)))
 }
 
 /// The configuration and the number of thread blocks for `wide_90a.cu`, if it was measured to be
 /// faster than the other kernels.
-fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
+fn wide(p: &Product<'_>) -> Result<Option<(WideConfig, usize)>> {
     let (x, n, processors) = (p.x.rows()?, p.columns.len(), p.x.processors());
     if p.residual.is_some()
         || !matches!(p.activation, Activation::None | Activation::Gelu)
         || !n.is_multiple_of(TILE_COLUMNS)
-        || processors < SHARED.cluster
+        || processors < MULTICAST_W.cluster
     {
         return Ok(None);
     }
     let columns = n / TILE_COLUMNS;
     // The same number of thread blocks for each column of tiles; few multiprocessors should be
     // idle.
-    let (each, down) = (processors / columns, x.rows.div_ceil(KEPT.rows));
-    if x.cols.div_ceil(64) == KEPT_STEPS && 8 * each * columns >= 7 * processors && down * columns >= processors {
-        return Ok(Some((KEPT, each.min(down) * columns)));
+    let (per_column, down) = (processors / columns, x.rows.div_ceil(RESIDENT_W.rows));
+    if x.cols.div_ceil(64) == RESIDENT_STEPS
+        && 8 * per_column * columns >= 7 * processors
+        && down * columns >= processors
+    {
+        return Ok(Some((RESIDENT_W, per_column.min(down) * columns)));
     }
     // cuBLASLt is as fast on deep products, and faster on few tiles.
-    let pairs = x.rows.div_ceil(SHARED.rows * SHARED.cluster) * columns;
-    let is_shared = x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
-    Ok(is_shared.then(|| (SHARED, SHARED.cluster * pairs.min(processors / SHARED.cluster))))
+    let pairs = x.rows.div_ceil(MULTICAST_W.rows * MULTICAST_W.cluster) * columns;
+    let is_shared = x.cols <= 1536 && MULTICAST_W.cluster * pairs >= 3 * processors;
+    Ok(is_shared.then(|| (MULTICAST_W, MULTICAST_W.cluster * pairs.min(processors / MULTICAST_W.cluster))))
 }
 
 /// Whether the Hopper kernels can take the product: they are available, and all rows are aligned to

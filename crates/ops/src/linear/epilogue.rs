@@ -10,20 +10,23 @@ use crate::{Activation, Error, Result};
 
 /// Bias, activation and residual of an epilogue.
 #[derive(Clone, Copy)]
-pub(crate) struct Then<'a, T> {
+pub(crate) struct EpilogueParams<'a, T> {
     pub(crate) bias: Option<&'a [T]>,
     pub(crate) activation: Activation,
     /// The shape of the result.
     pub(crate) residual: Option<&'a [T]>,
 }
 
-impl<T> Then<'_, T> {
+impl<T> EpilogueParams<'_, T> {
     /// Checks the sizes for `rows` × `n` results.
     pub(super) fn check(&self, rows: usize, n: usize) -> Result<()> {
         let (bias, residual) = (self.bias.map(<[T]>::len), self.residual.map(<[T]>::len));
         match (bias.unwrap_or(n), residual.unwrap_or(rows * n)) {
             sizes if sizes == (n, rows * n) => Ok(()),
-            sizes => Err(Error::call("linear", format!("a bias and a residual of {sizes:?} for {rows} rows of {n}"))),
+            sizes => Err(Error::call(
+                "linear",
+                format!("a bias and a residual of {sizes:?} elements do not fit {rows} rows of {n}"),
+            )),
         }
     }
 }
@@ -31,7 +34,7 @@ impl<T> Then<'_, T> {
 /// The epilogue of one part of a weight.
 #[derive(Clone, Copy)]
 pub(super) struct Epilogue<'a, T> {
-    then: Then<'a, T>,
+    params: EpilogueParams<'a, T>,
     /// The part's first column, and its number of columns.
     first: usize,
     width: usize,
@@ -42,8 +45,13 @@ pub(super) struct Epilogue<'a, T> {
 impl<'a, T: Elem> Epilogue<'a, T> {
     /// The epilogue of columns `first` to `first + width` of `n`. `params` must have been checked
     /// for the rows of `out`.
-    pub(super) fn of(then: Then<'a, T>, (first, width): (usize, usize), n: usize, out: &'a Output<T>) -> Self {
-        Epilogue { then, first, width, n, out }
+    pub(super) fn of(
+        params: EpilogueParams<'a, T>,
+        (first, width): (usize, usize),
+        n: usize,
+        out: &'a Output<T>,
+    ) -> Self {
+        Epilogue { params, first, width, n, out }
     }
 
     /// Two vectors of the bias from column `at` on.
@@ -54,7 +62,7 @@ impl<'a, T: Elem> Epilogue<'a, T> {
     unsafe fn bias<S: Lanes>(&self, at: usize) -> [S::V; 2] {
         // SAFETY: guaranteed by the caller.
         unsafe {
-            match self.then.bias {
+            match self.params.bias {
                 Some(bias) => [T::load::<S>(bias.as_ptr().add(at)), T::load::<S>(bias.as_ptr().add(at + S::WIDTH))],
                 None => [S::splat(0.0); 2],
             }
@@ -68,7 +76,7 @@ impl<'a, T: Elem> Epilogue<'a, T> {
     /// # Safety
     /// The contract of Lanes; the columns lie in y and belong to this task.
     #[inline(always)]
-    unsafe fn whole<S: Lanes, A: Act, const ROWS: usize, const ALL: usize>(
+    unsafe fn full<S: Lanes, A: Act, const ROWS: usize, const ALL: usize>(
         &self,
         act: A,
         first: usize,
@@ -84,7 +92,7 @@ impl<'a, T: Elem> Epilogue<'a, T> {
                 *v = S::add(S::load(sums.add(j / 2 * PANEL + j % 2 * S::WIDTH)), bias[j % 2]);
             }
             v = act.on::<S, T, ALL>(v);
-            if let Some(residual) = self.then.residual {
+            if let Some(residual) = self.params.residual {
                 let residual = residual.as_ptr().add(first);
                 for (j, v) in v.iter_mut().enumerate() {
                     *v = S::add(*v, T::load::<S>(residual.add(j / 2 * self.n + j % 2 * S::WIDTH)));
@@ -115,11 +123,11 @@ impl<'a, T: Elem> Epilogue<'a, T> {
             // SAFETY: guaranteed by the caller.
             unsafe {
                 let mut v = get::<S, f32>(sums, i, S::WIDTH, 0.0);
-                if let Some(bias) = self.then.bias {
+                if let Some(bias) = self.params.bias {
                     v = S::add(v, get::<S, T>(bias, column + i, lanes, 0.0));
                 }
                 [v] = act.on::<S, T, 1>([v]);
-                if let Some(residual) = self.then.residual {
+                if let Some(residual) = self.params.residual {
                     v = S::add(v, get::<S, T>(residual, first, lanes, 0.0));
                 }
                 put::<S, T>(self.out.part(first, lanes), 0, lanes, v);
@@ -136,13 +144,13 @@ impl<T: Elem> Sink for Epilogue<'_, T> {
 
     #[inline(always)]
     fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
-        S::apart(Finish { epilogue: *self, act: self.then.activation, row, column, rows });
+        S::outlined(Finish { epilogue: *self, act: self.params.activation, row, column, rows });
     }
 
     #[inline(always)]
     fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         let epilogue = *self;
-        match self.then.activation {
+        match self.params.activation {
             Activation::None => Finish { epilogue, act: Plain, row, column, rows }.run::<S>(),
             Activation::Gelu => Finish { epilogue, act: Gelu, row, column, rows }.run::<S>(),
             _ => self.take_rows::<S>(row, column, rows),
@@ -158,11 +166,11 @@ trait Act: Copy {
 }
 
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
 struct Plain;
 
 #[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
 struct Gelu;
 
 impl Act for Plain {
@@ -220,15 +228,15 @@ impl<T: Elem, A: Act> Kernel for Finish<'_, T, A> {
                 let mut left = rows.len();
                 // As many rows at once as fit the registers.
                 while S::WIDTH == 16 && left >= 4 {
-                    epilogue.whole::<S, A, 4, 8>(act, first, sums, bias);
+                    epilogue.full::<S, A, 4, 8>(act, first, sums, bias);
                     (first, sums, left) = (first + 4 * epilogue.n, sums.add(4 * PANEL), left - 4);
                 }
                 while left >= 2 {
-                    epilogue.whole::<S, A, 2, 4>(act, first, sums, bias);
+                    epilogue.full::<S, A, 2, 4>(act, first, sums, bias);
                     (first, sums, left) = (first + 2 * epilogue.n, sums.add(2 * PANEL), left - 2);
                 }
                 if left == 1 {
-                    epilogue.whole::<S, A, 1, 2>(act, first, sums, bias);
+                    epilogue.full::<S, A, 1, 2>(act, first, sums, bias);
                 }
             }
         }

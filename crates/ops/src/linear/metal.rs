@@ -73,14 +73,14 @@ fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (name, grid) = shape(x.rows, n);
     let fours = p.x.in_fours()? && w.in_fours()?;
     let kernel = p.kernel(SOURCE, format!("linear_{name}_{}", p.x.dtype()), fours);
-    let told = p.sizes(0)?;
+    let sizes = p.sizes(0)?;
     Call::new(p.x, &kernel)?
         .input(p.x)
         .input(w)
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .numbers(&told)
+        .numbers(&sizes)
         .run(grid)
 }
 

@@ -8,9 +8,8 @@ mod composed;
 mod cpu;
 #[cfg(cuda)]
 pub(crate) mod cuda;
-mod cut;
 mod epilogue;
-mod large;
+mod large_cases;
 mod linear_norm;
 #[cfg(metal)]
 pub(crate) mod metal;
@@ -18,11 +17,12 @@ mod pack;
 #[cfg(any(cuda, metal))]
 mod product;
 mod reference;
+mod tiling;
 mod weight;
 
 pub(crate) use cases::{cases, cases_of_cuda};
 pub(crate) use cpu::product;
-pub(crate) use epilogue::Then;
+pub(crate) use epilogue::EpilogueParams;
 pub(crate) use weight::Weight;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
@@ -79,13 +79,14 @@ impl Linear {
         let mut raws = Vec::new();
         for (w, name, dims) in parts {
             let raw = w.raw(name, dims)?;
-            let [n, ref inner @ ..] = **dims else { return Err(Error::call("linear", "a weight without axes")) };
+            let [n, ref inner @ ..] = **dims else { return Err(Error::call("linear", "a weight has no axes")) };
             raws.push((raw, n, inner.iter().product::<usize>()));
         }
         let k = raws.first().map_or(0, |(_, _, k)| *k);
         if k == 0 || raws.iter().any(|(_, n, other)| *n == 0 || *other != k) {
             let sizes: Vec<_> = raws.iter().map(|(_, n, k)| format!("{n} × {k}")).collect();
-            let what = format!("a matrix of {} holds nothing, or its parts do not fit together", sizes.join(" and "));
+            let what =
+                format!("a matrix of {} is empty, or its parts differ in the number of inputs", sizes.join(" and "));
             return Err(Error::call("linear", what));
         }
         let sources: Vec<_> = raws
@@ -112,7 +113,10 @@ impl Linear {
     ) -> Result<Linear> {
         let raw = w.raw("weight", &[n, k])?;
         if k == 0 || n == 0 || (0..n).any(|row| order(row) >= n) {
-            return Err(Error::call("linear", format!("rows of {n} × {k} in an order that it has not")));
+            return Err(Error::call(
+                "linear",
+                format!("the row order of a matrix {n} × {k} names a row that does not exist"),
+            ));
         }
         let source = Source { raw, w, name: "weight", n, order: Order::By(order) };
         let mut linear = Linear::plain(pack(&[source], k, w)?)?;
@@ -127,7 +131,7 @@ impl Linear {
     pub fn select_rows(w: &Weights, k: usize, n: usize, rows: &[usize]) -> Result<Linear> {
         let raw = w.raw("weight", &[n, k])?;
         if k == 0 || rows.is_empty() || rows.iter().any(|row| *row >= n) {
-            return Err(Error::call("linear", format!("rows {rows:?} of {n} × {k}")));
+            return Err(Error::call("linear", format!("cannot select rows {rows:?} of a matrix {n} × {k}")));
         }
         let order = |row: usize| rows[row];
         let source = Source { raw, w, name: "weight", n: rows.len(), order: Order::By(&order) };
@@ -154,10 +158,10 @@ impl Linear {
     ) -> Result<Linear> {
         let raw = w.raw(name, dims)?;
         if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
-            return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
+            return Err(Error::call("linear", format!("cannot take rows {rows:?} of a matrix {dims:?}")));
         }
         let (source, k) = match transposed {
-            true => (Source { raw, w, name, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
+            true => (Source { raw, w, name, n: dims[1], order: Order::Transposed(rows.start, dims[1]) }, rows.len()),
             false => (Source { raw, w, name, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
         };
         Linear::plain(pack(&[source], k, w)?)
@@ -177,7 +181,8 @@ impl Linear {
     /// Sets the bias `[outputs]`, for one that has another name in the file.
     pub fn with_bias(self, bias: Tensor) -> Result<Linear> {
         if bias.dims() != [self.weight.n] || bias.dtype() != self.weight.dtype() {
-            let what = format!("a bias of {:?} in {} for {} outputs", bias.dims(), bias.dtype(), self.weight.n);
+            let what =
+                format!("a bias of {:?} in {} does not fit {} outputs", bias.dims(), bias.dtype(), self.weight.n);
             return Err(Error::call("linear", what));
         }
         Ok(Linear { bias: Some(bias), ..self })
@@ -216,7 +221,7 @@ impl Linear {
     fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LinearOp> {
         let (k, dtype) = (self.weight.k, self.weight.dtype());
         if x.dims().last() != Some(&k) || x.dtype() != dtype {
-            let what = format!("x {:?} in {} against a weight of depth {k} for {dtype}", x.dims(), x.dtype());
+            let what = format!("x {:?} in {} does not fit a weight with {k} inputs for {dtype}", x.dims(), x.dtype());
             return Err(Error::call("linear", what));
         }
         let op = LinearOp {
@@ -228,7 +233,7 @@ impl Linear {
         };
         let (dims, dtype) = op.out();
         if let Some(r) = residual.filter(|r| r.dims() != dims || r.dtype() != dtype) {
-            let what = format!("a residual {:?} in {} for a result {dims:?} in {dtype}", r.dims(), r.dtype());
+            let what = format!("a residual {:?} in {} does not fit a result {dims:?} in {dtype}", r.dims(), r.dtype());
             return Err(Error::call("linear", what));
         }
         Ok(op)
@@ -279,10 +284,10 @@ impl Op for LinearOp {
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
         let result = rows * self.weight.n * self.x.dtype().size();
-        let is_more = self.activation != Activation::None || self.residual.is_some();
+        let has_epilogue = self.activation != Activation::None || self.residual.is_some();
         match rung {
             Rung::Composed => steps * result + self.weight.rows_scratch(),
-            _ => self.weight.scratch(rows, is_more),
+            _ => self.weight.scratch(rows, has_epilogue),
         }
     }
 
@@ -297,7 +302,7 @@ impl Op for LinearOp {
 }
 
 fn first<T>(parts: &[T]) -> Result<&T> {
-    parts.first().ok_or_else(|| Error::call("linear", "no parts"))
+    parts.first().ok_or_else(|| Error::call("linear", "no matrices to join"))
 }
 
 #[cfg(test)]
@@ -352,7 +357,7 @@ mod tests {
         };
         let (as_floats, sums) = (N * K * 2, 128 * N * 4);
         assert_eq!(planned(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
-        let in_8_bits = crate::quant::rounded_bytes(128, K);
+        let in_8_bits = crate::quant::activation_bytes(128, K);
         assert_eq!(planned(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
     }
 }

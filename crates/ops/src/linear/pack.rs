@@ -1,11 +1,11 @@
 //! Packs the matrices of a weight file into parts of W, each in the format that suits the device.
 
 use super::weight::{Data, Part, Weight};
-use crate::cpu::bytes::{Bytes, DEEPEST};
+use crate::cpu::bytes::{Bytes, MAX_DEPTH};
 use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::gemm::{LINE, PANEL, packed_len, panel_len, place};
 use crate::ladder;
-use crate::quant::{self, Packed, Quant, STRETCH};
+use crate::quant::{self, PASS_BYTES, Packed, Quant};
 use crate::tensor::host;
 use crate::weights::{Raw, Stored, WeightFormat};
 use crate::{DType, Error, Result, Tensor, Weights, threads};
@@ -31,44 +31,46 @@ pub(super) enum Order<'a> {
     By(&'a (dyn Fn(usize) -> usize + Sync)),
     /// The file holds the matrix transposed: its rows are inputs, from the first index on; its
     /// columns are outputs, of this number.
-    Turned(usize, usize),
+    Transposed(usize, usize),
 }
 
 impl Source<'_> {
     /// Storage format of the rows for `w`. Blocks lie along the inputs, so a transposed matrix has
     /// to become floats.
-    fn kept(&self, k: usize, w: &Weights) -> Kept {
-        let transposed = matches!(self.order, Order::Turned(..));
+    fn part_format(&self, k: usize, w: &Weights) -> PartFormat {
+        let transposed = matches!(self.order, Order::Transposed(..));
         let device = w.place().device();
         match (w.format(), self.raw.stored) {
-            (WeightFormat::File, Stored::Blocks(quant)) if quant.stays(device) && !transposed => Kept::Blocks(quant),
+            (WeightFormat::File, Stored::Blocks(quant)) if quant.stays(device) && !transposed => {
+                PartFormat::Blocks(quant)
+            }
             (WeightFormat::File, Stored::Float(dtype)) if w.dtype() == DType::F32 && !device.is_gpu() => {
-                Kept::Float(dtype)
+                PartFormat::Float(dtype)
             }
             (WeightFormat::Blocks(quant), _)
                 if quant.stays(device) && quant.bytes(k).is_some() && quant.quantizes() =>
             {
-                Kept::Blocks(quant)
+                PartFormat::Blocks(quant)
             }
             // Rows that are not whole blocks of 256 elements may be whole blocks of 32.
             (WeightFormat::Blocks(_), _) if Quant::Q8_0.stays(device) && Quant::Q8_0.bytes(k).is_some() => {
-                Kept::Blocks(Quant::Q8_0)
+                PartFormat::Blocks(Quant::Q8_0)
             }
-            (WeightFormat::Bytes, _) if k <= DEEPEST && !device.is_gpu() => Kept::Bytes,
-            _ => Kept::Float(w.dtype()),
+            (WeightFormat::Bytes, _) if k <= MAX_DEPTH && !device.is_gpu() => PartFormat::Bytes,
+            _ => PartFormat::Float(w.dtype()),
         }
     }
 
     /// The file's own memory, if the device can read it there without conversion.
-    fn lent(&self, k: usize, w: &Weights) -> Option<Data> {
+    fn zero_copy(&self, k: usize, w: &Weights) -> Option<Data> {
         let Order::From(first) = self.order else { return None };
         let rows = |bytes: usize| first * bytes..(first + self.n) * bytes;
-        match (self.kept(k, w), self.raw.stored) {
-            (Kept::Float(dtype), Stored::Float(stored)) if stored == dtype => {
+        match (self.part_format(k, w), self.raw.stored) {
+            (PartFormat::Float(dtype), Stored::Float(stored)) if stored == dtype => {
                 let shape = (&[self.n, k][..], dtype);
                 self.w.lent(self.name, &self.raw, rows(k * dtype.size()), shape).map(Data::Rows)
             }
-            (Kept::Blocks(quant), Stored::Blocks(stored)) if stored == quant => {
+            (PartFormat::Blocks(quant), Stored::Blocks(stored)) if stored == quant => {
                 let bytes = quant.bytes(k)?;
                 let shape = (&[self.n, bytes][..], DType::U8);
                 self.w.lent(self.name, &self.raw, rows(bytes), shape).map(|blocks| Data::Raw(quant, blocks))
@@ -82,7 +84,7 @@ impl Source<'_> {
         match self.order {
             Order::From(first) => self.raw.read((first + row) * k, out),
             Order::By(order) => self.raw.read(order(row) * k, out),
-            Order::Turned(first, columns) => out.iter_mut().enumerate().for_each(|(i, v)| {
+            Order::Transposed(first, columns) => out.iter_mut().enumerate().for_each(|(i, v)| {
                 self.raw.read((first + i) * columns + row, std::slice::from_mut(v));
             }),
         }
@@ -93,7 +95,7 @@ impl Source<'_> {
         let from = match self.order {
             Order::From(first) => first + row,
             Order::By(order) => order(row),
-            Order::Turned(..) => row,
+            Order::Transposed(..) => row,
         };
         match (self.raw.stored, quant.bytes(k)) {
             (Stored::Blocks(stored), Some(bytes)) if stored == quant => {
@@ -105,8 +107,8 @@ impl Source<'_> {
                 let mut bytes = Vec::new();
                 // Cannot fail: `part_format` chooses only formats that are whole blocks and that
                 // `quantize` can make.
-                let made = quant::quantize(quant, &values, &mut bytes).is_ok();
-                debug_assert!(made);
+                let quantized = quant::quantize(quant, &values, &mut bytes).is_ok();
+                debug_assert!(quantized);
                 Cow::Owned(bytes)
             }
         }
@@ -115,7 +117,7 @@ impl Source<'_> {
 
 /// Storage format of a part.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Kept {
+enum PartFormat {
     Float(DType),
     Blocks(Quant),
     Bytes,
@@ -125,7 +127,7 @@ enum Kept {
 /// part.
 pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weight> {
     let mut parts = Vec::new();
-    for group in sources.chunk_by(|a, b| a.kept(k, w) == b.kept(k, w)) {
+    for group in sources.chunk_by(|a, b| a.part_format(k, w) == b.part_format(k, w)) {
         let n = group.iter().map(|s| s.n).sum();
         let find = |mut row: usize| {
             for source in group {
@@ -137,34 +139,34 @@ pub(super) fn pack(sources: &[Source<'_>], k: usize, w: &Weights) -> Result<Weig
             unreachable!("a row beyond all sources")
         };
         // The file's pages that have been read need not stay in memory beside the packed copy.
-        let let_go = || group.iter().for_each(|source| source.w.taken(source.name));
+        let release = || group.iter().for_each(|source| source.w.taken(source.name));
         if let [only] = group
-            && let Some(data) = only.lent(k, w)
+            && let Some(data) = only.zero_copy(k, w)
         {
             parts.push(Part { data, n });
             continue;
         }
-        let data = match group[0].kept(k, w) {
-            Kept::Float(dtype) => with_elem!("linear", dtype, T => {
+        let data = match group[0].part_format(k, w) {
+            PartFormat::Float(dtype) => with_elem!("linear", dtype, T => {
                 let read = |row: usize, out: &mut [T]| {
                     let (source, row) = find(row);
                     source.read(row, out);
                 };
-                float::<T>(n, k, w, &read, &let_go)
+                float::<T>(n, k, w, &read, &release)
             })?,
-            Kept::Blocks(quant) => {
+            PartFormat::Blocks(quant) => {
                 let row = |row: usize| {
                     let (source, row) = find(row);
                     source.blocks(row, k, quant)
                 };
-                blocks(quant, (n, k), w, &row, &let_go)?
+                blocks(quant, (n, k), w, &row, &release)?
             }
-            Kept::Bytes => {
+            PartFormat::Bytes => {
                 let read = |row: usize, out: &mut [f32]| {
                     let (source, row) = find(row);
                     source.read(row, out);
                 };
-                let packed = (!w.place().is_phantom()).then(|| Arc::new(Bytes::pack(n, k, &read, &let_go)));
+                let packed = (!w.place().is_phantom()).then(|| Arc::new(Bytes::pack(n, k, &read, &release)));
                 Data::Bytes(packed, ladder::current().ledger.lease(Bytes::size_of(n, k)))
             }
         };
@@ -179,19 +181,19 @@ fn float<T: Elem>(
     k: usize,
     w: &Weights,
     read: &(dyn Fn(usize, &mut [T]) + Sync),
-    let_go: &dyn Fn(),
+    release: &dyn Fn(),
 ) -> Result<Data> {
     if w.place().device().is_gpu() {
         let dims = [n, k];
         return Ok(Data::Rows(Tensor::upload(&dims, T::TYPE, w.place(), || {
             let mut all = vec![T::default(); n * k];
             all.chunks_mut(k.max(1)).enumerate().for_each(|(row, out)| read(row, out));
-            let_go();
+            release();
             host(all, &dims)
         })?));
     }
     let dims = [packed_len::<T>(k, n)];
-    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || panels::<T>(n, k, read, let_go))?))
+    Ok(Data::Panels(Tensor::upload(&dims, T::TYPE, w.place(), || panels::<T>(n, k, read, release))?))
 }
 
 fn blocks<'a>(
@@ -199,12 +201,12 @@ fn blocks<'a>(
     (n, k): (usize, usize),
     w: &Weights,
     row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
-    let_go: &dyn Fn(),
+    release: &dyn Fn(),
 ) -> Result<Data> {
     if w.place().device().is_gpu() {
-        return raw(quant, (n, k), w, row, let_go);
+        return raw(quant, (n, k), w, row, release);
     }
-    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row, let_go)?)) };
+    let packed = if w.place().is_phantom() { None } else { Some(Arc::new(Packed::pack(quant, n, k, row, release)?)) };
     let bytes = packed.as_ref().map_or_else(|| Packed::size_of(quant, n, k), |p| p.size());
     Ok(Data::Blocks(quant, packed, ladder::current().ledger.lease(bytes)))
 }
@@ -215,16 +217,18 @@ fn raw<'a>(
     (n, k): (usize, usize),
     w: &Weights,
     row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
-    let_go: &dyn Fn(),
+    release: &dyn Fn(),
 ) -> Result<Data> {
-    let bytes = quant.bytes(k).ok_or_else(|| Error::call("linear", format!("rows of {k} in {quant}")))?;
+    let bytes = quant
+        .bytes(k)
+        .ok_or_else(|| Error::call("linear", format!("rows of {k} elements are not whole blocks of {quant}")))?;
     let dims = [n, bytes];
     let tensor = Tensor::upload(&dims, DType::U8, w.place(), || {
         let mut all = vec![0u8; n * bytes];
-        let stretch = (STRETCH / bytes.max(1)).max(1);
-        for (i, out) in all.chunks_mut(stretch * bytes.max(1)).enumerate() {
-            threads::for_each_chunk_mut(out, bytes.max(1), |j, out| out.copy_from_slice(&row(i * stretch + j)));
-            let_go();
+        let per_pass = (PASS_BYTES / bytes.max(1)).max(1);
+        for (i, out) in all.chunks_mut(per_pass * bytes.max(1)).enumerate() {
+            threads::for_each_chunk_mut(out, bytes.max(1), |j, out| out.copy_from_slice(&row(i * per_pass + j)));
+            release();
         }
         host(all, &dims)
     })?;
@@ -238,33 +242,33 @@ pub(super) fn panels<T: Elem>(
     rows: usize,
     k: usize,
     read: &(dyn Fn(usize, &mut [T]) + Sync),
-    let_go: &dyn Fn(),
+    release: &dyn Fn(),
 ) -> Result<candle_core::Tensor> {
-    let (whole, spare) = (packed_len::<T>(k, rows), LINE / size_of::<T>());
-    let mut all = vec![T::default(); whole + spare];
-    let first = all.as_ptr().align_offset(LINE).min(spare);
+    let (len, padding) = (packed_len::<T>(k, rows), LINE / size_of::<T>());
+    let mut all = vec![T::default(); len + padding];
+    let first = all.as_ptr().align_offset(LINE).min(padding);
     if k > 0 {
-        fill(&mut all[first..][..whole], rows, k, read, let_go);
+        fill(&mut all[first..][..len], rows, k, read, release);
     }
-    Ok(host(all, &[whole + spare])?.narrow(0, first, whole)?)
+    Ok(host(all, &[len + padding])?.narrow(0, first, len)?)
 }
 
-fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), let_go: &dyn Fn()) {
+fn fill<T: Elem>(out: &mut [T], rows: usize, k: usize, read: &(dyn Fn(usize, &mut [T]) + Sync), release: &dyn Fn()) {
     let len = panel_len::<T>(k);
-    let stretch = (STRETCH / (len * size_of::<T>())).max(1);
-    for (i, out) in out.chunks_mut(stretch * len).enumerate() {
+    let per_pass = (PASS_BYTES / (len * size_of::<T>())).max(1);
+    for (i, out) in out.chunks_mut(per_pass * len).enumerate() {
         // A few panels per task share one row buffer.
-        let few = out.len().div_ceil(len).div_ceil(8 * threads::count());
-        threads::for_each_chunk_mut(out, few * len, |task, out| {
+        let per_task = out.len().div_ceil(len).div_ceil(8 * threads::count());
+        threads::for_each_chunk_mut(out, per_task * len, |task, out| {
             let mut row = vec![T::default(); k];
             for (panel, out) in out.chunks_mut(len).enumerate() {
-                let first = (i * stretch + task * few + panel) * PANEL;
+                let first = (i * per_pass + task * per_task + panel) * PANEL;
                 for c in 0..PANEL.min(rows - first) {
                     read(first + c, &mut row);
                     row.iter().enumerate().for_each(|(i, v)| out[place::<T>(i, c)] = *v);
                 }
             }
         });
-        let_go();
+        release();
     }
 }

@@ -13,7 +13,7 @@ use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::launch::BLAS_WORKSPACE;
 use crate::ledger::Lease;
-use crate::quant::{MANY, PART, Packed, Quant, dequantize, rounded_bytes};
+use crate::quant::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Packed, Quant, activation_bytes, dequantize};
 use crate::tensor::host;
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
@@ -47,9 +47,13 @@ pub(super) enum Data {
     Panels(Tensor),
     /// Panels of quantised blocks: see [`crate::quant`]. `None` in a phantom place; the lease books
     /// their memory.
-    Blocks(Quant, Option<Arc<Packed>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
+    Blocks(
+        Quant,
+        Option<Arc<Packed>>,
+        #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>,
+    ),
     /// Panels of int8: see [`crate::cpu::bytes`]. Optional and booked like `Blocks`.
-    Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
+    Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>),
 }
 
 impl fmt::Debug for Data {
@@ -104,16 +108,16 @@ impl Weight {
         if let [Part { data: Data::Rows(rows), .. }] = &*self.parts {
             return Ok(rows.candle()?.clone());
         }
-        let there = self.like.candle()?.device();
-        if !there.is_cpu() {
+        let device = self.like.candle()?.device();
+        if !device.is_cpu() {
             // Memory of the host is not booked in the device's ledger.
-            let _apart = Ladder::new(Policy::default()).enter();
-            let here = |t: &Tensor| {
+            let _own_ledger = Ladder::new(Policy::default()).enter();
+            let to_host = |t: &Tensor| {
                 Tensor::upload(t.dims(), t.dtype(), &Place::cpu(), || {
                     Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?)
                 })
             };
-            return Ok(self.taken(&here)?.rows()?.to_device(there)?);
+            return Ok(self.map_tensors(&to_host)?.rows()?.to_device(device)?);
         }
         with_elem!("linear", self.dtype(), T => {
             let mut all = vec![T::default(); self.n * self.k];
@@ -161,17 +165,17 @@ impl Weight {
             }
             i -= part.n;
         }
-        Err(Error::call("linear", format!("a row beyond {}", self.n)))
+        Err(Error::call("linear", format!("a row beyond the last of {}", self.n)))
     }
 
     /// Copies the weight to the host with `to` and packs it into panels, which the host's kernels
     /// read.
     pub(crate) fn moved(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
-        self.taken(to)?.in_panels()
+        self.map_tensors(to)?.in_panels()
     }
 
     /// Maps the tensors with `to` without packing them, for embedding lookups.
-    pub(crate) fn taken(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
+    pub(crate) fn map_tensors(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
         let moved = |part: &Part| -> Result<Part> {
             let data = match &part.data {
                 Data::Rows(t) => Data::Rows(to(t)?),
@@ -217,10 +221,10 @@ impl Weight {
 
     /// Scratch memory of a product with `rows` rows of activations; `has_epilogue`: with more than
     /// a bias.
-    pub(super) fn scratch(&self, rows: usize, is_more: bool) -> usize {
+    pub(super) fn scratch(&self, rows: usize, has_epilogue: bool) -> usize {
         let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
         match self.like.device() {
-            Device::Cuda(_) => self.scratch_on_cuda(rows, is_more),
+            Device::Cuda(_) => self.scratch_on_cuda(rows, has_epilogue),
             _ if in_bytes => Codes::size_of(rows, self.k),
             _ => 0,
         }
@@ -228,13 +232,13 @@ impl Weight {
 
     /// Upper bound for every card: on Hopper some products need no second pass, but a plan may be
     /// made without the card.
-    fn scratch_on_cuda(&self, rows: usize, is_more: bool) -> usize {
-        let becomes_floats = self.dtype() == DType::F16 && rows >= MANY;
-        let sums = |n: usize| if is_more { rows * n * 4 } else { 0 };
+    fn scratch_on_cuda(&self, rows: usize, has_epilogue: bool) -> usize {
+        let becomes_floats = self.dtype() == DType::F16 && rows >= DEQUANTIZE_ROWS;
+        let sums = |n: usize| if has_epilogue { rows * n * 4 } else { 0 };
         let of = |part: &Part| match part.data {
             Data::Raw(..) if becomes_floats => {
                 let row = self.k * self.dtype().size();
-                let n = part.n.min((PART / row).max(1));
+                let n = part.n.min((DEQUANTIZE_BYTES / row).max(1));
                 n * row + sums(n) + BLAS_WORKSPACE
             }
             Data::Raw(..) => 0,
@@ -243,7 +247,7 @@ impl Weight {
         };
         // Parts run one after another and each frees its scratch memory, except for the 8-bit
         // activations, which all of them read.
-        let in_8_bits = if self.is_raw() && !becomes_floats { rounded_bytes(rows, self.k) } else { 0 };
+        let in_8_bits = if self.is_raw() && !becomes_floats { activation_bytes(rows, self.k) } else { 0 };
         in_8_bits + self.parts.iter().map(of).max().unwrap_or(0)
     }
 
@@ -251,7 +255,10 @@ impl Weight {
     pub(crate) fn data(&self) -> Result<&Tensor> {
         match &*self.parts {
             [Part { data: Data::Rows(t) | Data::Panels(t), .. }] => Ok(t),
-            _ => Err(Error::call("linear", "a weight in several parts, in blocks or in bytes")),
+            _ => Err(Error::call(
+                "linear",
+                "needs a weight in one part in floats, not in several parts, in blocks or in int8",
+            )),
         }
     }
 }

@@ -2,7 +2,7 @@
 #![allow(unsafe_code, reason = "tiles are written in parallel, each by one task, into memory not touched before")]
 
 use super::Quant;
-use super::format::{Fix, fix};
+use super::format::{Correction, correction};
 use crate::cpu::ints::Ints;
 use crate::cpu::{IntKernel, Isa, Lanes, team};
 use std::borrow::Cow;
@@ -22,7 +22,7 @@ pub(super) struct Step {
     pub(super) scale: f32,
     /// See [`Correction`]: one for all 32 elements or two for 16 each, as i32 or as the bits of an
     /// f32.
-    pub(super) fix: [i32; 2],
+    pub(super) correction: [i32; 2],
 }
 
 /// Rows of x in 8 bits with a scale for every 32 elements (like Q8_0).
@@ -34,7 +34,7 @@ pub(crate) struct Activations {
     rows: usize,
     k: usize,
     tile: usize,
-    fix: Fix,
+    correction: Correction,
 }
 
 /// Upper bound of a tile's bytes: it should stay in a second-level cache beside the lines of a
@@ -45,35 +45,35 @@ const TILE_BYTES: usize = 640 << 10;
 pub(super) const MAX_TILE: usize = 64;
 
 /// Reads a row of x; the result may be borrowed or converted for the call.
-pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
+pub(crate) type ReadRow<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
 impl Activations {
     /// Quantises `x` `[rows, k]` for products with weights in the format `quant`. k must be whole
     /// blocks of the format.
-    pub(crate) fn new(isa: Isa, quant: Quant, rows: usize, k: usize, x: RowOf<'_>) -> Activations {
-        assert!(k.is_multiple_of(STEP), "rows of {k} are not whole steps");
+    pub(crate) fn new(isa: Isa, quant: Quant, rows: usize, k: usize, x: ReadRow<'_>) -> Activations {
+        assert!(k.is_multiple_of(STEP), "rows of {k} elements are not a multiple of 32");
         // Tiles as even as the limits allow.
         let most = (TILE_BYTES / (k / STEP * size_of::<Step>()).max(1)).clamp(8, MAX_TILE);
         let tile = rows.div_ceil(rows.div_ceil(most).max(1)).max(1);
-        let fix = isa.run_ints(FixOf(quant));
+        let correction = isa.run_ints(CorrectionOf(quant));
         let per_row = k / STEP;
         let mut steps = Vec::with_capacity(rows * per_row);
         if k > 0 {
-            let room = &mut steps.spare_capacity_mut()[..rows * per_row];
+            let buffer = &mut steps.spare_capacity_mut()[..rows * per_row];
             let fill = |i: usize, out: &mut [MaybeUninit<Step>]| {
                 let rows = out.len() / per_row;
                 for row in 0..rows {
                     let x = x(i * tile + row);
-                    isa.run_ints(Quantize { x: &x[..k], fix, row, rows, out });
+                    isa.run_ints(Quantize { x: &x[..k], correction, row, rows, out });
                 }
             };
             // A single row does not pay for waking other threads.
-            if rows == 1 { fill(0, room) } else { team::each_chunk_mut(room, tile * per_row, fill) }
+            if rows == 1 { fill(0, buffer) } else { team::each_chunk_mut(buffer, tile * per_row, fill) }
         }
         // SAFETY: the tiles have all steps of their rows, and `Quantize` writes every step of its
         // row.
         unsafe { steps.set_len(rows * per_row) };
-        Activations { steps, rows, k, tile, fix }
+        Activations { steps, rows, k, tile, correction }
     }
 
     /// Elements per row.
@@ -87,8 +87,8 @@ impl Activations {
     }
 
     /// Kind of corrections that the steps carry.
-    pub(super) fn fix(&self) -> Fix {
-        self.fix
+    pub(super) fn correction(&self) -> Correction {
+        self.correction
     }
 
     /// The rows of tile `i`, and their steps: `[k / 32][rows]`.
@@ -99,21 +99,21 @@ impl Activations {
     }
 }
 
-struct FixOf(Quant);
+struct CorrectionOf(Quant);
 
-impl IntKernel for FixOf {
-    type Output = Fix;
+impl IntKernel for CorrectionOf {
+    type Output = Correction;
 
     #[inline(always)]
-    fn run<S: Ints>(self) -> Fix {
-        fix::<S>(self.0)
+    fn run<S: Ints>(self) -> Correction {
+        correction::<S>(self.0)
     }
 }
 
 /// Quantises one row of a tile of `rows`.
 struct Quantize<'a> {
     x: &'a [f32],
-    fix: Fix,
+    correction: Correction,
     row: usize,
     rows: usize,
     out: &'a mut [MaybeUninit<Step>],
@@ -126,7 +126,7 @@ impl IntKernel for Quantize<'_> {
     fn run<S: Ints>(self) {
         let (steps, _) = self.x.as_chunks::<STEP>();
         for (x, out) in steps.iter().zip(self.out.chunks_exact_mut(self.rows)) {
-            out[self.row].write(quantized::<S::L>(x, self.fix));
+            out[self.row].write(quantized::<S::L>(x, self.correction));
         }
     }
 }
@@ -134,7 +134,7 @@ impl IntKernel for Quantize<'_> {
 /// Quantises 32 elements. Mostly plain loops over arrays, for the compiler to vectorise with the
 /// kernel's instruction set.
 #[inline(always)]
-fn quantized<S: Lanes>(x: &[f32; STEP], fix: Fix) -> Step {
+fn quantized<S: Lanes>(x: &[f32; STEP], correction: Correction) -> Step {
     // Compared as integers, where NaN is larger than any number: then the scale and the result are
     // NaN too.
     let mut largest = 0;
@@ -168,12 +168,12 @@ fn quantized<S: Lanes>(x: &[f32; STEP], fix: Fix) -> Step {
         }
     }
     let scale = largest / 127.0;
-    if fix.parts() == 1 {
+    if correction.parts() == 1 {
         sums = [sums[0] + sums[1], 0.0];
     }
-    let fix = match fix {
-        Fix::Start { offset, .. } => sums.map(|sum| -offset * sum as i32),
-        Fix::Sums { .. } => sums.map(|sum| (scale * sum).to_bits() as i32),
+    let correction = match correction {
+        Correction::Start { offset, .. } => sums.map(|sum| -offset * sum as i32),
+        Correction::Sums { .. } => sums.map(|sum| (scale * sum).to_bits() as i32),
     };
-    Step { values, scale, fix }
+    Step { values, scale, correction }
 }

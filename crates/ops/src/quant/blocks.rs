@@ -143,11 +143,11 @@ pub(crate) fn scale_q3(bytes: &[u8; 12], i: usize) -> u8 {
     low | high << 4
 }
 
-/// The non-linear codebook of IQ4_NL and IQ4_XS.
-pub(crate) const STEPS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// The non-linear codebook of IQ4_NL and IQ4_XS: GGML's `kvalues_iq4nl`.
+pub(crate) const KVALUES_IQ4NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// The 4-bit floats (E2M1) of MXFP4, doubled.
-pub(crate) const FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+/// The 4-bit floats (E2M1) of MXFP4, doubled: GGML's `kvalues_mxfp4`.
+pub(crate) const KVALUES_MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// Half of 2^(e − 127): the factor of MXFP4's doubled floats.
 pub(crate) fn half_power(e: u8) -> f32 {

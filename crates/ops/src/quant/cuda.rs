@@ -6,7 +6,7 @@
 //! stay exact with bf16 too. Many rows in f16 go to cuBLASLt, with the blocks dequantized to f16.
 
 pub(crate) use super::grids::codes;
-use super::{MANY, PART, Quant, rounded_bytes};
+use super::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Quant, activation_bytes};
 use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
@@ -23,7 +23,7 @@ const COLUMNS: usize = 2;
 
 /// Multiprocessors of a large card, and warps on each that saturate its memory bandwidth.
 const CORES: usize = 132;
-const BUSY: usize = 24;
+const BUSY_WARPS: usize = 24;
 
 /// Whether a format is one of the plain ones, which have translation units of their own.
 pub(crate) fn is_plain(quant: Quant) -> bool {
@@ -51,13 +51,13 @@ pub(crate) fn number(dtype: DType) -> usize {
 /// Quantises rows of x to 8 bits: see `rounded.cuh`. Rows must be multiples of 32 elements.
 fn rounded(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
-    let made = Call::room(x, rounded_bytes(rows.rows, rows.cols), DType::U8)?;
+    let quantized = Call::room(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
         .input(x)
-        .made(&made)
+        .made(&quantized)
         .numbers(&params![rows.rows, rows.cols, rows.stride, x.in_fours()?])
         .run(Grid::over(rows.rows * rows.cols / 4))?;
-    Ok(made)
+    Ok(quantized)
 }
 
 /// Checks that a kernel can read the blocks: rows of whole blocks, aligned to 16 bytes.
@@ -83,11 +83,11 @@ pub(crate) fn multiply(
     if w.rows != p.columns.len() {
         return Err(Error::call("linear", format!("{} rows of {quant} for {} columns", w.rows, p.columns.len())));
     }
-    if p.x.dtype() == DType::F16 && x.rows >= MANY {
+    if p.x.dtype() == DType::F16 && x.rows >= DEQUANTIZE_ROWS {
         return multiply_as_floats(p, quant, blocks);
     }
     let in_8_bits = match in_8_bits.take() {
-        Some(made) => in_8_bits.insert(made),
+        Some(quantized) => in_8_bits.insert(quantized),
         None => in_8_bits.insert(rounded(p.x)?),
     };
     let (few, many) = binaries(quant);
@@ -95,7 +95,7 @@ pub(crate) fn multiply(
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
         let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
-        Ok(p.told(call)?.u32(w.cols).u32(number(p.x.dtype())))
+        Ok(p.with_params(call)?.u32(w.cols).u32(number(p.x.dtype())))
     };
     let (kind, (tall, wide), threads) = match x.rows {
         0 => return Ok(()),
@@ -104,13 +104,13 @@ pub(crate) fn multiply(
             // Number of warps that share their columns (split-k), if rows are long enough for all:
             // four if there are so few columns that the card would be idle, fewer otherwise, such
             // that no thread block runs long after the others are done.
-            let (columns, wanted) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
+            let (columns, warps) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
                 (1, 0..512) => (COLUMNS_OF_ONE, 4),
                 (1, 512..4096) => (COLUMNS_OF_ONE, 2),
                 (1, _) => (COLUMNS_OF_ONE, 1),
-                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 }),
+                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY_WARPS { 4 } else { 2 }),
             };
-            let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
+            let split = [4, 2].into_iter().find(|split| *split <= warps && 32 * 32 * split <= x.cols).unwrap_or(1);
             let groups = w.rows.div_ceil(columns * WARPS / split);
             return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
@@ -126,7 +126,7 @@ pub(crate) fn multiply(
 /// cuBLASLt reads them.
 fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
     let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
-    let most = (PART / (k * dtype.size()).max(1)).max(1);
+    let most = (DEQUANTIZE_BYTES / (k * dtype.size()).max(1)).max(1);
     let floats = Call::room(p.x, most.min(p.columns.len()) * k, dtype)?;
     for first in (0..p.columns.len()).step_by(most) {
         let n = most.min(p.columns.len() - first);

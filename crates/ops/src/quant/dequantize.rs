@@ -1,6 +1,6 @@
 //! Dequantizes blocks to floats, each format by its formula, rounding where GGML rounds.
 
-use super::blocks::{FLOATS, STEPS, codes, half_power, scale_min, scale_q3};
+use super::blocks::{KVALUES_IQ4NL, KVALUES_MXFP4, codes, half_power, scale_min, scale_q3};
 use super::{Quant, iq};
 use crate::{Error, Result};
 use half::f16;
@@ -30,9 +30,9 @@ pub fn dequantize(quant: Quant, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         Quant::Q3K => blocks.for_each(|(b, out)| q3_k(b, out)),
         Quant::Q4K | Quant::Q5K => blocks.for_each(|(b, out)| q45_k(quant, b, out)),
         Quant::Q6K => blocks.for_each(|(b, out)| q6_k(b, out)),
-        Quant::Iq4Nl => blocks.for_each(|(b, out)| steps(quant, half_at(b, 0), &STEPS, b, out)),
+        Quant::Iq4Nl => blocks.for_each(|(b, out)| steps(quant, half_at(b, 0), &KVALUES_IQ4NL, b, out)),
         Quant::Iq4Xs => blocks.for_each(|(b, out)| iq4_xs(b, out)),
-        Quant::Mxfp4 => blocks.for_each(|(b, out)| steps(quant, half_power(b[0]), &FLOATS, b, out)),
+        Quant::Mxfp4 => blocks.for_each(|(b, out)| steps(quant, half_power(b[0]), &KVALUES_MXFP4, b, out)),
         Quant::Tq2_0 => blocks.for_each(|(b, out)| offset::<256>(quant, half_at(b, 64), -1, b, out)),
         Quant::Tq1_0 => blocks.for_each(|(b, out)| tq1_0(b, out)),
         Quant::Iq1S => blocks.for_each(|(b, out)| iq::iq1_s(b, out)),
@@ -123,7 +123,7 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     for (i, (out, codes)) in out.chunks_exact_mut(32).zip(codes.chunks_exact(32)).enumerate() {
         let s = (block[4 + i / 2] >> (i % 2 * 4) & 15) | ((high >> (2 * i) & 3) as u8) << 4;
         let d = d * f32::from(s as i8 - 32);
-        out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(STEPS[usize::from(*q)]));
+        out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(KVALUES_IQ4NL[usize::from(*q)]));
     }
 }
 

@@ -11,7 +11,7 @@ pub(super) type Floats<S> = <<S as Ints>::L as Lanes>::V;
 
 /// What a product must correct besides codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fix {
+pub(super) enum Correction {
     /// Codes stand for `code − offset` (zero point): sums of products start at −offset · Σ x, in
     /// `parts` parts of 32 elements.
     Start { offset: i32, parts: usize },
@@ -19,12 +19,12 @@ pub(super) enum Fix {
     Sums { parts: usize },
 }
 
-impl Fix {
-    /// Number of parts of 32 elements.
+impl Correction {
+    /// Number of parts per 32 elements.
     #[inline(always)]
     pub(super) fn parts(self) -> usize {
         match self {
-            Fix::Start { parts, .. } | Fix::Sums { parts } => parts,
+            Correction::Start { parts, .. } | Correction::Sums { parts } => parts,
         }
     }
 }
@@ -32,7 +32,7 @@ impl Fix {
 /// The scales of 32 elements and their minimums; one or two of each.
 pub(super) struct Scales<S: Ints> {
     pub(super) scale: [Floats<S>; 2],
-    pub(super) least: [Floats<S>; 2],
+    pub(super) min: [Floats<S>; 2],
 }
 
 /// A block format, as [`super::product`] uses it. The steps of a chunk are its runs of 32 elements.
@@ -83,12 +83,12 @@ macro_rules! with_format {
 pub(super) use with_format;
 
 /// The correction that products with `quant` need on `S`.
-pub(super) fn fix<S: Ints>(quant: Quant) -> Fix {
-    fn of<S: Ints, F: Format>() -> Fix {
+pub(super) fn correction<S: Ints>(quant: Quant) -> Correction {
+    fn of<S: Ints, F: Format>() -> Correction {
         match F::OFFSET {
-            Some(_) if F::BITS == 8 => Fix::Start { offset: S::RAISE.into(), parts: F::PARTS },
-            Some(offset) => Fix::Start { offset, parts: F::PARTS },
-            None => Fix::Sums { parts: F::PARTS },
+            Some(_) if F::BITS == 8 => Correction::Start { offset: S::RAISE.into(), parts: F::PARTS },
+            Some(offset) => Correction::Start { offset, parts: F::PARTS },
+            None => Correction::Sums { parts: F::PARTS },
         }
     }
     with_format!(quant, F => of::<S, F>())

@@ -3,9 +3,9 @@
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of `Format` is the reason for every block")]
 
 use super::Quant;
-use super::blocks::{FLOATS, STEPS, half_power};
+use super::blocks::{KVALUES_IQ4NL, KVALUES_MXFP4, half_power};
 use super::format::{Format, Scales};
-use super::lines::*;
+use super::unpack::*;
 use crate::cpu::Lanes;
 use crate::cpu::ints::{Ints, LINE, ROWS};
 
@@ -36,8 +36,8 @@ macro_rules! small {
             unsafe fn scales<S: Ints>(chunk: *const u8, _: &(), _: usize, strip: usize) -> Scales<S> {
                 unsafe {
                     let scale = halves::<S>(chunk, strip);
-                    let least = if $halves == 2 { halves::<S>(chunk.add(2 * ROWS), strip) } else { scale };
-                    Scales { scale: [scale; 2], least: [least; 2] }
+                    let min = if $halves == 2 { halves::<S>(chunk.add(2 * ROWS), strip) } else { scale };
+                    Scales { scale: [scale; 2], min: [min; 2] }
                 }
             }
         }
@@ -66,21 +66,21 @@ small!(Q8_0, "d · q", bits 8, offset Some(0), halves 1, |S, p, strip| {
     lines
 });
 small!(Iq4Nl, "d · steps[q]", bits 8, offset Some(0), halves 1, |S, p, strip| {
-    chosen::<S>(four_bits::<S>(p, strip), &STEPS, S::RAISE)
+    lookup::<S>(four_bits::<S>(p, strip), &KVALUES_IQ4NL, S::RAISE)
 });
 
 /// 2^e · floats[q]
 pub(super) struct Mxfp4;
 
 /// Offset that makes the floats of MXFP4 unsigned.
-const FLOATS_UP: u8 = 12;
+const MXFP4_OFFSET: u8 = 12;
 
 impl Format for Mxfp4 {
     const QUANT: Quant = Quant::Mxfp4;
     const BLOCK: usize = 32;
     const BITS: u32 = 5;
     const PARTS: usize = 1;
-    const OFFSET: Option<i32> = Some(FLOATS_UP as i32);
+    const OFFSET: Option<i32> = Some(MXFP4_OFFSET as i32);
     type Head = [f32; ROWS];
 
     #[inline(always)]
@@ -93,7 +93,7 @@ impl Format for Mxfp4 {
     }
     #[inline(always)]
     unsafe fn lines<S: Ints>(chunk: *const u8, _: usize, strip: usize) -> [S::B; 8] {
-        unsafe { chosen::<S>(four_bits::<S>(chunk.add(ROWS), strip), &FLOATS, FLOATS_UP) }
+        unsafe { lookup::<S>(four_bits::<S>(chunk.add(ROWS), strip), &KVALUES_MXFP4, MXFP4_OFFSET) }
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(_: *const u8, head: &[f32; ROWS], _: usize, strip: usize) -> Scales<S> {
@@ -140,9 +140,9 @@ impl Format for Q2K {
     unsafe fn head(chunk: *const u8) -> Self::Head {
         let bytes = unsafe { chunk.add(4 * ROWS).cast::<[[u8; ROWS]; 16]>().read_unaligned() };
         let mut head = [bytes; 2];
-        let [scales, least] = &mut head;
+        let [scales, min] = &mut head;
         scales.as_flattened_mut().iter_mut().for_each(|s| *s &= 15);
-        least.as_flattened_mut().iter_mut().for_each(|m| *m >>= 4);
+        min.as_flattened_mut().iter_mut().for_each(|m| *m >>= 4);
         head
     }
     #[inline(always)]
@@ -153,8 +153,8 @@ impl Format for Q2K {
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {
         unsafe {
             let (d, m) = (halves::<S>(chunk, strip), negative::<S>(halves::<S>(chunk.add(2 * ROWS), strip)));
-            let [scales, least] = head;
-            Scales { scale: times::<S>(d, scales, 2 * step, strip), least: times::<S>(m, least, 2 * step, strip) }
+            let [scales, min] = head;
+            Scales { scale: scaled::<S>(d, scales, 2 * step, strip), min: scaled::<S>(m, min, 2 * step, strip) }
         }
     }
 }
@@ -197,7 +197,7 @@ impl Format for Q3K {
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {
-        unsafe { plain(signed_times::<S>(halves::<S>(chunk, strip), head.as_ptr().add(2 * step), strip)) }
+        unsafe { plain(signed_scaled::<S>(halves::<S>(chunk, strip), head.as_ptr().add(2 * step), strip)) }
     }
 }
 
@@ -210,8 +210,8 @@ type SixBits = [[[u8; ROWS]; 8]; 2];
 unsafe fn six_bits(p: *const u8) -> SixBits {
     let bytes = unsafe { p.cast::<[[u8; LINE]; 3]>().read_unaligned() };
     let mut head = [[[0; ROWS]; 8]; 2];
-    let [scales, least] = &mut head;
-    for (i, half) in [scales, least].into_iter().enumerate() {
+    let [scales, min] = &mut head;
+    for (i, half) in [scales, min].into_iter().enumerate() {
         let half = half.as_flattened_mut();
         for j in 0..LINE {
             half[j] = bytes[i][j] & 63;
@@ -252,18 +252,18 @@ macro_rules! six_bit_scales {
                     let (d, m) = (halves::<S>(chunk, strip), negative::<S>(halves::<S>(chunk.add(2 * ROWS), strip)));
                     let at = strip * S::L::WIDTH;
                     let scale = S::L::mul(d, S::float_u8(head[0][step].as_ptr().add(at)));
-                    let least = S::L::mul(m, S::float_u8(head[1][step].as_ptr().add(at)));
-                    Scales { scale: [scale; 2], least: [least; 2] }
+                    let min = S::L::mul(m, S::float_u8(head[1][step].as_ptr().add(at)));
+                    Scales { scale: [scale; 2], min: [min; 2] }
                 }
             }
         }
     };
 }
 
-six_bit_scales!(Q4K, "d · s · q − least · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
+six_bit_scales!(Q4K, "d · s · q − min · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
     four_bits::<S>(p.add(step * 4 * LINE), strip)
 });
-six_bit_scales!(Q5K, "d · s · q − least · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
+six_bit_scales!(Q5K, "d · s · q − min · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
     let mut lines = four_bits::<S>(p.add(step * 4 * LINE), strip);
     fifth_bit::<S>(&mut lines, p.add((32 + step) * LINE), strip);
     lines
@@ -295,7 +295,7 @@ impl Format for Q6K {
     unsafe fn scales<S: Ints>(chunk: *const u8, _: &(), step: usize, strip: usize) -> Scales<S> {
         unsafe {
             let scales = chunk.add(2 * ROWS).cast::<[i8; ROWS]>();
-            plain(signed_times::<S>(halves::<S>(chunk, strip), scales.add(2 * step), strip))
+            plain(signed_scaled::<S>(halves::<S>(chunk, strip), scales.add(2 * step), strip))
         }
     }
 }
@@ -326,7 +326,9 @@ impl Format for Iq4Xs {
     }
     #[inline(always)]
     unsafe fn lines<S: Ints>(chunk: *const u8, step: usize, strip: usize) -> [S::B; 8] {
-        unsafe { chosen::<S>(four_bits::<S>(chunk.add((4 + 4) * ROWS + step * 4 * LINE), strip), &STEPS, S::RAISE) }
+        unsafe {
+            lookup::<S>(four_bits::<S>(chunk.add((4 + 4) * ROWS + step * 4 * LINE), strip), &KVALUES_IQ4NL, S::RAISE)
+        }
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {

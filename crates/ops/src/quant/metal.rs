@@ -38,7 +38,7 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
     };
     let kernel = p.kernel(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()), p.x.in_fours()?);
-    let told = p.sizes(w.cols)?;
+    let params = p.sizes(w.cols)?;
     let grid_of = words(quant);
     Call::new(p.x, &kernel)?
         .input(p.x)
@@ -47,7 +47,7 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .numbers(&told)
+        .numbers(&params)
         .run(grid)
 }
 
@@ -62,12 +62,12 @@ pub(crate) fn look_up(
 ) -> Result<DeviceBuffer> {
     let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
     if quant.bytes(k) != Some(w.cols) {
-        return Err(Error::call("embed", format!("rows of {k} in {} bytes of {quant}", w.cols)));
+        return Err(Error::call("embed", format!("rows of {k} elements do not fit {} bytes of {quant}", w.cols)));
     }
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     let parts = ids.elements() * k / 16;
     // The fields of `Lookup` in the kernel.
-    let told =
+    let params =
         params![parts, k / 16, w.cols, table.map_or(0, |t| t.stride), w.rows, table.map_or(0, |t| t.rows), scale];
     let kernel =
         Kernel::new(SOURCE, format!("quant_rows_{quant}_{}", like.dtype())).flag(false).flag(also.is_some()).number(0);
@@ -79,7 +79,7 @@ pub(crate) fn look_up(
         .input_or(also.map(|(table, _)| table), like)
         .input_or(also.map(|(_, places)| places), ids)
         .result(&y)
-        .numbers(&told)
+        .numbers(&params)
         .run(Grid { groups: [parts.div_ceil(threads), 1, 1], threads })?;
     Ok(y)
 }

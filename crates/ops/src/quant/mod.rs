@@ -14,24 +14,24 @@ mod format;
 mod formats;
 mod grids;
 mod iq;
-mod lines;
 #[cfg(metal)]
 pub(crate) mod metal;
 mod packed;
 mod product;
 mod quantize;
-mod tame;
+mod random_blocks;
+#[cfg(test)]
+mod test_matmul;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod whole;
+mod unpack;
 
 pub(crate) use activations::Activations;
 pub use dequantize::dequantize;
-pub(crate) use packed::{Packed, STRETCH};
+pub(crate) use packed::{PASS_BYTES, Packed};
 pub(crate) use product::{Split, multiply};
 pub(crate) use quantize::{q8_0_apart, quantize};
-pub(crate) use tame::tame;
+pub(crate) use random_blocks::make_scales_finite;
 
 use crate::{Device, Error, Result};
 use std::fmt;
@@ -157,13 +157,13 @@ impl Quant {
 
 /// Rows of x from which a product on CUDA in f16 dequantizes its blocks, a part at a time, for
 /// cuBLASLt: the cost is shared by all rows.
-pub(crate) const MANY: usize = 128;
+pub(crate) const DEQUANTIZE_ROWS: usize = 128;
 
 /// Bytes of such a part: it is read again at once, from a large card's L2 cache.
-pub(crate) const PART: usize = 32 << 20;
+pub(crate) const DEQUANTIZE_BYTES: usize = 32 << 20;
 
 /// Bytes of 8-bit activations as CUDA kernels read them: with a scale per 32 and a sum per 16.
-pub(crate) fn rounded_bytes(rows: usize, k: usize) -> usize {
+pub(crate) fn activation_bytes(rows: usize, k: usize) -> usize {
     rows * k + 4 * (rows * k / 32 + rows * k / 16)
 }
 

@@ -22,7 +22,7 @@ use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
 /// Bytes of a matrix that are packed before their source is released.
-pub(crate) const STRETCH: usize = 4 << 20;
+pub(crate) const PASS_BYTES: usize = 4 << 20;
 
 /// The most elements of a block.
 const MAX_BLOCK: usize = 256;
@@ -52,16 +52,19 @@ impl Packed {
         n: usize,
         k: usize,
         row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
-        let_go: &dyn Fn(),
+        release: &dyn Fn(),
     ) -> Result<Packed> {
         fn fail<T>(what: String) -> Result<T> {
             Err(Error::call("pack", what))
         }
         let Some(shape) = Shape::of(quant) else {
-            return fail(format!("products on {quant} as it is are not supported; dequantise it"));
+            return fail(format!("products with {quant} weights are not supported; dequantise them"));
         };
         let Some(row_bytes) = quant.bytes(k) else {
-            return fail(format!("rows of {k} are not whole blocks of {quant}, which are {}", quant.block().0));
+            return fail(format!(
+                "rows of {k} elements are not whole blocks of {quant}, which have {}",
+                quant.block().0
+            ));
         };
         let Some(total) = n.div_ceil(ROWS).checked_mul(ROWS).and_then(|rows| rows.checked_mul(row_bytes)) else {
             return fail(format!("{n} rows of {row_bytes} bytes are more than memory can hold"));
@@ -72,25 +75,26 @@ impl Packed {
             return fail(format!("no memory for {total} bytes"));
         }
         // SAFETY: the bytes of the lines that have just been reserved; nothing reads them.
-        let room = unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
-        let (room, rest) = room.split_at_mut(total);
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
+        let (bytes, rest) = bytes.split_at_mut(total);
         rest.fill(MaybeUninit::new(0));
         let panel_bytes = (ROWS * row_bytes).max(1);
-        let stretch = (STRETCH / panel_bytes).max(1);
-        for (i, room) in room.chunks_mut(stretch * panel_bytes).enumerate() {
+        let per_pass = (PASS_BYTES / panel_bytes).max(1);
+        for (i, bytes) in bytes.chunks_mut(per_pass * panel_bytes).enumerate() {
             let wrong = Mutex::new(None);
-            threads::for_each_chunk_mut(room, panel_bytes, |panel, room| {
-                let first = (i * stretch + panel) * ROWS;
+            threads::for_each_chunk_mut(bytes, panel_bytes, |panel, bytes| {
+                let first = (i * per_pass + panel) * ROWS;
                 let rows = (first..n.min(first + ROWS)).map(row).collect::<Vec<_>>();
                 match rows.iter().find(|row| row.len() != row_bytes) {
                     Some(row) => *wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(row.len()),
-                    None => pack_panel(quant, shape, &rows, room),
+                    None => pack_panel(quant, shape, &rows, bytes),
                 }
             });
             if let Some(len) = wrong.into_inner().unwrap_or_else(PoisonError::into_inner) {
                 return fail(format!("a row of {k} in {quant} is {row_bytes} bytes, not {len}"));
             }
-            let_go();
+            release();
         }
         // SAFETY: `pack_panel` writes every byte of its panel, and `rest` is filled.
         unsafe { data.set_len(lines) };

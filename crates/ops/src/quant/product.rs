@@ -12,7 +12,7 @@
 #![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `Task` checks their bounds")]
 
 use super::activations::{Activations, MAX_TILE, STEP, Step};
-use super::format::{Format, Scales, chunk_bytes, fix, with_format};
+use super::format::{Format, Scales, chunk_bytes, correction, with_format};
 use super::{Packed, Quant};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::ints::{Ints, LINE, ROWS};
@@ -23,7 +23,7 @@ use std::ops::Range;
 const PANELS: usize = PANEL / ROWS;
 
 /// Prefetch distance in bytes. Hardware prefetching ends at each page.
-const AHEAD: usize = 4096;
+const PREFETCH_BYTES: usize = 4096;
 
 /// Number of columns of `w`, in units of [`PANEL`].
 pub(crate) fn columns(w: &Packed) -> usize {
@@ -67,7 +67,10 @@ impl IntKernel for Task<'_> {
     fn run<S: Ints>(self) {
         let Task { x, w, steps, column, sums } = self;
         let rows = sums.len();
-        assert!(x.k() == w.k() && x.fix() == fix::<S>(w.quant()), "activations for another product");
+        assert!(
+            x.k() == w.k() && x.correction() == correction::<S>(w.quant()),
+            "the activations are quantised for another format or depth"
+        );
         assert!(steps.len() == rows * (w.k() / STEP));
         sums.fill([0.0; PANEL]);
         let panels = column * PANELS..((column + 1) * PANELS).min(w.n().div_ceil(ROWS));
@@ -114,7 +117,7 @@ impl Job<'_> {
             unsafe {
                 let chunk = chunk.as_ptr();
                 for line in (0..chunk_bytes::<F>()).step_by(LINE) {
-                    S::prefetch(chunk.wrapping_add(AHEAD + line));
+                    S::prefetch(chunk.wrapping_add(PREFETCH_BYTES + line));
                 }
                 let head = F::head(chunk);
                 for step in 0..F::BLOCK / STEP {
@@ -140,14 +143,14 @@ impl Job<'_> {
             let mut scales = [([zero; 2], [zero; 2]); STRIPS];
             for i in 0..STRIPS {
                 lines[i] = F::lines::<S>(chunk, step, strip + i);
-                let Scales { scale, least } = F::scales::<S>(chunk, head, step, strip + i);
-                scales[i] = (scale, least);
+                let Scales { scale, min } = F::scales::<S>(chunk, head, step, strip + i);
+                scales[i] = (scale, min);
             }
             for row in 0..self.rows {
                 let x = &*x.add(row);
                 let sums = self.sums.add(row * PANEL + strip * S::L::WIDTH);
                 for i in 0..STRIPS {
-                    let (scale, least) = scales[i];
+                    let (scale, min) = scales[i];
                     let to = sums.add(i * S::L::WIDTH);
                     let mut sum = S::L::load(to);
                     let a = S::L::splat(x.scale);
@@ -163,8 +166,8 @@ impl Job<'_> {
                         sum = S::L::fma(both, a, sum);
                     }
                     if F::OFFSET.is_none() {
-                        for (least, fix) in least.into_iter().zip(x.fix).take(F::PARTS) {
-                            sum = S::L::fma(least, S::L::splat(f32::from_bits(fix as u32)), sum);
+                        for (min, correction) in min.into_iter().zip(x.correction).take(F::PARTS) {
+                            sum = S::L::fma(min, S::L::splat(f32::from_bits(correction as u32)), sum);
                         }
                     }
                     S::L::store(to, sum);
@@ -178,7 +181,7 @@ impl Job<'_> {
 #[inline(always)]
 unsafe fn start<S: Ints, F: Format>(x: &Step, part: usize) -> S::I {
     // SAFETY: guaranteed by the caller.
-    unsafe { S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 }) }
+    unsafe { S::splat(if F::OFFSET.is_some() { x.correction[part] } else { 0 }) }
 }
 
 /// Partition of a product into tasks: tiles of x times runs of columns.
@@ -195,9 +198,9 @@ impl Split {
         let (tiles, columns) = (x.tiles(), columns(w));
         // A few tasks per thread, so that a delayed one does not delay all; but none of less than
         // 64 KiB.
-        let wanted = (4 * crate::threads::count()).div_ceil(tiles.max(1));
-        let least = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
-        let per_run = columns.div_ceil(wanted).max(least).max(1);
+        let runs = (4 * crate::threads::count()).div_ceil(tiles.max(1));
+        let min_columns = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
+        let per_run = columns.div_ceil(runs).max(min_columns).max(1);
         Split { tiles, runs: columns.div_ceil(per_run), per_run, columns }
     }
 

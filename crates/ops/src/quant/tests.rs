@@ -1,7 +1,7 @@
 //! Tests every format against GGML's results, and every product against f64.
 
-use super::whole::matmul;
-use super::{Packed, Quant, dequantize, quantize, tame};
+use super::test_matmul::matmul;
+use super::{Packed, Quant, dequantize, make_scales_finite, quantize};
 use crate::Isa;
 use std::borrow::Cow;
 
@@ -38,7 +38,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
 
 fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = random.bytes(count * quant.block().1);
-    tame(quant, &mut bytes);
+    make_scales_finite(quant, &mut bytes);
     bytes
 }
 

@@ -6,7 +6,7 @@
 use super::dots::{Dots, Fours, Pairs, Step, load, store};
 use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
 use crate::cpu::Lanes;
-use crate::cpu::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned, whole};
+use crate::cpu::gemm::{GemmScratch, PANEL, Panels, Sink, TILE_DEPTH, aligned, padded_rows};
 use crate::cpu::rows::Rows;
 use half::bf16;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
@@ -74,11 +74,11 @@ pub(in crate::cpu) fn multiply<S: Lanes>(
     b: Panels<'_, bf16>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &mut Room,
+    scratch: &mut GemmScratch,
     sink: &mut impl Sink,
 ) {
-    let Room { padded, sums, .. } = room;
-    let a = whole(a, &rows, TILE_DEPTH, padded);
+    let GemmScratch { padded, sums, .. } = scratch;
+    let a = padded_rows(a, &rows, TILE_DEPTH, padded);
     let steps = a.cols / TILE_DEPTH;
     let a = Operand { data: bytes_of(a.data), stride: a.stride * size_of::<bf16>() };
     let b = Operand { data: bytes_of(b.data), stride: b.height * PANEL * size_of::<bf16>() };
@@ -109,7 +109,7 @@ const DEEP: usize = 16;
 #[inline(always)]
 fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     let Task { a, b, steps, rows, panels } = task;
-    assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
+    assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "A has too few rows");
     let per = steps.div_ceil(steps.div_ceil(DEEP));
     let chunks = steps.div_ceil(per);
     let sums = aligned(sums, if chunks > 1 { panels.len() * SUMS } else { SUMS });

@@ -45,16 +45,16 @@ pub(super) fn quantize(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
 }
 
 /// Steps of the remainder's codes per step of the first codes: half a step is at most 127 of them.
-pub(super) const FINER: f32 = 254.0;
+pub(super) const REMAINDER_STEPS: f32 = 254.0;
 
 /// Writes the codes of the remainder that [`quantize`] left, and returns their sum.
 #[inline(always)]
-pub(super) fn quantize_rest(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
+pub(super) fn quantize_remainder(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
     let (inverse, mut sum) = (inverse(largest), 0);
     for (x, code) in x.iter().zip(codes) {
         let steps = x * inverse;
         let rest = steps - (steps + ROUND - ROUND);
-        *code = (rest * FINER + ROUND).to_bits() as i8;
+        *code = (rest * REMAINDER_STEPS + ROUND).to_bits() as i8;
         sum += i32::from(*code);
     }
     sum
@@ -64,7 +64,7 @@ pub(super) fn quantize_rest(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
 /// have tokens with an element or two of twenty times the RMS, for which the step is too coarse for
 /// all other elements: MiniLM then falls to a cosine of 0.983 on texts like `?!...`. Such a row is
 /// multiplied twice, as its codes and as the codes of the remainder.
-pub(super) const CREST: f32 = 7.0;
+pub(super) const MAX_CREST: f32 = 7.0;
 
 /// Matrix A: rows quantised to int8. The caller reuses the buffers from call to call.
 #[derive(Default)]
@@ -74,7 +74,7 @@ pub(crate) struct Codes {
     /// one task.
     pub(super) rows: Vec<Row>,
     /// For each row of A, its largest element and whether it needs two parts.
-    found: Vec<(f32, bool)>,
+    stats: Vec<(f32, bool)>,
     pub(super) k: usize,
 }
 
@@ -82,7 +82,7 @@ pub(crate) struct Codes {
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
     /// Index of the row of A.
-    pub(super) of: usize,
+    pub(super) index: usize,
     pub(super) part: Part,
     /// Value of one step.
     pub(super) scale: f32,
@@ -95,14 +95,14 @@ pub(super) enum Part {
     Whole,
     /// The first part of a row; the next row of codes is its remainder.
     First,
-    Rest,
+    Remainder,
 }
 
 /// Reads a row of A; the result may be borrowed or converted for the call.
-pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
+pub(crate) type ReadRow<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
 /// Rows that one task quantises.
-const ROWS_A_TASK: usize = 16;
+const ROWS_PER_TASK: usize = 16;
 
 impl Codes {
     /// Bytes from row to row. A cache line more than needed spreads the rows of a tile over more
@@ -122,51 +122,51 @@ impl Codes {
     }
 
     /// Quantises `rows` rows of `k` elements.
-    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: RowOf<'_>) {
+    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: ReadRow<'_>) {
         let stride = Codes::stride(k);
         self.k = k;
-        self.found.clear();
-        self.found.resize(rows, (0.0, false));
-        let found = Output::over(&mut self.found);
+        self.stats.clear();
+        self.stats.resize(rows, (0.0, false));
+        let stats = Output::over(&mut self.stats);
         by_rows(rows, |row| {
             // SAFETY: the row belongs to this task.
-            let found = unsafe { found.part(row, 1) };
-            found[0] = isa.run_ints(Look(&x(row)[..k]));
+            let stats = unsafe { stats.part(row, 1) };
+            stats[0] = isa.run_ints(FindOutlier(&x(row)[..k]));
         });
         self.rows.clear();
-        let found = self.found.iter().map(|(largest, twice)| (largest / 127.0, *twice)).enumerate();
-        for (of, (scale, _)) in found.clone().filter(|(_, (_, twice))| *twice) {
-            self.rows.push(Row { of, part: Part::First, scale, sum: 0 });
-            self.rows.push(Row { of, part: Part::Rest, scale: scale / FINER, sum: 0 });
+        let stats = self.stats.iter().map(|(largest, in_two_parts)| (largest / 127.0, *in_two_parts)).enumerate();
+        for (index, (scale, _)) in stats.clone().filter(|(_, (_, in_two_parts))| *in_two_parts) {
+            self.rows.push(Row { index, part: Part::First, scale, sum: 0 });
+            self.rows.push(Row { index, part: Part::Remainder, scale: scale / REMAINDER_STEPS, sum: 0 });
         }
-        self.rows.extend(found.filter(|(_, (_, twice))| !twice).map(|(of, (scale, _))| Row {
-            of,
+        self.rows.extend(stats.filter(|(_, (_, in_two_parts))| !in_two_parts).map(|(index, (scale, _))| Row {
+            index,
             scale,
             ..Row::default()
         }));
         let count = self.rows.len();
         self.lines.resize(self.lines.len().max(count * stride / LINE), Line([0; LINE]));
         let (lines, rows) = (Output::over(bytes_of_mut(&mut self.lines)), Output::over(&mut self.rows));
-        let found = &self.found;
+        let stats = &self.stats;
         by_rows(count, |i| {
             // SAFETY: the row of codes belongs to this task.
             let (codes, row) = unsafe { (lines.part(i * stride, stride), &mut rows.part(i, 1)[0]) };
-            let (largest, _) = found[row.of];
-            row.sum = isa.run_ints(Quantize { x: &x(row.of)[..k], largest, part: row.part, codes });
+            let (largest, _) = stats[row.index];
+            row.sum = isa.run_ints(Quantize { x: &x(row.index)[..k], largest, part: row.part, codes });
         });
     }
 }
 
 fn by_rows(rows: usize, run: impl Fn(usize) + Sync) {
-    team::each(rows.div_ceil(ROWS_A_TASK), |task| {
-        (task * ROWS_A_TASK..rows.min((task + 1) * ROWS_A_TASK)).for_each(&run);
+    team::each(rows.div_ceil(ROWS_PER_TASK), |task| {
+        (task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK)).for_each(&run);
     });
 }
 
 /// Finds the largest element of a row, and whether it is an outlier.
-struct Look<'a>(&'a [f32]);
+struct FindOutlier<'a>(&'a [f32]);
 
-impl IntKernel for Look<'_> {
+impl IntKernel for FindOutlier<'_> {
     type Output = (f32, bool);
 
     #[inline(always)]
@@ -181,7 +181,7 @@ impl IntKernel for Look<'_> {
             }
         }
         let mean = squares.iter().sum::<f32>() / self.0.len().max(1) as f32;
-        (largest, mean * CREST * CREST < 127.0 * 127.0 && mean > 0.0)
+        (largest, mean * MAX_CREST * MAX_CREST < 127.0 * 127.0 && mean > 0.0)
     }
 }
 
@@ -197,12 +197,12 @@ impl IntKernel for Quantize<'_> {
 
     #[inline(always)]
     fn run<S: Ints>(self) -> i32 {
-        let (codes, rest) = self.codes.split_at_mut(self.x.len());
+        let (codes, padding) = self.codes.split_at_mut(self.x.len());
         // Clears what an earlier call left in the padding.
-        rest.fill(0);
+        padding.fill(0);
         match self.part {
             Part::Whole | Part::First => quantize(self.x, self.largest, codes),
-            Part::Rest => quantize_rest(self.x, self.largest, codes),
+            Part::Remainder => quantize_remainder(self.x, self.largest, codes),
         }
     }
 }

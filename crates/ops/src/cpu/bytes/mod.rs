@@ -27,7 +27,7 @@ use std::ops::Range;
 
 /// The largest depth whose sums always fit i32: 127 · 127 per element, and 127 · 128 with offset
 /// bytes.
-pub(crate) const DEEPEST: usize = 1 << 17;
+pub(crate) const MAX_DEPTH: usize = 1 << 17;
 
 /// Elements of k in a row of an AMX tile; rows are padded to multiples of it.
 const DEPTH: usize = 64;
@@ -61,21 +61,21 @@ pub(crate) struct Bytes {
 impl Bytes {
     /// Packs `n` columns of depth `k`, which `read` returns in f32. Calls `release` now and then,
     /// when the columns so far have been read and their source is no longer needed.
-    pub(crate) fn pack(n: usize, k: usize, read: &(dyn Fn(usize, &mut [f32]) + Sync), let_go: &dyn Fn()) -> Bytes {
+    pub(crate) fn pack(n: usize, k: usize, read: &(dyn Fn(usize, &mut [f32]) + Sync), release: &dyn Fn()) -> Bytes {
         let len = panel_len(k);
         let mut lines = vec![Line([0; LINE]); n.div_ceil(PANEL) * len / LINE];
         let mut scales = vec![0.0; n];
-        let stretch = (crate::quant::STRETCH / len.max(1)).max(1);
-        let panels = bytes_of_mut(&mut lines).chunks_mut((stretch * len).max(1));
-        for (i, (panels, scales)) in panels.zip(scales.chunks_mut(stretch * PANEL)).enumerate() {
+        let panels_per_pass = (crate::quant::PASS_BYTES / len.max(1)).max(1);
+        let panels = bytes_of_mut(&mut lines).chunks_mut((panels_per_pass * len).max(1));
+        for (i, (panels, scales)) in panels.zip(scales.chunks_mut(panels_per_pass * PANEL)).enumerate() {
             let mut each: Vec<_> = panels.chunks_mut(len).zip(scales.chunks_mut(PANEL)).collect();
             // A few panels per task share one column buffer.
-            let few = each.len().div_ceil(8 * threads::count());
-            threads::for_each_chunk_mut(&mut each, few, |task, each| {
+            let per_task = each.len().div_ceil(8 * threads::count());
+            threads::for_each_chunk_mut(&mut each, per_task, |task, each| {
                 let (mut column, mut codes) = (vec![0f32; k], vec![0i8; k]);
                 for (panel, (out, scales)) in each.iter_mut().enumerate() {
                     for (c, scale) in scales.iter_mut().enumerate() {
-                        read((i * stretch + task * few + panel) * PANEL + c, &mut column);
+                        read((i * panels_per_pass + task * per_task + panel) * PANEL + c, &mut column);
                         let largest = largest(&column);
                         quantize(&column, largest, &mut codes);
                         *scale = largest / 127.0;
@@ -83,7 +83,7 @@ impl Bytes {
                     }
                 }
             });
-            let_go();
+            release();
         }
         Bytes { lines, scales, k }
     }
@@ -141,7 +141,7 @@ impl<K: Sink> IntKernel for Task<'_, K> {
         if rows.is_empty() || panels.is_empty() {
             return;
         }
-        assert!(x.k == w.k, "operands do not fit");
+        assert!(x.k == w.k, "A and B do not have the same depth");
         let (stride, depth) = (Codes::stride(x.k), x.k.next_multiple_of(DEPTH));
         let (a, b) = (bytes_of(&x.lines), bytes_of(&w.lines));
         assert!(a.len() >= rows.end * stride && b.len() >= panels.end * panel_len(w.k));
@@ -162,7 +162,7 @@ impl<K: Sink> IntKernel for Task<'_, K> {
                 let p = Product { a, stride, rows: &x.rows[row..], b, depth, tile: tile.as_mut_ptr().cast() };
                 // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is
                 // complete.
-                let done = unsafe { p.some::<S>(rows.end - row) };
+                let done = unsafe { p.tile::<S>(rows.end - row) };
                 sink.take_rows::<S::L>(row, panel * PANEL, &tile[..done]);
                 row += done;
             }
@@ -197,7 +197,7 @@ impl Product<'_> {
     /// # Safety
     /// As for [`Product::pairs`], with `left` rows.
     #[inline(always)]
-    unsafe fn some<S: Ints>(&self, left: usize) -> usize {
+    unsafe fn tile<S: Ints>(&self, left: usize) -> usize {
         // SAFETY: guaranteed by the caller.
         unsafe {
             match (left, S::L::WIDTH) {
@@ -238,7 +238,7 @@ impl Product<'_> {
                 }
                 for (pair, sums) in sums.iter().enumerate() {
                     for (v, sums) in sums.iter().enumerate() {
-                        let [first, second] = S::apart(*sums);
+                        let [first, second] = S::separate(*sums);
                         self.put::<S>(2 * pair, column + v * S::L::WIDTH, first);
                         self.put::<S>(2 * pair + 1, column + v * S::L::WIDTH, second);
                     }
@@ -332,13 +332,13 @@ impl<K: Sink, const INTS: bool> Sink for Scaled<'_, K, INTS> {
     fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         // Consecutive rows are passed on together.
         let mut ready = [[0f32; PANEL]; 8];
-        let (mut begun, mut count) = (0, 0);
-        for (sums, Row { of, part, scale, .. }) in rows.iter().zip(&self.rows[row..]) {
-            if count == ready.len() || *of != begun + count {
+        let (mut start, mut count) = (0, 0);
+        for (sums, Row { index, part, scale, .. }) in rows.iter().zip(&self.rows[row..]) {
+            if count == ready.len() || *index != start + count {
                 if count > 0 {
-                    self.sink.take_rows::<S>(begun, column, &ready[..count]);
+                    self.sink.take_rows::<S>(start, column, &ready[..count]);
                 }
-                (begun, count) = (*of, 0);
+                (start, count) = (*index, 0);
             }
             let scaled = &mut ready[count];
             for ((out, sum), column) in scaled.iter_mut().zip(sums).zip(&self.columns[column..]) {
@@ -349,13 +349,13 @@ impl<K: Sink, const INTS: bool> Sink for Scaled<'_, K, INTS> {
                 self.first = *scaled;
                 continue;
             }
-            if *part == Part::Rest {
+            if *part == Part::Remainder {
                 scaled.iter_mut().zip(&self.first).for_each(|(sum, first)| *sum += first);
             }
             count += 1;
         }
         if count > 0 {
-            self.sink.take_rows::<S>(begun, column, &ready[..count]);
+            self.sink.take_rows::<S>(start, column, &ready[..count]);
         }
     }
 }

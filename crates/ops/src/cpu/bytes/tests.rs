@@ -1,6 +1,6 @@
 //! Tests every instruction set against plain integer sums.
 
-use super::codes::{CREST, FINER, quantize_rest};
+use super::codes::{MAX_CREST, REMAINDER_STEPS, quantize_remainder};
 use super::*;
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -62,23 +62,23 @@ fn every_instruction_set_gives_the_sums_of_whole_numbers() {
         };
         let rest = |values: &[f32]| {
             let square = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / k as f64;
-            (f64::from(largest(values)) > f64::from(CREST) * square.sqrt()).then(|| {
+            (f64::from(largest(values)) > f64::from(MAX_CREST) * square.sqrt()).then(|| {
                 let mut codes = vec![0i8; k];
-                quantize_rest(values, largest(values), &mut codes);
-                (codes, largest(values) / 127.0 / FINER)
+                quantize_remainder(values, largest(values), &mut codes);
+                (codes, largest(values) / 127.0 / REMAINDER_STEPS)
             })
         };
         let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>();
         let part = |(a, s): &(Vec<i8>, f32), (b, t): &(Vec<i8>, f32)| dot(a, b) as f32 * (s * t);
         let b: Vec<_> = w.chunks(k).map(codes).collect();
-        let mut twice = 0;
+        let mut in_two_parts = 0;
         let mut want = Vec::new();
         for x in x.chunks(k) {
             let (first, rest) = (codes(x), rest(x));
-            twice += usize::from(rest.is_some());
+            in_two_parts += usize::from(rest.is_some());
             want.extend(b.iter().map(|b| rest.as_ref().map_or(0.0, |rest| part(rest, b)) + part(&first, b)));
         }
-        assert_eq!(twice > 0, m > 3 && k >= 64, "{size:?}");
+        assert_eq!(in_two_parts > 0, m > 3 && k >= 64, "{size:?}");
         for isa in Isa::all() {
             assert_eq!(product(isa, size, &x, &w), want, "{isa} {size:?}");
         }

@@ -70,7 +70,7 @@ pub(crate) trait Ints: Copy + 'static {
     /// number of lines is even.
     unsafe fn dot_two(bits: u32, sums: Self::Two, lines: &[Self::B], x: [*const i8; 2]) -> Self::Two;
     /// Reverses [`Ints::two`].
-    unsafe fn apart(sums: Self::Two) -> [Self::I; 2];
+    unsafe fn separate(sums: Self::Two) -> [Self::I; 2];
     /// Converts to f32.
     unsafe fn float(v: Self::I) -> <Self::L as Lanes>::V;
     /// Loads a byte per row, as f32.
@@ -102,7 +102,7 @@ macro_rules! one_by_one {
             unsafe { [<Self as Ints>::dot(bits, a, lines, x[0]), <Self as Ints>::dot(bits, b, lines, x[1])] }
         }
         #[inline(always)]
-        unsafe fn apart(sums: Self::Two) -> [Self::I; 2] {
+        unsafe fn separate(sums: Self::Two) -> [Self::I; 2] {
             sums
         }
     };

@@ -129,7 +129,7 @@ impl Ints for NeonI8mm {
         sums
     }
     #[inline(always)]
-    unsafe fn apart(sums: Self::Two) -> [int32x4_t; 2] {
+    unsafe fn separate(sums: Self::Two) -> [int32x4_t; 2] {
         unsafe { halves(sums[0], sums[1]) }
     }
 }

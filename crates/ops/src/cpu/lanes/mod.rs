@@ -91,7 +91,7 @@ pub(crate) trait Lanes: Copy + 'static {
 
     /// Runs a kernel in a function of its own (not inlined), for code that would otherwise be
     /// compiled into every caller.
-    fn apart<K: Kernel>(kernel: K) -> K::Output;
+    fn outlined<K: Kernel>(kernel: K) -> K::Output;
 
     /// Computes one register tile of a matrix product (see [`micro`]) for up to `rows` rows, as
     /// many as have registers for their sums. Returns the number of rows.
@@ -104,15 +104,15 @@ pub(crate) trait Lanes: Copy + 'static {
     /// Whether there is a bf16 dot product instruction, and so [`Lanes::dot_tile`].
     const DOTS: bool = false;
     /// Adds to `sums`, lane by lane, the dot product of a pair at `b` with the pair at `a`.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has it yet"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 implements it yet"))]
     #[inline(always)]
     unsafe fn dot(_sums: Self::V, _a: *const bf16, _b: *const bf16) -> Self::V {
-        unreachable!("asked of lanes without dot products")
+        unreachable!("these lanes have no dot products")
     }
     /// [`Lanes::tile`] with bf16 dot product instructions.
     #[inline(always)]
     unsafe fn dot_tile(_rows: usize, _p: &Product<'_, bf16, bf16>) -> usize {
-        unreachable!("asked of lanes without dot products")
+        unreachable!("these lanes have no dot products")
     }
 }
 
@@ -134,7 +134,7 @@ impl Lanes for Scalar {
     type V = [f32; N];
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Self>()
     }
 

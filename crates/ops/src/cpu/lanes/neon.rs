@@ -16,7 +16,7 @@ impl Lanes for Neon {
     type V = float32x4_t;
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Self>()
     }
 
@@ -35,8 +35,8 @@ impl Lanes for Neon {
             let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
             let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
             let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
-            let kept = vbslq_u32(vceqq_f32(v, v), rounded, quiet);
-            vst1_u16(p.cast(), vshrn_n_u32::<16>(kept));
+            let result = vbslq_u32(vceqq_f32(v, v), rounded, quiet);
+            vst1_u16(p.cast(), vshrn_n_u32::<16>(result));
         }
     }
     // A pair is the two halves of 32 bits, the first the lower.

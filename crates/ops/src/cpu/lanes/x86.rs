@@ -23,7 +23,7 @@ impl Lanes for Avx2 {
     type V = __m256;
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx2(kernel) }
     }
@@ -231,7 +231,7 @@ impl Lanes for $name {
 
 sixteen! { Avx512,
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx512(kernel) }
     }
@@ -243,15 +243,15 @@ sixteen! { Avx512,
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
-            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
-            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)));
+            let result = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(result)));
         }
     }
 }
 
 sixteen! { Avx512Bf16,
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx512_bf16(kernel) }
     }

@@ -81,7 +81,7 @@ pub(super) fn error<const N: usize>(x: &[f32; N], q: &[f32; N], s: f32, m: f32) 
 
 /// The nearest integer, without a library call on instruction sets that lack the instruction.
 #[inline(always)]
-pub(super) fn whole(x: f32) -> f32 {
+pub(super) fn round(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;
     (x + SHIFT) - SHIFT
 }

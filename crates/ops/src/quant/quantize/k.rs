@@ -1,9 +1,9 @@
 //! Quantises to K-quants, whose scales are quantised with one scale per super-block of 256
 //! elements, and to the formats with a non-linear codebook.
 
-use super::fit::{affine, centred, error, inverse, nearest, rounded, stepped, whole};
+use super::fit::{affine, centred, error, inverse, nearest, round, rounded, stepped};
 use crate::quant::Quant;
-use crate::quant::blocks::{STEPS, put_codes};
+use crate::quant::blocks::{KVALUES_IQ4NL, put_codes};
 use half::f16;
 
 /// Writes `x` as an f16 at `at`, and returns the rounded value.
@@ -41,7 +41,7 @@ fn affine_block<const N: usize, const PARTS: usize>(
     let dm = put_half(block, at + 2, least / most);
     let mut out = Affine { scales: [0; PARTS], least: [0; PARTS], codes: [0; 256] };
     for (i, (x, fit)) in parts.iter().zip(fits).enumerate() {
-        let (s, m) = (whole(fit.0 * inverse(d)), whole(fit.1 * inverse(dm)));
+        let (s, m) = (round(fit.0 * inverse(d)), round(fit.1 * inverse(dm)));
         let mut best = (f32::INFINITY, 0.0, 0.0, [0.0; N]);
         // Scale and minimum have been rounded: try the neighbours of both together.
         for ds in [0.0, -1.0, 1.0] {
@@ -59,7 +59,7 @@ fn affine_block<const N: usize, const PARTS: usize>(
                 for (x, q) in x.iter().zip(q) {
                     wanted += d * s * q - x;
                 }
-                m = whole(wanted / N as f32 * inverse(dm)).clamp(0.0, most);
+                m = round(wanted / N as f32 * inverse(dm)).clamp(0.0, most);
             }
         }
         (out.scales[i], out.least[i]) = (best.1 as u8, best.2 as u8);
@@ -108,7 +108,7 @@ fn centred_block(x: &[f32; 256], half: f32, most: f32, at: usize, block: &mut [u
     let d = put_half(block, at, extreme / -most);
     let (mut scales, mut codes) = ([0; 16], [0; 256]);
     for (i, (x, fit)) in parts.iter().zip(fits).enumerate() {
-        let s = whole(fit * inverse(d));
+        let s = round(fit * inverse(d));
         let mut best = (f32::INFINITY, 0.0, [0.0; 16]);
         for ds in [0.0, -1.0, 1.0] {
             let s = (s + ds).clamp(-most, most - 1.0);
@@ -148,6 +148,6 @@ pub(super) fn q6_k(x: &[f32; 256], block: &mut [u8]) {
 
 #[inline(always)]
 pub(super) fn iq4_nl(x: &[f32; 32], block: &mut [u8]) {
-    let d = put_half(block, 0, stepped(x, &STEPS));
-    put_codes(Quant::Iq4Nl, &nearest(x, inverse(d), &STEPS), block);
+    let d = put_half(block, 0, stepped(x, &KVALUES_IQ4NL));
+    put_codes(Quant::Iq4Nl, &nearest(x, inverse(d), &KVALUES_IQ4NL), block);
 }

@@ -26,12 +26,12 @@ pub(crate) fn quantize(quant: Quant, x: &[f32], out: &mut Vec<u8>) -> Result<()>
     let Some(bytes) = quant.bytes(x.len()) else {
         return Err(Error::call(
             "quantize",
-            format!("{} elements are not whole blocks of {quant}: {elements}", x.len()),
+            format!("{} elements are not whole blocks of {quant}, which have {elements}", x.len()),
         ));
     };
     if !quant.quantizes() {
         let can = Quant::all().filter(|q| q.quantizes()).map(|q| q.to_string()).collect::<Vec<_>>().join(", ");
-        return Err(Error::call("quantize", format!("{quant} is read but not made; take one of {can}")));
+        return Err(Error::call("quantize", format!("cannot quantise to {quant}; supported formats: {can}")));
     }
     let start = out.len();
     out.resize(start + bytes, 0);

@@ -5,7 +5,7 @@ use super::Quant;
 
 /// Makes the scales of random blocks finite: the exponents of f16 scales are limited to between
 /// 2^−7 and 2.
-pub(crate) fn tame(quant: Quant, bytes: &mut [u8]) {
+pub(crate) fn make_scales_finite(quant: Quant, bytes: &mut [u8]) {
     let halves: &[usize] = match quant {
         Quant::Mxfp4 | Quant::Iq1M => &[],
         Quant::Tq1_0 => &[52],

@@ -20,12 +20,12 @@ pub(super) fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32])
     let out = Output::over(out);
     team::each(split.tasks(), |i| {
         let (tile, columns) = split.task(i);
-        isa.run(Whole { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
+        isa.run(MatmulTask { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
     });
 }
 
 /// A task of [`matmul`].
-struct Whole<'a> {
+struct MatmulTask<'a> {
     isa: Isa,
     x: &'a Activations,
     w: &'a Packed,
@@ -34,7 +34,7 @@ struct Whole<'a> {
     sink: Plain<'a>,
 }
 
-impl Kernel for Whole<'_> {
+impl Kernel for MatmulTask<'_> {
     type Output = ();
 
     #[inline(always)]

@@ -96,7 +96,7 @@ pub(super) unsafe fn third_bit<S: Ints>(lines: &mut [S::B; 8], p: *const u8, str
 
 /// Looks up the values of the 4-bit codes in `lines`.
 #[inline(always)]
-pub(super) unsafe fn chosen<S: Ints>(mut lines: [S::B; 8], from: &[i8; 16], raise: u8) -> [S::B; 8] {
+pub(super) unsafe fn lookup<S: Ints>(mut lines: [S::B; 8], from: &[i8; 16], raise: u8) -> [S::B; 8] {
     let mut table = [0; 16];
     for (entry, value) in table.iter_mut().zip(from) {
         *entry = (*value as u8).wrapping_add(raise);
@@ -119,7 +119,7 @@ pub(super) unsafe fn halves<S: Ints>(p: *const u8, strip: usize) -> Floats<S> {
 /// Scales without minimums.
 #[inline(always)]
 pub(super) fn plain<S: Ints>(scale: [Floats<S>; 2]) -> Scales<S> {
-    Scales { scale, least: scale }
+    Scales { scale, min: scale }
 }
 
 /// −v.
@@ -130,7 +130,7 @@ pub(super) unsafe fn negative<S: Ints>(v: Floats<S>) -> Floats<S> {
 
 /// d times the bytes of parts `part` and `part + 1`.
 #[inline(always)]
-pub(super) unsafe fn times<S: Ints>(
+pub(super) unsafe fn scaled<S: Ints>(
     d: Floats<S>,
     parts: &[[u8; ROWS]; 16],
     part: usize,
@@ -145,7 +145,7 @@ pub(super) unsafe fn times<S: Ints>(
 
 /// d times the signed bytes of the two parts at `parts`.
 #[inline(always)]
-pub(super) unsafe fn signed_times<S: Ints>(d: Floats<S>, parts: *const [i8; ROWS], strip: usize) -> [Floats<S>; 2] {
+pub(super) unsafe fn signed_scaled<S: Ints>(d: Floats<S>, parts: *const [i8; ROWS], strip: usize) -> [Floats<S>; 2] {
     unsafe {
         let at = parts.cast::<i8>().add(strip * S::L::WIDTH);
         [S::L::mul(d, S::float_i8(at)), S::L::mul(d, S::float_i8(at.add(ROWS)))]

@@ -25,7 +25,7 @@ impl Linear {
     }
 }
 
-#[cfg_attr(not(cuda), allow(dead_code, reason = "what other devices make of other calls"))]
+#[cfg_attr(not(cuda), allow(dead_code, reason = "other devices run two calls"))]
 struct Normed<'a> {
     linear: LinearOp,
     residual: &'a Tensor,

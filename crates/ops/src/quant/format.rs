@@ -13,7 +13,7 @@ pub(super) type Floats<S> = <<S as Ints>::L as Lanes>::V;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Correction {
     /// Codes stand for `code − offset` (zero point): sums of products start at −offset · Σ x, in
-    /// `parts` parts of 32 elements.
+    /// `parts` parts per 32 elements.
     Start { offset: i32, parts: usize },
     /// Each part has a minimum: it is multiplied by the scale of x times Σ x.
     Sums { parts: usize },

@@ -77,8 +77,8 @@ struct Lookup {
     float scale;
 };
 
-// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per sixteen elements. HAS_RESIDUAL tells whether
-// there is a table.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per sixteen elements.
+// HAS_RESIDUAL: whether there is a table.
 template <typename T, typename F>
 [[kernel]] void quant_rows(device const uchar *w [[buffer(0)]], constant ushort *grid [[buffer(1)]],
     device const uint *ids [[buffer(2)]], device const T *table [[buffer(3)]], device const uint *places [[buffer(4)]],

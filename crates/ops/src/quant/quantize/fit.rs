@@ -133,7 +133,7 @@ const CUT: f32 = 0.04;
 
 /// The s, of either sign, that minimises the error of s · q with q in −half..half.
 #[inline(always)]
-pub(super) fn centred<const N: usize>(x: &[f32; N], half: f32) -> f32 {
+pub(super) fn symmetric<const N: usize>(x: &[f32; N], half: f32) -> f32 {
     let extreme = extreme(x);
     let mut best = (0.0, 0.0);
     for i in -4..=4 {
@@ -152,11 +152,11 @@ pub(super) fn centred<const N: usize>(x: &[f32; N], half: f32) -> f32 {
     best.1
 }
 
-/// The index of the nearest of `steps` (ascending) for each element times `scale`.
+/// The index of the nearest of `codebook` (ascending) for each element times `scale`.
 #[inline(always)]
-pub(super) fn nearest(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [u8; 32] {
+pub(super) fn nearest(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [u8; 32] {
     let mut places = [0; 32];
-    for pair in steps.windows(2) {
+    for pair in codebook.windows(2) {
         let middle = (f32::from(pair[0]) + f32::from(pair[1])) / 2.0;
         for (place, x) in places.iter_mut().zip(x) {
             *place += u8::from(x * scale > middle);
@@ -165,15 +165,15 @@ pub(super) fn nearest(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [u8; 32] {
     places
 }
 
-/// The nearest of `steps` itself: starts at the first and adds a gap for every midpoint below the
+/// The nearest of `codebook` itself: starts at the first and adds a gap for every midpoint below the
 /// element.
 #[inline(always)]
-fn snapped(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [f32; 32] {
-    let (mut scaled, mut q) = (*x, [f32::from(steps[0]); 32]);
+fn nearest_values(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [f32; 32] {
+    let (mut scaled, mut q) = (*x, [f32::from(codebook[0]); 32]);
     for x in &mut scaled {
         *x *= scale;
     }
-    for pair in steps.windows(2) {
+    for pair in codebook.windows(2) {
         let (middle, gap) = ((f32::from(pair[0]) + f32::from(pair[1])) / 2.0, f32::from(pair[1]) - f32::from(pair[0]));
         for i in 0..32 {
             q[i] += if scaled[i] > middle { gap } else { 0.0 };
@@ -182,16 +182,16 @@ fn snapped(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [f32; 32] {
     q
 }
 
-/// The d that minimises the error of d · steps[q].
+/// The d that minimises the error of d · codebook[q].
 #[inline(always)]
-pub(super) fn stepped(x: &[f32; 32], steps: &[i8; 16]) -> f32 {
+pub(super) fn codebook_scale(x: &[f32; 32], codebook: &[i8; 16]) -> f32 {
     let extreme = extreme(x);
     let mut best = (0.0, 0.0);
-    for end in [steps[0], steps[15]] {
+    for end in [codebook[0], codebook[15]] {
         for i in -2..=4 {
             let mut over = f32::from(end) * (1.0 + 0.03 * i as f32) * inverse(extreme);
             for _ in 0..2 {
-                let q = snapped(x, over, steps);
+                let q = nearest_values(x, over, codebook);
                 let (q2, xq) = (dot(&q, &q), dot(x, &q));
                 let gain = xq * xq * inverse(q2);
                 if gain > best.0 {

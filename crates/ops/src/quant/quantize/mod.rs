@@ -67,10 +67,10 @@ impl Kernel for Blocks<'_> {
         debug_assert!(self.elements == 32 || self.elements == 256);
         match self.quant {
             Quant::Q8_0 => each!(self, 32, small::q8_0),
-            Quant::Q4_0 => each!(self, 32, small::centred::<4>),
-            Quant::Q5_0 => each!(self, 32, small::centred::<5>),
-            Quant::Q4_1 => each!(self, 32, small::with_least::<4>),
-            Quant::Q5_1 => each!(self, 32, small::with_least::<5>),
+            Quant::Q4_0 => each!(self, 32, small::symmetric::<4>),
+            Quant::Q5_0 => each!(self, 32, small::symmetric::<5>),
+            Quant::Q4_1 => each!(self, 32, small::with_min::<4>),
+            Quant::Q5_1 => each!(self, 32, small::with_min::<5>),
             Quant::Iq4Nl => each!(self, 32, k::iq4_nl),
             Quant::Q2K => each!(self, 256, k::q2_k),
             Quant::Q3K => each!(self, 256, k::q3_k),

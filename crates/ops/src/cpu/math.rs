@@ -4,7 +4,7 @@
 //! All functions take several vectors and interleave their steps: each step waits four cycles for
 //! the one before, and the out-of-order window is too short to fill that gap by itself.
 #![allow(unsafe_code, reason = "SIMD lanes")]
-#![allow(clippy::excessive_precision, reason = "published coefficients, which the compiler rounds to f32")]
+#![allow(clippy::excessive_precision, reason = "coefficients in full precision, which the compiler rounds to f32")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of Lanes is the reason for every block")]
 
 use super::Lanes;

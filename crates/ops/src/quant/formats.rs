@@ -260,10 +260,10 @@ macro_rules! six_bit_scales {
     };
 }
 
-six_bit_scales!(Q4K, "d · s · q − min · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
+six_bit_scales!(Q4K, "d · s · q − dmin · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
     four_bits::<S>(p.add(step * 4 * LINE), strip)
 });
-six_bit_scales!(Q5K, "d · s · q − min · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
+six_bit_scales!(Q5K, "d · s · q − dmin · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
     let mut lines = four_bits::<S>(p.add(step * 4 * LINE), strip);
     fifth_bit::<S>(&mut lines, p.add((32 + step) * LINE), strip);
     lines

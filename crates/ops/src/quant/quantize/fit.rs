@@ -165,8 +165,8 @@ pub(super) fn nearest(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [u8; 32
     places
 }
 
-/// The nearest of `codebook` itself: starts at the first and adds a gap for every midpoint below the
-/// element.
+/// The nearest of `codebook` itself: starts at the first and adds a gap for every midpoint below
+/// the element.
 #[inline(always)]
 fn nearest_values(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [f32; 32] {
     let (mut scaled, mut q) = (*x, [f32::from(codebook[0]); 32]);

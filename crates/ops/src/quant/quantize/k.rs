@@ -14,7 +14,8 @@ fn put_half(block: &mut [u8], at: usize, x: f32) -> f32 {
     half.to_f32()
 }
 
-/// Integer scales and minimums up to `max_scale` for `PARTS` parts of `N` elements, and their codes.
+/// Integer scales and minimums up to `max_scale` for `PARTS` parts of `N` elements, and their
+/// codes.
 struct Affine<const PARTS: usize> {
     scales: [u8; PARTS],
     mins: [u8; PARTS],
@@ -92,8 +93,8 @@ pub(super) fn q45_k<const BITS: u32>(x: &[f32; 256], block: &mut [u8]) {
     put_codes(if BITS == 4 { Quant::Q4K } else { Quant::Q5K }, &fit.codes, block);
 }
 
-/// Integer scales of 16 parts, from −max_scale up, and codes with an offset of `half`. The f16 scale d
-/// goes to `at`.
+/// Integer scales of 16 parts, from −max_scale up, and codes with an offset of `half`. The f16
+/// scale d goes to `at`.
 #[inline(always)]
 fn symmetric_block(x: &[f32; 256], half: f32, max_scale: f32, at: usize, block: &mut [u8]) -> ([i8; 16], [u8; 256]) {
     let (parts, _) = x.as_chunks::<16>();

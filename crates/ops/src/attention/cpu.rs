@@ -10,7 +10,7 @@ use super::pack::{pack, pack_keys};
 use super::tiles;
 use super::{Attention, AttentionOp, Bias, Mask};
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{PANEL, Panels, Room, Sink, multiply};
+use crate::cpu::gemm::{GemmScratch, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::kv_write::KvCacheFormat;
@@ -56,7 +56,7 @@ pub(super) struct Scratch {
     pub(super) scores: Vec<f32>,
     #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only the AMX kernel uses it"))]
     pub(super) tile_buffers: tiles::TileBuffers,
-    pub(super) room: Room,
+    pub(super) room: GemmScratch,
     pub(super) row: Vec<f32>,
     position_keys: Vec<f32>,
     position_queries: Vec<f32>,

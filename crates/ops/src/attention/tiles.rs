@@ -9,7 +9,7 @@ use super::kv_view::HeadView;
 use crate::Result;
 use crate::cpu::amx::{self, Operand, Tiles, bytes_of};
 use crate::cpu::elem::{get, put};
-use crate::cpu::gemm::{LINE, PANEL, TILE_DEPTH, aligned, whole};
+use crate::cpu::gemm::{LINE, PANEL, TILE_DEPTH, aligned, padded_rows};
 use crate::cpu::rows::{Output, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math};
 use half::bf16;
@@ -75,7 +75,7 @@ impl Kernel for Task<'_> {
             pack_values(self.v, size, values);
         }
         q.iter().for_each(fetch_next);
-        let q = whole(q, &(0..q.rows), TILE_DEPTH, &mut tile_buffers.queries);
+        let q = padded_rows(q, &(0..q.rows), TILE_DEPTH, &mut tile_buffers.queries);
         // One cache line more per row spreads rows over more cache sets.
         let (across, apart) = (depth + LINE / size_of::<f32>(), depth + TILE_DEPTH);
         let scores = aligned(scores, QUERIES * across);

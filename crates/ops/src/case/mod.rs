@@ -10,7 +10,7 @@ pub use selection::{half_formats, is_rung_wanted, places, wanted};
 pub use support::support_md;
 
 use crate::cpu::elem::{Elem, with_elem};
-use crate::quant::{dequantize, quantize, tame};
+use crate::quant::{dequantize, make_scales_finite, quantize};
 use crate::weights::{Raw, Store, Stored, WeightFormat};
 use crate::{DType, Place, Quant, Result, Rung, Tensor, Weights};
 use std::cell::LazyCell;
@@ -170,7 +170,7 @@ impl InBlocks {
             if quantize(quant, &values, &mut bytes).is_err() {
                 let any = quant.bytes(values.len()).unwrap_or_default();
                 bytes = ids(seed, any, 256).into_iter().map(|byte| byte as u8).collect();
-                tame(quant, &mut bytes);
+                make_scales_finite(quant, &mut bytes);
                 // A code of this format times its own scale may be 4,000: the outer scale is a
                 // small half, so that sums stay within f16.
                 for block in bytes.chunks_exact_mut(quant.block().1).filter(|_| quant == Quant::Iq4Xs) {

@@ -1,4 +1,4 @@
-//! The three element types, read into f32 lanes and written back from them.
+//! The three element types, loaded into f32 lanes and stored from them.
 #![allow(unsafe_code, reason = "raw loads and stores; each caller keeps its pointers inside its slices")]
 
 use super::Lanes;
@@ -6,28 +6,28 @@ use crate::DType;
 use crate::buffer_pool::Pooled;
 use half::{bf16, f16};
 
-/// The widest vector of any instruction set.
+/// Lanes of the widest vector of any instruction set.
 pub(crate) const MAX_WIDTH: usize = 16;
 
 /// An element of activations or weights.
 ///
 /// # Safety
-/// Of the methods: as for [`Lanes`].
+/// The unsafe methods have the contract of [`Lanes`].
 pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
-    /// Its name.
+    /// The corresponding dtype.
     const TYPE: DType;
-    /// Widened.
+    /// Converts to f32.
     fn wide(self) -> f32;
-    /// Rounded to nearest, ties to even.
+    /// Converts from f32, rounding to nearest, ties to even.
     fn narrow(x: f32) -> Self;
-    /// A full vector.
+    /// Loads a full vector.
     unsafe fn load<S: Lanes>(p: *const Self) -> S::V;
-    /// A full vector.
+    /// Stores a full vector.
     unsafe fn store<S: Lanes>(p: *mut Self, v: S::V);
-    /// Two full vectors.
+    /// Stores two full vectors.
     #[inline(always)]
     unsafe fn store_two<S: Lanes>(p: *mut Self, v: [S::V; 2]) {
-        // SAFETY: the caller's; only bf16 has this type's name.
+        // SAFETY: guaranteed by the caller; only bf16 has `TYPE` BF16.
         unsafe {
             if Self::TYPE == DType::BF16 {
                 return S::store_two_bf16(p.cast(), v);
@@ -37,7 +37,7 @@ pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
         }
     }
 
-    /// The first `n` elements, the lanes beyond them filled with `fill`.
+    /// Loads the first `n` elements; the lanes beyond them are `fill`.
     #[inline(always)]
     unsafe fn load_part<S: Lanes>(p: *const Self, n: usize, fill: f32) -> S::V {
         let mut lanes = [fill; MAX_WIDTH];
@@ -48,7 +48,7 @@ pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
         }
     }
 
-    /// Only the first `n` lanes.
+    /// Stores the first `n` lanes.
     #[inline(always)]
     unsafe fn store_part<S: Lanes>(p: *mut Self, n: usize, v: S::V) {
         let mut lanes = [0f32; MAX_WIDTH];
@@ -60,11 +60,11 @@ pub(crate) trait Elem: candle_core::WithDType + Default + Pooled {
     }
 }
 
-/// Cuts `$len` elements into vectors of `$S`: the body runs with an offset and a number of lanes, of which only the last
-/// may be less than `WIDTH`.
+/// Splits `$len` elements into vectors of `$S`: the body runs with an offset and a number of lanes,
+/// of which only the last may be less than `WIDTH`.
 ///
-/// A macro, and not a function that takes a closure: a closure is compiled without the instruction set of the kernel around
-/// it, so every intrinsic in it would become a call.
+/// A macro, and not a function that takes a closure: a closure is compiled without the instruction
+/// set of the kernel around it, so every intrinsic in it would become a call.
 macro_rules! vectors {
     ($S:ty, $len:expr, |$i:ident, $lanes:ident| $body:block) => {{
         let len = $len;
@@ -78,7 +78,7 @@ macro_rules! vectors {
 }
 pub(crate) use vectors;
 
-/// `lanes` elements at `at`; the lanes beyond them are `fill`.
+/// Loads `lanes` elements at `at`; the lanes beyond them are `fill`.
 #[inline(always)]
 pub(crate) fn get<S: Lanes, T: Elem>(from: &[T], at: usize, lanes: usize, fill: f32) -> S::V {
     let from = &from[at..at + lanes];
@@ -88,7 +88,7 @@ pub(crate) fn get<S: Lanes, T: Elem>(from: &[T], at: usize, lanes: usize, fill: 
     }
 }
 
-/// Writes the first `lanes` lanes at `at`.
+/// Stores the first `lanes` lanes at `at`.
 #[inline(always)]
 pub(crate) fn put<S: Lanes, T: Elem>(to: &mut [T], at: usize, lanes: usize, v: S::V) {
     let to = &mut to[at..at + lanes];
@@ -116,12 +116,12 @@ macro_rules! elem {
             }
             #[inline(always)]
             unsafe fn load<S: Lanes>(p: *const Self) -> S::V {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { S::$load(p) }
             }
             #[inline(always)]
             unsafe fn store<S: Lanes>(p: *mut Self, v: S::V) {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe { S::$store(p, v) }
             }
         }
@@ -132,7 +132,7 @@ elem!(f32, F32, load, store, |x: f32| x, |x: f32| x);
 elem!(bf16, BF16, load_bf16, store_bf16, bf16::to_f32, bf16::from_f32);
 elem!(f16, F16, load_f16, store_f16, f16::to_f32, f16::from_f32);
 
-/// Runs the body with `$t` standing for the element type of `$dtype`.
+/// Runs the body with `$t` as the element type of `$dtype`.
 macro_rules! with_elem {
     ($op:expr, $dtype:expr, $t:ident => $body:expr) => {
         match $dtype {
@@ -149,7 +149,7 @@ macro_rules! with_elem {
                 $body
             }
             other @ ($crate::DType::U32 | $crate::DType::U8) => {
-                Err($crate::Error::call($op, format!("needs floats, not {other}")))
+                Err($crate::Error::call($op, format!("needs a float tensor, not {other}")))
             }
         }
     };

@@ -1,10 +1,14 @@
-//! A[m,k] · B with B packed into panels: the product under `linear` and under `attention`.
+//! Matrix multiplication (GEMM), A[m,k] · B with B packed into panels: used by `linear` and by
+//! `attention`.
 //!
-//! B is kept as panels of [`PANEL`] columns, each panel k rows of consecutive columns: `[n/32][k][32]`, the last panel filled
-//! up with zeros. In bf16 a panel holds pairs of rows, `[k/2][32][2]`, because dot products and tiles take pairs, and because
-//! two halves of 32 bits are widened by a shift and a mask; k is filled up to whole tiles with zeros. A tile of rows × one panel stays in registers over the whole of k, so B is read with full vectors and A by
-//! broadcast, straight from where it is. The layout is the same for every instruction set (2 AVX-512, 4 AVX2 or
-//! 8 NEON vectors are a panel's width), so that a packed weight does not depend on the path that will read it.
+//! B is packed into panels of [`PANEL`] columns. A panel is k rows of consecutive columns,
+//! `[n/32][k][32]`; the last panel is padded with zeros. In bf16 a panel holds pairs of rows,
+//! `[k/2][32][2]`, because bf16 dot product instructions and AMX tiles take pairs, and because a
+//! shift and a mask widen the two halves of 32 bits; k is padded with zeros to whole tiles. A tile
+//! of rows × one panel stays in registers over the whole of k, so B is read with full vectors and A
+//! by broadcast, without a copy. The layout is the same for every instruction set (a panel is 2
+//! AVX-512, 4 AVX2 or 8 NEON vectors wide), so a packed weight does not depend on the path that
+//! reads it.
 #![allow(
     unsafe_code,
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
@@ -20,42 +24,42 @@ use std::ops::Range;
 /// Columns of a panel.
 pub(crate) const PANEL: usize = 32;
 
-/// Rows of A that one task takes: at k = 384 they and a panel of B are 192 KiB, which every second-level cache holds.
+/// Rows of A per task: at k = 384 they and a panel of B are 192 KiB, which fits every second-level
+/// cache.
 pub(crate) const BLOCK: usize = 96;
 
-/// The largest tile of any instruction set.
+/// Rows of the largest register tile of any instruction set.
 const MAX_TILE: usize = 12;
 
-/// B, packed.
+/// Matrix B, packed into panels.
 #[derive(Clone, Copy)]
 pub(crate) struct Panels<'a, T> {
     /// `[ceil(n / PANEL)][k][PANEL]`.
     pub(crate) data: &'a [T],
     pub(crate) k: usize,
     pub(crate) n: usize,
-    /// Rows from panel to panel: `k`, or more where only a part of each panel's depth is read.
+    /// Rows from panel to panel: `k`, or more if only a part of each panel's depth is read.
     pub(crate) height: usize,
 }
 
 impl<'a, T: Elem> Panels<'a, T> {
-    /// All of what is packed.
+    /// All panels of a packed matrix.
     pub(crate) fn of(data: &'a [T], k: usize, n: usize) -> Self {
         Panels { data, k, n, height: height::<T>(k) }
     }
 
-    /// Rows `rows` of every panel; in bf16 whole tiles of them.
+    /// Rows `rows` of every panel; in bf16 they must be whole tiles.
     pub(crate) fn part(self, rows: Range<usize>) -> Self {
         debug_assert!(height::<T>(rows.start) == rows.start && height::<T>(rows.len()) == rows.len());
         Panels { data: &self.data[rows.start * PANEL..], k: rows.len(), ..self }
     }
 
-    /// One of them.
     pub(super) fn panel(&self, i: usize) -> &'a [T] {
         &self.data[i * self.height * PANEL..][..height::<T>(self.k) * PANEL]
     }
 
-    /// Whether all panels are there.
-    fn is_whole(&self) -> bool {
+    /// Whether `data` holds all panels.
+    fn is_complete(&self) -> bool {
         let before = (self.n.div_ceil(PANEL).max(1) - 1) * self.height;
         self.data.len() >= (before + height::<T>(self.k)) * PANEL
     }
@@ -64,15 +68,15 @@ impl<'a, T: Elem> Panels<'a, T> {
 /// Depth of a tile of bf16.
 pub(crate) const TILE_DEPTH: usize = 32;
 
-/// Bytes of a line of the cache.
+/// Bytes of a cache line.
 pub(crate) const LINE: usize = 64;
 
-/// Rows of a panel: `k`, filled up where the format has them in pairs.
+/// Rows of a panel: `k`, padded if the format packs rows in pairs.
 fn height<T: Elem>(k: usize) -> usize {
     if T::TYPE == DType::BF16 { k.next_multiple_of(TILE_DEPTH) } else { k }
 }
 
-/// Elements that `n` columns of depth `k` take when packed.
+/// Elements of `n` packed columns of depth `k`.
 pub(crate) fn packed_len<T: Elem>(k: usize, n: usize) -> usize {
     n.div_ceil(PANEL) * panel_len::<T>(k)
 }
@@ -82,30 +86,31 @@ pub(crate) fn panel_len<T: Elem>(k: usize) -> usize {
     height::<T>(k) * PANEL
 }
 
-/// Where row `row` of column `column` stands in its panel.
+/// Index of row `row` of column `column` in its panel.
 #[inline(always)]
 pub(crate) fn place<T: Elem>(row: usize, column: usize) -> usize {
     if T::TYPE == DType::BF16 { (row / 2 * PANEL + column) * 2 + row % 2 } else { row * PANEL + column }
 }
 
-/// What products keep from call to call, and the path that they take.
+/// Scratch buffers that products reuse from call to call, and the instruction set they use.
 #[derive(Default)]
-pub(crate) struct Room {
+pub(crate) struct GemmScratch {
     pub(crate) isa: Isa,
-    /// Whether f32 is multiplied in tiles.
-    pub(crate) in_thirds: bool,
-    /// Rows of A in f32, unless they are.
+    /// Whether to multiply f32 as sums of three bf16 in AMX tiles (bf16x3).
+    pub(crate) bf16x3: bool,
+    /// Rows of A widened to f32, if A is not f32.
     wide: Vec<f32>,
-    /// Rows of A in bf16, where those given do not end with a pair or a tile, or are f32 in thirds.
+    /// Rows of A in bf16, if A does not end with a whole pair or tile, or is f32 split in three
+    /// (bf16x3).
     pub(super) padded: Vec<bf16>,
-    /// Panels of B in thirds.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has tiles"))]
-    pub(super) thirds: Vec<bf16>,
-    /// Sums of tiles.
+    /// Panels of B, split into three bf16 (bf16x3).
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 has AMX"))]
+    pub(super) split_b: Vec<bf16>,
+    /// Sums of AMX tiles.
     pub(crate) sums: Vec<f32>,
 }
 
-/// What one register tile reads and writes.
+/// Operands of one register tile.
 pub(crate) struct Product<'a, A, B> {
     a: *const A,
     a_stride: usize,
@@ -114,16 +119,18 @@ pub(crate) struct Product<'a, A, B> {
     tile: *mut f32,
 }
 
-/// A `ROWS` × [`PANEL`] tile, `VECS` vectors of columns at a time, with the sums in registers. Returns `ROWS`.
+/// Microkernel: computes a `ROWS` × [`PANEL`] tile, `VECS` vectors of columns at a time, with the
+/// sums in registers. Returns `ROWS`.
 ///
 /// # Safety
-/// `a` reaches `ROWS` rows of `k` at `a_stride`, `b` is a panel of depth `k`, `tile` takes `ROWS · PANEL`; the contract of `Lanes`.
+/// `a` points to `ROWS` rows of `k` elements at `a_stride`, `b` is a panel of depth `k`, `tile`
+/// holds `ROWS · PANEL`; the contract of `Lanes`.
 #[inline(always)]
 pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usize>(p: &Product<'_, f32, B>) -> usize {
     let strip = VECS * S::WIDTH;
     let mut col = 0;
     while col < PANEL {
-        // SAFETY: all offsets are below the bounds the caller vouched for.
+        // SAFETY: all offsets are below the bounds that the caller guarantees.
         unsafe {
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
             let mut b = p.b.as_ptr().add(place::<B>(0, col));
@@ -161,16 +168,16 @@ pub(crate) unsafe fn micro<S: Lanes, B: Elem, const ROWS: usize, const VECS: usi
     ROWS
 }
 
-/// [`micro`] by dot products of pairs.
+/// [`micro`] with bf16 dot product instructions, which take pairs.
 ///
 /// # Safety
-/// As there, with an even `k`.
+/// As for [`micro`], with an even `k`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(crate) unsafe fn dot_micro<S: Lanes, const ROWS: usize, const VECS: usize>(p: &Product<'_, bf16, bf16>) -> usize {
     let mut col = 0;
     while col < PANEL {
-        // SAFETY: all offsets are below the bounds the caller vouched for.
+        // SAFETY: all offsets are below the bounds that the caller guarantees.
         unsafe {
             let mut acc = [[S::splat(0.0); VECS]; ROWS];
             let mut b = p.b.as_ptr().add(2 * col);
@@ -193,13 +200,14 @@ pub(crate) unsafe fn dot_micro<S: Lanes, const ROWS: usize, const VECS: usize>(p
     ROWS
 }
 
-/// Takes finished sums. A trait and not a closure, for the reason that [`super::elem::vectors`] gives.
+/// Consumer of finished sums. A trait and not a closure, for the reason given at
+/// [`super::elem::vectors`].
 pub(crate) trait Sink {
-    /// One row of a tile: [`PANEL`] sums from `column` on, of which those beyond B's last column mean nothing.
-    /// Must be `#[inline(always)]`.
+    /// Takes one row of a tile: [`PANEL`] sums from `column` on. Sums beyond B's last column are
+    /// meaningless. Must be `#[inline(always)]`.
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]);
 
-    /// Several rows from `row` on. Must be `#[inline(always)]`.
+    /// Takes several rows from `row` on. Must be `#[inline(always)]`.
     #[inline(always)]
     fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         for (r, sums) in rows.iter().enumerate() {
@@ -207,22 +215,23 @@ pub(crate) trait Sink {
         }
     }
 
-    /// The same between the steps of a product, where few instructions are worth much code. Must be `#[inline(always)]`.
+    /// [`Sink::take_rows`] between two steps of a product, where saving instructions is worth more
+    /// code. Must be `#[inline(always)]`.
     #[inline(always)]
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
     fn take_between<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
         self.take_rows::<S>(row, column, rows);
     }
 }
 
-/// Multiplies `rows` of A with `panels` of B.
+/// Multiplies `rows` of A by `panels` of B.
 #[inline(always)]
 pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     a: Rows<'_, A>,
     b: Panels<'_, B>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &mut Room,
+    scratch: &mut GemmScratch,
     sink: &mut impl Sink,
 ) {
     let (rows, panels) = (rows.start..rows.end.min(a.rows), panels.start..panels.end.min(b.n.div_ceil(PANEL)));
@@ -234,30 +243,33 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
         }
         return;
     }
-    assert!(a.cols == b.k && b.is_whole(), "operands do not fit");
+    assert!(a.cols == b.k && b.is_complete(), "A and B differ in depth, or B lacks panels");
     assert!(a.data.len() >= (rows.end - 1) * a.stride + a.cols);
-    // The panels, with tiles of rows that `$tile` makes of the rows at `$a`. A macro for the reason that `vectors` gives.
+    // Runs `$tile` on all panels, with the rows of A at `$a`. A macro for the reason given at
+    // `vectors`.
     macro_rules! by_tiles {
         ($a:expr, $a_stride:expr, $k:expr, $b:expr, $tile:path) => {{
             let (base, a_stride, mut tile) = ($a, $a_stride, [[0f32; PANEL]; MAX_TILE]);
             let last = panels.end - 1;
             for panel in panels {
                 let mut row = rows.start;
-                // While these rows meet one panel, the next one comes nearer: with few rows, who waited for it would wait as long
-                // as all else takes.
+                // Prefetch the next panel while these rows are multiplied by this one: with few
+                // rows, waiting for it would take as long as everything else.
                 let next = $b.panel(last.min(panel + 1));
                 let lines = if panel == last { 0 } else { size_of_val(next).div_ceil(LINE) };
                 let mut fetched = 0;
                 while row < rows.end {
                     let p = Product {
-                        // SAFETY: row - rows.start rows of a_stride elements lie between `base` and this row.
+                        // SAFETY: row - rows.start rows of a_stride elements lie between `base` and
+                        // this row.
                         a: unsafe { base.add((row - rows.start) * a_stride) },
                         a_stride,
                         b: $b.panel(panel),
                         k: $k,
                         tile: tile.as_mut_ptr().cast(),
                     };
-                    // SAFETY: the tile has room for the largest tile's rows; at most `rows.end - row` rows of A are read.
+                    // SAFETY: `tile` holds the rows of the largest register tile; at most `rows.end
+                    // - row` rows of A are read.
                     let done = unsafe { $tile(rows.end - row, &p) };
                     sink.take_rows::<S>(row, panel * PANEL, &tile[..done]);
                     row += done;
@@ -275,42 +287,43 @@ pub(crate) fn multiply<S: Lanes, A: Elem, B: Elem>(
     {
         let b = Panels { data: pairs, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        if room.isa == Isa::Amx {
-            return amx::multiply::<S>(a, b, rows, panels, room, sink);
+        if scratch.isa == Isa::Amx {
+            return amx::multiply::<S>(a, b, rows, panels, scratch, sink);
         }
-        let a = whole(a, &rows, 2, &mut room.padded);
+        let a = padded_rows(a, &rows, 2, &mut scratch.padded);
         return by_tiles!(a.data.as_ptr(), a.stride, a.cols, b, S::dot_tile);
     }
-    if room.in_thirds
+    if scratch.bf16x3
         && let (Some(data), Some(floats)) = (as_f32(a.data), as_f32(b.data))
     {
         let b = Panels { data: floats, k: b.k, n: b.n, height: b.height };
         let a = Rows { data, rows: a.rows, cols: a.cols, stride: a.stride };
-        return amx::bf16x3::multiply::<S>(a, b, rows, panels, room, sink);
+        return amx::bf16x3::multiply::<S>(a, b, rows, panels, scratch, sink);
     }
     if A::TYPE == DType::F32 {
         let base = a.data[rows.start * a.stride..].as_ptr().cast::<f32>();
         return by_tiles!(base, a.stride, b.k, b, S::tile);
     }
-    widen::<S, A>(a, rows.clone(), &mut room.wide);
-    by_tiles!(room.wide.as_ptr(), b.k, b.k, b, S::tile)
+    widen::<S, A>(a, rows.clone(), &mut scratch.wide);
+    by_tiles!(scratch.wide.as_ptr(), b.k, b.k, b, S::tile)
 }
 
-/// The slice as what it is, if that is f32.
+/// Casts the slice if its elements are f32.
 pub(crate) fn as_f32<T: Elem>(values: &[T]) -> Option<&[f32]> {
-    // SAFETY: only f32 has this type's name.
+    // SAFETY: only f32 has `TYPE` F32.
     (T::TYPE == DType::F32).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
 }
 
-/// The slice as what it is, if that is bf16.
+/// Casts the slice if its elements are bf16.
 fn as_bf16<T: Elem>(values: &[T]) -> Option<&[bf16]> {
-    // SAFETY: only bf16 has this type's name.
+    // SAFETY: only bf16 has `TYPE` BF16.
     (T::TYPE == DType::BF16).then(|| unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), values.len()) })
 }
 
-/// `rows` of A as they are, or copied: where they are no whole number of steps long (zeros follow), and for tiles where a row of one
-/// would lie across two lines of the cache, since all of them read twice cost more than the copy.
-pub(crate) fn whole<'a>(
+/// `rows` of A, padded with zeros to a multiple of `step`. Copies them only if they are not such a
+/// multiple, or if AMX tiles would read rows that cross cache lines: reading every row twice costs
+/// more than the copy.
+pub(crate) fn padded_rows<'a>(
     a: Rows<'a, bf16>,
     rows: &Range<usize>,
     step: usize,
@@ -322,24 +335,25 @@ pub(crate) fn whole<'a>(
         return Rows { data, rows: rows.len(), ..a };
     }
     let cols = a.cols.next_multiple_of(step);
-    // A line more from row to row spreads the rows of a tile over more sets of the cache.
+    // One cache line more per row spreads the rows of a tile over more cache sets.
     let stride = cols + step;
-    let room = aligned(padded, rows.len() * stride);
-    for (row, out) in rows.clone().zip(room.chunks_exact_mut(stride)) {
+    let copy = aligned(padded, rows.len() * stride);
+    for (row, out) in rows.clone().zip(copy.chunks_exact_mut(stride)) {
         out[..a.cols].copy_from_slice(a.row(row));
         out[a.cols..].fill(bf16::ZERO);
     }
-    Rows { data: room, rows: rows.len(), cols, stride }
+    Rows { data: copy, rows: rows.len(), cols, stride }
 }
 
-/// `len` elements of `room`, which grows to hold them, from the beginning of a line of the cache on. They mean nothing.
-pub(crate) fn aligned<T: Copy + Default>(room: &mut Vec<T>, len: usize) -> &mut [T] {
-    room.resize(room.len().max(len + LINE / size_of::<T>()), T::default());
-    let first = room.as_ptr().align_offset(LINE);
-    &mut room[first..first + len]
+/// The first `len` elements of `buffer` that start on a cache line; `buffer` grows as needed. Their
+/// values are unspecified.
+pub(crate) fn aligned<T: Copy + Default>(buffer: &mut Vec<T>, len: usize) -> &mut [T] {
+    buffer.resize(buffer.len().max(len + LINE / size_of::<T>()), T::default());
+    let first = buffer.as_ptr().align_offset(LINE);
+    &mut buffer[first..first + len]
 }
 
-/// Rows of A in f32, one after another.
+/// Copies rows of A to `wide` as f32, one after another.
 #[inline(always)]
 fn widen<S: Lanes, A: Elem>(a: Rows<'_, A>, rows: Range<usize>, wide: &mut Vec<f32>) {
     wide.resize(rows.len() * a.cols, 0.0);
@@ -348,18 +362,18 @@ fn widen<S: Lanes, A: Elem>(a: Rows<'_, A>, rows: Range<usize>, wide: &mut Vec<f
     }
 }
 
-/// `to` becomes `from` in f32.
+/// Copies `from` to `to` as f32.
 #[inline(always)]
 pub(crate) fn copy_widened<S: Lanes, A: Elem>(from: &[A], to: &mut [f32]) {
     assert_eq!(from.len(), to.len());
-    let whole = from.len() / S::WIDTH * S::WIDTH;
+    let vectorised = from.len() / S::WIDTH * S::WIDTH;
     let mut i = 0;
-    while i < whole {
+    while i < vectorised {
         // SAFETY: i + WIDTH ≤ the length of both.
         unsafe { S::store(to.as_mut_ptr().add(i), A::load::<S>(from.as_ptr().add(i))) };
         i += S::WIDTH;
     }
-    from[whole..].iter().zip(&mut to[whole..]).for_each(|(a, b)| *b = a.wide());
+    from[vectorised..].iter().zip(&mut to[vectorised..]).for_each(|(a, b)| *b = a.wide());
 }
 
 const _: () = assert!(PANEL.is_multiple_of(2 * MAX_WIDTH));
@@ -368,18 +382,19 @@ const _: () = assert!(PANEL.is_multiple_of(2 * MAX_WIDTH));
 mod tests {
     use super::*;
 
-    /// They meet zeros of B, and would be worth nothing; but what another call left may be no number.
+    /// The padding is multiplied by zeros of B, but a stale NaN from an earlier call would survive
+    /// that.
     #[test]
     fn rows_are_filled_up_with_zeros_whatever_was_there() {
         let data: Vec<bf16> = (1..=3 * 70).map(|i| bf16::from_f32(i as f32)).collect();
         let a = Rows { data: &data, rows: 3, cols: 70, stride: 70 };
         for step in [4, TILE_DEPTH] {
             let mut padded = vec![bf16::NAN; 1000];
-            let made = whole(a, &(1..3), step, &mut padded);
-            assert_eq!((made.rows, made.cols), (2, 70usize.next_multiple_of(step)));
-            for (row, made) in [1, 2].into_iter().zip(made.iter()) {
-                assert_eq!(made[..70], *a.row(row));
-                assert!(made[70..].iter().all(|v| *v == bf16::ZERO), "{made:?}");
+            let result = padded_rows(a, &(1..3), step, &mut padded);
+            assert_eq!((result.rows, result.cols), (2, 70usize.next_multiple_of(step)));
+            for (row, padded) in [1, 2].into_iter().zip(result.iter()) {
+                assert_eq!(padded[..70], *a.row(row));
+                assert!(padded[70..].iter().all(|v| *v == bf16::ZERO), "{padded:?}");
             }
         }
     }

@@ -1,4 +1,5 @@
-//! Which SIMD instructions this processor has. Found at run time, so that one binary serves every machine of its family.
+//! SIMD instruction sets, detected at run time, so that one binary serves every machine of its
+//! family.
 #![allow(unsafe_code, reason = "calls into functions compiled for instructions that `available` has just found")]
 
 #[cfg(target_arch = "x86_64")]
@@ -24,42 +25,44 @@ use super::{
 /// An instruction set that the CPU kernels are compiled for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Isa {
-    /// Plain Rust; what the compiler's baseline gives.
+    /// Plain Rust, compiled for the compiler's baseline.
     #[default]
     Scalar,
     /// 128-bit, every 64-bit ARM.
     Neon,
-    /// NEON with dot products of bytes: ARMv8.4, and most of 8.2.
+    /// NEON with int8 dot products (`sdot`): ARMv8.4, and most of 8.2.
     NeonDot,
-    /// The same with products of matrices of bytes: ARMv8.6, and Graviton3 and Apple's M2 on.
+    /// NEON with int8 matrix products (`smmla`): ARMv8.6, from Graviton3 and Apple's M2 on.
     NeonI8mm,
     /// 256-bit with fused multiply-add and half conversion.
     Avx2,
-    /// AVX2 with dot products of bytes: processors since 2021 that have no AVX-512.
+    /// AVX2 with int8 dot products (AVX-VNNI): processors since 2021 that have no AVX-512.
     Avx2Vnni,
     /// 512-bit: the F, BW, DQ and VL subsets.
     Avx512,
-    /// AVX-512 with dot products of bytes.
+    /// AVX-512 with int8 dot products (VNNI).
     Avx512Vnni,
-    /// The same with dot products of bf16.
+    /// AVX-512 VNNI with bf16 dot products.
     Avx512Bf16,
-    /// The same with tiles: matrix products of bf16 and of bytes.
+    /// AVX-512 BF16 with AMX tiles: matrix products of bf16 and int8.
     Amx,
 }
 
-/// Work that is written once over [`Lanes`] and compiled for each instruction set.
+/// A kernel that is written once over [`Lanes`] and compiled for each instruction set.
 pub(crate) trait Kernel {
-    /// What it gives back.
+    /// Result of the kernel.
     type Output;
-    /// Must be `#[inline(always)]`, as must all it calls: only then does it take on the caller's instruction set.
+    /// Must be `#[inline(always)]`, as must everything it calls: only then is it compiled for the
+    /// caller's instruction set.
     fn run<S: Lanes>(self) -> Self::Output;
 }
 
-/// The same for work over [`Ints`]: only it can tell an instruction set with dot products of bytes from one without.
+/// A kernel over [`Ints`], which distinguishes instruction sets with int8 dot products from those
+/// without.
 pub(crate) trait IntKernel {
-    /// What it gives back.
+    /// Result of the kernel.
     type Output;
-    /// Must be `#[inline(always)]`, as must all it calls.
+    /// Must be `#[inline(always)]`, as must everything it calls.
     fn run<S: Ints>(self) -> Self::Output;
 }
 
@@ -78,7 +81,7 @@ impl Isa {
         (Isa::Amx, "amx"),
     ];
 
-    /// Whether this processor has it.
+    /// Whether this processor has the instruction set.
     pub fn available(self) -> bool {
         match self {
             Isa::Scalar => true,
@@ -115,19 +118,19 @@ impl Isa {
         }
     }
 
-    /// Every one this processor has, narrowest first.
+    /// Every instruction set of this processor, narrowest first.
     pub fn all() -> impl Iterator<Item = Isa> {
         Isa::NAMES.into_iter().map(|(isa, _)| isa).filter(|isa| isa.available())
     }
 
-    /// The fastest one this processor has.
+    /// The fastest instruction set of this processor.
     pub fn best() -> Isa {
         static BEST: OnceLock<Isa> = OnceLock::new();
         *BEST.get_or_init(|| Isa::all().filter(|isa| isa.pays()).last().unwrap_or(Isa::Scalar))
     }
 
-    /// Whether it is faster than what comes before it. Intel's dot products of bf16 start half as often as its multiply-adds, so
-    /// that widening first is the faster way there; AMD's do not.
+    /// Whether it is faster than the set before it. Intel issues bf16 dot products half as often as
+    /// multiply-adds, so widening first is faster there; AMD does not.
     fn pays(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         if self == Isa::Avx512Bf16 {
@@ -141,7 +144,7 @@ impl Isa {
         matches!(self, Isa::Avx512Bf16 | Isa::Amx) && self.pays()
     }
 
-    /// The one a policy asks for, else the fastest.
+    /// The instruction set that the policy asks for, else the fastest.
     pub fn of(policy: &Policy) -> Result<Isa> {
         match policy.isa {
             None => Ok(Isa::best()),
@@ -157,7 +160,8 @@ impl Isa {
         return kernel.run::<Scalar>();
         #[cfg(not(feature = "scalar-only"))]
         match self {
-            // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which ask the processor first.
+            // SAFETY: an `Isa` reaches kernels only through `of`, `best` or `all`, which check the
+            // processor first.
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512Bf16 | Isa::Amx => unsafe { avx512_bf16(kernel) },
             // SAFETY: as above.
@@ -172,7 +176,7 @@ impl Isa {
         }
     }
 
-    /// Runs `kernel`, which works on bytes, compiled for this instruction set.
+    /// Runs `kernel`, which works on int8, compiled for this instruction set.
     pub(crate) fn run_ints<K: IntKernel>(self, kernel: K) -> K::Output {
         debug_assert!(self.available());
         #[cfg(feature = "scalar-only")]
@@ -204,7 +208,7 @@ impl Isa {
     }
 }
 
-/// A function that runs a kernel of `$kind` over `$lanes`, with the instructions that those stand for.
+/// Defines a function that runs a kernel of `$kind` over `$lanes` with the target features enabled.
 macro_rules! compiled {
     ($arch:literal, $features:literal, $name:ident, $kind:ident, $lanes:ty) => {
         #[cfg(target_arch = $arch)]

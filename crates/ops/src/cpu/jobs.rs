@@ -1,9 +1,9 @@
-//! Work of the team that is no op's: packing weights, making tokens, decoding images.
+//! Jobs: work of the thread team that belongs to no op, such as packing weights, tokenizing and
+//! decoding images.
 //!
-//! Several callers may have a job each. A caller runs the tasks of its own job, and workers help
-//! while no op has work for them: a worker looks for an op after every task, so that a long job
-//! does not keep ops waiting, and an op does not take the workers from a job for longer than it
-//! runs.
+//! Several callers may each have a job. A caller runs the tasks of its own job, and workers help
+//! while no op needs them. A worker checks for an op after every task, so a long job does not delay
+//! ops, and an op takes the workers from a job only while it runs.
 #![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
 
 use super::team::Task;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, Thread};
 
-/// The jobs that have tasks left, the oldest first.
+/// Queue of jobs that have tasks left, oldest first.
 #[derive(Default)]
 pub(super) struct Jobs {
     open: AtomicUsize,
@@ -23,19 +23,19 @@ pub(super) struct Jobs {
 }
 
 struct Job {
-    /// Of the caller's lifetime.
+    /// The closure, which lives as long as the caller waits.
     run: *const Task<'static>,
     tasks: usize,
-    /// The first task that nobody has taken.
+    /// The first task that no thread has taken.
     next: AtomicUsize,
-    /// Tasks that have not ended.
+    /// Tasks that have not finished.
     left: AtomicUsize,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     caller: Thread,
 }
 
-// SAFETY: the pointer is to a closure that is Sync, and who follows it holds a task that has not
-// ended, for which the caller waits.
+// SAFETY: the pointer is to a closure that is Sync. A thread dereferences it only while it runs a
+// task, and the caller waits for all tasks.
 unsafe impl Send for Job {}
 // SAFETY: as above.
 unsafe impl Sync for Job {}
@@ -46,21 +46,21 @@ impl Jobs {
         self.open.load(SeqCst) != 0
     }
 
-    /// Runs tasks of the oldest job until it has none left, or `is_wanted` elsewhere.
-    pub(super) fn help(&self, is_wanted: impl Fn() -> bool) {
+    /// Runs tasks of the oldest job until it has none left or `should_stop` returns true.
+    pub(super) fn help(&self, should_stop: impl Fn() -> bool) {
         let Some(job) = lock(&self.queue).front().cloned() else { return };
-        while !is_wanted() {
+        while !should_stop() {
             if !job.run_next() {
                 return self.close(&job);
             }
         }
     }
 
-    /// Runs tasks 0 to `tasks` − 1 together with whoever helps; `wake` calls for help. Panics if a
-    /// task did, after all have ended.
+    /// Runs tasks 0 to `tasks` − 1 together with the workers that `wake` wakes. Panics after all
+    /// tasks have finished if one of them panicked.
     pub(super) fn run(&self, tasks: usize, run: &Task<'_>, wake: impl FnOnce()) {
         let job = Arc::new(Job {
-            // SAFETY: the lifetime is forgotten only until this function has seen every task end.
+            // SAFETY: the lifetime is erased only until this function has seen every task finish.
             run: unsafe { std::mem::transmute::<*const Task<'_>, *const Task<'static>>(run) },
             tasks,
             next: AtomicUsize::new(0),
@@ -84,7 +84,7 @@ impl Jobs {
         }
     }
 
-    /// All tasks of the job are taken.
+    /// Removes a job whose tasks are all taken.
     fn close(&self, job: &Arc<Job>) {
         let mut queue = lock(&self.queue);
         if let Some(i) = queue.iter().position(|other| Arc::ptr_eq(other, job)) {
@@ -95,13 +95,14 @@ impl Jobs {
 }
 
 impl Job {
-    /// Runs the next task, or says that there is none. After a panic the others end at once.
+    /// Runs the next task; returns false if there is none. After a panic the remaining tasks are
+    /// skipped.
     fn run_next(&self) -> bool {
-        // Not beyond the last one, however often it is asked for.
+        // Never counts beyond the last task, however often it is called.
         let next = |next: usize| (next < self.tasks).then_some(next + 1);
         let Ok(task) = self.next.fetch_update(Relaxed, Relaxed, next) else { return false };
         if lock(&self.panic).is_none() {
-            // SAFETY: this task has not ended, so the caller waits, and its closure is there.
+            // SAFETY: this task has not finished, so the caller waits and its closure is alive.
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| unsafe { (*self.run)(task) })) {
                 lock(&self.panic).get_or_insert(panic);
             }

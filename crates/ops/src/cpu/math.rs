@@ -1,15 +1,16 @@
-//! exp, erf, tanh and the activations over lanes. Errors are measured against libm in f64 by the tests below.
+//! exp, erf, tanh and the activation functions over SIMD lanes. The tests below measure errors
+//! against libm in f64.
 //!
-//! All take several vectors and go step by step through all of them: each step waits four cycles for the one before, and the
-//! processor can look only so far ahead for others to fill them with.
+//! All functions take several vectors and interleave their steps: each step waits four cycles for
+//! the one before, and the out-of-order window is too short to fill that gap by itself.
 #![allow(unsafe_code, reason = "SIMD lanes")]
-#![allow(clippy::excessive_precision, reason = "coefficients as they are known, whatever f32 keeps of them")]
+#![allow(clippy::excessive_precision, reason = "coefficients in full precision, which the compiler rounds to f32")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of Lanes is the reason for every block")]
 
 use super::Lanes;
 use crate::{Activation, DType};
 
-/// `y` becomes the expression, vector by vector.
+/// Evaluates the expression for each vector.
 macro_rules! each {
     ($N:ident, |$i:ident| $value:expr) => {{
         let first = {
@@ -26,7 +27,7 @@ macro_rules! each {
     }};
 }
 
-/// c₀ + c₁x + c₂x² + …, by Horner.
+/// c₀ + c₁x + c₂x² + …, by Horner's method.
 #[inline(always)]
 unsafe fn poly<S: Lanes, const N: usize, const C: usize>(x: [S::V; N], c: [f32; C]) -> [S::V; N] {
     unsafe {
@@ -38,26 +39,28 @@ unsafe fn poly<S: Lanes, const N: usize, const C: usize>(x: [S::V; N], c: [f32; 
     }
 }
 
-/// x held between `low` and `high`; NaN stays NaN, being the second operand each time.
+/// x clamped to `low..=high`; NaN stays NaN because it is the second operand each time.
 #[inline(always)]
 unsafe fn clamp<S: Lanes, const N: usize>(x: [S::V; N], low: f32, high: f32) -> [S::V; N] {
     unsafe { each!(N, |i| S::max(S::splat(low), S::min(S::splat(high), x[i]))) }
 }
 
-/// The larger, or NaN if either is: a broken number must not be dropped on the way.
+/// The larger, or NaN if either is NaN: a NaN must not get lost.
 #[inline(always)]
 pub(crate) unsafe fn larger<S: Lanes>(a: S::V, b: S::V) -> S::V {
-    // max gives its second operand when one is NaN, so only a NaN in `a` could be lost; a − a is 0 or NaN or, from an
-    // infinity, NaN where the infinity would have been the answer: broken too.
+    // `max` returns its second operand if one is NaN, so only a NaN in `a` could get lost. a − a is
+    // 0, or NaN if `a` is NaN or infinite: an infinity becomes NaN, which is an invalid result too.
     unsafe { S::add(S::max(a, b), S::sub(a, a)) }
 }
 
-/// eˣ within 2 ulp; held at the smallest normal number below −87.3 and at the largest power of two's reach above 88.
+/// eˣ within 2 ulp; clamped to the smallest normal number below −87.3 and to the largest power of
+/// two above 88.
 #[inline(always)]
 pub(crate) unsafe fn exp<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     unsafe {
         let x = clamp::<S, N>(x, -87.3, 88.0);
-        // x = n·ln 2 + r with |r| ≤ ln 2 / 2; ln 2 in two parts, so that n·ln 2 is taken off exactly.
+        // x = n·ln 2 + r with |r| ≤ ln 2 / 2; ln 2 in two parts, so that n·ln 2 is subtracted
+        // exactly.
         let n = each!(N, |i| S::round(S::mul(x[i], S::splat(std::f32::consts::LOG2_E))));
         let r = each!(N, |i| S::fma(n[i], S::splat(-0.693_359_4), x[i]));
         let r = each!(N, |i| S::fma(n[i], S::splat(2.121_944_4e-4), r[i]));
@@ -67,10 +70,10 @@ pub(crate) unsafe fn exp<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     }
 }
 
-/// 2ˣ within 1e-5 of itself for x ≤ 0, for results that are rounded to bf16 or f16; held at 2⁻¹²⁵, since what is a little less than
-/// the smallest normal number takes the processor a hundred times as long.
+/// 2ˣ with a relative error of 1e-5 for x ≤ 0, for results that are rounded to bf16 or f16; clamped
+/// at 2⁻¹²⁵, because the processor takes a hundred times as long for subnormal numbers.
 #[inline(always)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
 pub(crate) unsafe fn short_exp2<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     unsafe {
         let x = each!(N, |i| S::max(S::splat(-125.0), x[i]));
@@ -81,7 +84,8 @@ pub(crate) unsafe fn short_exp2<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V
     }
 }
 
-/// erf within 4 ulp of 1: an odd rational function on [−4, 4], beyond which it stays within an ulp of ±1.
+/// erf within 4 ulp of 1: an odd rational function on [−4, 4], outside of which the result is
+/// within an ulp of ±1.
 #[inline(always)]
 pub(crate) unsafe fn erf<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     unsafe {
@@ -104,7 +108,8 @@ pub(crate) unsafe fn erf<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     }
 }
 
-/// tanh within 4 ulp of 1: an odd rational function on the range where f32 can tell it from ±1.
+/// tanh within 4 ulp of 1: an odd rational function on the range where f32 distinguishes it from
+/// ±1.
 #[inline(always)]
 pub(crate) unsafe fn tanh<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     unsafe {
@@ -127,7 +132,7 @@ pub(crate) unsafe fn tanh<S: Lanes, const N: usize>(x: [S::V; N]) -> [S::V; N] {
     }
 }
 
-/// Φ(x) − ½ over x, in powers of x²: by erf, and by tanh as some models have it.
+/// (Φ(x) − ½) / x in powers of x²: with erf, and with the tanh approximation that some models use.
 const SHORT_ERF: [f32; 8] = [
     3.984_658_7e-1,
     -6.552_819_9e-2,
@@ -149,15 +154,15 @@ const SHORT_TANH: [f32; 8] = [
     -1.172_344_1e-9,
 ];
 
-/// x·(½ + odd polynomial), which reaches ±½ at ±`end` and stays there: both forms of gelu within 1e-4, for results that are
-/// rounded to bf16 or f16.
+/// x·(½ + odd polynomial), which reaches ±½ at ±`end` and stays there: both forms of GELU within
+/// 1e-4, for results that are rounded to bf16 or f16.
 #[inline(always)]
 unsafe fn short_gelu<S: Lanes, const N: usize>(x: [S::V; N], end: f32, c: [f32; 8]) -> [S::V; N] {
     unsafe {
         let x = each!(N, |i| S::max(S::splat(-end), x[i]));
-        let held = each!(N, |i| S::min(S::splat(end), x[i]));
-        let p = poly::<S, N, 8>(each!(N, |i| S::mul(held[i], held[i])), c);
-        each!(N, |i| S::mul(x[i], S::fma(held[i], p[i], S::splat(0.5))))
+        let clamped = each!(N, |i| S::min(S::splat(end), x[i]));
+        let p = poly::<S, N, 8>(each!(N, |i| S::mul(clamped[i], clamped[i])), c);
+        each!(N, |i| S::mul(x[i], S::fma(clamped[i], p[i], S::splat(0.5))))
     }
 }
 
@@ -170,7 +175,7 @@ unsafe fn swish<S: Lanes, const N: usize>(x: [S::V; N], slope: f32) -> [S::V; N]
     }
 }
 
-/// The activation that an op fuses, as exact as a result in `to` can tell.
+/// The activation function of a fused op, as exact as the result type `to` needs.
 #[inline(always)]
 pub(crate) unsafe fn activate<S: Lanes, const N: usize>(activation: Activation, to: DType, x: [S::V; N]) -> [S::V; N] {
     unsafe {
@@ -179,7 +184,8 @@ pub(crate) unsafe fn activate<S: Lanes, const N: usize>(activation: Activation, 
             (Activation::Gelu, DType::BF16 | DType::F16) => short_gelu::<S, N>(x, 4.2, SHORT_ERF),
             (Activation::GeluTanh, DType::BF16 | DType::F16) => short_gelu::<S, N>(x, 4.1, SHORT_TANH),
             (Activation::Gelu, _) => {
-                // Below −6 the answer is 0 to within 1e-8, but erf is an ulp short of −1, and x would multiply that.
+                // Below −6 the result is 0 to within 1e-8, but erf is an ulp short of −1, and x
+                // would multiply that.
                 let x = each!(N, |i| S::max(S::splat(-6.0), x[i]));
                 let half = each!(N, |i| S::mul(x[i], S::splat(0.5)));
                 let e = erf::<S, N>(each!(N, |i| S::mul(x[i], S::splat(std::f32::consts::FRAC_1_SQRT_2))));
@@ -263,12 +269,12 @@ mod tests {
     #[test]
     fn far_from_zero_the_limits_are_kept() {
         for isa in Isa::all() {
-            let mut seen = Vec::new();
-            isa.run(Far(&mut seen));
-            for (pair, want) in seen.chunks_exact(2).zip([0.0, 0.0, 1.0, -1.0, 1e4]) {
+            let mut results = Vec::new();
+            isa.run(Far(&mut results));
+            for (pair, want) in results.chunks_exact(2).zip([0.0, 0.0, 1.0, -1.0, 1e4]) {
                 let [got, short] = pair else { unreachable!() };
-                assert!((short - want).abs() <= 1e-4 * want.abs().max(1.0), "{isa}: {seen:?}");
-                assert!((got - want).abs() <= 1e-6 * want.abs().max(1.0), "{isa}: {seen:?}");
+                assert!((short - want).abs() <= 1e-4 * want.abs().max(1.0), "{isa}: {results:?}");
+                assert!((got - want).abs() <= 1e-6 * want.abs().max(1.0), "{isa}: {results:?}");
             }
         }
     }
@@ -309,9 +315,9 @@ mod tests {
     #[test]
     fn nan_is_never_turned_into_a_number() {
         for isa in Isa::all() {
-            let mut seen = Vec::new();
-            isa.run(Broken(&mut seen));
-            assert!(seen.len() == 16 && seen.iter().all(|v| v.is_nan()), "{isa}: {seen:?}");
+            let mut results = Vec::new();
+            isa.run(Broken(&mut results));
+            assert!(results.len() == 16 && results.iter().all(|v| v.is_nan()), "{isa}: {results:?}");
         }
     }
 

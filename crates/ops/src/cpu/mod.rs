@@ -1,4 +1,5 @@
-//! What CPU kernels are made of: SIMD chosen at run time, the vectorised functions, the packed matrix product, threads.
+//! Building blocks of CPU kernels: SIMD chosen at run time, vectorised math functions, packed
+//! matrix multiplication (GEMM), the thread team.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod amx;

@@ -1,8 +1,8 @@
-//! Stands where tiles are on processors of other families. Nothing of it is ever called: `Isa::Amx` is not available there.
-#![allow(dead_code, reason = "what a task is made of, and nobody reads")]
+//! Stub of `amx` for other architectures. It is never called: `Isa::Amx` is not available there.
+#![allow(dead_code, reason = "fields of a task that nothing reads here")]
 
 use super::Lanes;
-use super::gemm::{Panels, Room, Sink};
+use super::gemm::{GemmScratch, Panels, Sink};
 use super::rows::Rows;
 use half::bf16;
 use std::ops::Range;
@@ -22,7 +22,7 @@ pub(crate) struct Task<'a> {
 }
 
 pub(super) fn multiply_bytes<S: Lanes>(_: Task<'_>, _: &mut Vec<f32>, _: &mut impl Sink) {
-    unreachable!("no tiles on this processor")
+    unreachable!("this architecture has no AMX")
 }
 
 pub(super) fn multiply<S: Lanes>(
@@ -30,10 +30,10 @@ pub(super) fn multiply<S: Lanes>(
     _: Panels<'_, bf16>,
     _: Range<usize>,
     _: Range<usize>,
-    _: &mut Room,
+    _: &mut GemmScratch,
     _: &mut impl Sink,
 ) {
-    unreachable!("no tiles on this processor")
+    unreachable!("this architecture has no AMX")
 }
 
 pub(crate) mod bf16x3 {
@@ -46,9 +46,9 @@ pub(crate) mod bf16x3 {
         _: Panels<'_, f32>,
         _: Range<usize>,
         _: Range<usize>,
-        _: &mut Room,
+        _: &mut GemmScratch,
         _: &mut impl Sink,
     ) {
-        unreachable!("no tiles on this processor")
+        unreachable!("this architecture has no AMX")
     }
 }

@@ -1,4 +1,5 @@
-//! A CPU tensor seen as rows of elements, without a copy where its layout allows; and results that tasks fill together.
+//! Views of a CPU tensor as rows of elements, without a copy if its layout allows; and results that
+//! tasks fill in parallel.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one result")]
 
 use super::elem::Elem;
@@ -9,13 +10,13 @@ use crate::{Error, Result, Tensor};
 use candle_core::{CpuStorage, Layout, Storage, StorageRef};
 use std::cell::RefCell;
 
-/// Keeps a tensor's storage readable.
+/// Read access to a tensor's storage.
 pub(crate) struct Reading<'a> {
     storage: StorageRef<'a>,
     layout: &'a Layout,
 }
 
-/// Rows of `cols` elements that start `stride` apart.
+/// Rows of `cols` elements whose starts are `stride` apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a, T> {
     pub(crate) data: &'a [T],
@@ -38,24 +39,27 @@ impl<'a> Reading<'a> {
             CpuStorage::F16(_) => Ok(crate::DType::F16),
             CpuStorage::U32(_) => Ok(crate::DType::U32),
             CpuStorage::U8(_) => Ok(crate::DType::U8),
-            _ => Err(Error::call("cpu kernel", "elements of no format of ours")),
+            _ => Err(Error::call("cpu kernel", "the tensor has an unsupported dtype")),
         }
     }
 
-    /// The elements of a tensor without gaps.
+    /// The elements of a contiguous tensor.
     pub(crate) fn slice<T: candle_core::WithDType>(&self) -> Result<&[T]> {
         match self.layout.contiguous_offsets() {
             Some((start, end)) => Ok(&self.cpu()?.as_slice::<T>()?[start..end]),
-            None => Err(Error::call("cpu kernel", format!("a view with strides {:?}", self.layout.stride()))),
+            None => Err(Error::call(
+                "cpu kernel",
+                format!("needs a contiguous tensor, not a view with strides {:?}", self.layout.stride()),
+            )),
         }
     }
 
-    /// The storage from the tensor's first element on, for those who walk it by [`Reading::strides`].
+    /// The storage from the tensor's first element on, to be indexed with [`Reading::strides`].
     pub(crate) fn onwards<T: candle_core::WithDType>(&self) -> Result<&[T]> {
         Ok(&self.cpu()?.as_slice::<T>()?[self.layout.start_offset()..])
     }
 
-    /// The last axis as columns, all others as rows.
+    /// The tensor as a matrix: the last axis as columns, all others as rows.
     pub(crate) fn rows<T: Elem>(&self) -> Result<Rows<'_, T>> {
         let dims = self.layout.dims();
         let cols = *dims.last().unwrap_or(&1);
@@ -64,13 +68,18 @@ impl<'a> Reading<'a> {
         let stride = match strides {
             _ if self.layout.is_contiguous() => cols,
             [stride, 1] => *stride,
-            _ => return Err(Error::call("cpu kernel", format!("rows of a view with strides {strides:?}"))),
+            _ => {
+                return Err(Error::call(
+                    "cpu kernel",
+                    format!("needs rows of consecutive elements, not a view with strides {strides:?}"),
+                ));
+            }
         };
         Ok(Rows { data: self.onwards()?, rows, cols, stride })
     }
 
-    /// The last axis as columns, all others as rows, which may also be the heads of `[tokens, heads, size]` in a wider
-    /// projection.
+    /// The tensor as a matrix, like [`Reading::rows`]; the rows may also be the heads of `[tokens,
+    /// heads, size]` within a wider projection.
     pub(crate) fn lines<T: Elem>(&self) -> Result<Lines<'_, T>> {
         match (self.layout.dims(), self.layout.stride()) {
             ([tokens, heads, size], [token, head, 1]) if !self.layout.is_contiguous() => Ok(Lines {
@@ -101,7 +110,8 @@ impl<'a> Reading<'a> {
     }
 }
 
-/// Rows of `cols` elements, `heads` of them `head` apart, and then the next `token` on.
+/// Rows of `cols` elements: `heads` rows per token, `head` elements apart, and tokens `token`
+/// elements apart.
 #[derive(Clone, Copy)]
 pub(crate) struct Lines<'a, T> {
     data: &'a [T],
@@ -129,7 +139,7 @@ impl<'a, T: Copy> Rows<'a, T> {
     }
 }
 
-/// A result that several tasks fill, each its own parts.
+/// A result that several tasks fill, each its own disjoint part.
 pub(crate) struct Output<T> {
     values: *mut T,
     len: usize,
@@ -138,22 +148,22 @@ pub(crate) struct Output<T> {
 unsafe impl<T: Send> Sync for Output<T> {}
 
 impl<T> Output<T> {
-    /// Over all of `values`, which must outlive every task.
+    /// Wraps `values`, which must outlive every task.
     pub(crate) fn over(values: &mut [T]) -> Self {
         Output { values: values.as_mut_ptr(), len: values.len() }
     }
 
-    /// The same as what it is, if that is bf16.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only tiles have use for it"))]
+    /// Casts the output if its elements are bf16.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only AMX uses it"))]
     pub(crate) fn as_bf16(&self) -> Option<&Output<half::bf16>>
     where
         T: Elem,
     {
-        // SAFETY: only bf16 has this type's name, so both types are one.
+        // SAFETY: only bf16 has `TYPE` BF16, so both types are the same.
         (T::TYPE == crate::DType::BF16).then(|| unsafe { &*std::ptr::from_ref(self).cast() })
     }
 
-    /// Where element `at` is. Who writes there keeps the promise of [`Output::part`].
+    /// Pointer to element `at`. Writes must obey the contract of [`Output::part`].
     #[inline(always)]
     pub(crate) fn at(&self, at: usize) -> *mut T {
         debug_assert!(at < self.len, "{at} of {}", self.len);
@@ -163,18 +173,18 @@ impl<T> Output<T> {
     /// `len` elements from `at` on.
     ///
     /// # Safety
-    /// They must lie inside the values, and no other task may take any of them.
+    /// They must lie inside the values, and no other task may access any of them.
     #[inline(always)]
-    #[allow(clippy::mut_from_ref, reason = "that the parts are disjoint is the caller's promise")]
+    #[allow(clippy::mut_from_ref, reason = "the caller guarantees that the parts are disjoint")]
     pub(crate) unsafe fn part(&self, at: usize, len: usize) -> &mut [T] {
         debug_assert!(at + len <= self.len, "{at} + {len} of {}", self.len);
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { std::slice::from_raw_parts_mut(self.values.add(at), len) }
     }
 }
 
-/// Makes a `rows` × `cols` result by filling its rows in parallel; what stands in them before means nothing. `scratch` f32s are
-/// lent to each call.
+/// Makes a `rows` × `cols` result by filling its rows in parallel. A row's initial values are
+/// unspecified. Each call gets `scratch` f32s.
 pub(crate) fn fill_rows<T: Elem>(
     rows: usize,
     cols: usize,
@@ -185,15 +195,16 @@ pub(crate) fn fill_rows<T: Elem>(
     if cols == 0 {
         return out;
     }
-    // Enough work per task to pay for handing it over: a few thousand elements, and no more tasks than keep threads even.
+    // Enough work per task to pay for its dispatch: a few thousand elements, and no more tasks than
+    // balance the threads.
     let chunk = (4096 / cols).max(rows.div_ceil(8 * crate::threads::count())).max(1);
     let result = Output::over(&mut out);
     team::each(rows.div_ceil(chunk), |task| {
-        SCRATCH.with_borrow_mut(|room| {
-            room.resize(room.len().max(scratch), 0.0);
+        SCRATCH.with_borrow_mut(|buffer| {
+            buffer.resize(buffer.len().max(scratch), 0.0);
             for row in task * chunk..rows.min((task + 1) * chunk) {
-                // SAFETY: the row lies in the result, and belongs to this task.
-                fill(row, unsafe { result.part(row * cols, cols) }, &mut room[..scratch]);
+                // SAFETY: the row lies in the result and belongs to this task.
+                fill(row, unsafe { result.part(row * cols, cols) }, &mut buffer[..scratch]);
             }
         });
     });
@@ -201,6 +212,6 @@ pub(crate) fn fill_rows<T: Elem>(
 }
 
 thread_local! {
-    /// Kept from call to call by each worker.
+    /// Scratch memory that each worker reuses from call to call.
     static SCRATCH: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
 }

@@ -1,12 +1,15 @@
-//! The threads that run an op's tasks together.
+//! The thread team (thread pool) that runs the tasks of an op.
 //!
-//! One team a process, of the calling thread and workers that wait for it. They look for the next op for a few microseconds before
-//! they sleep, because in a forward pass it comes at once, and waking a thread takes longer than many an op of a short text. An op that
-//! finds the team taken, by another model or by a task's own call, runs its tasks alone: two ops never make more threads busy than
-//! there are. Work that is no op's is a job: see [`super::jobs`].
+//! A process has one team: the calling thread and workers that wait for it. Workers spin for some
+//! tens of microseconds before they sleep, because in a forward pass the next op follows at once,
+//! and waking a thread takes longer than many an op on a short text. An op that finds the team
+//! busy, with another model or because a task calls an op, runs its tasks on its own thread: two
+//! ops never occupy more threads than the team has. Work that belongs to no op is a job: see
+//! [`super::jobs`].
 //!
-//! Each member begins with a share of its own, tasks that follow each other, and helps the others when it has none left. Ops put tasks
-//! of the first rows first, so that from op to op a core finds its rows in its own cache.
+//! Each member starts with its own share of consecutive tasks and helps the others when its share
+//! is done (work stealing). Ops put the tasks of the first rows first, so that from op to op a core
+//! finds its rows in its own cache.
 #![allow(unsafe_code, reason = "workers borrow the caller's closure, which waits for them before it returns")]
 
 use super::jobs::Jobs;
@@ -20,30 +23,30 @@ use std::sync::atomic::{AtomicBool, AtomicUsize};
 use std::sync::{Mutex, OnceLock, PoisonError};
 use std::thread::{self, Thread};
 
-/// Looks for work before a worker sleeps: some tens of microseconds.
-const LOOKS: usize = 1000;
+/// Times that a worker checks for work before it sleeps: some tens of microseconds.
+const SPINS: usize = 1000;
 
-/// In [`Team::gate`]: workers may come in. Below it stands how many are.
+/// Flag in [`Team::gate`]: workers may enter. The lower bits count those inside.
 const OPEN: usize = 1 << (usize::BITS - 1);
 
 pub(super) type Task<'a> = dyn Fn(usize) + Sync + 'a;
 
 struct Team {
-    /// Held by who hands out tasks.
+    /// Locked by the thread whose tasks run.
     owner: Mutex<()>,
-    /// Counts what was handed out.
+    /// Counts the ops that were handed out.
     turn: AtomicUsize,
     gate: AtomicUsize,
-    /// The tasks, of the owner's lifetime, and how many.
+    /// The tasks, which live as long as the owner waits, and their number.
     job: UnsafeCell<Option<(*const Task<'static>, usize)>>,
     panic: Mutex<Option<Box<dyn Any + Send>>>,
     workers: OnceLock<Vec<Worker>>,
-    /// Of the owner and each worker.
+    /// One for the owner and one for each worker.
     shares: Vec<Share>,
     jobs: Jobs,
 }
 
-/// The first task of a share that nobody has taken, on a line of its own.
+/// The first task of a share that no thread has taken, on a cache line of its own.
 #[repr(align(64))]
 struct Share(AtomicUsize);
 
@@ -52,12 +55,13 @@ struct Worker {
     sleeps: &'static AtomicBool,
 }
 
-// SAFETY: `job` is written by the owner while the gate is closed and empty, and read by those who came in through it.
+// SAFETY: the owner writes `job` while the gate is closed and no worker is inside; only workers
+// that passed the gate read it.
 unsafe impl Sync for Team {}
 // SAFETY: the pointer is to a closure that is Sync.
 unsafe impl Send for Team {}
 
-/// As many threads as were settled on; see [`threads`].
+/// The team, with the number of threads of [`threads::count`].
 fn team() -> &'static Team {
     static TEAM: OnceLock<&'static Team> = OnceLock::new();
     TEAM.get_or_init(|| {
@@ -71,28 +75,30 @@ fn team() -> &'static Team {
             shares: (0..threads::count().max(1)).map(|_| Share(AtomicUsize::new(0))).collect(),
             jobs: Jobs::default(),
         }));
-        let hire = |i: usize| {
+        let spawn = |i: usize| {
             let sleeps: &'static AtomicBool = Box::leak(Box::new(AtomicBool::new(false)));
             let name = format!("sconce-cpu-{i}");
-            // Where the system gives no more threads, those that are there do the work.
+            // If the system refuses more threads, those that started do the work.
             let started = thread::Builder::new().name(name).spawn(move || team.begin(i, sleeps)).ok()?;
             Some(Worker { thread: started.thread().clone(), sleeps })
         };
-        let workers = (1..threads::count()).filter_map(hire).collect();
+        let workers = (1..threads::count()).filter_map(spawn).collect();
         let _ = team.workers.set(workers);
         team
     })
 }
 
-/// Runs tasks 0 to `tasks` − 1, on the team where it is free. Panics if one of them did, after all have ended.
+/// Runs tasks 0 to `tasks` − 1, on the team if it is free. Panics after all tasks have finished if
+/// one of them panicked.
 pub(crate) fn each(tasks: usize, run: impl Fn(usize) + Sync) {
     let team = team();
     let workers = team.workers.get().map_or(&[][..], |w| w);
     let owner = if tasks > 1 && !workers.is_empty() { team.owner.try_lock().ok() } else { None };
     let Some(_owner) = owner else { return (0..tasks).for_each(run) };
     let task: &Task<'_> = &run;
-    // SAFETY: the lifetime is forgotten only until this function has seen all workers leave, which it waits for even where a
-    // task panics. The gate is closed and empty, so nobody reads the job.
+    // SAFETY: the lifetime is erased only until this function has seen all workers leave, which it
+    // waits for even if a task panics. The gate is closed and no worker is inside, so nobody reads
+    // the job.
     unsafe { *team.job.get() = Some((std::mem::transmute::<*const Task<'_>, *const Task<'static>>(task), tasks)) };
     for (i, share) in team.shares.iter().enumerate() {
         share.0.store(team.first(i, tasks), Relaxed);
@@ -100,22 +106,22 @@ pub(crate) fn each(tasks: usize, run: impl Fn(usize) + Sync) {
     team.gate.store(OPEN, Release);
     team.turn.fetch_add(1, SeqCst);
     team.wake();
-    let own = catch_unwind(AssertUnwindSafe(|| team.work(0, task, tasks)));
+    let result = catch_unwind(AssertUnwindSafe(|| team.work(0, task, tasks)));
     team.gate.fetch_and(!OPEN, AcqRel);
-    let mut looks = 0;
+    let mut spins = 0;
     while team.gate.load(Acquire) != 0 {
-        looks += 1;
-        // A worker that was switched off the processor may need ours.
-        if looks < LOOKS { std::hint::spin_loop() } else { thread::yield_now() }
+        spins += 1;
+        // A worker that was preempted may need this core.
+        if spins < SPINS { std::hint::spin_loop() } else { thread::yield_now() }
     }
-    let theirs = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
-    if let Some(panic) = own.err().or(theirs) {
+    let worker_panic = team.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some(panic) = result.err().or(worker_panic) {
         drop(_owner);
         resume_unwind(panic);
     }
 }
 
-/// The same for tasks that may fail; the first failure found is the answer.
+/// [`each`] for tasks that may fail; returns the first error found.
 pub(crate) fn try_each(tasks: usize, run: impl Fn(usize) -> Result<()> + Sync) -> Result<()> {
     let failed = Mutex::new(None);
     each(tasks, |task| {
@@ -126,12 +132,13 @@ pub(crate) fn try_each(tasks: usize, run: impl Fn(usize) -> Result<()> + Sync) -
     failed.into_inner().unwrap_or_else(PoisonError::into_inner).map_or(Ok(()), Err)
 }
 
-/// The same for the parts of `values`, each `chunk` long but for the last.
+/// [`each`] for chunks of `values`; each has `chunk` elements, except for the last.
 pub(crate) fn each_chunk_mut<T: Send>(values: &mut [T], chunk: usize, run: impl Fn(usize, &mut [T]) + Sync) {
     in_chunks(values, chunk, run, |tasks, run| each(tasks, run));
 }
 
-/// Runs the tasks of a job, which is no op: with the workers that no op has work for. Panics if one of them did, after all have ended.
+/// Runs the tasks of a job, which belongs to no op, with the workers that no op needs. Panics after
+/// all tasks have finished if one of them panicked.
 pub(crate) fn job(tasks: usize, run: &Task<'_>) {
     let team = team();
     if tasks > 1 && team.workers.get().is_some_and(|workers| !workers.is_empty()) {
@@ -141,7 +148,7 @@ pub(crate) fn job(tasks: usize, run: &Task<'_>) {
     }
 }
 
-/// Has `each` run a task for every part of `values`.
+/// Calls `each` with one task per chunk of `values`.
 pub(crate) fn in_chunks<T: Send>(
     values: &mut [T],
     chunk: usize,
@@ -151,13 +158,13 @@ pub(crate) fn in_chunks<T: Send>(
     let (len, out) = (values.len(), Output::over(values));
     each(len.div_ceil(chunk), &|i| {
         let start = i * chunk;
-        // SAFETY: within the values, and no other task's.
+        // SAFETY: the chunk lies in the values and belongs to this task alone.
         run(i, unsafe { out.part(start, chunk.min(len - start)) });
     });
 }
 
 impl Team {
-    /// Calls the workers that sleep.
+    /// Wakes the workers that sleep.
     fn wake(&self) {
         let workers = self.workers.get().map_or(&[][..], |w| w);
         workers.iter().filter(|w| w.sleeps.load(SeqCst)).for_each(|w| w.thread.unpark());
@@ -168,7 +175,7 @@ impl Team {
         member * tasks / self.shares.len()
     }
 
-    /// A member's share, and then what is left of the others'.
+    /// Runs a member's own share, and then the rest of the others' shares.
     fn work(&self, member: usize, run: &Task<'_>, tasks: usize) {
         let members = self.shares.len();
         for share in (member..members).chain(0..member) {
@@ -183,41 +190,42 @@ impl Team {
         }
     }
 
-    /// A worker's life, on its core.
+    /// Main function of a worker thread, pinned to its core.
     fn begin(&self, i: usize, sleeps: &AtomicBool) {
         threads::keep_to(i);
         self.serve(i, sleeps);
     }
 
-    /// From turn to turn, and jobs in between.
+    /// Waits for ops and runs their tasks, and jobs in between.
     fn serve(&self, member: usize, sleeps: &AtomicBool) {
-        let mut seen = 0;
+        let mut last_turn = 0;
         loop {
-            let mut looks = 0;
-            while self.turn.load(Acquire) == seen {
+            let mut spins = 0;
+            while self.turn.load(Acquire) == last_turn {
                 if self.jobs.any() {
-                    self.jobs.help(|| self.turn.load(Acquire) != seen);
-                    looks = 0;
+                    self.jobs.help(|| self.turn.load(Acquire) != last_turn);
+                    spins = 0;
                     continue;
                 }
-                looks += 1;
-                if looks < LOOKS {
+                spins += 1;
+                if spins < SPINS {
                     std::hint::spin_loop();
                     continue;
                 }
-                // Told before the last look, as the owner looks after it has told of its turn: one of the two sees the other.
+                // The worker sets `sleeps` before its last check, and the owner checks `sleeps`
+                // after it has published its op: one of the two sees the other.
                 sleeps.store(true, SeqCst);
-                if self.turn.load(SeqCst) == seen && !self.jobs.any() {
+                if self.turn.load(SeqCst) == last_turn && !self.jobs.any() {
                     thread::park();
                 }
                 sleeps.store(false, SeqCst);
             }
-            seen = self.turn.load(Acquire);
+            last_turn = self.turn.load(Acquire);
             let enter = |gate: usize| (gate & OPEN != 0).then_some(gate + 1);
             if self.gate.fetch_update(AcqRel, Relaxed, enter).is_err() {
                 continue;
             }
-            // SAFETY: the gate was open, so the job stands until the worker has left.
+            // SAFETY: the gate was open, so the job stays valid until the worker has left.
             if let Some((run, tasks)) = unsafe { *self.job.get() } {
                 // SAFETY: as above; the owner waits.
                 let done = catch_unwind(AssertUnwindSafe(|| self.work(member, unsafe { &*run }, tasks)));
@@ -244,7 +252,7 @@ mod tests {
                         for _ in 0..200 {
                             let (sum, count) = (AtomicU64::new(0), AtomicU64::new(0));
                             each(tasks, |i| {
-                                // A call from within a task is run by it alone.
+                                // A task that calls `each` runs those tasks itself.
                                 each(2, |j| {
                                     sum.fetch_add((i + j) as u64, Relaxed);
                                 });

@@ -145,7 +145,7 @@ impl Op for LookupOp {
 
     fn map(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Self> {
         let second = self.second.as_ref().map(|(table, ids)| Ok::<_, Error>((to(table)?, to(ids)?))).transpose()?;
-        Ok(LookupOp { words: self.words.taken(to)?, ids: to(&self.ids)?, scale: self.scale, second })
+        Ok(LookupOp { words: self.words.map_tensors(to)?, ids: to(&self.ids)?, scale: self.scale, second })
     }
 }
 

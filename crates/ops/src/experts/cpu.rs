@@ -7,7 +7,7 @@ use crate::cpu::elem::{Elem, with_elem};
 use crate::cpu::rows::{Reading, Rows};
 use crate::cpu::{Isa, team};
 use crate::glu::gated;
-use crate::linear::{Then, Weight, product};
+use crate::linear::{EpilogueParams, Weight, product};
 use crate::tensor::host;
 use crate::{Activation, Result};
 
@@ -54,7 +54,7 @@ pub(super) fn run(op: &ExpertsOp, isa: Isa) -> Result<candle_core::Tensor> {
 fn linear_act<T: Elem>(isa: Isa, x: &[T], weight: &Weight, activation: Activation) -> Result<PooledBuffer<T>> {
     let k = weight.k();
     let x = Rows { data: x, rows: x.len() / k, cols: k, stride: k };
-    product(isa, x, weight, Then { bias: None, activation, residual: None })
+    product(isa, x, weight, EpilogueParams { bias: None, activation, residual: None })
 }
 
 /// (token, expert, probability) of the `top` likeliest experts of a token; of equals the first. In

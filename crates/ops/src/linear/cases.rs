@@ -1,7 +1,8 @@
-//! Cases: every activation, with and without bias, sizes on and off the panel and tile, one row and many; weights in blocks and in bytes.
+//! Cases: every activation, with and without bias; sizes that are and are not multiples of panel
+//! and tile; one row and many; weights in block formats and in int8.
 
 use super::reference::{Problem, linear};
-use super::{Linear, large};
+use super::{Linear, large_cases};
 use crate::case::{Call, Case, InBlocks, Input, Tolerance, weights};
 use crate::{Activation, DType, Place, Quant, Result, WeightFormat};
 
@@ -22,7 +23,8 @@ pub(crate) fn cases() -> Vec<Case> {
         (30, 96, 40, Activation::None, true),
         (9, 64, 70, Activation::QuickGelu, true),
         (6, 40, 33, Activation::Sigmoid, false),
-        // For the GPUs: one, two, four and eight rows, in fours and not, and tiles of each size that end within.
+        // For GPUs: one, two, four and eight rows, sizes that are and are not multiples of four,
+        // and partial tiles of each size.
         (1, 130, 6, Activation::Relu, true),
         (2, 72, 37, Activation::None, true),
         (4, 33, 9, Activation::None, true),
@@ -37,66 +39,77 @@ pub(crate) fn cases() -> Vec<Case> {
         (200, 33, 65, Activation::Relu, false),
         (13, 130, 31, Activation::Tanh, true),
     ];
-    let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| in_bytes(i as u64, dtype, *s));
-    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
+    let in_bytes = |dtype| bytes.iter().enumerate().map(move |(i, s)| int8_case(i as u64, dtype, *s));
+    let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| float_case(i as u64, dtype, *s));
     let bytes = DType::FLOATS.into_iter().flat_map(in_bytes);
     DType::FLOATS.into_iter().flat_map(case).chain(blocks()).chain(bytes).collect()
 }
 
-/// Every format on one row and on many, and every way through the kernels in every dtype.
+/// Every block format with one row and with many, and every path through the kernels in every
+/// dtype.
 fn blocks() -> Vec<Case> {
-    let plain = Blocks { dtype: DType::F32, m: 1, k: 512, formats: &[], then: None, gap: 0 };
+    let plain = Blocks { dtype: DType::F32, m: 1, k: 512, formats: &[], epilogue: None, gap: 0 };
     let mut all = Vec::new();
     for quant in Quant::all() {
         let formats = [(quant, 70)];
-        all.extend([1, 37].map(|m| in_blocks(Blocks { m, formats: &formats, ..plain })));
+        all.extend([1, 37].map(|m| block_case(Blocks { m, formats: &formats, ..plain })));
     }
-    // The second begins within a panel of y and at the beginning of one of its own; one of its panels is whole, one is not.
+    // The second matrix starts within a panel of y but at the start of a panel of its own; one of
+    // its panels is full, one partial.
     let joined = Blocks { m: 13, formats: &[(Quant::Q4_0, 40), (Quant::Q8_0, 70)], ..plain };
-    all.push(in_blocks(Blocks { then: Some(Activation::None), ..joined }));
-    // More units of 32 than a SIMD-group has lanes, and outputs that none of them shares evenly.
-    all.push(in_blocks(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
-    all.push(in_blocks(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
-    // For CUDA: so many rows that blocks become floats beside activations in f16, and so many that tiles are the largest.
+    all.push(block_case(Blocks { epilogue: Some(Activation::None), ..joined }));
+    // More units of 32 than a SIMD-group has lanes, and a number of outputs that does not divide
+    // evenly.
+    all.push(block_case(Blocks { m: 8, k: 1056, formats: &[(Quant::Q5_1, 3)], ..plain }));
+    all.push(block_case(Blocks { m: 1, k: 1280, formats: &[(Quant::Q4K, 33)], ..plain }));
+    // For CUDA: enough rows that blocks are dequantized for f16 activations, and enough for the
+    // largest tiles.
     let many: &[_] = &[(Quant::Q6K, 70), (Quant::Q4K, 33)];
-    all.push(in_blocks(Blocks { dtype: DType::F16, m: 130, formats: many, then: Some(Activation::Gelu), ..plain }));
-    all.push(in_blocks(Blocks { m: 1030, k: 256, formats: many, ..plain }));
+    all.push(block_case(Blocks {
+        dtype: DType::F16,
+        m: 130,
+        formats: many,
+        epilogue: Some(Activation::Gelu),
+        ..plain
+    }));
+    all.push(block_case(Blocks { m: 1030, k: 256, formats: many, ..plain }));
     for dtype in DType::FLOATS {
-        // Rows that begin where four elements may be read at once, and rows that do not.
+        // Rows that are and are not aligned for reads of four elements.
         for (m, gap) in [(1, 3), (5, 8), (6, 1), (40, 2)] {
             let mixed: &[_] = &[(Quant::Q6K, 37), (Quant::Q8_0, 66), (Quant::Q4K, 5)];
-            let then = Some(Activation::Gelu);
-            all.push(in_blocks(Blocks { dtype, m, formats: mixed, then, gap, ..plain }));
+            let epilogue = Some(Activation::Gelu);
+            all.push(block_case(Blocks { dtype, m, formats: mixed, epilogue, gap, ..plain }));
         }
     }
     all
 }
 
-/// Every format in every number of rows that CUDA has a kernel for, and products so large that it has others for them.
+/// Every format with every number of rows that has its own CUDA kernel, and products large enough
+/// for the kernels of large products.
 pub(crate) fn cases_of_cuda() -> Vec<Case> {
     let case =
-        |quant, m| in_blocks(Blocks { dtype: DType::F32, m, k: 256, formats: &[(quant, 33)], then: None, gap: 0 });
+        |quant, m| block_case(Blocks { dtype: DType::F32, m, k: 256, formats: &[(quant, 33)], epilogue: None, gap: 0 });
     let blocks = Quant::all().flat_map(|quant| [2, 4, 8, 16, 20, 1030].map(|m| case(quant, m)));
-    blocks.chain(large::cases()).collect()
+    blocks.chain(large_cases::cases()).collect()
 }
 
-/// A product that is to be a case.
+/// Inputs of a case.
 #[derive(Clone)]
 struct Product {
-    x: Input, // [m, gap + k], of whose rows the ends are multiplied
+    x: Input, // [m, gap + k]; the last k elements of each row are multiplied
     w: Input, // [n, k]
     bias: Option<Input>,
     residual: Option<Input>,
     activation: Activation,
-    held: Held,
+    storage: Storage,
 }
 
-/// What the weight is kept in.
+/// Storage format of the weight.
 #[derive(Clone)]
-enum Held {
+enum Storage {
     Floats,
     Bytes,
-    /// Matrices in blocks, one below the other; the product's `w` is what they stand for.
+    /// Stacked matrices in block formats; the product's `w` has the dequantized values.
     Blocks(Vec<InBlocks>),
 }
 
@@ -106,7 +119,7 @@ impl Product {
         (self.x.dims[0], self.w.dims[1], self.w.dims[0])
     }
 
-    /// Elements between a row of x and the next.
+    /// Elements between the end of a row of x and the start of the next.
     fn gap(&self) -> usize {
         self.x.dims[1] - self.w.dims[1]
     }
@@ -123,10 +136,10 @@ impl Product {
         let mut entries = vec![("weight", &self.w)];
         entries.extend(self.bias.as_ref().map(|b| ("bias", b)));
         let biased = self.bias.is_some();
-        let layer = match &self.held {
-            Held::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
-            Held::Bytes => Linear::load(&weights(&entries, place).with_format(WeightFormat::Bytes), k, n, biased)?,
-            Held::Blocks(parts) => {
+        let layer = match &self.storage {
+            Storage::Floats => Linear::load(&weights(&entries, place), k, n, biased)?,
+            Storage::Bytes => Linear::load(&weights(&entries, place).with_format(WeightFormat::Bytes), k, n, biased)?,
+            Storage::Blocks(parts) => {
                 let part = |blocks: &InBlocks| (blocks.weights(self.x.dtype, place), blocks.dims[0]);
                 let layer = Linear::joined(&parts.iter().map(part).collect::<Vec<_>>(), k, false)?;
                 match &self.bias {
@@ -152,22 +165,23 @@ impl Product {
     }
 }
 
-/// A product with weights in blocks.
+/// A product with weights in block formats.
 #[derive(Clone, Copy)]
 struct Blocks<'a> {
     dtype: DType,
     m: usize,
     k: usize,
-    /// Of each format so many outputs.
+    /// Number of outputs in each format.
     formats: &'a [(Quant, usize)],
-    /// A bias, an activation and, if it is one, a residual.
-    then: Option<Activation>,
-    /// Elements between a row of x and the next.
+    /// If set, adds a bias, this activation and, unless it is `None`, a residual.
+    epilogue: Option<Activation>,
+    /// Elements between the end of a row of x and the start of the next.
     gap: usize,
 }
 
-/// Activations that 8 bits hold exactly, so that kernels which round them to that and forms that do not have the same answer.
-fn in_blocks(Blocks { dtype, m, k, formats, then, gap }: Blocks<'_>) -> Case {
+/// The activations are exact in 8 bits, so that kernels that quantise them and forms that do not
+/// have the same result.
+fn block_case(Blocks { dtype, m, k, formats, epilogue, gap }: Blocks<'_>) -> Case {
     let n = formats.iter().map(|(_, n)| n).sum();
     let seed = formats[0].0 as u64 * 2 + 1000;
     let w = Input::normal(seed, &[n, k], DType::F32, (0.0, 1.0 / (k as f32).sqrt()));
@@ -177,43 +191,44 @@ fn in_blocks(Blocks { dtype, m, k, formats, then, gap }: Blocks<'_>) -> Case {
         from = part.end;
         parts.push(InBlocks::of(seed, quant, [n, k], move || w.values[part].to_vec()));
     }
-    let whole = move |i: usize, v: f32| match (i % (gap + k)).checked_sub(gap) {
+    let integers = move |i: usize, v: f32| match (i % (gap + k)).checked_sub(gap) {
         Some(i) if i % 32 == 0 => 127.0 / 64.0,
         _ => (40.0 * v).round().clamp(-127.0, 127.0) / 64.0,
     };
     let x = Input::normal(seed + 1, &[m, gap + k], DType::F32, (0.0, 1.0));
-    let x = Input { dtype, ..x.map(whole) };
+    let x = Input { dtype, ..x.map(integers) };
     let known = parts.clone();
     let w = Input::new(&[n, k], DType::F32, move || known.iter().flat_map(InBlocks::values).copied().collect());
-    let bias = then.map(|_| Input::normal(seed + 2, &[n], dtype, (0.0, 0.5)));
-    let activation = then.unwrap_or(Activation::None);
+    let bias = epilogue.map(|_| Input::normal(seed + 2, &[n], dtype, (0.0, 0.5)));
+    let activation = epilogue.unwrap_or(Activation::None);
     let residual = (activation != Activation::None).then(|| Input::normal(seed + 3, &[m, n], dtype, (0.0, 1.0)));
     let names: Vec<_> = formats.iter().map(|(quant, _)| quant.to_string()).collect();
-    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let label = |condition: bool, what: &'static str| if condition { what } else { "" };
     let options = [
-        told(bias.is_some(), " bias"),
-        told(activation != Activation::None, " activation"),
-        told(residual.is_some(), " residual"),
-        told(gap > 0, " gaps"),
+        label(bias.is_some(), " bias"),
+        label(activation != Activation::None, " activation"),
+        label(residual.is_some(), " residual"),
+        label(gap > 0, " gaps"),
     ];
     let name = format!("{m}x{k}x{n} in {}{}", names.join(" and "), options.concat());
-    // As for other products. The scales of blocks and the sums of least values are roundings more, one each a step. A kernel may
-    // round the weights to f16 where activations are that, which is a third of a rounding of the result's usual size, and three
-    // times that at worst.
+    // As for other products. The block scales and the sums of minimums add one rounding each per
+    // step. With f16 activations a kernel may round the weights to f16, which is a third of a
+    // rounding of the result's usual size, and three times that at worst.
     let (fused, composed) = match dtype {
         DType::F32 => (1.0, 2.0),
         DType::F16 => (2.0, 5.0),
         _ => (1.0, 5.0),
     };
     let tolerance = Tolerance { fused, composed, sums: 8.0 + 4.0 * (k as f64).sqrt() };
-    Product { x, w, bias, residual, activation, held: Held::Blocks(parts) }.case(name, tolerance)
+    Product { x, w, bias, residual, activation, storage: Storage::Blocks(parts) }.case(name, tolerance)
 }
 
-/// Weights kept in bytes. A row of x, and one of W, is whole numbers of which the largest is 127, times a power of two: 8 bits hold
-/// it exactly, so that the reference needs to know of no rounding, and forms that do not round have the same answer. In every fifth
-/// row of x the others are so small that the largest stands out, and the row is multiplied in two parts.
-fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
-    let whole = |seed, rows: usize, step: f32, small: f32| {
+/// Weights in int8. A row of x, and one of W, consists of integers up to 127 times a power of two:
+/// 8 bits hold it exactly, so the reference needs no rounding, and forms that do not quantise have
+/// the same result. In every fifth row of x the largest element is an outlier, so that the row is
+/// multiplied in two parts.
+fn int8_case(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
+    let integers = |seed, rows: usize, step: f32, small: f32| {
         let value = move |i: usize, v: f32| {
             let v = if i / k % 5 == 3 { v * small } else { v };
             let code = if i % k == i / k % k { 127.0 } else { v.round().clamp(-127.0, 127.0) };
@@ -221,39 +236,40 @@ fn in_bytes(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case
         };
         Input { dtype, ..Input::normal(seed, &[rows, k], DType::F32, (0.0, 40.0)).map(value) }
     };
-    // Sums come to about one.
-    let x = whole(seed + 2000, m, 1.0 / 32.0, 0.05);
-    let w = whole(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2(), 1.0);
+    // Scaled so that sums are about one.
+    let x = integers(seed + 2000, m, 1.0 / 32.0, 0.05);
+    let w = integers(seed + 3000, n, (-(48.0 * (k as f32).sqrt()).log2().ceil()).exp2(), 1.0);
     let bias = bias.then(|| Input::normal(seed + 4000, &[n], dtype, (0.0, 0.5)));
     let residual = (m == 128).then(|| Input::normal(seed + 5000, &[m, n], dtype, (0.0, 1.0)));
-    in_floats(Product { x, w, bias, residual, activation, held: Held::Bytes })
+    case_of(Product { x, w, bias, residual, activation, storage: Storage::Bytes })
 }
 
-fn one(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
-    // One shape is fed from a view with gaps between its rows.
+fn float_case(seed: u64, dtype: DType, (m, k, n, activation, bias): Shape) -> Case {
+    // One shape reads x from a view with gaps between its rows.
     let gaps = m == 30;
     let x = Input::normal(seed * 3 + 1, &[m, if gaps { 2 * k } else { k }], dtype, (0.0, 1.0));
     let w = Input::normal(seed * 3 + 2, &[n, k], dtype, (0.0, 1.0 / (k as f32).sqrt()));
     let bias = bias.then(|| Input::normal(seed * 3 + 3, &[n], dtype, (0.0, 0.5)));
-    // Some shapes add a residual, two of them behind an activation.
+    // Some shapes add a residual, two of them after an activation.
     let residual =
         matches!(m, 2 | 8 | 70 | 128 | 200).then(|| Input::normal(seed * 3 + 50, &[m, n], dtype, (0.0, 1.0)));
-    in_floats(Product { x, w, bias, residual, activation, held: Held::Floats })
+    case_of(Product { x, w, bias, residual, activation, storage: Storage::Floats })
 }
 
-/// Products whose activations are in the case's format, whatever the weight is kept in.
-fn in_floats(product: Product) -> Case {
+/// Products with activations in the case's dtype, for any format of the weight.
+fn case_of(product: Product) -> Case {
     let ((m, k, n), activation) = (product.sizes(), product.activation);
-    let told = |is_so: bool, what: &'static str| if is_so { what } else { "" };
+    let label = |condition: bool, what: &'static str| if condition { what } else { "" };
     let options = [
-        told(product.bias.is_some(), " bias"),
-        told(matches!(product.held, Held::Bytes), " in int8"),
-        told(product.gap() > 0, " gaps"),
-        told(product.residual.is_some(), " residual"),
+        label(product.bias.is_some(), " bias"),
+        label(matches!(product.storage, Storage::Bytes), " in int8"),
+        label(product.gap() > 0, " gaps"),
+        label(product.residual.is_some(), " residual"),
     ];
-    // One rounding of the result. Composed rounds the product, the sum and the activation, whose slope passes the first two on, and
-    // the sum with the residual. Sums: the k partial sums are of size one at the end, and their roundings walk at random, about
-    // √k/2 in all; the worst of tens of thousands of elements is four times that.
+    // One rounding of the result. Composed rounds the product, the sum and the activation, whose
+    // slope passes the first two on, and the sum with the residual. Sums: the k partial sums are of
+    // size one at the end, and their roundings are a random walk, about √k/2 in all; the worst of
+    // tens of thousands of elements is four times that.
     let tolerance = Tolerance { fused: 1.0, composed: 5.0, sums: 8.0 + 2.0 * (k as f64).sqrt() };
     product.case(format!("{m}x{k}x{n} {activation:?}{}", options.concat()), tolerance)
 }

@@ -1,4 +1,5 @@
-//! Candle's matrix product, then bias, activation and residual. Rounds to T after the product and after each step.
+//! Candle's matrix product, then bias, activation and residual. Rounds to T after the product and
+//! after each step.
 
 use super::LinearOp;
 use crate::Result;

@@ -1,13 +1,14 @@
-//! The products over panels and blocks, with bias, activation and residual in the epilogue.
+//! Matrix products with packed panels and blocks on the CPU; the epilogue adds bias, activation and
+//! residual.
 
 use super::LinearOp;
-use super::cut::{Cut, Path};
-use super::epilogue::{Epilogue, Then};
+use super::epilogue::{Epilogue, EpilogueParams};
+use super::tiling::{Path, Tiling};
 use super::weight::{Data, Part, Weight};
 use crate::buffer_pool::PooledBuffer;
 use crate::cpu::bytes::{self, Bytes, Codes};
 use crate::cpu::elem::{Elem, with_elem};
-use crate::cpu::gemm::{Panels, Room, as_f32, multiply};
+use crate::cpu::gemm::{GemmScratch, Panels, as_f32, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, team};
 use crate::quant::{self, Activations, Packed, Quant, Split};
@@ -19,9 +20,9 @@ use std::cell::RefCell;
 use std::ops::Range;
 
 thread_local! {
-    /// Kept from call to call by each worker.
-    static ROOM: RefCell<Room> = RefCell::default();
-    /// Kept from call to call by who calls.
+    /// Scratch buffers that each worker reuses from call to call.
+    static SCRATCH: RefCell<GemmScratch> = RefCell::default();
+    /// int8 activations, whose buffers the calling thread reuses from call to call.
     static CODES: RefCell<Codes> = RefCell::default();
 }
 
@@ -33,7 +34,7 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
         let bias = bias.as_ref().map(|b| b.slice::<T>()).transpose()?;
         let residual = op.residual.as_ref().map(Reading::of).transpose()?;
         let residual = residual.as_ref().map(|r| r.slice::<T>()).transpose()?;
-        let y = product(isa, x.rows::<T>()?, &weight, Then { bias, activation: op.activation, residual })?;
+        let y = product(isa, x.rows::<T>()?, &weight, EpilogueParams { bias, activation: op.activation, residual })?;
         let mut dims = op.x.dims().to_vec();
         dims.pop();
         dims.push(weight.n);
@@ -41,28 +42,28 @@ pub(super) fn run(op: &LinearOp, isa: Isa) -> Result<candle_core::Tensor> {
     })
 }
 
-/// x · Wᵀ and what follows, `[rows, n]`. The tasks of all parts go to the threads at once.
+/// x · Wᵀ with its epilogue, `[rows, n]`. The team runs the tasks of all parts at once.
 pub(crate) fn product<T: Elem>(
     isa: Isa,
     x: Rows<'_, T>,
     weight: &Weight,
-    then: Then<'_, T>,
+    params: EpilogueParams<'_, T>,
 ) -> Result<PooledBuffer<T>> {
     let mut y = room::<T>(x.rows * weight.n);
-    then.check(x.rows, weight.n)?;
+    params.check(x.rows, weight.n)?;
     let out = Output::over(&mut y);
     let mut quantised: Vec<(Quant, Activations)> = Vec::new();
     for part in &*weight.parts {
         if let Data::Blocks(quant, ..) = part.data
             && !quantised.iter().any(|(q, _)| *q == quant)
         {
-            quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| wide(x.row(i)))));
+            quantised.push((quant, Activations::new(isa, quant, x.rows, x.cols, &|i| to_f32(x.row(i)))));
         }
     }
-    // Taken, and not borrowed: a call from within a task has its own.
+    // Taken and not borrowed: a nested call from within a task needs its own.
     let mut codes = CODES.take();
     if weight.parts.iter().any(|part| matches!(part.data, Data::Bytes(..))) {
-        codes.fill(isa, (x.rows, x.cols), &|i| wide(x.row(i)));
+        codes.fill(isa, (x.rows, x.cols), &|i| to_f32(x.row(i)));
     }
     let readings = weight.parts.iter().map(Part::reading).collect::<Result<Vec<_>>>()?;
     let mut runs = Vec::new();
@@ -71,17 +72,28 @@ pub(crate) fn product<T: Elem>(
         let run = match (&part.data, reading) {
             (Data::Blocks(quant, Some(packed), _), _) => {
                 let found = quantised.iter().find(|(q, _)| q == quant);
-                let (_, x) = found.ok_or_else(|| Error::call("linear", "no activations for the blocks"))?;
-                Run { tasks: Split::of(x, packed).tasks(), how: How::Blocks(x, packed), first, n: part.n }
+                let (_, x) = found
+                    .ok_or_else(|| Error::call("linear", "the activations are not quantised for this block format"))?;
+                PartTasks {
+                    tasks: Split::of(x, packed).tasks(),
+                    operands: Operands::Blocks(x, packed),
+                    first,
+                    n: part.n,
+                }
             }
             (Data::Bytes(Some(bytes), _), _) => {
                 let path = if isa == Isa::Amx { Path::Tiles } else { Path::Lanes };
-                let cut = Cut::of(path, codes.rows(), part.n, x.cols);
-                Run { tasks: cut.tasks(), how: How::Bytes(&codes, bytes, cut), first, n: part.n }
+                let tiling = Tiling::of(path, codes.rows(), part.n, x.cols);
+                PartTasks { tasks: tiling.tasks(), operands: Operands::Bytes(&codes, bytes, tiling), first, n: part.n }
             }
             (Data::Panels(t), Some(panels)) => {
-                let cut = Cut::of(Path::of(isa, T::TYPE, t.dtype()), x.rows, part.n, x.cols * t.dtype().size());
-                Run { tasks: cut.tasks(), how: How::Panels(panels, t.dtype(), cut), first, n: part.n }
+                let tiling = Tiling::of(Path::of(isa, T::TYPE, t.dtype()), x.rows, part.n, x.cols * t.dtype().size());
+                PartTasks {
+                    tasks: tiling.tasks(),
+                    operands: Operands::Panels(panels, t.dtype(), tiling),
+                    first,
+                    n: part.n,
+                }
             }
             _ => return Err(Error::Phantom),
         };
@@ -97,21 +109,23 @@ pub(crate) fn product<T: Elem>(
         }) else {
             return Ok(());
         };
-        let epilogue = Epilogue::of(then, (run.first, run.n), weight.n, &out);
-        match &run.how {
-            How::Blocks(x, packed) => {
+        let epilogue = Epilogue::of(params, (run.first, run.n), weight.n, &out);
+        match &run.operands {
+            Operands::Blocks(x, packed) => {
                 let (tile, columns) = Split::of(x, packed).task(task);
                 isa.run(BlockTask { isa, x, packed, tile, columns, epilogue });
                 Ok(())
             }
-            How::Bytes(x, w, cut) => {
-                let (rows, panels) = cut.task(task);
-                ROOM.with_borrow_mut(|room| {
-                    isa.run_ints(bytes::Task { isa, x, w, rows, panels, sums: &mut room.sums, sink: epilogue });
+            Operands::Bytes(x, w, tiling) => {
+                let (rows, panels) = tiling.task(task);
+                SCRATCH.with_borrow_mut(|scratch| {
+                    isa.run_ints(bytes::Task { isa, x, w, rows, panels, sums: &mut scratch.sums, sink: epilogue });
                 });
                 Ok(())
             }
-            How::Panels(panels, dtype, cut) => in_panels(cut, isa, x, (panels, *dtype), run.n, task, epilogue),
+            Operands::Panels(panels, dtype, tiling) => {
+                in_panels(tiling, isa, x, (panels, *dtype), run.n, task, epilogue)
+            }
         }
     })?;
     CODES.set(codes);
@@ -127,32 +141,32 @@ impl Part {
     }
 }
 
-/// A row in f32, itself where it is.
-fn wide<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
+/// A row in f32, borrowed if it is f32 already.
+fn to_f32<T: Elem>(row: &[T]) -> Cow<'_, [f32]> {
     match as_f32(row) {
         Some(row) => Cow::Borrowed(row),
         None => row.iter().map(|v| v.wide()).collect(),
     }
 }
 
-/// The tasks of one part.
-struct Run<'a> {
+/// The tasks of one part of the weight.
+struct PartTasks<'a> {
     tasks: usize,
-    how: How<'a>,
-    /// Its first column of y, and how many.
+    operands: Operands<'a>,
+    /// The part's first column of y, and its number of columns.
     first: usize,
     n: usize,
 }
 
-enum How<'a> {
+enum Operands<'a> {
     Blocks(&'a Activations, &'a Packed),
-    Bytes(&'a Codes, &'a Bytes, Cut),
-    Panels(&'a Reading<'a>, DType, Cut),
+    Bytes(&'a Codes, &'a Bytes, Tiling),
+    Panels(&'a Reading<'a>, DType, Tiling),
 }
 
-/// A task of floats.
+/// Runs a task with float panels.
 fn in_panels<T: Elem>(
-    cut: &Cut,
+    tiling: &Tiling,
     isa: Isa,
     x: Rows<'_, T>,
     (panels, dtype): (&Reading<'_>, DType),
@@ -160,27 +174,27 @@ fn in_panels<T: Elem>(
     task: usize,
     epilogue: Epilogue<'_, T>,
 ) -> Result<()> {
-    let (rows, columns) = cut.task(task);
-    ROOM.with_borrow_mut(|room| {
-        (room.isa, room.in_thirds) = (isa, cut.path == Path::Thirds);
+    let (rows, columns) = tiling.task(task);
+    SCRATCH.with_borrow_mut(|scratch| {
+        (scratch.isa, scratch.bf16x3) = (isa, tiling.path == Path::Bf16x3);
         if dtype == T::TYPE {
             let b = Panels::of(panels.slice::<T>()?, x.cols, n);
-            isa.run(Task { x, b, rows, panels: columns, room, epilogue });
+            isa.run(Task { x, b, rows, panels: columns, scratch, epilogue });
             return Ok(());
         }
-        // Floats of another dtype go with activations in f32 alone: see `Source::kept`.
+        // Only f32 activations take float weights of another dtype: see `Source::part_format`.
         let Some(data) = as_f32(x.data) else {
-            return Err(Error::call("linear", format!("x in {} against a weight in {dtype}", T::TYPE)));
+            return Err(Error::call("linear", format!("x in {} does not fit a weight in {dtype}", T::TYPE)));
         };
         let x = Rows { data, rows: x.rows, cols: x.cols, stride: x.stride };
         match dtype {
             DType::BF16 => {
                 let b = Panels::of(panels.slice::<bf16>()?, x.cols, n);
-                isa.run(Task { x, b, rows, panels: columns, room, epilogue });
+                isa.run(Task { x, b, rows, panels: columns, scratch, epilogue });
             }
             _ => {
                 let b = Panels::of(panels.slice::<f16>()?, x.cols, n);
-                isa.run(Task { x, b, rows, panels: columns, room, epilogue });
+                isa.run(Task { x, b, rows, panels: columns, scratch, epilogue });
             }
         }
         Ok(())
@@ -192,7 +206,7 @@ struct Task<'a, A, B, T> {
     b: Panels<'a, B>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &'a mut Room,
+    scratch: &'a mut GemmScratch,
     epilogue: Epilogue<'a, T>,
 }
 
@@ -201,8 +215,8 @@ impl<A: Elem, B: Elem, T: Elem> Kernel for Task<'_, A, B, T> {
 
     #[inline(always)]
     fn run<S: Lanes>(self) {
-        let Task { x, b, rows, panels, room, mut epilogue } = self;
-        multiply::<S, A, B>(x, b, rows, panels, room, &mut epilogue);
+        let Task { x, b, rows, panels, scratch, mut epilogue } = self;
+        multiply::<S, A, B>(x, b, rows, panels, scratch, &mut epilogue);
     }
 }
 

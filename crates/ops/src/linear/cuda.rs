@@ -1,5 +1,6 @@
-//! Products on CUDA, part by part: one row by `kernel.cu`, more of them by cuBLASLt or on Hopper by `hopper_90a.cu` and `wide_90a.cu`;
-//! parts in blocks by kernels of their own. Those that a norm ends are `normed_90a.cu`'s.
+//! Matrix products on CUDA, part by part: one row by `kernel.cu`; more rows by cuBLASLt or, on
+//! Hopper, by `hopper_90a.cu` and `wide_90a.cu`; parts in block formats by the kernels of `quant`.
+//! A product followed by a layer norm is `normed_90a.cu`.
 
 use super::weight::Data;
 use super::{LinearOp, product};
@@ -17,70 +18,73 @@ const NORMED: Binary = binary!("linear_normed_90a");
 /// Warps of a block.
 const WARPS: usize = 4;
 
-/// Rows and columns of a tile on Hopper, threads of its blocks and the shared memory that they have, as in `hopper_90a.cu`.
+/// Rows and columns of a tile on Hopper, threads and shared memory of a thread block, as in
+/// `hopper_90a.cu`.
 const HOPPER_TILE: usize = 128;
 const HOPPER_THREADS: usize = 384;
 const HOPPER_SHARED: usize = 4 * (2 * HOPPER_TILE * 64 * 2) + 8 * (16 * 136 * 4) + (2 * 4 + 2) * 8;
 
-/// Columns of a wide tile, and the rows of x and of W that are fetched at once, as in `wide.cuh`.
+/// Columns of a wide tile, and the rows of x and of W per TMA copy, as in `wide.cuh`.
 const TILE_COLUMNS: usize = 192;
-const FETCHED: [u32; 2] = [64, 96];
+const COPY_ROWS: [u32; 2] = [64, 96];
 
-/// One of the ways to come by W's part of a tile.
-struct Way {
+/// Configuration of `wide_90a.cu`: how a tile gets its part of W.
+struct WideConfig {
     name: &'static str,
-    /// Of a tile.
+    /// Rows of a tile.
     rows: usize,
-    /// Blocks that make tiles together, one below the other.
+    /// Thread blocks of a cluster, which compute tiles one below the other.
     cluster: usize,
     threads: usize,
-    /// Memory of a block, in bytes: W that is kept, the ring, pieces on their way out, biases, barriers.
+    /// Shared memory of a thread block, in bytes: resident W, the ring of stages, staging of
+    /// results, biases, barriers.
     shared: usize,
 }
 
-/// A block keeps all depth of its columns.
-const KEPT: Way = Way {
+/// A thread block keeps all of its columns of W in shared memory.
+const RESIDENT_W: WideConfig = WideConfig {
     name: "kept",
     rows: 64,
     cluster: 1,
     threads: 512,
-    shared: 6 * W_STAGE + 6 * X_STAGE + 12 * PIECES + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
+    shared: 6 * W_STAGE + 6 * X_STAGE + 12 * STAGING + 3 * BIASES + (2 * 6 + 3 + 6) * 8,
 };
-const KEPT_STEPS: usize = 6;
+const RESIDENT_STEPS: usize = 6;
 
-/// Two blocks share what each fetches half of.
-const SHARED: Way = Way {
+/// Two thread blocks of a cluster fetch half of W's part each, and share it.
+const MULTICAST_W: WideConfig = WideConfig {
     name: "shared",
     rows: 128,
     cluster: 2,
     threads: 384,
-    shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * PIECES + 2 * BIASES + (2 * 5 + 2) * 8,
+    shared: 5 * (2 * X_STAGE + W_STAGE) + 8 * STAGING + 2 * BIASES + (2 * 5 + 2) * 8,
 };
 
-/// Widths of rows that end in a norm, rows and columns of a tile, blocks that make it together, threads and memory, as in `normed_90a.cu`.
+/// Row widths with a fused norm, rows and columns of a tile, thread blocks of a cluster, threads
+/// and shared memory, as in `normed_90a.cu`.
 const NORMED_WIDTHS: [usize; 2] = [384, 768];
 const NORMED_TILE: [usize; 2] = [128, 2 * TILE_COLUMNS];
 const NORMED_CLUSTER: usize = 2;
 const NORMED_THREADS: usize = 384;
 const NORMED_SHARED: usize =
-    3 * (2 * X_STAGE + 2 * W_STAGE) + 8 * PIECES + 3 * NORMED_TILE[1] * 4 + 2 * NORMED_TILE[0] * 8 + (2 * 3 + 8) * 8;
+    3 * (2 * X_STAGE + 2 * W_STAGE) + 8 * STAGING + 3 * NORMED_TILE[1] * 4 + 2 * NORMED_TILE[0] * 8 + (2 * 3 + 8) * 8;
 
 const X_STAGE: usize = 64 * 64 * 2;
 const W_STAGE: usize = TILE_COLUMNS * 64 * 2;
-const PIECES: usize = 2 * 16 * 32 * 2;
+const STAGING: usize = 2 * 16 * 32 * 2;
 const BIASES: usize = 2 * TILE_COLUMNS * 4;
 
-/// As [`product`] has it.
+/// [`product::Product`] with CUDA's tensors.
 pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
-    /// The parameters that every kernel of a product ends with.
-    pub(crate) fn told(&self, call: Call) -> Result<Call> {
-        self.told_with(call, self.x.rows()?.stride)
+    /// Adds the parameters that every product kernel ends with.
+    pub(crate) fn with_params(&self, call: Call) -> Result<Call> {
+        self.with_params_and_stride(call, self.x.rows()?.stride)
     }
 
-    /// The same for a kernel that reads something else than x, whose rows are so far apart.
-    fn told_with(&self, call: Call, step: usize) -> Result<Call> {
+    /// The same for a kernel that reads something other than x, with this row stride.
+    fn with_params_and_stride(&self, call: Call, step: usize) -> Result<Call> {
         let x = self.x.rows()?;
         let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
         let (n, first) = (self.columns.len(), self.columns.start);
@@ -110,25 +114,25 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
 }
 
-/// A product, a residual and a norm as `normed_90a.cu` takes them.
+/// A product with residual and layer norm, for `normed_90a.cu`.
 pub(super) struct Normed {
     x: View,
     w: View,
     residual: View,
-    /// Of a cluster's rows, and how many of those there are room for.
+    /// Row tiles of clusters, and the number of clusters that fit on the card at once.
     tiles: usize,
     clusters: usize,
 }
 
 impl Normed {
-    /// Where the kernel is for this card, and leaves few processors without work.
+    /// `Some` if this card has the kernel and few of its multiprocessors would be idle.
     pub(super) fn of(op: &LinearOp, residual: &Tensor) -> Result<Option<Normed>> {
         let (n, k, dtype) = (op.weight.n, op.weight.k, op.x.dtype());
         let is_for_it = NORMED_WIDTHS.contains(&n) && k > 64 && op.activation == Activation::None && dtype.size() == 2;
         let Some(w) = op.weight.only_rows().filter(|w| is_for_it && w.dtype() == dtype) else { return Ok(None) };
         let (x, w, residual) = (View::of(&op.x)?, View::whole(w)?, View::of(residual)?);
         let is_aligned = x.in_sixteens()? && w.in_sixteens()? && residual.in_sixteens()?;
-        // Two tiles are beside each other where one has not all columns.
+        // A row that is wider than a tile takes two tiles, side by side.
         let down = NORMED_TILE[0] * NORMED_CLUSTER * NORMED_TILE[1] / n;
         let (tiles, clusters) = (x.rows()?.rows.div_ceil(down), x.processors() / NORMED_CLUSTER);
         let is_busy = clusters > 0 && 4 * tiles >= 3 * tiles.div_ceil(clusters) * clusters && tiles > 0;
@@ -143,9 +147,9 @@ impl Normed {
         let y = Call::room(&self.x, rows * n, dtype)?;
         let kernel = Kernel::new(NORMED, format!("linear_normed_{n}_{dtype}")).shared(NORMED_SHARED);
         Call::new(&self.x, &kernel)?
-            .map(self.x.map(FETCHED[0])?)
-            .map(self.w.map(FETCHED[1])?)
-            .map(self.residual.map(FETCHED[0])?)
+            .map(self.x.map(COPY_ROWS[0])?)
+            .map(self.w.map(COPY_ROWS[1])?)
+            .map(self.residual.map(COPY_ROWS[0])?)
             .maybe(bias?.as_ref())
             .input(&View::whole(norm_weight)?)
             .maybe(norm_bias?.as_ref())
@@ -157,24 +161,28 @@ impl Normed {
     }
 }
 
-/// A part whose rows are floats, `[n, k]`, in the format of the activations.
+/// Multiplies by a part in floats, `[n, k]`, in the dtype of the activations.
 pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n, dtype) = (p.x.rows()?, p.columns.len(), p.x.dtype());
     if x.rows == 1 {
         let kind = if p.x.in_sixteens()? && w.in_sixteens()? { "one" } else { "one_odd" };
         let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
         let call = call.input(p.x).input(w).maybe(p.bias).maybe(p.residual).made(p.y);
-        return p.told(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
+        return p.with_params(call)?.run(Grid::of(n.div_ceil(WARPS), 32 * WARPS));
     }
     let is_for_hopper = is_for_hopper(p, w)?;
-    if let Some((way, blocks)) = wide(p)?.filter(|_| is_for_hopper) {
+    if let Some((config, blocks)) = wide(p)?.filter(|_| is_for_hopper) {
         let kind = if p.activation == Activation::Gelu { "gelu" } else { "plain" };
-        let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", way.name)).shared(way.shared);
-        let call = Call::new(p.x, &kernel)?.map(p.x.map(FETCHED[0])?).map(w.map(FETCHED[1])?);
-        return p.told(call.maybe(p.bias).maybe(None).made(p.y))?.back_and_forth().run(Grid::of(blocks, way.threads));
+        let kernel = Kernel::new(WIDE, format!("linear_{}_{kind}_{dtype}", config.name)).shared(config.shared);
+        let call = Call::new(p.x, &kernel)?.map(p.x.map(COPY_ROWS[0])?).map(w.map(COPY_ROWS[1])?);
+        return p
+            .with_params(call.maybe(p.bias).maybe(None).made(p.y))?
+            .back_and_forth()
+            .run(Grid::of(blocks, config.threads));
     }
-    // cuBLASLt rounds its sums to y's format before anything but a bias, and its GELU is the approximation. What has more than a bias
-    // behind it is ours on Hopper; elsewhere we finish what it leaves in f32.
+    // cuBLASLt rounds its sums to the dtype of y before anything but a bias, and its GELU is the
+    // tanh approximation. So a product with more than a bias runs in our kernels on Hopper;
+    // elsewhere our second pass finishes cuBLASLt's sums in f32.
     if p.activation == Activation::None && p.residual.is_none() {
         return blas::multiply(&blas::Product {
             x: p.x,
@@ -186,7 +194,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         });
     }
     let tiles = x.rows.div_ceil(HOPPER_TILE) * n.div_ceil(HOPPER_TILE);
-    // Fewer tiles leave processors without work, which cuBLASLt gives parts of the depth.
+    // Fewer tiles would leave multiprocessors idle; cuBLASLt splits the depth among them.
     if is_for_hopper && 2 * tiles >= p.x.processors() {
         let kind = match p.activation {
             Activation::None => "plain",
@@ -196,7 +204,7 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         let kernel = Kernel::new(HOPPER, format!("linear_hopper_{kind}_{dtype}")).shared(HOPPER_SHARED);
         let call = Call::new(p.x, &kernel)?.map(p.x.map(HOPPER_TILE as u32)?).map(w.map(HOPPER_TILE as u32)?);
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
-        return p.told(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
+        return p.with_params(call)?.run(Grid::of(tiles.min(p.x.processors()), HOPPER_THREADS));
     }
     let sums = Call::room(p.x, x.rows * n, DType::F32)?;
     blas::multiply(&blas::Product { x: p.x, w, bias: None, y: (&sums, DType::F32), width: n, first: 0 })?;
@@ -208,33 +216,39 @@ pub(crate) fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
         false => ("then_odd", 1),
     };
     let call = Call::new(p.x, &Kernel::new(BINARY, format!("linear_{kind}_{dtype}")))?;
-    p.told_with(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
+    p.with_params_and_stride(call.made(&sums).maybe(p.bias).maybe(p.residual).made(p.y), n)?
         .run(Grid::over((x.rows * n).div_ceil(run)))
 }
 
-/// How `wide_90a.cu` makes it, and with how many blocks, where it was measured to be faster than the others.
-fn wide(p: &Product<'_>) -> Result<Option<(Way, usize)>> {
+/// The configuration and the number of thread blocks for `wide_90a.cu`, if it was measured to be
+/// faster than the other kernels.
+fn wide(p: &Product<'_>) -> Result<Option<(WideConfig, usize)>> {
     let (x, n, processors) = (p.x.rows()?, p.columns.len(), p.x.processors());
     if p.residual.is_some()
         || !matches!(p.activation, Activation::None | Activation::Gelu)
         || !n.is_multiple_of(TILE_COLUMNS)
-        || processors < SHARED.cluster
+        || processors < MULTICAST_W.cluster
     {
         return Ok(None);
     }
     let columns = n / TILE_COLUMNS;
-    // As many blocks for each column of tiles, which is to leave few processors without work.
-    let (each, down) = (processors / columns, x.rows.div_ceil(KEPT.rows));
-    if x.cols.div_ceil(64) == KEPT_STEPS && 8 * each * columns >= 7 * processors && down * columns >= processors {
-        return Ok(Some((KEPT, each.min(down) * columns)));
+    // The same number of thread blocks for each column of tiles; few multiprocessors should be
+    // idle.
+    let (per_column, down) = (processors / columns, x.rows.div_ceil(RESIDENT_W.rows));
+    if x.cols.div_ceil(64) == RESIDENT_STEPS
+        && 8 * per_column * columns >= 7 * processors
+        && down * columns >= processors
+    {
+        return Ok(Some((RESIDENT_W, per_column.min(down) * columns)));
     }
-    // Deep products are as fast by cuBLASLt, and few tiles faster.
-    let pairs = x.rows.div_ceil(SHARED.rows * SHARED.cluster) * columns;
-    let is_shared = x.cols <= 1536 && SHARED.cluster * pairs >= 3 * processors;
-    Ok(is_shared.then(|| (SHARED, SHARED.cluster * pairs.min(processors / SHARED.cluster))))
+    // cuBLASLt is as fast on deep products, and faster on few tiles.
+    let pairs = x.rows.div_ceil(MULTICAST_W.rows * MULTICAST_W.cluster) * columns;
+    let is_shared = x.cols <= 1536 && MULTICAST_W.cluster * pairs >= 3 * processors;
+    Ok(is_shared.then(|| (MULTICAST_W, MULTICAST_W.cluster * pairs.min(processors / MULTICAST_W.cluster))))
 }
 
-/// Whether kernels for Hopper may take it: there they are, and rows are whole runs of 16 bytes wherever they begin.
+/// Whether the Hopper kernels can take the product: they are available, and all rows are aligned to
+/// 16 bytes.
 fn is_for_hopper(p: &Product<'_>, w: &View) -> Result<bool> {
     let is_half = p.x.dtype().size() == 2;
     let aligned = |view: Option<&View>| view.map_or(Ok(true), |view| view.in_sixteens());

@@ -1,10 +1,11 @@
-// What products on Hopper are made of: barriers, the copy engine's fetches, matrices in shared memory.
+// Building blocks of products on Hopper: mbarriers, TMA copies, matrix descriptors in shared
+// memory.
 #pragma once
 #include <cuda.h>
 #include "launch/cuda/mma.cuh"
 #include "linear/sizes.cuh"
 
-constexpr int DEPTH = 64; // of a stage: rows of 128 bytes, which is what the swizzle is made for
+constexpr int DEPTH = 64; // of a stage: rows of 128 bytes, the size of the swizzle
 constexpr int GROUP = 128; // threads of a warpgroup
 
 __device__ __forceinline__ void barrier_make(uint64_t *barrier, uint count) {
@@ -27,8 +28,9 @@ __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint phase) {
         "over:\n"
         "}\n" ::"r"(shared_address(barrier)), "r"(phase) : "memory");
 }
-// A box of a matrix into shared memory. LAST: nobody reads it again. To tell the second-level cache that it is as good as anything else
-// is not the same as to tell it nothing: it then moved a tenth to a third more in all.
+// TMA copy of a box of a matrix into shared memory. LAST: it is not read again. Without LAST there
+// is no L2 cache hint at all: the hint of normal priority moved a tenth to a third more bytes in
+// all.
 #define FETCH(INTO) "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes" INTO " [%0], [%1, {%3, %4}], [%2]"
 template <bool LAST = false>
 __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
@@ -39,18 +41,18 @@ __device__ __forceinline__ void fetch(void *to, const CUtensorMap *map, uint64_t
         asm volatile(FETCH("") ";" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row) : "memory");
     }
 }
-// Rows of 128 bytes, swizzled, eight of them 1024 bytes apart from the next eight.
+// Matrix descriptor: rows of 128 bytes, swizzled, groups of eight rows 1024 bytes apart.
 __device__ __forceinline__ uint64_t matrix(const void *p) {
     return uint64_t((shared_address(p) & 0x3ffff) >> 4) | uint64_t(1) << 16 | uint64_t(64) << 32 | uint64_t(1) << 62;
 }
 
 #define SUMS8(d, i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), "+f"(d[i + 6]), "+f"(d[i + 7])
 
-// Which of the block's warpgroups this is. A warp's lanes have it from the first, so that the compiler knows that they agree: what
-// products are told is then worked out once for all of them, and in time.
+// Index of this warp's warpgroup. All lanes read it from the first lane, so that the compiler knows
+// that it is uniform: the operands of products are then computed once per warp, and in time.
 __device__ __forceinline__ uint group_of_warp() { return __shfl_sync(ALL_LANES, threadIdx.x / GROUP, 0); }
 
-// Which of the ring's stages is next, and how often it has been around.
+// The next stage of the ring, and the number of rounds.
 template <uint STAGES> struct Turn {
     uint stage = 0, phase = 0;
     __device__ __forceinline__ void next() {

@@ -1,20 +1,23 @@
-// y = act(x · Wᵀ + b) + residual for many rows on Hopper: tiles of 128 × 128 by warpgroup products (wgmma), sums in f32, one rounding.
+// y = act(x · Wᵀ + b) + residual for many rows on Hopper: tiles of 128 × 128 by warpgroup products
+// (wgmma), sums in f32, one rounding.
 //
-// A block stays on its processor and takes tile after tile. One warp has the copy engine fetch what the products read, into a ring of
-// stages; two warpgroups take turns with whole tiles, so that one multiplies while the other ends its tile: with the short depths of
-// encoders the end, GELU above all, takes as long as the product. Stages are filled in the order of the tiles.
+// The kernel is persistent: a thread block stays on its multiprocessor and takes tile after tile.
+// One producer warp has TMA fetch the operands into a ring of stages; two consumer warpgroups take
+// turns with whole tiles (ping-pong), so that one multiplies while the other runs its epilogue: at
+// the short depths of encoders the epilogue, GELU above all, takes as long as the product. Stages
+// are filled in the order of the tiles.
 #include "linear/hopper.cuh"
 
 constexpr int TILE = 128;
 constexpr int STAGES = 4;
 constexpr int CONSUMERS = 2;
 constexpr int STAGE_BYTES = 2 * TILE * DEPTH * 2;
-// The end of a tile passes 16 rows at a time through shared memory, for each warp. A step that is 8 more than a multiple of 32 keeps
-// eight rows of two columns in different banks.
+// The epilogue passes 16 rows at a time through shared memory, for each warp. A stride of 8 more
+// than a multiple of 32 keeps eight rows of two columns in different banks.
 constexpr int STRIP_STEP = TILE + 8;
 constexpr int STRIP_FLOATS = 16 * STRIP_STEP;
 
-// d += 64 rows of x · 128 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
+// d += 64 rows of x · 128 rows of Wᵀ over a depth of 16; without `more`, d = ….
 #define WGMMA(FORMAT) \
     asm volatile( \
         "{\n" \
@@ -33,7 +36,7 @@ template <typename T> __device__ __forceinline__ void multiply(float (&d)[64], u
 template <> __device__ __forceinline__ void multiply<half_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
 template <> __device__ __forceinline__ void multiply<bhalf_t>(float (&d)[64], uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
-// What follows a product: nothing, GELU, or one of the others, which are rare.
+// Epilogue: none, GELU, or one of the others, which are rare.
 enum Then { PLAIN, WITH_GELU, WITH_ANY };
 
 template <typename T, Then THEN>
@@ -80,7 +83,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             turn.skip(steps);
             continue;
         }
-        // A barrier tells only the last use of its stage from the one before: a group that looked ahead would mistake them.
+        // A barrier distinguishes only the last use of its stage from the one before, so a
+        // warpgroup must not run ahead by more.
         barrier_wait(turns + group, (number / CONSUMERS + group + 1) & 1);
         float sums[2][64];
         uint before = 0;
@@ -95,7 +99,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                 multiply<T>(sums[1], matrix(x + 64 * DEPTH) + d * 2 / 16, w, step + d > 0);
             }
             asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-            // The stage before has been read by this warp when all but the last products are done.
+            // This warp has read the stage before when all but the last products are done.
             asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
             if (step > 0 && lane == 0) barrier_arrive(empty + before);
             before = turn.stage;
@@ -104,9 +108,10 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
         asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
         if (lane == 0) barrier_arrive(empty + before);
 
-        // A lane has two neighbours of rows lane / 4 and lane / 4 + 8 in every eight columns, and ends two fours of a row, half a tile
-        // apart. That is a loop, though the sums, which are registers, have to be written out: else there would be so many
-        // instructions that fetching them took longer than all else.
+        // A lane has two adjacent elements of rows lane / 4 and lane / 4 + 8 in every eight
+        // columns, and finishes two groups of four of a row, half a tile apart. This is a loop,
+        // although the sums, which are registers, have to be indexed explicitly: unrolled, there
+        // would be so many instructions that fetching them took longer than everything else.
         const uint row0 = tile / columns * TILE + warp * 16 + lane / 16, column0 = tile % columns * TILE + lane % 16 * 4;
         bool there[2];
         Run<T, 4> b[2] = {};
@@ -115,7 +120,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             there[c] = column0 + c * 64 < s.n;
             if (bias && there[c]) b[c] = load<T, 4>(bias + s.first + column0 + c * 64);
         }
-        constexpr int ROWS = THEN == WITH_ANY ? 1 : 8; // at once
+        constexpr int ROWS = THEN == WITH_ANY ? 1 : 8; // rows at once
 #pragma unroll
         for (int half = 0; half < 2; half++) {
             __syncwarp(); // the strip has been read

@@ -1,10 +1,10 @@
-// y = act(x · Wᵀ + b) + residual for one row of x: W is read once, and nothing else counts. Each warp makes a column of y, with 16 bytes
-// a lane of four places of its row of W on the way before the first is used. More rows than one are cuBLASLt's. Everything in f32, one
-// rounding.
+// y = act(x · Wᵀ + b) + residual for one row of x: limited by the bandwidth of reading W once. Each
+// warp computes a column of y, and each lane has four loads of 16 bytes of its row of W in flight
+// before it uses the first. cuBLASLt takes more than one row. Everything in f32, one rounding.
 #include "launch/cuda/runs.cuh"
 #include "linear/sizes.cuh"
 
-// act(sum + b) + residual where it belongs.
+// Stores act(sum + b) + residual.
 template <typename T>
 __device__ __forceinline__ void finish(float sum, uint row, uint column, const T *bias, const T *residual, T *y, Sizes s,
     uint activation) {
@@ -36,7 +36,8 @@ __device__ void one(const T *x, const T *w, const T *bias, const T *residual, T 
     if (lane == 0) finish(sum, 0, column, bias, residual, y, s, activation);
 }
 
-// What cuBLASLt leaves to do: act(sums + b) + residual, where sums may lie where y is to be. A thread has a run.
+// Second pass after cuBLASLt: act(sums + b) + residual; sums may be stored in y. Each thread has a
+// run of elements.
 template <typename T, int N>
 __device__ void then(const float *sums, const T *bias, const T *residual, T *y, Sizes s, uint activation) {
     const size_t i = (size_t(blockIdx.x) * blockDim.x + threadIdx.x) * N;

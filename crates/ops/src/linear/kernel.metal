@@ -1,6 +1,8 @@
-// y = act(x·Wᵀ + b) + residual for W in rows of the activations' format. Products and sums in f32, one rounding.
+// y = act(x·Wᵀ + b) + residual for W in rows of the activations' dtype. Products and sums in f32,
+// one rounding.
 
-// Up to M rows of x. Each SIMD-group makes four columns of all of them, and reads four rows of W for it, once.
+// Up to M rows of x. Each SIMD-group computes four columns of all of them, and reads its four rows
+// of W once.
 template <typename T, int M>
 [[kernel]] void linear_few(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],
     device const T *bias [[buffer(2)]], device const T *residual [[buffer(3)]], device T *y [[buffer(4)]],
@@ -21,7 +23,7 @@ template <typename T, int M>
     }
     Dots<4, M> dots;
     dot_rows<T, T, 4, M>(dots, ws, xs, p.k, FOURS, lane);
-    // A lane for each result.
+    // One lane per result.
     float v = 0.0f;
     for (int m = 0; m < M; m++) {
         for (int r = 0; r < 4; r++) {
@@ -43,8 +45,8 @@ FEW(2)
 FEW(4)
 FEW(8)
 
-// Tiles of 16·M rows and 16·N columns. Four tiles of columns take turns along the grid before the next tile of rows: neighbours share
-// rows of x, and those that follow the rows of W.
+// Tiles of 16·M rows and 16·N columns. The grid runs through bands of four tiles of columns before
+// the next tile of rows: neighbours share rows of x, and those that follow share rows of W.
 constant uint BAND = 4;
 template <typename T, int M, int N>
 [[kernel]] void linear_tile(device const T *x [[buffer(0)]], device const T *w [[buffer(1)]],

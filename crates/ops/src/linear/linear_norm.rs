@@ -1,8 +1,9 @@
 //! y = norm(x · Wᵀ + b + residual)        products, sums and the norm in f32, one rounding to T
 //!
-//! How a block of an encoder ends its two halves. Of many rows on Hopper it is one launch, whose input to the norm stays in registers;
-//! elsewhere, and where one of both is withdrawn, it is the calls of `linear` and `layer_norm` that it stands for. Those are what a plan
-//! tells, which does not know the card.
+//! Each half of an encoder block ends with this. For many rows on Hopper it is one launch, whose
+//! input to the norm stays in registers. Elsewhere, or if doctor has withdrawn either op, it
+//! becomes the calls of `linear` and `layer_norm` that it stands for. A plan does not know the card
+//! and lists those two calls.
 
 use super::{Linear, LinearOp};
 use crate::ladder::{self, Joint, Op};
@@ -24,7 +25,7 @@ impl Linear {
     }
 }
 
-#[cfg_attr(not(cuda), allow(dead_code, reason = "what other devices make of other calls"))]
+#[cfg_attr(not(cuda), allow(dead_code, reason = "other devices run two calls"))]
 struct Normed<'a> {
     linear: LinearOp,
     residual: &'a Tensor,
@@ -70,7 +71,7 @@ mod tests {
     use crate::case::{Input, weights};
     use crate::{Ladder, Place, Policy};
 
-    /// A plan does not know the card, and must not promise less than two calls take.
+    /// A plan does not know the card, and must not count less memory than the two calls take.
     #[test]
     fn a_plan_tells_the_calls_that_it_stands_for() {
         let (rows, n, place) = (10_000, 384, Place::phantom(Device::Cuda(0)));

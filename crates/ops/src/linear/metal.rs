@@ -1,4 +1,5 @@
-//! Launches `kernel.metal`, part by part: a few rows by SIMD-groups that read W once, more of them in tiles.
+//! Launches `kernel.metal`, part by part: a few rows by SIMD-groups that read W once, more rows in
+//! tiles.
 
 use super::weight::Data;
 use super::{LinearOp, product};
@@ -9,26 +10,27 @@ use crate::{Error, Result, quant};
 
 const SOURCE: &str = kernels!("product.metal");
 
-/// Rows of x that SIMD-groups hold against each row of W. Beyond, the sums would no longer fit into registers.
+/// Most rows of x per SIMD-group. With more, the sums would no longer fit the registers.
 const FEW: usize = 8;
 
-/// Columns that a SIMD-group of the few makes, and SIMD-groups of a threadgroup.
+/// Columns that a SIMD-group computes for few rows, and SIMD-groups of a threadgroup.
 const COLUMNS: usize = 4;
 const SIMDS: usize = 2;
 
-/// Results from which on there are 128 tiles of 64 × 64, and 32 of 64 × 32: larger tiles read less for each sum, but fewer of them
-/// would leave cores without work.
+/// Numbers of results from which there are 128 tiles of 64 × 64, and 32 of 64 × 32: larger tiles
+/// read less per sum, but too few of them would leave cores idle.
 const LARGE: usize = 1 << 19;
 const MIDDLE: usize = 1 << 16;
 
-/// Tiles of columns that take turns: `BAND` in the kernel.
+/// Tiles of columns per band: `BAND` in the kernel.
 const BAND: usize = 4;
 
-/// As [`product`] has it.
+/// [`product::Product`] with Metal's tensors.
 pub(crate) type Product<'a> = product::Product<'a, View, DeviceBuffer>;
 
 impl Product<'_> {
-    /// As `Product` in `product.metal`; `bytes`: of a row of W, where that is in blocks.
+    /// The fields of `Product` in `product.metal`; `bytes`: of a row of W, if that is in a block
+    /// format.
     pub(crate) fn sizes(&self, bytes: usize) -> Result<[u32; 8]> {
         let x = self.x.rows()?;
         let residual = self.residual.map_or(Ok(0), |r| r.rows().map(|r| r.stride))?;
@@ -36,7 +38,8 @@ impl Product<'_> {
         Ok(params![x.rows, n, x.cols, x.stride, residual, self.width, first, bytes])
     }
 
-    /// A kernel of `source` for it; `fours`: whether that may read four elements at once.
+    /// Kernel `name` of `source` for this product; `fours`: whether it may read four elements at
+    /// once.
     pub(crate) fn kernel(&self, source: &'static str, name: String, fours: bool) -> Kernel {
         let kernel = Kernel::new(source, name).flag(self.bias.is_some()).flag(self.residual.is_some());
         kernel.number(self.activation as u16).flag(fours)
@@ -64,24 +67,24 @@ pub(super) fn run(op: &LinearOp) -> Result<candle_core::Tensor> {
     y.tensor(&[&op.x.dims()[..op.x.dims().len() - 1], &[width]].concat())
 }
 
-/// A part whose rows are floats, `[n, k]`, in the format of the activations.
+/// Multiplies by a part in floats, `[n, k]`, in the dtype of the activations.
 fn multiply(p: &Product<'_>, w: &View) -> Result<()> {
     let (x, n) = (p.x.rows()?, p.columns.len());
     let (name, grid) = shape(x.rows, n);
     let fours = p.x.in_fours()? && w.in_fours()?;
     let kernel = p.kernel(SOURCE, format!("linear_{name}_{}", p.x.dtype()), fours);
-    let told = p.sizes(0)?;
+    let sizes = p.sizes(0)?;
     Call::new(p.x, &kernel)?
         .input(p.x)
         .input(w)
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .numbers(&told)
+        .numbers(&sizes)
         .run(grid)
 }
 
-/// The kernel for so many rows and columns, and its threadgroups.
+/// The kernel for this number of rows and columns, and its threadgroups.
 fn shape(rows: usize, n: usize) -> (String, Grid) {
     if rows <= FEW {
         let groups = [n.div_ceil(COLUMNS * SIMDS), rows.min(1), 1];

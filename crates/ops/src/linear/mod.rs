@@ -1,15 +1,15 @@
-//! y = act(x · Wᵀ + b) + residual        products and sums in f32, everything before the one rounding to T
+//! y = act(x · Wᵀ + b) + residual        everything in f32, one rounding to T
 //!
-//! The weight is packed once at load, in the layout that this device's kernel reads; it is not kept a second time.
+//! The weight is packed once, when it is loaded, in the layout that this device's kernel reads.
+//! There is no second copy.
 
 mod cases;
 mod composed;
 mod cpu;
 #[cfg(cuda)]
 pub(crate) mod cuda;
-mod cut;
 mod epilogue;
-mod large;
+mod large_cases;
 mod linear_norm;
 #[cfg(metal)]
 pub(crate) mod metal;
@@ -17,11 +17,12 @@ mod pack;
 #[cfg(any(cuda, metal))]
 mod product;
 mod reference;
+mod tiling;
 mod weight;
 
 pub(crate) use cases::{cases, cases_of_cuda};
 pub(crate) use cpu::product;
-pub(crate) use epilogue::Then;
+pub(crate) use epilogue::EpilogueParams;
 pub(crate) use weight::Weight;
 
 use crate::ladder::{self, Op, Rung, own_kernels};
@@ -29,7 +30,7 @@ use crate::{Activation, DType, Error, Result, Tensor, Weights, embed};
 use pack::{Order, Source, pack};
 use std::ops::Range;
 
-/// A weight matrix ready for this device, with its bias and activation.
+/// A linear layer: a weight matrix packed for this device, with its bias and activation.
 #[derive(Clone, Debug)]
 pub struct Linear {
     weight: Weight,
@@ -38,22 +39,23 @@ pub struct Linear {
 }
 
 impl Linear {
-    /// Weight, bias and activation, for ops that end a product in another way.
+    /// Weight, bias and activation, for ops with an epilogue of their own.
     pub(crate) fn parts(&self) -> (&Weight, Option<&Tensor>, Activation) {
         (&self.weight, self.bias.as_ref(), self.activation)
     }
 
-    /// `weight` `[n, k]` and, if the configuration says `bias`, `bias` `[n]`.
+    /// Loads `weight` `[n, k]` and, if `bias` is set, `bias` `[n]`.
     pub fn load(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         Linear::stacked(std::slice::from_ref(w), k, n, bias)
     }
 
-    /// Several matrices of `n` rows each as one, so that what reads the same input is one product.
+    /// Several matrices of `n` rows each as one, so that layers with the same input are one
+    /// product.
     pub fn stacked(parts: &[Weights], k: usize, n: usize, bias: bool) -> Result<Linear> {
         Linear::joined(&parts.iter().map(|w| (w.clone(), n)).collect::<Vec<_>>(), k, bias)
     }
 
-    /// Several matrices, each of so many rows, as one (query, key and value).
+    /// Several matrices, each with its number of rows, as one (query, key and value).
     pub fn joined(parts: &[(Weights, usize)], k: usize, bias: bool) -> Result<Linear> {
         let matrices: Vec<_> = parts.iter().map(|(w, n)| (w, "weight", vec![*n, k])).collect();
         let mut linear = Linear::of(&matrices)?;
@@ -64,24 +66,27 @@ impl Linear {
         Ok(linear)
     }
 
-    /// Weights under names of their own, and of a shape whose axes behind the first count as one: `[n, channels, width]` of a
-    /// convolution over patches that are rows already. Without a bias; [`Linear::with_bias`] adds one.
+    /// Loads weights by name and shape; the axes after the first count as one: `[n, channels,
+    /// width]` of a convolution over patches that are rows already. Without a bias;
+    /// [`Linear::with_bias`] adds one.
     pub fn shaped(parts: &[(Weights, &str)], dims: &[usize]) -> Result<Linear> {
         Linear::of(&parts.iter().map(|(w, name)| (w, *name, dims.to_vec())).collect::<Vec<_>>())
     }
 
     fn of(parts: &[(&Weights, &str, Vec<usize>)]) -> Result<Linear> {
-        // The file's shapes are held by its size; the configuration's are not, and their product might not fit.
+        // The size of the file limits its shapes; the configuration's have no limit, and their
+        // product might overflow.
         let mut raws = Vec::new();
         for (w, name, dims) in parts {
             let raw = w.raw(name, dims)?;
-            let [n, ref inner @ ..] = **dims else { return Err(Error::call("linear", "a weight without axes")) };
+            let [n, ref inner @ ..] = **dims else { return Err(Error::call("linear", "a weight has no axes")) };
             raws.push((raw, n, inner.iter().product::<usize>()));
         }
         let k = raws.first().map_or(0, |(_, _, k)| *k);
         if k == 0 || raws.iter().any(|(_, n, other)| *n == 0 || *other != k) {
             let sizes: Vec<_> = raws.iter().map(|(_, n, k)| format!("{n} × {k}")).collect();
-            let what = format!("a matrix of {} holds nothing, or its parts do not fit together", sizes.join(" and "));
+            let what =
+                format!("a matrix of {} is empty, or its parts differ in the number of inputs", sizes.join(" and "));
             return Err(Error::call("linear", what));
         }
         let sources: Vec<_> = raws
@@ -97,7 +102,8 @@ impl Linear {
         Linear::plain(weight)
     }
 
-    /// One matrix whose rows come in another order than the file's: row i of it is row `order(i)` there, and so with the bias.
+    /// A matrix with its rows in another order: row i is row `order(i)` of the file, and the bias
+    /// likewise.
     pub fn reordered(
         w: &Weights,
         k: usize,
@@ -107,7 +113,10 @@ impl Linear {
     ) -> Result<Linear> {
         let raw = w.raw("weight", &[n, k])?;
         if k == 0 || n == 0 || (0..n).any(|row| order(row) >= n) {
-            return Err(Error::call("linear", format!("rows of {n} × {k} in an order that it has not")));
+            return Err(Error::call(
+                "linear",
+                format!("the row order of a matrix {n} × {k} names a row that does not exist"),
+            ));
         }
         let source = Source { raw, w, name: "weight", n, order: Order::By(order) };
         let mut linear = Linear::plain(pack(&[source], k, w)?)?;
@@ -118,18 +127,18 @@ impl Linear {
         Ok(linear)
     }
 
-    /// These rows of a matrix `[n, k]`, in this order: a few words of a vocabulary.
+    /// The rows `rows` of a matrix `[n, k]`, in this order, such as a few tokens of a vocabulary.
     pub fn select_rows(w: &Weights, k: usize, n: usize, rows: &[usize]) -> Result<Linear> {
         let raw = w.raw("weight", &[n, k])?;
         if k == 0 || rows.is_empty() || rows.iter().any(|row| *row >= n) {
-            return Err(Error::call("linear", format!("rows {rows:?} of {n} × {k}")));
+            return Err(Error::call("linear", format!("cannot select rows {rows:?} of a matrix {n} × {k}")));
         }
         let order = |row: usize| rows[row];
         let source = Source { raw, w, name: "weight", n: rows.len(), order: Order::By(&order) };
         Linear::plain(pack(&[source], k, w)?)
     }
 
-    /// A matrix that the file holds the other way round, `[k, n]`.
+    /// A matrix that the file holds transposed, `[k, n]`.
     pub fn transposed(w: &Weights, k: usize, n: usize, bias: bool) -> Result<Linear> {
         let mut linear = Linear::from_rows(w, "weight", &[k, n], 0..k, true)?;
         if bias {
@@ -138,7 +147,8 @@ impl Linear {
         Ok(linear)
     }
 
-    /// Rows `rows` of the tensor `name` `[.., ..]`; `transposed`: its rows are inputs and not outputs.
+    /// Rows `rows` of the tensor `name` `[.., ..]`; `transposed`: its rows are inputs and not
+    /// outputs.
     pub(crate) fn from_rows(
         w: &Weights,
         name: &str,
@@ -148,10 +158,10 @@ impl Linear {
     ) -> Result<Linear> {
         let raw = w.raw(name, dims)?;
         if rows.is_empty() || dims[1] == 0 || rows.end > dims[0] {
-            return Err(Error::call("linear", format!("rows {rows:?} of {dims:?}")));
+            return Err(Error::call("linear", format!("cannot take rows {rows:?} of a matrix {dims:?}")));
         }
         let (source, k) = match transposed {
-            true => (Source { raw, w, name, n: dims[1], order: Order::Turned(rows.start, dims[1]) }, rows.len()),
+            true => (Source { raw, w, name, n: dims[1], order: Order::Transposed(rows.start, dims[1]) }, rows.len()),
             false => (Source { raw, w, name, n: rows.len(), order: Order::From(rows.start) }, dims[1]),
         };
         Linear::plain(pack(&[source], k, w)?)
@@ -161,32 +171,34 @@ impl Linear {
         Ok(Linear { weight, bias: None, activation: Activation::None })
     }
 
-    /// Rows of the matrix as those of a word table: `scale` · row of each of `ids` `[tokens]`, and beside them, where a second
-    /// table is given, its rows. The table of words is often that of the last product too, and is kept once.
+    /// Embedding lookup in the matrix: `scale` · row of each of `ids` `[tokens]`, plus the rows of
+    /// a second table if given. With tied embeddings, the token table is also the last layer's
+    /// weight, and is stored once.
     pub fn embed(&self, ids: &Tensor, scale: f32, also: Option<(&Tensor, &Tensor)>) -> Result<Tensor> {
         embed::lookup(&self.weight, ids, scale, also)
     }
 
-    /// The same with this bias `[outputs]`, instead of one under the usual name.
+    /// Sets the bias `[outputs]`, for one that has another name in the file.
     pub fn with_bias(self, bias: Tensor) -> Result<Linear> {
         if bias.dims() != [self.weight.n] || bias.dtype() != self.weight.dtype() {
-            let what = format!("a bias of {:?} in {} for {} outputs", bias.dims(), bias.dtype(), self.weight.n);
+            let what =
+                format!("a bias of {:?} in {} does not fit {} outputs", bias.dims(), bias.dtype(), self.weight.n);
             return Err(Error::call("linear", what));
         }
         Ok(Linear { bias: Some(bias), ..self })
     }
 
-    /// Width of a result.
+    /// Width of the result.
     pub fn outputs(&self) -> usize {
         self.weight.n
     }
 
-    /// Width of what it takes.
+    /// Width of the input.
     pub fn inputs(&self) -> usize {
         self.weight.k
     }
 
-    /// The same with an activation behind it.
+    /// Sets the activation.
     pub fn with(self, activation: Activation) -> Linear {
         Linear { activation, ..self }
     }
@@ -196,7 +208,7 @@ impl Linear {
         self.run(x, None)
     }
 
-    /// act(x · Wᵀ + b) + residual, without a pass of its own for the sum.
+    /// act(x · Wᵀ + b) + residual, with the sum in the epilogue.
     pub fn forward_residual(&self, x: &Tensor, residual: &Tensor) -> Result<Tensor> {
         self.run(x, Some(residual))
     }
@@ -205,11 +217,11 @@ impl Linear {
         ladder::run(self.op(x, residual)?)
     }
 
-    /// The call, if what it is given fits together.
+    /// Checks the arguments and makes the call.
     fn op(&self, x: &Tensor, residual: Option<&Tensor>) -> Result<LinearOp> {
         let (k, dtype) = (self.weight.k, self.weight.dtype());
         if x.dims().last() != Some(&k) || x.dtype() != dtype {
-            let what = format!("x {:?} in {} against a weight of depth {k} for {dtype}", x.dims(), x.dtype());
+            let what = format!("x {:?} in {} does not fit a weight with {k} inputs for {dtype}", x.dims(), x.dtype());
             return Err(Error::call("linear", what));
         }
         let op = LinearOp {
@@ -221,7 +233,7 @@ impl Linear {
         };
         let (dims, dtype) = op.out();
         if let Some(r) = residual.filter(|r| r.dims() != dims || r.dtype() != dtype) {
-            let what = format!("a residual {:?} in {} for a result {dims:?} in {dtype}", r.dims(), r.dtype());
+            let what = format!("a residual {:?} in {} does not fit a result {dims:?} in {dtype}", r.dims(), r.dtype());
             return Err(Error::call("linear", what));
         }
         Ok(op)
@@ -262,8 +274,8 @@ impl Op for LinearOp {
     }
 
     fn scratch(&self, rung: Rung) -> usize {
-        // Composed keeps the product, the sums and what the activation makes until the last of them is the result; the
-        // quick GELU and the sigmoid take four steps in f32.
+        // Composed keeps the product, the sums and the activation's results until the last of them
+        // is the result; the quick GELU and the sigmoid take four steps in f32.
         let activation = match self.activation {
             Activation::None => 0,
             Activation::QuickGelu | Activation::Sigmoid => 4 * 4 / self.x.dtype().size(),
@@ -272,10 +284,10 @@ impl Op for LinearOp {
         let steps = usize::from(self.bias.is_some()) + activation + usize::from(self.residual.is_some());
         let rows = self.x.dims().iter().product::<usize>() / self.weight.k;
         let result = rows * self.weight.n * self.x.dtype().size();
-        let is_more = self.activation != Activation::None || self.residual.is_some();
+        let has_epilogue = self.activation != Activation::None || self.residual.is_some();
         match rung {
             Rung::Composed => steps * result + self.weight.rows_scratch(),
-            _ => self.weight.scratch(rows, is_more),
+            _ => self.weight.scratch(rows, has_epilogue),
         }
     }
 
@@ -290,7 +302,7 @@ impl Op for LinearOp {
 }
 
 fn first<T>(parts: &[T]) -> Result<&T> {
-    parts.first().ok_or_else(|| Error::call("linear", "no parts"))
+    parts.first().ok_or_else(|| Error::call("linear", "no matrices to join"))
 }
 
 #[cfg(test)]
@@ -303,8 +315,8 @@ mod tests {
     const K: usize = 64;
     const N: usize = 96;
 
-    /// What a product of `rows` takes on CUDA beside its tensors, as a plan counts it: the peak without what is there before and
-    /// behind it.
+    /// Scratch memory of a product of `rows` rows on CUDA, as a plan counts it: the peak less the
+    /// tensors before and after it.
     fn planned(rows: usize, dtype: DType, make: impl Fn(&Place) -> Linear, has_residual: bool) -> usize {
         let place = Place::phantom(Device::Cuda(0));
         let ladder = Ladder::new(Policy::default());
@@ -328,15 +340,15 @@ mod tests {
         };
         for dtype in DType::FLOATS {
             let plain = floats(dtype);
-            // A row alone is our own kernel's, and has its sums in registers.
+            // Our own kernel computes a single row, with its sums in registers.
             assert_eq!(planned(1, dtype, plain, true), 0);
             assert_eq!(planned(2, dtype, plain, false), BLAS_WORKSPACE);
-            // Sums in f32, which a second pass reads.
+            // Sums in f32, for a second pass.
             let gelu = move |place: &Place| plain(place).with(Activation::Gelu);
             assert_eq!(planned(1000, dtype, gelu, false), BLAS_WORKSPACE + 1000 * N * 4);
             assert_eq!(planned(1000, dtype, plain, true), BLAS_WORKSPACE + 1000 * N * 4);
         }
-        // Blocks that become f16 are multiplied by cuBLASLt too; others are not.
+        // cuBLASLt multiplies blocks that are dequantized to f16; other blocks need no workspace.
         let blocks = |dtype| {
             move |place: &Place| {
                 let blocks = InBlocks::of(1, Quant::Q8_0, [N, K], || vec![0.0; N * K]);
@@ -345,7 +357,7 @@ mod tests {
         };
         let (as_floats, sums) = (N * K * 2, 128 * N * 4);
         assert_eq!(planned(128, DType::F16, blocks(DType::F16), true), BLAS_WORKSPACE + as_floats + sums);
-        let in_8_bits = crate::quant::rounded_bytes(128, K);
+        let in_8_bits = crate::quant::activation_bytes(128, K);
         assert_eq!(planned(128, DType::BF16, blocks(DType::BF16), true), in_8_bits);
     }
 }

@@ -1,26 +1,30 @@
-// y = norm(x · Wᵀ + b + residual) · weight + bias for many rows on Hopper: a layer norm at the end of the product before it, so that its
-// input is neither written nor read again. Sums in f32, one rounding.
+// y = norm(x · Wᵀ + b + residual) · weight + bias for many rows on Hopper: the layer norm is fused
+// into the product's epilogue, so that its input is neither written nor read again. Sums in f32,
+// one rounding.
 //
-// Two warpgroups make a tile of 128 rows and 384 columns, with all sums of a row in the four lanes that have it. That is all of a row
-// of 384. A row of 768 has two blocks, a cluster, which tell each other mean and variance of their halves (Chan et al. 1979). Both kinds
-// are clusters: what its blocks both read, W or x, each fetches half of for both. One thread has the copy engine fetch into a ring of
-// stages, and behind the product's come two with the residual. Both x and the residual are read here for the last time.
+// Two warpgroups compute a tile of 128 rows and 384 columns, with all sums of a row in four lanes.
+// That is a whole row of 384. A row of 768 has two thread blocks, a cluster, which exchange mean
+// and variance of their halves (Chan et al. 1979). Both kinds are clusters: the operand that both
+// thread blocks read, W or x, is fetched half by each and multicast to both. One thread has TMA
+// fetch into a ring of stages; after the product's stages come two with the residual. Both x and
+// the residual are read here for the last time.
 #include "linear/wide.cuh"
 
 constexpr uint CLUSTER = 2, GROUPS = 2, WARPS = GROUPS * GROUP / LANES, THREADS = (GROUPS + 1) * GROUP;
 constexpr uint ROWS = GROUPS * HALF, COLUMNS = 2 * TILE_COLUMNS;
 constexpr uint STAGES = 3, X_BYTES = GROUPS * HALF_BYTES, STAGE_BYTES = X_BYTES + 2 * W_BYTES;
-// A residual comes 64 columns at a time, of which the first stage has four and the second two.
+// The residual arrives 64 columns at a time: four such chunks in the first stage and two in the
+// second.
 constexpr uint CHUNK_BYTES = ROWS * DEPTH * 2, CHUNKS = COLUMNS / DEPTH, FIRST_CHUNKS = STAGE_BYTES / CHUNK_BYTES;
 constexpr uint OUT = STAGES * STAGE_BYTES;
 constexpr uint VECTORS = OUT + WARPS * 2 * PIECE_BYTES; // the product's bias, the norm's weight and bias
-constexpr uint HALF_ROWS = VECTORS + 3 * COLUMNS * 4; // [2][ROWS] of mean and squared distances, from the other block
+constexpr uint HALF_ROWS = VECTORS + 3 * COLUMNS * 4; // [2][ROWS] of mean and squared deviations, from the other thread block
 constexpr uint BARRIERS = HALF_ROWS + 2 * ROWS * 8;
 constexpr uint BYTES = BARRIERS + (2 * STAGES + WARPS) * 8;
 static_assert(BYTES <= 232448, "what a block may have");
 static_assert(CHUNKS > FIRST_CHUNKS && CHUNKS <= 2 * FIRST_CHUNKS, "two stages have all of the residual");
 
-// Two floats to the cluster's block of this rank, whose barrier is told how many bytes came.
+// Sends two floats to the cluster's thread block of this rank, whose barrier counts the bytes.
 __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"
@@ -31,8 +35,9 @@ __device__ __forceinline__ void send(float2 *to, float2 v, uint64_t *barrier, ui
         "}\n" ::"r"(shared_address(to)), "r"(shared_address(barrier)), "f"(v.x), "f"(v.y), "r"(rank) : "memory");
 }
 
-// c += a for 16 rows and eight columns, which is a product with the identity: exact, and it takes a fragment as `load_matrices` has it,
-// where elements by themselves would each be loaded, widened and added.
+// c += a for 16 rows and eight columns, as a product with the identity matrix: exact, and it takes
+// a fragment as `load_matrices` loads it; single elements would each have to be loaded, widened and
+// added.
 template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a0, uint a1, uint identity);
 #define ADD_EIGHT(T, FORMAT) \
     template <> __device__ __forceinline__ void add_eight<T>(float *c, uint a0, uint a1, uint identity) { \
@@ -43,13 +48,13 @@ template <typename T> __device__ __forceinline__ void add_eight(float *c, uint a
 ADD_EIGHT(half_t, "f16")
 ADD_EIGHT(bhalf_t, "bf16")
 
-// A sum over the lanes that have a row.
+// Sum over the lanes that share a row.
 __device__ __forceinline__ float row_sum(float v) {
     v += __shfl_xor_sync(~0u, v, 1);
     return v + __shfl_xor_sync(~0u, v, 2);
 }
 
-// What is asked for, beside the matrices.
+// Arguments besides the matrices.
 template <typename T> struct Asked {
     const T *bias, *norm_weight, *norm_bias;
     T *y;
@@ -58,7 +63,7 @@ template <typename T> struct Asked {
     uint from_end; // see `back_and_forth` in call.rs
 };
 
-// BLOCKS that have a row.
+// BLOCKS: thread blocks per row.
 template <typename T, uint BLOCKS>
 __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUtensorMap *residuals, Asked<T> asked) {
     constexpr bool IS_WHOLE = BLOCKS == 1;
@@ -74,7 +79,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
     let_next_begin();
     const uint rank = cluster_rank(), group = group_of_warp();
     const uint steps = (asked.k + DEPTH - 1) / DEPTH;
-    // A cluster's tiles are above each other, or beside.
+    // The tiles of a cluster are above each other, or side by side.
     constexpr uint TILES_DOWN = IS_WHOLE ? CLUSTER : 1;
     const uint tiles = (asked.rows + TILES_DOWN * ROWS - 1) / (TILES_DOWN * ROWS);
     const uint column0 = IS_WHOLE ? 0 : rank * COLUMNS;
@@ -89,7 +94,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             Turn<STAGES> turn;
             for (uint tile = blockIdx.x / CLUSTER; tile < tiles; tile += gridDim.x / CLUSTER) {
                 const uint row = first_row(tile);
-#pragma unroll 1 // for want of registers
+#pragma unroll 1 // to save registers
                 for (uint step = 0; step < steps; step++, turn.next()) {
                     uint64_t *barrier = full + turn.stage;
                     unsigned char *x = shared + turn.stage * STAGE_BYTES, *w = x + X_BYTES;
@@ -135,7 +140,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             vectors[2 * COLUMNS + i] = asked.norm_bias ? wide(asked.norm_bias[column0 + i]) : 0.0f;
         }
         asm volatile("bar.sync 1, %0;" ::"n"(GROUPS * GROUP) : "memory");
-        // Those of a lane: two neighbours in every eight columns.
+        // The columns of a lane: two adjacent ones in every eight.
         const float2 *biases = reinterpret_cast<const float2 *>(vectors) + lane % 4;
         const float2 *norm_weights = biases + COLUMNS / 2, *norm_biases = norm_weights + COLUMNS / 2;
         const uint identity = pair_of<T>(lane / 4 == lane % 4 * 2, lane / 4 == lane % 4 * 2 + 1);
@@ -158,7 +163,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
                     }
                 }
                 asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                // The stage before has been read by this warp when all but the last products are done.
+                // This warp has read the stage before when all but the last products are done.
                 asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                 if (step > 0) release(before);
                 before = turn.stage;
@@ -166,7 +171,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(before);
 
-            // Bias and residual, whose rows of 128 bytes are swizzled as x's are; and what rows add up to.
+            // Adds bias and residual, whose rows of 128 bytes are swizzled like x's, and sums up
+            // the rows.
             float mean[2] = {}, squares[2] = {};
             const uint own = warp % 4 * PIECE_ROWS + lane / 4;
 #pragma unroll
@@ -204,7 +210,8 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
 #pragma unroll
             for (uint i = 0; i < 2; i++) squares[i] = row_sum(squares[i]);
             if constexpr (!IS_WHOLE) {
-                // There are two rooms: who is a tile ahead has had what was sent for this one.
+                // Double-buffered: a thread block that is a tile ahead has already received the
+                // values of this one.
                 float2 *room = reinterpret_cast<float2 *>(shared + HALF_ROWS) + number % 2 * ROWS + group * HALF;
                 uint64_t *barrier = told + warp;
                 if (lane == 0) barrier_expect(barrier, PIECE_ROWS * sizeof(float2));
@@ -231,7 +238,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             const bool first = row < asked.rows, second = row + 8 < asked.rows;
             constexpr uint WIDTH = BLOCKS * COLUMNS, PIECES = COLUMNS / PIECE_COLUMNS;
             T *to = asked.y + size_t(row) * WIDTH + column0 + lane % 4 * 8;
-            // The norm's weight and bias for a piece are read behind the one before, too.
+            // The norm's weight and bias for a piece are loaded one piece ahead, too.
             float2 weight[4], bias[4];
             auto read = [&](uint piece) {
 #pragma unroll
@@ -256,7 +263,7 @@ __device__ void normed(const CUtensorMap *xs, const CUtensorMap *ws, const CUten
             out.store(to + (PIECES - 1) * PIECE_COLUMNS, 8 * WIDTH, first, second);
         }
     }
-    // What a block has told or fetched for the other has to find it there.
+    // A thread block must not exit before the other has sent or fetched everything for it.
     __syncwarp();
     cluster_sync();
 }

@@ -1,9 +1,10 @@
-// What follows a product y = act(x·Wᵀ + b) + residual, whatever W is kept in: what kernels are told, and what becomes of a sum.
+// Epilogue and parameters of a product y = act(x·Wᵀ + b) + residual, for any format of W.
 
 constant bool HAS_BIAS [[function_constant(0)]];
 constant bool HAS_RESIDUAL [[function_constant(1)]];
 constant ushort ACTIVATION [[function_constant(2)]];
-// Whether every row of x, and of W where it is floats, begins where four elements may be read at once, and holds whole fours.
+// Whether every row of x, and of W if it is in floats, is aligned for reads of four elements and
+// has a multiple of four.
 constant bool FOURS [[function_constant(3)]];
 
 struct Product {
@@ -14,13 +15,13 @@ struct Product {
     uint x_stride;
     uint residual_stride;
     uint width;
-    // The column of y, of the bias and of the residual that W's first row makes.
+    // The column of y, of the bias and of the residual that belongs to W's first row.
     uint first;
-    // Of a row of W in blocks.
+    // Bytes of a row of W, if it is in a block format.
     uint bytes;
 };
 
-// What becomes of a sum.
+// Epilogue of one sum.
 template <typename T>
 METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, device const T *residual, device T *y,
     constant Product &p) {
@@ -34,7 +35,7 @@ METAL_FUNC void finish(float v, uint row, uint column, device const T *bias, dev
     y[ulong(row) * ulong(p.width) + ulong(p.first + column)] = T(v);
 }
 
-// And of all sums of a tile.
+// Epilogue of all sums of a tile.
 template <typename T, int M, int N>
 METAL_FUNC void finish_tile(thread const Sums<M, N> &sums, uint first_row, uint first_column, device const T *bias,
     device const T *residual, device T *y, constant Product &p, threadgroup float4 *room, uint lane, uint simd) {

@@ -1,23 +1,24 @@
-//! What every kernel of a product on a GPU is given: x, what follows the product, and which columns of y are its own.
+//! Arguments of every GPU kernel of a matrix product: x, the epilogue, and the columns of y that
+//! the kernel writes.
 
 use crate::Activation;
 use std::ops::Range;
 
-/// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows are `columns`, with tensors that
-/// are a device's `V`, and its `M` where they are made.
+/// y[.., columns] = act(x · Wᵀ + bias[columns]) + residual[.., columns] for a part of W whose rows
+/// are `columns`. Inputs are a device's `V`, results its `M`.
 pub(crate) struct Product<'a, V, M> {
     /// `[.., k]`; see [`Strided::rows`](crate::launch::strided::Strided::rows).
     pub(crate) x: &'a V,
-    /// `[width]`, of the whole of y.
+    /// `[width]`, for all columns of y.
     pub(crate) bias: Option<&'a V>,
-    /// In the kernels a number: their preludes count them alike.
+    /// Kernels get its number: their preludes number the activations in the same order.
     pub(crate) activation: Activation,
-    /// As y, but it may be a view.
+    /// The shape of y; may be a view.
     pub(crate) residual: Option<&'a V>,
     /// `[rows, width]`.
     pub(crate) y: &'a M,
-    /// Of a row of y.
+    /// Columns of y.
     pub(crate) width: usize,
-    /// Those of y that this part makes.
+    /// The columns that this part computes.
     pub(crate) columns: Range<usize>,
 }

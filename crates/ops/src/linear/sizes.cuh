@@ -1,5 +1,6 @@
-// What every product is told, in the order of Rust: rows and columns of what it makes and how deep it is, elements from one row of x
-// and of the residual to the next, and that y's rows are `width` long, of which these columns begin at `first`.
+// Sizes that every product kernel gets, in the order of the Rust code: rows and columns of the
+// result and the depth, elements from row to row of x and of the residual, the width of y's rows,
+// and the first column of this part in them.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 

@@ -1,7 +1,9 @@
-//! W, laid out once at load as the device's kernel reads it. It is not kept a second time.
+//! The weight matrix W, packed once at load in the layout that the device's kernel reads. There is
+//! no second copy.
 //!
-//! A matrix may be several files' matrices below each other, and each keeps the format that suits it: floats or blocks of few bits,
-//! on the CPU in panels. What has one format is one part.
+//! A weight may be several matrices of a file, stacked, and each has the format that suits it:
+//! floats or quantised blocks, on the CPU packed into panels. Consecutive rows of one format are
+//! one part.
 
 use super::pack::panels;
 use crate::cpu::bytes::{Bytes, Codes};
@@ -11,19 +13,20 @@ use crate::cpu::rows::Reading;
 use crate::ladder::{Ladder, Policy};
 use crate::launch::BLAS_WORKSPACE;
 use crate::ledger::Lease;
-use crate::quant::{MANY, PART, Packed, Quant, dequantize, rounded_bytes};
+use crate::quant::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Packed, Quant, activation_bytes, dequantize};
 use crate::tensor::host;
 use crate::{DType, Device, Error, Place, Result, Tensor};
 use std::fmt;
 use std::sync::Arc;
 
-/// W, as the device's kernel wants it.
+/// A weight matrix in the layout of the device's kernel.
 #[derive(Clone, Debug)]
 pub(crate) struct Weight {
     pub(super) parts: Arc<[Part]>,
     pub(super) k: usize,
     pub(super) n: usize,
-    /// An element in the dtype of the activations, where the weight is: what a call without activations goes by.
+    /// An element in the dtype of the activations, on the weight's device. It gives dtype and
+    /// device to calls without activations.
     pub(super) like: Tensor,
 }
 
@@ -36,16 +39,21 @@ pub(super) struct Part {
 
 #[derive(Clone)]
 pub(super) enum Data {
-    /// `[n, k]`, as in the file: what cuBLAS and Metal's product take.
+    /// `[n, k]`, as in the file: for cuBLAS and our Metal kernel.
     Rows(Tensor),
-    /// `[n, bytes of a row]`, blocks as in the file: what our kernels on GPUs read.
+    /// `[n, bytes of a row]`, blocks as in the file: for our GPU kernels.
     Raw(Quant, Tensor),
     /// Panels of columns: see [`crate::cpu::gemm`].
     Panels(Tensor),
-    /// Panels of blocks: see [`crate::quant`]. Not there on phantoms; booked as long as they live.
-    Blocks(Quant, Option<Arc<Packed>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
-    /// Panels of bytes: see [`crate::cpu::bytes`]. As blocks are.
-    Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held, not read")] Arc<Lease>),
+    /// Panels of quantised blocks: see [`crate::quant`]. `None` in a phantom place; the lease books
+    /// their memory.
+    Blocks(
+        Quant,
+        Option<Arc<Packed>>,
+        #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>,
+    ),
+    /// Panels of int8: see [`crate::cpu::bytes`]. Optional and booked like `Blocks`.
+    Bytes(Option<Arc<Bytes>>, #[allow(dead_code, reason = "held for its memory booking, not read")] Arc<Lease>),
 }
 
 impl fmt::Debug for Data {
@@ -58,31 +66,31 @@ impl fmt::Debug for Data {
     }
 }
 
-/// What bytes are called.
+/// Name of the int8 format.
 const INT8: &str = "int8";
 
 impl Weight {
-    /// Depth of a product.
+    /// Number of inputs: the depth of the product.
     pub(crate) fn k(&self) -> usize {
         self.k
     }
 
-    /// Outputs.
+    /// Number of outputs.
     pub(crate) fn n(&self) -> usize {
         self.n
     }
 
-    /// Of the activations that it takes.
+    /// Dtype of the activations.
     pub(crate) fn dtype(&self) -> DType {
         self.like.dtype()
     }
 
-    /// An element of the activations that it takes.
+    /// An element in the dtype of the activations.
     pub(crate) fn like(&self) -> &Tensor {
         &self.like
     }
 
-    /// What its parts are kept in, where that is not the dtype of the activations.
+    /// Formats of the parts, if they differ from the dtype of the activations.
     pub(crate) fn formats(&self) -> String {
         let name = |part: &Part| match &part.data {
             Data::Rows(t) | Data::Panels(t) if t.dtype() == self.dtype() => None,
@@ -95,21 +103,21 @@ impl Weight {
         if names.is_empty() { String::new() } else { format!(" in {}", names.join(" + ")) }
     }
 
-    /// `[n, k]` in the dtype of the activations, for composed forms.
+    /// Dequantizes to `[n, k]` in the dtype of the activations, for composed forms.
     pub(crate) fn rows(&self) -> Result<candle_core::Tensor> {
         if let [Part { data: Data::Rows(rows), .. }] = &*self.parts {
             return Ok(rows.candle()?.clone());
         }
-        let there = self.like.candle()?.device();
-        if !there.is_cpu() {
-            // What passes through the host is not the device's to book.
-            let _apart = Ladder::new(Policy::default()).enter();
-            let here = |t: &Tensor| {
+        let device = self.like.candle()?.device();
+        if !device.is_cpu() {
+            // Memory of the host is not booked in the device's ledger.
+            let _own_ledger = Ladder::new(Policy::default()).enter();
+            let to_host = |t: &Tensor| {
                 Tensor::upload(t.dims(), t.dtype(), &Place::cpu(), || {
                     Ok(t.candle()?.to_device(&candle_core::Device::Cpu)?)
                 })
             };
-            return Ok(self.taken(&here)?.rows()?.to_device(there)?);
+            return Ok(self.map_tensors(&to_host)?.rows()?.to_device(device)?);
         }
         with_elem!("linear", self.dtype(), T => {
             let mut all = vec![T::default(); self.n * self.k];
@@ -122,17 +130,17 @@ impl Weight {
         })
     }
 
-    /// Bytes that [`Weight::rows`] makes on a GPU: floats are there already.
+    /// Bytes that [`Weight::rows`] allocates on a GPU: floats need no copy.
     pub(crate) fn rows_scratch(&self) -> usize {
         if self.is_raw() { self.n * self.k * self.dtype().size() } else { 0 }
     }
 
-    /// Whether a part of it is in blocks as the file has them.
+    /// Whether a part is in blocks as in the file.
     pub(crate) fn is_raw(&self) -> bool {
         self.parts.iter().any(|part| matches!(part.data, Data::Raw(..)))
     }
 
-    /// A weight that is one part, in floats as a GPU has them.
+    /// The matrix of a weight that is a single part in floats, on a GPU.
     #[cfg(cuda)]
     pub(super) fn only_rows(&self) -> Option<&Tensor> {
         match &*self.parts {
@@ -141,7 +149,7 @@ impl Weight {
         }
     }
 
-    /// Format and blocks of a weight that is one part, in blocks as the file has them.
+    /// Format and blocks of a weight that is a single part in blocks as in the file.
     pub(crate) fn only_raw(&self) -> Option<(Quant, &Tensor)> {
         match &*self.parts {
             [Part { data: Data::Raw(quant, blocks), .. }] => Some((*quant, blocks)),
@@ -157,16 +165,17 @@ impl Weight {
             }
             i -= part.n;
         }
-        Err(Error::call("linear", format!("a row beyond {}", self.n)))
+        Err(Error::call("linear", format!("a row beyond the last of {}", self.n)))
     }
 
-    /// Taken through `to`, which leads to the host: its kernels read panels, the device's product rows.
+    /// Copies the weight to the host with `to` and packs it into panels, which the host's kernels
+    /// read.
     pub(crate) fn moved(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
-        self.taken(to)?.in_panels()
+        self.map_tensors(to)?.in_panels()
     }
 
-    /// The same as it lies, for what looks rows up.
-    pub(crate) fn taken(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
+    /// Maps the tensors with `to` without packing them, for embedding lookups.
+    pub(crate) fn map_tensors(&self, to: &dyn Fn(&Tensor) -> Result<Tensor>) -> Result<Weight> {
         let moved = |part: &Part| -> Result<Part> {
             let data = match &part.data {
                 Data::Rows(t) => Data::Rows(to(t)?),
@@ -180,7 +189,7 @@ impl Weight {
         Ok(Weight { parts: parts.into(), like: to(&self.like)?, ..self.clone() })
     }
 
-    /// The same on the CPU with its rows in panels or blocks, as its kernels read them.
+    /// Packs the weight on the CPU into panels or blocks, if it is not packed yet.
     pub(super) fn in_panels(self) -> Result<Weight> {
         if !self.parts.iter().any(|p| matches!(p.data, Data::Rows(_) | Data::Raw(..))) {
             return Ok(self);
@@ -188,7 +197,8 @@ impl Weight {
         self.one_panel()
     }
 
-    /// The same on the CPU as one part in panels of the activations' dtype, for kernels that know nothing else.
+    /// Packs the weight on the CPU into one part of panels in the dtype of the activations, for
+    /// kernels that support no other format.
     pub(crate) fn one_panel(self) -> Result<Weight> {
         if let [Part { data: Data::Panels(t), .. }] = &*self.parts
             && t.dtype() == self.dtype()
@@ -199,7 +209,7 @@ impl Weight {
             let dims = [packed_len::<T>(self.k, self.n)];
             let read = |row: usize, out: &mut [T]| {
                 let mut wide = vec![0f32; self.k];
-                // The row is there and on the CPU: it was when the call was made.
+                // Cannot fail: the row exists and is on the CPU, as was checked with the call.
                 if self.row(row, &mut wide).is_ok() {
                     out.iter_mut().zip(&wide).for_each(|(o, v)| *o = T::narrow(*v));
                 }
@@ -209,40 +219,46 @@ impl Weight {
         Ok(Weight { parts: [Part { data: Data::Panels(data), n: self.n }].into(), ..self })
     }
 
-    /// Memory that a product with `rows` rows of activations takes beside its result; `is_more`: with more than a bias behind it.
-    pub(super) fn scratch(&self, rows: usize, is_more: bool) -> usize {
+    /// Scratch memory of a product with `rows` rows of activations; `has_epilogue`: with more than
+    /// a bias.
+    pub(super) fn scratch(&self, rows: usize, has_epilogue: bool) -> usize {
         let in_bytes = self.parts.iter().any(|p| matches!(p.data, Data::Bytes(..)));
         match self.like.device() {
-            Device::Cuda(_) => self.scratch_on_cuda(rows, is_more),
+            Device::Cuda(_) => self.scratch_on_cuda(rows, has_epilogue),
             _ if in_bytes => Codes::size_of(rows, self.k),
             _ => 0,
         }
     }
 
-    /// At most, on whatever card: on Hopper some products need no second pass, but a plan may be made without the card.
-    fn scratch_on_cuda(&self, rows: usize, is_more: bool) -> usize {
-        let becomes_floats = self.dtype() == DType::F16 && rows >= MANY;
-        let sums = |n: usize| if is_more { rows * n * 4 } else { 0 };
+    /// Upper bound for every card: on Hopper some products need no second pass, but a plan may be
+    /// made without the card.
+    fn scratch_on_cuda(&self, rows: usize, has_epilogue: bool) -> usize {
+        let becomes_floats = self.dtype() == DType::F16 && rows >= DEQUANTIZE_ROWS;
+        let sums = |n: usize| if has_epilogue { rows * n * 4 } else { 0 };
         let of = |part: &Part| match part.data {
             Data::Raw(..) if becomes_floats => {
                 let row = self.k * self.dtype().size();
-                let n = part.n.min((PART / row).max(1));
+                let n = part.n.min((DEQUANTIZE_BYTES / row).max(1));
                 n * row + sums(n) + BLAS_WORKSPACE
             }
             Data::Raw(..) => 0,
             _ if rows > 1 => sums(part.n) + BLAS_WORKSPACE,
             _ => 0,
         };
-        // Parts follow each other and each gives back what it took, but for the activations in 8 bits, which all of them read.
-        let in_8_bits = if self.is_raw() && !becomes_floats { rounded_bytes(rows, self.k) } else { 0 };
+        // Parts run one after another and each frees its scratch memory, except for the 8-bit
+        // activations, which all of them read.
+        let in_8_bits = if self.is_raw() && !becomes_floats { activation_bytes(rows, self.k) } else { 0 };
         in_8_bits + self.parts.iter().map(of).max().unwrap_or(0)
     }
 
-    /// The tensor of a weight that is one part of floats.
+    /// The tensor of a weight that is a single part in floats.
     pub(crate) fn data(&self) -> Result<&Tensor> {
         match &*self.parts {
             [Part { data: Data::Rows(t) | Data::Panels(t), .. }] => Ok(t),
-            _ => Err(Error::call("linear", "a weight in several parts, in blocks or in bytes")),
+            _ => Err(Error::call(
+                "linear",
+                "needs a weight in one part in floats, not in several parts, in blocks or in int8",
+            )),
         }
     }
 }

@@ -1,4 +1,5 @@
-// What products in tiles of 192 columns on Hopper share: clusters of two blocks, the product itself, and the pieces that results leave in.
+// Shared by products in tiles of 192 columns on Hopper: clusters of two thread blocks, the product
+// itself, and the staging of results.
 #pragma once
 #include "linear/hopper.cuh"
 
@@ -6,11 +7,12 @@ constexpr int TILE_COLUMNS = 192;
 constexpr int HALF = 64; // rows of x that a warpgroup multiplies at once, and that are fetched at once
 constexpr int HALF_BYTES = HALF * DEPTH * 2, W_BYTES = TILE_COLUMNS * DEPTH * 2;
 constexpr int W_HALF = TILE_COLUMNS / 2; // rows of W that are fetched at once
-// The end of a tile goes in pieces of 16 rows and 32 columns for each warp, through shared memory.
+// The epilogue stages pieces of 16 rows and 32 columns for each warp in shared memory.
 constexpr int PIECE_ROWS = 16, PIECE_COLUMNS = 32, PIECE_BYTES = PIECE_ROWS * PIECE_COLUMNS * 2;
 
-// At the same barrier of the cluster's block of this rank. To order ordinary writes for it too would take a fence of the whole GPU, as
-// long as a step; here nothing was written, only read, by products that are done and loads whose values are there.
+// Arrives at the same barrier of the cluster's thread block of this rank. Releasing ordinary writes
+// as well would take a fence of the whole GPU, as long as a step; here nothing was written, only
+// read, by products that are done and loads that have completed.
 __device__ __forceinline__ void barrier_arrive_at(uint64_t *barrier, uint rank) {
     asm volatile(
         "{\n"
@@ -28,7 +30,8 @@ __device__ __forceinline__ uint cluster_rank() {
     return rank;
 }
 
-// The same into both blocks of a cluster, to the same place, which the same barrier of each is told.
+// Multicast: the same into both thread blocks of a cluster, to the same address, signalling the
+// same barrier of each.
 template <bool LAST = false>
 __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map, uint64_t *barrier, uint column, uint row) {
     const uint at = shared_address(to), told = shared_address(barrier);
@@ -41,7 +44,7 @@ __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map,
         asm volatile(FETCH(".multicast::cluster") ", %5;" ::"r"(at), "l"(map), "r"(told), "r"(column), "r"(row), "h"(both) : "memory");
     }
 }
-// d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; `more`: instead of d = ….
+// d += 64 rows of x · 192 rows of Wᵀ over a depth of 16; without `more`, d = ….
 #define WGMMA(FORMAT) \
     asm volatile( \
         "{\n" \
@@ -59,23 +62,24 @@ __device__ __forceinline__ void fetch_for_both(void *to, const CUtensorMap *map,
         : SUMS8(d, 0), SUMS8(d, 8), SUMS8(d, 16), SUMS8(d, 24), SUMS8(d, 32), SUMS8(d, 40), SUMS8(d, 48), SUMS8(d, 56), SUMS8(d, 64), \
           SUMS8(d, 72), SUMS8(d, 80), SUMS8(d, 88) \
         : "l"(a), "l"(b), "r"(more))
-using Sums = float[TILE_COLUMNS / 2]; // of 64 rows: a lane has two neighbours of rows lane / 4 and lane / 4 + 8 in every eight columns
+using Sums = float[TILE_COLUMNS / 2]; // of 64 rows: a lane has two adjacent elements of rows lane / 4 and lane / 4 + 8 in every eight columns
 template <typename T> __device__ __forceinline__ void multiply(Sums &d, uint64_t a, uint64_t b, int more);
 template <> __device__ __forceinline__ void multiply<half_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("f16"); }
 template <> __device__ __forceinline__ void multiply<bhalf_t>(Sums &d, uint64_t a, uint64_t b, int more) { WGMMA("bf16"); }
 
-// Four matrices of 8 × 8, of which each lane names a row of 16 bytes.
+// stmatrix: four matrices of 8 × 8; each lane addresses a row of 16 bytes.
 __device__ __forceinline__ void put_matrices(uint to, const uint (&of)[4]) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(of[0]), "r"(of[1]), "r"(of[2]), "r"(of[3])
         : "memory");
 }
 
-// A warp's way out: as the sums lie into a piece, whose rows are 64 bytes, swizzled, and from there as y's rows lie. What a lane takes
-// from a piece is stored behind the next one, so that nobody waits for it; and there are two rooms, so that it may still be read.
+// Staging of a warp's results: from the layout of the sums into a piece, whose rows are 64 bytes,
+// swizzled, and from there into rows of y. A lane stores what it takes from a piece after the next
+// piece, so that no lane waits for it; pieces are double-buffered, so that one may still be read.
 template <typename T> struct WayOut {
     unsigned char *rooms;
-    uint in_piece; // this lane's row of a matrix; the second two of four matrices are 16 bytes on, the next four 32
-    uint of_piece; // the 16 bytes that it stores, with those of eight rows on
+    uint in_piece; // this lane's row of a matrix; the last two of four matrices are 16 bytes further, the next four 32
+    uint of_piece; // the 16 bytes that this lane stores, with those of eight rows on
     uint4 taken[2];
 
     __device__ __forceinline__ WayOut(unsigned char *rooms, uint lane)
@@ -96,7 +100,8 @@ template <typename T> struct WayOut {
         const unsigned char *from = rooms + piece % 2 * PIECE_BYTES + of_piece;
         taken[0] = *reinterpret_cast<const uint4 *>(from), taken[1] = *reinterpret_cast<const uint4 *>(from + 8 * 64);
     }
-    // To `to` if this lane's first row is there, and `step` elements on if that of eight rows on is.
+    // Stores to `to` if `first` is set, and `step` elements further, eight rows on, if `second` is
+    // set.
     __device__ __forceinline__ void store(T *to, size_t step, bool first, bool second) const {
         if (first) *reinterpret_cast<uint4 *>(to) = taken[0];
         if (second) *reinterpret_cast<uint4 *>(to + step) = taken[1];

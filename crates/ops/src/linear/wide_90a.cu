@@ -1,12 +1,17 @@
-// y = x · Wᵀ + b, or its GELU, for many rows on Hopper: tiles of 192 columns by warpgroup products (wgmma), sums in f32, one rounding.
+// y = x · Wᵀ + b, or its GELU, for many rows on Hopper: tiles of 192 columns by warpgroup products
+// (wgmma), sums in f32, one rounding.
 //
-// A block stays on its processor and takes tile after tile. One thread has the copy engine fetch what the products read, into a ring of
-// stages; warpgroups take turns with whole tiles, so that one multiplies while the other ends its tile: with the short depths of
-// encoders the end, GELU above all, takes as long as the product. Stages are filled in the order of the tiles.
+// The kernel is persistent: a thread block stays on its multiprocessor and takes tile after tile.
+// One thread has TMA fetch the operands into a ring of stages; consumer warpgroups take turns with
+// whole tiles (ping-pong), so that one multiplies while the other runs its epilogue: at the short
+// depths of encoders the epilogue, GELU above all, takes as long as the product. Stages are filled
+// in the order of the tiles.
 //
-// What the second-level cache and shared memory can deliver is the limit, so tiles are as wide as the sums have registers, and there are
-// two ways to fetch less. Where all depth of a tile's columns of W has room, a block keeps them and has tiles of these columns alone
-// (`KEPT`). Else two blocks, a cluster, make tiles of the same columns at the same time, and each fetches half of W's part for both.
+// The bandwidth of the L2 cache and of shared memory is the limit, so tiles are as wide as the
+// registers for sums allow, and there are two ways to fetch less. If the whole depth of a tile's
+// columns of W fits shared memory, a thread block keeps it there and computes only tiles of these
+// columns (`KEPT`). Else two thread blocks, a cluster, compute tiles of the same columns at the
+// same time, and each fetches half of W's part for both (multicast).
 #include "linear/wide.cuh"
 
 constexpr int PIECES_ACROSS = TILE_COLUMNS / PIECE_COLUMNS;
@@ -15,11 +20,11 @@ template <bool KEPT> struct Plan {
     static constexpr int CLUSTER = KEPT ? 1 : 2;
     static constexpr int HALVES = KEPT ? 1 : 2; // of a tile's rows
     static constexpr int CONSUMERS = KEPT ? 3 : 2; // warpgroups
-    static constexpr int REGISTERS = KEPT ? 160 : 240; // of their threads
+    static constexpr int REGISTERS = KEPT ? 160 : 240; // per thread
     static constexpr int THREADS = (CONSUMERS + 1) * GROUP;
     static constexpr int STAGES = KEPT ? 6 : 5;
     static constexpr int X_BYTES = HALVES * HALF_BYTES, STAGE_BYTES = KEPT ? X_BYTES : X_BYTES + W_BYTES;
-    static constexpr int STEPS = KEPT ? 6 : 0; // of the depth, whose part of W is kept; as many as stages
+    static constexpr int STEPS = KEPT ? 6 : 0; // steps of the depth whose part of W is kept; as many as stages
     static constexpr int RING = STEPS * W_BYTES; // where the stages begin
     static constexpr int OUT = RING + STAGES * STAGE_BYTES;
     static constexpr int BIAS = OUT + CONSUMERS * 4 * 2 * PIECE_BYTES;
@@ -28,7 +33,7 @@ template <bool KEPT> struct Plan {
 };
 static_assert(Plan<true>::BYTES <= 232448 && Plan<false>::BYTES <= 232448, "what a block may have");
 
-// The phases of the ring's stages, in bits. Every tile begins with the first stage.
+// Phase bits of the ring's stages. Every tile begins with the first stage.
 template <uint STAGES> struct Phases {
     uint bits = 0;
     __device__ __forceinline__ uint next(uint stage) {
@@ -42,7 +47,7 @@ template <uint STAGES> struct Phases {
     }
 };
 
-// What follows a product and a bias.
+// Epilogue after product and bias.
 enum Then { PLAIN, WITH_GELU };
 
 template <typename T, Then THEN, bool KEPT>
@@ -63,7 +68,8 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
     wait_for_earlier();
     let_next_begin();
     const uint rank = CLUSTER > 1 ? cluster_rank() : 0;
-    // Tiles of a cluster's blocks are above each other. Where W is kept the number of blocks is a multiple of the columns.
+    // Tiles of a cluster's thread blocks are above each other. If W is kept, the number of thread
+    // blocks is a multiple of the columns.
     const uint columns = s.n / TILE_COLUMNS, steps = (s.k + DEPTH - 1) / DEPTH;
     const uint down = (s.rows + CLUSTER * ROWS - 1) / (CLUSTER * ROWS), tiles = down * columns;
     auto first_row = [&](uint tile) {
@@ -114,15 +120,17 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             const uint tile = first_tile + number * tile_step;
             if (tile >= tiles) break;
             const uint row0 = first_row(tile) + warp * PIECE_ROWS, column0 = tile % columns * TILE_COLUMNS;
-            // Bias for two columns, on its way while the product is made.
+            // Bias for two columns, loaded while the product is computed.
             const uint at = column0 + threadIdx.x % GROUP * 2;
             Run<T, 2> two = {};
             if (bias && threadIdx.x % GROUP < TILE_COLUMNS / 2) two = load<T, 2>(bias + s.first + at);
-            // A barrier tells only the last use of its stage from the one before: a group that looked ahead would mistake them.
+            // A barrier distinguishes only the last use of its stage from the one before, so a
+            // warpgroup must not run ahead by more.
             barrier_wait(turns + group, (number / CONSUMERS + (group == 0)) & 1);
             Sums sums[HALVES];
-            // Stage by stage, so that each has addresses that the compiler knows: what is worked out between two products, and in the
-            // shadow of other warps' ends of tiles, keeps the tensor cores waiting.
+            // Unrolled over the stages, so that the compiler knows each stage's addresses:
+            // computing them between two products, while other warps run their epilogues, would
+            // stall the tensor cores.
             for (uint first = 0; first < steps; first += STAGES) {
 #pragma unroll
                 for (uint stage = 0; stage < STAGES; stage++) {
@@ -142,7 +150,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
                         }
                     }
                     asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-                    // The stage before has been read by this warp when all but the last products are done.
+                    // This warp has read the stage before when all but the last products are done.
                     asm volatile("wgmma.wait_group.sync.aligned 1;" ::: "memory");
                     if (KEPT ? stage > 0 : step > 0) release(empty + (stage + STAGES - 1) % STAGES);
                 }
@@ -152,7 +160,7 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");
             release(empty + (steps - 1) % STAGES);
 
-            // There are two such rooms, so that a warp may still read the last tile's.
+            // Double-buffered, so that a warp may still read the last tile's biases.
             float2 *biases = reinterpret_cast<float2 *>(shared + Plan::BIAS) + (group * 2 + number / CONSUMERS % 2) * (TILE_COLUMNS / 2);
             if (threadIdx.x % GROUP < TILE_COLUMNS / 2) biases[threadIdx.x % GROUP] = make_float2(wide(two.of[0]), wide(two.of[1]));
             asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "n"(GROUP) : "memory");
@@ -183,14 +191,15 @@ __device__ void product(const CUtensorMap *xs, const CUtensorMap *ws, const T *b
             }
         }
     }
-    // What a block has told or fetched for the other has to find it there.
+    // A thread block must not exit before the other has sent or fetched everything for it.
     if (CLUSTER > 1) {
         __syncwarp();
         cluster_sync();
     }
 }
 
-// Parameters are those of every product, and whether rows are taken from the last on: see `back_and_forth` in call.rs.
+// Parameters of every product, and whether rows are taken in reverse: see `back_and_forth` in
+// call.rs.
 #define WIDE(NAME, T, KIND, THEN, WAY, KEPT, CLUSTER) \
     extern "C" __global__ void CLUSTER __launch_bounds__(Plan<KEPT>::THREADS, 1) linear_##WAY##_##KIND##_##NAME( \
         const __grid_constant__ CUtensorMap xs, const __grid_constant__ CUtensorMap ws, const T *bias, const T *, T *y, SIZES, \

@@ -1,28 +1,29 @@
-//! Where a block keeps what: the fields of each format's blocks in a file.
+//! Layout of quantised blocks in a GGUF file, for each block format.
 //!
-//! Every format that packs is a head (scales and least values) and planes: the codes of all its elements, or some bits of
-//! them. The planes of all formats follow one rule, so that one routine reads and writes them all.
+//! Every format that packs consists of a header (scales and minimums) and bit planes: the codes of
+//! all its elements, or some bits of them. The planes of all formats follow one rule, so one
+//! routine reads and writes them all.
 
 use super::Quant;
 
-/// Some bits of each element's code.
+/// A bit plane: some bits of each element's code.
 pub(crate) struct Plane {
-    /// How many: 1, 2, 4 or 8.
+    /// Bits per element: 1, 2, 4 or 8.
     pub(crate) bits: usize,
-    /// First byte in the block.
+    /// Offset of the first byte in the block.
     at: usize,
-    /// Neighbours: `width` consecutive elements lie in consecutive bytes, the `width` after them in the next higher bits of
-    /// the same bytes.
+    /// `width` consecutive elements are in consecutive bytes, and the next `width` in the next
+    /// higher bits of the same bytes.
     width: usize,
 }
 
 /// The fields of a block.
 pub(crate) struct Shape {
-    /// Where the 16-bit fields of the head begin.
+    /// Offsets of the 16-bit fields of the header.
     pub(crate) halves: &'static [usize],
-    /// The bytes of the head, besides.
+    /// The other bytes of the header.
     pub(crate) bytes: std::ops::Range<usize>,
-    /// From the lowest bits up.
+    /// Ordered from the lowest bits up.
     pub(crate) planes: &'static [Plane],
 }
 
@@ -49,7 +50,7 @@ static MXFP4: Shape = shape(&[], 0..1, &[plane(4, 1, 16)]);
 static TQ2_0: Shape = shape(&[64], 0..0, &[plane(2, 0, 32)]);
 
 impl Shape {
-    /// Of the formats that pack.
+    /// The layout of a format that packs.
     pub(crate) fn of(quant: Quant) -> Option<&'static Shape> {
         Some(match quant {
             Quant::Q4_0 | Quant::Iq4Nl => &Q4_0,
@@ -71,12 +72,12 @@ impl Shape {
 }
 
 impl Plane {
-    /// A mask of its bits.
+    /// A mask of the plane's bits.
     pub(crate) fn mask(&self) -> u8 {
         0xff >> (8 - self.bits)
     }
 
-    /// Its bits of every element; as many elements as `codes` takes.
+    /// Reads the plane's bits of `codes.len()` elements.
     pub(crate) fn read(&self, block: &[u8], codes: &mut [u8]) {
         let (width, mask) = (self.width, self.mask());
         for (i, run) in codes.chunks_exact_mut(width).enumerate() {
@@ -86,7 +87,7 @@ impl Plane {
         }
     }
 
-    /// The reverse of [`Plane::read`], into bytes that are zero.
+    /// The reverse of [`Plane::read`], into zeroed bytes.
     pub(crate) fn write(&self, codes: &[u8], block: &mut [u8]) {
         let width = self.width;
         for (i, run) in codes.chunks_exact(width).enumerate() {
@@ -97,7 +98,7 @@ impl Plane {
     }
 }
 
-/// The whole codes of a block, all planes joined.
+/// The complete codes of a block, all planes joined.
 pub(crate) fn codes<const N: usize>(quant: Quant, block: &[u8]) -> [u8; N] {
     let mut codes = [0; N];
     let planes = Shape::of(quant).map_or(&[][..], |shape| shape.planes);
@@ -111,7 +112,7 @@ pub(crate) fn codes<const N: usize>(quant: Quant, block: &[u8]) -> [u8; N] {
     codes
 }
 
-/// The whole codes of a block put where its format keeps them, into bytes that are zero.
+/// Writes the complete codes of a block into its planes, which must be zeroed.
 pub(crate) fn put_codes(quant: Quant, codes: &[u8], block: &mut [u8]) {
     let planes = Shape::of(quant).map_or(&[][..], |shape| shape.planes);
     let mut below = 0;
@@ -124,8 +125,8 @@ pub(crate) fn put_codes(quant: Quant, codes: &[u8], block: &mut [u8]) {
     }
 }
 
-/// Scale and least value `i` of the eight that Q4_K and Q5_K keep in 12 bytes: the first four in 6 bits each, the other four
-/// with their upper two bits above those.
+/// Scale and minimum `i` of the eight that Q4_K and Q5_K store in 12 bytes: the first four in 6
+/// bits each, the other four with their upper two bits above those.
 pub(crate) fn scale_min(bytes: &[u8; 12], i: usize) -> (u8, u8) {
     if i < 4 {
         (bytes[i] & 63, bytes[i + 4] & 63)
@@ -135,20 +136,20 @@ pub(crate) fn scale_min(bytes: &[u8; 12], i: usize) -> (u8, u8) {
     }
 }
 
-/// Scale `i` of the sixteen that Q3_K keeps in 12 bytes, as the file has it: 32 more than it means.
+/// Scale `i` of the sixteen that Q3_K stores in 12 bytes, as in the file: with an offset of 32.
 pub(crate) fn scale_q3(bytes: &[u8; 12], i: usize) -> u8 {
     let low = bytes[i % 8] >> (i / 8 * 4) & 15;
     let high = bytes[8 + i % 4] >> (i / 4 * 2) & 3;
     low | high << 4
 }
 
-/// The uneven steps of IQ4_NL and IQ4_XS.
-pub(crate) const STEPS: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+/// The non-linear codebook of IQ4_NL and IQ4_XS: GGML's `kvalues_iq4nl`.
+pub(crate) const KVALUES_IQ4NL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
-/// The 4-bit floats of MXFP4, doubled.
-pub(crate) const FLOATS: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
+/// The 4-bit floats (E2M1) of MXFP4, doubled: GGML's `kvalues_mxfp4`.
+pub(crate) const KVALUES_MXFP4: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
-/// Half of 2^(e − 127), by which the doubled floats of MXFP4 are to be multiplied.
+/// Half of 2^(e − 127): the factor of MXFP4's doubled floats.
 pub(crate) fn half_power(e: u8) -> f32 {
     f32::from_bits(if e < 2 { 0x0020_0000 << e } else { u32::from(e - 1) << 23 })
 }

@@ -1,12 +1,12 @@
-//! Products with blocks on CUDA, and rows that are looked up.
+//! Products with quantised weights on CUDA, and embedding lookups.
 //!
-//! Activations are rounded to 8 bits first, with a scale for 32 of them, as on the CPU: then products are of whole numbers, four at a
-//! time, and it is the reading of W that a product of few rows costs. More rows go to the tensor cores' integers, whatever the dtype
-//! of the activations, so that weights of eight bits stay what they are beside bf16 too. Many rows in f16 are another's work, cuBLASLt's,
-//! with the blocks made floats of that.
+//! Activations are quantised to 8 bits first, with a scale per 32, as on the CPU: then products are
+//! integer dot products, four at a time, and the cost of few rows is the reading of W. More rows
+//! use the tensor cores' int8 products, for every dtype of the activations, so that 8-bit weights
+//! stay exact with bf16 too. Many rows in f16 go to cuBLASLt, with the blocks dequantized to f16.
 
 pub(crate) use super::grids::codes;
-use super::{MANY, PART, Quant, rounded_bytes};
+use super::{DEQUANTIZE_BYTES, DEQUANTIZE_ROWS, Quant, activation_bytes};
 use crate::launch::cuda::buffers::DeviceBuffer;
 use crate::launch::cuda::{Binary, Call, Grid, Kernel, View, binary};
 use crate::launch::params;
@@ -15,22 +15,23 @@ use crate::{DType, Error, Result};
 
 const BINARY: Binary = binary!("quant");
 
-/// Warps of a block in products of few rows, and columns of y that each makes, of one row and of more.
+/// Warps of a thread block in products of few rows, and columns of y per warp, for one row and for
+/// more.
 const WARPS: usize = 4;
 const COLUMNS_OF_ONE: usize = 4;
 const COLUMNS: usize = 2;
 
-/// Multiprocessors of a large card, and warps on each that keep its memory busy.
+/// Multiprocessors of a large card, and warps on each that saturate its memory bandwidth.
 const CORES: usize = 132;
-const BUSY: usize = 24;
+const BUSY_WARPS: usize = 24;
 
-/// Whether a format is among the plain ones, which are texts of their own.
+/// Whether a format is one of the plain ones, which have translation units of their own.
 pub(crate) fn is_plain(quant: Quant) -> bool {
     use Quant::{Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q6K, Q8_0};
     matches!(quant, Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q8_0 | Q2K | Q3K | Q4K | Q5K | Q6K)
 }
 
-/// The text that a format is in, of few rows and of many.
+/// The translation units of a format, for few rows and for many.
 fn binaries(quant: Quant) -> (Binary, Binary) {
     match is_plain(quant) {
         true => (binary!("quant_few_plain"), binary!("quant_many_plain")),
@@ -38,7 +39,7 @@ fn binaries(quant: Quant) -> (Binary, Binary) {
     }
 }
 
-/// What kernels call the dtype of bias, residual and y.
+/// The kernels' number for the dtype of bias, residual and y.
 pub(crate) fn number(dtype: DType) -> usize {
     match dtype {
         DType::F16 => 1,
@@ -47,19 +48,19 @@ pub(crate) fn number(dtype: DType) -> usize {
     }
 }
 
-/// Rows of x in 8 bits: see `rounded.cuh`. Rows are of a multiple of 32 elements.
+/// Quantises rows of x to 8 bits: see `rounded.cuh`. Rows must be multiples of 32 elements.
 fn rounded(x: &View) -> Result<DeviceBuffer> {
     let rows = x.rows()?;
-    let made = Call::room(x, rounded_bytes(rows.rows, rows.cols), DType::U8)?;
+    let quantized = Call::room(x, activation_bytes(rows.rows, rows.cols), DType::U8)?;
     Call::new(x, &Kernel::new(BINARY, format!("quant_round_{}", x.dtype())))?
         .input(x)
-        .made(&made)
+        .made(&quantized)
         .numbers(&params![rows.rows, rows.cols, rows.stride, x.in_fours()?])
         .run(Grid::over(rows.rows * rows.cols / 4))?;
-    Ok(made)
+    Ok(quantized)
 }
 
-/// Blocks that a kernel may read: rows of whole blocks, from a multiple of 16 bytes on.
+/// Checks that a kernel can read the blocks: rows of whole blocks, aligned to 16 bytes.
 fn checked(quant: Quant, blocks: &View, k: usize) -> Result<()> {
     let w = blocks.rows()?;
     if quant.bytes(k) != Some(w.cols) || !blocks.is_whole() || !blocks.start.is_multiple_of(16) {
@@ -69,8 +70,8 @@ fn checked(quant: Quant, blocks: &View, k: usize) -> Result<()> {
     Ok(())
 }
 
-/// A part of W in blocks, `[n, bytes of a row]`. `in_8_bits` is x as [`rounded`] makes it, for the first part that needs it and those
-/// behind it.
+/// Multiplies by a part of W in blocks, `[n, bytes of a row]`. `in_8_bits` caches x as [`rounded`]
+/// quantises it, for this part and the next ones.
 pub(crate) fn multiply(
     p: &Product<'_>,
     in_8_bits: &mut Option<DeviceBuffer>,
@@ -82,11 +83,11 @@ pub(crate) fn multiply(
     if w.rows != p.columns.len() {
         return Err(Error::call("linear", format!("{} rows of {quant} for {} columns", w.rows, p.columns.len())));
     }
-    if p.x.dtype() == DType::F16 && x.rows >= MANY {
+    if p.x.dtype() == DType::F16 && x.rows >= DEQUANTIZE_ROWS {
         return multiply_as_floats(p, quant, blocks);
     }
     let in_8_bits = match in_8_bits.take() {
-        Some(made) => in_8_bits.insert(made),
+        Some(quantized) => in_8_bits.insert(quantized),
         None => in_8_bits.insert(rounded(p.x)?),
     };
     let (few, many) = binaries(quant);
@@ -94,21 +95,22 @@ pub(crate) fn multiply(
         let call = Call::new(p.x, &Kernel::new(binary, format!("quant_{kind}_{quant}")))?;
         let call = call.made(in_8_bits).input(blocks).table(codes(quant))?;
         let call = call.maybe(p.bias).maybe(p.residual).made(p.y);
-        Ok(p.told(call)?.u32(w.cols).u32(number(p.x.dtype())))
+        Ok(p.with_params(call)?.u32(w.cols).u32(number(p.x.dtype())))
     };
     let (kind, (tall, wide), threads) = match x.rows {
         0 => return Ok(()),
         1..=16 => {
             let kind = format!("few{}", x.rows.next_power_of_two());
-            // Warps that share their columns, as far as rows are long enough for all: four where columns are so few that the card
-            // would be idle, fewer elsewhere, but so that no block is long at work when the others are done.
-            let (columns, wanted) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
+            // Number of warps that share their columns (split-k), if rows are long enough for all:
+            // four if there are so few columns that the card would be idle, fewer otherwise, such
+            // that no thread block runs long after the others are done.
+            let (columns, warps) = match (x.rows, w.rows.div_ceil(COLUMNS_OF_ONE)) {
                 (1, 0..512) => (COLUMNS_OF_ONE, 4),
                 (1, 512..4096) => (COLUMNS_OF_ONE, 2),
                 (1, _) => (COLUMNS_OF_ONE, 1),
-                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY { 4 } else { 2 }),
+                _ => (COLUMNS, if w.rows < COLUMNS * CORES * BUSY_WARPS { 4 } else { 2 }),
             };
-            let split = [4, 2].into_iter().find(|split| *split <= wanted && 32 * 32 * split <= x.cols).unwrap_or(1);
+            let split = [4, 2].into_iter().find(|split| *split <= warps && 32 * 32 * split <= x.cols).unwrap_or(1);
             let groups = w.rows.div_ceil(columns * WARPS / split);
             return launch(few, &kind)?.u32(split).run(Grid::of(groups, 32 * WARPS));
         }
@@ -116,14 +118,15 @@ pub(crate) fn multiply(
         33..1024 if x.rows.div_ceil(64) * w.rows.div_ceil(128) < CORES => ("tall64", (64, 32), 128),
         _ => ("wide", (64, 128), 256),
     };
-    // Tiles of the same columns follow each other: their blocks are read from memory once.
+    // Tiles of the same columns are adjacent: their blocks are read from memory once.
     launch(many, kind)?.run(Grid { blocks: [x.rows.div_ceil(tall), w.rows.div_ceil(wide), 1], threads })
 }
 
-/// The same with blocks that become floats, so many rows of W at a time that they are at hand when cuBLASLt reads them.
+/// The same with dequantized blocks, as many rows of W at a time as stay in the L2 cache until
+/// cuBLASLt reads them.
 fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
     let (k, dtype) = (p.x.rows()?.cols, p.x.dtype());
-    let most = (PART / (k * dtype.size()).max(1)).max(1);
+    let most = (DEQUANTIZE_BYTES / (k * dtype.size()).max(1)).max(1);
     let floats = Call::room(p.x, most.min(p.columns.len()) * k, dtype)?;
     for first in (0..p.columns.len()).step_by(most) {
         let n = most.min(p.columns.len() - first);
@@ -138,7 +141,8 @@ fn multiply_as_floats(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()
     Ok(())
 }
 
-/// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
+/// Embedding lookup: y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a
+/// row]`; y `[tokens, k]` is in the dtype of `like`.
 pub(crate) fn look_up(
     (quant, blocks): (Quant, &View),
     ids: &View,

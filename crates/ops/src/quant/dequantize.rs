@@ -1,12 +1,12 @@
-//! Blocks to floats, each format by its formula, rounding where GGML rounds.
+//! Dequantizes blocks to floats, each format by its formula, rounding where GGML rounds.
 
-use super::blocks::{FLOATS, STEPS, codes, half_power, scale_min, scale_q3};
+use super::blocks::{KVALUES_IQ4NL, KVALUES_MXFP4, codes, half_power, scale_min, scale_q3};
 use super::{Quant, iq};
 use crate::{Error, Result};
 use half::f16;
 
-/// The elements of `bytes`, which are whole blocks, as f32. A scale in the file may be infinite or no number at all; then so
-/// are its elements.
+/// Dequantizes `bytes`, which are whole blocks, to f32. A scale in the file may be infinite or NaN;
+/// then so are its elements.
 pub fn dequantize(quant: Quant, bytes: &[u8], out: &mut [f32]) -> Result<()> {
     let (elements, size) = quant.block();
     if quant.bytes(out.len()) != Some(bytes.len()) {
@@ -21,7 +21,7 @@ pub fn dequantize(quant: Quant, bytes: &[u8], out: &mut [f32]) -> Result<()> {
     match quant {
         Quant::Q4_0 => blocks.for_each(|(b, out)| offset::<32>(quant, half_at(b, 0), -8, b, out)),
         Quant::Q5_0 => blocks.for_each(|(b, out)| offset::<32>(quant, half_at(b, 0), -16, b, out)),
-        Quant::Q4_1 | Quant::Q5_1 => blocks.for_each(|(b, out)| with_least(quant, b, out)),
+        Quant::Q4_1 | Quant::Q5_1 => blocks.for_each(|(b, out)| with_min(quant, b, out)),
         Quant::Q8_0 => blocks.for_each(|(b, out)| {
             let d = half_at(b, 0);
             out.iter_mut().zip(&b[2..]).for_each(|(out, q)| *out = f32::from(*q as i8) * d);
@@ -30,9 +30,9 @@ pub fn dequantize(quant: Quant, bytes: &[u8], out: &mut [f32]) -> Result<()> {
         Quant::Q3K => blocks.for_each(|(b, out)| q3_k(b, out)),
         Quant::Q4K | Quant::Q5K => blocks.for_each(|(b, out)| q45_k(quant, b, out)),
         Quant::Q6K => blocks.for_each(|(b, out)| q6_k(b, out)),
-        Quant::Iq4Nl => blocks.for_each(|(b, out)| steps(quant, half_at(b, 0), &STEPS, b, out)),
+        Quant::Iq4Nl => blocks.for_each(|(b, out)| codebook(quant, half_at(b, 0), &KVALUES_IQ4NL, b, out)),
         Quant::Iq4Xs => blocks.for_each(|(b, out)| iq4_xs(b, out)),
-        Quant::Mxfp4 => blocks.for_each(|(b, out)| steps(quant, half_power(b[0]), &FLOATS, b, out)),
+        Quant::Mxfp4 => blocks.for_each(|(b, out)| codebook(quant, half_power(b[0]), &KVALUES_MXFP4, b, out)),
         Quant::Tq2_0 => blocks.for_each(|(b, out)| offset::<256>(quant, half_at(b, 64), -1, b, out)),
         Quant::Tq1_0 => blocks.for_each(|(b, out)| tq1_0(b, out)),
         Quant::Iq1S => blocks.for_each(|(b, out)| iq::iq1_s(b, out)),
@@ -51,13 +51,13 @@ pub(super) fn word_at(block: &[u8], at: usize) -> u16 {
     u16::from_le_bytes([block[at], block[at + 1]])
 }
 
-/// The half at `at`.
+/// The f16 at `at`.
 pub(super) fn half_at(block: &[u8], at: usize) -> f32 {
     f16::from_bits(word_at(block, at)).to_f32()
 }
 
 /// The 12 bytes of 6-bit scales at `at`.
-fn twelve(block: &[u8], at: usize) -> &[u8; 12] {
+fn scale_bytes(block: &[u8], at: usize) -> &[u8; 12] {
     block[at..].first_chunk().expect("every caller's block is longer")
 }
 
@@ -68,23 +68,23 @@ fn offset<const N: usize>(quant: Quant, d: f32, offset: i8, block: &[u8], out: &
 }
 
 /// d · q + m.
-fn with_least(quant: Quant, block: &[u8], out: &mut [f32]) {
+fn with_min(quant: Quant, block: &[u8], out: &mut [f32]) {
     let (d, m) = (half_at(block, 0), half_at(block, 2));
     let codes = codes::<32>(quant, block);
     out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(q) + m);
 }
 
 /// d · table[q].
-fn steps(quant: Quant, d: f32, table: &[i8; 16], block: &[u8], out: &mut [f32]) {
+fn codebook(quant: Quant, d: f32, table: &[i8; 16], block: &[u8], out: &mut [f32]) {
     let codes = codes::<32>(quant, block);
     out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(table[usize::from(q)]));
 }
 
 fn q2_k(block: &[u8], out: &mut [f32]) {
-    let (d, least) = (half_at(block, 80), half_at(block, 82));
+    let (d, dmin) = (half_at(block, 80), half_at(block, 82));
     let codes = codes::<256>(Quant::Q2K, block);
     for ((out, codes), s) in out.chunks_exact_mut(16).zip(codes.chunks_exact(16)).zip(block) {
-        let (d, m) = (d * f32::from(s & 15), least * f32::from(s >> 4));
+        let (d, m) = (d * f32::from(s & 15), dmin * f32::from(s >> 4));
         out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(*q) - m);
     }
 }
@@ -93,17 +93,17 @@ fn q3_k(block: &[u8], out: &mut [f32]) {
     let d = half_at(block, 108);
     let codes = codes::<256>(Quant::Q3K, block);
     for (i, (out, codes)) in out.chunks_exact_mut(16).zip(codes.chunks_exact(16)).enumerate() {
-        let d = d * f32::from(scale_q3(twelve(block, 96), i) as i8 - 32);
+        let d = d * f32::from(scale_q3(scale_bytes(block, 96), i) as i8 - 32);
         out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(*q as i8 - 4));
     }
 }
 
 fn q45_k(quant: Quant, block: &[u8], out: &mut [f32]) {
-    let (d, least) = (half_at(block, 0), half_at(block, 2));
+    let (d, dmin) = (half_at(block, 0), half_at(block, 2));
     let codes = codes::<256>(quant, block);
     for (i, (out, codes)) in out.chunks_exact_mut(32).zip(codes.chunks_exact(32)).enumerate() {
-        let (s, m) = scale_min(twelve(block, 4), i);
-        let (d, m) = (d * f32::from(s), least * f32::from(m));
+        let (s, m) = scale_min(scale_bytes(block, 4), i);
+        let (d, m) = (d * f32::from(s), dmin * f32::from(m));
         out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(*q) - m);
     }
 }
@@ -123,11 +123,12 @@ fn iq4_xs(block: &[u8], out: &mut [f32]) {
     for (i, (out, codes)) in out.chunks_exact_mut(32).zip(codes.chunks_exact(32)).enumerate() {
         let s = (block[4 + i / 2] >> (i % 2 * 4) & 15) | ((high >> (2 * i) & 3) as u8) << 4;
         let d = d * f32::from(s as i8 - 32);
-        out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(STEPS[usize::from(*q)]));
+        out.iter_mut().zip(codes).for_each(|(out, q)| *out = d * f32::from(KVALUES_IQ4NL[usize::from(*q)]));
     }
 }
 
-/// Five digits to the base 3 in a byte, the first on top: digit i is the top one after a multiplication by 3^i.
+/// Each byte has five base-3 digits, the first as the most significant: digit i becomes the most
+/// significant after a multiplication by 3^i.
 fn tq1_0(block: &[u8], out: &mut [f32]) {
     let d = half_at(block, 52);
     let parts = [(0..32, 5), (32..48, 5), (48..52, 4)];

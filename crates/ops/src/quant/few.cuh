@@ -1,6 +1,7 @@
-// y = act(x · Wᵀ + b) + residual for up to M rows of x in 8 bits and a W in blocks: W is read once, and nothing else counts. A lane
-// unpacks a pair of each of R rows of W and multiplies it, in integers, with every row of x; scales come in once for 16 or 32 elements.
-// `split` warps share their columns where those are so few that the card would not be full otherwise.
+// y = act(x · Wᵀ + b) + residual for up to M rows of x in 8 bits and W in a block format: limited
+// by the bandwidth of reading W once. A lane unpacks a pair of each of R rows of W and multiplies
+// it, in integers, with every row of x; scales are applied once per 16 or 32 elements. `split`
+// warps share their columns (split-k) if the columns are too few to fill the card otherwise.
 #pragma once
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
@@ -14,8 +15,8 @@ __device__ __forceinline__ int dot_sixteen(uint4 a, uint4 b, int sum) {
     return __dp4a(int(a.w), int(b.w), sum);
 }
 
-// Of one row, blocks at multiples of 16 bytes come in two loads: those of four rows of W are enough on the way, and what a second step
-// would hold goes to more warps.
+// For one row, blocks aligned to 16 bytes take two loads: those of four rows of W are enough in
+// flight, and the registers of a second step go to more warps.
 template <typename F, int M> constexpr int FEW_STEPS = M == 2 || (M == 1 && F::BYTES % 16 != 0) ? 2 : 1;
 
 template <typename F, int M, int R>
@@ -24,10 +25,10 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
     const Rounded x(rounded, s.rows, s.k);
     const uint lane = threadIdx.x % LANES, warp = threadIdx.x / LANES;
     const uint column = (blockIdx.x * (FEW_WARPS / split) + warp / split) * R;
-    if (column >= s.n) return; // with `split` warps of a block alike
+    if (column >= s.n) return; // all `split` warps alike
     const uint8_t *row[R];
 #pragma unroll
-    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last stands in for those beyond
+    for (int r = 0; r < R; r++) row[r] = w + size_t(min(column + r, s.n - 1)) * s.bytes; // the last row replaces those beyond the end
     float sums[R][M] = {};
 #pragma unroll(FEW_STEPS<F, M>)
     for (uint i = warp % split * LANES + lane; i < s.k / 32; i += split * LANES) {
@@ -61,7 +62,7 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
             }
         }
     }
-    // A lane for each result.
+    // One lane per result.
     float mine = 0.0f;
 #pragma unroll
     for (int r = 0; r < R; r++) {
@@ -82,7 +83,7 @@ __device__ void few(const uint8_t *rounded, const uint8_t *w, const uint16_t *gr
     if (lane < R * M && m < s.rows && column + r < s.n) finish(mine, m, column + r, bias, residual, y, s);
 }
 
-// Blocks that a multiprocessor has at once: fewer where a lane has more on the way, or more sums.
+// Thread blocks per multiprocessor: fewer if a lane has more loads in flight, or more sums.
 template <typename F, int M>
 constexpr int FEW_BLOCKS = M == 1 ? (FEW_STEPS<F, M> == 1 ? 6 : 4) : M == 2 ? 8 : M == 4 ? 5 : M == 8 ? 4 : 3;
 

@@ -1,4 +1,4 @@
-//! What products need to know of each format: how its lines become bytes and its head scales.
+//! The [`Format`] trait: how a product unpacks a format's lines to bytes and its header to scales.
 #![allow(unsafe_code, reason = "SIMD lanes; chunks are whole by `Packed`")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
@@ -6,55 +6,56 @@ use super::Quant;
 use crate::cpu::Lanes;
 use crate::cpu::ints::{Ints, ROWS};
 
-/// A vector of one f32 for each row of a strip.
+/// A vector with one f32 per row of a strip.
 pub(super) type Floats<S> = <<S as Ints>::L as Lanes>::V;
 
-/// What a product must take into account besides codes and scales.
+/// What a product must correct besides codes and scales.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fix {
-    /// Codes stand for `code − offset`: sums of products start at −offset · Σ x, in `parts` parts of 32 elements.
+pub(super) enum Correction {
+    /// Codes stand for `code − offset` (zero point): sums of products start at −offset · Σ x, in
+    /// `parts` parts per 32 elements.
     Start { offset: i32, parts: usize },
-    /// There is a least value for each part: it is multiplied with the scale of x times Σ x.
+    /// Each part has a minimum: it is multiplied by the scale of x times Σ x.
     Sums { parts: usize },
 }
 
-impl Fix {
-    /// In how many parts of 32 elements.
+impl Correction {
+    /// Number of parts per 32 elements.
     #[inline(always)]
     pub(super) fn parts(self) -> usize {
         match self {
-            Fix::Start { parts, .. } | Fix::Sums { parts } => parts,
+            Correction::Start { parts, .. } | Correction::Sums { parts } => parts,
         }
     }
 }
 
-/// The scales of 32 elements and their least values; one or two of each.
+/// The scales of 32 elements and their minimums; one or two of each.
 pub(super) struct Scales<S: Ints> {
     pub(super) scale: [Floats<S>; 2],
-    pub(super) least: [Floats<S>; 2],
+    pub(super) min: [Floats<S>; 2],
 }
 
-/// A format, as [`super::product`] asks for it. A chunk's steps are its runs of 32 elements.
+/// A block format, as [`super::product`] uses it. The steps of a chunk are its runs of 32 elements.
 ///
 /// # Safety
-/// `chunk` points to a whole chunk (see [`super::packed`]), `step` lies in it and `strip` in the line; the contract of
-/// [`Ints`].
+/// `chunk` points to a whole chunk (see [`super::packed`]), `step` lies in it and `strip` in the
+/// line; the contract of [`Ints`].
 pub(super) trait Format {
-    /// Its name.
     const QUANT: Quant;
     /// Elements of a block.
     const BLOCK: usize;
-    /// Bits of the bytes that `lines` gives; 8 stands for signed ones.
+    /// Bits of the bytes that `lines` returns; 8 means signed bytes.
     const BITS: u32;
-    /// Scales in 32 elements: 1 or 2.
+    /// Scales per 32 elements: 1 or 2.
     const PARTS: usize;
-    /// What is taken off each byte, where it is not wide; `None` for formats with least values.
+    /// Zero point that is subtracted from each byte, unless it is wide; `None` for formats with
+    /// minimums.
     const OFFSET: Option<i32>;
-    /// Scales of a whole chunk, unpacked.
+    /// The unpacked scales of a chunk.
     type Head;
 
     unsafe fn head(chunk: *const u8) -> Self::Head;
-    /// The eight lines of a step, 4 elements each.
+    /// The eight lines of a step, 4 elements per row each.
     unsafe fn lines<S: Ints>(chunk: *const u8, step: usize, strip: usize) -> [S::B; 8];
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S>;
 }
@@ -64,7 +65,7 @@ pub(super) fn chunk_bytes<F: Format>() -> usize {
     ROWS * F::QUANT.block().1
 }
 
-/// Runs the body with `$f` standing for the format that `$quant` names.
+/// Runs the body with `$f` as the format that `$quant` names.
 macro_rules! with_format {
     ($quant:expr, $f:ident => $body:expr) => {
         with_format!($quant, $f, $body, Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2K Q3K Q4K Q5K Q6K Iq4Nl Iq4Xs Mxfp4 Tq2_0)
@@ -81,13 +82,13 @@ macro_rules! with_format {
 }
 pub(super) use with_format;
 
-/// What products with `quant` must take into account on `S`.
-pub(super) fn fix<S: Ints>(quant: Quant) -> Fix {
-    fn of<S: Ints, F: Format>() -> Fix {
+/// The correction that products with `quant` need on `S`.
+pub(super) fn correction<S: Ints>(quant: Quant) -> Correction {
+    fn of<S: Ints, F: Format>() -> Correction {
         match F::OFFSET {
-            Some(_) if F::BITS == 8 => Fix::Start { offset: S::RAISE.into(), parts: F::PARTS },
-            Some(offset) => Fix::Start { offset, parts: F::PARTS },
-            None => Fix::Sums { parts: F::PARTS },
+            Some(_) if F::BITS == 8 => Correction::Start { offset: S::RAISE.into(), parts: F::PARTS },
+            Some(offset) => Correction::Start { offset, parts: F::PARTS },
+            None => Correction::Sums { parts: F::PARTS },
         }
     }
     with_format!(quant, F => of::<S, F>())

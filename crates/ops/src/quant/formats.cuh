@@ -1,8 +1,9 @@
-// GGUF's blocks as they lie in the file, 32 weights at a time: a weight is scale · code + least, and codes are signed bytes, four in a
-// word, as integer dot products take them. `pair` is all that knows one format from another.
+// GGUF's quantised blocks as in the file, 32 weights at a time: a weight is scale · code + min, and
+// codes are signed bytes, four per word, as integer dot products take them. Only `pair` differs
+// between formats.
 //
-// Weights that share bytes in a block are unpacked together: a pair is two sixteens of neighbours, of which the second begins
-// 16 · APART elements behind the first.
+// Weights that share bytes in a block are unpacked together: a pair is two groups of sixteen
+// consecutive weights, of which the second begins 16 · APART elements after the first.
 #pragma once
 #include "launch/cuda/prelude.cuh"
 
@@ -11,27 +12,30 @@ struct Pair {
     float scale[2], least[2];
 };
 
-// A format: pairs in a block, its bytes, how far the sixteens of a pair are apart, whether the sixteens of 32 neighbours have scales of
-// their own, and whether there are least values.
+// A block format: pairs per block, bytes per block, the distance between the two groups of a pair,
+// whether the two groups of 32 consecutive weights have scales of their own, and whether there are
+// minimums.
 template <uint PAIRS_, uint BYTES_, uint APART_, bool HALVES_, bool LEAST_> struct Format {
     static constexpr uint PAIRS = PAIRS_, BYTES = BYTES_, APART = APART_;
     static constexpr bool HALVES = HALVES_, LEAST = LEAST_;
-    // The first sixteen of a pair, counted from the beginning of the block; the same for pairs of the whole row.
+    // The first group of sixteen of a pair, counted from the start of the block; the same for pairs
+    // of the whole row.
     static __device__ __forceinline__ uint first(uint pair) { return pair / APART * (2 * APART) + pair % APART; }
 };
 
 // ---- bytes
 
 __device__ __forceinline__ uint byte_at(const uint8_t *p) { return __ldg(p); }
-// The 16-bit field at `p`, which blocks of an even size keep aligned.
+// The 16-bit field at `p`, which is aligned because blocks have an even size.
 __device__ __forceinline__ uint word_at(const uint8_t *p) { return __ldg(reinterpret_cast<const unsigned short *>(p)); }
 __device__ __forceinline__ float half_of(uint bits) { return __half2float(__ushort_as_half((unsigned short)bits)); }
 __device__ __forceinline__ float half_at(const uint8_t *p) { return half_of(word_at(p)); }
 __device__ __forceinline__ uint four_at(const uint8_t *p) { return __ldg(reinterpret_cast<const uint *>(p)); }
 __device__ __forceinline__ uint two_words_at(const uint8_t *p) { return word_at(p) | word_at(p + 2) << 16; }
 
-// Sixteen bytes at `p`, which is a multiple of ALIGN. Where that is less than four, whole words are read that begin up to three bytes
-// before: a tensor begins at a multiple of 16, so that those are its own. What is left at the end is read in smaller pieces.
+// Sixteen bytes at `p`, which is aligned to ALIGN. If that is less than four, whole words are read
+// from up to three bytes before: a tensor is aligned to 16, so those bytes belong to it. The rest
+// at the end is read in smaller pieces.
 template <uint ALIGN> __device__ __forceinline__ uint4 sixteen(const uint8_t *p) {
     if constexpr (ALIGN >= 16) {
         return __ldg(reinterpret_cast<const uint4 *>(p));
@@ -44,7 +48,7 @@ template <uint ALIGN> __device__ __forceinline__ uint4 sixteen(const uint8_t *p)
         const uint off = uint(reinterpret_cast<uintptr_t>(p)) % 4, shift = 8 * off;
         const uint8_t *a = p - off;
         const uint w0 = four_at(a), w1 = four_at(a + 4), w2 = four_at(a + 8), w3 = four_at(a + 12);
-        uint tail; // the `off` bytes behind them
+        uint tail; // the `off` bytes after them
         if constexpr (ALIGN == 2) tail = word_at(p + 14);
         else tail = (byte_at(p + 13) | byte_at(p + 14) << 8 | byte_at(p + 15) << 16) >> (24 - shift);
         return make_uint4(__funnelshift_r(w0, w1, shift), __funnelshift_r(w1, w2, shift), __funnelshift_r(w2, w3, shift),
@@ -61,13 +65,13 @@ __device__ __forceinline__ uint4 operator|(uint4 a, uint4 b) { return make_uint4
 
 constexpr uint ONES = 0x01010101u, TWOS = 0x03030303u, NIBBLES = 0x0f0f0f0fu;
 
-// Codes below 128 less N: the upper bit keeps each from borrowing of the next.
+// Subtracts N from codes below 128: the upper bit keeps each from borrowing from the next.
 template <uint N> __device__ __forceinline__ uint less(uint v) { return ((v | 0x80808080u) - N * ONES) ^ 0x80808080u; }
 template <uint N> __device__ __forceinline__ uint4 less(uint4 v) {
     return make_uint4(less<N>(v.x), less<N>(v.y), less<N>(v.z), less<N>(v.w));
 }
 
-// Four bits, a byte each: no two of the shifted copies have a bit in the same place.
+// Spreads four bits to a byte each: no two of the shifted copies have a bit in the same place.
 __device__ __forceinline__ uint apart(uint bits) { return ((bits & 15) * 0x00204081u) & ONES; }
 __device__ __forceinline__ uint4 sixteen_apart(uint bits) {
     return make_uint4(apart(bits), apart(bits >> 4), apart(bits >> 8), apart(bits >> 12));
@@ -75,7 +79,7 @@ __device__ __forceinline__ uint4 sixteen_apart(uint bits) {
 
 __device__ __forceinline__ uint byte_of(uint word, uint i) { return word >> (8 * i) & 255; }
 
-// ---- formats with codes that count
+// ---- formats with linear codes
 
 struct Q4_0 : Format<1, 18, 1, false, false> {
     static __device__ __forceinline__ Pair pair(const uint8_t *b, const uint16_t *, uint) {
@@ -115,7 +119,7 @@ struct Q5_1 : Format<1, 24, 1, false, true> {
 
 struct Q8_0 : Format<1, 34, 1, false, false> {
     static __device__ __forceinline__ Pair pair(const uint8_t *b, const uint16_t *, uint) {
-        // As `sixteen` reads, with the scale in the way.
+        // As in `sixteen`, with the scale in between.
         const uint8_t *p = b + 2;
         const uint off = uint(reinterpret_cast<uintptr_t>(p)) % 4;
         uint w[9], q[8];
@@ -152,8 +156,8 @@ struct Q3K : Format<8, 110, 2, true, false> {
     }
 };
 
-// Scales and least values of a pair, in 6 bits each behind the two halves that they are multiples of. Those of the last four units have
-// their upper bits above the first four's.
+// Scales and minimums of a pair, in 6 bits each, after the two f16 factors that they are multiplied
+// by. Those of the last four units have their upper bits above the first four's.
 __device__ __forceinline__ void six_bits(uint4 head, uint p, Pair &pair) {
     constexpr uint SIX = 0x3f3f3f3fu, TOP = 0x30303030u;
     const bool last = p >= 4;
@@ -206,13 +210,15 @@ struct TQ2_0 : Format<8, 66, 2, false, false> {
     }
 };
 
-// Five digits to the base 3 in a byte, the first on top: digit i is the top one after a multiplication by 3^i.
+// Each byte has five base-3 digits, the first as the most significant: digit i becomes the most
+// significant after a multiplication by 3^i.
 struct TQ1_0 : Format<8, 54, 1, false, false> {
     static __device__ __forceinline__ uint4 part_of(const uint8_t *b, uint part) {
         uint q[4];
 #pragma unroll
         for (uint i = 0; i < 4; i++) {
-            // Bytes 0 to 31 hold 32 elements a digit, the sixteen behind them sixteen, the last four bytes the last part's.
+            // Bytes 0 to 31 have 32 elements per digit, the next sixteen bytes sixteen, the last
+            // four bytes the last part.
             const uint digit = part < 10 ? part / 2 : part < 15 ? part - 10 : i;
             const uint power = digit < 2 ? (digit == 0 ? 1 : 3) : digit == 2 ? 9 : digit == 3 ? 27 : 81;
             const uint8_t *at = b + (part < 10 ? part % 2 * 16 + 4 * i : part < 15 ? 32 + 4 * i : 48);
@@ -229,9 +235,9 @@ struct TQ1_0 : Format<8, 54, 1, false, false> {
     }
 };
 
-// ---- formats with codes that choose
+// ---- formats with a codebook
 
-// Eight bytes to choose from.
+// A table of eight bytes.
 struct Eight {
     uint low, high;
 };
@@ -239,13 +245,13 @@ constexpr __host__ __device__ uint bytes_of(int a, int b, int c, int d) {
     return uint(uint8_t(a)) | uint(uint8_t(b)) << 8 | uint(uint8_t(c)) << 16 | uint(uint8_t(d)) << 24;
 }
 
-// The four that the lower four nibbles name, of sixteen.
+// Looks up the lower four nibbles in a table of sixteen.
 __device__ __forceinline__ uint four_chosen(uint nibbles, Eight low, Eight high) {
     const uint at = nibbles & 0x7777u;
     const uint a = __byte_perm(low.low, low.high, at), b = __byte_perm(high.low, high.high, at);
     return __byte_perm(a, b, 0x3210u | (nibbles & 0x8888u) >> 1);
 }
-// Those of sixteen bytes: the lower nibbles are the first sixteen.
+// Looks up the nibbles of sixteen bytes: the lower nibbles are the first sixteen.
 __device__ __forceinline__ void chosen(uint4 v, Eight low, Eight high, uint4 *q) {
     const uint in[4] = {v.x, v.y, v.z, v.w};
     uint first[4], second[4];
@@ -259,7 +265,7 @@ __device__ __forceinline__ void chosen(uint4 v, Eight low, Eight high, uint4 *q)
     q[1] = make_uint4(second[0], second[1], second[2], second[3]);
 }
 
-// The uneven steps of IQ4_NL and IQ4_XS, and the 4-bit floats of MXFP4, doubled.
+// The non-linear codebook of IQ4_NL and IQ4_XS, and the 4-bit floats of MXFP4, doubled.
 __device__ __forceinline__ void steps(uint4 v, uint4 *q) {
     chosen(v, {bytes_of(-127, -104, -83, -65), bytes_of(-49, -35, -22, -10)}, {bytes_of(1, 13, 25, 38), bytes_of(53, 69, 89, 113)}, q);
 }
@@ -289,7 +295,7 @@ struct IQ4XS : Format<8, 136, 1, false, false> {
 
 struct MXFP4 : Format<1, 17, 1, false, false> {
     static __device__ __forceinline__ Pair pair(const uint8_t *b, const uint16_t *, uint) {
-        // Half of 2^(e − 127), which below 2^-126 has no exponent of its own.
+        // Half of 2^(e − 127), which is subnormal below 2^-126.
         const uint e = byte_at(b);
         const float d = __uint_as_float(e < 2 ? 0x00200000u << e : (e - 1) << 23);
         Pair pair = {{}, {d, d}, {}};
@@ -298,16 +304,16 @@ struct MXFP4 : Format<1, 17, 1, false, false> {
     }
 };
 
-// ---- formats with groups from a grid: `grid` has their codes, 16 bits a group
+// ---- formats with groups from a grid: `grid` has their codes, 16 bits per group
 
 __device__ __forceinline__ uint group_at(const uint16_t *grid, uint i) { return __ldg(grid + i); }
 
-// Four numbers above zero, of which those with a bit set change their sign.
+// Negates those of four positive numbers whose bit is set.
 __device__ __forceinline__ uint with_signs(uint v, uint bits) {
     const uint ones = apart(bits);
     return (v ^ ones * 255u) + ones;
 }
-// The four that four fields of 2 bits name.
+// Looks up four fields of 2 bits.
 __device__ __forceinline__ uint four_of_2(uint fields, uint table) {
     uint at = fields & 255;
     at = (at | at << 4) & 0x0f0fu;
@@ -319,11 +325,11 @@ __device__ __forceinline__ uint2 eight_of_iq2(uint entry, uint signs) {
     constexpr uint TABLE = bytes_of(8, 25, 43, 0);
     return make_uint2(with_signs(four_of_2(entry, TABLE), signs), with_signs(four_of_2(entry >> 8, TABLE), signs >> 4));
 }
-// Four elements of 4 bits, of which three count.
+// Four elements of 4 bits, of which three are used.
 __device__ __forceinline__ uint four_of_iq3(uint entry, uint signs, Eight table) {
     return with_signs(__byte_perm(table.low, table.high, entry & 0x7777u), signs);
 }
-// Seven signs and an eighth that makes their number even.
+// Seven sign bits, and an eighth that makes the parity even.
 __device__ __forceinline__ uint even_signs(uint seven) {
     seven &= 127;
     return seven | (__popc(seven) & 1) << 7;
@@ -399,7 +405,7 @@ struct IQ3S : Format<8, 110, 1, false, false> {
     }
 };
 
-// Eight of -1, 0 and 1, pushed off the middle by an eighth: in eighths, so that they are whole.
+// Eight of -1, 0 and 1, offset by an eighth: in units of an eighth, so that they are integers.
 __device__ __forceinline__ uint2 ternary(uint entry, bool down) {
     const uint table = down ? bytes_of(-9, -1, 7, 0) : bytes_of(-7, 1, 9, 0);
     return make_uint2(four_of_2(entry, table), four_of_2(entry >> 8, table));
@@ -427,7 +433,7 @@ struct IQ1M : Format<8, 56, 1, true, false> {
             const uint above = high >> (4 * j);
             q[j] = ternary(group_at(grid, byte_of(at, j) | (above & 7) << 8), (above & 8) != 0);
         }
-        // The scale is a half in four parts, one above the 3-bit scales of each word.
+        // The f16 scale is in four parts, one above the 3-bit scales of each word.
         const uint a = four_at(b + 48), c = four_at(b + 52);
         const uint bits = (a >> 12 & 15) | (a >> 28) << 4 | (c >> 12 & 15) << 8 | (c >> 28) << 12;
         const uint s = word_at(b + 48 + p / 2 * 2) >> (p % 2 * 6);
@@ -436,7 +442,7 @@ struct IQ1M : Format<8, 56, 1, true, false> {
     }
 };
 
-// X(name, tag) of every format, in two lists: each is a text to compile.
+// X(name, tag) of every format, in two lists: each is a translation unit.
 #define PLAIN_FORMATS(X) \
     X(q4_0, Q4_0) X(q4_1, Q4_1) X(q5_0, Q5_0) X(q5_1, Q5_1) X(q8_0, Q8_0) X(q2_k, Q2K) X(q3_k, Q3K) X(q4_k, Q4K) X(q5_k, Q5K) \
     X(q6_k, Q6K)

@@ -1,7 +1,7 @@
-// GGUF's blocks as they lie in the file, sixteen weights at a time: a weight is scale · code + least. Codes are numbers of so few bits
-// that a half holds them, and `codes` is all that knows one format from another.
+// GGUF's quantised blocks as in the file, sixteen weights at a time: a weight is scale · code +
+// min. Codes have so few bits that a half holds them, and only `codes` differs between formats.
 
-// A format: units of 32 elements in a block, and its bytes.
+// A block format: units of 32 elements per block, and its bytes.
 #define FORMAT(TAG, UNITS_, BYTES_) \
 struct TAG { \
     enum { UNITS = UNITS_, BYTES = BYTES_ }; \
@@ -29,7 +29,7 @@ FORMAT(IQ2S, 8, 82)
 FORMAT(IQ3XXS, 8, 98)
 FORMAT(IQ3S, 8, 110)
 
-// The 16-bit field at `p`, which blocks of an even size keep aligned.
+// The 16-bit field at `p`, which is aligned because blocks have an even size.
 METAL_FUNC uint word_at(device const uchar *p) {
     return uint(*(device const ushort *)p);
 }
@@ -38,7 +38,7 @@ METAL_FUNC float half_at(device const uchar *p) {
     return float(as_type<half>(*(device const ushort *)p));
 }
 
-// Four bytes at `p`, which is a multiple of ALIGN.
+// Four bytes at `p`, which is aligned to ALIGN.
 template <uint ALIGN>
 METAL_FUNC uint bytes_at(device const uchar *p) {
     if (ALIGN >= 4) {
@@ -50,8 +50,9 @@ METAL_FUNC uint bytes_at(device const uchar *p) {
     return uint(p[0]) | uint(p[1]) << 8 | uint(p[2]) << 16 | uint(p[3]) << 24;
 }
 
-// BITS bits of the codes of elements 16·part to 16·part + 15, a byte each. The plane begins at `p`: WIDTH consecutive elements lie
-// in consecutive bytes, the WIDTH after them in the next higher bits of the same bytes.
+// BITS bits of the codes of elements 16·part to 16·part + 15, a byte each. The bit plane begins at
+// `p`: WIDTH consecutive elements are in consecutive bytes, and the next WIDTH in the next higher
+// bits of the same bytes.
 template <uint BITS, uint WIDTH, uint ALIGN>
 METAL_FUNC uint4 plane(device const uchar *p, uint part) {
     uint run = part * 16 / WIDTH;
@@ -69,10 +70,11 @@ METAL_FUNC uint4 plane(device const uchar *p, uint part) {
     return (all >> shift) & mask;
 }
 
-// Sixteen bits, a byte each.
+// Spreads sixteen bits to a byte each.
 METAL_FUNC uint4 bits_apart(uint bits) {
     uint4 four = uint4(bits, bits >> 4, bits >> 8, bits >> 12) & 15;
-    // Each bit of four is moved to a byte of its own: no two of the shifted copies have a bit in the same place.
+    // Each bit of four is moved to a byte of its own: no two of the shifted copies have a bit in
+    // the same place.
     return (four * 0x00204081) & 0x01010101;
 }
 
@@ -90,7 +92,8 @@ METAL_FUNC void chosen(uint4 packed, constant char *steps, thread half *q) {
     }
 }
 
-// Scale and least value of a block that says both in halves at its beginning, with a scale and a least value for 32 in 6 bits each.
+// Scale and minimum of 32 elements, in 6 bits each, times the two f16 factors at the start of the
+// block.
 METAL_FUNC float2 six_bits(device const uchar *b, uint unit) {
     device const uchar *s = b + 4;
     // Those of the last four have their upper bits above the first four's.
@@ -99,8 +102,8 @@ METAL_FUNC float2 six_bits(device const uchar *b, uint unit) {
     return float2(half_at(b) * float(scale), -(half_at(b + 2) * float(least)));
 }
 
-// The codes of the lower or upper sixteen of the 32 elements `unit` of the block at `b`; scale and least value are the answer.
-// `grid`: the likeliest groups, for the formats whose codes choose from them.
+// Reads the codes of the lower or upper sixteen of the 32 elements `unit` of the block at `b`;
+// returns scale and minimum. `grid`: the codebook, for the formats that have one.
 #define CODES(TAG) \
 METAL_FUNC float2 codes(TAG, device const uchar *b, constant ushort *grid, uint unit, uint upper, thread half *q)
 
@@ -168,7 +171,7 @@ CODES(Q6K) {
     return float2(d, -32.0f * d);
 }
 
-// The uneven steps of IQ4_NL and IQ4_XS, and the 4-bit floats of MXFP4, doubled.
+// The non-linear codebook of IQ4_NL and IQ4_XS, and the 4-bit floats of MXFP4, doubled.
 constant char STEPS[16] = {-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
 constant char FLOATS_OF_4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
@@ -184,7 +187,7 @@ CODES(IQ4XS) {
 }
 
 CODES(MXFP4) {
-    // Half of 2^(e − 127), which below 2^-126 has no exponent of its own.
+    // Half of 2^(e − 127), which is subnormal below 2^-126.
     uint e = uint(b[0]);
     chosen(plane<4, 16, 1>(b + 1, upper), FLOATS_OF_4, q);
     return float2(as_type<float>(e < 2 ? 0x00200000u << e : (e - 1) << 23), 0.0f);
@@ -196,14 +199,16 @@ CODES(TQ2_0) {
     return float2(d, -d);
 }
 
-// Five digits to the base 3 in a byte, the first on top: digit i is the top one after a multiplication by 3^i.
+// Each byte has five base-3 digits, the first as the most significant: digit i becomes the most
+// significant after a multiplication by 3^i.
 constant uint POWERS[5] = {1, 3, 9, 27, 81};
 
 CODES(TQ1_0) {
     uint part = 2 * unit + upper;
     #pragma unroll
     for (uint i = 0; i < 16; i++) {
-        // Bytes 0 to 31 hold 32 elements a digit, the sixteen behind them sixteen, the last four bytes the last part's.
+        // Bytes 0 to 31 have 32 elements per digit, the next sixteen bytes sixteen, the last four
+        // bytes the last part.
         uint digit = part < 10 ? part / 2 : part < 15 ? part - 10 : i / 4;
         uint at = part < 10 ? part % 2 * 16 + i : part < 15 ? 32 + i : 48 + i % 4;
         q[i] = half(((uint(b[at]) * POWERS[digit]) & 255) * 3 >> 8);
@@ -212,12 +217,12 @@ CODES(TQ1_0) {
     return float2(d, -d);
 }
 
-// What the codes of the grids stand for.
+// The values of the grids' codes.
 constant char OF_IQ2[4] = {8, 25, 43, 0};
 constant char OF_IQ3XXS[8] = {4, 12, 20, 28, 36, 44, 52, 62};
 constant char OF_IQ3S[8] = {1, 3, 5, 7, 9, 11, 13, 15};
 
-// Eight elements of 2 bits, or four of 4, as an entry of a grid has them.
+// Eight elements of 2 bits, or four of 4, from an entry of a grid.
 template <uint BITS>
 METAL_FUNC void group(ushort entry, uint signs, constant char *values, thread half *q) {
     #pragma unroll
@@ -227,7 +232,7 @@ METAL_FUNC void group(ushort entry, uint signs, constant char *values, thread ha
     }
 }
 
-// Seven signs and an eighth that makes their number even.
+// Seven sign bits, and an eighth that makes the parity even.
 METAL_FUNC uint even_signs(uint seven) {
     seven &= 127;
     return seven | (popcount(seven) & 1) << 7;
@@ -283,7 +288,7 @@ CODES(IQ3S) {
     return float2(half_at(b) * float(1 + 2 * (uint(b[106 + unit / 2]) >> (unit % 2 * 4) & 15)), 0.0f);
 }
 
-// Eight of -1, 0 and 1, pushed off the middle.
+// Eight of -1, 0 and 1, with the offset of IQ1.
 METAL_FUNC void ternary(ushort entry, bool down, thread half *q) {
     #pragma unroll
     for (uint i = 0; i < 8; i++) {
@@ -309,7 +314,7 @@ CODES(IQ1M) {
         uint above = high >> (4 * i);
         ternary(grid[uint(b[2 * part + i]) | (above & 7) << 8], (above & 8) != 0, q + 8 * i);
     }
-    // The scale is a half in four parts, one above the 3-bit scales of each word.
+    // The f16 scale is in four parts, one above the 3-bit scales of each word.
     uint bits = 0;
     #pragma unroll
     for (uint i = 0; i < 4; i++) {
@@ -319,7 +324,7 @@ CODES(IQ1M) {
     return float2(float(as_type<half>(ushort(bits))) * float(2 * s + 1), 0.0f);
 }
 
-// X of every format's name and tag.
+// X(name, tag) of every format.
 #define EVERY_FORMAT(X) \
 X("q4_0", Q4_0) \
 X("q4_1", Q4_1) \

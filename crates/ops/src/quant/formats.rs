@@ -1,15 +1,15 @@
-//! The formats that pack.
+//! Implementations of [`Format`] for the block formats that pack.
 #![allow(unsafe_code, reason = "SIMD lanes; chunks are whole by `Packed`")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of `Format` is the reason for every block")]
 
 use super::Quant;
-use super::blocks::{FLOATS, STEPS, half_power};
+use super::blocks::{KVALUES_IQ4NL, KVALUES_MXFP4, half_power};
 use super::format::{Format, Scales};
-use super::lines::*;
+use super::unpack::*;
 use crate::cpu::Lanes;
 use crate::cpu::ints::{Ints, LINE, ROWS};
 
-/// Formats of 32 elements with a half for a scale, and perhaps one for a least value behind it.
+/// Formats of 32 elements with an f16 scale, and for some an f16 minimum after it.
 macro_rules! small {
     ($name:ident, $doc:literal, bits $bits:literal, offset $offset:expr, halves $halves:literal, |$S:ident, $p:ident, $strip:ident| $lines:block) => {
         #[doc = $doc]
@@ -36,8 +36,8 @@ macro_rules! small {
             unsafe fn scales<S: Ints>(chunk: *const u8, _: &(), _: usize, strip: usize) -> Scales<S> {
                 unsafe {
                     let scale = halves::<S>(chunk, strip);
-                    let least = if $halves == 2 { halves::<S>(chunk.add(2 * ROWS), strip) } else { scale };
-                    Scales { scale: [scale; 2], least: [least; 2] }
+                    let min = if $halves == 2 { halves::<S>(chunk.add(2 * ROWS), strip) } else { scale };
+                    Scales { scale: [scale; 2], min: [min; 2] }
                 }
             }
         }
@@ -60,27 +60,27 @@ small!(Q8_0, "d · q", bits 8, offset Some(0), halves 1, |S, p, strip| {
     let raise = S::splat_byte(S::RAISE);
     let mut lines = [raise; 8];
     for (i, line) in lines.iter_mut().enumerate() {
-        // 128 more is the uppermost bit turned over.
+        // Adding 128 flips the uppermost bit.
         *line = S::xor(raise, S::bytes(p.add(i * LINE + strip * strip_bytes::<S>())));
     }
     lines
 });
 small!(Iq4Nl, "d · steps[q]", bits 8, offset Some(0), halves 1, |S, p, strip| {
-    chosen::<S>(four_bits::<S>(p, strip), &STEPS, S::RAISE)
+    lookup::<S>(four_bits::<S>(p, strip), &KVALUES_IQ4NL, S::RAISE)
 });
 
 /// 2^e · floats[q]
 pub(super) struct Mxfp4;
 
-/// By which the floats of MXFP4 are raised, to be unsigned.
-const FLOATS_UP: u8 = 12;
+/// Offset that makes the floats of MXFP4 unsigned.
+const MXFP4_OFFSET: u8 = 12;
 
 impl Format for Mxfp4 {
     const QUANT: Quant = Quant::Mxfp4;
     const BLOCK: usize = 32;
     const BITS: u32 = 5;
     const PARTS: usize = 1;
-    const OFFSET: Option<i32> = Some(FLOATS_UP as i32);
+    const OFFSET: Option<i32> = Some(MXFP4_OFFSET as i32);
     type Head = [f32; ROWS];
 
     #[inline(always)]
@@ -93,7 +93,7 @@ impl Format for Mxfp4 {
     }
     #[inline(always)]
     unsafe fn lines<S: Ints>(chunk: *const u8, _: usize, strip: usize) -> [S::B; 8] {
-        unsafe { chosen::<S>(four_bits::<S>(chunk.add(ROWS), strip), &FLOATS, FLOATS_UP) }
+        unsafe { lookup::<S>(four_bits::<S>(chunk.add(ROWS), strip), &KVALUES_MXFP4, MXFP4_OFFSET) }
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(_: *const u8, head: &[f32; ROWS], _: usize, strip: usize) -> Scales<S> {
@@ -124,7 +124,7 @@ impl Format for Tq2_0 {
     }
 }
 
-/// d · s · q − least · m, with s and m of 4 bits for 16 elements
+/// d · s · q − dmin · m, with s and m of 4 bits for 16 elements
 pub(super) struct Q2K;
 
 impl Format for Q2K {
@@ -140,9 +140,9 @@ impl Format for Q2K {
     unsafe fn head(chunk: *const u8) -> Self::Head {
         let bytes = unsafe { chunk.add(4 * ROWS).cast::<[[u8; ROWS]; 16]>().read_unaligned() };
         let mut head = [bytes; 2];
-        let [scales, least] = &mut head;
+        let [scales, min] = &mut head;
         scales.as_flattened_mut().iter_mut().for_each(|s| *s &= 15);
-        least.as_flattened_mut().iter_mut().for_each(|m| *m >>= 4);
+        min.as_flattened_mut().iter_mut().for_each(|m| *m >>= 4);
         head
     }
     #[inline(always)]
@@ -153,8 +153,8 @@ impl Format for Q2K {
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {
         unsafe {
             let (d, m) = (halves::<S>(chunk, strip), negative::<S>(halves::<S>(chunk.add(2 * ROWS), strip)));
-            let [scales, least] = head;
-            Scales { scale: times::<S>(d, scales, 2 * step, strip), least: times::<S>(m, least, 2 * step, strip) }
+            let [scales, min] = head;
+            Scales { scale: scaled::<S>(d, scales, 2 * step, strip), min: scaled::<S>(m, min, 2 * step, strip) }
         }
     }
 }
@@ -172,7 +172,8 @@ impl Format for Q3K {
 
     #[inline(always)]
     unsafe fn head(chunk: *const u8) -> Self::Head {
-        // The low four bits of parts 0 to 7 and of 8 to 15 above them; the upper two of part i at 2·(i / 4) in i % 4.
+        // The low four bits of scales 0 to 7, with those of 8 to 15 above them; the upper two bits
+        // of scale i are at bit 2·(i / 4) of byte i % 4.
         let lows = unsafe { chunk.add(2 * ROWS).cast::<[u8; 2 * LINE]>().read_unaligned() };
         let highs = unsafe { chunk.add(2 * ROWS + 2 * LINE).cast::<[u8; LINE]>().read_unaligned() };
         let mut head = [[0; ROWS]; 16];
@@ -196,20 +197,21 @@ impl Format for Q3K {
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {
-        unsafe { plain(signed_times::<S>(halves::<S>(chunk, strip), head.as_ptr().add(2 * step), strip)) }
+        unsafe { plain(signed_scaled::<S>(halves::<S>(chunk, strip), head.as_ptr().add(2 * step), strip)) }
     }
 }
 
 /// s and m of Q4_K and Q5_K, each `[8 parts][16 rows]`.
 type SixBits = [[[u8; ROWS]; 8]; 2];
 
-/// Unpacks them: 12 bytes of each row at `p`, in the order of the file (see [`super::blocks::scale_min`]).
+/// Unpacks 6-bit scales and minimums: 12 bytes of each row at `p`, in the order of the file (see
+/// [`super::blocks::scale_min`]).
 #[inline(always)]
 unsafe fn six_bits(p: *const u8) -> SixBits {
     let bytes = unsafe { p.cast::<[[u8; LINE]; 3]>().read_unaligned() };
     let mut head = [[[0; ROWS]; 8]; 2];
-    let [scales, least] = &mut head;
-    for (i, half) in [scales, least].into_iter().enumerate() {
+    let [scales, min] = &mut head;
+    for (i, half) in [scales, min].into_iter().enumerate() {
         let half = half.as_flattened_mut();
         for j in 0..LINE {
             half[j] = bytes[i][j] & 63;
@@ -219,7 +221,7 @@ unsafe fn six_bits(p: *const u8) -> SixBits {
     head
 }
 
-/// Formats of 256 elements with such scales.
+/// Formats of 256 elements (super-blocks) with 6-bit scales and minimums.
 macro_rules! six_bit_scales {
     ($name:ident, $doc:literal, bits $bits:literal, |$S:ident, $p:ident, $step:ident, $strip:ident| $lines:block) => {
         #[doc = $doc]
@@ -250,18 +252,18 @@ macro_rules! six_bit_scales {
                     let (d, m) = (halves::<S>(chunk, strip), negative::<S>(halves::<S>(chunk.add(2 * ROWS), strip)));
                     let at = strip * S::L::WIDTH;
                     let scale = S::L::mul(d, S::float_u8(head[0][step].as_ptr().add(at)));
-                    let least = S::L::mul(m, S::float_u8(head[1][step].as_ptr().add(at)));
-                    Scales { scale: [scale; 2], least: [least; 2] }
+                    let min = S::L::mul(m, S::float_u8(head[1][step].as_ptr().add(at)));
+                    Scales { scale: [scale; 2], min: [min; 2] }
                 }
             }
         }
     };
 }
 
-six_bit_scales!(Q4K, "d · s · q − least · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
+six_bit_scales!(Q4K, "d · s · q − dmin · m, with s and m of 6 bits", bits 4, |S, p, step, strip| {
     four_bits::<S>(p.add(step * 4 * LINE), strip)
 });
-six_bit_scales!(Q5K, "d · s · q − least · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
+six_bit_scales!(Q5K, "d · s · q − dmin · m, with s and m of 6 bits", bits 5, |S, p, step, strip| {
     let mut lines = four_bits::<S>(p.add(step * 4 * LINE), strip);
     fifth_bit::<S>(&mut lines, p.add((32 + step) * LINE), strip);
     lines
@@ -293,12 +295,12 @@ impl Format for Q6K {
     unsafe fn scales<S: Ints>(chunk: *const u8, _: &(), step: usize, strip: usize) -> Scales<S> {
         unsafe {
             let scales = chunk.add(2 * ROWS).cast::<[i8; ROWS]>();
-            plain(signed_times::<S>(halves::<S>(chunk, strip), scales.add(2 * step), strip))
+            plain(signed_scaled::<S>(halves::<S>(chunk, strip), scales.add(2 * step), strip))
         }
     }
 }
 
-/// d · (s − 32) · steps[q], with s of 6 bits
+/// d · (s − 32) · codebook[q], with s of 6 bits
 pub(super) struct Iq4Xs;
 
 impl Format for Iq4Xs {
@@ -324,7 +326,9 @@ impl Format for Iq4Xs {
     }
     #[inline(always)]
     unsafe fn lines<S: Ints>(chunk: *const u8, step: usize, strip: usize) -> [S::B; 8] {
-        unsafe { chosen::<S>(four_bits::<S>(chunk.add((4 + 4) * ROWS + step * 4 * LINE), strip), &STEPS, S::RAISE) }
+        unsafe {
+            lookup::<S>(four_bits::<S>(chunk.add((4 + 4) * ROWS + step * 4 * LINE), strip), &KVALUES_IQ4NL, S::RAISE)
+        }
     }
     #[inline(always)]
     unsafe fn scales<S: Ints>(chunk: *const u8, head: &Self::Head, step: usize, strip: usize) -> Scales<S> {

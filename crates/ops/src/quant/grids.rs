@@ -1,8 +1,9 @@
-//! The grids of the IQ formats: figures of the format, each element's code in 2 bits (grids of eights) or 4 (of fours).
+//! The codebook grids of the IQ formats, as GGML defines them; each element's code has 2 bits
+//! (groups of eight) or 4 (groups of four).
 
-/// Groups of elements, each of `BITS` bits, in `BYTES` bytes. A group takes two bytes.
+/// A grid: groups of elements, each of `BITS` bits, in `BYTES` bytes. A group has two bytes.
 pub(super) struct Grid<const BITS: usize, const BYTES: usize> {
-    /// What a code stands for.
+    /// The value of each code.
     values: [i8; 8],
     codes: [u8; BYTES],
 }
@@ -15,7 +16,7 @@ impl<const BITS: usize, const BYTES: usize> Grid<BITS, BYTES> {
     }
 }
 
-/// The groups of the grid that `quant` chooses from; none for formats without one.
+/// The groups of the grid of `quant`; empty for formats without one.
 #[cfg(any(cuda, metal))]
 pub(crate) fn codes(quant: super::Quant) -> &'static [u8] {
     use super::Quant;
@@ -30,13 +31,13 @@ pub(crate) fn codes(quant: super::Quant) -> &'static [u8] {
     }
 }
 
-/// The same, two groups in a word.
+/// The same, with two groups per 32-bit word.
 #[cfg(metal)]
 pub(crate) fn words(quant: super::Quant) -> Vec<u32> {
     codes(quant).as_chunks::<4>().0.iter().map(|four| u32::from_le_bytes(*four)).collect()
 }
 
-/// The bytes that `hex` spells.
+/// Decodes the hexadecimal string `hex`.
 const fn unhex<const N: usize>(hex: &str) -> [u8; N] {
     const fn digit(c: u8) -> u8 {
         if c.is_ascii_digit() { c - b'0' } else { c - b'a' + 10 }
@@ -50,7 +51,7 @@ const fn unhex<const N: usize>(hex: &str) -> [u8; N] {
     bytes
 }
 
-/// 2048 eights of −1, 0 and 1.
+/// 2048 groups of eight, of −1, 0 and 1.
 pub(super) static IQ1: Grid<2, 4096> = Grid {
     values: [-1, 0, 1, 0, 0, 0, 0, 0],
     codes: unhex(
@@ -138,7 +139,7 @@ pub(super) static IQ1: Grid<2, 4096> = Grid {
     ),
 };
 
-/// 256 eights.
+/// 256 groups of eight.
 pub(super) static IQ2_XXS: Grid<2, 512> = Grid {
     values: [8, 25, 43, 0, 0, 0, 0, 0],
     codes: unhex(
@@ -157,7 +158,7 @@ pub(super) static IQ2_XXS: Grid<2, 512> = Grid {
     ),
 };
 
-/// 512 eights.
+/// 512 groups of eight.
 pub(super) static IQ2_XS: Grid<2, 1024> = Grid {
     values: [8, 25, 43, 0, 0, 0, 0, 0],
     codes: unhex(
@@ -186,7 +187,7 @@ pub(super) static IQ2_XS: Grid<2, 1024> = Grid {
     ),
 };
 
-/// 1024 eights.
+/// 1024 groups of eight.
 pub(super) static IQ2_S: Grid<2, 2048> = Grid {
     values: [8, 25, 43, 0, 0, 0, 0, 0],
     codes: unhex(
@@ -235,7 +236,7 @@ pub(super) static IQ2_S: Grid<2, 2048> = Grid {
     ),
 };
 
-/// 256 fours.
+/// 256 groups of four.
 pub(super) static IQ3_XXS: Grid<4, 512> = Grid {
     values: [4, 12, 20, 28, 36, 44, 52, 62],
     codes: unhex(
@@ -254,7 +255,7 @@ pub(super) static IQ3_XXS: Grid<4, 512> = Grid {
     ),
 };
 
-/// 512 fours.
+/// 512 groups of four.
 pub(super) static IQ3_S: Grid<4, 1024> = Grid {
     values: [1, 3, 5, 7, 9, 11, 13, 15],
     codes: unhex(

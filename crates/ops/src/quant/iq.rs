@@ -1,16 +1,17 @@
-//! The formats of 1.5 to 3.5 bits, whose codes choose groups of four or eight elements from a grid of the likeliest ones.
+//! The IQ formats of 1.5 to 3.5 bits, whose codes select groups of four or eight elements from a
+//! grid (codebook).
 
 use super::dequantize::{half_at, word_at};
 use super::grids::{self, Grid};
 
-/// How far IQ1 formats push their −1, 0 and 1 off the middle.
+/// Offset that IQ1 formats add to their −1, 0 and 1.
 const DELTA: f32 = 0.125;
 
 fn long_at(block: &[u8], at: usize) -> u32 {
     u32::from(word_at(block, at)) | u32::from(word_at(block, at + 2)) << 16
 }
 
-/// Seven signs and an eighth that makes their number even.
+/// Seven sign bits, and an eighth that makes the parity even.
 fn even_signs(seven: u32) -> u8 {
     let seven = (seven & 127) as u8;
     seven | ((seven.count_ones() & 1) as u8) << 7
@@ -98,7 +99,7 @@ pub(super) fn iq1_s(block: &[u8], out: &mut [f32]) {
 
 pub(super) fn iq1_m(block: &[u8], out: &mut [f32]) {
     let words: [u16; 4] = std::array::from_fn(|i| word_at(block, 48 + 2 * i));
-    // The scale is a half in four parts, one above the 3-bit scales of each word.
+    // The f16 scale is in four parts, one above the 3-bit scales of each word.
     let bits = words.iter().rev().fold(0, |bits, word| bits << 4 | word >> 12);
     let d = half::f16::from_bits(bits).to_f32();
     for (i, out) in out.chunks_exact_mut(8).enumerate() {

@@ -1,11 +1,12 @@
-// Activations to 8 bits for products with blocks, and rows in blocks as floats.
+// Quantises activations to 8 bits for products with quantised weights, and dequantizes rows of
+// blocks to floats.
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
 
-// A scale for 32 elements is a 127th of the largest. Eight lanes have 32 elements, four each.
+// The scale of 32 elements is the largest divided by 127. Eight lanes have 32 elements, four each.
 template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint rows, uint k, uint x_step, uint fours) {
     const size_t quads = size_t(rows) * (k / 4), i = size_t(blockIdx.x) * blockDim.x + threadIdx.x;
-    const size_t at = i < quads ? i : quads - 1; // lanes beyond the end go along
+    const size_t at = i < quads ? i : quads - 1; // lanes beyond the end take part
     const size_t row = at / (k / 4), column = at % (k / 4) * 4;
     const T *from = x + row * x_step + column;
     float v[4];
@@ -17,14 +18,15 @@ template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint r
 #pragma unroll
         for (int j = 0; j < 4; j++) v[j] = wide(from[j]);
     }
-    // Compared as integers, by which what is no number is the largest of all: then so is the scale, and the result.
+    // Compared as integers, where NaN is larger than any number: then the scale and the result are
+    // NaN too.
     uint bits = 0;
 #pragma unroll
     for (int j = 0; j < 4; j++) bits = max(bits, __float_as_uint(v[j]) & 0x7fffffffu);
 #pragma unroll
     for (int step = 1; step < 8; step *= 2) bits = max(bits, __shfl_xor_sync(ALL_LANES, bits, step));
     const float largest = __uint_as_float(bits);
-    // Below this the reciprocal would overflow, and any sum is as good without.
+    // Below 1e-35 the reciprocal would overflow, and the elements contribute nothing to any sum.
     const float inverse = largest > 1e-35f ? 127.0f / largest : 0.0f;
     uint codes = 0;
     int sum = 0;
@@ -50,7 +52,8 @@ template <typename T> __device__ void round_rows(const T *x, uint8_t *to, uint r
     }
 FORMATS(ROUND)
 
-// Sixteen weights as floats, times `scale`, and what lies beside them in a table. A function of its own: it is the same for all formats.
+// Stores sixteen weights as floats, times `scale`, plus the elements of a table. A function of its
+// own (not inlined): it is the same for all formats.
 static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float least, float scale, const void *table, size_t beside, void *y,
     size_t at, uint dtype) {
     const uint q[4] = {codes.x, codes.y, codes.z, codes.w};
@@ -60,7 +63,7 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float lea
         v[j] = fmaf(by, float(int8_t(byte_of(q[j / 4], j % 4))), least) * scale;
         if (table) v[j] += element(table, beside + j, dtype);
     }
-    // Rows are whole blocks, so that sixteens begin at multiples of 16 bytes.
+    // Rows are whole blocks, so groups of sixteen are aligned to 16 bytes.
     if (dtype == 0) {
 #pragma unroll
         for (uint j = 0; j < 16; j += 4) put<float, 4>(static_cast<float *>(y) + at + j, {v[j], v[j + 1], v[j + 2], v[j + 3]});
@@ -77,7 +80,8 @@ static __device__ __noinline__ void put_sixteen(uint4 codes, float by, float lea
     }
 }
 
-// y[t] = scale · W[ids[t]] + table[places[t]], a thread for a pair. Without ids, row after row from `first` on; an id beyond the last is that one.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per pair. Without ids,
+// row after row from `first` on; an id beyond the last row reads the last row.
 template <typename F>
 __device__ void rows_of(const uint8_t *w, const uint16_t *grid, const uint *ids, const void *table, const uint *places, void *y,
     uint tokens, uint k, uint n, uint bytes, uint table_rows, uint table_step, uint dtype, float scale, uint first) {

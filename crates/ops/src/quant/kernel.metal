@@ -1,5 +1,6 @@
 // behind ../linear/product.metal
-// Products with a weight in blocks, y = act(x · Wᵀ + b) + residual, and rows of it as those of a word table. Sums in f32, one rounding.
+// Products with weights in a block format, y = act(x · Wᵀ + b) + residual, and embedding lookups.
+// Sums in f32, one rounding.
 
 // Products of up to R rows.
 template <typename T, typename F, int R>
@@ -12,7 +13,7 @@ template <typename T, typename F, int R>
     if (first >= p.n) {
         return;
     }
-    // What lies beyond the last output or row is another of it, and is not written.
+    // Outputs or rows beyond the last repeat it, and are not stored.
     Rows<T, R> xs;
     Rows<uchar, OUTPUTS> ws;
     for (int r = 0; r < R; r++) {
@@ -23,7 +24,7 @@ template <typename T, typename F, int R>
     }
     Dots<OUTPUTS, R> dots;
     block_dots<T, F, R>(dots, ws, grid, xs, p.rows, p.k, FOURS, lane);
-    // A lane for each result.
+    // One lane per result.
     float v = 0.0f;
     for (int r = 0; r < R; r++) {
         for (int o = 0; o < OUTPUTS; o++) {
@@ -51,7 +52,7 @@ template <typename T, typename S, typename F>
     threadgroup float4 room[BLOCK_ROOM(S)];
     uint first_row = group.x * uint(16 * BLOCK_TALL);
     uint first_column = group.y * uint(16 * BLOCK_WIDE);
-    // What lies beyond the last row or output is another of it, whose sums are not written.
+    // Rows or outputs beyond the last repeat it, and their sums are not stored.
     device const T *xs = x + ulong(min(first_row + block_row(tid), p.rows - 1)) * ulong(p.x_stride);
     device const uchar *ws = w + ulong(min(first_column + block_output(tid), p.n - 1)) * ulong(p.bytes);
     BlockSums sums;
@@ -64,19 +65,20 @@ KERNEL("quant_many_" NAME "_f16", quant_many<half, half, F>) \
 KERNEL("quant_many_" NAME "_bf16", quant_many<bfloat, float, F>)
 
 struct Lookup {
-    // Sixteens of elements in all, and in a row.
+    // Groups of sixteen elements in all, and per row.
     uint parts;
     uint parts_of_row;
     uint bytes;
     // Elements from one row of the table to the next.
     uint table;
-    // Of W and of the table: an id beyond them, which nobody may send, counts as the last.
+    // Rows of W and of the table: an id beyond them, which is invalid, reads the last row.
     uint rows;
     uint places;
     float scale;
 };
 
-// y[t] = scale · W[ids[t]] + table[places[t]], a thread for sixteen elements. The table is there if there is a residual.
+// Embedding lookup: y[t] = scale · W[ids[t]] + table[places[t]], a thread per sixteen elements.
+// HAS_RESIDUAL: whether there is a table.
 template <typename T, typename F>
 [[kernel]] void quant_rows(device const uchar *w [[buffer(0)]], constant ushort *grid [[buffer(1)]],
     device const uint *ids [[buffer(2)]], device const T *table [[buffer(3)]], device const uint *places [[buffer(4)]],

@@ -1,12 +1,14 @@
-// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and a W in blocks, on the tensor cores' integers: 128 or 256
-// inputs at a time, a tile of W is unpacked to bytes in shared memory beside one of x. Products of 32 inputs (16, where a format has
-// scales for so few) are whole numbers; then they meet the scales of both, in f32.
+// y = act(x · Wᵀ + b) + residual for many rows of x in 8 bits and W in a block format, with the
+// int8 products of the tensor cores (mma): for 128 or 256 inputs at a time, a tile of W is unpacked
+// to bytes in shared memory beside a tile of x. Products of 32 inputs (16, if a format has scales
+// for so few) are integers; then they are multiplied by the scales of both, in f32.
 #pragma once
 #include "launch/cuda/mma.cuh"
 #include "quant/formats.cuh"
 #include "quant/rounded.cuh"
 
-// The float of whole numbers below 2²²: a sum that begins at these bits is, as a float, 1.5 · 2²³ more than itself.
+// Converts integers below 2²² to float: a sum that starts with these bits is, as a float, 1.5 · 2²³
+// larger than its value.
 constexpr int RAISED = 0x4b400000;
 __device__ __forceinline__ float lowered(int v) { return __int_as_float(v) - 12582912.0f; }
 
@@ -22,14 +24,14 @@ __device__ __forceinline__ void multiply_16(int (&c)[4], uint a0, uint a1, uint 
                  : "r"(a0), "r"(a1), "r"(b));
 }
 
-// A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps that share the inputs, UNITS times 32 in
-// a step.
+// A tile of 16·MT rows and 8·NT·WN columns, by WN warps side by side; each of those is WK warps
+// that share the inputs (split-k), UNITS times 32 per step.
 template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
     static constexpr uint UNITS = UNITS_, DEEP = 32 * UNITS;
-    // Bytes from row to row: sixteens of eight neighbouring rows lie in different banks.
+    // Bytes from row to row: groups of sixteen bytes of eight adjacent rows are in different banks.
     static constexpr uint PITCH = DEEP + 16;
     static constexpr uint ROWS = 16 * MT, COLUMNS = 8 * NT * WN, THREADS = LANES * WN * WK;
-    // Scales of a row in a step.
+    // Scales of a row per step.
     static constexpr uint PARTS = F::HALVES ? 2 * UNITS : UNITS;
 
     struct Step {
@@ -45,7 +47,8 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         alignas(16) float sums[WK][ROWS * COLUMNS];
     };
 
-    // What of x belongs to step `step`; rows beyond the last are that one again, inputs beyond the last are zero.
+    // Fetches x for step `step`; rows beyond the last repeat the last, inputs beyond the last are
+    // zero.
     static __device__ __forceinline__ void fetch_x(Step &to, const Rounded &x, uint first_row, uint step, const Sizes &s) {
         static_assert(ROWS * (DEEP / 16) % THREADS == 0 && COLUMNS * UNITS % THREADS == 0, "every thread has as much to fetch");
 #pragma unroll
@@ -72,14 +75,14 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         if constexpr (F::LEAST) to.w_least[part][row] = least;
     }
 
-    // The same of W, unpacked.
+    // Fetches and unpacks W for the step.
     static __device__ __forceinline__ void fetch_w(
         Step &to, const uint8_t *w, const uint16_t *grid, uint first_column, uint step, const Sizes &s) {
 #pragma unroll
         for (uint i = threadIdx.x; i < COLUMNS * UNITS; i += THREADS) {
             const uint row = i / UNITS, at = step * UNITS + i % UNITS;
-            // Beyond the last is that one again, worth nothing: without a branch, the reads of all that a thread fetches are on the way at
-            // once.
+            // Inputs beyond the last repeat the last with a scale of zero: without a branch, all
+            // loads of a thread are in flight at once.
             const bool is_there = at < s.k / 32;
             const uint from = is_there ? at : s.k / 32 - 1, block = from / F::PAIRS, p = from % F::PAIRS;
             const size_t begin = size_t(min(first_column + row, s.n - 1)) * s.bytes + size_t(block) * F::BYTES;
@@ -95,14 +98,15 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
             if constexpr (F::HALVES) {
                 set_scale(to, part, row, pair.scale[0], pair.least[0]);
                 set_scale(to, part + F::APART, row, pair.scale[1], pair.least[1]);
-            } else if (part % 2 == 0) { // the other sixteens have the same
+            } else if (part % 2 == 0) { // the other groups of sixteen have the same
                 set_scale(to, part / 2, row, pair.scale[0], pair.least[0]);
                 if constexpr (F::APART > 1) set_scale(to, (part + F::APART) / 2, row, pair.scale[1], pair.least[1]);
             }
         }
     }
 
-    // Whole numbers times both scales, and least values times the sums of x, for the rows g and g + 8 and two columns.
+    // Adds integer sums times both scales, and minimums times the sums of x, for the rows g and g +
+    // 8 and two columns.
     static __device__ __forceinline__ void add(
         float (&sum)[4], const int (&c)[4], const Step &from, uint unit, uint part, uint row, uint column) {
         const float x0 = from.x_scale[unit][row], x1 = from.x_scale[unit][row + 8];
@@ -168,7 +172,7 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
 #pragma unroll
             for (uint unit = 0; unit < UNITS / WK; unit++) multiply(sums, room.step, unit * WK + warp % WK, own);
         }
-        __syncthreads(); // the sums take the room of the tiles
+        __syncthreads(); // the sums reuse the memory of the tiles
 #pragma unroll
         for (int i = 0; i < MT; i++) {
 #pragma unroll
@@ -196,7 +200,8 @@ template <typename F, int MT, int NT, int WN, int WK, int UNITS_> struct Tile {
         wait_for_earlier(); \
         Tile<F, MT, NT, WN, WK, UNITS>::run(x, w, grid, bias, residual, y, QUANT_GIVEN); \
     }
-// Few columns at a time, so that a matrix of few rows of x still fills the card, and tiles for many.
+// Narrow tiles, so that a matrix with few rows of x still fills the card, and larger tiles for many
+// rows.
 #define EVERY_MANY(NAME, F) \
     MANY(NAME, F, tall32, 2, 2, 1, 4, 8, 6) \
     MANY(NAME, F, tall64, 4, 4, 1, 4, 4, 3) \

@@ -1,4 +1,5 @@
-//! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more of them in tiles, and rows that are looked up.
+//! Launches `kernel.metal`: few rows by SIMD-groups that read the blocks once, more rows in tiles,
+//! and embedding lookups.
 
 use super::Quant;
 pub(crate) use super::grids::words;
@@ -10,8 +11,8 @@ use crate::{Error, Result};
 
 const SOURCE: &str = kernels!("../linear/product.metal", "formats.metal", "products.metal");
 
-/// Rows of x that a SIMD-group multiplies at once, outputs that it makes of each, and SIMD-groups of a threadgroup. Two, so that the
-/// outputs of small matrices are spread over many cores.
+/// Most rows of x per SIMD-group, outputs per SIMD-group, and SIMD-groups of a threadgroup: two, so
+/// that the outputs of small matrices are spread over many cores.
 const FEW: usize = 8;
 pub(crate) const OUTPUTS: usize = 2;
 pub(crate) const SIMDS: usize = 2;
@@ -20,7 +21,7 @@ pub(crate) const SIMDS: usize = 2;
 pub(crate) const TALL: usize = 32;
 pub(crate) const WIDE: usize = 64;
 
-/// A part of W in blocks, `[n, bytes of a row]`.
+/// Multiplies by a part of W in blocks, `[n, bytes of a row]`.
 pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<()> {
     let (x, w) = (p.x.rows()?, blocks.rows()?);
     if quant.bytes(x.cols) != Some(w.cols) || w.rows != p.columns.len() {
@@ -33,11 +34,11 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
             let groups = [w.rows.div_ceil(OUTPUTS * SIMDS), 1, 1];
             (if x.rows == 1 { "few1" } else { "few8" }, Grid { groups, threads: 32 * SIMDS })
         }
-        // Tiles of the same outputs follow each other: their blocks are read from memory once.
+        // Tiles of the same outputs are adjacent: their blocks are read from memory once.
         _ => ("many", Grid { groups: [x.rows.div_ceil(TALL), w.rows.div_ceil(WIDE), 1], threads: 128 }),
     };
     let kernel = p.kernel(SOURCE, format!("quant_{name}_{quant}_{}", p.x.dtype()), p.x.in_fours()?);
-    let told = p.sizes(w.cols)?;
+    let params = p.sizes(w.cols)?;
     let grid_of = words(quant);
     Call::new(p.x, &kernel)?
         .input(p.x)
@@ -46,11 +47,12 @@ pub(crate) fn multiply(p: &Product<'_>, quant: Quant, blocks: &View) -> Result<(
         .input_or(p.bias, p.x)
         .input_or(p.residual, p.x)
         .result(p.y)
-        .numbers(&told)
+        .numbers(&params)
         .run(grid)
 }
 
-/// y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a row]`; y `[tokens, k]` is in the dtype of `like`.
+/// Embedding lookup: y[t] = scale · W[ids[t]] + table[ids'[t]] for W in blocks `[n, bytes of a
+/// row]`; y `[tokens, k]` is in the dtype of `like`.
 pub(crate) fn look_up(
     (quant, blocks): (Quant, &View),
     ids: &View,
@@ -60,12 +62,12 @@ pub(crate) fn look_up(
 ) -> Result<DeviceBuffer> {
     let (w, table) = (blocks.rows()?, also.map(|(table, _)| table.rows()).transpose()?);
     if quant.bytes(k) != Some(w.cols) {
-        return Err(Error::call("embed", format!("rows of {k} in {} bytes of {quant}", w.cols)));
+        return Err(Error::call("embed", format!("rows of {k} elements do not fit {} bytes of {quant}", w.cols)));
     }
     let y = Call::room(like, ids.elements() * k, like.dtype())?;
     let parts = ids.elements() * k / 16;
-    // As `Lookup` in the kernel.
-    let told =
+    // The fields of `Lookup` in the kernel.
+    let params =
         params![parts, k / 16, w.cols, table.map_or(0, |t| t.stride), w.rows, table.map_or(0, |t| t.rows), scale];
     let kernel =
         Kernel::new(SOURCE, format!("quant_rows_{quant}_{}", like.dtype())).flag(false).flag(also.is_some()).number(0);
@@ -77,7 +79,7 @@ pub(crate) fn look_up(
         .input_or(also.map(|(table, _)| table), like)
         .input_or(also.map(|(_, places)| places), ids)
         .result(&y)
-        .numbers(&told)
+        .numbers(&params)
         .run(Grid { groups: [parts.div_ceil(threads), 1, 1], threads })?;
     Ok(y)
 }

@@ -1,7 +1,9 @@
-//! Weights in few bits: the block formats of GGML files, and y = x · Wᵀ on them without making them floats first.
+//! Quantised weights: the block formats of GGUF files, and y = x · Wᵀ on them without dequantizing
+//! them first.
 //!
-//! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] knows every format; those that
-//! [`Quant::packs`] are kept in memory as they are, rearranged ([`Packed`]) for integer dot products ([`multiply`]).
+//! A block is 32 or 256 consecutive elements of a row with their scales. [`dequantize`] supports
+//! every format; formats that [`Quant::packs`] stay quantised in memory, rearranged ([`Packed`])
+//! for integer dot products ([`multiply`]).
 
 mod activations;
 mod blocks;
@@ -12,79 +14,79 @@ mod format;
 mod formats;
 mod grids;
 mod iq;
-mod lines;
 #[cfg(metal)]
 pub(crate) mod metal;
 mod packed;
 mod product;
 mod quantize;
-mod tame;
+mod random_blocks;
+#[cfg(test)]
+mod test_matmul;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod whole;
+mod unpack;
 
 pub(crate) use activations::Activations;
 pub use dequantize::dequantize;
-pub(crate) use packed::{Packed, STRETCH};
+pub(crate) use packed::{PASS_BYTES, Packed};
 pub(crate) use product::{Split, multiply};
 pub(crate) use quantize::{q8_0_apart, quantize};
-pub(crate) use tame::tame;
+pub(crate) use random_blocks::make_scales_finite;
 
 use crate::{Device, Error, Result};
 use std::fmt;
 use std::str::FromStr;
 
-/// A block format.
+/// A block format of GGML.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Quant {
-    /// 4 bits, a scale for 32.
+    /// 4 bits, a scale per 32.
     Q4_0,
-    /// 4 bits, a scale and a least value for 32.
+    /// 4 bits, a scale and a minimum per 32.
     Q4_1,
-    /// 5 bits, a scale for 32.
+    /// 5 bits, a scale per 32.
     Q5_0,
-    /// 5 bits, a scale and a least value for 32.
+    /// 5 bits, a scale and a minimum per 32.
     Q5_1,
-    /// 8 bits, a scale for 32.
+    /// 8 bits, a scale per 32.
     Q8_0,
-    /// 2 bits, 4-bit scales and least values for 16.
+    /// 2 bits, 4-bit scales and minimums per 16.
     Q2K,
-    /// 3 bits, 6-bit scales for 16.
+    /// 3 bits, 6-bit scales per 16.
     Q3K,
-    /// 4 bits, 6-bit scales and least values for 32.
+    /// 4 bits, 6-bit scales and minimums per 32.
     Q4K,
-    /// 5 bits, 6-bit scales and least values for 32.
+    /// 5 bits, 6-bit scales and minimums per 32.
     Q5K,
-    /// 6 bits, 8-bit scales for 16.
+    /// 6 bits, 8-bit scales per 16.
     Q6K,
-    /// 4 bits that choose from uneven steps, a scale for 32.
+    /// 4 bits that index a non-linear codebook, a scale per 32.
     Iq4Nl,
-    /// The same with 6-bit scales for 32.
+    /// 4 bits that index a non-linear codebook, 6-bit scales per 32.
     Iq4Xs,
-    /// 4-bit floats, a power of two for 32.
+    /// 4-bit floats, a power of two per 32.
     Mxfp4,
-    /// 2 bits for −1, 0 and 1, a scale for 256.
+    /// 2 bits for −1, 0 and 1, a scale per 256.
     Tq2_0,
-    /// 1.69 bits for −1, 0 and 1, a scale for 256.
+    /// 1.69 bits for −1, 0 and 1, a scale per 256.
     Tq1_0,
-    /// 1.56 bits: eights of −1, 0 and 1 from a grid.
+    /// 1.56 bits: groups of eight −1, 0 and 1 from a grid.
     Iq1S,
-    /// 1.75 bits: eights of −1, 0 and 1 from a grid.
+    /// 1.75 bits: groups of eight −1, 0 and 1 from a grid.
     Iq1M,
-    /// 2.06 bits: eights from a grid, with signs.
+    /// 2.06 bits: groups of eight from a grid, with signs.
     Iq2Xxs,
-    /// 2.31 bits: eights from a grid, with signs.
+    /// 2.31 bits: groups of eight from a grid, with signs.
     Iq2Xs,
-    /// 2.56 bits: eights from a grid, with signs.
+    /// 2.56 bits: groups of eight from a grid, with signs.
     Iq2S,
-    /// 3.06 bits: fours from a grid, with signs.
+    /// 3.06 bits: groups of four from a grid, with signs.
     Iq3Xxs,
-    /// 3.44 bits: fours from a grid, with signs.
+    /// 3.44 bits: groups of four from a grid, with signs.
     Iq3S,
 }
 
-/// Format, its name, GGML's number for it, elements and bytes of a block.
+/// Format, its name, GGML's type number, elements and bytes of a block.
 static TABLE: [(Quant, &str, u32, usize, usize); 22] = [
     (Quant::Q4_0, "q4_0", 2, 32, 18),
     (Quant::Q4_1, "q4_1", 3, 32, 20),
@@ -122,23 +124,24 @@ impl Quant {
         (elements, bytes)
     }
 
-    /// Bytes of `elements` elements, if they are whole blocks.
+    /// Bytes of `elements` elements, or `None` if they are not whole blocks.
     pub fn bytes(self, elements: usize) -> Option<usize> {
         let (per_block, bytes) = self.block();
         if elements.is_multiple_of(per_block) { (elements / per_block).checked_mul(bytes) } else { None }
     }
 
-    /// The format that files call by this number.
+    /// The format of this GGML type number.
     pub fn from_ggml(number: u32) -> Option<Quant> {
         TABLE.iter().find(|row| row.2 == number).map(|row| row.0)
     }
 
-    /// The number that files call it by.
+    /// The GGML type number.
     pub fn ggml(self) -> u32 {
         TABLE[self as usize].2
     }
 
-    /// Whether products on this device are worked out on it as it is; a weight in any other format becomes floats at load.
+    /// Whether this device's kernels multiply the format without dequantizing it; a weight in any
+    /// other format becomes floats at load.
     pub(crate) fn stays(self, device: Device) -> bool {
         match device {
             Device::Cpu => self.packs(),
@@ -146,21 +149,21 @@ impl Quant {
         }
     }
 
-    /// Whether products on a CPU are worked out on it as it is.
+    /// Whether CPU kernels multiply the format without dequantizing it.
     pub fn packs(self) -> bool {
         blocks::Shape::of(self).is_some()
     }
 }
 
-/// Rows of x from which a product on CUDA in f16 has its blocks made floats, a part at a time, for cuBLASLt: what that costs is paid once
-/// for all rows.
-pub(crate) const MANY: usize = 128;
+/// Rows of x from which a product on CUDA in f16 dequantizes its blocks, a part at a time, for
+/// cuBLASLt: the cost is shared by all rows.
+pub(crate) const DEQUANTIZE_ROWS: usize = 128;
 
-/// Bytes of such a part. It is read again at once, from a large card's second cache.
-pub(crate) const PART: usize = 32 << 20;
+/// Bytes of such a part: it is read again at once, from a large card's L2 cache.
+pub(crate) const DEQUANTIZE_BYTES: usize = 32 << 20;
 
-/// Bytes of so many activations in 8 bits as kernels on CUDA read them: with a scale for 32 of them and a sum for 16.
-pub(crate) fn rounded_bytes(rows: usize, k: usize) -> usize {
+/// Bytes of 8-bit activations as CUDA kernels read them: with a scale per 32 and a sum per 16.
+pub(crate) fn activation_bytes(rows: usize, k: usize) -> usize {
     rows * k + 4 * (rows * k / 32 + rows * k / 16)
 }
 

@@ -1,15 +1,15 @@
-//! A quantised matrix as its products read it.
+//! A quantised matrix, packed for integer dot products.
 //!
-//! 16 rows are a panel. A panel goes through k block by block; the same block of the 16 rows is a chunk, as many bytes as the
-//! blocks themselves:
+//! A panel is 16 rows. A panel goes through k block by block; the same block of the 16 rows is a
+//! chunk, which has as many bytes as the blocks themselves:
 //! ```text
-//! halves   each 16-bit field of the head, 16 rows side by side
-//! bytes    each byte of the head, 16 rows side by side
-//! planes   lines of 64 bytes: 4 consecutive elements of each of 16 rows. A plane of b bits keeps 8/b such groups in a line,
-//!          consecutive ones from the low bits up
+//! halves   each 16-bit field of the header, 16 rows side by side
+//! bytes    each byte of the header, 16 rows side by side
+//! planes   lines of 64 bytes: 4 consecutive elements of each of 16 rows. A plane of b bits has 8/b
+//!          such groups in a line, consecutive ones from the low bits up
 //! ```
-//! Lines are what dot product instructions take (the B operand of VNNI, and of AMX tiles), once masked and shifted. No field
-//! is changed on the way: [`Packed::block_bytes`] gives the file's bytes back.
+//! Once masked and shifted, a line is what dot product instructions take (the B operand of VNNI,
+//! and of AMX tiles). Packing only moves fields: [`Packed::block_bytes`] restores the file's bytes.
 #![allow(unsafe_code, reason = "the panels are written in parallel into memory that nobody has touched before")]
 
 use super::blocks::{Plane, Shape};
@@ -21,20 +21,20 @@ use std::fmt;
 use std::mem::MaybeUninit;
 use std::sync::{Mutex, PoisonError};
 
-/// Bytes of a matrix that are packed before what they were is let go of.
-pub(crate) const STRETCH: usize = 4 << 20;
+/// Bytes of a matrix that are packed before their source is released.
+pub(crate) const PASS_BYTES: usize = 4 << 20;
 
 /// The most elements of a block.
 const MAX_BLOCK: usize = 256;
 /// The most bytes of a block that packs.
 const MAX_BYTES: usize = 256;
 
-/// As aligned as the widest vector and a cache line.
+/// A cache line, aligned like the widest vector.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Aligned([u8; LINE]);
 
-/// W, `n` rows of `k`.
+/// W, `n` rows of `k` elements.
 #[derive(Clone)]
 pub(crate) struct Packed {
     quant: Quant,
@@ -44,23 +44,27 @@ pub(crate) struct Packed {
 }
 
 impl Packed {
-    /// Packs `n` rows of `k` elements; `row` gives the bytes of a row as in the file, and is called once for each. Now and then
-    /// `let_go` is told that what was given has been read.
+    /// Packs `n` rows of `k` elements. `row` returns the bytes of a row as in the file, and is
+    /// called once for each. Calls `release` now and then, when the rows so far have been read and
+    /// their source is no longer needed.
     pub(crate) fn pack<'a>(
         quant: Quant,
         n: usize,
         k: usize,
         row: &(dyn Fn(usize) -> Cow<'a, [u8]> + Sync),
-        let_go: &dyn Fn(),
+        release: &dyn Fn(),
     ) -> Result<Packed> {
         fn fail<T>(what: String) -> Result<T> {
             Err(Error::call("pack", what))
         }
         let Some(shape) = Shape::of(quant) else {
-            return fail(format!("products on {quant} as it is are not supported; dequantise it"));
+            return fail(format!("products with {quant} weights are not supported; dequantise them"));
         };
         let Some(row_bytes) = quant.bytes(k) else {
-            return fail(format!("rows of {k} are not whole blocks of {quant}, which are {}", quant.block().0));
+            return fail(format!(
+                "rows of {k} elements are not whole blocks of {quant}, which have {}",
+                quant.block().0
+            ));
         };
         let Some(total) = n.div_ceil(ROWS).checked_mul(ROWS).and_then(|rows| rows.checked_mul(row_bytes)) else {
             return fail(format!("{n} rows of {row_bytes} bytes are more than memory can hold"));
@@ -70,39 +74,40 @@ impl Packed {
         if data.try_reserve_exact(lines).is_err() {
             return fail(format!("no memory for {total} bytes"));
         }
-        // SAFETY: the bytes of as many lines as have just been reserved, of which nothing is read.
-        let room = unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
-        let (room, rest) = room.split_at_mut(total);
+        // SAFETY: the bytes of the lines that have just been reserved; nothing reads them.
+        let bytes =
+            unsafe { std::slice::from_raw_parts_mut(data.as_mut_ptr().cast::<MaybeUninit<u8>>(), lines * LINE) };
+        let (bytes, rest) = bytes.split_at_mut(total);
         rest.fill(MaybeUninit::new(0));
         let panel_bytes = (ROWS * row_bytes).max(1);
-        let stretch = (STRETCH / panel_bytes).max(1);
-        for (i, room) in room.chunks_mut(stretch * panel_bytes).enumerate() {
+        let per_pass = (PASS_BYTES / panel_bytes).max(1);
+        for (i, bytes) in bytes.chunks_mut(per_pass * panel_bytes).enumerate() {
             let wrong = Mutex::new(None);
-            threads::for_each_chunk_mut(room, panel_bytes, |panel, room| {
-                let first = (i * stretch + panel) * ROWS;
+            threads::for_each_chunk_mut(bytes, panel_bytes, |panel, bytes| {
+                let first = (i * per_pass + panel) * ROWS;
                 let rows = (first..n.min(first + ROWS)).map(row).collect::<Vec<_>>();
                 match rows.iter().find(|row| row.len() != row_bytes) {
                     Some(row) => *wrong.lock().unwrap_or_else(PoisonError::into_inner) = Some(row.len()),
-                    None => pack_panel(quant, shape, &rows, room),
+                    None => pack_panel(quant, shape, &rows, bytes),
                 }
             });
             if let Some(len) = wrong.into_inner().unwrap_or_else(PoisonError::into_inner) {
                 return fail(format!("a row of {k} in {quant} is {row_bytes} bytes, not {len}"));
             }
-            let_go();
+            release();
         }
         // SAFETY: `pack_panel` writes every byte of its panel, and `rest` is filled.
         unsafe { data.set_len(lines) };
         Ok(Packed { quant, n, k, data })
     }
 
-    /// Memory that `n` rows of `k` take.
+    /// Bytes of `n` packed rows of `k` elements.
     pub(crate) fn size_of(quant: Quant, n: usize, k: usize) -> usize {
         let bytes = quant.bytes(k).and_then(|row| row.checked_mul(n.next_multiple_of(ROWS)));
         bytes.map_or(usize::MAX, |bytes| bytes.next_multiple_of(LINE))
     }
 
-    /// Its format.
+    /// The block format.
     pub(crate) fn quant(&self) -> Quant {
         self.quant
     }
@@ -117,7 +122,7 @@ impl Packed {
         self.k
     }
 
-    /// Memory that it takes.
+    /// Bytes of the packed matrix.
     pub(crate) fn size(&self) -> usize {
         self.data.len() * LINE
     }
@@ -133,7 +138,7 @@ impl Packed {
         unsafe { std::slice::from_raw_parts(self.data.as_ptr().cast(), self.size()) }
     }
 
-    /// Row `i` as f32, exactly what [`dequantize`] makes of the file's bytes.
+    /// Row `i` as f32, exactly as [`dequantize`] converts the file's bytes.
     ///
     /// # Panics
     /// If there is no such row or `out` is not as long as a row.
@@ -193,7 +198,8 @@ fn plane_bytes(plane: &Plane, elements: usize) -> usize {
     elements * ROWS * plane.bits / 8
 }
 
-/// Up to 16 rows into a panel; rows that are missing become zeros, which stand for zeros in every format.
+/// Packs up to 16 rows into a panel; missing rows become zero bytes, which mean zero in every
+/// format.
 fn pack_panel(quant: Quant, shape: &Shape, rows: &[Cow<'_, [u8]>], panel: &mut [MaybeUninit<u8>]) {
     let (elements, size) = quant.block();
     let zero = [0; MAX_BYTES];

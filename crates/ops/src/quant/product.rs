@@ -1,34 +1,37 @@
-//! y = x · Wᵀ with W packed and x in 8 bits.
+//! y = x · Wᵀ with W packed in a block format and x in 8 bits.
 //!
-//! The kernel goes through k in steps of 32 elements. It turns the step's lines of a panel into bytes, eight registers of
-//! them, and multiplies them with the step of every row of a tile: integer dot products within the step, then one
-//! multiplication by both scales into the row's f32 sums. So weights are unpacked once for a whole tile, and a single row
-//! (decoding) reads each weight once from memory and does little else.
+//! The kernel goes through k in steps of 32 elements. It unpacks the step's lines of a panel to
+//! bytes, eight registers of them, and multiplies them with the step of every row of a tile:
+//! integer dot products within the step, then one multiplication by both scales into the row's f32
+//! sums. So weights are unpacked once per tile, and a single row (decoding) reads each weight once
+//! from memory and does little else.
 //!
-//! AMX was tried here: a step's lines as the B tile, the steps of 16 rows as the A tile. The integers are the same, and in whole
-//! models on two threads it was a sixth to a quarter slower, since every 32 elements the sums go through memory for their scales.
+//! AMX was tried here: a step's lines as the B tile, the steps of 16 rows as the A tile. The
+//! integers are the same, but in whole models on two threads it was a sixth to a quarter slower,
+//! because every 32 elements the sums go through memory for their scales.
 #![allow(unsafe_code, reason = "SIMD lanes, and raw pointers into panels and tiles; `Task` checks their bounds")]
 
 use super::activations::{Activations, MAX_TILE, STEP, Step};
-use super::format::{Format, Scales, chunk_bytes, fix, with_format};
+use super::format::{Format, Scales, chunk_bytes, correction, with_format};
 use super::{Packed, Quant};
 use crate::cpu::gemm::{PANEL, Sink};
 use crate::cpu::ints::{Ints, LINE, ROWS};
 use crate::cpu::{IntKernel, Isa, Lanes};
 use std::ops::Range;
 
-/// Panels of weights to a sink's columns.
+/// Panels of weights per [`PANEL`] columns of a sink.
 const PANELS: usize = PANEL / ROWS;
 
-/// How far before its use a line is asked for. The processor's own foresight ends at each page.
-const AHEAD: usize = 4096;
+/// Prefetch distance in bytes. Hardware prefetching ends at each page.
+const PREFETCH_BYTES: usize = 4096;
 
-/// Columns, [`PANEL`] at a time, that `w` has.
+/// Number of columns of `w`, in units of [`PANEL`].
 pub(crate) fn columns(w: &Packed) -> usize {
     w.n().div_ceil(PANEL)
 }
 
-/// Multiplies tile `tile` of `x` with `columns` of `w`, counted in [`PANEL`]s, and hands the sums to `sink`.
+/// Multiplies tile `tile` of `x` by `columns` of `w`, in units of [`PANEL`], and passes the sums to
+/// `sink`.
 #[inline(always)]
 pub(crate) fn multiply<S: Lanes>(
     isa: Isa,
@@ -48,7 +51,7 @@ pub(crate) fn multiply<S: Lanes>(
     }
 }
 
-/// The sums of one tile and [`PANEL`] columns.
+/// Computes the sums of one tile and [`PANEL`] columns.
 struct Task<'a> {
     x: &'a Activations,
     w: &'a Packed,
@@ -64,14 +67,18 @@ impl IntKernel for Task<'_> {
     fn run<S: Ints>(self) {
         let Task { x, w, steps, column, sums } = self;
         let rows = sums.len();
-        assert!(x.k() == w.k() && x.fix() == fix::<S>(w.quant()), "activations for another product");
+        assert!(
+            x.k() == w.k() && x.correction() == correction::<S>(w.quant()),
+            "the activations are quantised for another format or depth"
+        );
         assert!(steps.len() == rows * (w.k() / STEP));
         sums.fill([0.0; PANEL]);
         let panels = column * PANELS..((column + 1) * PANELS).min(w.n().div_ceil(ROWS));
         for (i, panel) in panels.enumerate() {
             let bytes = &w.bytes()[panel * w.panel_bytes()..][..w.panel_bytes()];
             let sums = sums.as_mut_ptr().cast::<f32>();
-            // SAFETY: the panel is whole, `sums` holds `rows` rows and the steps are theirs; `Ints` by `run_ints`.
+            // SAFETY: the panel is complete, `sums` holds `rows` rows and the steps are theirs;
+            // `run_ints` guarantees `Ints`.
             unsafe {
                 let job = Job { bytes, steps: steps.as_ptr(), rows, sums: sums.add(i * ROWS) };
                 with_format!(w.quant(), F => {
@@ -82,22 +89,22 @@ impl IntKernel for Task<'_> {
     }
 }
 
-/// A panel and the rows that it meets.
+/// A panel and the rows that it is multiplied by.
 struct Job<'a> {
     bytes: &'a [u8],
     /// `[k / 32][rows]`
     steps: *const Step,
     rows: usize,
-    /// `[rows][PANEL]`, of which each row's first [`ROWS`] are this panel's.
+    /// `[rows][PANEL]`; the first [`ROWS`] of each row belong to this panel.
     sums: *mut f32,
 }
 
-/// Where in a panel.
+/// Position in a panel.
 #[derive(Clone, Copy)]
 struct At {
     chunk: *const u8,
     step: usize,
-    /// The first of some strips.
+    /// The first of the strips.
     strip: usize,
 }
 
@@ -110,7 +117,7 @@ impl Job<'_> {
             unsafe {
                 let chunk = chunk.as_ptr();
                 for line in (0..chunk_bytes::<F>()).step_by(LINE) {
-                    S::prefetch(chunk.wrapping_add(AHEAD + line));
+                    S::prefetch(chunk.wrapping_add(PREFETCH_BYTES + line));
                 }
                 let head = F::head(chunk);
                 for step in 0..F::BLOCK / STEP {
@@ -125,25 +132,25 @@ impl Job<'_> {
         }
     }
 
-    /// One step of `STRIPS` strips, for every row; `x` is the step of the first row.
+    /// Multiplies one step of `STRIPS` strips for every row; `x` is the step of the first row.
     #[inline(always)]
     unsafe fn step<S: Ints, F: Format, const STRIPS: usize>(&self, at: At, head: &F::Head, x: *const Step) {
         let At { chunk, step, strip } = at;
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let mut lines = [[S::splat_byte(0); 8]; STRIPS];
             let zero = S::L::splat(0.0);
             let mut scales = [([zero; 2], [zero; 2]); STRIPS];
             for i in 0..STRIPS {
                 lines[i] = F::lines::<S>(chunk, step, strip + i);
-                let Scales { scale, least } = F::scales::<S>(chunk, head, step, strip + i);
-                scales[i] = (scale, least);
+                let Scales { scale, min } = F::scales::<S>(chunk, head, step, strip + i);
+                scales[i] = (scale, min);
             }
             for row in 0..self.rows {
                 let x = &*x.add(row);
                 let sums = self.sums.add(row * PANEL + strip * S::L::WIDTH);
                 for i in 0..STRIPS {
-                    let (scale, least) = scales[i];
+                    let (scale, min) = scales[i];
                     let to = sums.add(i * S::L::WIDTH);
                     let mut sum = S::L::load(to);
                     let a = S::L::splat(x.scale);
@@ -159,8 +166,8 @@ impl Job<'_> {
                         sum = S::L::fma(both, a, sum);
                     }
                     if F::OFFSET.is_none() {
-                        for (least, fix) in least.into_iter().zip(x.fix).take(F::PARTS) {
-                            sum = S::L::fma(least, S::L::splat(f32::from_bits(fix as u32)), sum);
+                        for (min, correction) in min.into_iter().zip(x.correction).take(F::PARTS) {
+                            sum = S::L::fma(min, S::L::splat(f32::from_bits(correction as u32)), sum);
                         }
                     }
                     S::L::store(to, sum);
@@ -170,14 +177,14 @@ impl Job<'_> {
     }
 }
 
-/// Where the sum of products of a part starts.
+/// Initial value of a part's sum of products.
 #[inline(always)]
 unsafe fn start<S: Ints, F: Format>(x: &Step, part: usize) -> S::I {
-    // SAFETY: the caller's.
-    unsafe { S::splat(if F::OFFSET.is_some() { x.fix[part] } else { 0 }) }
+    // SAFETY: guaranteed by the caller.
+    unsafe { S::splat(if F::OFFSET.is_some() { x.correction[part] } else { 0 }) }
 }
 
-/// Tasks that a product is split into: tiles of x times runs of columns.
+/// Partition of a product into tasks: tiles of x times runs of columns.
 pub(crate) struct Split {
     tiles: usize,
     runs: usize,
@@ -186,22 +193,23 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// For this product on as many threads as there are.
+    /// Partition of this product for the threads of the team.
     pub(crate) fn of(x: &Activations, w: &Packed) -> Split {
         let (tiles, columns) = (x.tiles(), columns(w));
-        // A few tasks for each thread, so that one that is held up does not hold up all; but none of less than 64 KiB.
-        let wanted = (4 * crate::threads::count()).div_ceil(tiles.max(1));
-        let least = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
-        let per_run = columns.div_ceil(wanted).max(least).max(1);
+        // A few tasks per thread, so that a delayed one does not delay all; but none of less than
+        // 64 KiB.
+        let runs = (4 * crate::threads::count()).div_ceil(tiles.max(1));
+        let min_columns = (64 << 10) / (PANELS * w.panel_bytes()).max(1);
+        let per_run = columns.div_ceil(runs).max(min_columns).max(1);
         Split { tiles, runs: columns.div_ceil(per_run), per_run, columns }
     }
 
-    /// How many.
+    /// Number of tasks.
     pub(crate) fn tasks(&self) -> usize {
         self.tiles * self.runs
     }
 
-    /// The tile and the columns of a task. Tasks that follow each other share their tile.
+    /// The tile and the columns of a task. Consecutive tasks share their tile.
     pub(crate) fn task(&self, i: usize) -> (usize, Range<usize>) {
         let (tile, run) = (i / self.runs, i % self.runs);
         (tile, run * self.per_run..((run + 1) * self.per_run).min(self.columns))

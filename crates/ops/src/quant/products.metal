@@ -1,4 +1,5 @@
-// Products with rows of W in blocks, in the prelude's two ways: a few rows of x by SIMD-groups that go along rows of W, many by tiles.
+// Products with W in a block format: few rows of x by SIMD-groups that go along rows of W, many
+// rows by tiles.
 
 // Four elements of x.
 template <typename T>
@@ -9,11 +10,11 @@ METAL_FUNC vec<T, 4> four_of(device const T *x, bool fours) {
     return vec<T, 4>(x[0], x[1], x[2], x[3]);
 }
 
-// Outputs of a SIMD-group in products of few rows: each value of x that is read serves all of them.
+// Outputs per SIMD-group in products of few rows: each value of x that is read serves all of them.
 #define OUTPUTS 2
 
-// Adds sixteen elements of x times the weights of each output, whose codes are multiplied as they are: scale and least value come in
-// once for all of them. Codes of an output are 32 apart, scales two.
+// Adds sixteen elements of x times the weights of each output. The codes are multiplied first,
+// scale and minimum applied once for all sixteen. Codes of an output are 32 apart, scales two.
 template <typename T, int M>
 METAL_FUNC void dot_sixteen(thread Dots<OUTPUTS, M> &dots, int m, device const T *x, thread const half *q,
     thread const float2 *scales, bool fours) {
@@ -39,8 +40,8 @@ METAL_FUNC void dot_sixteen(thread Dots<OUTPUTS, M> &dots, int m, device const T
     }
 }
 
-// The sums of rows of W with the first `rows` of M rows of x, by one SIMD-group, for every lane. Lanes take turns in the units of 32
-// inputs, so that the blocks are read once and side by side.
+// The sums of rows of W with the first `rows` of M rows of x, by one SIMD-group, for every lane.
+// Lanes take turns in the units of 32 inputs, so that the blocks are read once, by coalesced loads.
 template <typename T, typename F, int M>
 METAL_FUNC void block_dots(thread Dots<OUTPUTS, M> &dots, thread const Rows<uchar, OUTPUTS> &w, constant ushort *grid,
     thread const Rows<T, M> &x, uint rows, uint k, bool fours, uint lane) {
@@ -79,15 +80,16 @@ METAL_FUNC void block_dots(thread Dots<OUTPUTS, M> &dots, thread const Rows<ucha
     }
 }
 
-// Tiles of 32 rows and 64 outputs, 32 inputs at a time. They wait in threadgroup memory in S: that is the type of the activations,
-// except that bf16 becomes float, so that weights of eight bits stay what they are.
+// Tiles of 32 rows and 64 outputs, 32 inputs at a time. They are stored in threadgroup memory in S:
+// the type of the activations, except that bf16 becomes float, so that 8-bit weights stay exact.
 #define BLOCK_TALL 2
 #define BLOCK_WIDE 4
 #define BLOCK_DEEP 32
 #define BLOCK_ROOM(S) (16 * (BLOCK_TALL + BLOCK_WIDE) * (BLOCK_DEEP * sizeof(S) + 16) / 16)
 typedef Sums<BLOCK_TALL, BLOCK_WIDE> BlockSums;
 
-// Which row of x and which of W a thread fetches: eight elements of the one, sixteen of the other.
+// The row of x and the row of W that a thread fetches: eight elements of the former, sixteen of the
+// latter.
 METAL_FUNC uint block_row(uint tid) {
     return tid / 4;
 }
@@ -95,8 +97,8 @@ METAL_FUNC uint block_output(uint tid) {
     return tid / 2;
 }
 
-// The sums of a tile, of which each thread is given its row of x and its row of W. Every thread of the group takes part; the room is
-// free before and after.
+// The sums of a tile; each thread gets its row of x and its row of W. Every thread of the
+// threadgroup takes part; the threadgroup memory is free before and after.
 template <typename T, typename S, typename F>
 METAL_FUNC void block_product(thread BlockSums &sums, device const T *x, device const uchar *w, constant ushort *grid,
     uint k, bool fours, threadgroup float4 *room, uint tid, uint simd) {

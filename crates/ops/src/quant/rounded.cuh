@@ -1,9 +1,9 @@
-// Rows of activations in 8 bits, a scale for every 32 of them, and how products with them end.
+// Rows of activations in 8 bits with a scale per 32, and the epilogue of products with them.
 #pragma once
 #include "launch/cuda/element.cuh"
 
-// Rows of k elements: all codes, then all scales, then the sums of every sixteen elements, times their scale. They lie behind each other
-// in one buffer; k is a multiple of 32.
+// Rows of k elements: all codes, then all scales, then the sums of every sixteen elements, times
+// their scale. They follow each other in one buffer; k is a multiple of 32.
 struct Rounded {
     const int8_t *codes;
     const float *scales, *sums;
@@ -13,7 +13,7 @@ struct Rounded {
         : codes(reinterpret_cast<const int8_t *>(at)), scales(reinterpret_cast<const float *>(at + size_t(rows) * k)),
           sums(scales + size_t(rows) * (k / 32)), k(k) {}
 
-    // The sixteens that elements are counted in.
+    // Group `i` of sixteen codes.
     __device__ __forceinline__ uint4 sixteen_of(uint row, uint i) const {
         return __ldg(reinterpret_cast<const uint4 *>(codes + size_t(row) * k) + i);
     }
@@ -23,12 +23,13 @@ struct Rounded {
 
 struct Sizes {
     uint rows, n, k, x_step, residual_step, width, first, activation;
-    // Of a row of W, and the format of bias, residual and y: 0 for f32, 1 for f16, 2 for bf16.
+    // Bytes of a row of W, and the dtype of bias, residual and y: 0 for f32, 1 for f16, 2 for bf16.
     uint bytes, dtype;
 };
 
-// act(sum + b) + residual where it belongs. Once for a whole row of W, so that the format is asked for here, and kernels are made for
-// all at once; and a function of its own, so that the activations are compiled once.
+// Stores act(sum + b) + residual. It runs once per row of W, so the dtype is a run-time argument
+// and one kernel serves all dtypes; and it is not inlined, so that the activations are compiled
+// once.
 static __device__ __noinline__ void finish(
     float sum, uint row, uint column, const void *bias, const void *residual, void *y, const Sizes &s) {
     const uint at = s.first + column;

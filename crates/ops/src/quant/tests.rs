@@ -1,7 +1,7 @@
-//! Every format against GGML's own figures, every product against f64.
+//! Tests every format against GGML's results, and every product against f64.
 
-use super::whole::matmul;
-use super::{Packed, Quant, dequantize, quantize, tame};
+use super::test_matmul::matmul;
+use super::{Packed, Quant, dequantize, make_scales_finite, quantize};
 use crate::Isa;
 use std::borrow::Cow;
 
@@ -16,7 +16,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// Near enough to normal, variance 1.
+    /// Approximately normal, variance 1.
     fn normals(&mut self, n: usize) -> Vec<f32> {
         let mut normal = || {
             let word = self.next();
@@ -38,7 +38,7 @@ fn hash(bytes: impl IntoIterator<Item = u8>) -> u64 {
 
 fn blocks(quant: Quant, count: usize, random: &mut Random) -> Vec<u8> {
     let mut bytes = random.bytes(count * quant.block().1);
-    tame(quant, &mut bytes);
+    make_scales_finite(quant, &mut bytes);
     bytes
 }
 
@@ -54,7 +54,7 @@ fn packed(quant: Quant, n: usize, k: usize, bytes: &[u8]) -> Packed {
     Packed::pack(quant, n, k, &|i| Cow::Borrowed(&bytes[i * row..][..row]), &|| ()).unwrap()
 }
 
-/// What the gguf package (0.19.0) makes of 256 random blocks, hashed.
+/// Hashes of 256 random blocks, dequantized by the gguf package (0.19.0).
 const DEQUANTIZED: [(&str, u64); 22] = [
     ("q4_0", 0x89cc_785a_2161_d69a),
     ("q4_1", 0x9ce2_2a0b_74ac_f36f),
@@ -80,7 +80,7 @@ const DEQUANTIZED: [(&str, u64); 22] = [
     ("iq3_s", 0x7bf8_4eaf_d705_6df4),
 ];
 
-/// What it makes of 128 random floats, hashed.
+/// Hashes of 128 random floats, quantised by the gguf package.
 const QUANTIZED: [(&str, u64); 5] = [
     ("q4_0", 0x7b18_c391_e715_7179),
     ("q4_1", 0x8ede_ddda_70a2_35e2),
@@ -173,9 +173,11 @@ fn products_are_those_of_f64() {
                 matmul(isa, &w, &x, m, &mut y);
                 for (i, (y, (tight, size, plain))) in y.into_iter().zip(&want).enumerate() {
                     let at = format!("{quant} {isa} m {m}: row {} column {}", i / n, i % n);
-                    // Least values and products cancel: bounded by the sum of sizes, not by the result.
+                    // Minimums and products cancel: the bound is the sum of absolute values, not
+                    // the result.
                     assert!((f64::from(y) - tight).abs() <= 2e-6 * size, "{at}: {y} is not {tight}, of {size}");
-                    // A step of x is rounded by up to 1/254 of its largest element, here at most about 3 times the mean size.
+                    // Quantising a step of x rounds by up to 1/254 of its largest element, here at
+                    // most about 3 times the mean size.
                     assert!(
                         (f64::from(y) - plain).abs() <= 0.01 * size,
                         "{at}: {y} is too far from {plain}, of {size}"
@@ -186,11 +188,12 @@ fn products_are_those_of_f64() {
     }
 }
 
-/// Whether a row is multiplied alone or with others is not seen in it: sampling from a seed rests on that.
+/// A row's result does not depend on the other rows of its batch: reproducible sampling from a seed
+/// needs that.
 #[test]
 fn a_row_is_the_same_in_any_company() {
     for quant in Quant::all().filter(|q| q.packs()) {
-        // More steps than a product unpacks at once, rows that are no whole tiles.
+        // More steps than a product unpacks at once, and rows that are not whole tiles.
         let (m, n, k) = (83, 50, 5 * 256);
         let mut random = Random(quant as u64);
         let w = packed(quant, n, k, &blocks(quant, n * k / quant.block().0, &mut random));
@@ -207,7 +210,7 @@ fn a_row_is_the_same_in_any_company() {
     }
 }
 
-/// What a product sees of x.
+/// The values of x after quantisation to 8 bits.
 fn in_eight_bits(x: &[f32]) -> Vec<f64> {
     x.chunks_exact(32)
         .flat_map(|step| {
@@ -221,7 +224,7 @@ fn in_eight_bits(x: &[f32]) -> Vec<f64> {
 fn a_row_is_what_the_file_says() {
     for quant in Quant::all().filter(|q| q.packs()) {
         let (n, k) = (19, 3 * quant.block().0);
-        // Any bytes at all, so that no bit goes unnoticed.
+        // Arbitrary bytes, so that every bit matters.
         let bytes = Random(7).bytes(n * quant.bytes(k).unwrap());
         let w = packed(quant, n, k, &bytes);
         let mut block = vec![0; quant.block().1];

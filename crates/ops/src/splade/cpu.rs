@@ -5,7 +5,7 @@
 use super::{Splade, SpladeOp};
 use crate::Result;
 use crate::cpu::elem::{Elem, get, put, vectors, with_elem};
-use crate::cpu::gemm::{BLOCK, PANEL, Panels, Room, Sink, multiply};
+use crate::cpu::gemm::{BLOCK, GemmScratch, PANEL, Panels, Sink, multiply};
 use crate::cpu::rows::{Output, Reading, Rows};
 use crate::cpu::{Isa, Kernel, Lanes, math, team};
 use crate::tensor::host;
@@ -20,7 +20,7 @@ const LOGS: usize = 2048;
 
 thread_local! {
     /// Scratch memory of each worker, reused by later calls.
-    static ROOM: RefCell<Room> = RefCell::default();
+    static ROOM: RefCell<GemmScratch> = RefCell::default();
 }
 
 pub(super) fn run(op: &SpladeOp, isa: Isa) -> Result<candle_core::Tensor> {
@@ -62,7 +62,7 @@ struct Task<'a, T> {
     b: Panels<'a, T>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &'a mut Room,
+    room: &'a mut GemmScratch,
     sink: Columns<'a, T>,
 }
 

@@ -1,52 +1,54 @@
-//! The steps of a product in tiles, for each kind of numbers.
+//! The tile instructions of one step of an AMX product, for bf16 and for int8.
 #![allow(unsafe_code, reason = "tile instructions, which Rust has no stable intrinsics for")]
 
 use super::{ACROSS, ROW, STEP};
 use crate::cpu::gemm::PANEL;
 use std::arch::asm;
 
-/// Where a block's steps read. Tile registers are named in the instructions: the compiler knows of none and uses none.
+/// Operands of a block's steps. The instructions name their tile registers: the compiler does not
+/// know or use any.
 pub(super) struct Step {
     pub(super) a: *const u8,
-    /// Bytes from the upper sixteen rows to the lower.
+    /// Bytes from the upper sixteen rows to the lower sixteen.
     pub(super) lower: usize,
     /// Bytes from row to row.
     pub(super) stride: usize,
     pub(super) b: *const u8,
-    /// Where sums go, and bytes from row to row of them.
+    /// Destination of the sums, and its bytes from row to row.
     pub(super) at: *mut f32,
     pub(super) across: usize,
 }
 
-/// What the four bytes of a group are, and so which instruction multiplies them.
+/// Element type of a group of four bytes, which determines the instruction that multiplies them.
 pub(super) trait Dots {
-    /// Writes the sums of the block before, whatever they are, and begins with the first step of the next: one tile after
-    /// another, so that the others are multiplied while one is written.
+    /// Stores the sums of the block before, whatever they are, and computes the first step of the
+    /// next block, one tile after another, so that the other tiles are multiplied while one is
+    /// stored.
     ///
     /// # Safety
-    /// As for [`Dots::both`], and `at` takes a block.
+    /// As for [`Dots::both`], and `at` holds a block.
     unsafe fn first_both(step: &Step);
 
-    /// The same where there are no more than sixteen rows.
+    /// [`Dots::first_both`] for no more than sixteen rows.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Dots::first_both`].
     unsafe fn first_upper(step: &Step);
 
-    /// Sums of both halves of the rows and both halves of the panel, one step on.
+    /// Adds one step to the sums of both halves of the rows and both halves of the panel.
     ///
     /// # Safety
-    /// Step `i` must lie in A and B, and the tiles be configured for these rows.
+    /// Step `i` must lie in A and B, and the tiles must be configured for these rows.
     unsafe fn both(step: &Step, i: usize);
 
-    /// The same where there are no more than sixteen rows.
+    /// [`Dots::both`] for no more than sixteen rows.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Dots::both`].
     unsafe fn upper(step: &Step, i: usize);
 }
 
-/// Two of bf16, with sums in f32.
+/// Two bf16, with sums in f32.
 pub(super) struct Pairs;
 
 /// Four signed bytes, with sums in i32.
@@ -57,7 +59,7 @@ macro_rules! dots {
         impl Dots for $name {
             #[inline(always)]
             unsafe fn first_both(step: &Step) {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     asm!(
                         "tileloadd tmm4, [{a} + {stride}*1]",
@@ -91,7 +93,7 @@ macro_rules! dots {
 
             #[inline(always)]
             unsafe fn first_upper(step: &Step) {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     asm!(
                         "tileloadd tmm4, [{a} + {stride}*1]",
@@ -116,7 +118,7 @@ macro_rules! dots {
 
             #[inline(always)]
             unsafe fn both(step: &Step, i: usize) {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     let a = step.a.add(i * ROW);
                     asm!(
@@ -140,7 +142,7 @@ macro_rules! dots {
 
             #[inline(always)]
             unsafe fn upper(step: &Step, i: usize) {
-                // SAFETY: the caller's.
+                // SAFETY: guaranteed by the caller.
                 unsafe {
                     asm!(
                         "tileloadd tmm4, [{a} + {stride}*1]",
@@ -163,13 +165,13 @@ macro_rules! dots {
 dots!(Pairs, "tdpbf16ps");
 dots!(Fours, "tdpbssd");
 
-/// Writes the sums, `across` bytes from row to row; `lower`: those of the lower rows too.
+/// Stores the sums, `across` bytes from row to row; `lower`: those of the lower sixteen rows too.
 ///
 /// # Safety
-/// The tiles are configured for the rows that are there; `at` takes a block.
+/// The tiles are configured for the block's rows; `at` holds a block.
 #[inline(always)]
 pub(super) unsafe fn store(at: *mut f32, across: usize, lower: bool) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         asm!("tilestored [{at} + {across}*1], tmm0", "tilestored [{at} + {across}*1 + 64], tmm1",
              at = in(reg) at, across = in(reg) across, options(nostack, preserves_flags));
@@ -180,13 +182,13 @@ pub(super) unsafe fn store(at: *mut f32, across: usize, lower: bool) {
     }
 }
 
-/// Reads sums that [`store`] wrote, `lower`: those of the lower rows too.
+/// Loads sums that [`store`] wrote; `lower`: those of the lower sixteen rows too.
 ///
 /// # Safety
-/// As there.
+/// As for [`store`].
 #[inline(always)]
 pub(super) unsafe fn load(at: *const f32, lower: bool) {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         asm!("tileloadd tmm0, [{at} + {across}*1]", "tileloadd tmm1, [{at} + {across}*1 + 64]",
              at = in(reg) at, across = in(reg) ACROSS, options(nostack, preserves_flags, readonly));

@@ -1,17 +1,18 @@
-//! The products of a task. A is read where it is, B from its panel in groups of four bytes. While one block is multiplied, the sums
-//! of the one before go to the sink: its activation costs as much as the products, and another part of the core does it.
+//! AMX products of a task. A is read in place, B from its panel in groups of four bytes. While one
+//! block is multiplied, the sums of the block before go to the sink: its activation costs as much
+//! as the products, and runs in another part of the core.
 #![allow(unsafe_code, reason = "tile instructions and the pointers they take")]
 
 use super::dots::{Dots, Fours, Pairs, Step, load, store};
 use super::{ACROSS, ROW, ROWS, STEP, SUMS, Tiles};
 use crate::cpu::Lanes;
-use crate::cpu::gemm::{PANEL, Panels, Room, Sink, TILE_DEPTH, aligned, whole};
+use crate::cpu::gemm::{GemmScratch, PANEL, Panels, Sink, TILE_DEPTH, aligned, padded_rows};
 use crate::cpu::rows::Rows;
 use half::bf16;
 use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
 use std::ops::Range;
 
-/// A block's sums that the sink has not taken yet.
+/// Sums of a block that the sink has not taken yet.
 pub(super) struct Pending {
     pub(super) row: usize,
     pub(super) column: usize,
@@ -26,17 +27,18 @@ impl Default for Pending {
 }
 
 impl Pending {
-    /// As many rows go to the sink as step `i` of `steps` is due: evenly, two by two, and all when the last has been.
+    /// Hands rows to the sink in proportion to the progress, step `i` of `steps`: two by two, and
+    /// all that are left at the last step.
     ///
     /// # Safety
-    /// `sums` has a block, if there are rows.
+    /// `sums` holds a block if there are rows.
     #[inline(always)]
     pub(super) unsafe fn hand_over<S: Lanes>(&mut self, i: usize, steps: usize, sink: &mut impl Sink) {
         let due = if i + 1 >= steps { self.rows.end } else { (self.rows.end * i / (steps - 1)) & !1 };
         if due <= self.rows.start {
             return;
         }
-        // SAFETY: the caller's; rows are no more than a block's.
+        // SAFETY: guaranteed by the caller; there are no more rows than in a block.
         let rows = unsafe {
             let first = self.sums.add(self.rows.start * PANEL).cast::<[f32; PANEL]>();
             std::slice::from_raw_parts(first, due - self.rows.start)
@@ -46,67 +48,68 @@ impl Pending {
     }
 }
 
-/// Bytes, and how many lie between the beginnings of what is in them.
+/// A matrix in bytes, with the bytes from row to row (A) or panel to panel (B).
 #[derive(Clone, Copy)]
 pub(crate) struct Operand<'a> {
     pub(crate) data: &'a [u8],
     pub(crate) stride: usize,
 }
 
-/// Rows of A and panels of B, and what they are called.
+/// Rows of A and panels of B to multiply, and their indices.
 pub(crate) struct Task<'a> {
-    /// The rows, beginning with the first of them.
+    /// The rows of the task only.
     pub(crate) a: Operand<'a>,
     /// All panels.
     pub(crate) b: Operand<'a>,
-    /// Depth, in rows of tiles.
+    /// Depth, in rows of tiles (64 bytes).
     pub(crate) steps: usize,
     pub(crate) rows: Range<usize>,
     pub(crate) panels: Range<usize>,
 }
 
-/// [`gemm::multiply`](crate::cpu::gemm::multiply) in tiles.
+/// [`gemm::multiply`](crate::cpu::gemm::multiply) in AMX tiles.
 #[inline(always)]
 pub(in crate::cpu) fn multiply<S: Lanes>(
     a: Rows<'_, bf16>,
     b: Panels<'_, bf16>,
     rows: Range<usize>,
     panels: Range<usize>,
-    room: &mut Room,
+    scratch: &mut GemmScratch,
     sink: &mut impl Sink,
 ) {
-    let Room { padded, sums, .. } = room;
-    let a = whole(a, &rows, TILE_DEPTH, padded);
+    let GemmScratch { padded, sums, .. } = scratch;
+    let a = padded_rows(a, &rows, TILE_DEPTH, padded);
     let steps = a.cols / TILE_DEPTH;
     let a = Operand { data: bytes_of(a.data), stride: a.stride * size_of::<bf16>() };
     let b = Operand { data: bytes_of(b.data), stride: b.height * PANEL * size_of::<bf16>() };
     products::<S, Pairs>(Task { a, b, steps, rows, panels }, sums, sink);
 }
 
-/// The products of bytes. Sums go to the sink as the bits of i32.
+/// Products of int8. The sink gets the sums as the bits of i32.
 #[inline(always)]
 pub(in crate::cpu) fn multiply_bytes<S: Lanes>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     products::<S, Fours>(task, sums, sink);
 }
 
 pub(crate) fn bytes_of(values: &[bf16]) -> &[u8] {
-    // SAFETY: bf16 are two bytes without padding.
+    // SAFETY: a bf16 is two bytes without padding.
     unsafe { std::slice::from_raw_parts(values.as_ptr().cast(), size_of_val(values)) }
 }
 
-/// Steps whose rows of A stay in the first-level cache, 32 KiB of 48, while panels pass by.
+/// Steps whose rows of A stay in the first-level cache, 32 KiB of 48, while the panels are read.
 const DEEP: usize = 16;
 
-/// The products of a task.
+/// AMX products of a task.
 ///
-/// Blocks of rows outside, panels inside: a block's rows stay in the first-level cache, and the panels come from the second, one
-/// after another as they lie there, by loads that do not drive the rows out. Where rows are too long for that they are cut, and
-/// sums wait in memory. The rows that come next are fetched meanwhile: the op before has left them in the third-level cache or in
-/// another core's, from where a block takes as long to come as to be multiplied.
+/// The outer loop is over blocks of rows, the inner loop over panels: a block's rows stay in the
+/// first-level cache, and the panels stream in from the second, by loads that do not evict the
+/// rows. Rows that are too long for that are cut, and partial sums are stored in memory. The next
+/// rows are prefetched meanwhile: the op before has left them in the third-level cache or in
+/// another core's, and fetching a block from there takes as long as multiplying it.
 #[inline(always)]
 fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut impl Sink) {
     let Task { a, b, steps, rows, panels } = task;
-    assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "rows that are not there");
+    assert!(!rows.is_empty() && a.data.len() >= (rows.len() - 1) * a.stride + steps * ROW, "A has too few rows");
     let per = steps.div_ceil(steps.div_ceil(DEEP));
     let chunks = steps.div_ceil(per);
     let sums = aligned(sums, if chunks > 1 { panels.len() * SUMS } else { SUMS });
@@ -131,10 +134,11 @@ fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut i
                     at: before,
                     across: ACROSS,
                 };
-                // A share of the next rows for each panel.
+                // Each panel prefetches a share of the next rows.
                 let fetched = ROWS * i / panels.len()..ROWS * (i + 1) / panels.len();
-                // SAFETY: `own` rows of A, a panel and a block of sums are where the pointers say, as the slices above have shown;
-                // rows of A reach to the end of the last step. What is fetched need not be there.
+                // SAFETY: the pointers are to `own` rows of A, a panel and a block of sums, as the
+                // slices above have shown; rows of A reach to the end of the last step. A prefetch
+                // may be of any address.
                 unsafe {
                     let at = base.add(if chunks > 1 { i * SUMS } else { 0 });
                     match (first, both) {
@@ -174,7 +178,8 @@ fn products<S: Lanes, D: Dots>(task: Task<'_>, sums: &mut Vec<f32>, sink: &mut i
     }
 }
 
-/// The products of a task of no more rows than a block, as they are: columns of B from `column` on, `across` sums from row to row.
+/// Computes a task of no more rows than a block and stores the plain sums: columns of B from
+/// `column` on, `across` sums from row to row.
 #[inline(always)]
 pub(crate) fn into(tiles: &mut Tiles, task: Task<'_>, (sums, across): (&mut [f32], usize), column: usize) {
     let Task { a, b, steps, rows, panels } = task;
@@ -192,8 +197,8 @@ pub(crate) fn into(tiles: &mut Tiles, task: Task<'_>, (sums, across): (&mut [f32
             at,
             across: across * size_of::<f32>(),
         };
-        // SAFETY: rows, panels and sums are where the pointers say, as the slices and what was asserted have shown. The first
-        // panel writes zeros to where its own sums will be.
+        // SAFETY: the pointers are to rows, panels and sums, as the slices and assertions have
+        // shown. The first panel stores zeros where its own sums will be.
         unsafe {
             if both {
                 Pairs::first_both(&step)

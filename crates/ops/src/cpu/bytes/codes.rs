@@ -1,7 +1,8 @@
-//! Rows of activations in 8 bits.
+//! Rows of activations, quantised to int8 with a scale per row (dynamic quantisation).
 //!
-//! A row's scale is its largest element by 127. Where that element stands far out of the row, the row has a second one of codes for
-//! what the first leaves over: the only way that costs nothing where nothing stands out, and needs no sample of texts.
+//! A row's scale is its largest element divided by 127. If that element is an outlier, the row gets
+//! a second row of codes for the remainder that the first one leaves. Unlike other methods this
+//! costs nothing for rows without outliers, and needs no calibration data.
 #![allow(unsafe_code, reason = "tasks fill disjoint rows of one buffer")]
 
 use super::{DEPTH, Line, bytes_of_mut};
@@ -10,8 +11,9 @@ use crate::cpu::rows::Output;
 use crate::cpu::{IntKernel, Isa, team};
 use std::borrow::Cow;
 
-/// The largest of the values by size. Compared as integers, by which what is no number is the largest of all: then so is the scale,
-/// and the result. Plain loops here and below, which the compiler turns into vectors of the kernel's instruction set.
+/// The largest absolute value. Compared as integers, where NaN is larger than any number: then the
+/// scale and the result are NaN too. The loops here and below are plain, for the compiler to
+/// vectorise with the kernel's instruction set.
 #[inline(always)]
 pub(super) fn largest(x: &[f32]) -> f32 {
     let mut largest = 0;
@@ -21,16 +23,17 @@ pub(super) fn largest(x: &[f32]) -> f32 {
     f32::from_bits(largest)
 }
 
-/// Adding 1.5·2²³ rounds to the nearest whole number, ties to even, and leaves it in the lowest bits.
+/// Adding 1.5·2²³ rounds to the nearest integer, ties to even, and leaves it in the lowest bits.
 const ROUND: f32 = 12_582_912.0;
 
-/// What brings the largest to 127. Below this the reciprocal would overflow, and any sum is as good without the row.
+/// The factor that maps the largest element to 127. Below 1e-35 the reciprocal would overflow, and
+/// the row contributes nothing to any sum.
 #[inline(always)]
 fn inverse(largest: f32) -> f32 {
     if largest > 1e-35 { 127.0 / largest } else { 0.0 }
 }
 
-/// Codes of the values, of which this is the largest, and their sum.
+/// Writes the codes of `values`, whose largest absolute value is given, and returns their sum.
 #[inline(always)]
 pub(super) fn quantize(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
     let (inverse, mut sum) = (inverse(largest), 0);
@@ -41,45 +44,47 @@ pub(super) fn quantize(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
     sum
 }
 
-/// Steps of what codes leave over, to a step of theirs: half a step is at most 127 of them.
-pub(super) const FINER: f32 = 254.0;
+/// Steps of the remainder's codes per step of the first codes: half a step is at most 127 of them.
+pub(super) const REMAINDER_STEPS: f32 = 254.0;
 
-/// Codes of what [`quantize`] left over, and their sum.
+/// Writes the codes of the remainder that [`quantize`] left, and returns their sum.
 #[inline(always)]
-pub(super) fn quantize_rest(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
+pub(super) fn quantize_remainder(x: &[f32], largest: f32, codes: &mut [i8]) -> i32 {
     let (inverse, mut sum) = (inverse(largest), 0);
     for (x, code) in x.iter().zip(codes) {
         let steps = x * inverse;
         let rest = steps - (steps + ROUND - ROUND);
-        *code = (rest * FINER + ROUND).to_bits() as i8;
+        *code = (rest * REMAINDER_STEPS + ROUND).to_bits() as i8;
         sum += i32::from(*code);
     }
     sum
 }
 
-/// How many times the root of the mean square the largest element of a row may be. Encoders have tokens with an element or two of
-/// twenty times that, whose steps are too coarse for all others: MiniLM then falls to a cosine of 0.983 on texts like `?!...`. Such
-/// a row is multiplied twice, as its codes and as the codes of what they leave over.
-pub(super) const CREST: f32 = 7.0;
+/// Limit of a row's crest factor: its largest element divided by its root mean square. Encoders
+/// have tokens with an element or two of twenty times the RMS, for which the step is too coarse for
+/// all other elements: MiniLM then falls to a cosine of 0.983 on texts like `?!...`. Such a row is
+/// multiplied twice, as its codes and as the codes of the remainder.
+pub(super) const MAX_CREST: f32 = 7.0;
 
-/// A: rows in 8 bits. Kept by who multiplies from call to call.
+/// Matrix A: rows quantised to int8. The caller reuses the buffers from call to call.
 #[derive(Default)]
 pub(crate) struct Codes {
     pub(super) lines: Vec<Line>,
-    /// What each row of codes is; those of two parts come first, so that both are in one task.
+    /// Description of each row of codes. Rows in two parts come first, so that both parts are in
+    /// one task.
     pub(super) rows: Vec<Row>,
-    /// Of each row of A, its largest element and whether it has two parts.
-    found: Vec<(f32, bool)>,
+    /// For each row of A, its largest element and whether it needs two parts.
+    stats: Vec<(f32, bool)>,
     pub(super) k: usize,
 }
 
 /// A row of codes.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Row {
-    /// The row of A.
-    pub(super) of: usize,
+    /// Index of the row of A.
+    pub(super) index: usize,
     pub(super) part: Part,
-    /// What one of them is worth.
+    /// Value of one step.
     pub(super) scale: f32,
     pub(super) sum: i32,
 }
@@ -88,85 +93,87 @@ pub(super) struct Row {
 pub(super) enum Part {
     #[default]
     Whole,
-    /// What follows is the rest of it.
+    /// The first part of a row; the next row of codes is its remainder.
     First,
-    Rest,
+    Remainder,
 }
 
-/// A row of A; it may be borrowed from where it is or made for the call.
-pub(crate) type RowOf<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
+/// Reads a row of A; the result may be borrowed or converted for the call.
+pub(crate) type ReadRow<'a> = &'a (dyn Fn(usize) -> Cow<'a, [f32]> + Sync);
 
 /// Rows that one task quantises.
-const ROWS_A_TASK: usize = 16;
+const ROWS_PER_TASK: usize = 16;
 
 impl Codes {
-    /// Bytes from row to row. A line more than they take spreads the rows of a tile over more sets of the cache.
+    /// Bytes from row to row. A cache line more than needed spreads the rows of a tile over more
+    /// cache sets.
     pub(super) fn stride(k: usize) -> usize {
         k.next_multiple_of(DEPTH) + LINE
     }
 
-    /// The most memory that `rows` rows of `k` take.
+    /// Upper bound of the memory for `rows` rows of `k`.
     pub(crate) fn size_of(rows: usize, k: usize) -> usize {
         2 * rows * (Codes::stride(k) + size_of::<Row>()) + rows * size_of::<(f32, bool)>()
     }
 
-    /// Rows of codes, an even number of which makes whole rows of A wherever they begin.
+    /// Number of rows of codes. An even range of them has whole rows of A, wherever it begins.
     pub(crate) fn rows(&self) -> usize {
         self.rows.len()
     }
 
-    /// Becomes `rows` rows of `k`.
-    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: RowOf<'_>) {
+    /// Quantises `rows` rows of `k` elements.
+    pub(crate) fn fill(&mut self, isa: Isa, (rows, k): (usize, usize), x: ReadRow<'_>) {
         let stride = Codes::stride(k);
         self.k = k;
-        self.found.clear();
-        self.found.resize(rows, (0.0, false));
-        let found = Output::over(&mut self.found);
+        self.stats.clear();
+        self.stats.resize(rows, (0.0, false));
+        let stats = Output::over(&mut self.stats);
         by_rows(rows, |row| {
-            // SAFETY: the row is this task's.
-            let found = unsafe { found.part(row, 1) };
-            found[0] = isa.run_ints(Look(&x(row)[..k]));
+            // SAFETY: the row belongs to this task.
+            let stats = unsafe { stats.part(row, 1) };
+            stats[0] = isa.run_ints(FindOutlier(&x(row)[..k]));
         });
         self.rows.clear();
-        let found = self.found.iter().map(|(largest, twice)| (largest / 127.0, *twice)).enumerate();
-        for (of, (scale, _)) in found.clone().filter(|(_, (_, twice))| *twice) {
-            self.rows.push(Row { of, part: Part::First, scale, sum: 0 });
-            self.rows.push(Row { of, part: Part::Rest, scale: scale / FINER, sum: 0 });
+        let stats = self.stats.iter().map(|(largest, in_two_parts)| (largest / 127.0, *in_two_parts)).enumerate();
+        for (index, (scale, _)) in stats.clone().filter(|(_, (_, in_two_parts))| *in_two_parts) {
+            self.rows.push(Row { index, part: Part::First, scale, sum: 0 });
+            self.rows.push(Row { index, part: Part::Remainder, scale: scale / REMAINDER_STEPS, sum: 0 });
         }
-        self.rows.extend(found.filter(|(_, (_, twice))| !twice).map(|(of, (scale, _))| Row {
-            of,
+        self.rows.extend(stats.filter(|(_, (_, in_two_parts))| !in_two_parts).map(|(index, (scale, _))| Row {
+            index,
             scale,
             ..Row::default()
         }));
         let count = self.rows.len();
         self.lines.resize(self.lines.len().max(count * stride / LINE), Line([0; LINE]));
         let (lines, rows) = (Output::over(bytes_of_mut(&mut self.lines)), Output::over(&mut self.rows));
-        let found = &self.found;
+        let stats = &self.stats;
         by_rows(count, |i| {
-            // SAFETY: the row of codes is this task's.
+            // SAFETY: the row of codes belongs to this task.
             let (codes, row) = unsafe { (lines.part(i * stride, stride), &mut rows.part(i, 1)[0]) };
-            let (largest, _) = found[row.of];
-            row.sum = isa.run_ints(Quantize { x: &x(row.of)[..k], largest, part: row.part, codes });
+            let (largest, _) = stats[row.index];
+            row.sum = isa.run_ints(Quantize { x: &x(row.index)[..k], largest, part: row.part, codes });
         });
     }
 }
 
 fn by_rows(rows: usize, run: impl Fn(usize) + Sync) {
-    team::each(rows.div_ceil(ROWS_A_TASK), |task| {
-        (task * ROWS_A_TASK..rows.min((task + 1) * ROWS_A_TASK)).for_each(&run);
+    team::each(rows.div_ceil(ROWS_PER_TASK), |task| {
+        (task * ROWS_PER_TASK..rows.min((task + 1) * ROWS_PER_TASK)).for_each(&run);
     });
 }
 
-/// The largest element of a row, and whether it stands out.
-struct Look<'a>(&'a [f32]);
+/// Finds the largest element of a row, and whether it is an outlier.
+struct FindOutlier<'a>(&'a [f32]);
 
-impl IntKernel for Look<'_> {
+impl IntKernel for FindOutlier<'_> {
     type Output = (f32, bool);
 
     #[inline(always)]
     fn run<S: Ints>(self) -> (f32, bool) {
         let largest = largest(self.0);
-        // In 16 sums, in an order that does not depend on the instruction set, so that no row's parts do.
+        // 16 sums, in an order that does not depend on the instruction set, so that the split does
+        // not either.
         let (inverse, mut squares) = (inverse(largest), [0f32; 16]);
         for x in self.0.chunks(16) {
             for (sum, x) in squares.iter_mut().zip(x) {
@@ -174,7 +181,7 @@ impl IntKernel for Look<'_> {
             }
         }
         let mean = squares.iter().sum::<f32>() / self.0.len().max(1) as f32;
-        (largest, mean * CREST * CREST < 127.0 * 127.0 && mean > 0.0)
+        (largest, mean * MAX_CREST * MAX_CREST < 127.0 * 127.0 && mean > 0.0)
     }
 }
 
@@ -190,12 +197,12 @@ impl IntKernel for Quantize<'_> {
 
     #[inline(always)]
     fn run<S: Ints>(self) -> i32 {
-        let (codes, rest) = self.codes.split_at_mut(self.x.len());
-        // What another call left here.
-        rest.fill(0);
+        let (codes, padding) = self.codes.split_at_mut(self.x.len());
+        // Clears what an earlier call left in the padding.
+        padding.fill(0);
         match self.part {
             Part::Whole | Part::First => quantize(self.x, self.largest, codes),
-            Part::Rest => quantize_rest(self.x, self.largest, codes),
+            Part::Remainder => quantize_remainder(self.x, self.largest, codes),
         }
     }
 }

@@ -1,10 +1,12 @@
-//! A[m,k] · B in signed bytes, with sums in i32: the product under `linear` where weights are kept in 8 bits.
+//! int8 matrix multiplication, A[m,k] · B with sums in i32: used by `linear` for int8 weights.
 //!
-//! B has a scale for each column, which is an output of the layer, and A for each row, which is a token: both are the largest
-//! element by 127 (see [`codes`] for rows where that is too coarse), so that zero stays zero and no code is −128, with which several instruction sets would overflow. B is kept as
-//! panels of [`PANEL`] columns with four consecutive elements of a column side by side, `[n/32][k/4][32][4]`, because the dot
-//! products of bytes of every family and tiles alike take them so; k is filled up to whole tiles with zeros. Sums of whole numbers
-//! are exact in any order, so that every instruction set gives the same.
+//! B has a scale per column, which is an output of the layer, and A a scale per row, which is a
+//! token: both are the largest element divided by 127 (see [`codes`] for rows where that is too
+//! coarse). So quantisation is symmetric, zero stays zero, and no code is −128, with which several
+//! instruction sets would overflow. B is packed into panels of [`PANEL`] columns with four
+//! consecutive elements of a column adjacent, `[n/32][k/4][32][4]`, because int8 dot product
+//! instructions of every family and AMX tiles take them so; k is padded with zeros to whole tiles.
+//! Integer sums are exact in any order, so every instruction set gives the same result.
 #![allow(
     unsafe_code,
     reason = "the register tile reads and writes through pointers; `multiply` derives them from slices"
@@ -23,21 +25,21 @@ use codes::{Part, Row, largest, quantize};
 use std::fmt;
 use std::ops::Range;
 
-/// The deepest product whose sums are sure to fit i32: 127 · 127 of each step, and 127 · 128 where bytes are raised.
-pub(crate) const DEEPEST: usize = 1 << 17;
+/// The largest depth whose sums always fit i32: 127 · 127 per element, and 127 · 128 with offset
+/// bytes.
+pub(crate) const MAX_DEPTH: usize = 1 << 17;
 
-/// Elements of k that a tile takes: rows are whole numbers of them.
+/// Elements of k in a row of an AMX tile; rows are padded to multiples of it.
 const DEPTH: usize = 64;
 
-/// Elements of k that the other paths take at once: four groups of four.
+/// Elements of k per step on the other paths: four groups of four.
 const STEP: usize = 16;
 
-/// As aligned as a row of a tile.
+/// A cache line, aligned like a row of an AMX tile.
 #[repr(C, align(64))]
 #[derive(Clone, Copy)]
 struct Line([i8; LINE]);
 
-/// The bytes of lines.
 fn bytes_of(lines: &[Line]) -> &[i8] {
     // SAFETY: lines are arrays of bytes without padding.
     unsafe { std::slice::from_raw_parts(lines.as_ptr().cast(), size_of_val(lines)) }
@@ -48,31 +50,32 @@ fn bytes_of_mut(lines: &mut [Line]) -> &mut [i8] {
     unsafe { std::slice::from_raw_parts_mut(lines.as_mut_ptr().cast(), size_of_val(lines)) }
 }
 
-/// B, packed.
+/// Matrix B in int8, packed into panels.
 pub(crate) struct Bytes {
     lines: Vec<Line>,
-    /// Of each column; those that fill up the last panel have none.
+    /// Scale per column, without the padding of the last panel.
     scales: Vec<f32>,
     k: usize,
 }
 
 impl Bytes {
-    /// Packs `n` columns of depth `k`; `read` gives one in f32. Now and then `let_go` is told that what was given has been read.
-    pub(crate) fn pack(n: usize, k: usize, read: &(dyn Fn(usize, &mut [f32]) + Sync), let_go: &dyn Fn()) -> Bytes {
+    /// Packs `n` columns of depth `k`, which `read` returns in f32. Calls `release` now and then,
+    /// when the columns so far have been read and their source is no longer needed.
+    pub(crate) fn pack(n: usize, k: usize, read: &(dyn Fn(usize, &mut [f32]) + Sync), release: &dyn Fn()) -> Bytes {
         let len = panel_len(k);
         let mut lines = vec![Line([0; LINE]); n.div_ceil(PANEL) * len / LINE];
         let mut scales = vec![0.0; n];
-        let stretch = (crate::quant::STRETCH / len.max(1)).max(1);
-        let panels = bytes_of_mut(&mut lines).chunks_mut((stretch * len).max(1));
-        for (i, (panels, scales)) in panels.zip(scales.chunks_mut(stretch * PANEL)).enumerate() {
+        let panels_per_pass = (crate::quant::PASS_BYTES / len.max(1)).max(1);
+        let panels = bytes_of_mut(&mut lines).chunks_mut((panels_per_pass * len).max(1));
+        for (i, (panels, scales)) in panels.zip(scales.chunks_mut(panels_per_pass * PANEL)).enumerate() {
             let mut each: Vec<_> = panels.chunks_mut(len).zip(scales.chunks_mut(PANEL)).collect();
-            // A few panels a task, which need one column.
-            let few = each.len().div_ceil(8 * threads::count());
-            threads::for_each_chunk_mut(&mut each, few, |task, each| {
+            // A few panels per task share one column buffer.
+            let per_task = each.len().div_ceil(8 * threads::count());
+            threads::for_each_chunk_mut(&mut each, per_task, |task, each| {
                 let (mut column, mut codes) = (vec![0f32; k], vec![0i8; k]);
                 for (panel, (out, scales)) in each.iter_mut().enumerate() {
                     for (c, scale) in scales.iter_mut().enumerate() {
-                        read((i * stretch + task * few + panel) * PANEL + c, &mut column);
+                        read((i * panels_per_pass + task * per_task + panel) * PANEL + c, &mut column);
                         let largest = largest(&column);
                         quantize(&column, largest, &mut codes);
                         *scale = largest / 127.0;
@@ -80,12 +83,12 @@ impl Bytes {
                     }
                 }
             });
-            let_go();
+            release();
         }
         Bytes { lines, scales, k }
     }
 
-    /// Memory that `n` columns of depth `k` take.
+    /// Bytes of `n` packed columns of depth `k`.
     pub(crate) fn size_of(n: usize, k: usize) -> usize {
         n.div_ceil(PANEL).saturating_mul(panel_len(k)).saturating_add(n * size_of::<f32>())
     }
@@ -110,19 +113,19 @@ fn panel_len(k: usize) -> usize {
     k.next_multiple_of(DEPTH).saturating_mul(PANEL)
 }
 
-/// Where row `row` of column `column` stands in its panel.
+/// Index of row `row` of column `column` in its panel.
 fn place(row: usize, column: usize) -> usize {
     (row / 4 * PANEL + column) * 4 + row % 4
 }
 
-/// Rows of A by panels of B.
+/// Multiplies rows of A by panels of B.
 pub(crate) struct Task<'a, K> {
     pub(crate) isa: Isa,
     pub(crate) x: &'a Codes,
     pub(crate) w: &'a Bytes,
     pub(crate) rows: Range<usize>,
     pub(crate) panels: Range<usize>,
-    /// For sums of tiles.
+    /// Scratch for the sums of AMX tiles.
     pub(crate) sums: &'a mut Vec<f32>,
     pub(crate) sink: K,
 }
@@ -138,7 +141,7 @@ impl<K: Sink> IntKernel for Task<'_, K> {
         if rows.is_empty() || panels.is_empty() {
             return;
         }
-        assert!(x.k == w.k, "operands do not fit");
+        assert!(x.k == w.k, "A and B do not have the same depth");
         let (stride, depth) = (Codes::stride(x.k), x.k.next_multiple_of(DEPTH));
         let (a, b) = (bytes_of(&x.lines), bytes_of(&w.lines));
         assert!(a.len() >= rows.end * stride && b.len() >= panels.end * panel_len(w.k));
@@ -157,8 +160,9 @@ impl<K: Sink> IntKernel for Task<'_, K> {
             while row < rows.end {
                 let a = a[row * stride..].as_ptr();
                 let p = Product { a, stride, rows: &x.rows[row..], b, depth, tile: tile.as_mut_ptr().cast() };
-                // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is whole.
-                let done = unsafe { p.some::<S>(rows.end - row) };
+                // SAFETY: at most `rows.end - row` rows of A are read, all of `depth`; the panel is
+                // complete.
+                let done = unsafe { p.tile::<S>(rows.end - row) };
                 sink.take_rows::<S::L>(row, panel * PANEL, &tile[..done]);
                 row += done;
             }
@@ -167,18 +171,18 @@ impl<K: Sink> IntKernel for Task<'_, K> {
 }
 
 fn unsigned(bytes: &[i8]) -> &[u8] {
-    // SAFETY: the same bytes by another name.
+    // SAFETY: u8 and i8 have the same layout.
     unsafe { std::slice::from_raw_parts(bytes.as_ptr().cast(), bytes.len()) }
 }
 
-/// The largest tile of any instruction set.
+/// Rows of the largest register tile of any instruction set.
 const MAX_TILE: usize = 8;
 
-/// What one register tile reads and writes.
+/// Operands of one register tile.
 struct Product<'a> {
     a: *const i8,
     stride: usize,
-    /// What the rows are.
+    /// Description of the rows.
     rows: &'a [Row],
     b: *const i8,
     depth: usize,
@@ -186,14 +190,15 @@ struct Product<'a> {
 }
 
 impl Product<'_> {
-    /// As many rows as a register tile takes of `left`, which is returned. Sixteen vector registers hold four rows of one vector
-    /// beside four lines of B, and the absolute values of these; 32 hold eight of two.
+    /// Multiplies as many of `left` rows as a register tile holds, and returns their number.
+    /// Sixteen vector registers hold four rows of one vector beside four lines of B and their
+    /// absolute values; 32 hold eight rows of two vectors.
     ///
     /// # Safety
     /// As for [`Product::pairs`], with `left` rows.
     #[inline(always)]
-    unsafe fn some<S: Ints>(&self, left: usize) -> usize {
-        // SAFETY: the caller's.
+    unsafe fn tile<S: Ints>(&self, left: usize) -> usize {
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match (left, S::L::WIDTH) {
                 (4.., 8) => self.pairs::<S, 2, 1>(),
@@ -207,15 +212,16 @@ impl Product<'_> {
         }
     }
 
-    /// 2 · `PAIRS` rows × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns how many rows.
+    /// Computes 2 · `PAIRS` rows × [`PANEL`] sums, `VECS` vectors of columns at a time. Returns the
+    /// number of rows.
     ///
     /// # Safety
-    /// `a` reaches as many rows of `depth` at `stride`, `rows` as many; `b` is a panel of `depth`, which is a number of whole steps;
-    /// `tile` takes them; the contract of `Ints`.
+    /// `a` points to that many rows of `depth` at `stride`, and `rows` has as many; `b` is a panel
+    /// of `depth`, which is a multiple of the step; `tile` holds the sums; the contract of `Ints`.
     #[inline(always)]
     unsafe fn pairs<S: Ints, const PAIRS: usize, const VECS: usize>(&self) -> usize {
         for column in (0..PANEL).step_by(VECS * S::L::WIDTH) {
-            // SAFETY: all offsets are below the bounds the caller vouched for.
+            // SAFETY: all offsets are below the bounds that the caller guarantees.
             unsafe {
                 let mut sums = [[S::two(S::splat(0), S::splat(0)); VECS]; PAIRS];
                 for (pair, sums) in sums.iter_mut().enumerate() {
@@ -232,7 +238,7 @@ impl Product<'_> {
                 }
                 for (pair, sums) in sums.iter().enumerate() {
                     for (v, sums) in sums.iter().enumerate() {
-                        let [first, second] = S::apart(*sums);
+                        let [first, second] = S::separate(*sums);
                         self.put::<S>(2 * pair, column + v * S::L::WIDTH, first);
                         self.put::<S>(2 * pair + 1, column + v * S::L::WIDTH, second);
                     }
@@ -242,14 +248,14 @@ impl Product<'_> {
         2 * PAIRS
     }
 
-    /// The same for one row.
+    /// [`Product::pairs`] for one row.
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Product::pairs`].
     #[inline(always)]
     unsafe fn one<S: Ints, const VECS: usize>(&self) -> usize {
         for column in (0..PANEL).step_by(VECS * S::L::WIDTH) {
-            // SAFETY: as there.
+            // SAFETY: all offsets are below the bounds that the caller guarantees.
             unsafe {
                 let mut sums = [self.start::<S>(0); VECS];
                 for k in (0..self.depth).step_by(STEP) {
@@ -265,13 +271,13 @@ impl Product<'_> {
         1
     }
 
-    /// A step's lines of B, raised as the instructions want them.
+    /// Loads a step's lines of B, offset to unsigned bytes if the instructions need that.
     ///
     /// # Safety
     /// The step and the columns lie in the panel; the contract of `Ints`.
     #[inline(always)]
     unsafe fn lines<S: Ints, const VECS: usize>(&self, k: usize, column: usize) -> [[S::B; STEP / 4]; VECS] {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             let raise = S::splat_byte(S::RAISE);
             let mut lines = [[raise; STEP / 4]; VECS];
@@ -288,13 +294,13 @@ impl Product<'_> {
         }
     }
 
-    /// What sums of a row begin with: less what raised bytes of B are too large by.
+    /// Initial sums of a row: they compensate for the offset of B's bytes.
     ///
     /// # Safety
     /// The contract of `Ints`.
     #[inline(always)]
     unsafe fn start<S: Ints>(&self, row: usize) -> S::I {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::splat(-i32::from(S::RAISE) * self.rows[row].sum) }
     }
 
@@ -302,13 +308,13 @@ impl Product<'_> {
     /// `tile` holds the row; the contract of `Ints`.
     #[inline(always)]
     unsafe fn put<S: Ints>(&self, row: usize, column: usize, sums: S::I) {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         unsafe { S::L::store(self.tile.add(row * PANEL + column), S::float(sums)) }
     }
 }
 
-/// Multiplies sums by the scales of their row and column, and joins a row's two parts: rows of codes come one after another.
-/// `INTS`: sums are i32 by their bits.
+/// Sink that multiplies sums by the scales of their row and column and adds a row's two parts,
+/// which are consecutive rows of codes. `INTS`: the sums are i32 by their bits.
 struct Scaled<'a, K, const INTS: bool> {
     rows: &'a [Row],
     columns: &'a [f32],
@@ -324,15 +330,15 @@ impl<K: Sink, const INTS: bool> Sink for Scaled<'_, K, INTS> {
 
     #[inline(always)]
     fn take_rows<S: Lanes>(&mut self, row: usize, column: usize, rows: &[[f32; PANEL]]) {
-        // Rows that follow each other go on together.
+        // Consecutive rows are passed on together.
         let mut ready = [[0f32; PANEL]; 8];
-        let (mut begun, mut count) = (0, 0);
-        for (sums, Row { of, part, scale, .. }) in rows.iter().zip(&self.rows[row..]) {
-            if count == ready.len() || *of != begun + count {
+        let (mut start, mut count) = (0, 0);
+        for (sums, Row { index, part, scale, .. }) in rows.iter().zip(&self.rows[row..]) {
+            if count == ready.len() || *index != start + count {
                 if count > 0 {
-                    self.sink.take_rows::<S>(begun, column, &ready[..count]);
+                    self.sink.take_rows::<S>(start, column, &ready[..count]);
                 }
-                (begun, count) = (*of, 0);
+                (start, count) = (*index, 0);
             }
             let scaled = &mut ready[count];
             for ((out, sum), column) in scaled.iter_mut().zip(sums).zip(&self.columns[column..]) {
@@ -343,13 +349,13 @@ impl<K: Sink, const INTS: bool> Sink for Scaled<'_, K, INTS> {
                 self.first = *scaled;
                 continue;
             }
-            if *part == Part::Rest {
+            if *part == Part::Remainder {
                 scaled.iter_mut().zip(&self.first).for_each(|(sum, first)| *sum += first);
             }
             count += 1;
         }
         if count > 0 {
-            self.sink.take_rows::<S>(begun, column, &ready[..count]);
+            self.sink.take_rows::<S>(start, column, &ready[..count]);
         }
     }
 }

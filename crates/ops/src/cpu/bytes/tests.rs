@@ -1,11 +1,11 @@
-//! Every instruction set against plain sums of whole numbers.
+//! Tests every instruction set against plain integer sums.
 
-use super::codes::{CREST, FINER, quantize_rest};
+use super::codes::{MAX_CREST, REMAINDER_STEPS, quantize_remainder};
 use super::*;
 use std::borrow::Cow;
 use std::sync::Mutex;
 
-/// Sums as they are handed over.
+/// Sink that stores the sums unchanged.
 struct Plain<'a>(&'a Mutex<Vec<f32>>, usize);
 
 impl Sink for Plain<'_> {
@@ -16,7 +16,7 @@ impl Sink for Plain<'_> {
     }
 }
 
-/// Seeded, in −1..1, with rows of nothing but the extremes among them: what overflows does so there.
+/// Pseudo-random values in −1..1, and rows of extremes only, where an overflow would show.
 fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
     let mut state = seed;
     let mut next = || {
@@ -38,7 +38,7 @@ fn values(seed: u64, rows: usize, k: usize) -> Vec<f32> {
 fn product(isa: Isa, (m, k, n): (usize, usize, usize), x: &[f32], w: &[f32]) -> Vec<f32> {
     let w = Bytes::pack(n, k, &|i, out| out.copy_from_slice(&w[i * k..][..k]), &|| ());
     let mut codes = Codes::default();
-    // Something is left over from another call.
+    // Leave stale data from another call.
     codes.fill(isa, (m + 1, k + 70), &|_| Cow::Owned(vec![1.0; k + 70]));
     codes.fill(isa, (m, k), &|i| Cow::Borrowed(&x[i * k..][..k]));
     let out = Mutex::new(vec![f32::NAN; m * n]);
@@ -62,43 +62,44 @@ fn every_instruction_set_gives_the_sums_of_whole_numbers() {
         };
         let rest = |values: &[f32]| {
             let square = values.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / k as f64;
-            (f64::from(largest(values)) > f64::from(CREST) * square.sqrt()).then(|| {
+            (f64::from(largest(values)) > f64::from(MAX_CREST) * square.sqrt()).then(|| {
                 let mut codes = vec![0i8; k];
-                quantize_rest(values, largest(values), &mut codes);
-                (codes, largest(values) / 127.0 / FINER)
+                quantize_remainder(values, largest(values), &mut codes);
+                (codes, largest(values) / 127.0 / REMAINDER_STEPS)
             })
         };
         let dot = |a: &[i8], b: &[i8]| a.iter().zip(b).map(|(a, b)| i32::from(*a) * i32::from(*b)).sum::<i32>();
         let part = |(a, s): &(Vec<i8>, f32), (b, t): &(Vec<i8>, f32)| dot(a, b) as f32 * (s * t);
         let b: Vec<_> = w.chunks(k).map(codes).collect();
-        let mut twice = 0;
+        let mut in_two_parts = 0;
         let mut want = Vec::new();
         for x in x.chunks(k) {
             let (first, rest) = (codes(x), rest(x));
-            twice += usize::from(rest.is_some());
+            in_two_parts += usize::from(rest.is_some());
             want.extend(b.iter().map(|b| rest.as_ref().map_or(0.0, |rest| part(rest, b)) + part(&first, b)));
         }
-        assert_eq!(twice > 0, m > 3 && k >= 64, "{size:?}");
+        assert_eq!(in_two_parts > 0, m > 3 && k >= 64, "{size:?}");
         for isa in Isa::all() {
             assert_eq!(product(isa, size, &x, &w), want, "{isa} {size:?}");
         }
     }
 }
 
-/// A row with one large element among small ones, which one set of codes would round away.
+/// A row with one large element among small ones, which a single row of codes would round away.
 #[test]
 fn what_stands_beside_a_large_element_is_not_lost() {
     let k = 384;
     let mut x = values(5, 1, k);
     x[17] = 100.0;
     let mut w = values(6, 1, k);
-    // Whole steps, so that all of the error is in x; and none of the large element.
+    // Integers, so that all of the error is in x, and the large element has none.
     w.iter_mut().for_each(|w| *w = (*w * 126.0).round());
     (w[17], w[18]) = (0.0, 127.0);
     let want = x.iter().zip(&w).map(|(x, w)| f64::from(*x) * f64::from(*w)).sum::<f64>();
     for isa in Isa::all() {
         let off = (f64::from(product(isa, (1, k, 1), &x, &w)[0]) - want).abs();
-        // Steps of 100 / 127 / 254, half of one at random in each of 384 products with weights of about 70.
+        // The step is 100 / 127 / 254; each of 384 products has a random error of up to half a step
+        // times a weight of about 70.
         assert!(off < 4.0 * 0.29 * 100.0 / 127.0 / 254.0 * 70.0 * (k as f64).sqrt(), "{isa}: {off}");
     }
 }

@@ -1,7 +1,9 @@
-//! Vectors of bytes and their dot products, once per instruction set: what products of quantised weights are written over.
+//! int8 vectors and their dot products, for each instruction set: the basis of products with
+//! quantised weights.
 //!
-//! The unit is a line: 64 bytes, four consecutive elements of each of 16 rows, which is what the dot product instructions
-//! of every family take. A vector holds a strip of a line: as many rows as the instruction set has f32 lanes.
+//! The unit is a line: 64 bytes, four consecutive elements of each of 16 rows, which is what the
+//! dot product instructions of every family take. A vector holds a strip of a line: as many rows as
+//! the instruction set has f32 lanes.
 #![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
@@ -19,25 +21,28 @@ pub(crate) const ROWS: usize = 16;
 /// Bytes of a line.
 pub(crate) const LINE: usize = 4 * ROWS;
 
-/// Bytes in lanes, four to a row.
+/// Bytes in lanes, four per row.
 ///
-/// Weights are unsigned and of few bits, or "wide": signed bytes, of which −128 may be one. Activations are signed bytes in
-/// −127..=127; several instruction sets would overflow with −128. With that, every implementation gives the same integers.
+/// Weights are unsigned and of few bits, or "wide": signed bytes, including −128. Activations are
+/// signed bytes in −127..=127; several instruction sets would overflow with −128. Under these
+/// conditions all implementations return the same integers.
 ///
 /// # Safety
-/// As for [`Lanes`]: only on a processor that has the instructions; loads touch a whole vector at the pointer.
+/// As for [`Lanes`]: only on a processor that has the instructions; loads read a whole vector at
+/// the pointer.
 pub(crate) trait Ints: Copy + 'static {
-    /// The f32 lanes beside it: one lane a row.
+    /// The corresponding f32 lanes: one lane per row.
     type L: Lanes;
     /// Four bytes of each row of a strip.
     type B: Copy;
     /// An i32 for each row of a strip.
     type I: Copy;
-    /// Sums for two sets of activations, in the order that [`Ints::dot_two`] keeps them in.
+    /// Sums for two sets of activations, in the order of [`Ints::dot_two`].
     type Two: Copy;
-    /// Strips whose lines the product keeps in registers together: 1 or 2.
+    /// Number of strips whose lines a product keeps in registers at once: 1 or 2.
     const STRIPS: usize;
-    /// What wide bytes are raised by before [`Ints::dot`] takes them: 128 where the instruction wants them unsigned, or 0.
+    /// Offset added to wide bytes before [`Ints::dot`]: 128 if the instruction takes unsigned
+    /// bytes, else 0.
     const RAISE: u8;
 
     unsafe fn bytes(p: *const u8) -> Self::B;
@@ -45,42 +50,44 @@ pub(crate) trait Ints: Copy + 'static {
     unsafe fn and(a: Self::B, b: Self::B) -> Self::B;
     unsafe fn or(a: Self::B, b: Self::B) -> Self::B;
     unsafe fn xor(a: Self::B, b: Self::B) -> Self::B;
-    /// Bits shifted up, across bytes in places: the caller masks out what came from a neighbour.
+    /// Shifts bits up, in some implementations across bytes: the caller masks out bits of the
+    /// neighbour.
     unsafe fn up<const N: u32>(v: Self::B) -> Self::B;
-    /// Bits shifted down, across bytes in places.
+    /// Shifts bits down, in some implementations across bytes.
     unsafe fn down<const N: u32>(v: Self::B) -> Self::B;
-    /// A table for [`Ints::lookup`].
+    /// Makes a table for [`Ints::lookup`].
     unsafe fn table(t: &[u8; 16]) -> Self::B;
     /// `table[index]` for each byte; each index must be below 16.
     unsafe fn lookup(table: Self::B, index: Self::B) -> Self::B;
 
     unsafe fn splat(x: i32) -> Self::I;
-    /// `sum` and, for each row, the products of its bytes in `lines` with the `4 · lines` activations at `x`.
-    /// `bits`: all weights are below 2^bits; 8 stands for wide ones, raised by `RAISE`. A constant, as is the number of
-    /// lines, after inlining.
+    /// Adds to `sum`, for each row, the products of its bytes in `lines` with the `4 · lines`
+    /// activations at `x`. `bits`: all weights are below 2^bits; 8 means wide weights, offset by
+    /// `RAISE`. It is a constant after inlining, as is the number of lines.
     unsafe fn dot(bits: u32, sum: Self::I, lines: &[Self::B], x: *const i8) -> Self::I;
     unsafe fn two(a: Self::I, b: Self::I) -> Self::Two;
-    /// [`Ints::dot`] with each of two sets of activations: what instructions that multiply matrices take. Lines in pairs.
+    /// [`Ints::dot`] with two sets of activations, as matrix product instructions take them. The
+    /// number of lines is even.
     unsafe fn dot_two(bits: u32, sums: Self::Two, lines: &[Self::B], x: [*const i8; 2]) -> Self::Two;
-    /// What [`Ints::two`] was given.
-    unsafe fn apart(sums: Self::Two) -> [Self::I; 2];
-    /// In f32.
+    /// Reverses [`Ints::two`].
+    unsafe fn separate(sums: Self::Two) -> [Self::I; 2];
+    /// Converts to f32.
     unsafe fn float(v: Self::I) -> <Self::L as Lanes>::V;
-    /// A byte for each row, in f32.
+    /// Loads a byte per row, as f32.
     unsafe fn float_u8(p: *const u8) -> <Self::L as Lanes>::V;
-    /// A signed byte for each row, in f32.
+    /// Loads a signed byte per row, as f32.
     unsafe fn float_i8(p: *const i8) -> <Self::L as Lanes>::V;
-    /// Asks for the cache line at `p`, which may lie anywhere.
+    /// Prefetches the cache line at `p`, which may be any address.
     unsafe fn prefetch(p: *const u8);
 }
 
-/// Lines whose products may be added up in 16 bits, two products to a number.
+/// Lines whose products can be summed in 16 bits, two products per number.
 #[cfg(target_arch = "x86_64")]
 const fn lines_in_16_bits(bits: u32) -> usize {
     32767 / (((1 << bits) - 1) * 127 * 2)
 }
 
-/// Two sums side by side, of an instruction set without products of matrices.
+/// Two separate sums, for instruction sets without matrix products.
 macro_rules! one_by_one {
     () => {
         type Two = [Self::I; 2];
@@ -95,7 +102,7 @@ macro_rules! one_by_one {
             unsafe { [<Self as Ints>::dot(bits, a, lines, x[0]), <Self as Ints>::dot(bits, b, lines, x[1])] }
         }
         #[inline(always)]
-        unsafe fn apart(sums: Self::Two) -> [Self::I; 2] {
+        unsafe fn separate(sums: Self::Two) -> [Self::I; 2] {
             sums
         }
     };
@@ -104,7 +111,7 @@ use one_by_one;
 
 const N: usize = <Scalar as Lanes>::WIDTH;
 
-// Loops and no closures, so that the compiler sees through them without its optimiser's help.
+// Loops and no closures, so that they compile well without the optimiser too.
 impl Ints for Scalar {
     type L = Scalar;
     type B = [u8; 4 * N];

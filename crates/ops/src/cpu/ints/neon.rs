@@ -1,4 +1,4 @@
-//! NEON, without and with the dot product instruction, and with that for products of matrices.
+//! NEON, without and with the dot product instruction, and with int8 matrix products (i8mm).
 
 use super::{Ints, one_by_one};
 use crate::cpu::Lanes;
@@ -63,7 +63,8 @@ impl Ints for Neon {
     common!();
     one_by_one!();
 
-    // Bytes below 64 are the same signed. Two products of wide bytes, 2 · 128 · 127, still fit 16 bits.
+    // Bytes below 64 are the same signed. Two products of wide bytes, 2 · 128 · 127, still fit 16
+    // bits.
     #[inline(always)]
     unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
         for (i, line) in lines.iter().enumerate() {
@@ -86,7 +87,7 @@ impl Ints for NeonDot {
     unsafe fn dot(_: u32, mut sum: int32x4_t, lines: &[uint8x16_t], x: *const i8) -> int32x4_t {
         for (i, lines) in lines.as_chunks::<4>().0.iter().enumerate() {
             unsafe {
-                // Sixteen activations, of which each line takes its four.
+                // Sixteen activations, four for each line.
                 let x = vld1q_s8(x.add(16 * i));
                 sum = sdot::<0>(sum, lines[0], x);
                 sum = sdot::<1>(sum, lines[1], x);
@@ -101,7 +102,8 @@ impl Ints for NeonDot {
 impl Ints for NeonI8mm {
     common!();
 
-    /// Of the first two rows of the strip and of the other two: two by two sums, as `smmla` has them.
+    /// Sums of the first two rows of the strip and of the other two, 2 × 2 each, in the order of
+    /// `smmla`.
     type Two = [int32x4_t; 2];
 
     #[inline(always)]
@@ -118,7 +120,8 @@ impl Ints for NeonI8mm {
             unsafe {
                 let x = vcombine_s8(vld1_s8(x[0].add(8 * i)), vld1_s8(x[1].add(8 * i)));
                 let (first, second) = (vreinterpretq_s32_u8(lines[0]), vreinterpretq_s32_u8(lines[1]));
-                // Eight consecutive elements of two rows each, where a line has four of four.
+                // Eight consecutive elements of two rows each, from lines that have four elements
+                // of four rows.
                 sums[0] = smmla(sums[0], x, vzip1q_s32(first, second));
                 sums[1] = smmla(sums[1], x, vzip2q_s32(first, second));
             }
@@ -126,12 +129,12 @@ impl Ints for NeonI8mm {
         sums
     }
     #[inline(always)]
-    unsafe fn apart(sums: Self::Two) -> [int32x4_t; 2] {
+    unsafe fn separate(sums: Self::Two) -> [int32x4_t; 2] {
         unsafe { halves(sums[0], sums[1]) }
     }
 }
 
-/// The lower halves of both, and the upper ones.
+/// Joins the lower halves of both vectors, and the upper halves.
 #[inline(always)]
 unsafe fn halves(a: int32x4_t, b: int32x4_t) -> [int32x4_t; 2] {
     unsafe {
@@ -140,7 +143,8 @@ unsafe fn halves(a: int32x4_t, b: int32x4_t) -> [int32x4_t; 2] {
     }
 }
 
-/// `vmmlaq_s32`, whose intrinsic is not stable in Rust: sums of the two rows of `x` with the two of `w`.
+/// `vmmlaq_s32`, whose intrinsic is not stable in Rust: adds the products of the two rows of `x`
+/// with the two of `w`.
 #[inline(always)]
 unsafe fn smmla(mut sums: int32x4_t, x: int8x16_t, w: int32x4_t) -> int32x4_t {
     unsafe {

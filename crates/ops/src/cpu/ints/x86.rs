@@ -6,15 +6,15 @@ use crate::cpu::lanes::instructions;
 use crate::cpu::lanes::x86::{Avx2, Avx512};
 use std::arch::x86_64::*;
 
-/// AVX2 with VEX-coded dot products.
+/// AVX2 with VEX-encoded dot products (AVX-VNNI).
 #[derive(Clone, Copy)]
 pub(crate) struct Avx2Vnni;
 
-/// AVX-512 with dot products.
+/// AVX-512 with dot products (VNNI).
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Vnni;
 
-/// Four activations, the same for every row.
+/// Broadcasts four activations to every row.
 #[inline(always)]
 unsafe fn four(x: *const i8, i: usize) -> i32 {
     unsafe { x.cast::<i32>().add(i).read_unaligned() }
@@ -84,7 +84,8 @@ impl Ints for Avx512Vnni {
 
     #[inline(always)]
     unsafe fn dot(_: u32, mut sum: __m512i, lines: &[__m512i], x: *const i8) -> __m512i {
-        // Two chains: one of eight would wait for itself more than the processor can look ahead.
+        // Two dependency chains: a single chain of eight has more latency than out-of-order
+        // execution can hide.
         let mut other = unsafe { _mm512_setzero_si512() };
         for (i, line) in lines.iter().enumerate() {
             let x = unsafe { _mm512_set1_epi32(four(x, i)) };
@@ -112,9 +113,9 @@ impl Ints for Avx2Vnni {
     }
 }
 
-// Without VNNI: `maddubs` adds two products of unsigned and signed bytes in 16 bits, and saturates. With weights of few bits
-// it cannot, and several lines may be added up before the step to 32 bits. Wide weights give their sign to the activation:
-// 128 · 127 · 2 just fits.
+// Without VNNI: `maddubs` adds two products of unsigned and signed bytes in 16 bits, and saturates.
+// With weights of few bits it cannot saturate, and several lines may be added before widening to 32
+// bits. Wide weights move their sign to the activation: 128 · 127 · 2 just fits.
 
 impl Ints for Avx512 {
     common_512!();

@@ -1,8 +1,9 @@
-//! A vector of f32 lanes, once per instruction set. Kernels are written over [`Lanes`] and never name an intrinsic.
+//! SIMD vectors of f32, for each instruction set. Kernels are written over [`Lanes`] and never name
+//! an intrinsic.
 #![allow(unsafe_code, reason = "SIMD intrinsics and raw loads; each caller keeps its pointers inside its slices")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the trait's own contract is the reason for every block")]
 
-/// Methods of lanes that are one expression each, mostly of one instruction.
+/// Defines methods that are a single expression, mostly a single instruction.
 macro_rules! instructions {
     ($(fn $name:ident $(<const $n:ident: $number:ty>)? ($($arg:ident: $type:ty),*) $(-> $out:ty)? = $body:expr;)*) => {
         $(
@@ -27,11 +28,11 @@ use crate::cpu::Kernel;
 use crate::cpu::elem::Elem;
 use half::{bf16, f16};
 
-/// f32 lanes.
+/// A SIMD vector of f32.
 ///
 /// # Safety
-/// Every method may only be called on a processor that has the instruction set (see [`super::Isa::run`]); loads and stores
-/// touch `WIDTH` elements at the pointer.
+/// Every method may only be called on a processor that has the instruction set (see
+/// [`super::Isa::run`]); loads and stores access `WIDTH` elements at the pointer.
 pub(crate) trait Lanes: Copy + 'static {
     /// Lanes in a vector.
     const WIDTH: usize;
@@ -43,7 +44,7 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn store(p: *mut f32, v: Self::V);
     unsafe fn load_bf16(p: *const bf16) -> Self::V;
     unsafe fn store_bf16(p: *mut bf16, v: Self::V);
-    /// Two vectors, one after the other.
+    /// Stores two vectors, one after the other.
     #[inline(always)]
     unsafe fn store_two_bf16(p: *mut bf16, v: [Self::V; 2]) {
         unsafe {
@@ -53,9 +54,9 @@ pub(crate) trait Lanes: Copy + 'static {
     }
     unsafe fn load_f16(p: *const f16) -> Self::V;
     unsafe fn store_f16(p: *mut f16, v: Self::V);
-    /// The first of each of `WIDTH` pairs.
+    /// Loads the first of each of `WIDTH` pairs.
     unsafe fn load_even(p: *const bf16) -> Self::V;
-    /// The second of each of `WIDTH` pairs.
+    /// Loads the second of each of `WIDTH` pairs.
     unsafe fn load_odd(p: *const bf16) -> Self::V;
     unsafe fn load_i8(p: *const i8) -> Self::V;
     unsafe fn splat_f16(x: f16) -> Self::V;
@@ -64,8 +65,8 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn sub(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn mul(a: Self::V, b: Self::V) -> Self::V;
     unsafe fn div(a: Self::V, b: Self::V) -> Self::V;
-    /// a / b within an ulp, for a `b` that is neither tiny nor huge: where a division takes long, by an estimate and Newton's
-    /// step.
+    /// a / b within an ulp, for a `b` that is neither tiny nor huge. Where division is slow, it is
+    /// an estimate and a Newton step.
     #[inline(always)]
     unsafe fn quotient(a: Self::V, b: Self::V) -> Self::V {
         unsafe { Self::div(a, b) }
@@ -76,11 +77,11 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn max(a: Self::V, b: Self::V) -> Self::V;
     /// a·b + c, rounded once where the processor can.
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V;
-    /// To the nearest whole number.
+    /// Rounds to the nearest integer.
     unsafe fn round(v: Self::V) -> Self::V;
-    /// 2 to the power of a whole number in −126..=127.
+    /// 2 to the power of an integer in −126..=127.
     unsafe fn exp2i(v: Self::V) -> Self::V;
-    /// v·2ⁿ for a whole number n in −126..=127.
+    /// v·2ⁿ for an integer n in −126..=127.
     #[inline(always)]
     unsafe fn scale2(v: Self::V, n: Self::V) -> Self::V {
         unsafe { Self::mul(v, Self::exp2i(n)) }
@@ -88,33 +89,34 @@ pub(crate) trait Lanes: Copy + 'static {
     unsafe fn sum(v: Self::V) -> f32;
     unsafe fn largest(v: Self::V) -> f32;
 
-    /// Runs a kernel for these lanes in a function of its own, for what would otherwise be compiled into every caller.
-    fn apart<K: Kernel>(kernel: K) -> K::Output;
+    /// Runs a kernel in a function of its own (not inlined), for code that would otherwise be
+    /// compiled into every caller.
+    fn outlined<K: Kernel>(kernel: K) -> K::Output;
 
-    /// One tile of a matrix product in registers (see [`micro`]), for as many of `rows` rows as it returns: at most as many
-    /// as there are registers for sums.
+    /// Computes one register tile of a matrix product (see [`micro`]) for up to `rows` rows, as
+    /// many as have registers for their sums. Returns the number of rows.
     unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize;
 
-    /// Asks for the line of the cache at `p`, which need not be there, to be brought nearer.
+    /// Prefetches the cache line at `p`, which may be any address.
     #[inline(always)]
     fn fetch(_p: *const u8) {}
 
-    /// Whether there is a dot product of pairs of bf16, and so [`Lanes::dot_tile`].
+    /// Whether there is a bf16 dot product instruction, and so [`Lanes::dot_tile`].
     const DOTS: bool = false;
-    /// `sums` and, lane by lane, the product of a pair of `WIDTH` at `b` with the pair at `a`.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "no other family has it yet"))]
+    /// Adds to `sums`, lane by lane, the dot product of a pair at `b` with the pair at `a`.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "only x86-64 implements it yet"))]
     #[inline(always)]
     unsafe fn dot(_sums: Self::V, _a: *const bf16, _b: *const bf16) -> Self::V {
-        unreachable!("asked of lanes without dot products")
+        unreachable!("these lanes have no dot products")
     }
-    /// [`Lanes::tile`] by dot products of pairs.
+    /// [`Lanes::tile`] with bf16 dot product instructions.
     #[inline(always)]
     unsafe fn dot_tile(_rows: usize, _p: &Product<'_, bf16, bf16>) -> usize {
-        unreachable!("asked of lanes without dot products")
+        unreachable!("these lanes have no dot products")
     }
 }
 
-/// Plain Rust over eight lanes, which the compiler turns into whatever its baseline has.
+/// Plain Rust over eight lanes, which the compiler vectorises for its baseline.
 #[derive(Clone, Copy)]
 pub(crate) struct Scalar;
 
@@ -132,7 +134,7 @@ impl Lanes for Scalar {
     type V = [f32; N];
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Self>()
     }
 
@@ -206,12 +208,12 @@ impl Lanes for Scalar {
     }
     #[inline(always)]
     unsafe fn fma(a: Self::V, b: Self::V, c: Self::V) -> Self::V {
-        // Not `mul_add`: without the instruction that is a library call per lane.
+        // Not `mul_add`: without an FMA instruction that is a library call per lane.
         Self::each(|i| a[i] * b[i] + c[i])
     }
     #[inline(always)]
     unsafe fn round(v: Self::V) -> Self::V {
-        // Adding and taking away 1.5·2²³ leaves no room for a fraction.
+        // Adding and subtracting 1.5·2²³ rounds the fraction away.
         const SHIFT: f32 = 12_582_912.0;
         Self::each(|i| (v[i] + SHIFT) - SHIFT)
     }

@@ -16,7 +16,7 @@ impl Lanes for Neon {
     type V = float32x4_t;
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
         kernel.run::<Self>()
     }
 
@@ -30,12 +30,13 @@ impl Lanes for Neon {
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
         unsafe {
             let bits = vreinterpretq_u32_f32(v);
-            // Nearest, ties to even; NaN kept and made quiet, since the carry could turn it into an infinity.
+            // Rounds to nearest, ties to even. NaN is made quiet, because the carry could turn it
+            // into an infinity.
             let odd = vandq_u32(vshrq_n_u32::<16>(bits), vdupq_n_u32(1));
             let rounded = vaddq_u32(vaddq_u32(bits, vdupq_n_u32(0x7fff)), odd);
             let quiet = vorrq_u32(bits, vdupq_n_u32(0x40_0000));
-            let kept = vbslq_u32(vceqq_f32(v, v), rounded, quiet);
-            vst1_u16(p.cast(), vshrn_n_u32::<16>(kept));
+            let result = vbslq_u32(vceqq_f32(v, v), rounded, quiet);
+            vst1_u16(p.cast(), vshrn_n_u32::<16>(result));
         }
     }
     // A pair is the two halves of 32 bits, the first the lower.
@@ -50,7 +51,7 @@ impl Lanes for Neon {
             vreinterpretq_f32_u32(vandq_u32(pairs, vdupq_n_u32(0xffff_0000)))
         }
     }
-    // Every 64-bit ARM converts to and from halves; the intrinsics for them are not stable in Rust.
+    // Every 64-bit ARM converts to and from f16; the intrinsics are not stable in Rust.
     #[inline(always)]
     unsafe fn load_f16(p: *const f16) -> Self::V {
         let wide;

@@ -15,7 +15,7 @@ pub(crate) struct Avx2;
 impl Lanes for Avx2 {
     #[inline(always)]
     fn fetch(p: *const u8) {
-        // SAFETY: a hint, which reads nothing that the program could see.
+        // SAFETY: a prefetch has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 
@@ -23,8 +23,8 @@ impl Lanes for Avx2 {
     type V = __m256;
 
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
-        // SAFETY: who has these lanes was asked for by `Isa`.
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx2(kernel) }
     }
 
@@ -44,10 +44,12 @@ impl Lanes for Avx2 {
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
         unsafe {
             let bits = _mm256_castps_si256(v);
-            // Nearest, ties to even: add half of what is cut off, less one when the kept part is even.
+            // Rounds to nearest, ties to even: adds half of the last place, less one if the upper
+            // half is even.
             let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
             let rounded = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-            // The carry would turn some NaNs into infinities: those keep their bits, made quiet.
+            // The carry would turn some NaNs into infinities: they keep their bits and are made
+            // quiet.
             let nan = _mm256_castps_si256(_mm256_cmp_ps::<_CMP_UNORD_Q>(v, v));
             let quiet = _mm256_or_si256(bits, _mm256_set1_epi32(0x40_0000));
             let top = _mm256_srli_epi32::<16>(_mm256_blendv_epi8(rounded, quiet, nan));
@@ -131,16 +133,16 @@ impl Lanes for Avx2 {
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512;
 
-/// The same with instructions for bf16.
+/// AVX-512 with bf16 instructions.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bf16;
 
-/// All that both have alike, and `$own`.
+/// Implements `Lanes` for 512 bits: the common methods and `$own`.
 macro_rules! sixteen { ($name:ident, $($own:item)*) => {
 impl Lanes for $name {
     #[inline(always)]
     fn fetch(p: *const u8) {
-        // SAFETY: a hint, which reads nothing that the program could see.
+        // SAFETY: a prefetch has no visible effect.
         unsafe { _mm_prefetch::<_MM_HINT_T1>(p.cast()) }
     }
 
@@ -210,7 +212,7 @@ impl Lanes for $name {
         fn largest(v: Self::V) -> f32 = _mm512_reduce_max_ps(v);
     }
 
-    // 12 rows × 2 vectors = 24 of the 32 registers. Twice 8 rows leave fewer loads over than 12 and 4.
+    // 12 rows × 2 vectors = 24 of the 32 registers. Twice 8 rows need fewer loads than 12 and 4.
     #[inline(always)]
     unsafe fn tile<B: Elem>(rows: usize, p: &Product<'_, f32, B>) -> usize {
         unsafe {
@@ -229,8 +231,8 @@ impl Lanes for $name {
 
 sixteen! { Avx512,
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
-        // SAFETY: who has these lanes was asked for by `Isa`.
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx512(kernel) }
     }
     #[inline(always)]
@@ -241,21 +243,22 @@ sixteen! { Avx512,
             let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
             let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
             let nan = _mm512_cmp_ps_mask::<_CMP_UNORD_Q>(v, v);
-            let kept = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
-            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(kept)));
+            let result = _mm512_mask_or_epi32(rounded, nan, bits, _mm512_set1_epi32(0x40_0000));
+            _mm256_storeu_si256(p.cast(), _mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(result)));
         }
     }
 }
 
 sixteen! { Avx512Bf16,
     #[inline(never)]
-    fn apart<K: Kernel>(kernel: K) -> K::Output {
-        // SAFETY: who has these lanes was asked for by `Isa`.
+    fn outlined<K: Kernel>(kernel: K) -> K::Output {
+        // SAFETY: `Isa` has checked that the processor has this instruction set.
         unsafe { isa::avx512_bf16(kernel) }
     }
     #[inline(always)]
     unsafe fn store_bf16(p: *mut bf16, v: Self::V) {
-        // Nearest, ties to even; NaN kept; what is too small for a normal number becomes zero.
+        // The instruction rounds to nearest, ties to even, keeps NaN and flushes subnormal numbers
+        // to zero.
         unsafe { _mm256_storeu_si256(p.cast(), std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(v))) }
     }
     #[inline(always)]
@@ -270,7 +273,7 @@ sixteen! { Avx512Bf16,
     #[inline(always)]
     unsafe fn dot(sums: Self::V, a: *const bf16, b: *const bf16) -> Self::V {
         unsafe {
-            // The same 512 bits under the name that the instruction's intrinsic wants.
+            // Casts to the type that the intrinsic takes.
             let pairs = |v: __m512i| std::mem::transmute::<__m512i, __m512bh>(v);
             let (a, b) = (_mm512_set1_epi32(a.cast::<i32>().read_unaligned()), _mm512_loadu_si512(b.cast()));
             _mm512_dpbf16_ps(sums, pairs(a), pairs(b))

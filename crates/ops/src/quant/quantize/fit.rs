@@ -1,9 +1,11 @@
-//! Scales for which rounded codes come nearest to what they stand for, by least squares.
+//! Searches for the scales that minimise the squared error of quantisation.
 //!
-//! Given codes, the best scale is a regression; given a scale, the best codes are the nearest ones. Each search takes a few
-//! first scales, from ranges somewhat wider and narrower than the elements span, and goes both steps from each of them.
+//! Given codes, the best scale is a regression; given a scale, the best codes are the nearest ones.
+//! Each search tries a few initial scales, from ranges somewhat wider and narrower than that of the
+//! elements, and does both steps from each of them.
 
-/// Sums in eight lanes, in a fixed order, so that they become vectors and are the same on every instruction set.
+/// Sums in eight lanes, in a fixed order, so that they vectorise and are the same on every
+/// instruction set.
 #[inline(always)]
 fn sum<const N: usize>(x: &[f32; N]) -> f32 {
     let mut lanes = [0.0; 8];
@@ -16,12 +18,13 @@ fn sum<const N: usize>(x: &[f32; N]) -> f32 {
     ((a + e) + (c + g)) + ((b + f) + (d + h))
 }
 
-/// The least and the greatest element, and 0.
+/// The minimum and the maximum of the elements and 0.
 #[inline(always)]
 pub(super) fn range<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     let (mut low, mut high) = ([0.0; 8], [0.0; 8]);
     for eight in x.as_chunks::<8>().0 {
-        // Comparisons and not `min` and `max`, which mind what is no number and take three instructions for it.
+        // Comparisons instead of `min` and `max`, which handle NaN and take three instructions for
+        // it.
         for i in 0..8 {
             low[i] = if eight[i] < low[i] { eight[i] } else { low[i] };
             high[i] = if eight[i] > high[i] { eight[i] } else { high[i] };
@@ -35,7 +38,7 @@ pub(super) fn range<const N: usize>(x: &[f32; N]) -> (f32, f32) {
     (least, most)
 }
 
-/// The element of largest size, with its sign.
+/// The element of largest absolute value, with its sign.
 #[inline(always)]
 fn extreme<const N: usize>(x: &[f32; N]) -> f32 {
     let (low, high) = range(x);
@@ -51,14 +54,14 @@ fn dot<const N: usize>(a: &[f32; N], b: &[f32; N]) -> f32 {
     sum(&products)
 }
 
-/// Each element times `scale`, plus `offset`, rounded to the nearest whole number in `low..=high`.
+/// Each element times `scale`, plus `offset`, rounded to the nearest integer in `low..=high`.
 #[inline(always)]
 pub(super) fn rounded<const N: usize>(x: &[f32; N], scale: f32, offset: f32, low: f32, high: f32) -> [f32; N] {
-    // Leaves no room for a fraction.
+    // Adding and subtracting it rounds the fraction away.
     const SHIFT: f32 = 12_582_912.0;
     let mut q = *x;
     for q in &mut q {
-        // Written out, since `clamp` panics on what is no number.
+        // Not `clamp`, which panics on NaN.
         let v = *q * scale + offset;
         let v = if v > low { v } else { low };
         *q = ((if v < high { v } else { high }) + SHIFT) - SHIFT;
@@ -76,32 +79,32 @@ pub(super) fn error<const N: usize>(x: &[f32; N], q: &[f32; N], s: f32, m: f32) 
     sum(&differences)
 }
 
-/// The nearest whole number, without a call where the instruction set has none.
+/// The nearest integer, without a library call on instruction sets that lack the instruction.
 #[inline(always)]
-pub(super) fn whole(x: f32) -> f32 {
+pub(super) fn round(x: f32) -> f32 {
     const SHIFT: f32 = 12_582_912.0;
     (x + SHIFT) - SHIFT
 }
 
-/// The reciprocal, 0 for what has none.
+/// The reciprocal, or 0 if there is none.
 #[inline(always)]
 pub(super) fn inverse(x: f32) -> f32 {
     let inverse = 1.0 / x;
     if inverse.is_finite() { inverse } else { 0.0 }
 }
 
-/// s ≥ 0 and m ≥ 0 for which s · q − m with q in 0..=top comes nearest to `x`.
+/// The s ≥ 0 and m ≥ 0 that minimise the error of s · q − m with q in 0..=top.
 #[inline(always)]
 pub(super) fn affine<const N: usize>(x: &[f32; N], top: f32) -> (f32, f32) {
     let (low, high) = range(x);
     let all = sum(x);
     let mut best = (f32::INFINITY, 0.0, -low);
     for i in 0..TRIES {
-        // Narrower ranges cut off the extremes for the good of the rest.
+        // Narrower ranges clip the extremes in favour of the rest.
         let span = (high - low) * (1.0 - CUT * i as f32);
         let (mut s, mut m) = (span / top, -low);
         if i > 0 {
-            // What is cut off, half on each side; where the least is 0 it stays.
+            // Clip half on each side; a minimum of 0 stays.
             m = if low < 0.0 { m - (high - low - span) / 2.0 } else { 0.0 };
         }
         for _ in 0..2 {
@@ -128,9 +131,9 @@ pub(super) fn affine<const N: usize>(x: &[f32; N], top: f32) -> (f32, f32) {
 const TRIES: usize = 6;
 const CUT: f32 = 0.04;
 
-/// s, of any sign, for which s · q with q in −half..half comes nearest to `x`.
+/// The s, of either sign, that minimises the error of s · q with q in −half..half.
 #[inline(always)]
-pub(super) fn centred<const N: usize>(x: &[f32; N], half: f32) -> f32 {
+pub(super) fn symmetric<const N: usize>(x: &[f32; N], half: f32) -> f32 {
     let extreme = extreme(x);
     let mut best = (0.0, 0.0);
     for i in -4..=4 {
@@ -138,7 +141,7 @@ pub(super) fn centred<const N: usize>(x: &[f32; N], half: f32) -> f32 {
         for _ in 0..2 {
             let q = rounded(x, over, 0.0, -half, half - 1.0);
             let (q2, xq) = (dot(&q, &q), dot(x, &q));
-            // How much of Σ x² the best scale for these codes takes away.
+            // How much the best scale for these codes reduces Σ x².
             let gain = xq * xq * inverse(q2);
             if gain > best.0 {
                 best = (gain, xq * inverse(q2));
@@ -149,11 +152,11 @@ pub(super) fn centred<const N: usize>(x: &[f32; N], half: f32) -> f32 {
     best.1
 }
 
-/// The place of the nearest of `steps` (ascending) for each element times `scale`.
+/// The index of the nearest of `codebook` (ascending) for each element times `scale`.
 #[inline(always)]
-pub(super) fn nearest(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [u8; 32] {
+pub(super) fn nearest(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [u8; 32] {
     let mut places = [0; 32];
-    for pair in steps.windows(2) {
+    for pair in codebook.windows(2) {
         let middle = (f32::from(pair[0]) + f32::from(pair[1])) / 2.0;
         for (place, x) in places.iter_mut().zip(x) {
             *place += u8::from(x * scale > middle);
@@ -162,14 +165,15 @@ pub(super) fn nearest(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [u8; 32] {
     places
 }
 
-/// The nearest of `steps` itself: every middle that an element lies above takes it a gap further.
+/// The nearest of `codebook` itself: starts at the first and adds a gap for every midpoint below
+/// the element.
 #[inline(always)]
-fn snapped(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [f32; 32] {
-    let (mut scaled, mut q) = (*x, [f32::from(steps[0]); 32]);
+fn nearest_values(x: &[f32; 32], scale: f32, codebook: &[i8; 16]) -> [f32; 32] {
+    let (mut scaled, mut q) = (*x, [f32::from(codebook[0]); 32]);
     for x in &mut scaled {
         *x *= scale;
     }
-    for pair in steps.windows(2) {
+    for pair in codebook.windows(2) {
         let (middle, gap) = ((f32::from(pair[0]) + f32::from(pair[1])) / 2.0, f32::from(pair[1]) - f32::from(pair[0]));
         for i in 0..32 {
             q[i] += if scaled[i] > middle { gap } else { 0.0 };
@@ -178,16 +182,16 @@ fn snapped(x: &[f32; 32], scale: f32, steps: &[i8; 16]) -> [f32; 32] {
     q
 }
 
-/// d for which d · steps[q] comes nearest to `x`.
+/// The d that minimises the error of d · codebook[q].
 #[inline(always)]
-pub(super) fn stepped(x: &[f32; 32], steps: &[i8; 16]) -> f32 {
+pub(super) fn codebook_scale(x: &[f32; 32], codebook: &[i8; 16]) -> f32 {
     let extreme = extreme(x);
     let mut best = (0.0, 0.0);
-    for end in [steps[0], steps[15]] {
+    for end in [codebook[0], codebook[15]] {
         for i in -2..=4 {
             let mut over = f32::from(end) * (1.0 + 0.03 * i as f32) * inverse(extreme);
             for _ in 0..2 {
-                let q = snapped(x, over, steps);
+                let q = nearest_values(x, over, codebook);
                 let (q2, xq) = (dot(&q, &q), dot(x, &q));
                 let gain = xq * xq * inverse(q2);
                 if gain > best.0 {

@@ -1,4 +1,4 @@
-//! The formats of 32 elements with one scale, rounded as GGML rounds them.
+//! Quantises to the formats of 32 elements with one scale, rounding as GGML does.
 
 use crate::quant::Quant;
 use crate::quant::blocks::put_codes;
@@ -15,11 +15,12 @@ fn put_half(block: &mut [u8], at: usize, x: f32) {
     block[at..at + 2].copy_from_slice(&f16::from_f32(x).to_le_bytes());
 }
 
-/// Halves away from zero, as C rounds; like the rest, without a call where the instruction set has none.
+/// Rounds half away from zero, like C's `round`; without a library call on instruction sets that
+/// lack the instruction.
 #[inline(always)]
 fn round_away(x: f32) -> f32 {
-    let whole = x.abs() as i32 as f32;
-    (whole + f32::from(u8::from(x.abs() - whole >= 0.5))).copysign(x)
+    let integer = x.abs() as i32 as f32;
+    (integer + f32::from(u8::from(x.abs() - integer >= 0.5))).copysign(x)
 }
 
 #[inline(always)]
@@ -28,7 +29,7 @@ pub(super) fn q8_0(x: &[f32; 32], block: &mut [u8]) {
     block[..2].copy_from_slice(&d.to_le_bytes());
 }
 
-/// The codes of a block to `codes`, and its scale.
+/// Writes the codes of a block to `codes`, and returns its scale.
 #[inline(always)]
 pub(crate) fn q8_0_apart(x: &[f32; 32], codes: &mut [u8]) -> f16 {
     let mut largest = 0f32;
@@ -43,9 +44,9 @@ pub(crate) fn q8_0_apart(x: &[f32; 32], codes: &mut [u8]) -> f16 {
     f16::from_f32(d)
 }
 
-/// Q4_0 and Q5_0: the element of largest size, with its sign, becomes the lowest code.
+/// Q4_0 and Q5_0: the element of largest absolute value, with its sign, becomes the lowest code.
 #[inline(always)]
-pub(super) fn centred<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
+pub(super) fn symmetric<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
     let mut extreme = x[0];
     for x in x {
         if x.abs() > extreme.abs() {
@@ -63,21 +64,21 @@ pub(super) fn centred<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
     put_codes(if BITS == 4 { Quant::Q4_0 } else { Quant::Q5_0 }, &codes, block);
 }
 
-/// Q4_1 and Q5_1: the range from the least to the greatest element.
+/// Q4_1 and Q5_1: the range from the minimum to the maximum.
 #[inline(always)]
-pub(super) fn with_least<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
-    let (mut least, mut greatest) = (x[0], x[0]);
+pub(super) fn with_min<const BITS: u32>(x: &[f32; 32], block: &mut [u8]) {
+    let (mut min, mut max) = (x[0], x[0]);
     for x in x {
-        (least, greatest) = (least.min(*x), greatest.max(*x));
+        (min, max) = (min.min(*x), max.max(*x));
     }
     let top = (1 << BITS) - 1;
-    let d = (greatest - least) / f32::from(top);
+    let d = (max - min) / f32::from(top);
     let inverse = inverse(d);
     let mut codes = [0; 32];
     for (code, x) in codes.iter_mut().zip(x) {
-        *code = (((x - least) * inverse + 0.5) as u8).min(top);
+        *code = (((x - min) * inverse + 0.5) as u8).min(top);
     }
     put_half(block, 0, d);
-    put_half(block, 2, least);
+    put_half(block, 2, min);
     put_codes(if BITS == 4 { Quant::Q4_1 } else { Quant::Q5_1 }, &codes, block);
 }

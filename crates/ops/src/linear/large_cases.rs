@@ -1,5 +1,5 @@
-//! Cases of products so large that CUDA has kernels of their own for them, with a norm behind some. A reference of all of it would take
-//! minutes: they are held to it in rows here and there.
+//! Cases of products that are large enough for CUDA's kernels of large products, some with a layer
+//! norm. A reference of all rows would take minutes, so that only a sample of rows is compared.
 
 use super::Linear;
 use super::reference::{Problem, linear};
@@ -7,36 +7,37 @@ use crate::case::{Call, Case, Input, Lazy, Tolerance, weights};
 use crate::layer_norm::reference::of_sums;
 use crate::{Activation, DType, LayerNorm, Place, Result, Tensor, embed};
 
-/// Every which row is looked at, beside the last.
+/// Every 257th row is compared, and the last.
 const STEP: usize = 257;
 
 const EPS: f32 = 1e-5;
 
-/// What comes behind a product and its bias.
+/// What follows the product and its bias.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Behind {
+enum EpilogueKind {
     Activation(Activation),
     Residual,
-    /// A residual and a norm.
+    /// A residual and a layer norm.
     Norm,
 }
 
-/// For a card of 132 processors, in formats of 16 bits.
+/// Sized for a card of 132 multiprocessors, in 16-bit dtypes.
 pub(super) fn cases() -> Vec<Case> {
-    let plain = Behind::Activation(Activation::None);
-    let gelu = Behind::Activation(Activation::Gelu);
-    // Rows, depth and columns; rows end within a tile, and depths within a step. Columns of W that a block keeps, such that two blocks
-    // share, such as other tiles have, and rows of one block and of two that end in a norm.
+    let plain = EpilogueKind::Activation(Activation::None);
+    let gelu = EpilogueKind::Activation(Activation::Gelu);
+    // Rows, depth and columns; rows end within a tile, and depths within a step. In turn: W
+    // resident in shared memory, W shared by two thread blocks, the other tiles, and rows of one
+    // and of two thread blocks that end in a norm.
     let shapes = [
         (4200, 360, 384, plain),
         (4200, 384, 384, gelu),
         (3300, 440, 3072, plain),
         (3300, 448, 3072, gelu),
-        (1100, 136, 1024, Behind::Residual),
+        (1100, 136, 1024, EpilogueKind::Residual),
         (1100, 136, 1024, gelu),
-        (1100, 136, 1024, Behind::Activation(Activation::Silu)),
-        (12700, 136, 384, Behind::Norm),
-        (6400, 200, 768, Behind::Norm),
+        (1100, 136, 1024, EpilogueKind::Activation(Activation::Silu)),
+        (12700, 136, 384, EpilogueKind::Norm),
+        (6400, 200, 768, EpilogueKind::Norm),
     ];
     let case = |dtype| shapes.iter().enumerate().map(move |(i, s)| one(i as u64, dtype, *s));
     [DType::F16, DType::BF16].into_iter().flat_map(case).collect()
@@ -48,13 +49,13 @@ struct Large {
     w: Input,
     bias: Input,
     residual: Input,
-    /// Weight and bias.
+    /// The norm's weight and bias.
     norm: [Input; 2],
-    behind: Behind,
+    epilogue: EpilogueKind,
     rows: Vec<u32>,
 }
 
-fn one(i: u64, dtype: DType, (m, k, n, behind): (usize, usize, usize, Behind)) -> Case {
+fn one(i: u64, dtype: DType, (m, k, n, epilogue): (usize, usize, usize, EpilogueKind)) -> Case {
     let normal = |j: u64, dims: &[usize], of| Input::normal(7000 + 10 * i + j, dims, dtype, of);
     let large = Large {
         x: normal(0, &[m, k], (0.0, 1.0)),
@@ -62,49 +63,49 @@ fn one(i: u64, dtype: DType, (m, k, n, behind): (usize, usize, usize, Behind)) -
         bias: normal(2, &[n], (0.0, 0.5)),
         residual: normal(3, &[m, n], (0.5, 1.0)),
         norm: [normal(4, &[n], (1.0, 0.3)), normal(5, &[n], (0.0, 0.3))],
-        behind,
+        epilogue,
         rows: (0..m).step_by(STEP).chain([m - 1]).map(|row| row as u32).collect(),
     };
-    let behind = match behind {
-        Behind::Activation(activation) => format!("{activation:?}"),
-        Behind::Residual => "residual".into(),
-        Behind::Norm => "residual norm".into(),
+    let epilogue = match epilogue {
+        EpilogueKind::Activation(activation) => format!("{activation:?}"),
+        EpilogueKind::Residual => "residual".into(),
+        EpilogueKind::Norm => "residual norm".into(),
     };
-    let known = large.clone();
+    let inputs = large.clone();
     Case {
         op: "linear",
-        name: format!("{m}x{k}x{n} {behind}"),
+        name: format!("{m}x{k}x{n} {epilogue}"),
         dtype,
-        // As for other products. A norm is one rounding more where it is a call of its own.
+        // As for other products. A norm adds a rounding if it is a separate call.
         tolerance: Tolerance {
-            fused: if large.behind == Behind::Norm { 2.0 } else { 1.0 },
+            fused: if large.epilogue == EpilogueKind::Norm { 2.0 } else { 1.0 },
             composed: 5.0,
             sums: 8.0 + 2.0 * (k as f64).sqrt(),
         },
         flops: 2 * (m * k * n) as u64,
         prepare: Box::new(move |place| large.call(place)),
-        reference: Box::new(move || known.answer()),
+        reference: Box::new(move || inputs.answer()),
     }
 }
 
 impl Large {
     fn call(&self, place: &Place) -> Result<Call> {
-        let (k, n, behind) = (self.x.dims[1], self.w.dims[0], self.behind);
+        let (k, n, epilogue) = (self.x.dims[1], self.w.dims[0], self.epilogue);
         let layer = Linear::load(&weights(&[("weight", &self.w), ("bias", &self.bias)], place), k, n, true)?;
-        let layer = match behind {
-            Behind::Activation(activation) => layer.with(activation),
+        let layer = match epilogue {
+            EpilogueKind::Activation(activation) => layer.with(activation),
             _ => layer,
         };
         let [weight, bias] = &self.norm;
         let norm = LayerNorm::load(&weights(&[("weight", weight), ("bias", bias)], place), n, EPS, true)?;
         let (x, rows) = (self.x.on(place)?, Tensor::from_u32(&self.rows, place)?);
-        let residual = match behind {
-            Behind::Activation(_) => None,
+        let residual = match epilogue {
+            EpilogueKind::Activation(_) => None,
             _ => Some(self.residual.on(place)?),
         };
         Ok(Box::new(move || {
             let y = match &residual {
-                Some(residual) if behind == Behind::Norm => layer.forward_normed(&x, residual, &norm)?,
+                Some(residual) if epilogue == EpilogueKind::Norm => layer.forward_normed(&x, residual, &norm)?,
                 residual => layer.run(&x, residual.as_ref())?,
             };
             embed(&[(&y, &rows)])
@@ -116,15 +117,15 @@ impl Large {
         let of = |values: &Lazy<Vec<f32>>, width: usize| -> Vec<f32> {
             self.rows.iter().flat_map(|row| values[*row as usize * width..][..width].to_vec()).collect()
         };
-        let activation = match self.behind {
-            Behind::Activation(activation) => activation,
+        let activation = match self.epilogue {
+            EpilogueKind::Activation(activation) => activation,
             _ => Activation::None,
         };
-        let residual = (!matches!(self.behind, Behind::Activation(_))).then(|| of(&self.residual.values, n));
+        let residual = (!matches!(self.epilogue, EpilogueKind::Activation(_))).then(|| of(&self.residual.values, n));
         let bias = Some(&**self.bias.values);
         let (x, w) = (of(&self.x.values, k), &self.w.values);
         let y = linear(&Problem { x: &x, w, bias, k, activation, residual: residual.as_deref() });
         let [weight, bias] = &self.norm;
-        if self.behind == Behind::Norm { of_sums(&y, &weight.values, Some(&**bias.values), EPS) } else { y }
+        if self.epilogue == EpilogueKind::Norm { of_sums(&y, &weight.values, Some(&**bias.values), EPS) } else { y }
     }
 }

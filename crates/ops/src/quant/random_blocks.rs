@@ -1,9 +1,11 @@
-//! Blocks from random bytes, for cases and tests of formats that are read but not made.
+//! Valid blocks from random bytes, for cases and tests of formats that can be read but not
+//! quantised.
 
 use super::Quant;
 
-/// Makes the scales of blocks of any bytes finite: the exponents of halves are kept between 2^−7 and 2.
-pub(crate) fn tame(quant: Quant, bytes: &mut [u8]) {
+/// Makes the scales of random blocks finite: the exponents of f16 scales are limited to between
+/// 2^−7 and 2.
+pub(crate) fn make_scales_finite(quant: Quant, bytes: &mut [u8]) {
     let halves: &[usize] = match quant {
         Quant::Mxfp4 | Quant::Iq1M => &[],
         Quant::Tq1_0 => &[52],
@@ -20,7 +22,7 @@ pub(crate) fn tame(quant: Quant, bytes: &mut [u8]) {
         }
         match quant {
             Quant::Mxfp4 => block[0] = 120 + block[0] % 8,
-            // Its half lies in the upper bits of four words, the uppermost in the last.
+            // The f16 scale is in the upper bits of four words, its uppermost bits in the last.
             Quant::Iq1M => block[55] = block[55] & 0x9f | 0x20,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! A whole product without an epilogue, for the tests.
+//! A complete matrix product without an epilogue, for the tests.
 #![allow(unsafe_code, reason = "tasks write disjoint parts of one output")]
 
 use super::{Activations, Packed, Split, multiply};
@@ -11,7 +11,7 @@ use std::ops::Range;
 /// `out` `[m, n]` = `x` `[m, k]` · Wᵀ.
 ///
 /// # Panics
-/// If `x` or `out` is not of that size.
+/// If the size of `x` or `out` is wrong.
 pub(super) fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32]) {
     let (n, k) = (w.n(), w.k());
     assert!(x.len() == m * k && out.len() == m * n, "{m} rows of {k} and of {n}, not {} and {}", x.len(), out.len());
@@ -20,12 +20,12 @@ pub(super) fn matmul(isa: Isa, w: &Packed, x: &[f32], m: usize, out: &mut [f32])
     let out = Output::over(out);
     team::each(split.tasks(), |i| {
         let (tile, columns) = split.task(i);
-        isa.run(Whole { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
+        isa.run(MatmulTask { isa, x: &x, w, tile, columns, sink: Plain { n, out: &out } });
     });
 }
 
 /// A task of [`matmul`].
-struct Whole<'a> {
+struct MatmulTask<'a> {
     isa: Isa,
     x: &'a Activations,
     w: &'a Packed,
@@ -34,7 +34,7 @@ struct Whole<'a> {
     sink: Plain<'a>,
 }
 
-impl Kernel for Whole<'_> {
+impl Kernel for MatmulTask<'_> {
     type Output = ();
 
     #[inline(always)]
@@ -43,7 +43,7 @@ impl Kernel for Whole<'_> {
     }
 }
 
-/// Sums as they are.
+/// Sink that stores the sums unchanged.
 struct Plain<'a> {
     n: usize,
     out: &'a Output<f32>,
@@ -53,7 +53,8 @@ impl Sink for Plain<'_> {
     #[inline(always)]
     fn take<S: Lanes>(&mut self, row: usize, column: usize, sums: &[f32; PANEL]) {
         let columns = PANEL.min(self.n - column);
-        // SAFETY: row < m and column + columns ≤ n; a tile of rows and a run of columns belong to one task.
+        // SAFETY: row < m and column + columns ≤ n; a tile of rows and a run of columns belong to
+        // one task.
         let out = unsafe { self.out.part(row * self.n + column, columns) };
         out.copy_from_slice(&sums[..columns]);
     }

@@ -1,4 +1,5 @@
-//! Codes to lines of bytes, by masks and shifts over whole lines, and heads to scales: what the formats have in common.
+//! Unpacks codes to lines of bytes, by masks and shifts over whole lines, and headers to scales:
+//! shared by the formats.
 #![allow(unsafe_code, reason = "SIMD lanes; chunks are whole by `Packed`")]
 #![allow(clippy::undocumented_unsafe_blocks, reason = "the contract of `Format` is the reason for every block")]
 
@@ -27,7 +28,7 @@ pub(super) unsafe fn four_bits<S: Ints>(p: *const u8, strip: usize) -> [S::B; 8]
     }
 }
 
-/// The same of 2-bit codes.
+/// The eight lines of a step of 2-bit codes at `p`.
 #[inline(always)]
 pub(super) unsafe fn two_bits<S: Ints>(p: *const u8, strip: usize) -> [S::B; 8] {
     unsafe {
@@ -44,7 +45,7 @@ pub(super) unsafe fn two_bits<S: Ints>(p: *const u8, strip: usize) -> [S::B; 8] 
     }
 }
 
-/// Adds the upper two bits of 6-bit codes, which lie at `p`.
+/// Adds the upper two bits of 6-bit codes, from `p`.
 #[inline(always)]
 pub(super) unsafe fn above_four<S: Ints>(lines: &mut [S::B; 8], p: *const u8, strip: usize) {
     unsafe {
@@ -59,7 +60,7 @@ pub(super) unsafe fn above_four<S: Ints>(lines: &mut [S::B; 8], p: *const u8, st
     }
 }
 
-/// Adds the uppermost bit of 5-bit codes, which lie in one line at `p`.
+/// Adds the uppermost bit of 5-bit codes, from one line at `p`.
 #[inline(always)]
 pub(super) unsafe fn fifth_bit<S: Ints>(lines: &mut [S::B; 8], p: *const u8, strip: usize) {
     unsafe {
@@ -76,7 +77,7 @@ pub(super) unsafe fn fifth_bit<S: Ints>(lines: &mut [S::B; 8], p: *const u8, str
     }
 }
 
-/// Adds the uppermost bit of 3-bit codes, which lie in one line at `p`.
+/// Adds the uppermost bit of 3-bit codes, from one line at `p`.
 #[inline(always)]
 pub(super) unsafe fn third_bit<S: Ints>(lines: &mut [S::B; 8], p: *const u8, strip: usize) {
     unsafe {
@@ -93,9 +94,9 @@ pub(super) unsafe fn third_bit<S: Ints>(lines: &mut [S::B; 8], p: *const u8, str
     }
 }
 
-/// What the 4-bit codes in `lines` stand for.
+/// Looks up the values of the 4-bit codes in `lines`.
 #[inline(always)]
-pub(super) unsafe fn chosen<S: Ints>(mut lines: [S::B; 8], from: &[i8; 16], raise: u8) -> [S::B; 8] {
+pub(super) unsafe fn lookup<S: Ints>(mut lines: [S::B; 8], from: &[i8; 16], raise: u8) -> [S::B; 8] {
     let mut table = [0; 16];
     for (entry, value) in table.iter_mut().zip(from) {
         *entry = (*value as u8).wrapping_add(raise);
@@ -109,16 +110,16 @@ pub(super) unsafe fn chosen<S: Ints>(mut lines: [S::B; 8], from: &[i8; 16], rais
     lines
 }
 
-/// The halves of a strip at `p`, where those of a panel are.
+/// The f16 fields of a strip; `p` points to those of the panel.
 #[inline(always)]
 pub(super) unsafe fn halves<S: Ints>(p: *const u8, strip: usize) -> Floats<S> {
     unsafe { S::L::load_f16(p.cast::<half::f16>().add(strip * S::L::WIDTH)) }
 }
 
-/// Scales without least values.
+/// Scales without minimums.
 #[inline(always)]
 pub(super) fn plain<S: Ints>(scale: [Floats<S>; 2]) -> Scales<S> {
-    Scales { scale, least: scale }
+    Scales { scale, min: scale }
 }
 
 /// −v.
@@ -127,9 +128,9 @@ pub(super) unsafe fn negative<S: Ints>(v: Floats<S>) -> Floats<S> {
     unsafe { S::L::sub(S::L::splat(0.0), v) }
 }
 
-/// d times the bytes of two parts from `part` on.
+/// d times the bytes of parts `part` and `part + 1`.
 #[inline(always)]
-pub(super) unsafe fn times<S: Ints>(
+pub(super) unsafe fn scaled<S: Ints>(
     d: Floats<S>,
     parts: &[[u8; ROWS]; 16],
     part: usize,
@@ -144,7 +145,7 @@ pub(super) unsafe fn times<S: Ints>(
 
 /// d times the signed bytes of the two parts at `parts`.
 #[inline(always)]
-pub(super) unsafe fn signed_times<S: Ints>(d: Floats<S>, parts: *const [i8; ROWS], strip: usize) -> [Floats<S>; 2] {
+pub(super) unsafe fn signed_scaled<S: Ints>(d: Floats<S>, parts: *const [i8; ROWS], strip: usize) -> [Floats<S>; 2] {
     unsafe {
         let at = parts.cast::<i8>().add(strip * S::L::WIDTH);
         [S::L::mul(d, S::float_i8(at)), S::L::mul(d, S::float_i8(at.add(ROWS)))]

@@ -1,5 +1,5 @@
-//! The steps around the model of a tokenizer built from legacy files: its normalizer, pre-tokenizer, decoder and
-//! post-processor, as each class sets them.
+//! The steps around the model of a tokenizer built from legacy files: its normalizer,
+//! pre-tokenizer, decoder and post-processor, as each class sets them.
 
 use super::legacy::{Builder, Class, Source};
 use super::spm;

@@ -8,7 +8,8 @@ use crate::FileError;
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the names of the keys")]
 pub struct Vocabulary<'a> {
-    /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram) and others.
+    /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram)
+    /// and others.
     pub model: &'a str,
     /// The pre-tokenizer: `llama-bpe`, `qwen2`, `default`, …
     pub pre: Option<&'a str>,

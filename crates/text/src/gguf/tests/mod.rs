@@ -161,7 +161,8 @@ fn unigrams_take_the_likeliest_cut() {
     };
     let plain = tokenizer(&v, Specials::Text).unwrap();
     assert_eq!(ids(&plain, "  ab   a ", true), [6, 5, 6, 1]);
-    // An unknown character costs ten more than the least likely piece, not than padding: five of them, joined, are one token.
+    // An unknown character costs ten more than the least likely piece, not than padding: five of
+    // them, joined, are one token.
     assert_eq!(ids(&plain, "a</s>[PAD0]<0x61>", false), [6, 2]);
     let parsed = tokenizer(&v, Specials::Parsed).unwrap();
     assert_eq!(ids(&parsed, "a</s>", false), [6, 1]);

@@ -255,7 +255,7 @@ impl Source {
     /// Adds the leading rows of positions up to `pad`.
     fn with_leading_rows(mut self, pad: u64) -> Result<Source, String> {
         let rows = usize::try_from(pad).ok().filter(|&pad| pad < 16).map(|pad| pad + 1);
-        let rows = rows.ok_or_else(|| format!("tokenizer.ggml.padding_token_id is {pad}, and RoBERTa's position embeddings begin after it; at most 15 is supported"))?;
+        let rows = rows.ok_or_else(|| format!("tokenizer.ggml.padding_token_id is {pad}; at most 15 is supported"))?;
         if !self.kind.is_float() {
             return Err(format!(
                 "it holds position embeddings stored as {}; supported are F32, F16 and BF16",

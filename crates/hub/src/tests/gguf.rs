@@ -111,7 +111,7 @@ fn without_a_word_the_usual_one_is_meant() {
 #[test]
 fn what_is_no_model_by_itself_is_refused() {
     says(chosen(MANY, "org/m/mmproj-F16.gguf"), &["org/m@main/mmproj-F16.gguf", "projector"]);
-    says(chosen(MANY, "org/m/m.imatrix.gguf"), &["statistics"]);
+    says(chosen(MANY, "org/m/m.imatrix.gguf"), &["importance matrix"]);
     says(
         chosen(MANY, "org/m/BF16/m-BF16-00002-of-00002.gguf"),
         &["part 2 of 2", "give the first, BF16/m-BF16-00001-of-00002.gguf"],

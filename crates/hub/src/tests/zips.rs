@@ -207,7 +207,7 @@ fn mutated_archives_never_panic() {
 
 /// A disk that fills up halfway.
 #[test]
-fn pour_tells_the_sides_apart() {
+fn copy_errors_name_the_failed_side() {
     use super::super::store::{CopyError, copy_to};
     struct Full(usize);
     impl Write for Full {

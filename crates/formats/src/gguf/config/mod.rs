@@ -174,7 +174,7 @@ impl Keys<'_> {
         let Some(source) = self.gguf.index.config_only.get(name) else { return Ok(None) };
         let Source { part, kind, .. } = source;
         if kind.id != super::ggml::F32 {
-            return Err(self.fault(format!("holds {} as {}; F32 can be read", quoted(name), kind.name)));
+            return Err(self.fault(format!("holds {} as {}; only F32 is supported", quoted(name), kind.name)));
         }
         let bytes = source.read(&self.gguf.files[*part].1);
         Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))

@@ -195,8 +195,7 @@ fn q8_0(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().flat_map(block).collect()
 }
 
-/// Misplaced rows differ by far more: the standard deviation of weights is 0.5, a step of Q8_0
-/// about a hundredth.
+/// Misplaced rows differ by far more: weights deviate by 0.5, a step of Q8_0 is about a hundredth.
 fn q8_differs((ours, theirs): (&f32, &f32)) -> bool {
     (ours - theirs).abs() > 0.012
 }

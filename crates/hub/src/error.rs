@@ -73,14 +73,14 @@ pub enum HubError {
         /// How to name one.
         next: String,
     },
-    /// No such GGUF model as the user named.
+    /// The named GGUF model does not exist.
     #[error("{place} has no {what}; {found}")]
     NoGguf {
         /// The repository.
         place: String,
         /// The file or quantisation.
         what: String,
-        /// What there is.
+        /// The models that exist.
         found: String,
     },
     /// A GGUF file for a task that needs a model directory.
@@ -100,7 +100,7 @@ pub enum HubError {
     Offline {
         /// The model.
         what: String,
-        /// What is not there.
+        /// What is missing.
         missing: String,
         /// The cache that was searched.
         cache: PathBuf,

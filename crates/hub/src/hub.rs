@@ -17,7 +17,7 @@ use super::{Choice, Files, HubError, Options, Origin, Progress, gguf, model_file
 #[derive(Clone, Copy)]
 pub(super) struct Request<'a> {
     pub(super) repo: &'a str,
-    /// None is `main`.
+    /// `None` is `main`.
     pub(super) revision: Option<&'a str>,
     pub(super) choice: &'a Choice,
 }
@@ -234,7 +234,7 @@ impl<'a> CachedRepo<'a> {
         model_files::inspect(&dir)?;
 
         for name in modules::optional_files(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
-            // Only saves the next call a question.
+            // A failure only costs the next call a request.
             let _ = store::write_atomic(&self.folder.join(".no_exist").join(commit).join(name), b"");
         }
         Ok(())

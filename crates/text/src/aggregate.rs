@@ -19,9 +19,9 @@ pub enum Strategy {
 /// A token with its scores.
 #[derive(Clone, Debug)]
 pub struct Scored<'a> {
-    /// One for each label, adding up to 1.
+    /// One probability per label.
     pub scores: &'a [f32],
-    /// The token as the vocabulary writes it; the text it covers where it is the unknown one.
+    /// The token as the vocabulary writes it; for the unknown token, the text it covers.
     pub token: String,
     /// Its first character in the text.
     pub start: usize,

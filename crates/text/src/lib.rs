@@ -128,12 +128,12 @@ impl Tokenizer {
         text_tokens(&*self.truncating(None)?, text, special && self.table.is_none())
     }
 
-    /// The text of tokens.
+    /// Decodes token ids to text.
     pub fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         text_of(&self.inner, ids, skip_special)
     }
 
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
@@ -216,7 +216,7 @@ pub fn text_tokens(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool)
     Ok(placed(&encoding).into_iter().zip(encoding.get_tokens()).map(of).collect())
 }
 
-/// The text of tokens.
+/// Decodes token ids to text.
 pub fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32], skip_special: bool) -> Result<String> {
     if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
         return Err(Error::Input(format!("token {id} is not in the tokenizer's vocabulary")));
@@ -224,7 +224,7 @@ pub fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32], skip_special: boo
     sound(|| tokenizer.decode(ids, skip_special)).map_err(Error::Input)
 }
 
-/// The median length of the vocabulary's tokens, in characters, its fraction cut off.
+/// The median length of the vocabulary's tokens, in characters, rounded down.
 fn median_length(tokenizer: &tokenizers::Tokenizer) -> usize {
     let mut lengths: Vec<usize> = tokenizer.get_vocab(true).keys().map(|token| token.chars().count()).collect();
     lengths.sort_unstable();

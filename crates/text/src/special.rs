@@ -16,7 +16,7 @@ pub(crate) struct Token {
     pub(crate) rstrip: bool,
     pub(crate) normalized: bool,
     pub(crate) special: bool,
-    /// Its id, where a file gives one.
+    /// Its id, if a file gives one.
     pub(crate) id: Option<u32>,
     /// Whether a file gives its flags, so that they replace earlier ones; a bare name does not.
     pub(crate) explicit: bool,

@@ -131,7 +131,7 @@ impl ChatTemplate {
             ("documents", options.documents.unwrap_or(&none)),
             ("add_generation_prompt", &prompt),
         ];
-        // A token the model does not have is undefined, not none.
+        // A token that the model does not have is undefined in Jinja, not none.
         let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
         names.extend(tokens.into_iter().filter(|(name, token)| !token.is_null() && !options.extra.contains_key(*name)));
         Ok(self.template.render(&names, &options.extra, options.now)?)

@@ -15,7 +15,7 @@ const MAX_BYTES: usize = 32 << 20;
 /// Limit of added tokens, which are matched before the model runs. Speech models have one for each
 /// of 65,536 sounds.
 const MAX_ADDED: usize = 1 << 18;
-/// DeepSeek's first models have 13.
+/// Limit of tokens that could be read as byte-level text. DeepSeek's first models have 13.
 const MAX_BYTE_LOOKALIKES: usize = 64;
 
 /// `tokenizer.ggml.token_type`.

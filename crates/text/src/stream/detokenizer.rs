@@ -146,7 +146,7 @@ impl Detokenizer {
         Ok(text)
     }
 
-    /// The rest of the text.
+    /// Ends the text and returns the rest of it.
     pub fn finish(self) -> Result<String, String> {
         let mut states = match self.mode {
             Mode::Buffered(ids, before) => {

@@ -19,7 +19,7 @@ pub enum Step {
     Stopped {
         /// The last text.
         text: String,
-        /// Which of the stop strings.
+        /// Index of the stop string.
         stop: usize,
     },
 }

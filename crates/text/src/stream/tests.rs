@@ -192,7 +192,7 @@ fn bytes_of_tokens() {
     assert_eq!(spm[10], TokenBytes::Text(b" a".to_vec()));
     assert_eq!(spm[13], TokenBytes::Special("<s>".into()));
     let decoder = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
-    // Every byte has its letter.
+    // Every byte has a character in the byte alphabet.
     let letters: Vec<String> = (0..=0x143)
         .filter_map(char::from_u32)
         .filter(|c| !matches!(*c as u32, 0..=0x20 | 0x7f..=0xa0 | 0xad))

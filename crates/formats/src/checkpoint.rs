@@ -1,4 +1,5 @@
-//! The weights of a model, mapped into memory: opening reads headers, a tensor's bytes are read when it is used.
+//! Weight files of a model, memory-mapped: opening reads headers, and a tensor's bytes are read
+//! when it is used.
 #![allow(unsafe_code, reason = "mapping a file")]
 
 use super::torch;
@@ -13,8 +14,8 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-/// The weights of a model: one file or several listed by an index, of safetensors or, where there are none, of torch's own
-/// checkpoints, which are read without being run.
+/// The weights of a model: one file or the shards of an index. safetensors if there are any, else
+/// torch checkpoints, which are parsed without running them.
 pub struct Checkpoint {
     maps: Vec<Arc<Mmap>>,
     entries: BTreeMap<String, Entry>,
@@ -22,12 +23,12 @@ pub struct Checkpoint {
 
 struct Entry {
     map: usize,
-    /// As both formats name it.
+    /// The dtype as both formats name it.
     dtype: String,
     dims: Vec<usize>,
     bytes: Range<usize>,
-    /// A matrix that lies column by column.
-    turned: bool,
+    /// A matrix stored in column-major order.
+    column_major: bool,
 }
 
 #[derive(Deserialize)]
@@ -36,7 +37,7 @@ struct Index {
 }
 
 impl Checkpoint {
-    /// The weights in `dir`, by the names that transformers gives them.
+    /// Opens the weights in `dir`, under transformers' names.
     pub fn open(dir: &Path) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
         for name in ["model.safetensors", "pytorch_model.bin"] {
@@ -48,7 +49,7 @@ impl Checkpoint {
             if index.exists() {
                 let files: BTreeSet<String> = super::json::<Index>(&index)?.weight_map.into_values().collect();
                 for file in files {
-                    // A name from a file must not lead out of its directory.
+                    // A file name from an untrusted index must not leave its directory.
                     if Path::new(&file).file_name() != Some(file.as_ref()) {
                         return Err(FileError::new(&index, format!("names a shard outside its directory: {file}")));
                     }
@@ -60,7 +61,7 @@ impl Checkpoint {
         Err(FileError::new(dir, "no model.safetensors and no pytorch_model.bin"))
     }
 
-    /// The weights in one file beside the model's: `name` with the ending of either format.
+    /// Opens one more weight file in `dir`: `name.safetensors` or `name.pt`.
     pub fn beside(dir: &Path, name: &str) -> Result<Checkpoint> {
         let mut checkpoint = Checkpoint { maps: Vec::new(), entries: BTreeMap::new() };
         let safe = dir.join(format!("{name}.safetensors"));
@@ -70,31 +71,32 @@ impl Checkpoint {
 
     fn add(&mut self, path: &Path) -> Result<()> {
         let file = File::open(path).map_err(|e| FileError::new(path, e))?;
-        // SAFETY: the map is only read. Somebody who truncates the file while we run can make reads fail with SIGBUS; that
-        // is the price of not copying gigabytes, and what every engine that maps its weights accepts.
+        // SAFETY: the map is only read. Truncating the file while we run can make reads fail with
+        // SIGBUS; every engine that maps its weights accepts that to avoid copying gigabytes.
         let map = unsafe { Mmap::map(&file) }.map_err(|e| FileError::new(path, e))?;
         let place = self.maps.len();
         let entries: Vec<(String, Entry)> = if path.extension().is_some_and(|e| e == "safetensors") {
             let (header, metadata) = ::safetensors::SafeTensors::read_metadata(&map)
                 .map_err(|e| FileError::new(path, format!("not a whole safetensors file: {e}; fetch it again")))?;
-            // read_metadata has checked that offsets follow each other, fit the shapes and end with the file.
+            // read_metadata has checked that offsets are consecutive, fit the shapes and end with
+            // the file.
             let start = header + 8;
             let entry = |info: &::safetensors::tensor::TensorInfo| Entry {
                 map: place,
                 dtype: format!("{:?}", info.dtype),
                 dims: info.shape.clone(),
                 bytes: start + info.data_offsets.0..start + info.data_offsets.1,
-                turned: false,
+                column_major: false,
             };
             metadata.tensors().into_iter().map(|(name, info)| (name, entry(info))).collect()
         } else {
             let tensors = torch::index(&map).map_err(|what| FileError::new(path, what))?;
-            let entry = |torch::Entry { dtype, dims, bytes, turned }| Entry {
+            let entry = |torch::Entry { dtype, dims, bytes, column_major }| Entry {
                 map: place,
                 dtype: format!("{dtype:?}"),
                 dims,
                 bytes,
-                turned,
+                column_major,
             };
             tensors.into_iter().map(|(name, t)| (name, entry(t))).collect()
         };
@@ -110,24 +112,25 @@ impl Checkpoint {
 
 impl Store for Checkpoint {
     fn get(&self, name: &str) -> sconce_ops::Result<Option<Raw<'_>>> {
-        let Some(Entry { map, dtype, dims, bytes, turned }) = self.entries.get(name) else { return Ok(None) };
+        let Some(Entry { map, dtype, dims, bytes, column_major }) = self.entries.get(name) else { return Ok(None) };
         let bytes = &self.maps[*map][bytes.clone()];
         let (dtype, bytes) = match &**dtype {
             "F32" => (DType::F32, Cow::from(bytes)),
             "F16" => (DType::F16, Cow::from(bytes)),
             "BF16" => (DType::BF16, Cow::from(bytes)),
-            // Tables of static models: quantised numbers, and rows that tokens share.
+            // Static embedding models: quantized numbers, and row indices that map tokens to shared
+            // rows.
             "I8" => (DType::F32, widened(bytes, |[b]: [u8; 1]| f32::from(i8::from_le_bytes([b])))),
             "I32" => (DType::F32, widened(bytes, |b: [u8; 4]| i32::from_le_bytes(b) as f32)),
             "I64" => (DType::F32, widened(bytes, |b: [u8; 8]| i64::from_le_bytes(b) as f32)),
             "F64" => (DType::F32, widened(bytes, |b: [u8; 8]| f64::from_le_bytes(b) as f32)),
             other => {
-                let what = format!("is stored as {other}; F32, F16, BF16, F64 and whole numbers can be read");
+                let what = format!("is stored as {other}; supported are F32, F16, BF16, F64, I8, I32 and I64");
                 return Err(sconce_ops::Error::Weight { name: name.into(), what });
             }
         };
         let bytes = match dims[..] {
-            [rows, columns] if *turned => Cow::from(transposed(&bytes, rows, columns, dtype.size())),
+            [rows, columns] if *column_major => Cow::from(transposed(&bytes, rows, columns, dtype.size())),
             _ => bytes,
         };
         Ok(Some(Raw { stored: Stored::Float(dtype), dims: dims.clone(), bytes }))
@@ -143,26 +146,30 @@ impl Store for Checkpoint {
 
     fn taken(&self, name: &str) {
         if let Some(entry) = self.entries.get(name) {
-            let_go(&self.maps[entry.map], &entry.bytes);
+            release_pages(&self.maps[entry.map], &entry.bytes);
         }
     }
 }
 
-/// Pages that a system maps around one that is read, in bytes: a neighbour's, which was let go of before.
-const AROUND: usize = 64 << 10;
+/// Bytes that the kernel maps around a page fault (fault-around). They may belong to a neighbour
+/// whose pages were released before.
+const FAULT_AROUND: usize = 64 << 10;
 
-/// Lets the system drop pages of a mapped file that will hardly be read again; what is kept of them lies elsewhere.
-pub(super) fn let_go(map: &Mmap, bytes: &Range<usize>) {
-    let (start, end) = (bytes.start.saturating_sub(AROUND), bytes.end.saturating_add(AROUND).min(map.len()));
+/// Tells the system that pages of a mapped file are unlikely to be read again; the weights have
+/// been copied elsewhere.
+pub(super) fn release_pages(map: &Mmap, bytes: &Range<usize>) {
+    let (start, end) =
+        (bytes.start.saturating_sub(FAULT_AROUND), bytes.end.saturating_add(FAULT_AROUND).min(map.len()));
     #[cfg(unix)]
-    // SAFETY: the map is of a file and only read: pages that are dropped come back from the file.
+    // SAFETY: the map is read-only and backed by a file: dropped pages are read from the file
+    // again.
     let _ = unsafe { map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, end - start) };
     #[cfg(not(unix))]
     let _ = (start, end);
 }
 
-/// Gives the system back what the allocator holds of memory that was freed. Reading a vocabulary leaves more of it behind than it
-/// keeps, in pieces too small for any weight.
+/// Returns freed memory of the allocator to the system. Reading a vocabulary frees more memory than
+/// it keeps, in pieces too small for any weight.
 pub fn trim_allocator() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]
     {
@@ -173,13 +180,13 @@ pub fn trim_allocator() {
     }
 }
 
-/// Another format as f32. Whole numbers up to 2²⁴ stay exact.
+/// Converts to f32. Integers up to 2²⁴ stay exact.
 fn widened<const N: usize>(bytes: &[u8], from: impl Fn([u8; N]) -> f32) -> Cow<'_, [u8]> {
     let (chunks, _) = bytes.as_chunks::<N>();
     Cow::from(chunks.iter().flat_map(|b| from(*b).to_le_bytes()).collect::<Vec<u8>>())
 }
 
-/// Rows from a matrix that lies column by column.
+/// Converts a column-major matrix to row-major.
 fn transposed(bytes: &[u8], rows: usize, columns: usize, size: usize) -> Vec<u8> {
     let at = |i: usize| (i % columns * rows + i / columns) * size;
     (0..rows * columns).flat_map(|i| &bytes[at(i)..at(i) + size]).copied().collect()

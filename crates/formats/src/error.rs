@@ -1,4 +1,4 @@
-//! The one error of this crate: a file that cannot be used.
+//! The error type of this crate: a file that cannot be used.
 
 use std::path::{Path, PathBuf};
 
@@ -13,7 +13,7 @@ pub struct FileError {
 }
 
 impl FileError {
-    /// Says what is wrong with `path`.
+    /// An error about `path`.
     pub fn new(path: &Path, what: impl ToString) -> FileError {
         FileError { path: path.to_path_buf(), what: what.to_string() }
     }

@@ -1,5 +1,5 @@
-//! Reads the files of a model: safetensors, torch checkpoints and GGUF. All of them are untrusted: sizes are bounded, shapes are
-//! checked, nothing is run.
+//! Reads the files of a model: safetensors, torch checkpoints and GGUF. All of them are untrusted:
+//! sizes are limited, shapes are checked, and no code in them runs.
 
 mod checkpoint;
 mod error;

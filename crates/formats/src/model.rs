@@ -1,6 +1,6 @@
-//! The configuration and the weights of a model, wherever it keeps them: a folder as transformers writes it, or a GGUF file.
+//! Configuration and weights of a model, from a transformers directory or a GGUF file.
 
-use super::checkpoint::let_go;
+use super::checkpoint::release_pages;
 use super::gguf::{self, Gguf};
 use super::{Checkpoint, json};
 use crate::{FileError, Result};
@@ -9,15 +9,15 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A model's files, opened.
+/// The opened files of a model.
 pub struct Model {
     /// The folder or file.
     pub root: PathBuf,
-    /// What `config.json` says, or would say.
+    /// The content of `config.json`, or its equivalent for GGUF.
     pub config: Value,
     /// Its weights.
     pub store: Arc<dyn Store>,
-    /// The file, if it is one.
+    /// The GGUF file, if it is one.
     pub gguf: Option<Arc<Gguf>>,
 }
 
@@ -27,16 +27,17 @@ pub fn is_gguf(root: &Path) -> bool {
 }
 
 impl Model {
-    /// The model in `root`: a folder, or a GGUF file (of several parts the first, which finds the others).
+    /// Opens the model in `root`: a folder, or a GGUF file (the first of several parts, which finds
+    /// the others).
     pub fn open(root: &Path) -> Result<Model> {
         if is_gguf(root) {
             let gguf = Arc::new(Gguf::open(&[root.to_path_buf()])?);
             return Ok(Model { root: root.into(), config: gguf.config()?, store: gguf.clone(), gguf: Some(gguf) });
         }
         let path = root.join("config.json");
-        // Static models keep nothing but a table and a tokenizer.
+        // Static embedding models have only a table and a tokenizer.
         let config = if path.exists() { json(&path)? } else { serde_json::json!({"model_type": "model2vec"}) };
-        // Whoever reads on may also write into it.
+        // Later code inserts keys into it.
         if !Value::is_object(&config) {
             return Err(FileError::new(&path, "not an object, as the configuration of a model is; fetch it again"));
         }
@@ -44,7 +45,7 @@ impl Model {
     }
 }
 
-/// What ggml's number stands for.
+/// The storage format of a ggml type number.
 fn stored(name: &str, kind: u32) -> sconce_ops::Result<Stored> {
     match (kind, Quant::from_ggml(kind)) {
         (0, _) => Ok(Stored::Float(DType::F32)),
@@ -53,7 +54,8 @@ fn stored(name: &str, kind: u32) -> sconce_ops::Result<Stored> {
         (_, Some(quant)) => Ok(Stored::Blocks(quant)),
         (other, None) => {
             let format = gguf::kind_name(other).map_or_else(|| format!("type {other}"), str::to_owned);
-            let what = format!("is stored as {format}, which cannot be read; quantise the model in another format");
+            let what =
+                format!("is stored as {format}, which is not supported; use a GGUF file in another quantization");
             Err(sconce_ops::Error::Weight { name: name.into(), what })
         }
     }
@@ -80,7 +82,7 @@ impl Store for Gguf {
 
     fn taken(&self, name: &str) {
         if let Some((map, bytes)) = self.mapped(name) {
-            let_go(map, &bytes);
+            release_pages(map, &bytes);
         }
     }
 }

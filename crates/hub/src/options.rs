@@ -1,5 +1,5 @@
-//! Everything about the user's machine that finding files depends on. Only [`Options::from_env`] reads the environment;
-//! the names are those of Python's huggingface_hub, so that one setting serves both.
+//! Options for finding files. Only [`Options::from_env`] reads the environment; the variables are
+//! those of Python's huggingface_hub, so that one setting serves both.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -9,40 +9,41 @@ use super::HubError;
 
 const ENDPOINT: &str = "https://huggingface.co";
 
-/// Where to look, whom to ask, and how long to wait.
+/// Caches, hub, credentials and time-outs.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Use only what is already here.
+    /// Use only local and cached files.
     pub offline: bool,
     /// The Hugging Face cache: `models--org--name` folders.
     pub hub_cache: PathBuf,
-    /// Our own cache: unpacked wheels, what repositories list, the stamps of verified files, doctor's verdict.
+    /// Our own cache: unpacked wheels, repository listings, stamps of verified files, doctor's
+    /// verdict.
     pub cache: PathBuf,
     /// The hub, without a slash at the end.
     pub endpoint: String,
-    /// Sent to the endpoint's own host and to nobody else.
+    /// Sent only to the endpoint's own host.
     pub token: Option<Token>,
-    /// How long a silent hub is waited for.
-    pub patience: Patience,
+    /// Time-outs of requests to the hub.
+    pub timeouts: Timeouts,
     /// Commands that may be pip, tried in this order.
     pub pip: Vec<Vec<String>>,
 }
 
-/// How long a silent hub is waited for.
+/// Time-outs of requests to the hub.
 #[derive(Clone, Copy, Debug)]
-pub struct Patience {
-    /// For a name to be looked up, and again for the connection to stand.
+pub struct Timeouts {
+    /// Time-out of the DNS lookup, and of the connection.
     pub connect: Duration,
-    /// For the next bytes, once connected.
-    pub silence: Duration,
+    /// Idle time-out: longest wait for the next bytes, once connected.
+    pub idle: Duration,
 }
 
-/// A secret: it can be sent, but `Debug` does not print it.
+/// An access token. `Debug` does not print it.
 #[derive(Clone)]
 pub struct Token(String);
 
 impl Token {
-    /// None when there is nothing in it.
+    /// `None` if it is empty.
     pub fn new(text: &str) -> Option<Self> {
         let text = text.trim();
         (!text.is_empty()).then(|| Self(text.to_owned()))
@@ -69,13 +70,13 @@ impl Options {
             cache: cache.into(),
             endpoint: ENDPOINT.to_owned(),
             token: None,
-            patience: Patience { connect: Duration::from_secs(5), silence: Duration::from_secs(20) },
+            timeouts: Timeouts { connect: Duration::from_secs(5), idle: Duration::from_secs(20) },
             pip: pip.iter().map(|command| command.iter().map(|word| (*word).to_owned()).collect()).collect(),
         }
     }
 
-    /// As the user's environment says: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`, `HF_TOKEN_PATH`,
-    /// `HF_HUB_OFFLINE`, `SCONCE_CACHE`, `XDG_CACHE_HOME`.
+    /// Options from the environment: `HF_HOME`, `HF_HUB_CACHE`, `HF_ENDPOINT`, `HF_TOKEN`,
+    /// `HF_TOKEN_PATH`, `HF_HUB_OFFLINE`, `SCONCE_CACHE`, `XDG_CACHE_HOME`.
     pub fn from_env() -> Result<Self, HubError> {
         Self::from_vars(&|name| std::env::var(name).ok(), std::env::home_dir().as_deref())
     }
@@ -89,7 +90,7 @@ impl Options {
                 _ => PathBuf::from(value),
             })
         };
-        let homeless = || HubError::Option("no home directory: set HF_HUB_CACHE and SCONCE_CACHE".to_owned());
+        let homeless = || HubError::Option("there is no home directory: set HF_HUB_CACHE and SCONCE_CACHE".to_owned());
 
         let caches = path("XDG_CACHE_HOME").or(home.map(|home| home.join(".cache")));
         let hf_home = path("HF_HOME").or(caches.as_ref().map(|caches| caches.join("huggingface")));

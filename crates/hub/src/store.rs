@@ -1,4 +1,4 @@
-//! Writing to caches that other processes use too: pour, lock, and never show a half-written file under its final name.
+//! Writes to caches that other processes share: copying, locking, and atomic creation of files.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read, Write};
@@ -9,40 +9,40 @@ use sha2::{Digest, Sha256};
 use super::error::disk;
 use super::{HubError, Progress};
 
-/// Which side of a copy failed: they call for different words and different care.
+/// Which side of a copy failed.
 #[derive(Debug)]
-pub(super) enum Torn {
+pub(super) enum CopyError {
     Read(io::Error),
     Write(io::Error),
 }
 
-/// Copies all of `from` to `to`, showing every piece to `each`. Returns how much it was.
-pub(super) fn pour(from: &mut dyn Read, to: &mut dyn Write, each: &mut dyn FnMut(&[u8])) -> Result<u64, Torn> {
+/// Copies all of `from` to `to` and passes every piece to `each`. Returns the number of bytes.
+pub(super) fn copy_to(from: &mut dyn Read, to: &mut dyn Write, each: &mut dyn FnMut(&[u8])) -> Result<u64, CopyError> {
     let mut buffer = vec![0; 256 << 10];
     let mut total = 0;
     loop {
         let piece = match from.read(&mut buffer) {
-            Ok(0) => return to.flush().map(|()| total).map_err(Torn::Write),
+            Ok(0) => return to.flush().map(|()| total).map_err(CopyError::Write),
             Ok(n) => &buffer[..n],
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(Torn::Read(error)),
+            Err(error) => return Err(CopyError::Read(error)),
         };
-        to.write_all(piece).map_err(Torn::Write)?;
+        to.write_all(piece).map_err(CopyError::Write)?;
         each(piece);
         total += piece.len() as u64;
     }
 }
 
-/// Feeds a file, as long as it is now, to `hash`. Returns that length.
+/// Hashes a file up to its current length. Returns that length.
 pub(super) fn digest(path: &Path, hash: &mut Sha256, each: &mut dyn FnMut(&[u8])) -> Result<u64, HubError> {
     let file = File::open(path).map_err(disk("read", path))?;
     let length = file.metadata().map_err(disk("read", path))?.len();
-    let poured = pour(&mut file.take(length), &mut io::sink(), &mut |piece| {
+    let copied = copy_to(&mut file.take(length), &mut io::sink(), &mut |piece| {
         hash.update(piece);
         each(piece);
     });
-    poured.map_err(|torn| match torn {
-        Torn::Read(error) | Torn::Write(error) => disk("read", path)(error),
+    copied.map_err(|error| match error {
+        CopyError::Read(error) | CopyError::Write(error) => disk("read", path)(error),
     })
 }
 
@@ -50,7 +50,7 @@ pub(super) fn hex(hash: Sha256) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Writes a small file so that readers see all of it or nothing.
+/// Writes a small file atomically.
 pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     let dir = path.parent().unwrap_or(Path::new("."));
     fs::create_dir_all(dir).map_err(disk("create", dir))?;
@@ -60,8 +60,8 @@ pub(super) fn write_atomic(path: &Path, bytes: &[u8]) -> Result<(), HubError> {
     Ok(())
 }
 
-/// A file with a name of its own that goes away unless it is persisted. Opened by hand, because tempfile's own are
-/// readable by their owner alone, and a cache may be shared.
+/// A temporary file that is deleted unless it is persisted. Opened by hand, because tempfile
+/// creates files that only their owner can read, and a cache may be shared.
 pub(super) fn scratch_file(dir: &Path) -> Result<tempfile::NamedTempFile, HubError> {
     tempfile::Builder::new()
         .suffix(".incomplete")
@@ -69,13 +69,14 @@ pub(super) fn scratch_file(dir: &Path) -> Result<tempfile::NamedTempFile, HubErr
         .map_err(disk("write in", dir))
 }
 
-/// Held while something is fetched, so that a second process waits and then finds it. Best effort: some file systems
-/// cannot lock, and nothing rests on the lock but saved work; what is renamed into place is whole either way.
+/// A lock held during a download, so that a second process waits and then finds the file. Best
+/// effort: some file systems cannot lock. Only saved work depends on it; files renamed into place
+/// are complete in any case.
 #[derive(Debug)]
 #[must_use]
 pub(super) struct Lock {
     _file: File,
-    /// We are alone, for certain.
+    /// Whether the lock was acquired.
     pub(super) held: bool,
 }
 

@@ -1,5 +1,5 @@
-//! Unpacks an archive that may be hostile. Only plain files are written, all of them under one fresh directory, and
-//! never more than the archive declares; every entry is judged before the first byte is written.
+//! Unpacks an untrusted archive. Only plain files are written, all under one new directory, and
+//! never more bytes than declared; every entry is checked before the first byte is written.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -9,24 +9,25 @@ use zip::ZipArchive;
 
 use super::error::disk;
 use super::reference::is_safe_relative;
-use super::store::{Torn, pour};
+use super::store::{CopyError, copy_to};
 use super::{HubError, Progress, Span};
 
-/// What an archive may ask of us.
+/// Limits of an archive.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
     pub(super) entries: usize,
     pub(super) bytes: u64,
-    /// Unpacked over packed. Text shrinks tenfold and weights hardly at all; deflate's most is about 1000.
+    /// Unpacked size over packed size. Text shrinks tenfold and weights hardly at all; deflate's
+    /// maximum is about 1000.
     pub(super) ratio: u64,
 }
 
 pub(super) const LIMITS: Limits = Limits { entries: 200_000, bytes: 64 << 30, ratio: 200 };
 
-/// Small archives may pack one run of zeros very well.
+/// Small archives may compress a run of zeros very well.
 const RATIO_FLOOR: u64 = 1 << 20;
 
-/// Code is of no use to us, and what is not there cannot be run by mistake.
+/// Code is not needed, and what is not there cannot be run by mistake.
 const CODE: [&str; 10] = [".py", ".pyc", ".pyo", ".pyx", ".pyd", ".so", ".dll", ".dylib", ".exe", ".pth"];
 
 /// Unpacks everything but code from `archive` into the empty directory `into`.
@@ -50,7 +51,7 @@ pub(super) fn unpack(archive: &Path, into: &Path, limits: Limits, progress: &dyn
         if !is_safe_relative(name.strip_suffix('/').unwrap_or(&name)) {
             return Err(refuse(format!("the entry {name:?} leads outside the archive")));
         }
-        // The type bits of a Unix mode; none at all where the archive was made elsewhere.
+        // The type bits of a Unix mode; 0 if the archive was made elsewhere.
         match entry.unix_mode().unwrap_or(0) & 0o170_000 {
             0 | 0o100_000 | 0o040_000 => {}
             _ => return Err(refuse(format!("the entry {name:?} is a link or a device, not a file"))),
@@ -63,9 +64,11 @@ pub(super) fn unpack(archive: &Path, into: &Path, limits: Limits, progress: &dyn
             plan.push((index, name, entry.size()));
         }
     }
-    let most = limits.bytes.min(packed.saturating_mul(limits.ratio).max(RATIO_FLOOR));
-    if total > most {
-        return Err(refuse(format!("it would unpack to {total} bytes, and {most} is the limit for its {packed}")));
+    let max = limits.bytes.min(packed.saturating_mul(limits.ratio).max(RATIO_FLOOR));
+    if total > max {
+        return Err(refuse(format!(
+            "it would unpack to {total} bytes; the limit for an archive of {packed} bytes is {max}"
+        )));
     }
 
     let _span = Span::begin(progress, &format!("unpacking {label}"), plan.iter().map(|(_, _, size)| size).sum());
@@ -75,17 +78,18 @@ pub(super) fn unpack(archive: &Path, into: &Path, limits: Limits, progress: &dyn
         if let Some(dir) = target.parent() {
             fs::create_dir_all(dir).map_err(disk("create", dir))?;
         }
-        // New only: two entries of one name, or of names one file system takes for one, are an attack.
+        // New files only: two entries of one name, or of names that a file system treats as one,
+        // are an attack.
         let mut file = File::create_new(&target).map_err(disk("write", &target))?;
-        // Reading past the end is also what makes the checksum be compared.
-        let read = pour(&mut entry.take(size.saturating_add(1)), &mut file, &mut |piece| {
+        // Reading past the end also triggers the checksum comparison.
+        let read = copy_to(&mut entry.take(size.saturating_add(1)), &mut file, &mut |piece| {
             progress.advance(piece.len() as u64);
         });
         match read {
             Ok(read) if read == size => {}
             Ok(_) => return Err(refuse(format!("the entry {name:?} is not as long as it declares"))),
-            Err(Torn::Read(error)) => return Err(refuse(format!("the entry {name:?} does not unpack ({error})"))),
-            Err(Torn::Write(error)) => return Err(disk("write", &target)(error)),
+            Err(CopyError::Read(error)) => return Err(refuse(format!("the entry {name:?} does not unpack ({error})"))),
+            Err(CopyError::Write(error)) => return Err(disk("write", &target)(error)),
         }
     }
     Ok(())

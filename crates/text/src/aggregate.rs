@@ -1,6 +1,6 @@
-//! Token labels to entities, by the rules of the token-classification pipeline that people know.
+//! Groups token labels into entities, by the rules of transformers' token-classification pipeline.
 
-/// How tokens that belong together become one entity.
+/// Aggregation strategy: how tokens become entities.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Strategy {
     /// Every token by itself.
@@ -12,51 +12,51 @@ pub enum Strategy {
     First,
     /// A word has the label with the highest mean score.
     Average,
-    /// A word has the label of its surest token.
+    /// A word has the label of its token with the highest score.
     Max,
 }
 
 /// A token with its scores.
 #[derive(Clone, Debug)]
 pub struct Scored<'a> {
-    /// One for each label, adding up to 1.
+    /// One probability per label.
     pub scores: &'a [f32],
-    /// The token as the vocabulary writes it; the text it covers where it is the unknown one.
+    /// The token as the vocabulary writes it; for the unknown token, the text it covers.
     pub token: String,
     /// Its first character in the text.
     pub start: usize,
     /// The character after its last.
     pub end: usize,
-    /// Put there by the tokenizer.
+    /// Added by the tokenizer.
     pub special: bool,
-    /// Goes on with the word before it.
+    /// Continues the word before it.
     pub subword: bool,
 }
 
-/// A labelled piece of the text.
+/// A labelled span of the text.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Entity {
-    /// The label; without its `B-` or `I-` where tokens were grouped.
+    /// The label; without its `B-` or `I-` prefix if tokens were grouped.
     pub label: String,
-    /// How sure the model is; of several tokens the mean.
+    /// The score; the mean over several tokens.
     pub score: f32,
-    /// Which token it is, where each stands for itself.
+    /// Index of the token, if the strategy does not group.
     pub index: Option<usize>,
-    /// What the tokenizer makes of its tokens. The text's own spelling is at `start..end`.
+    /// The tokens as the decoder joins them. The original spelling is at `start..end` of the text.
     pub word: String,
-    /// Characters of the text.
+    /// Its first character in the text.
     pub start: usize,
-    /// The character behind it.
+    /// The character after its last.
     pub end: usize,
 }
 
-/// What scores and tokens mean.
+/// Label names and how to join tokens.
 pub struct Labels<'a> {
     /// Names of the labels, in the order of the scores.
     pub names: &'a [String],
     /// Labels to leave out, usually `O`.
     pub ignore: &'a [String],
-    /// Writes tokens together.
+    /// Joins tokens into text.
     pub join: &'a dyn Fn(Vec<String>) -> String,
 }
 
@@ -83,7 +83,7 @@ impl Labels<'_> {
     fn best(&self, scores: &[f32]) -> (String, f32) {
         let mut best = 0;
         for (i, score) in scores.iter().enumerate() {
-            // Of equal ones the first; a NaN shows itself.
+            // The first of equal scores wins; NaN is reported, not hidden.
             if *score > scores[best] || score.is_nan() && !scores[best].is_nan() {
                 best = i;
             }
@@ -111,7 +111,7 @@ impl Labels<'_> {
         Entity { label, score, index: None, word, start: first.start, end: tokens[tokens.len() - 1].1.end }
     }
 
-    /// Neighbours of one tag are one entity, until the next that begins with `B-`.
+    /// Adjacent tokens of one tag form an entity, until the next that begins with `B-`.
     fn group(&self, entities: Vec<Entity>) -> Vec<Entity> {
         let together =
             |last: &Entity, next: &Entity| tag(&last.label) == tag(&next.label) && !next.label.starts_with("B-");
@@ -135,7 +135,7 @@ fn tag(label: &str) -> &str {
     label.strip_prefix("B-").or_else(|| label.strip_prefix("I-")).unwrap_or(label)
 }
 
-/// Of those that are numbers.
+/// Mean of the values that are not NaN.
 fn mean(values: impl Iterator<Item = f32>) -> f32 {
     let (sum, n) = values.filter(|v| !v.is_nan()).fold((0.0f64, 0u32), |(sum, n), v| (sum + f64::from(v), n + 1));
     (sum / f64::from(n)) as f32

@@ -1,15 +1,15 @@
-//! What can go wrong between a text and its tokens.
+//! Errors of tokenization, detokenization and chat templates.
 
 use crate::chat::TemplateError;
 use sconce_formats::FileError;
 
-/// Why a text has no tokens, or tokens no text.
+/// Why text could not become tokens, or tokens text.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A file of the tokenizer cannot be used.
+    /// A tokenizer file cannot be used.
     #[error(transparent)]
     File(#[from] FileError),
-    /// Messages do not become a prompt.
+    /// The chat template did not render.
     #[error(transparent)]
     Template(#[from] TemplateError),
     /// One of several texts cannot be tokenized.

@@ -1,19 +1,20 @@
-//! Text to tokens and back: tokenizers from every file format, chat templates, detokenization of a stream.
+//! Tokenizers from every file format, chat templates, streaming detokenization.
 
 pub mod aggregate;
+mod bert_ascii;
 pub mod chat;
 mod error;
 pub mod gguf;
-mod guard;
+mod legacy;
+mod legacy_pipeline;
 mod open;
-mod plain;
 mod reader;
-mod recipe;
 mod special;
 mod spm;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod tokenizer_json_checks;
 mod vocabulary;
 pub mod words;
 
@@ -21,7 +22,7 @@ pub use self::error::{Error, Result};
 pub use self::open::{open, sound};
 pub use self::reader::{Encoded, Reader, TextOrPair, TextOrTokens, Truncate};
 
-use self::plain::Plain;
+use self::bert_ascii::BertAscii;
 use self::words::{Continuation, placed};
 use sconce_formats::is_gguf;
 use std::collections::HashMap;
@@ -30,42 +31,46 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokenizers::normalizers::{Lowercase, NormalizerWrapper, Sequence as Normalizers};
 use tokenizers::{Decoder, TruncationDirection, TruncationParams, TruncationStrategy};
 
-/// Characters that a token stands for at most, so that a text that goes on for megabytes is not tokenized for the sake of its
-/// beginning. Only a word that is longer, and so one unknown token, could tell the difference.
+/// Upper bound on the characters of a token. A text is cut to this many characters per token before
+/// tokenization, so that a text of megabytes is not tokenized for the sake of its beginning. Only a
+/// longer word, which is one unknown token, could make a difference.
 pub const LONGEST_TOKEN: usize = 1024;
 
-/// What texts go through besides the tokenizer's own files.
+/// Options of tokenization that are not in the tokenizer's own files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Manner {
-    /// Lower-case the text before the tokenizer sees it.
+pub struct TokenizerOptions {
+    /// Lower-case the text before it reaches the tokenizer.
     pub lower_case: bool,
-    /// For models that are a table of words.
+    /// For static embedding models.
     pub table: Option<Table>,
 }
 
-/// How a static model reads: without special tokens, and a text may have none at all.
+/// How a static embedding model tokenizes: without special tokens, and a text may have no token at
+/// all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Table {
     /// As sentence-transformers does: every token counts.
     Plain,
-    /// As model2vec does: texts are cut to so many median tokens' characters first, and unknown words are left out.
+    /// As model2vec does: texts are first cut to the median token length times the token limit, in
+    /// characters, and unknown tokens are dropped.
     Model2vec,
 }
 
-/// A model's tokenizer, cutting at its longest sequence and never padding.
+/// A model's tokenizer. It truncates at the longest sequence of the model and never pads.
 pub struct Tokenizer {
     inner: Arc<tokenizers::Tokenizer>,
-    /// The same that cut elsewhere. Made when first asked for: a large vocabulary takes its time and room.
-    others: Mutex<HashMap<Cut, Arc<tokenizers::Tokenizer>>>,
+    /// Copies of `inner` with other truncation settings, made on first use: copying a large
+    /// vocabulary takes time and memory.
+    by_truncation: Mutex<HashMap<Truncation, Arc<tokenizers::Tokenizer>>>,
     max_tokens: usize,
     mask: Option<u32>,
     table: Option<Table>,
-    /// The most characters of a text that are looked at.
-    most_chars: usize,
-    /// Of model2vec: the id that stands for unknown words.
+    /// Characters of a text that are tokenized; the rest is dropped.
+    max_chars: usize,
+    /// For model2vec: the id of the unknown token.
     unknown: Option<u32>,
-    /// For texts of nothing but ASCII, where the tokenizer is BERT's.
-    plain: Option<Plain>,
+    /// Fast path for ASCII texts, if the tokenizer is BERT's.
+    bert_ascii: Option<BertAscii>,
 }
 
 /// A token of a text.
@@ -73,21 +78,21 @@ pub struct Tokenizer {
 pub struct TextToken {
     /// Its id.
     pub id: u32,
-    /// The part of the text that it stands for; of a special token its name.
+    /// The part of the text that it covers; for a special token, its name.
     pub text: String,
-    /// Whether it was put there by the tokenizer, not by the text.
+    /// Whether the tokenizer added it.
     pub special: bool,
-    /// Characters (not bytes) of the text: the first, and the one after the last. A special token has none.
+    /// Range in the text, in characters (not bytes), end exclusive. `None` for a special token.
     pub place: Option<(usize, usize)>,
 }
 
-/// Where sequences are cut: tokens that are left, and of which end.
-type Cut = Option<(usize, bool)>;
+/// Token limit, and whether truncation removes the beginning (left). `None`: no truncation.
+type Truncation = Option<(usize, bool)>;
 
 impl Tokenizer {
-    /// Reads the tokenizer in `dir`, or in a GGUF file. What it says of padding and length is replaced: those belong to how somebody once exported
-    /// it.
-    pub fn load(dir: &Path, max_tokens: usize, manner: Manner) -> Result<Tokenizer> {
+    /// Loads the tokenizer in `dir`, or in a GGUF file. Padding and truncation settings in the
+    /// files are replaced: they only record how the tokenizer was exported.
+    pub fn load(dir: &Path, max_tokens: usize, options: TokenizerOptions) -> Result<Tokenizer> {
         let mut inner = match is_gguf(dir) {
             true => gguf::open(dir)?,
             false => open(dir)?,
@@ -95,51 +100,51 @@ impl Tokenizer {
         inner.with_padding(None);
         let adapt = || {
             inner.with_truncation(Some(truncation(max_tokens)))?;
-            if manner.lower_case {
+            if options.lower_case {
                 let mut steps = vec![NormalizerWrapper::Lowercase(Lowercase)];
                 steps.extend(inner.get_normalizer().cloned());
                 inner.with_normalizer(Some(Normalizers::new(steps)))?;
             }
             Ok(())
         };
-        sound(adapt).map_err(|e| Error::file(dir, format!("cannot cut at {max_tokens} tokens: {e}")))?;
+        sound(adapt).map_err(|e| Error::file(dir, format!("cannot truncate at {max_tokens} tokens: {e}")))?;
         let mask = ["[MASK]", "<mask>"].iter().find_map(|token| inner.token_to_id(token));
-        let model2vec = manner.table == Some(Table::Model2vec);
+        let model2vec = options.table == Some(Table::Model2vec);
         let per_token = if model2vec { median_length(&inner) } else { LONGEST_TOKEN };
-        let most_chars = max_tokens.saturating_mul(per_token);
+        let max_chars = max_tokens.saturating_mul(per_token);
         let unknown = if model2vec { Continuation::of(&inner).unknown() } else { None };
-        let plain = if manner.table.is_none() { Plain::of(&inner) } else { None };
-        let (inner, others) = (Arc::new(inner), Mutex::default());
-        Ok(Tokenizer { inner, others, max_tokens, mask, table: manner.table, most_chars, unknown, plain })
+        let bert_ascii = if options.table.is_none() { BertAscii::of(&inner) } else { None };
+        let (inner, by_truncation) = (Arc::new(inner), Mutex::default());
+        Ok(Tokenizer { inner, by_truncation, max_tokens, mask, table: options.table, max_chars, unknown, bert_ascii })
     }
 
-    /// Reads texts, and deals so with those that are too long.
+    /// A reader that treats texts over the limit as `truncate` says.
     pub fn reader(&self, truncate: Truncate) -> Reader<'_> {
         Reader { tokenizer: self, truncate }
     }
 
-    /// The tokens of a text, uncut.
+    /// The tokens of a text, without truncation.
     pub fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        text_tokens(&*self.cutting(None)?, text, special && self.table.is_none())
+        text_tokens(&*self.truncating(None)?, text, special && self.table.is_none())
     }
 
-    /// The text of tokens.
+    /// Decodes token ids to text.
     pub fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
         text_of(&self.inner, ids, skip_special)
     }
 
-    /// The longest sequence.
+    /// The longest sequence, in tokens.
     pub fn max_tokens(&self) -> usize {
         self.max_tokens
     }
 
-    /// The library's tokenizer that cuts there; the same every time.
-    fn cutting(&self, cut: Cut) -> Result<Arc<tokenizers::Tokenizer>> {
+    /// The `tokenizers` instance with this truncation, made once.
+    fn truncating(&self, cut: Truncation) -> Result<Arc<tokenizers::Tokenizer>> {
         if cut == Some((self.max_tokens, false)) {
             return Ok(self.inner.clone());
         }
-        let mut others = self.others.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(other) = others.get(&cut) {
+        let mut by_truncation = self.by_truncation.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(other) = by_truncation.get(&cut) {
             return Ok(other.clone());
         }
         let mut other = (*self.inner).clone();
@@ -147,10 +152,11 @@ impl Tokenizer {
             direction: if left { TruncationDirection::Left } else { TruncationDirection::Right },
             ..truncation(most)
         });
-        sound(|| other.with_truncation(params).map(drop))
-            .map_err(|e| Error::Input(format!("texts cannot be cut at {} tokens: {e}", cut.map_or(0, |c| c.0))))?;
+        sound(|| other.with_truncation(params).map(drop)).map_err(|e| {
+            Error::Input(format!("texts cannot be truncated at {} tokens: {e}", cut.map_or(0, |c| c.0)))
+        })?;
         let other = Arc::new(other);
-        others.insert(cut, other.clone());
+        by_truncation.insert(cut, other.clone());
         Ok(other)
     }
 
@@ -159,12 +165,13 @@ impl Tokenizer {
         self.mask
     }
 
-    /// Whether the model's table of `words` holds this vocabulary. What every text gets must be in it; of words that are not, and
-    /// that a text may or may not have, a note tells.
+    /// Checks that the model's embedding table of `words` rows covers this vocabulary. A token that
+    /// every text gets must be in it. For other tokens beyond it, returns a warning.
     pub fn check(&self, dir: &Path, words: usize) -> Result<Option<String>> {
         let beyond = self.inner.get_vocab(true).into_iter().filter(|(_, id)| *id as usize >= words);
         let Some((token, id)) = beyond.max_by_key(|(_, id)| *id) else { return Ok(None) };
-        let what = format!("the tokenizer's token {token:?} has id {id}, and the model's table has {words} words");
+        let what =
+            format!("the tokenizer's token {token:?} has id {id}, and the model's embedding table has {words} rows");
         let always = sound(|| self.inner.encode("", self.table.is_none())).map_err(|e| Error::file(dir, e))?;
         if always.get_ids().iter().any(|id| *id as usize >= words) {
             return Err(Error::file(dir, format!("{what}; do tokenizer and model belong together?")));
@@ -177,17 +184,17 @@ impl Tokenizer {
         self.inner.id_to_token(id)
     }
 
-    /// The id of a token that is written so in the vocabulary.
+    /// The id of a token of the vocabulary.
     pub fn id(&self, token: &str) -> Option<u32> {
         self.inner.token_to_id(token)
     }
 
-    /// The library's tokenizer, for what it knows of words.
+    /// The instance of the `tokenizers` crate.
     pub fn inner(&self) -> &tokenizers::Tokenizer {
         &self.inner
     }
 
-    /// Tokens written together, as the tokenizer does it.
+    /// Joins tokens with the tokenizer's decoder.
     pub fn join(&self, tokens: Vec<String>) -> String {
         match self.inner.get_decoder() {
             Some(decoder) => sound(|| decoder.decode(tokens.clone())).unwrap_or_else(|_| tokens.join(" ")),
@@ -196,7 +203,7 @@ impl Tokenizer {
     }
 }
 
-/// The tokens of a text and where in it they come from.
+/// The tokens of a text with their character ranges.
 pub fn text_tokens(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool) -> Result<Vec<TextToken>> {
     let encoding = sound(|| tokenizer.encode_char_offsets(text, special))
         .map_err(|e| Error::Input(format!("the tokenizer failed on {} bytes: {e}", text.len())))?;
@@ -209,15 +216,15 @@ pub fn text_tokens(tokenizer: &tokenizers::Tokenizer, text: &str, special: bool)
     Ok(placed(&encoding).into_iter().zip(encoding.get_tokens()).map(of).collect())
 }
 
-/// The text of tokens.
+/// Decodes token ids to text.
 pub fn text_of(tokenizer: &tokenizers::Tokenizer, ids: &[u32], skip_special: bool) -> Result<String> {
     if let Some(id) = ids.iter().find(|id| tokenizer.id_to_token(**id).is_none()) {
-        return Err(Error::Input(format!("token {id} is beyond the tokenizer's words")));
+        return Err(Error::Input(format!("token {id} is not in the tokenizer's vocabulary")));
     }
     sound(|| tokenizer.decode(ids, skip_special)).map_err(Error::Input)
 }
 
-/// The median length of the vocabulary's tokens, in characters, its fraction cut off.
+/// The median length of the vocabulary's tokens, in characters, rounded down.
 fn median_length(tokenizer: &tokenizers::Tokenizer) -> usize {
     let mut lengths: Vec<usize> = tokenizer.get_vocab(true).keys().map(|token| token.chars().count()).collect();
     lengths.sort_unstable();

@@ -1,9 +1,9 @@
-//! A model's tokenizer from whatever files its directory has.
+//! Opens a model's tokenizer from the files in its directory.
 
-use super::guard::guard;
-use super::recipe::{Class, Source, tokenizer_json};
-use super::special::Told;
+use super::legacy::{Class, Source, tokenizer_json};
+use super::special::SpecialTokens;
 use super::spm;
+use super::tokenizer_json_checks::check_strings;
 use sconce_formats::FileError;
 use serde_json::Value;
 use std::collections::{HashMap, HashSet};
@@ -15,26 +15,28 @@ use tokenizers::Tokenizer;
 
 /// The largest vocabularies are some 30 MB of JSON.
 const LARGEST: u64 = 256 << 20;
-/// The largest of the older files are 17 MB (`vocab.json` of a quarter million tokens).
-const LARGEST_OLD: u64 = 64 << 20;
+/// The largest legacy files are 17 MB (`vocab.json` of a quarter million tokens).
+const LARGEST_LEGACY: u64 = 64 << 20;
 
-/// Opens `tokenizer.json`, or makes what it would be from the older files: `vocab.txt`, `vocab.json` with `merges.txt`, or a
-/// SentencePiece model, read as the class named in `tokenizer_config.json` or `config.json` reads it.
+/// Opens `tokenizer.json`, or builds its equivalent from legacy files: `vocab.txt`, `vocab.json`
+/// with `merges.txt`, or a SentencePiece model. `tokenizer_class` in `tokenizer_config.json` or
+/// `config.json` decides how they are read.
 pub fn open(dir: &Path) -> Result<Tokenizer, FileError> {
-    let whole = dir.join("tokenizer.json");
-    if whole.is_file() {
-        let json = read(&whole, LARGEST)?;
-        guard(&json).map_err(|what| FileError { path: whole.clone(), what })?;
-        return tokenizer(&json, &whole);
+    let path = dir.join("tokenizer.json");
+    if path.is_file() {
+        let json = read(&path, LARGEST)?;
+        check_strings(&json).map_err(|what| FileError { path: path.clone(), what })?;
+        return tokenizer(&json, &path);
     }
     let config = object(&dir.join("tokenizer_config.json"))?;
     let class = class(dir, &config)?;
     let map = object(&dir.join("special_tokens_map.json"))?;
     let added = object(&dir.join("added_tokens.json"))?;
-    let told =
-        Told::new(&config, &map, &added).map_err(|what| FileError { path: dir.join("tokenizer_config.json"), what })?;
+    let specials = SpecialTokens::new(&config, &map, &added)
+        .map_err(|what| FileError { path: dir.join("tokenizer_config.json"), what })?;
     let (path, source) = source(dir, class)?;
-    let json = tokenizer_json(class, source, &config, &told).map_err(|what| FileError { path: path.clone(), what })?;
+    let json =
+        tokenizer_json(class, source, &config, &specials).map_err(|what| FileError { path: path.clone(), what })?;
     let bytes = serde_json::to_vec(&json).map_err(|e| FileError { path: path.clone(), what: e.to_string() })?;
     drop(json);
     tokenizer(&bytes, &path)
@@ -42,41 +44,41 @@ pub fn open(dir: &Path) -> Result<Tokenizer, FileError> {
 
 fn tokenizer(json: &[u8], path: &Path) -> Result<Tokenizer, FileError> {
     sound(|| Tokenizer::from_bytes(json))
-        .map_err(|e| FileError { path: path.into(), what: format!("not a tokenizer that can be used: {e}") })
+        .map_err(|e| FileError { path: path.into(), what: format!("not a usable tokenizer: {e}") })
 }
 
-/// A tokenizer file is untrusted, and the library asserts some of what such a file may break.
+/// Runs `f` and turns a panic into an error. A tokenizer file is untrusted, and the `tokenizers`
+/// crate asserts some properties that such a file can break.
 pub fn sound<T>(f: impl FnOnce() -> tokenizers::Result<T>) -> Result<T, String> {
     match catch_unwind(AssertUnwindSafe(f)) {
         Ok(result) => result.map_err(|e| e.to_string()),
-        Err(_) => Err("it contradicts itself".into()),
+        Err(_) => Err("the tokenizer library failed on it: the file contradicts itself".into()),
     }
 }
 
-/// The class, from the configuration of the tokenizer, else of the model, else from the model's type.
+/// The tokenizer class: from `tokenizer_config.json`, else `config.json`, else the model type.
 fn class(dir: &Path, config: &Value) -> Result<Class, FileError> {
     let model_path = dir.join("config.json");
     let model = object(&model_path)?;
     let named = [(dir.join("tokenizer_config.json"), config), (model_path.clone(), &model)];
     for (path, file) in named {
         let Some(name) = file.get("tokenizer_class").and_then(Value::as_str) else { continue };
-        // These two say only that there was a tokenizer.json once.
+        // These only say that there was a tokenizer.json once.
         if matches!(name, "PreTrainedTokenizerFast" | "PreTrainedTokenizer" | "TokenizersBackend") {
             continue;
         }
         return by_class(name.strip_suffix("Fast").unwrap_or(name)).ok_or_else(|| FileError {
             path,
-            what: format!("the tokenizer class {name} is read from a tokenizer.json only, and there is none beside it"),
+            what: format!("the tokenizer class {name} needs a tokenizer.json, and this directory has none"),
         });
     }
     let Some(kind) = model.get("model_type").and_then(Value::as_str) else {
-        let what =
-            "there is no tokenizer.json, and neither tokenizer_config.json nor this file names a class of tokenizer";
+        let what = "there is no tokenizer.json, and neither tokenizer_config.json nor this file names a tokenizer_class or model_type";
         return Err(FileError { path: model_path, what: what.into() });
     };
     by_model_type(kind).ok_or_else(|| FileError {
         path: model_path,
-        what: format!("models of type {kind} need a tokenizer.json, and there is none beside it"),
+        what: format!("models of type {kind} need a tokenizer.json, and this directory has none"),
     })
 }
 
@@ -115,7 +117,7 @@ fn by_model_type(kind: &str) -> Option<Class> {
     })
 }
 
-/// The vocabulary of a class, and the file to name when it cannot be used.
+/// The vocabulary of a class, and the file that error messages name.
 fn source(dir: &Path, class: Class) -> Result<(PathBuf, Source), FileError> {
     match class {
         Class::Bert | Class::Mpnet => {
@@ -125,7 +127,7 @@ fn source(dir: &Path, class: Class) -> Result<(PathBuf, Source), FileError> {
         }
         Class::Roberta | Class::Deberta | Class::Clip => {
             let path = dir.join("vocab.json");
-            let vocab: HashMap<String, u32> = serde_json::from_slice(&read(&path, LARGEST_OLD)?)
+            let vocab: HashMap<String, u32> = serde_json::from_slice(&read(&path, LARGEST_LEGACY)?)
                 .map_err(|e| FileError { path: path.clone(), what: format!("not a table of tokens and ids: {e}") })?;
             Ok((path, Source::Pairs(vocab, merges(&dir.join("merges.txt"), class)?)))
         }
@@ -135,18 +137,19 @@ fn source(dir: &Path, class: Class) -> Result<(PathBuf, Source), FileError> {
                 Class::DebertaV2 => "spm.model",
                 _ => "spiece.model",
             };
-            // Repositories have been renamed from one family to another without their files.
+            // Repositories have changed families without renaming their files.
             let names = [first, "spiece.model", "spm.model", "sentencepiece.bpe.model", "sentencepiece.model"];
             let path = names.iter().map(|name| dir.join(name)).find(|path| path.is_file()).unwrap_or(dir.join(first));
-            let model = spm::Model::parse(&read(&path, LARGEST_OLD)?);
+            let model = spm::Model::parse(&read(&path, LARGEST_LEGACY)?);
             let model = model.map_err(|what| FileError { path: path.clone(), what })?;
             Ok((path, Source::Pieces(model)))
         }
     }
 }
 
-/// Two tokens a line, under a line that tells the version. Like the reference, the last line counts only if it is ended, except
-/// for CLIP, whose file once held merges of a longer vocabulary too.
+/// Reads `merges.txt`: two tokens a line, after a version line. Like the reference, the last line
+/// counts only if it ends in a newline, except for CLIP, whose file once held merges of a longer
+/// vocabulary too.
 fn merges(path: &Path, class: Class) -> Result<Vec<(String, String)>, FileError> {
     let text = text(path)?;
     let mut lines: Vec<&str> = match class {
@@ -170,7 +173,7 @@ fn merges(path: &Path, class: Class) -> Result<Vec<(String, String)>, FileError>
     Ok(merges)
 }
 
-/// Lines of a vocabulary. Those of a file from Windows are the same lines.
+/// Lines of a vocabulary. Windows line ends are accepted.
 fn lines(path: &Path) -> Result<Vec<String>, FileError> {
     let text = text(path)?;
     let lines: Vec<String> =
@@ -182,17 +185,17 @@ fn lines(path: &Path) -> Result<Vec<String>, FileError> {
 }
 
 fn text(path: &Path) -> Result<String, FileError> {
-    let text = String::from_utf8(read(path, LARGEST_OLD)?)
+    let text = String::from_utf8(read(path, LARGEST_LEGACY)?)
         .map_err(|e| FileError { path: path.into(), what: format!("not UTF-8: {e}") })?;
     Ok(if text.contains('\r') { text.replace("\r\n", "\n").replace('\r', "\n") } else { text })
 }
 
-/// A file of settings; an empty one where there is none.
+/// A JSON object file; an empty object if the file does not exist.
 fn object(path: &Path) -> Result<Value, FileError> {
     if !path.is_file() {
         return Ok(Value::Object(Default::default()));
     }
-    match serde_json::from_slice(&read(path, LARGEST_OLD)?) {
+    match serde_json::from_slice(&read(path, LARGEST_LEGACY)?) {
         Ok(value @ Value::Object(_)) => Ok(value),
         Ok(_) => Err(FileError { path: path.into(), what: "not a JSON object".into() }),
         Err(e) => Err(FileError { path: path.into(), what: format!("not JSON: {e}") }),

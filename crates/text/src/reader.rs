@@ -1,4 +1,4 @@
-//! Texts to tokens, many at a time; what is too long is cut or refused, as the caller wants it.
+//! Tokenizes batches of texts in parallel. Texts over the token limit are truncated or refused.
 
 use super::Tokenizer;
 use super::open::sound;
@@ -8,33 +8,33 @@ use sconce_ops::threads;
 use std::sync::Arc;
 use tokenizers::EncodeInput;
 
-/// What becomes of a text that is longer than the model can take.
+/// What happens to a text that is longer than the model can take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Truncate {
-    /// Its end is cut off, and that is told.
+    /// Its end is cut off, and [`Encoded::truncated`] is set.
     #[default]
     Right,
-    /// Its beginning is cut off, and that is told.
+    /// Its beginning is cut off, and [`Encoded::truncated`] is set.
     Left,
-    /// It is refused, with its length.
+    /// It is refused; the error gives its length.
     Never,
 }
 
-/// A text, or what somebody made of one.
+/// A text, or its tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextOrTokens<'a> {
     /// A text.
     Text(&'a str),
-    /// Tokens as the model is to see them, those that begin and end a text included.
+    /// Token ids, passed to the model unchanged: the special tokens must be included.
     Tokens(&'a [u32]),
 }
 
-/// A text, or two that belong together.
+/// A text or a text pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TextOrPair<'a> {
-    /// The first.
+    /// The text, or the first of a pair.
     pub text: &'a str,
-    /// The second, where the model reads pairs (entailment, duplicates).
+    /// The second of a pair, for models that read pairs (entailment, duplicates).
     pub pair: Option<&'a str>,
 }
 
@@ -50,36 +50,37 @@ impl<'a> From<&'a str> for TextOrPair<'a> {
     }
 }
 
-/// A text as the model will see it.
+/// A tokenized text.
 #[derive(Clone, Debug)]
 pub struct Encoded {
     /// Token ids.
     pub ids: Vec<u32>,
-    /// Which of two texts each token belongs to; empty means the first throughout.
+    /// Token type ids: which text of a pair each token belongs to. Empty means the first
+    /// throughout.
     pub type_ids: Vec<u32>,
-    /// Whether the text was longer than the model can take.
+    /// Whether the text was truncated.
     pub truncated: bool,
-    /// Whether the last token is a special one, such as `[SEP]`.
+    /// Whether the last token is special, such as `[SEP]`.
     ends_special: bool,
-    /// Whether the first one is, such as `[CLS]`.
+    /// Whether the first token is special, such as `[CLS]`.
     pub starts_special: bool,
 }
 
-/// A tokenizer, and what becomes of texts that are too long.
+/// A tokenizer with a truncation policy.
 #[derive(Clone, Copy)]
 pub struct Reader<'a> {
     pub(super) tokenizer: &'a Tokenizer,
     pub(super) truncate: Truncate,
 }
 
-/// One that cuts at a given length.
-struct Cutter<'a> {
+/// A reader with a token limit.
+struct Encoder<'a> {
     reader: Reader<'a>,
     inner: Arc<tokenizers::Tokenizer>,
-    most: usize,
-    /// Whether tokens are added that begin and end a text.
+    max: usize,
+    /// Whether special tokens are added.
     special: bool,
-    /// Whether places of tokens are counted, in characters, which takes longer.
+    /// Whether character offsets of tokens are computed, which takes longer.
     places: bool,
 }
 
@@ -89,120 +90,122 @@ impl<'a> Reader<'a> {
         self.tokenizer
     }
 
-    /// What becomes of texts that are too long.
+    /// The truncation policy.
     pub fn truncate(&self) -> Truncate {
         self.truncate
     }
 
-    /// Tokens of every text, in order.
+    /// Tokenizes every text, in order, with `prompt` before each.
     pub fn encode<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str) -> Result<Vec<Encoded>> {
         self.encode_to(texts, prompt, self.tokenizer.max_tokens)
     }
 
-    /// The same, cut at `most` tokens where that is less than the model can take.
-    pub fn encode_to<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str, most: usize) -> Result<Vec<Encoded>> {
-        let cutter = self.cutter(most)?;
-        each(texts, |text| cutter.text(text.as_ref(), prompt))
+    /// Like [`Reader::encode`], truncated at `max` tokens if that is less than the model can take.
+    pub fn encode_to<T: AsRef<str> + Sync>(&self, texts: &[T], prompt: &str, max: usize) -> Result<Vec<Encoded>> {
+        let encoder = self.encoder(max)?;
+        map_parallel(texts, |text| encoder.text(text.as_ref(), prompt))
     }
 
-    /// The same where some are tokens already, before which no prompt is put.
+    /// Like [`Reader::encode`] for texts and token ids. Token ids get no prompt.
     pub fn encode_inputs(&self, inputs: &[TextOrTokens<'_>], prompt: &str) -> Result<Vec<Encoded>> {
-        let cutter = self.cutter(self.tokenizer.max_tokens)?;
-        each(inputs, |input| match input {
-            TextOrTokens::Text(text) => cutter.text(text, prompt),
-            TextOrTokens::Tokens(ids) => cutter.tokens(ids),
+        let encoder = self.encoder(self.tokenizer.max_tokens)?;
+        map_parallel(inputs, |input| match input {
+            TextOrTokens::Text(text) => encoder.text(text, prompt),
+            TextOrTokens::Tokens(ids) => encoder.tokens(ids),
         })
     }
 
-    /// Tokens of texts and pairs, in order; of a pair the longer text is cut first.
+    /// Tokenizes texts and pairs, in order. The longer text of a pair is truncated first.
     pub fn encode_pairs(&self, texts: &[TextOrPair<'_>]) -> Result<Vec<Encoded>> {
-        let cutter = self.cutter(self.tokenizer.max_tokens)?;
-        each(texts, |t| {
+        let encoder = self.encoder(self.tokenizer.max_tokens)?;
+        map_parallel(texts, |t| {
             let input = || match t.pair {
                 Some(pair) => EncodeInput::from((t.text, pair)),
                 None => EncodeInput::from(t.text),
             };
-            Ok(cutter.input(input, t.text.len() + t.pair.map_or(0, str::len), false)?.0)
+            Ok(encoder.input(input, t.text.len() + t.pair.map_or(0, str::len), false)?.0)
         })
     }
 
-    /// Tokens of every text without those that begin and end one, cut at `most`.
-    pub fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], most: usize) -> Result<Vec<Encoded>> {
-        // Cut by hand, which is simple where nothing is added: another tokenizer that cuts there would double the vocabulary.
-        let cutter = Cutter { most, special: false, ..self.cutter(self.tokenizer.max_tokens)? };
-        each(texts, |text| {
-            let mut encoded = cutter.text(text.as_ref(), "")?;
+    /// Tokenizes every text without special tokens, truncated at `max`.
+    pub fn encode_bare<T: AsRef<str> + Sync>(&self, texts: &[T], max: usize) -> Result<Vec<Encoded>> {
+        // Truncates by hand, which is simple without special tokens: a second tokenizer with
+        // another limit would copy the vocabulary.
+        let encoder = Encoder { max, special: false, ..self.encoder(self.tokenizer.max_tokens)? };
+        map_parallel(texts, |text| {
+            let mut encoded = encoder.text(text.as_ref(), "")?;
             encoded.type_ids.clear();
             Ok(encoded)
         })
     }
 
-    /// Tokens of every text with their places in it, in order.
+    /// Tokenizes every text, with the character offsets of its tokens.
     pub fn encode_placed<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Vec<(Encoded, Vec<Placed>)>> {
-        let cutter = Cutter { places: true, ..self.cutter(self.tokenizer.max_tokens)? };
-        each(texts, |text| {
+        let encoder = Encoder { places: true, ..self.encoder(self.tokenizer.max_tokens)? };
+        map_parallel(texts, |text| {
             let text = text.as_ref();
-            let (encoded, encoding) = cutter.input(|| EncodeInput::from(text), text.len(), false)?;
+            let (encoded, encoding) = encoder.input(|| EncodeInput::from(text), text.len(), false)?;
             Ok((encoded, placed(&encoding)))
         })
     }
 
-    /// How many tokens at the head of a sequence belong to `prompt`: its own, and the special ones before them.
+    /// Number of leading tokens that belong to `prompt`: its own and the special tokens before
+    /// them.
     pub fn prompt_tokens(&self, prompt: &str) -> Result<usize> {
-        let cutter = Reader { truncate: Truncate::Right, ..*self }.cutter(self.tokenizer.max_tokens)?;
-        let encoded = cutter.text(prompt, "").map_err(|unread| match unread {
-            Unread::TooLong(why) | Unread::Other(why) => Error::Input(format!("the prompt: {why}")),
+        let encoder = Reader { truncate: Truncate::Right, ..*self }.encoder(self.tokenizer.max_tokens)?;
+        let encoded = encoder.text(prompt, "").map_err(|error| match error {
+            EncodeError::TooLong(why) | EncodeError::Other(why) => Error::Input(format!("the prompt: {why}")),
         })?;
         Ok(encoded.ids.len() - usize::from(encoded.ends_special))
     }
 
-    fn cutter(&self, most: usize) -> Result<Cutter<'a>> {
-        let most = most.min(self.tokenizer.max_tokens);
-        let inner = self.tokenizer.cutting(Some((most, self.truncate == Truncate::Left)))?;
-        // A table of words knows no beginning and end.
-        Ok(Cutter { reader: *self, inner, most, special: self.tokenizer.table.is_none(), places: false })
+    fn encoder(&self, max: usize) -> Result<Encoder<'a>> {
+        let max = max.min(self.tokenizer.max_tokens);
+        let inner = self.tokenizer.truncating(Some((max, self.truncate == Truncate::Left)))?;
+        // Static embedding models have no special tokens.
+        Ok(Encoder { reader: *self, inner, max, special: self.tokenizer.table.is_none(), places: false })
     }
 }
 
-/// `f` of all, on all threads; which one an error is about is told.
-fn each<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, Unread> + Sync) -> Result<Vec<U>> {
+/// Applies `f` to all in parallel. An error names the text by its index.
+fn map_parallel<T: Sync, U: Send>(all: &[T], f: impl Fn(&T) -> Result<U, EncodeError> + Sync) -> Result<Vec<U>> {
     let at = |text: usize| {
-        move |unread| match unread {
-            Unread::TooLong(why) => Error::TooLong { text, why },
-            Unread::Other(why) => Error::Text { text, why },
+        move |error| match error {
+            EncodeError::TooLong(why) => Error::TooLong { text, why },
+            EncodeError::Other(why) => Error::Text { text, why },
         }
     };
     threads::map(all.len(), |i| f(&all[i]).map_err(at(i))).into_iter().collect()
 }
 
-/// Why a text has no tokens.
-enum Unread {
+/// Why a text could not be tokenized.
+enum EncodeError {
     TooLong(String),
     Other(String),
 }
 
-impl From<String> for Unread {
-    fn from(why: String) -> Unread {
-        Unread::Other(why)
+impl From<String> for EncodeError {
+    fn from(why: String) -> EncodeError {
+        EncodeError::Other(why)
     }
 }
 
-impl Cutter<'_> {
-    fn text(&self, text: &str, prompt: &str) -> Result<Encoded, Unread> {
+impl Encoder<'_> {
+    fn text(&self, text: &str, prompt: &str) -> Result<Encoded, EncodeError> {
         let joined = if prompt.is_empty() { text } else { &format!("{prompt}{text}") };
         let Reader { tokenizer, truncate } = self.reader;
-        // What is out of reach is not looked at.
+        // Characters beyond the limit are not tokenized.
         let part = match truncate {
             Truncate::Left => {
-                let nth = joined.char_indices().rev().nth(tokenizer.most_chars.saturating_sub(1));
+                let nth = joined.char_indices().rev().nth(tokenizer.max_chars.saturating_sub(1));
                 &joined[nth.map_or(0, |(i, _)| i)..]
             }
             Truncate::Right | Truncate::Never => {
-                &joined[..joined.char_indices().nth(tokenizer.most_chars).map_or(joined.len(), |(i, _)| i)]
+                &joined[..joined.char_indices().nth(tokenizer.max_chars).map_or(joined.len(), |(i, _)| i)]
             }
         };
         let is_shorter = part.len() < joined.len();
-        if !is_shorter && let Some(encoded) = self.plain(part) {
+        if !is_shorter && let Some(encoded) = self.encode_ascii(part) {
             return Ok(encoded);
         }
         let (mut encoded, _) = self.input(|| EncodeInput::from(part), text.len(), is_shorter)?;
@@ -213,18 +216,18 @@ impl Cutter<'_> {
         Ok(encoded)
     }
 
-    /// The same of a text that needs neither the library nor a cut.
-    fn plain(&self, text: &str) -> Option<Encoded> {
-        let plain = self.reader.tokenizer.plain.as_ref().filter(|_| self.special && !self.places)?;
-        let ids = plain.encode(&self.inner, text, self.most)?;
+    /// The fast path: a short ASCII text for a BERT tokenizer.
+    fn encode_ascii(&self, text: &str) -> Option<Encoded> {
+        let ascii = self.reader.tokenizer.bert_ascii.as_ref().filter(|_| self.special && !self.places)?;
+        let ids = ascii.encode(&self.inner, text, self.max)?;
         let type_ids = vec![0; ids.len()];
         Some(Encoded { ids, type_ids, truncated: false, ends_special: true, starts_special: true })
     }
 
-    fn tokens(&self, ids: &[u32]) -> Result<Encoded, Unread> {
-        let (is_longer, over) = (ids.len() > self.most, ids.len().saturating_sub(self.most));
+    fn tokens(&self, ids: &[u32]) -> Result<Encoded, EncodeError> {
+        let (is_longer, over) = (ids.len() > self.max, ids.len().saturating_sub(self.max));
         let ids = match self.reader.truncate {
-            _ if ids.is_empty() => return Err("it has no tokens, so it has no vector".to_string().into()),
+            _ if ids.is_empty() => return Err("it has no tokens, so it has no embedding".to_string().into()),
             Truncate::Never if is_longer => return Err(self.too_long(&ids.len().to_string())),
             Truncate::Left => &ids[over..],
             Truncate::Right | Truncate::Never => &ids[..ids.len() - over],
@@ -233,13 +236,13 @@ impl Cutter<'_> {
         Ok(Encoded { ids, type_ids, truncated: is_longer, ends_special: false, starts_special: false })
     }
 
-    /// A text of so many bytes, of which a part may be left out already.
+    /// Tokenizes an input of `bytes` bytes. `is_shorter`: characters were already dropped.
     fn input<'s>(
         &self,
         input: impl Fn() -> EncodeInput<'s>,
         bytes: usize,
         is_shorter: bool,
-    ) -> Result<(Encoded, tokenizers::Encoding), Unread> {
+    ) -> Result<(Encoded, tokenizers::Encoding), EncodeError> {
         let failed = |e: String| format!("the tokenizer failed on its {bytes} bytes: {e}");
         let encoding = match self.places {
             true => sound(|| self.inner.encode_char_offsets(input(), self.special)),
@@ -249,7 +252,7 @@ impl Cutter<'_> {
         let mut encoded = self.checked(&encoding)?;
         encoded.truncated |= is_shorter;
         if encoded.truncated && self.reader.truncate == Truncate::Never {
-            let whole = self.reader.tokenizer.cutting(None).map_err(|e| e.to_string())?;
+            let whole = self.reader.tokenizer.truncating(None).map_err(|e| e.to_string())?;
             let whole = sound(|| whole.encode_fast(input(), self.special)).map_err(failed)?;
             let more = if is_shorter { "more than " } else { "" };
             return Err(self.too_long(&format!("{more}{}", whole.len())));
@@ -257,31 +260,31 @@ impl Cutter<'_> {
         Ok((encoded, encoding))
     }
 
-    fn too_long(&self, tokens: &str) -> Unread {
-        let most = self.most;
-        Unread::TooLong(format!(
-            "it comes to {tokens} tokens, and the model takes {most}: shorten it, or let it be cut"
+    fn too_long(&self, tokens: &str) -> EncodeError {
+        let max = self.max;
+        EncodeError::TooLong(format!(
+            "it has {tokens} tokens, and the model takes {max}: shorten it, or allow truncation"
         ))
     }
 
-    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, Unread> {
+    fn checked(&self, encoding: &tokenizers::Encoding) -> Result<Encoded, EncodeError> {
         if encoding.is_empty() && self.reader.tokenizer.table.is_none() {
-            return Err("this tokenizer makes no token of it, so it has no vector".to_string().into());
+            return Err("the tokenizer produces no tokens for it, so it has no embedding".to_string().into());
         }
         let (ids, types) = (encoding.get_ids(), encoding.get_type_ids());
-        let over = ids.len().saturating_sub(self.most);
-        // A template that adds more special tokens than there is room for is not cut by the library.
+        let over = ids.len().saturating_sub(self.max);
+        // The library does not truncate below the number of special tokens that the template adds.
         if over > 0 && self.special {
-            let what = format!("it comes to {} tokens, and the model takes {}", encoding.len(), self.most);
-            return Err(Unread::TooLong(what));
+            let what = format!("it has {} tokens, and the model takes {}", encoding.len(), self.max);
+            return Err(EncodeError::TooLong(what));
         }
-        let kept = match self.reader.truncate {
+        let range = match self.reader.truncate {
             Truncate::Left => over..ids.len(),
             Truncate::Right | Truncate::Never => 0..ids.len() - over,
         };
         Ok(Encoded {
-            ids: ids[kept.clone()].to_vec(),
-            type_ids: types[kept].to_vec(),
+            ids: ids[range.clone()].to_vec(),
+            type_ids: types[range].to_vec(),
             truncated: over > 0 || !encoding.get_overflowing().is_empty(),
             ends_special: encoding.get_special_tokens_mask().last() == Some(&1),
             starts_special: encoding.get_special_tokens_mask().first() == Some(&1),

@@ -1,12 +1,13 @@
-//! Special and added tokens, as `tokenizer_config.json`, `special_tokens_map.json` and `added_tokens.json` tell them.
+//! Special and added tokens from `tokenizer_config.json`, `special_tokens_map.json` and
+//! `added_tokens.json`.
 
 use serde_json::{Map, Value, json};
 
-/// The roles, in the order in which those without an id get one.
+/// The roles of special tokens, in the order in which tokens without an id get one.
 pub(crate) const ROLES: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A token found in the text before anything else looks at it.
+/// An added token: it is matched in the text before normalization and tokenization.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Token {
     pub(crate) text: String,
@@ -15,19 +16,20 @@ pub(crate) struct Token {
     pub(crate) rstrip: bool,
     pub(crate) normalized: bool,
     pub(crate) special: bool,
-    /// Its id, where a file gives one.
+    /// Its id, if a file gives one.
     pub(crate) id: Option<u32>,
-    /// Told with its flags, so that they replace others; a name alone does not.
+    /// Whether a file gives its flags, so that they replace earlier ones; a bare name does not.
     pub(crate) explicit: bool,
 }
 
-/// How a class of tokenizers takes a special token of which only the name is told.
+/// Default flags of a special token that the files give by name only. They depend on the tokenizer
+/// class.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Flags {
     pub(crate) lstrip: bool,
     pub(crate) rstrip: bool,
     pub(crate) normalized: bool,
-    /// Whether the class makes flags of its own of it, rather than pass on the name.
+    /// Whether the class sets these flags itself rather than pass on the name.
     pub(crate) explicit: bool,
 }
 
@@ -68,59 +70,61 @@ impl Token {
     }
 }
 
-/// What the files say of tokens.
+/// The special and added tokens that the files declare.
 #[derive(Debug, Default)]
-pub(crate) struct Told {
-    /// One for each of [`ROLES`]: outer `None` where no file names it, inner where one says there is none.
-    roles: [Option<Option<Named>>; 7],
-    /// Further special ones, where a file lists any.
-    pub(crate) additional: Option<Vec<Named>>,
-    /// With their ids, in the order of these.
+pub(crate) struct SpecialTokens {
+    /// One for each of [`ROLES`]. Outer `None`: no file mentions the role. Inner `None`: a file
+    /// sets it to null.
+    roles: [Option<Option<TokenSpec>>; 7],
+    /// `additional_special_tokens`, if a file lists any.
+    pub(crate) additional: Option<Vec<TokenSpec>>,
+    /// Added tokens with ids, sorted by id.
     pub(crate) added: Vec<Token>,
 }
 
-/// A token by its name, or with its flags.
+/// A token given by name, or with its flags.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Named {
+pub(crate) enum TokenSpec {
     Name(String),
-    Whole(Token),
+    Full(Token),
 }
 
-impl Named {
-    fn from_json(value: &Value, special: bool) -> Option<Named> {
+impl TokenSpec {
+    fn from_json(value: &Value, special: bool) -> Option<TokenSpec> {
         match value {
-            Value::String(name) => Some(Named::Name(name.clone())),
-            Value::Object(object) => Token::from_object(object, special).map(Named::Whole),
+            Value::String(name) => Some(TokenSpec::Name(name.clone())),
+            Value::Object(object) => Token::from_object(object, special).map(TokenSpec::Full),
             _ => None,
         }
     }
 
     pub(crate) fn text(&self) -> &str {
         match self {
-            Named::Name(name) => name,
-            Named::Whole(token) => &token.text,
+            TokenSpec::Name(name) => name,
+            TokenSpec::Full(token) => &token.text,
         }
     }
 }
 
-impl Told {
-    /// `map` and `added` are the older two files. They are not asked where the configuration lists its added tokens.
-    pub(crate) fn new(config: &Value, map: &Value, added: &Value) -> Result<Told, String> {
-        let mut told = Told::default();
-        told.names(config, false);
+impl SpecialTokens {
+    /// `map` and `added` are the two legacy files. They are ignored if `config` has
+    /// `added_tokens_decoder`.
+    pub(crate) fn new(config: &Value, map: &Value, added: &Value) -> Result<SpecialTokens, String> {
+        let mut specials = SpecialTokens::default();
+        specials.names(config, false);
         if let Some(decoder) = config.get("added_tokens_decoder").and_then(Value::as_object) {
             for (id, token) in decoder {
                 let id = id.parse().map_err(|_| format!("added_tokens_decoder: {id:?} is not an id"))?;
                 let token = token.as_object().and_then(|o| Token::from_object(o, false));
                 let token = token.ok_or_else(|| format!("added_tokens_decoder: token {id} has no content"))?;
-                told.added.push(Token { id: Some(id), ..token });
+                specials.added.push(Token { id: Some(id), ..token });
             }
-            told.added.sort_by_key(|t| t.id);
-            told.flags_from_added();
-            return Ok(told);
+            specials.added.sort_by_key(|t| t.id);
+            specials.flags_from_added();
+            return Ok(specials);
         }
-        told.names(map, true);
-        let special: Vec<&str> = told.named().map(Named::text).collect();
+        specials.names(map, true);
+        let special: Vec<&str> = specials.named().map(TokenSpec::text).collect();
         let mut tokens = Vec::new();
         for (text, id) in added.as_object().into_iter().flatten() {
             let id = id.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -130,19 +134,19 @@ impl Told {
             tokens.push(Token { id: Some(id), special, ..Token::new(text, flags) });
         }
         tokens.sort_by_key(|t| t.id);
-        told.added = tokens;
-        Ok(told)
+        specials.added = tokens;
+        Ok(specials)
     }
 
     fn names(&mut self, file: &Value, special: bool) {
         for (role, slot) in ROLES.iter().zip(&mut self.roles) {
             if let Some(value) = file.get(role) {
-                *slot = Some(Named::from_json(value, special));
+                *slot = Some(TokenSpec::from_json(value, special));
             }
         }
         if let Some(list) = file.get("additional_special_tokens").and_then(Value::as_array) {
             let known = self.additional.get_or_insert_default();
-            for token in list.iter().filter_map(|v| Named::from_json(v, special)) {
+            for token in list.iter().filter_map(|v| TokenSpec::from_json(v, special)) {
                 if !known.contains(&token) {
                     known.push(token);
                 }
@@ -150,25 +154,25 @@ impl Told {
         }
     }
 
-    /// A name that is also an added token has the flags of that one.
+    /// A role given by name takes the flags of the added token of that name.
     fn flags_from_added(&mut self) {
         for named in self.roles.iter_mut().flatten().flatten() {
             if let Some(token) = self.added.iter().find(|t| t.text == named.text()) {
-                *named = Named::Whole(token.clone());
+                *named = TokenSpec::Full(token.clone());
             }
         }
     }
 
-    fn named(&self) -> impl Iterator<Item = &Named> {
+    fn named(&self) -> impl Iterator<Item = &TokenSpec> {
         self.roles.iter().flatten().flatten().chain(self.additional.iter().flatten())
     }
 
-    /// The token of a role, where the class calls it `default` unless a file says otherwise.
-    pub(crate) fn role(&self, role: &str, default: Option<&str>) -> Option<Named> {
+    /// The token of a role. `default` is the name that the class uses unless a file says otherwise.
+    pub(crate) fn role(&self, role: &str, default: Option<&str>) -> Option<TokenSpec> {
         let slot = ROLES.iter().position(|r| *r == role).and_then(|i| self.roles[i].as_ref());
         match slot {
-            Some(told) => told.clone(),
-            None => default.map(|name| Named::Name(name.into())),
+            Some(specials) => specials.clone(),
+            None => default.map(|name| TokenSpec::Name(name.into())),
         }
     }
 }

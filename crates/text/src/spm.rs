@@ -1,20 +1,23 @@
-//! SentencePiece's `.model` file: the few fields of its protobuf that decide how a text is cut.
+//! SentencePiece's `.model` file: the protobuf fields that affect tokenization.
 
-/// Longer pieces exist only in files made to break the library: its trie is freed by recursion, one level for each byte.
+/// Longer pieces exist only in hostile files: the library frees its trie by recursion, one level
+/// for each byte.
 const LONGEST_PIECE: usize = 1024;
-/// All pieces together. The largest vocabularies on the hub have 3 MB; the library's trie takes some 100 bytes for each.
-const MOST_PIECE_BYTES: usize = 16 << 20;
-/// The longest replacement that SentencePiece ships has 33 bytes. One of a megabyte would make gigabytes of a page of text.
+/// Limit for all pieces together. The largest vocabularies on the hub have 3 MB; the library's trie
+/// takes about 100 bytes for each byte.
+const MAX_PIECE_BYTES: usize = 16 << 20;
+/// The longest replacement that SentencePiece ships has 33 bytes. One of a megabyte would turn a
+/// page of text into gigabytes.
 const LONGEST_REPLACEMENT: usize = 256;
 
-/// What a piece is for.
+/// Type of a piece.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Kind {
-    /// A piece of text, the unknown one, an unused one or a byte: nothing of that needs care.
+pub(crate) enum PieceKind {
+    /// Normal, unknown, unused or byte: no special treatment.
     Plain,
-    /// Never met in text, such as `</s>`.
+    /// Never matched in text, such as `</s>`.
     Control,
-    /// Never cut, whatever stands round it.
+    /// Always matched whole.
     UserDefined,
 }
 
@@ -22,26 +25,26 @@ pub(crate) enum Kind {
 pub(crate) struct Piece {
     pub(crate) text: String,
     pub(crate) score: f32,
-    pub(crate) kind: Kind,
+    pub(crate) kind: PieceKind,
 }
 
 #[derive(Debug)]
 pub(crate) struct Model {
     pub(crate) pieces: Vec<Piece>,
-    /// Byte pairs merged by score, rather than the likeliest cut of all.
+    /// BPE, merging by score; otherwise unigram.
     pub(crate) bpe: bool,
     pub(crate) unk_id: usize,
     pub(crate) unk_piece: String,
-    /// Characters without a piece become their bytes, rather than the unknown piece.
+    /// Characters without a piece become byte tokens rather than the unknown piece.
     pub(crate) byte_fallback: bool,
-    /// The table of replacements that runs first; may be empty.
+    /// The precompiled normalization table; may be empty.
     pub(crate) charsmap: Vec<u8>,
     pub(crate) add_dummy_prefix: bool,
     pub(crate) remove_extra_whitespaces: bool,
 }
 
 impl Model {
-    /// Reads a whole file.
+    /// Parses a file.
     pub(crate) fn parse(bytes: &[u8]) -> Result<Model, String> {
         let mut model = Model {
             pieces: Vec::new(),
@@ -59,8 +62,8 @@ impl Model {
                 (1, Value::Bytes(piece)) => {
                     let piece = Piece::parse(piece).map_err(|e| format!("piece {}: {e}", model.pieces.len()))?;
                     piece_bytes += piece.text.len();
-                    if piece_bytes > MOST_PIECE_BYTES {
-                        return Err(format!("its pieces come to more than {MOST_PIECE_BYTES} bytes"));
+                    if piece_bytes > MAX_PIECE_BYTES {
+                        return Err(format!("its pieces have more than {MAX_PIECE_BYTES} bytes in all"));
                     }
                     model.pieces.push(piece);
                 }
@@ -73,7 +76,7 @@ impl Model {
             return Err("it has no pieces; it is not a SentencePiece model".into());
         }
         if model.unk_id >= model.pieces.len() {
-            return Err(format!("its unknown piece is number {} of {}", model.unk_id, model.pieces.len()));
+            return Err(format!("its unknown piece (unk_id) is number {} of {}", model.unk_id, model.pieces.len()));
         }
         Ok(model)
     }
@@ -84,11 +87,11 @@ impl Model {
                 (3, Value::Number(1)) => self.bpe = false,
                 (3, Value::Number(2)) => self.bpe = true,
                 (3, Value::Number(n)) => {
-                    return Err(format!("it was trained as model type {n}; unigram (1) and BPE (2) can be read"));
+                    return Err(format!("it is a SentencePiece model type {n}; supported are unigram (1) and BPE (2)"));
                 }
                 (35, Value::Number(n)) => self.byte_fallback = n != 0,
                 (40, Value::Number(n)) => {
-                    self.unk_id = usize::try_from(n).map_err(|_| "its unknown piece has no number")?
+                    self.unk_id = usize::try_from(n).map_err(|_| "its unk_id is not a valid index")?
                 }
                 (45, Value::Bytes(text)) => self.unk_piece = utf8(text)?,
                 _ => {}
@@ -115,21 +118,21 @@ impl Model {
 
 impl Piece {
     fn parse(bytes: &[u8]) -> Result<Piece, String> {
-        let mut piece = Piece { text: String::new(), score: 0.0, kind: Kind::Plain };
+        let mut piece = Piece { text: String::new(), score: 0.0, kind: PieceKind::Plain };
         for field in Fields(bytes) {
             match field? {
                 (1, Value::Bytes(text)) => piece.text = utf8(text)?,
                 (2, Value::Four(bits)) => piece.score = f32::from_bits(bits),
-                (3, Value::Number(3)) => piece.kind = Kind::Control,
-                (3, Value::Number(4)) => piece.kind = Kind::UserDefined,
-                (3, Value::Number(_)) => piece.kind = Kind::Plain,
+                (3, Value::Number(3)) => piece.kind = PieceKind::Control,
+                (3, Value::Number(4)) => piece.kind = PieceKind::UserDefined,
+                (3, Value::Number(_)) => piece.kind = PieceKind::Plain,
                 _ => {}
             }
         }
         if piece.text.is_empty() || piece.text.len() > LONGEST_PIECE {
             return Err(format!("its text has {} bytes", piece.text.len()));
         }
-        // The library compares scores, and NaN compares with nothing.
+        // The library compares scores, and NaN does not compare.
         if !piece.score.is_finite() {
             return Err(format!("its score is {}", piece.score));
         }
@@ -137,20 +140,20 @@ impl Piece {
     }
 }
 
-/// The table is a length, that many bytes of a trie, and texts that end in a zero byte. The library reserves what the length
-/// says before it looks.
+/// Checks the normalization table: a length, that many bytes of a trie, and texts that end in a
+/// zero byte. The library allocates what the length says before it checks.
 pub(crate) fn check_charsmap(map: &[u8]) -> Result<(), String> {
     if map.is_empty() {
         return Ok(());
     }
-    let bad = || String::from("its table of characters is cut short");
+    let bad = || String::from("its normalization table is cut short");
     let (head, rest) = map.split_first_chunk::<4>().ok_or_else(bad)?;
     let trie = u32::from_le_bytes(*head) as usize;
     if trie == 0 || !trie.is_multiple_of(4) || trie > rest.len() {
         return Err(bad());
     }
     match rest[trie..].split(|&b| b == 0).map(<[u8]>::len).max() {
-        Some(n) if n > LONGEST_REPLACEMENT => Err(format!("its table replaces a character by {n} bytes")),
+        Some(n) if n > LONGEST_REPLACEMENT => Err(format!("its normalization table replaces a character by {n} bytes")),
         _ => Ok(()),
     }
 }
@@ -159,7 +162,7 @@ fn utf8(bytes: &[u8]) -> Result<String, String> {
     std::str::from_utf8(bytes).map(str::to_owned).map_err(|_| "a text in it is not UTF-8".into())
 }
 
-/// As JSON has to carry bytes.
+/// Base64, for bytes in JSON.
 pub(crate) fn base64(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let mut out = String::with_capacity(bytes.len().div_ceil(3) * 4);
@@ -174,7 +177,7 @@ pub(crate) fn base64(bytes: &[u8]) -> String {
     out
 }
 
-/// A field's value, as the wire tells it.
+/// A protobuf value by wire type.
 #[derive(Debug, PartialEq)]
 enum Value<'a> {
     Number(u64),

@@ -1,19 +1,20 @@
-//! Vocabularies as the library takes them, and where added tokens go.
+//! Vocabularies in the form that the `tokenizers` crate takes, and the ids of added tokens.
 
 use super::special::Token;
 use serde_json::{Value, json};
 use std::collections::{HashMap, HashSet};
 
-/// A merge is tried at every place of a piece.
+/// Every split of a piece is tried as a merge.
 const LONGEST_MERGED: usize = 256;
 
-/// A vocabulary as the library takes it: by id, or in the order of ids.
+/// A vocabulary: a map to ids, or a list in the order of ids with scores.
 pub(crate) enum Vocabulary {
     Map(HashMap<String, u32>),
     List(Vec<(String, f64)>),
 }
 
-/// SentencePiece's BPE keeps scores, not merges: any two pieces that make a third, best score first.
+/// SentencePiece's BPE stores scores, not merges. Any two pieces that concatenate to a third are a
+/// merge, best score first.
 pub(crate) fn merges<'a>(
     vocab: &HashMap<String, u32>,
     list: &'a [(String, f64)],
@@ -27,7 +28,7 @@ pub(crate) fn merges<'a>(
         if !seen.insert(text) {
             continue;
         }
-        // Of pieces that are there twice the last counts.
+        // Of duplicate pieces the last counts.
         let score = vocab.get(text).map_or(0.0, |&id| list[id as usize].1);
         let cuts = text.char_indices().skip(1).map(|(at, _)| text.split_at(at));
         let mut ways: Vec<_> = cuts.filter_map(|(l, r)| Some((*vocab.get(l)?, *vocab.get(r)?, l, r))).collect();
@@ -46,8 +47,9 @@ impl Vocabulary {
         }
     }
 
-    /// Gives every token its id: the vocabulary's, else the file's, else the next. The library counts on from the size of the
-    /// vocabulary and hears no other wish, so a token that is to have another id goes into the vocabulary.
+    /// Assigns every added token its id: the vocabulary's, else the file's, else the next free one.
+    /// The library numbers added tokens from the size of the vocabulary and ignores any other id,
+    /// so a token that needs another id goes into the vocabulary.
     pub(crate) fn place(&mut self, tokens: &[Token]) -> Result<Vec<Value>, String> {
         let ids: HashMap<&str, u32> = match &*self {
             Vocabulary::Map(map) => map.iter().map(|(t, i)| (t.as_str(), *i)).collect(),
@@ -56,7 +58,7 @@ impl Vocabulary {
         let size = ids.len().max(if let Vocabulary::List(list) = &*self { list.len() } else { 0 });
         let mut taken: HashSet<u32> = ids.values().copied().collect();
         let above = ids.values().max().map_or(0, |&id| u64::from(id) + 1);
-        let too_many = || "its ids do not fit 32 bits".to_string();
+        let too_many = || "its token ids do not fit 32 bits".to_string();
         let mut next = u32::try_from(above.max(size as u64)).map_err(|_| too_many())?;
         let counted = next;
         let mut placed = Vec::with_capacity(tokens.len());
@@ -77,11 +79,9 @@ impl Vocabulary {
         match (&mut *self, moved) {
             (_, None) => {}
             (Vocabulary::List(_), Some(((text, id), _))) => {
-                return Err(format!(
-                    "added token {text:?} has the id {id}, and {counted} pieces are counted before it"
-                ));
+                return Err(format!("added token {text:?} has the id {id}, but the ids before it end at {counted}"));
             }
-            // All of them: what is left out would be counted from the larger size.
+            // All of them: tokens left out would be numbered from the larger size.
             (Vocabulary::Map(map), Some(_)) => map.extend(new),
         }
         placed.sort_by_key(|(id, _)| *id);

@@ -1,24 +1,24 @@
-//! Tokens with their places in the text, for tasks that label them.
+//! Tokens with their character offsets, for token classification.
 
 use tokenizers::models::ModelWrapper;
 use tokenizers::{Encoding, Tokenizer};
 
-/// A token and where it came from.
+/// A token with its character offsets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Placed {
     /// Its id.
     pub id: u32,
-    /// Its first character (not byte) in the text as it was given.
+    /// Its first character (not byte) in the original text.
     pub start: usize,
     /// The character after its last.
     pub end: usize,
-    /// Put there by the tokenizer, not by the text.
+    /// Added by the tokenizer, not part of the text.
     pub special: bool,
-    /// Whether a new word starts here, as the tokenizer cuts words before it cuts them into tokens.
+    /// Whether it is the first token of a word, as the pre-tokenizer splits words.
     pub starts_word: bool,
 }
 
-/// The tokens of an encoding made by `encode_char_offsets`; any other counts bytes.
+/// The tokens of an encoding made by `encode_char_offsets`; the offsets of any other count bytes.
 pub fn placed(encoding: &Encoding) -> Vec<Placed> {
     let words = encoding.get_word_ids();
     let sequences = encoding.get_sequence_ids();
@@ -39,17 +39,18 @@ pub fn placed(encoding: &Encoding) -> Vec<Placed> {
         .collect()
 }
 
-/// How token and text tell whether a token goes on with a word.
+/// How to tell whether a token continues a word.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Continuation {
-    /// The vocabulary marks it (`##ing`), so that the token is longer than its text. Otherwise a space before it decides.
+    /// The vocabulary marks continuations (`##ing`), so that the token is longer than the text it
+    /// covers. Otherwise a space before the token decides.
     marked: bool,
-    /// Tells nothing of what it stands for, and is never the rest of a word.
+    /// The unknown token, which never continues a word.
     unk: Option<u32>,
 }
 
 impl Continuation {
-    /// What the tokenizer's vocabulary says.
+    /// Reads the rule from the tokenizer's model.
     pub fn of(tokenizer: &Tokenizer) -> Continuation {
         let id = |name: &str| tokenizer.token_to_id(name);
         let (marked, unk) = match tokenizer.get_model() {
@@ -60,18 +61,19 @@ impl Continuation {
                 (marked, unk.or_else(|| id("<unk>")).or_else(|| id("[UNK]")))
             }
             ModelWrapper::WordLevel(model) => (false, id(&model.unk_token)),
-            // The library does not tell which piece of a unigram model it is, but all go by one of these names.
+            // The library does not expose the unknown piece of a unigram model, but all use one of
+            // these names.
             ModelWrapper::Unigram(_) => (false, id("<unk>").or_else(|| id("[UNK]"))),
         };
         Continuation { marked, unk }
     }
 
-    /// The id that stands for words that are not in the vocabulary.
+    /// The id of the unknown token.
     pub fn unknown(&self) -> Option<u32> {
         self.unk
     }
 
-    /// The token's own text, and whether it goes on with the word before it. `chars` is the text.
+    /// The token's text, and whether it continues the word before it. `chars` is the text.
     pub fn of_token(&self, tokenizer: &Tokenizer, chars: &[char], token: &Placed) -> (String, bool) {
         let (start, end) = (token.start.min(chars.len()), token.end.min(chars.len()));
         let covered = chars.get(start..end).unwrap_or(&[]);

@@ -2,7 +2,7 @@
 
 use crate::error::Result;
 use sconce_formats::optional_json;
-use sconce_text::Manner;
+use sconce_text::TokenizerOptions;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
@@ -14,13 +14,13 @@ pub(crate) struct Reading {
     /// The longest sequence, special tokens included, as far as the files around the encoder know.
     pub(crate) max_tokens: Option<usize>,
     /// What texts go through besides.
-    pub(crate) manner: Manner,
+    pub(crate) manner: TokenizerOptions,
 }
 
 /// How texts go into a plain transformers model.
 pub(crate) fn plain_reading(dir: &Path) -> Result<Reading> {
     let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
-    Ok(Reading { root: dir.to_path_buf(), max_tokens, manner: Manner::default() })
+    Ok(Reading { root: dir.to_path_buf(), max_tokens, manner: TokenizerOptions::default() })
 }
 
 /// The tokenizer's own limit. Models without one write a number beyond any length (1e30).

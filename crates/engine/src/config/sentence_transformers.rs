@@ -7,7 +7,7 @@ use super::reading::{Reading, plain_reading};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
-use sconce_text::{Manner, Table};
+use sconce_text::{Table, TokenizerOptions};
 use serde::Deserialize;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -229,7 +229,7 @@ impl SentenceSpec {
                 }
                 "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
                 "StaticEmbedding" if i == 0 => {
-                    let manner = Manner { lower_case: false, table: Some(Table::Plain) };
+                    let manner = TokenizerOptions { lower_case: false, table: Some(Table::Plain) };
                     self.reading = Reading { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
                     self.poolings = vec![Pooling::Mean];
                 }
@@ -334,7 +334,7 @@ pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
     let plain = plain_reading(root)?;
     Ok(Reading {
         max_tokens: config.max_seq_length.or(plain.max_tokens),
-        manner: Manner { lower_case: config.do_lower_case.unwrap_or(false), table: None },
+        manner: TokenizerOptions { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain
     })
 }

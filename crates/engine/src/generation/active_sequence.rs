@@ -5,7 +5,7 @@ use crate::error::Result;
 use crate::sampling::{Choice, Failure, GenerationParams, Sampler, Text, logprobs_of};
 use crate::structured_output::{Constraint, TokenMask};
 use sconce_ops::{SamplingParams, threads};
-use sconce_text::stream::{Detok, Step, Stops};
+use sconce_text::stream::{Detokenizer, Step, Stops};
 use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ pub(crate) struct GenerateRequest {
     pub(crate) params: Arc<GenerationParams>,
     pub(crate) stop: StopCriteria,
     /// Makes text of an answer, behind the prompt where it goes on from that.
-    pub(crate) detok: Detok,
+    pub(crate) detok: Detokenizer,
     /// Finds the stop texts in it.
     pub(crate) stops: Stops,
     /// The form of each answer, if they must have one.
@@ -44,7 +44,7 @@ pub(crate) struct ActiveSequence {
     sampler: Sampler,
     /// The form it must have, and how far it is.
     form: Option<Constraint>,
-    detok: Option<Detok>,
+    detok: Option<Detokenizer>,
     stops: Stops,
     stop: StopCriteria,
     /// Tokens of the prompt, and of the answer.
@@ -201,7 +201,7 @@ impl ActiveSequence {
 
     /// What was held back, and the end.
     fn end(&mut self, finish: Finish) -> StepOutput {
-        let rest = self.detok.take().map(Detok::finish);
+        let rest = self.detok.take().map(Detokenizer::finish);
         let rest = rest.and_then(|rest| rest.ok()).unwrap_or_default();
         match self.stops.push(&rest) {
             Step::Stopped { text, stop } => {

@@ -16,7 +16,7 @@ use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::Device;
 use sconce_text::chat::{Message, Options};
-use sconce_text::stream::{Detok, Stops, TokenBytes, token_bytes};
+use sconce_text::stream::{Detokenizer, Stops, TokenBytes, token_bytes};
 use sconce_text::{TextToken, text_of, text_tokens};
 use serde_json::{Map, Value};
 use std::sync::{Arc, OnceLock};
@@ -237,12 +237,12 @@ impl Llm {
             Some(format) => self.forms(format, answers)?,
             None => Vec::new(),
         };
-        let detok = Detok::new(self.model.text.parsed.clone(), true);
+        let detok = Detokenizer::new(self.model.text.parsed.clone(), true);
         // An answer in a chat is a text of its own; any other goes on from its prompt, in the middle of a word if need be.
         let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
         // A form is one of bytes: a space that it begins with must not go because it stands first.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
-        let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
+        let read = if goes_on { detok.continue_from(&tokens).map_err(Error::Input)? } else { String::new() };
         let scored = request.echo && params.logprobs.is_some();
         let echo = request.echo.then(|| match &request.start {
             Start::Text(text) | Start::Rendered(text) => text.clone(),

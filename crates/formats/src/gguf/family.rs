@@ -1,15 +1,16 @@
-//! Which of transformers' models a GGUF file holds. llama.cpp has fewer names than transformers; where one stands for
-//! several, what is in the file tells them apart.
+//! Detects which transformers model a GGUF file holds. llama.cpp has fewer architecture names than
+//! transformers; where one covers several, the content of the file decides.
 
-use super::header::{Tensor, shown};
+use super::header::{Tensor, quoted};
 use super::metadata::Metadata;
 use crate::FileError;
 use std::collections::BTreeMap;
 
-/// A model of transformers.
+/// A model family of transformers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Family {
-    /// Also Mistral: without its window, which no file of this kind keeps, it is the same model.
+    /// Also Mistral: without its sliding window, which GGUF files of this architecture do not
+    /// store, it is the same model.
     Llama,
     Mixtral,
     Qwen2,
@@ -26,11 +27,12 @@ pub(super) enum Family {
     Gemma2,
     Gemma3,
     Gpt2,
-    /// Encoder alone or with a decoder; a plain or a gated MLP; biases of its own in every layer (UMT5) or the first's in all.
+    /// Encoder alone or with a decoder; a plain or gated MLP; a relative attention bias in every
+    /// layer (UMT5) or only in the first.
     T5 {
         decoder: bool,
         gated: bool,
-        each: bool,
+        bias_per_layer: bool,
     },
     Bert,
     Roberta,
@@ -39,7 +41,8 @@ pub(super) enum Family {
     NomicBert,
 }
 
-/// What llama.cpp calls them. `llama` is also Mistral and Mixtral, `bert` also RoBERTa, XLM-RoBERTa and DistilBERT.
+/// llama.cpp's architecture names. `llama` is also Mistral and Mixtral, `bert` also RoBERTa,
+/// XLM-RoBERTa and DistilBERT.
 pub(super) const NAMES: [&str; 16] = [
     "llama",
     "qwen2",
@@ -59,7 +62,7 @@ pub(super) const NAMES: [&str; 16] = [
     "nomic-bert",
 ];
 
-/// What `metadata` calls the model, and what that is.
+/// The architecture name in `metadata`, and its family.
 pub(super) fn find<'a>(
     metadata: Metadata<'a>,
     tensors: &BTreeMap<String, (usize, Tensor)>,
@@ -67,10 +70,10 @@ pub(super) fn find<'a>(
     let kind = metadata.str("general.type")?;
     if let Some(kind) = kind.filter(|kind| *kind != "model") {
         return Err(
-            metadata.fault(format!("is a GGUF file of the type {} (general.type); a model is needed", shown(kind)))
+            metadata.fault(format!("is a GGUF file of the type {} (general.type); a model is needed", quoted(kind)))
         );
     }
-    let missing = || metadata.fault("does not say what model it is (general.architecture); is it a model?");
+    let missing = || metadata.fault("has no general.architecture, so it may not be a model");
     let name = metadata.str("general.architecture")?.ok_or_else(missing)?;
     let has = |tensor: &str| tensors.contains_key(tensor);
     let family = match name {
@@ -90,23 +93,24 @@ pub(super) fn find<'a>(
         "t5" | "t5encoder" => Family::T5 {
             decoder: name == "t5",
             gated: has("enc.blk.0.ffn_gate.weight"),
-            each: has("enc.blk.1.attn_rel_b.weight"),
+            bias_per_layer: has("enc.blk.1.attn_rel_b.weight"),
         },
-        // One name for all of BERT's kin; each has a tokenizer of its own, and DistilBERT no second kind of token.
+        // One name for the BERT variants: the tokenizer tells them apart, and DistilBERT has no
+        // token types.
         "bert" => match metadata.str("tokenizer.ggml.model")?.unwrap_or("bert") {
             "gpt2" => Family::Roberta,
             "t5" => Family::XlmRoberta,
             "bert" if has("token_types.weight") => Family::Bert,
             "bert" => Family::DistilBert,
             other => {
-                let what = format!("is a BERT with the tokenizer {}; bert, gpt2 and t5 are supported", shown(other));
+                let what = format!("is a BERT with the tokenizer {}; bert, gpt2 and t5 are supported", quoted(other));
                 return Err(metadata.fault(what));
             }
         },
         "nomic-bert" => Family::NomicBert,
         other => {
             let known = NAMES.join(", ");
-            let what = format!("holds a model of the architecture {}; these are supported: {known}", shown(other));
+            let what = format!("holds a model of the architecture {}; these are supported: {known}", quoted(other));
             return Err(metadata.fault(what));
         }
     };

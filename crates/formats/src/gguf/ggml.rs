@@ -1,15 +1,15 @@
-//! The formats that ggml stores numbers in: how many of them make a block, and how many bytes a block takes. Facts of the
-//! format; what a block means is the business of whoever reads it.
+//! The tensor types of ggml: elements per block and bytes per block. The meaning of a block is
+//! elsewhere.
 
-/// One format.
+/// A ggml tensor type.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct Kind {
-    /// Its number in the file.
+pub(super) struct GgmlType {
+    /// Its id in the file.
     pub(super) id: u32,
     pub(super) name: &'static str,
-    /// Numbers in a block; a row holds whole blocks.
+    /// Elements per block; a row holds whole blocks.
     pub(super) block: usize,
-    /// Bytes of a block.
+    /// Bytes per block.
     pub(super) size: usize,
 }
 
@@ -17,56 +17,58 @@ pub(super) const F32: u32 = 0;
 pub(super) const F16: u32 = 1;
 pub(super) const BF16: u32 = 30;
 
-/// Numbers that are missing were given up by ggml (4, 5, 31 to 33, 36 to 38); files with them are no longer read anywhere.
-const KINDS: [Kind; 35] = [
-    kind(F32, "F32", 1, 4),
-    kind(F16, "F16", 1, 2),
-    kind(2, "Q4_0", 32, 18),
-    kind(3, "Q4_1", 32, 20),
-    kind(6, "Q5_0", 32, 22),
-    kind(7, "Q5_1", 32, 24),
-    kind(8, "Q8_0", 32, 34),
-    kind(9, "Q8_1", 32, 36),
-    kind(10, "Q2_K", 256, 84),
-    kind(11, "Q3_K", 256, 110),
-    kind(12, "Q4_K", 256, 144),
-    kind(13, "Q5_K", 256, 176),
-    kind(14, "Q6_K", 256, 210),
-    kind(15, "Q8_K", 256, 292),
-    kind(16, "IQ2_XXS", 256, 66),
-    kind(17, "IQ2_XS", 256, 74),
-    kind(18, "IQ3_XXS", 256, 98),
-    kind(19, "IQ1_S", 256, 50),
-    kind(20, "IQ4_NL", 32, 18),
-    kind(21, "IQ3_S", 256, 110),
-    kind(22, "IQ2_S", 256, 82),
-    kind(23, "IQ4_XS", 256, 136),
-    kind(24, "I8", 1, 1),
-    kind(25, "I16", 1, 2),
-    kind(26, "I32", 1, 4),
-    kind(27, "I64", 1, 8),
-    kind(28, "F64", 1, 8),
-    kind(29, "IQ1_M", 256, 56),
-    kind(BF16, "BF16", 1, 2),
-    kind(34, "TQ1_0", 256, 54),
-    kind(35, "TQ2_0", 256, 66),
-    kind(39, "MXFP4", 32, 17),
-    kind(40, "NVFP4", 64, 36),
-    kind(41, "Q1_0", 128, 18),
-    kind(42, "Q2_0", 64, 18),
+/// Missing ids were dropped by ggml (4, 5, 31 to 33, 36 to 38); nothing reads files with them any
+/// more.
+const TYPES: [GgmlType; 35] = [
+    ggml_type(F32, "F32", 1, 4),
+    ggml_type(F16, "F16", 1, 2),
+    ggml_type(2, "Q4_0", 32, 18),
+    ggml_type(3, "Q4_1", 32, 20),
+    ggml_type(6, "Q5_0", 32, 22),
+    ggml_type(7, "Q5_1", 32, 24),
+    ggml_type(8, "Q8_0", 32, 34),
+    ggml_type(9, "Q8_1", 32, 36),
+    ggml_type(10, "Q2_K", 256, 84),
+    ggml_type(11, "Q3_K", 256, 110),
+    ggml_type(12, "Q4_K", 256, 144),
+    ggml_type(13, "Q5_K", 256, 176),
+    ggml_type(14, "Q6_K", 256, 210),
+    ggml_type(15, "Q8_K", 256, 292),
+    ggml_type(16, "IQ2_XXS", 256, 66),
+    ggml_type(17, "IQ2_XS", 256, 74),
+    ggml_type(18, "IQ3_XXS", 256, 98),
+    ggml_type(19, "IQ1_S", 256, 50),
+    ggml_type(20, "IQ4_NL", 32, 18),
+    ggml_type(21, "IQ3_S", 256, 110),
+    ggml_type(22, "IQ2_S", 256, 82),
+    ggml_type(23, "IQ4_XS", 256, 136),
+    ggml_type(24, "I8", 1, 1),
+    ggml_type(25, "I16", 1, 2),
+    ggml_type(26, "I32", 1, 4),
+    ggml_type(27, "I64", 1, 8),
+    ggml_type(28, "F64", 1, 8),
+    ggml_type(29, "IQ1_M", 256, 56),
+    ggml_type(BF16, "BF16", 1, 2),
+    ggml_type(34, "TQ1_0", 256, 54),
+    ggml_type(35, "TQ2_0", 256, 66),
+    ggml_type(39, "MXFP4", 32, 17),
+    ggml_type(40, "NVFP4", 64, 36),
+    ggml_type(41, "Q1_0", 128, 18),
+    ggml_type(42, "Q2_0", 64, 18),
 ];
 
-const fn kind(id: u32, name: &'static str, block: usize, size: usize) -> Kind {
-    Kind { id, name, block, size }
+const fn ggml_type(id: u32, name: &'static str, block: usize, size: usize) -> GgmlType {
+    GgmlType { id, name, block, size }
 }
 
-/// The format with that number.
-pub(super) fn find(id: u32) -> Option<&'static Kind> {
-    KINDS.iter().find(|kind| kind.id == id)
+/// The type with this id.
+pub(super) fn find(id: u32) -> Option<&'static GgmlType> {
+    TYPES.iter().find(|kind| kind.id == id)
 }
 
-impl Kind {
-    /// Bytes of a tensor of these dimensions; `None` where its rows do not hold whole blocks, or no memory is that large.
+impl GgmlType {
+    /// Bytes of a tensor of these dimensions. `None` if its rows are not whole blocks, or on
+    /// overflow.
     pub(super) fn bytes(&self, dims: &[usize]) -> Option<usize> {
         let (row, rows) = dims.split_last().map_or((1, &[][..]), |(row, rows)| (*row, rows));
         if row % self.block != 0 {
@@ -75,7 +77,7 @@ impl Kind {
         rows.iter().try_fold((row / self.block).checked_mul(self.size)?, |n, &d| n.checked_mul(d))
     }
 
-    /// Whether it holds plain floats, which can be computed with one by one.
+    /// Whether it is a plain float type, not blocks.
     pub(super) fn is_float(&self) -> bool {
         matches!(self.id, F32 | F16 | BF16)
     }

@@ -1,34 +1,36 @@
-//! What a GGUF file says before its data: keys with values, and which tensors lie where. Everything is checked here, once, so
-//! that whoever reads on can slice without asking. Nothing is copied but names; values that are long stay in the file.
+//! Parser of the GGUF header: metadata keys with values, and the tensors' positions. It checks
+//! everything once, so that later code can slice without checks. Only names are copied; long values
+//! stay in the file.
 
-use super::ggml::{self, Kind};
+use super::ggml::{self, GgmlType};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::ops::Range;
 
-/// ggml has no more.
-const MOST_DIMS: u32 = 4;
-/// Of tensors, and of keys. No model has a tenth of it, and what is kept of each takes more memory than it does in the file.
-const MOST: u64 = 1 << 16;
+/// The limit of ggml.
+const MAX_DIMS: u32 = 4;
+/// Limit of tensors, and of keys. No model has a tenth of it, and an entry takes more memory than
+/// it does in the file.
+const MAX_ENTRIES: u64 = 1 << 16;
 
 /// The header of one file.
 pub(super) struct Header {
     pub(super) values: BTreeMap<String, Value>,
-    /// In the file's order, each name once, none overlapping another.
+    /// In the order of the file; names are unique and ranges do not overlap.
     pub(super) tensors: Vec<(String, Tensor)>,
 }
 
-/// One tensor as the file holds it.
+/// A tensor as the file stores it.
 #[derive(Clone, Debug)]
 pub(super) struct Tensor {
-    pub(super) kind: &'static Kind,
-    /// Row-major: the file writes them the other way round.
+    pub(super) kind: &'static GgmlType,
+    /// Row-major; the file writes them in reverse order.
     pub(super) dims: Vec<usize>,
-    /// Where it lies, exactly as long as its dimensions say.
+    /// Its range in the file, exactly as long as its dimensions say.
     pub(super) bytes: Range<usize>,
 }
 
-/// One value. Texts and arrays are places in the file.
+/// A metadata value. Texts and arrays are ranges of the file.
 #[derive(Clone, Debug)]
 pub(super) enum Value {
     Unsigned(u64),
@@ -47,7 +49,7 @@ pub(super) struct Array {
     pub(super) bytes: Range<usize>,
 }
 
-/// What a value or the items of an array are.
+/// Type of a value or of an array's items.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Item {
     U8,
@@ -65,7 +67,7 @@ pub(super) enum Item {
 }
 
 impl Item {
-    /// Bytes of one; a text has no size of its own.
+    /// Size in bytes; a text has no fixed size.
     pub(super) fn size(self) -> Option<usize> {
         match self {
             Item::U8 | Item::I8 | Item::Bool => Some(1),
@@ -77,43 +79,46 @@ impl Item {
     }
 }
 
-/// Why a read failed; the sentence needs to know where.
-enum Broken {
+/// Why a read failed. `at` adds where.
+enum ReadError {
     Cut,
     NotText,
-    /// An array of arrays, which no model has and which could nest without end.
+    /// An array of arrays, which no model has and which could nest without limit.
     Nested,
     NotBool(u8),
     UnknownType(u32),
 }
 
-impl Broken {
+impl ReadError {
     fn at(self, place: &str) -> String {
         match self {
-            Broken::Cut => format!("ends inside {place}; it is cut short, fetch it again"),
-            Broken::NotText => format!("has {place} that is not UTF-8 text; it is damaged, fetch it again"),
-            Broken::Nested => format!("has an array of arrays in {place}, which is not supported"),
-            Broken::NotBool(byte) => format!("has {byte} for a truth value in {place}; it is damaged, fetch it again"),
-            Broken::UnknownType(id) => {
+            ReadError::Cut => format!("ends inside {place}; it is cut short, fetch it again"),
+            ReadError::NotText => format!("has {place} that is not UTF-8 text; it is damaged, fetch it again"),
+            ReadError::Nested => format!("has an array of arrays in {place}, which is not supported"),
+            ReadError::NotBool(byte) => {
+                format!("has {byte} for a truth value in {place}; it is damaged, fetch it again")
+            }
+            ReadError::UnknownType(id) => {
                 format!("has {place} of the unknown type {id}; it is damaged, or newer than this program")
             }
         }
     }
 }
 
-/// Reads the header of the file `bytes`. The error ends a sentence that begins with the file's name.
+/// Parses the header of the file `bytes`. The error ends a sentence that begins with the file's
+/// name.
 pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
     let mut reader = Reader { bytes, at: 0 };
-    let cut = |place: &'static str| move |broken: Broken| broken.at(place);
+    let inside = |place: &'static str| move |error: ReadError| error.at(place);
     if !bytes.starts_with(b"GGUF") {
         return Err(
-            "is not a GGUF file: either something else wrote it, or it is not the file at all but a pointer to it \
-                    or a page, then fetch it again"
+            "is not a GGUF file: it has another format, or the download saved a Git LFS pointer or a web page instead; \
+                    fetch it again"
                 .into(),
         );
     }
     reader.at = 4;
-    match reader.u32().map_err(cut("its version"))? {
+    match reader.u32().map_err(inside("its version"))? {
         2 | 3 => {}
         1 => return Err("is GGUF version 1, of 2023, which is not supported; convert the model again".into()),
         version if matches!(version.swap_bytes(), 1..=0xffff) => {
@@ -125,11 +130,13 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
         }
         version => return Err(format!("is GGUF version {version}; 2 and 3 are supported")),
     }
-    let tensors = reader.u64().map_err(cut("its number of tensors"))?;
-    let keys = reader.u64().map_err(cut("its number of keys"))?;
+    let tensors = reader.u64().map_err(inside("its number of tensors"))?;
+    let keys = reader.u64().map_err(inside("its number of keys"))?;
     for (what, count) in [("tensors", tensors), ("keys", keys)] {
-        if count > MOST {
-            return Err(format!("says that it has {count} {what}; no model has more than {MOST}, so it is damaged"));
+        if count > MAX_ENTRIES {
+            return Err(format!(
+                "says that it has {count} {what}; no model has more than {MAX_ENTRIES}, so it is damaged"
+            ));
         }
     }
     let values = reader.values(keys)?;
@@ -144,19 +151,19 @@ pub(super) fn parse(bytes: &[u8]) -> Result<Header, String> {
     let mut tensors = Vec::with_capacity(infos.len());
     for info in infos {
         let name = info.name.clone();
-        let tensor = info.place(data, alignment, bytes.len())?;
+        let tensor = info.locate(data, alignment, bytes.len())?;
         match placed.entry(name.clone()) {
             Vacant(free) => drop(free.insert(tensor.bytes.clone())),
-            Occupied(_) => return Err(format!("holds the tensor {} twice", shown(&name))),
+            Occupied(_) => return Err(format!("holds the tensor {} twice", quoted(&name))),
         }
         tensors.push((name, tensor));
     }
-    apart(&placed)?;
+    check_no_overlap(&placed)?;
     Ok(Header { values, tensors })
 }
 
-/// That no tensor shares bytes with another.
-fn apart(placed: &BTreeMap<String, Range<usize>>) -> Result<(), String> {
+/// Checks that no two tensors overlap.
+fn check_no_overlap(placed: &BTreeMap<String, Range<usize>>) -> Result<(), String> {
     let mut order: Vec<_> = placed.iter().collect();
     order.sort_by_key(|(_, bytes)| bytes.start);
     for pair in order.windows(2) {
@@ -165,27 +172,27 @@ fn apart(placed: &BTreeMap<String, Range<usize>>) -> Result<(), String> {
         {
             return Err(format!(
                 "has the tensors {} and {} in the same place; it is damaged, fetch it again",
-                shown(first),
-                shown(second)
+                quoted(first),
+                quoted(second)
             ));
         }
     }
     Ok(())
 }
 
-/// What the data and every tensor in it begin at a multiple of.
+/// The alignment of the data and of every tensor in it.
 fn alignment(values: &BTreeMap<String, Value>) -> Result<usize, String> {
     match values.get("general.alignment") {
         None => Ok(32),
         Some(Value::Unsigned(n)) => usize::try_from(*n)
             .ok()
             .filter(|n| n.is_power_of_two())
-            .ok_or_else(|| format!("has the alignment {n} (general.alignment), which is no power of two")),
+            .ok_or_else(|| format!("has the alignment {n} (general.alignment), which is not a power of two")),
         Some(_) => Err("has a general.alignment that is not a whole number".into()),
     }
 }
 
-/// A tensor before it is known where the data begins.
+/// A tensor description, before the start of the data is known.
 struct Info {
     name: String,
     kind: u32,
@@ -194,9 +201,9 @@ struct Info {
 }
 
 impl Info {
-    fn place(self, data: usize, alignment: usize, end: usize) -> Result<Tensor, String> {
+    fn locate(self, data: usize, alignment: usize, end: usize) -> Result<Tensor, String> {
         let Info { name, kind, dims, offset } = self;
-        let fail = |what: String| format!("holds a tensor that cannot be read: {}: {what}", shown(&name));
+        let fail = |what: String| format!("holds a tensor that cannot be read: {}: {what}", quoted(&name));
         let kind = ggml::find(kind).ok_or_else(|| {
             fail(format!("its type {kind} is unknown; it is damaged, newer than this program, or no longer supported"))
         })?;
@@ -207,7 +214,7 @@ impl Info {
             let row = sizes.last().copied().unwrap_or(0);
             return Err(fail(format!("its rows of {row} are not whole blocks of {} in {}", kind.block, kind.name)));
         }
-        // Whoever counts numbers later must not overflow either.
+        // The element count must not overflow either.
         let count = sizes.iter().try_fold(1usize, |n, &d| n.checked_mul(d));
         let length = kind.bytes(&sizes).filter(|_| count.is_some());
         let length = length.ok_or_else(|| fail(format!("its dimensions {sizes:?} are larger than any memory")))?;
@@ -233,13 +240,13 @@ struct Reader<'a> {
 impl Reader<'_> {
     fn values(&mut self, count: u64) -> Result<BTreeMap<String, Value>, String> {
         let mut values = BTreeMap::new();
-        // The count may lie; each round reads at least twelve bytes or fails.
+        // The count is untrusted; each round reads at least twelve bytes or fails.
         for index in 0..count {
-            let key = self.text().map_err(|broken| broken.at(&format!("the name of key {index}")))?;
+            let key = self.text().map_err(|error| error.at(&format!("the name of key {index}")))?;
             let key = self.str(key);
-            let value = self.value().map_err(|broken| broken.at(&format!("the value of {}", shown(&key))))?;
+            let value = self.value().map_err(|error| error.at(&format!("the value of {}", quoted(&key))))?;
             if values.contains_key(&key) {
-                return Err(format!("has the key {} twice", shown(&key)));
+                return Err(format!("has the key {} twice", quoted(&key)));
             }
             values.insert(key, value);
         }
@@ -247,14 +254,14 @@ impl Reader<'_> {
     }
 
     fn info(&mut self, index: u64) -> Result<Info, String> {
-        let name = self.text().map_err(|broken| broken.at(&format!("the name of tensor {index}")))?;
+        let name = self.text().map_err(|error| error.at(&format!("the name of tensor {index}")))?;
         let name = self.str(name);
-        let place = |broken: Broken| broken.at(&format!("the description of tensor {}", shown(&name)));
+        let place = |error: ReadError| error.at(&format!("the description of tensor {}", quoted(&name)));
         let count = self.u32().map_err(place)?;
-        // A single number has one dimension of 1; without any, whoever asks for rows would find none.
-        if !(1..=MOST_DIMS).contains(&count) {
-            let name = shown(&name);
-            return Err(format!("has a tensor of {count} dimensions, {name}; 1 to {MOST_DIMS} are supported"));
+        // A scalar has one dimension of 1. Later code relies on at least one dimension.
+        if !(1..=MAX_DIMS).contains(&count) {
+            let name = quoted(&name);
+            return Err(format!("has a tensor of {count} dimensions, {name}; 1 to {MAX_DIMS} are supported"));
         }
         let dims = (0..count).map(|_| self.u64()).collect::<Result<_, _>>().map_err(place)?;
         let kind = self.u32().map_err(place)?;
@@ -262,7 +269,7 @@ impl Reader<'_> {
         Ok(Info { name, kind, dims, offset })
     }
 
-    fn value(&mut self) -> Result<Value, Broken> {
+    fn value(&mut self) -> Result<Value, ReadError> {
         const ARRAY: u32 = 9;
         let id = self.u32()?;
         if id != ARRAY {
@@ -270,11 +277,11 @@ impl Reader<'_> {
             return self.scalar(item);
         }
         let id = self.u32()?;
-        let item = if id == ARRAY { return Err(Broken::Nested) } else { item(id)? };
-        let count = usize::try_from(self.u64()?).map_err(|_| Broken::Cut)?;
+        let item = if id == ARRAY { return Err(ReadError::Nested) } else { item(id)? };
+        let count = usize::try_from(self.u64()?).map_err(|_| ReadError::Cut)?;
         let start = self.at;
         match item.size() {
-            Some(size) => drop(self.take(count.checked_mul(size).ok_or(Broken::Cut)?)?),
+            Some(size) => drop(self.take(count.checked_mul(size).ok_or(ReadError::Cut)?)?),
             None => {
                 for _ in 0..count {
                     self.text()?;
@@ -284,7 +291,7 @@ impl Reader<'_> {
         Ok(Value::Array(Array { item, count, bytes: start..self.at }))
     }
 
-    fn scalar(&mut self, item: Item) -> Result<Value, Broken> {
+    fn scalar(&mut self, item: Item) -> Result<Value, ReadError> {
         Ok(match item {
             Item::U8 => Value::Unsigned(u8::from_le_bytes(self.array()?).into()),
             Item::I8 => Value::Signed(i8::from_le_bytes(self.array()?).into()),
@@ -298,17 +305,17 @@ impl Reader<'_> {
             Item::F64 => Value::F64(f64::from_le_bytes(self.array()?)),
             Item::Bool => match self.array()? {
                 [byte @ 0..=1] => Value::Bool(byte == 1),
-                [byte] => return Err(Broken::NotBool(byte)),
+                [byte] => return Err(ReadError::NotBool(byte)),
             },
             Item::Text => Value::Text(self.text()?),
         })
     }
 
-    /// Where a text lies, of which it is known that it is one.
-    fn text(&mut self) -> Result<Range<usize>, Broken> {
-        let length = usize::try_from(self.u64()?).map_err(|_| Broken::Cut)?;
+    /// The range of a text, checked to be UTF-8.
+    fn text(&mut self) -> Result<Range<usize>, ReadError> {
+        let length = usize::try_from(self.u64()?).map_err(|_| ReadError::Cut)?;
         let start = self.at;
-        std::str::from_utf8(self.take(length)?).map_err(|_| Broken::NotText)?;
+        std::str::from_utf8(self.take(length)?).map_err(|_| ReadError::NotText)?;
         Ok(start..self.at)
     }
 
@@ -316,27 +323,27 @@ impl Reader<'_> {
         String::from_utf8_lossy(&self.bytes[at]).into_owned()
     }
 
-    fn u32(&mut self) -> Result<u32, Broken> {
+    fn u32(&mut self) -> Result<u32, ReadError> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Broken> {
+    fn u64(&mut self) -> Result<u64, ReadError> {
         self.array().map(u64::from_le_bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Broken> {
-        self.take(N)?.try_into().map_err(|_| Broken::Cut)
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], ReadError> {
+        self.take(N)?.try_into().map_err(|_| ReadError::Cut)
     }
 
-    fn take(&mut self, length: usize) -> Result<&[u8], Broken> {
-        let end = self.at.checked_add(length).ok_or(Broken::Cut)?;
-        let taken = self.bytes.get(self.at..end).ok_or(Broken::Cut)?;
+    fn take(&mut self, length: usize) -> Result<&[u8], ReadError> {
+        let end = self.at.checked_add(length).ok_or(ReadError::Cut)?;
+        let taken = self.bytes.get(self.at..end).ok_or(ReadError::Cut)?;
         self.at = end;
         Ok(taken)
     }
 }
 
-fn item(id: u32) -> Result<Item, Broken> {
+fn item(id: u32) -> Result<Item, ReadError> {
     Ok(match id {
         0 => Item::U8,
         1 => Item::I8,
@@ -350,12 +357,12 @@ fn item(id: u32) -> Result<Item, Broken> {
         10 => Item::U64,
         11 => Item::I64,
         12 => Item::F64,
-        id => return Err(Broken::UnknownType(id)),
+        id => return Err(ReadError::UnknownType(id)),
     })
 }
 
-/// A name from a file, for a message: not longer than a line, and nothing in it that a terminal would obey.
-pub(super) fn shown(name: &str) -> String {
+/// Quotes a name from a file for a message: limited in length, and with control characters escaped.
+pub(super) fn quoted(name: &str) -> String {
     const LONGEST: usize = 80;
     let mut text: String = name.chars().take(LONGEST).flat_map(char::escape_debug).collect();
     if name.chars().nth(LONGEST).is_some() {

@@ -1,13 +1,13 @@
-//! The keys of a GGUF file, each read as what it is asked for. Texts and arrays are borrowed from the file: a vocabulary of
-//! 256 000 tokens is walked where it lies.
+//! Typed access to the metadata keys of a GGUF file. Texts and arrays are borrowed from the file: a
+//! vocabulary of 256 000 tokens is iterated in place.
 
-use super::header::{Array, Item, Value, shown};
+use super::header::{Array, Item, Value, quoted};
 use crate::FileError;
 use std::collections::BTreeMap;
 use std::marker::PhantomData;
 use std::path::Path;
 
-/// The keys of a model, borrowed. A key that is not there is `None`, one of another type a fault.
+/// The metadata keys of a model. A missing key is `None`, a key of another type an error.
 #[derive(Clone, Copy)]
 pub struct Metadata<'a> {
     pub(super) path: &'a Path,
@@ -20,24 +20,25 @@ impl<'a> Metadata<'a> {
     pub fn str(&self, key: &str) -> Result<Option<&'a str>, FileError> {
         match self.values.get(key) {
             None => Ok(None),
-            // It was text when the file was opened; somebody who writes to a mapped file gets an empty one.
+            // It was UTF-8 when the file was opened; if the mapped file has changed since, the text
+            // is empty.
             Some(Value::Text(at)) => Ok(Some(text(self.bytes.get(at.clone()).unwrap_or_default()))),
-            Some(_) => Err(self.other(key, "a text")),
+            Some(_) => Err(self.wrong_type(key, "a text")),
         }
     }
 
-    /// A whole number of either sign's types that is not negative.
+    /// A non-negative integer, signed or unsigned in the file.
     pub fn u64(&self, key: &str) -> Result<Option<u64>, FileError> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Unsigned(n)) => Ok(Some(*n)),
             Some(Value::Signed(n)) if *n >= 0 => Ok(Some(n.unsigned_abs())),
-            Some(_) => Err(self.other(key, "a whole number that is not negative")),
+            Some(_) => Err(self.wrong_type(key, "a whole number that is not negative")),
         }
     }
 
-    /// A number. A single-precision one becomes the shortest decimal that means it: what a converter read as 1e-5 from JSON
-    /// and rounded is 1e-5 again.
+    /// A number. An F32 becomes the shortest decimal that rounds to it: a converter that read 1e-5
+    /// from JSON and rounded it gives 1e-5 again.
     pub fn f64(&self, key: &str) -> Result<Option<f64>, FileError> {
         let number = match self.values.get(key) {
             None => return Ok(None),
@@ -45,17 +46,17 @@ impl<'a> Metadata<'a> {
             Some(Value::F64(n)) => *n,
             Some(Value::Unsigned(n)) => *n as f64,
             Some(Value::Signed(n)) => *n as f64,
-            Some(_) => return Err(self.other(key, "a number")),
+            Some(_) => return Err(self.wrong_type(key, "a number")),
         };
-        if number.is_finite() { Ok(Some(number)) } else { Err(self.other(key, "a finite number")) }
+        if number.is_finite() { Ok(Some(number)) } else { Err(self.wrong_type(key, "a finite number")) }
     }
 
-    /// A truth value.
+    /// A boolean.
     pub fn bool(&self, key: &str) -> Result<Option<bool>, FileError> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Bool(b)) => Ok(Some(*b)),
-            Some(_) => Err(self.other(key, "true or false")),
+            Some(_) => Err(self.wrong_type(key, "true or false")),
         }
     }
 
@@ -65,20 +66,20 @@ impl<'a> Metadata<'a> {
         Ok(found.map(|array| Texts { rest: self.slice(array), left: array.count }))
     }
 
-    /// An array of single-precision numbers.
+    /// An array of F32.
     pub fn f32s(&self, key: &str) -> Result<Option<Numbers<'a, f32>>, FileError> {
         let found = self.array(key, &[Item::F32], "an array of F32")?;
         Ok(found.map(|array| Numbers::new(self.slice(array))))
     }
 
-    /// An array of whole numbers of 32 bits.
+    /// An array of I32 or U32.
     pub fn i32s(&self, key: &str) -> Result<Option<Numbers<'a, i32>>, FileError> {
-        // Converters differ in the sign's type; an id or a type of token fits both.
+        // Converters differ in signedness; a token id or token type fits both.
         let found = self.array(key, &[Item::I32, Item::U32], "an array of I32")?;
         Ok(found.map(|array| Numbers::new(self.slice(array))))
     }
 
-    /// An array of truth values, if the key holds that.
+    /// An array of booleans.
     pub fn bools(&self, key: &str) -> Result<Option<impl ExactSizeIterator<Item = bool> + 'a>, FileError> {
         let found = self.array(key, &[Item::Bool], "an array of truth values")?;
         Ok(found.map(|array| self.slice(array).iter().map(|&byte| byte != 0)))
@@ -102,7 +103,7 @@ impl<'a> Metadata<'a> {
         match self.values.get(key) {
             None => Ok(None),
             Some(Value::Array(array)) if items.contains(&array.item) => Ok(Some(array)),
-            Some(_) => Err(self.other(key, wanted)),
+            Some(_) => Err(self.wrong_type(key, wanted)),
         }
     }
 
@@ -110,12 +111,12 @@ impl<'a> Metadata<'a> {
         self.bytes.get(array.bytes.clone()).unwrap_or_default()
     }
 
-    fn other(&self, key: &str, wanted: &str) -> FileError {
-        self.fault(format!("has a {} that is not {wanted}", shown(key)))
+    fn wrong_type(&self, key: &str, wanted: &str) -> FileError {
+        self.fault(format!("has a {} that is not {wanted}", quoted(key)))
     }
 }
 
-/// Texts one after the other in the file, each behind its length.
+/// Iterator over length-prefixed texts in the file.
 #[derive(Clone, Debug)]
 pub struct Texts<'a> {
     rest: &'a [u8],
@@ -127,7 +128,8 @@ impl<'a> Iterator for Texts<'a> {
 
     fn next(&mut self) -> Option<&'a str> {
         self.left = self.left.checked_sub(1)?;
-        // The header's reader has walked the same way; what has been written into the file since then reads as nothing.
+        // The header parser has checked these bytes; if the mapped file has changed since, the rest
+        // reads as empty.
         let Some((length, rest)) = self.rest.split_first_chunk::<8>() else { return Some("") };
         let length = usize::try_from(u64::from_le_bytes(*length)).unwrap_or(usize::MAX);
         let (found, rest) = rest.split_at_checked(length).unwrap_or_default();
@@ -142,7 +144,7 @@ impl<'a> Iterator for Texts<'a> {
 
 impl ExactSizeIterator for Texts<'_> {}
 
-/// Numbers one after the other in the file.
+/// Iterator over four-byte numbers in the file.
 #[derive(Clone, Debug)]
 pub struct Numbers<'a, T> {
     chunks: std::slice::Iter<'a, [u8; 4]>,
@@ -156,24 +158,24 @@ impl<'a, T> Numbers<'a, T> {
 }
 
 /// A number of four bytes.
-pub trait Four {
-    /// From the file.
+pub trait FourBytes {
+    /// From little-endian bytes.
     fn read(bytes: [u8; 4]) -> Self;
 }
 
-impl Four for f32 {
+impl FourBytes for f32 {
     fn read(bytes: [u8; 4]) -> f32 {
         f32::from_le_bytes(bytes)
     }
 }
 
-impl Four for i32 {
+impl FourBytes for i32 {
     fn read(bytes: [u8; 4]) -> i32 {
         i32::from_le_bytes(bytes)
     }
 }
 
-impl<T: Four> Iterator for Numbers<'_, T> {
+impl<T: FourBytes> Iterator for Numbers<'_, T> {
     type Item = T;
 
     fn next(&mut self) -> Option<T> {
@@ -185,13 +187,13 @@ impl<T: Four> Iterator for Numbers<'_, T> {
     }
 }
 
-impl<T: Four> ExactSizeIterator for Numbers<'_, T> {}
+impl<T: FourBytes> ExactSizeIterator for Numbers<'_, T> {}
 
 fn text(bytes: &[u8]) -> &str {
     std::str::from_utf8(bytes).unwrap_or_default()
 }
 
-/// The shortest decimal that rounds to `n`, as the nearest double.
+/// The shortest decimal that rounds to `n`, as the nearest f64.
 pub(super) fn decimal(n: f32) -> f64 {
     n.to_string().parse().unwrap_or(f64::from(n))
 }

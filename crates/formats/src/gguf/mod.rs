@@ -1,6 +1,6 @@
-//! Models in GGUF, llama.cpp's format: one file, or several parts, that holds weights, configuration, vocabulary and chat
-//! templates. What its converter did is undone here, so that the rest of the house sees the model that transformers would:
-//! tensors under transformers' names, in its order of rows and with its values, and a `config.json`.
+//! Models in GGUF, llama.cpp's format: one file, or several parts, with weights, configuration,
+//! vocabulary and chat templates. This module reverses the conversion, so that the other crates see
+//! the transformers model: its tensor names, row order and values, and a `config.json`.
 
 mod config;
 mod family;
@@ -11,7 +11,7 @@ mod names;
 mod parts;
 #[cfg(test)]
 mod tests;
-mod undo;
+mod unconvert;
 mod vocabulary;
 
 pub use metadata::Metadata;
@@ -19,46 +19,46 @@ pub use vocabulary::Vocabulary;
 
 use crate::FileError;
 use family::Family;
-use header::{Tensor, Value, shown};
+use header::{Tensor, Value, quoted};
 use memmap2::Mmap;
 use parts::Part;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use undo::{Context, Index};
+use unconvert::{Context, Index};
 
-/// One tensor, as transformers has it but for the format of its numbers.
+/// A tensor as in transformers, except for its storage format.
 #[derive(Clone, Debug)]
-pub struct Stored<'a> {
-    /// ggml's number for the format.
+pub struct GgufTensor<'a> {
+    /// The ggml type id.
     pub kind: u32,
     /// Row-major.
     pub dims: Vec<usize>,
-    /// Whole rows of whole blocks, little-endian; borrowed where nothing had to be undone.
+    /// Whole rows of whole blocks, little-endian; borrowed if nothing had to be reversed.
     pub bytes: Cow<'a, [u8]>,
 }
 
-/// How an embedder makes one vector of many, where its file says so.
+/// The pooling of an embedding model, if its file names one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pooling {
-    /// Not at all.
+    /// No pooling.
     None,
-    /// Their mean.
+    /// The mean of all tokens.
     Mean,
-    /// The first token's.
+    /// The first token.
     Cls,
-    /// The last token's.
+    /// The last token.
     Last,
-    /// A score from a head instead: a reranker.
+    /// A score from a classification head: a reranker.
     Rank,
 }
 
-/// A model in GGUF. Opening reads headers; a tensor's bytes are read when it is used.
+/// A GGUF model. Opening reads headers; a tensor's bytes are read when it is used.
 pub struct Gguf {
     files: Vec<(PathBuf, Arc<Mmap>)>,
     values: BTreeMap<String, Value>,
-    /// By their names in the file, with the part that holds them.
+    /// Tensors by their names in the file, with the index of their part.
     tensors: BTreeMap<String, (usize, Tensor)>,
     architecture: String,
     family: Family,
@@ -66,23 +66,24 @@ pub struct Gguf {
 }
 
 impl Gguf {
-    /// The model in `paths`: one file, all parts of one, or the first part, which finds the others beside it.
+    /// Opens the model in `paths`: one file, all its parts, or the first part, which finds the
+    /// others in its directory.
     pub fn open(paths: &[PathBuf]) -> Result<Gguf, FileError> {
-        Gguf::of(parts::open(paths)?)
+        Gguf::from_parts(parts::open(paths)?)
     }
 
-    fn of(parts: Vec<Part>) -> Result<Gguf, FileError> {
+    fn from_parts(parts: Vec<Part>) -> Result<Gguf, FileError> {
         let mut files = Vec::new();
         let mut values = BTreeMap::new();
         let mut tensors = BTreeMap::new();
         for (place, part) in parts.into_iter().enumerate() {
             for (name, tensor) in part.header.tensors {
                 if tensors.insert(name.clone(), (place, tensor)).is_some() {
-                    let what = format!("holds the tensor {}, which an earlier part holds too", shown(&name));
+                    let what = format!("holds the tensor {}, which an earlier part holds too", quoted(&name));
                     return Err(FileError::new(&part.path, what));
                 }
             }
-            // The first part holds every key; the others say only which part they are.
+            // The first part holds every key; the others only have their part number.
             if place == 0 {
                 values = part.header.values;
             }
@@ -96,7 +97,7 @@ impl Gguf {
         Ok(Gguf { files, values, tensors, architecture, family, index })
     }
 
-    /// Its keys, as they are.
+    /// The metadata keys.
     pub fn metadata(&self) -> Metadata<'_> {
         let (path, bytes) = &self.files[0];
         Metadata { path, bytes, values: &self.values }
@@ -107,45 +108,45 @@ impl Gguf {
         &self.files[0].0
     }
 
-    /// What llama.cpp calls the architecture.
+    /// llama.cpp's name of the architecture.
     pub fn architecture(&self) -> &str {
         &self.architecture
     }
 
-    /// What transformers' `config.json` would say.
+    /// The equivalent of transformers' `config.json`.
     pub fn config(&self) -> Result<serde_json::Value, FileError> {
         config::config(self)
     }
 
-    /// The tensor that transformers calls `name`.
-    pub fn tensor(&self, name: &str) -> Option<Stored<'_>> {
+    /// The tensor with the transformers name `name`.
+    pub fn tensor(&self, name: &str) -> Option<GgufTensor<'_>> {
         let source = self.index.named.get(name)?;
         let bytes = source.read(&self.files[source.part].1);
-        Some(Stored { kind: source.given(), dims: source.dims.clone(), bytes })
+        Some(GgufTensor { kind: source.output_type(), dims: source.dims.clone(), bytes })
     }
 
-    /// The format and dimensions of the tensor that transformers calls `name`, without its numbers.
+    /// The type and dimensions of the tensor with the transformers name `name`.
     pub fn shape(&self, name: &str) -> Option<(u32, &[usize])> {
-        self.index.named.get(name).map(|source| (source.given(), &source.dims[..]))
+        self.index.named.get(name).map(|source| (source.output_type(), &source.dims[..]))
     }
 
-    /// Where the tensor lies in a mapped file.
+    /// The mapped file of a tensor, and its range.
     pub(super) fn mapped(&self, name: &str) -> Option<(&Arc<Mmap>, std::ops::Range<usize>)> {
         let source = self.index.named.get(name)?;
         Some((&self.files[source.part].1, source.bytes()))
     }
 
-    /// Lets the system drop what was read of the files.
+    /// Lets the system drop the pages of the files that were read.
     pub fn let_go(&self) {
-        self.files.iter().for_each(|(_, map)| super::checkpoint::let_go(map, &(0..map.len())));
+        self.files.iter().for_each(|(_, map)| super::checkpoint::release_pages(map, &(0..map.len())));
     }
 
-    /// Every name. A tensor that transformers' model has no name for keeps that of the file.
+    /// The names of all tensors. A tensor without a transformers name keeps its name in the file.
     pub fn names(&self) -> Vec<String> {
         self.index.named.keys().cloned().collect()
     }
 
-    /// The template that makes one text of a conversation, or that for another use, such as `tool_use`.
+    /// The default chat template, or the one for another use, such as `tool_use`.
     pub fn chat_template(&self, using: Option<&str>) -> Result<Option<&str>, FileError> {
         match using {
             None => self.metadata().str("tokenizer.chat_template"),
@@ -153,12 +154,12 @@ impl Gguf {
         }
     }
 
-    /// Its tokens and what is special about them.
+    /// The vocabulary.
     pub fn vocabulary(&self) -> Result<Vocabulary<'_>, FileError> {
         vocabulary::read(self.metadata())
     }
 
-    /// How its vectors are pooled, if it says.
+    /// The pooling type, if the file has one.
     pub fn pooling(&self) -> Result<Option<Pooling>, FileError> {
         let key = format!("{}.pooling_type", self.architecture);
         Ok(Some(match self.metadata().u64(&key)? {
@@ -173,7 +174,7 @@ impl Gguf {
     }
 }
 
-/// ggml's name of a format.
+/// ggml's name of a type.
 pub fn kind_name(kind: u32) -> Option<&'static str> {
     ggml::find(kind).map(|kind| kind.name)
 }

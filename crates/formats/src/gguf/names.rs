@@ -1,76 +1,79 @@
-//! What transformers calls each tensor, and what llama.cpp's converter did to it. One table a family; what several share
-//! stands once. Tensors that no table knows keep the name they have, so that whoever loads the model sees them unread.
+//! Maps llama.cpp tensor names to transformers names, with the conversion to reverse. One table per
+//! family; shared parts appear once. Tensors in no table keep their name, so that the model loader
+//! reports them as unread.
 
 use super::family::Family;
 
-/// Stems as the file has them, without the layer in front and `.weight` or `.bias` behind.
+/// A rule for a tensor name of the file, without its layer prefix and its `.weight` or `.bias`
+/// suffix.
 pub(super) struct Rule {
     stem: &'static str,
     pub(super) name: &'static str,
-    pub(super) how: How,
+    pub(super) conversion: Conversion,
 }
 
-/// What must be undone.
+/// What the converter did to a tensor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum How {
+pub(super) enum Conversion {
     /// Nothing.
     Same,
-    /// A table, which loses its first dimension in some files when that is 1.
+    /// A matrix, which loses its first dimension in some files if that is 1.
     Table,
-    /// Rows of each query's, or key's, head interleaved for another way to rotate.
+    /// Rows of each query head, or key head, interleaved for another rotary layout.
     Query,
     Key,
-    /// Queries, keys and values in one, which transformers keeps apart.
-    Apart,
-    /// Falcon's: all queries, all keys, all values; transformers keeps each group's together.
-    Groups,
+    /// Fused QKV, which transformers stores as three tensors.
+    SplitQkv,
+    /// Falcon's fused QKV: all queries, all keys, all values. transformers interleaves them by
+    /// group.
+    FalconQkv,
     /// Stored as 1 + w.
-    Norm,
-    /// One norm a head, stacked.
-    Heads,
-    /// A stack of experts' matrices, with what transformers calls this one in each.
+    PlusOne,
+    /// One norm per head, stacked.
+    HeadNorms,
+    /// Stacked expert matrices, with the transformers name of the matrix in each expert.
     Experts(&'static str),
-    /// A table of positions without the rows that RoBERTa never uses.
+    /// Position embeddings without the leading rows that RoBERTa never uses.
     Positions,
-    /// Read by the configuration: it follows from that in transformers.
-    Aside,
+    /// Only read for the configuration, from which transformers computes it.
+    ConfigOnly,
 }
 
-/// Layers of the file, and where transformers has them.
+/// Layer prefixes in the file and in transformers.
 struct Layers {
     from: &'static str,
     to: &'static str,
     rules: &'static [&'static [Rule]],
 }
 
-const fn rule(stem: &'static str, name: &'static str, how: How) -> Rule {
-    Rule { stem, name, how }
+const fn rule(stem: &'static str, name: &'static str, conversion: Conversion) -> Rule {
+    Rule { stem, name, conversion }
 }
 
 const fn same(stem: &'static str, name: &'static str) -> Rule {
-    rule(stem, name, How::Same)
+    rule(stem, name, Conversion::Same)
 }
 
-/// Most decoders': names as in Llama.
+/// Most decoders: names as in Llama.
 const ROOT: &[Rule] = &[
     same("token_embd", "model.embed_tokens"),
     same("output_norm", "model.norm"),
     same("output", "lm_head"),
-    rule("cls.output", "score", How::Table),
-    rule("rope_freqs", "", How::Aside),
-    rule("rope_factors_long", "", How::Aside),
-    rule("rope_factors_short", "", How::Aside),
+    rule("cls.output", "score", Conversion::Table),
+    rule("rope_freqs", "", Conversion::ConfigOnly),
+    rule("rope_factors_long", "", Conversion::ConfigOnly),
+    rule("rope_factors_short", "", Conversion::ConfigOnly),
 ];
 const ATTENTION: &[Rule] = &[
     same("attn_norm", "input_layernorm"),
     same("attn_q", "self_attn.q_proj"),
     same("attn_k", "self_attn.k_proj"),
     same("attn_v", "self_attn.v_proj"),
-    rule("attn_qkv", "self_attn", How::Apart),
+    rule("attn_qkv", "self_attn", Conversion::SplitQkv),
     same("attn_output", "self_attn.o_proj"),
     same("attn_q_norm", "self_attn.q_norm"),
     same("attn_k_norm", "self_attn.k_norm"),
-    rule("attn_rot_embd", "", How::Aside),
+    rule("attn_rot_embd", "", Conversion::ConfigOnly),
 ];
 const MLP: &[Rule] = &[
     same("ffn_norm", "post_attention_layernorm"),
@@ -78,39 +81,40 @@ const MLP: &[Rule] = &[
     same("ffn_up", "mlp.up_proj"),
     same("ffn_down", "mlp.down_proj"),
 ];
-const ROTARY: &[Rule] = &[rule("attn_q", "self_attn.q_proj", How::Query), rule("attn_k", "self_attn.k_proj", How::Key)];
+const ROTARY: &[Rule] =
+    &[rule("attn_q", "self_attn.q_proj", Conversion::Query), rule("attn_k", "self_attn.k_proj", Conversion::Key)];
 const MIXTRAL: &[Rule] = &[
     same("ffn_norm", "post_attention_layernorm"),
     same("ffn_gate_inp", "block_sparse_moe.gate"),
-    rule("ffn_gate_exps", "block_sparse_moe.experts", How::Experts("w1")),
-    rule("ffn_down_exps", "block_sparse_moe.experts", How::Experts("w2")),
-    rule("ffn_up_exps", "block_sparse_moe.experts", How::Experts("w3")),
+    rule("ffn_gate_exps", "block_sparse_moe.experts", Conversion::Experts("w1")),
+    rule("ffn_down_exps", "block_sparse_moe.experts", Conversion::Experts("w2")),
+    rule("ffn_up_exps", "block_sparse_moe.experts", Conversion::Experts("w3")),
 ];
 const EXPERTS: &[Rule] = &[
     same("ffn_gate_inp", "mlp.gate"),
-    rule("ffn_gate_exps", "mlp.experts", How::Experts("gate_proj")),
-    rule("ffn_down_exps", "mlp.experts", How::Experts("down_proj")),
-    rule("ffn_up_exps", "mlp.experts", How::Experts("up_proj")),
+    rule("ffn_gate_exps", "mlp.experts", Conversion::Experts("gate_proj")),
+    rule("ffn_down_exps", "mlp.experts", Conversion::Experts("down_proj")),
+    rule("ffn_up_exps", "mlp.experts", Conversion::Experts("up_proj")),
 ];
 const STABLELM: &[Rule] = &[
-    rule("attn_q_norm", "self_attn.q_layernorm.norms", How::Heads),
-    rule("attn_k_norm", "self_attn.k_layernorm.norms", How::Heads),
+    rule("attn_q_norm", "self_attn.q_layernorm.norms", Conversion::HeadNorms),
+    rule("attn_k_norm", "self_attn.k_layernorm.norms", Conversion::HeadNorms),
 ];
 const PHI_ROOT: &[Rule] = &[same("output_norm", "model.final_layernorm")];
 const PHI: &[Rule] = &[same("attn_output", "self_attn.dense"), same("ffn_up", "mlp.fc1"), same("ffn_down", "mlp.fc2")];
 const PHI3: &[Rule] = &[same("attn_qkv", "self_attn.qkv_proj"), same("ffn_up", "mlp.gate_up_proj")];
-const GEMMA_ROOT: &[Rule] = &[rule("output_norm", "model.norm", How::Norm)];
+const GEMMA_ROOT: &[Rule] = &[rule("output_norm", "model.norm", Conversion::PlusOne)];
 const GEMMA: &[Rule] = &[
-    rule("attn_norm", "input_layernorm", How::Norm),
-    rule("ffn_norm", "post_attention_layernorm", How::Norm),
-    rule("attn_q_norm", "self_attn.q_norm", How::Norm),
-    rule("attn_k_norm", "self_attn.k_norm", How::Norm),
+    rule("attn_norm", "input_layernorm", Conversion::PlusOne),
+    rule("ffn_norm", "post_attention_layernorm", Conversion::PlusOne),
+    rule("attn_q_norm", "self_attn.q_norm", Conversion::PlusOne),
+    rule("attn_k_norm", "self_attn.k_norm", Conversion::PlusOne),
 ];
-/// From the second generation on there is a norm on either side of both.
+/// Since Gemma 2, norms before and after both attention and MLP.
 const GEMMA2: &[Rule] = &[
-    rule("post_attention_norm", "post_attention_layernorm", How::Norm),
-    rule("ffn_norm", "pre_feedforward_layernorm", How::Norm),
-    rule("post_ffw_norm", "post_feedforward_layernorm", How::Norm),
+    rule("post_attention_norm", "post_attention_layernorm", Conversion::PlusOne),
+    rule("ffn_norm", "pre_feedforward_layernorm", Conversion::PlusOne),
+    rule("post_ffw_norm", "post_feedforward_layernorm", Conversion::PlusOne),
 ];
 const FALCON_ROOT: &[Rule] = &[
     same("token_embd", "transformer.word_embeddings"),
@@ -119,12 +123,12 @@ const FALCON_ROOT: &[Rule] = &[
 ];
 const FALCON: &[Rule] = &[
     same("attn_norm", "input_layernorm"),
-    rule("attn_qkv", "self_attention.query_key_value", How::Groups),
+    rule("attn_qkv", "self_attention.query_key_value", Conversion::FalconQkv),
     same("attn_output", "self_attention.dense"),
     same("ffn_up", "mlp.dense_h_to_4h"),
     same("ffn_down", "mlp.dense_4h_to_h"),
 ];
-/// The larger ones have two norms in parallel.
+/// The larger models have two norms in parallel.
 const FALCON_TWO: &[Rule] = &[same("attn_norm", "ln_mlp"), same("attn_norm_2", "ln_attn")];
 const GPT2_ROOT: &[Rule] = &[
     same("token_embd", "transformer.wte"),
@@ -152,7 +156,7 @@ const T5_ATTENTION: &[Rule] = &[
     same("attn_k", "layer.0.SelfAttention.k"),
     same("attn_v", "layer.0.SelfAttention.v"),
     same("attn_o", "layer.0.SelfAttention.o"),
-    rule("attn_rel_b", "layer.0.SelfAttention.relative_attention_bias", How::Table),
+    rule("attn_rel_b", "layer.0.SelfAttention.relative_attention_bias", Conversion::Table),
 ];
 const T5_ENCODER: &[Rule] = &[same("ffn_norm", "layer.1.layer_norm"), same("ffn_down", "layer.1.DenseReluDense.wo")];
 const T5_DECODER: &[Rule] = &[
@@ -161,7 +165,7 @@ const T5_DECODER: &[Rule] = &[
     same("cross_attn_k", "layer.1.EncDecAttention.k"),
     same("cross_attn_v", "layer.1.EncDecAttention.v"),
     same("cross_attn_o", "layer.1.EncDecAttention.o"),
-    rule("cross_attn_rel_b", "layer.1.EncDecAttention.relative_attention_bias", How::Table),
+    rule("cross_attn_rel_b", "layer.1.EncDecAttention.relative_attention_bias", Conversion::Table),
     same("ffn_norm", "layer.2.layer_norm"),
     same("ffn_down", "layer.2.DenseReluDense.wo"),
 ];
@@ -172,17 +176,18 @@ const T5_GATED: [&[Rule]; 2] = [
     &[same("ffn_gate", "layer.2.DenseReluDense.wi_0"), same("ffn_up", "layer.2.DenseReluDense.wi_1")],
 ];
 const BERT_ROOT: &[Rule] = &[
-    rule("token_embd", "embeddings.word_embeddings", How::Table),
-    rule("position_embd", "embeddings.position_embeddings", How::Table),
-    rule("token_types", "embeddings.token_type_embeddings", How::Table),
+    rule("token_embd", "embeddings.word_embeddings", Conversion::Table),
+    rule("position_embd", "embeddings.position_embeddings", Conversion::Table),
+    rule("token_types", "embeddings.token_type_embeddings", Conversion::Table),
     same("token_embd_norm", "embeddings.LayerNorm"),
 ];
-/// BERT has one layer on its pooler, which the converter leaves out; RoBERTa's head is whole.
-const BERT_HEAD: &[Rule] = &[rule("cls", "classifier", How::Table), rule("cls.output", "classifier", How::Table)];
+/// BERT has one layer on its pooler, which the converter drops; RoBERTa's head is complete.
+const BERT_HEAD: &[Rule] =
+    &[rule("cls", "classifier", Conversion::Table), rule("cls.output", "classifier", Conversion::Table)];
 const ROBERTA_ROOT: &[Rule] = &[
-    rule("position_embd", "embeddings.position_embeddings", How::Positions),
+    rule("position_embd", "embeddings.position_embeddings", Conversion::Positions),
     same("cls", "classifier.dense"),
-    rule("cls.output", "classifier.out_proj", How::Table),
+    rule("cls.output", "classifier.out_proj", Conversion::Table),
 ];
 const BERT: &[Rule] = &[
     same("attn_q", "attention.self.query"),
@@ -194,7 +199,7 @@ const BERT: &[Rule] = &[
     same("ffn_down", "output.dense"),
     same("layer_output_norm", "output.LayerNorm"),
 ];
-const DISTILBERT_HEAD: &[Rule] = &[same("cls", "pre_classifier"), rule("cls.output", "classifier", How::Table)];
+const DISTILBERT_HEAD: &[Rule] = &[same("cls", "pre_classifier"), rule("cls.output", "classifier", Conversion::Table)];
 const DISTILBERT: &[Rule] = &[
     same("attn_q", "attention.q_lin"),
     same("attn_k", "attention.k_lin"),
@@ -216,7 +221,8 @@ const NOMIC: &[Rule] = &[
     same("layer_output_norm", "norm2"),
 ];
 
-/// The tables of a family: those of the roots, and those of its layers. The first rule of a stem counts.
+/// The tables of a family: for tensors outside layers, and for layers. The first rule of a stem
+/// counts.
 fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
     const fn layers(to: &'static str, rules: &'static [&'static [Rule]]) -> Layers {
         Layers { from: "blk.", to, rules }
@@ -263,19 +269,19 @@ fn tables(family: Family) -> (&'static [&'static [Rule]], &'static [Layers]) {
     }
 }
 
-/// A tensor of the file, as a table knows it.
-pub(super) struct Known {
+/// A tensor name of the file with its rule.
+pub(super) struct KnownTensor {
     /// `model.layers.3.` or nothing.
     pub(super) before: String,
     pub(super) rule: &'static Rule,
     /// `weight` or `bias`.
     pub(super) ending: &'static str,
-    /// The expert, where each has a tensor of its own, as before April 2024.
+    /// The expert, if each has a tensor of its own, as in files before April 2024.
     pub(super) expert: Option<usize>,
 }
 
-/// What the tensor `name` is, if a table of `family` has it.
-pub(super) fn find(family: Family, name: &str) -> Option<Known> {
+/// Looks up the tensor `name` in the tables of `family`.
+pub(super) fn find(family: Family, name: &str) -> Option<KnownTensor> {
     let ending = if name.ends_with(".weight") { "weight" } else { "bias" };
     let stem = name.strip_suffix(ending)?.strip_suffix('.')?;
     let (roots, layers) = tables(family);
@@ -283,22 +289,22 @@ pub(super) fn find(family: Family, name: &str) -> Option<Known> {
         tables.iter().copied().flatten().find(|rule| rule.stem == stem)
     };
     if let Some(rule) = rule(roots, stem) {
-        return Some(Known { before: String::new(), rule, ending, expert: None });
+        return Some(KnownTensor { before: String::new(), rule, ending, expert: None });
     }
     for Layers { from, to, rules } in layers {
         let Some((layer, stem)) = stem.strip_prefix(from).and_then(|rest| rest.split_once('.')) else { continue };
         let before = format!("{to}.{}.", number(layer)?);
         if let Some(rule) = rule(rules, stem) {
-            return Some(Known { before, rule, ending, expert: None });
+            return Some(KnownTensor { before, rule, ending, expert: None });
         }
         let (stem, expert) = stem.split_once('.')?;
         let rule = rule(rules, &format!("{stem}_exps"))?;
-        return Some(Known { before, rule, ending, expert: Some(number(expert)?) });
+        return Some(KnownTensor { before, rule, ending, expert: Some(number(expert)?) });
     }
     None
 }
 
-/// A number as a name has it: digits alone, none too many, so that no two spellings mean the same.
+/// A decimal number of at most five digits without leading zeros, so that it has only one spelling.
 fn number(text: &str) -> Option<usize> {
     let digits = (1..=5).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
     text.parse().ok().filter(|_| digits && (text == "0" || !text.starts_with('0')))

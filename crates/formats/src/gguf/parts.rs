@@ -1,4 +1,4 @@
-//! The files of a model: one, or the parts that `gguf-split` made of it, which name each other by number.
+//! The files of a GGUF model: one, or the numbered parts that `gguf-split` made.
 #![allow(unsafe_code, reason = "mapping a file")]
 
 use super::header::{self, Header, Value};
@@ -7,18 +7,18 @@ use memmap2::Mmap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 
-/// No model has been cut into as many, and a lying count must not make us look for a million files.
-const MOST: u64 = 9999;
+/// More parts than any model has; an untrusted count must not make us look for a million files.
+const MAX_PARTS: u64 = 9999;
 
-/// One file.
+/// A GGUF file.
 pub(super) struct Part {
     pub(super) path: PathBuf,
     pub(super) bytes: Mmap,
     pub(super) header: Header,
 }
 
-/// Every part of the model at `paths`, in the order of their numbers: the files given, or where only the first is, those
-/// beside it that it calls for.
+/// Opens every part of the model at `paths`, ordered by number. If only the first part is given,
+/// finds the others in its directory.
 pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Part>, FileError> {
     let Some(first) = paths.first() else {
         return Err(FileError::new(Path::new(""), "no GGUF file was given"));
@@ -28,8 +28,8 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Part>, FileError> {
     if count <= 1 && paths.len() == 1 {
         return Ok(parts);
     }
-    if count > MOST {
-        return Err(FileError::new(first, format!("says that it is one of {count} parts; {MOST} are supported")));
+    if count > MAX_PARTS {
+        return Err(FileError::new(first, format!("says that it is one of {count} parts; {MAX_PARTS} are supported")));
     }
     if paths.len() > 1 {
         for path in &paths[1..] {
@@ -37,16 +37,16 @@ pub(super) fn open(paths: &[PathBuf]) -> Result<Vec<Part>, FileError> {
         }
     } else {
         for number in 1..count {
-            parts.push(map(&beside(first, number, count)?)?);
+            parts.push(map(&sibling(first, number, count)?)?);
         }
     }
     parts.sort_by_key(|part| part.split("split.no").ok().flatten());
-    agree(&parts, count)?;
+    check_parts(&parts, count)?;
     Ok(parts)
 }
 
-/// The name of part `number`, counted from 0, beside the first: `model-00002-of-00003.gguf`.
-fn beside(first: &Path, number: u64, count: u64) -> Result<PathBuf, FileError> {
+/// The path of part `number`, counted from 0, next to the first: `model-00002-of-00003.gguf`.
+fn sibling(first: &Path, number: u64, count: u64) -> Result<PathBuf, FileError> {
     let name = first.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let stem = name.strip_suffix(&format!("-00001-of-{count:05}.gguf")).ok_or_else(|| {
         let what = format!(
@@ -58,8 +58,8 @@ fn beside(first: &Path, number: u64, count: u64) -> Result<PathBuf, FileError> {
     Ok(first.with_file_name(format!("{stem}-{:05}-of-{count:05}.gguf", number + 1)))
 }
 
-/// That the parts, in order, are each one of the same whole.
-fn agree(parts: &[Part], count: u64) -> Result<(), FileError> {
+/// Checks that the parts, in order, belong to one model and are complete.
+fn check_parts(parts: &[Part], count: u64) -> Result<(), FileError> {
     let mut tensors = 0u64;
     for (place, part) in parts.iter().enumerate() {
         let fail = |what: String| Err(FileError::new(&part.path, what));
@@ -93,20 +93,20 @@ fn agree(parts: &[Part], count: u64) -> Result<(), FileError> {
 
 fn map(path: &Path) -> Result<Part, FileError> {
     let file = File::open(path).map_err(|e| FileError::new(path, e))?;
-    // SAFETY: the map is only read. Somebody who truncates the file while we run can make reads fail with SIGBUS; that
-    // is the price of not copying gigabytes, and what every engine that maps its weights accepts.
+    // SAFETY: the map is only read. Truncating the file while we run can make reads fail with
+    // SIGBUS; every engine that maps its weights accepts that to avoid copying gigabytes.
     let map = unsafe { Mmap::map(&file) }.map_err(|e| FileError::new(path, e))?;
     part(path, map)
 }
 
-/// The file whose bytes these are.
+/// Parses a mapped file.
 pub(super) fn part(path: &Path, bytes: Mmap) -> Result<Part, FileError> {
     let header = header::parse(&bytes).map_err(|what| FileError::new(path, what))?;
     Ok(Part { path: path.to_path_buf(), bytes, header })
 }
 
 impl Part {
-    /// A number about the parts.
+    /// The value of a `split.*` key.
     fn split(&self, key: &str) -> Result<Option<u64>, FileError> {
         match self.header.values.get(key) {
             None => Ok(None),

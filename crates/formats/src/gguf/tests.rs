@@ -1,10 +1,10 @@
-//! What is common to the tests of the reader.
+//! Helpers for the tests of the GGUF reader.
 
 mod converted;
 mod families;
 mod hostile;
 mod parts;
-mod undone;
+mod unconvert;
 mod values;
 
 use super::Gguf;
@@ -12,15 +12,15 @@ use crate::FileError;
 use sconce_testkit::GgufWriter as Writer;
 use std::path::Path;
 
-/// The model that `writer` wrote, opened.
+/// Opens the model that `writer` wrote.
 fn open(writer: &Writer) -> Result<Gguf, FileError> {
-    opened(&writer.bytes())
+    open_bytes(&writer.bytes())
 }
 
-fn opened(bytes: &[u8]) -> Result<Gguf, FileError> {
+fn open_bytes(bytes: &[u8]) -> Result<Gguf, FileError> {
     let mut map = memmap2::MmapMut::map_anon(bytes.len()).unwrap();
     map.copy_from_slice(bytes);
-    Gguf::of(vec![super::parts::part(Path::new("model.gguf"), map.make_read_only().unwrap())?])
+    Gguf::from_parts(vec![super::parts::part(Path::new("model.gguf"), map.make_read_only().unwrap())?])
 }
 
 fn floats(gguf: &Gguf, name: &str) -> Vec<f32> {

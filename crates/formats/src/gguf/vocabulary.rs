@@ -1,37 +1,38 @@
-//! The vocabulary as a GGUF file holds it: lists that run in parallel, ids of tokens with a meaning, and how a text is to
-//! be prepared.
+//! The vocabulary of a GGUF file: parallel lists of tokens, ids of special tokens, and text
+//! preparation.
 
 use super::metadata::Metadata;
 use crate::FileError;
 
-/// A vocabulary. What the file does not say is `None`; what that means depends on the model.
+/// A vocabulary. Missing keys are `None`; their default depends on the model.
 #[derive(Clone, Debug, Default)]
 #[allow(missing_docs, reason = "the names of the keys")]
 pub struct Vocabulary<'a> {
-    /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram) and others.
+    /// `llama` (SentencePiece's BPE), `gpt2` (BPE over bytes), `bert` (WordPiece), `t5` (Unigram)
+    /// and others.
     pub model: &'a str,
-    /// How text is cut before BPE: `llama-bpe`, `qwen2`, `default`, …
+    /// The pre-tokenizer: `llama-bpe`, `qwen2`, `default`, …
     pub pre: Option<&'a str>,
     pub tokens: Vec<&'a str>,
-    /// One a token.
+    /// One per token.
     pub scores: Option<Vec<f32>>,
-    /// One a token: 1 normal, 2 unknown, 3 control, 4 the user's, 5 unused, 6 a byte.
+    /// One per token: 1 normal, 2 unknown, 3 control, 4 user-defined, 5 unused, 6 byte.
     pub types: Option<Vec<i32>>,
-    /// Pairs with a space between, the first to be merged first.
+    /// Pairs with a space between, in order of priority.
     pub merges: Option<Vec<&'a str>>,
-    /// Unigram's normaliser, compiled.
+    /// The precompiled normalizer of unigram models.
     pub precompiled_charsmap: Option<&'a [u8]>,
     pub bos: Option<u32>,
     pub eos: Option<u32>,
-    /// Ends a turn, where that is another than `eos`.
+    /// Ends a turn, if it is not `eos`.
     pub eot: Option<u32>,
-    /// Ends a message that is not the turn's last.
+    /// Ends a message that is not the last of its turn.
     pub eom: Option<u32>,
     pub unk: Option<u32>,
     pub sep: Option<u32>,
     pub pad: Option<u32>,
     pub mask: Option<u32>,
-    /// Classifies; BERT's first token.
+    /// BERT's first token.
     pub cls: Option<u32>,
     pub add_bos: Option<bool>,
     pub add_eos: Option<bool>,
@@ -40,7 +41,7 @@ pub struct Vocabulary<'a> {
     pub remove_extra_whitespaces: Option<bool>,
     pub lowercase: Option<bool>,
     pub strip_accents: Option<bool>,
-    /// `general.name` and `general.architecture`, which llama.cpp asks for.
+    /// `general.name` and `general.architecture`, which change how llama.cpp tokenizes.
     pub name: Option<&'a str>,
     pub architecture: Option<&'a str>,
 }
@@ -61,7 +62,7 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, FileErr
     let id = |names: &[&str]| {
         for name in names {
             if let Some(id) = metadata.u64(&key(name))? {
-                // What some files write for no such token.
+                // Some files write this for a missing token.
                 if id == u64::from(u32::MAX) {
                     return Ok(None);
                 }
@@ -87,7 +88,7 @@ pub(super) fn read<'a>(metadata: Metadata<'a>) -> Result<Vocabulary<'a>, FileErr
         eot: id(&["eot_token_id"])?,
         eom: id(&["eom_token_id"])?,
         unk: id(&["unknown_token_id"])?,
-        // The format spells it so; a later correction must not break us.
+        // GGUF misspells it; the correct spelling is accepted, too.
         sep: id(&["seperator_token_id", "separator_token_id"])?,
         pad: id(&["padding_token_id"])?,
         mask: id(&["mask_token_id"])?,

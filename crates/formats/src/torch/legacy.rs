@@ -1,10 +1,11 @@
-//! The format that torch.save wrote before 1.6: no container, but five pickles one after the other (a magic number, a
-//! version, the machine it was written on, the object itself, the names of its storages), and then the storages in the
-//! order of their names, each behind its count of elements. Where one begins follows only from all that come before it,
-//! so every storage must be as the pickle says, also those that no state dict has.
+//! The format of torch.save before 1.6: no container, but five pickles in a row (magic number,
+//! version, machine information, the object itself, the keys of its storages), and then the
+//! storages in the order of their keys, each after its element count. The position of a storage
+//! follows only from all before it, so every storage must match the pickle, even those outside the
+//! state dict.
 
 use super::Checkpoint;
-use super::pickle::{LONGEST, Machine, Value, shown};
+use super::pickle::{LONGEST, Machine, Value, escaped};
 use super::state::{Storage, storage};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry::{Occupied, Vacant};
@@ -13,18 +14,18 @@ use std::collections::hash_map::Entry::{Occupied, Vacant};
 const MAGIC: &[u8] = b"\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 const VERSION: i64 = 1001;
 
-/// Where the file goes on behind the magic number, if it begins with that.
+/// The offset after the magic number, if the file begins with it.
 pub(super) fn after_magic(bytes: &[u8]) -> Option<usize> {
     let mut rest = bytes.strip_prefix(b"\x80")?.get(1..)?;
-    // Since protocol 4 there is a frame around it.
+    // Since protocol 4 it is framed.
     if rest.first() == Some(&0x95) {
         rest = rest.get(9..)?;
     }
     rest.strip_prefix(MAGIC).map(|rest| bytes.len() - rest.len())
 }
 
-/// The checkpoint `bytes`, which go on at `at` behind the magic number. What follows the last storage is not looked at:
-/// such files may be written one behind the other, and torch reads the first.
+/// Parses the checkpoint `bytes`; `at` is the offset after the magic number. Bytes after the last
+/// storage are ignored: several such files may be concatenated, and torch reads the first.
 pub(super) fn checkpoint(bytes: &[u8], mut at: usize) -> Result<Checkpoint<'_>, String> {
     match next(bytes, &mut at)?.1 {
         Value::Int(VERSION) => {}
@@ -37,7 +38,7 @@ pub(super) fn checkpoint(bytes: &[u8], mut at: usize) -> Result<Checkpoint<'_>, 
     let (system, about) = next(bytes, &mut at)?;
     let is_order = |(key, _): &_| matches!(key, Value::Text(b"little_endian"));
     match about {
-        // In Python the last one counts.
+        // As in Python, the last entry of a key counts.
         Value::Dict(dict) => match system.entries(dict).filter(is_order).last() {
             Some((_, Value::Bool(true))) => {}
             Some((_, Value::Bool(false))) => return Err(super::BIG_ENDIAN.into()),
@@ -53,7 +54,7 @@ pub(super) fn checkpoint(bytes: &[u8], mut at: usize) -> Result<Checkpoint<'_>, 
     let mut storages = HashMap::new();
     for key in list.texts(keys) {
         let Some((key, storage)) = std::str::from_utf8(key).ok().and_then(|key| named.remove_entry(key)) else {
-            return Err(format!("lists the storage {} twice, or its pickle does not name it", shown(key)));
+            return Err(format!("lists the storage {} twice, or its pickle does not name it", escaped(key)));
         };
         let start = at.saturating_add(8);
         let count = bytes.get(at..start).and_then(|count| Some(u64::from_le_bytes(count.try_into().ok()?)));
@@ -61,25 +62,25 @@ pub(super) fn checkpoint(bytes: &[u8], mut at: usize) -> Result<Checkpoint<'_>, 
             let (count, length) = (count.unwrap_or(0), storage.length);
             return Err(format!(
                 "counts {count} elements in the storage {} that its pickle gives {length}; it is damaged, fetch it again",
-                shown(key.as_bytes())
+                escaped(key.as_bytes())
             ));
         }
         let size = storage.length.checked_mul(storage.dtype.map_or(1, super::Dtype::size));
         let end = size.and_then(|size| start.checked_add(size)).filter(|&end| end <= bytes.len());
         at = end.filter(|_| count.is_some()).ok_or_else(|| {
-            format!("ends before its storage {} does; it is cut short, fetch it again", shown(key.as_bytes()))
+            format!("ends before its storage {} does; it is cut short, fetch it again", escaped(key.as_bytes()))
         })?;
         storages.insert(key, start..at);
     }
     match named.keys().next() {
-        Some(key) => Err(format!("does not list the storage {} that its pickle names", shown(key.as_bytes()))),
+        Some(key) => Err(format!("does not list the storage {} that its pickle names", escaped(key.as_bytes()))),
         None => Ok(Checkpoint { machine, value, storages }),
     }
 }
 
-/// Runs the pickle at `at` and moves behind it.
+/// Parses the pickle at `at` and moves `at` past it.
 fn next<'a>(bytes: &'a [u8], at: &mut usize) -> Result<(Machine<'a>, Value<'a>), String> {
-    // The storages may be many gigabytes; nothing may search them for the end of a line.
+    // The storages may have many gigabytes; no search for a line end may run into them.
     let rest = &bytes[*at..];
     let near = &rest[..rest.len().min(LONGEST)];
     let (machine, value) = Machine::run(near)?;
@@ -87,7 +88,7 @@ fn next<'a>(bytes: &'a [u8], at: &mut usize) -> Result<(Machine<'a>, Value<'a>),
     Ok((machine, value))
 }
 
-/// The storages that the pickle names. Tensors that share one name it again, and must agree on it.
+/// The storages that the pickle names. Tensors that share one name it repeatedly, and must agree.
 fn named<'a>(machine: &Machine<'a>) -> Result<HashMap<&'a str, Storage<'a>>, String> {
     let mut named = HashMap::new();
     for &id in machine.storages() {
@@ -95,7 +96,7 @@ fn named<'a>(machine: &Machine<'a>) -> Result<HashMap<&'a str, Storage<'a>>, Str
         match named.entry(found.key) {
             Vacant(free) => drop(free.insert(found)),
             Occupied(same) if *same.get() == found => {}
-            Occupied(_) => return Err(format!("names the storage {} in two ways", shown(found.key.as_bytes()))),
+            Occupied(_) => return Err(format!("names the storage {} in two ways", escaped(found.key.as_bytes()))),
         }
     }
     Ok(named)

@@ -1,7 +1,8 @@
-//! Weights in a checkpoint as `torch.save` has written it since torch 1.6: a zip whose entries are stored as they are, a
-//! pickle that says which tensors there are, and one entry of bytes for each storage. Before that, and when asked to, it
-//! wrote pickles and bytes one after the other (see `legacy`). Python would run the pickle; here it is only read (see
-//! `pickle`), and what a state dict does not need is refused by name.
+//! Torch checkpoints. Since torch 1.6 `torch.save` writes a zip of uncompressed entries: a pickle
+//! that describes the tensors, and one entry of bytes per storage. Before that, and on request, it
+//! wrote pickles and bytes one after the other (see `legacy`). Python would run the pickle; here it
+//! is only parsed (see `pickle`), and everything that a state dict does not need is refused by
+//! name.
 
 mod legacy;
 mod pickle;
@@ -14,7 +15,7 @@ use pickle::{Machine, Value};
 use std::collections::HashMap;
 use std::ops::Range;
 
-/// A format that torch stores; named as safetensors names it, so that messages agree.
+/// A dtype of torch, named as in safetensors so that messages agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types, reason = "the names that safetensors prints")]
 pub(crate) enum Dtype {
@@ -36,7 +37,7 @@ pub(crate) enum Dtype {
 }
 
 impl Dtype {
-    /// Bytes of one element.
+    /// Bytes per element.
     pub(crate) fn size(self) -> usize {
         match self {
             Dtype::F64 | Dtype::I64 | Dtype::U64 => 8,
@@ -47,44 +48,45 @@ impl Dtype {
     }
 }
 
-/// Where one tensor lies in the file: row-major, little-endian, perhaps not aligned, perhaps shared with another name.
+/// A tensor's position in the file: row-major, little-endian, possibly unaligned, possibly shared
+/// with another name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Its format; the integers are listed too, refusing them is for who asks.
+    /// Its dtype. Integers are listed too; the caller may refuse them.
     pub dtype: Dtype,
     /// Its shape.
     pub dims: Vec<usize>,
-    /// Its bytes in the file, exactly as many as the shape takes.
+    /// Its range in the file, exactly as long as the shape needs.
     pub bytes: Range<usize>,
-    /// Whether a matrix lies there column by column: torch saves a transposed one as it is.
-    pub turned: bool,
+    /// Whether a matrix is stored column-major: torch saves a transposed matrix as a view.
+    pub column_major: bool,
 }
 
-const BIG_ENDIAN: &str = "was written by a big-endian machine, whose numbers read otherwise; save it again on another";
+const BIG_ENDIAN: &str =
+    "was written by a big-endian machine, which is not supported; save it again on a little-endian one";
 
-/// A checkpoint whose pickle has been read.
+/// A checkpoint with a parsed pickle.
 struct Checkpoint<'a> {
     machine: Machine<'a>,
-    /// What the pickle holds.
+    /// The value of the pickle.
     value: Value<'a>,
-    /// Where the bytes of each storage lie.
+    /// The range of each storage in the file.
     storages: HashMap<&'a str, Range<usize>>,
 }
 
-/// Every tensor of the state dict in the checkpoint `bytes`, in the file's order, each name once. The error ends a
-/// sentence that begins with the file's name. Only the directory and the pickles are read, so a mapped file stays on disk.
+/// Lists every tensor of the state dict in the checkpoint `bytes`, in the order of the file, names
+/// unique. The error ends a sentence that begins with the file's name. Only the directory and the
+/// pickles are read, so a mapped file stays on disk.
 pub(crate) fn index(bytes: &[u8]) -> Result<Vec<(String, Entry)>, String> {
     let Checkpoint { machine, value, storages } = if zip::is_one(bytes) {
         zipped(bytes)?
     } else if let Some(at) = legacy::after_magic(bytes) {
         legacy::checkpoint(bytes, at)?
     } else {
-        return Err(
-            "is not a checkpoint of torch.save: either something else wrote it, then load it in Python and save \
-                    model.state_dict(), best as safetensors; or it is not the file at all but a pointer to it or a \
-                    page, then fetch it again"
-                .into(),
-        );
+        return Err("is not a checkpoint of torch.save. If another program wrote it, load it in Python and save \
+                    model.state_dict(), best as safetensors. If the download saved a Git LFS pointer or a web \
+                    page instead, fetch it again"
+            .into());
     };
     let place = |tensor: &state::Tensor| {
         let at = storages.get(tensor.key).ok_or_else(|| format!("its bytes, data/{}, are missing", tensor.key));
@@ -92,12 +94,12 @@ pub(crate) fn index(bytes: &[u8]) -> Result<Vec<(String, Entry)>, String> {
     };
     let tensors = state::state_dict(&machine, value)?.into_iter().map(|(name, tensor)| match place(&tensor) {
         Ok(entry) => Ok((name.to_owned(), entry)),
-        Err(what) => Err(format!("holds a tensor that cannot be read: {}: {what}", pickle::shown(name.as_bytes()))),
+        Err(what) => Err(format!("holds a tensor that cannot be read: {}: {what}", pickle::escaped(name.as_bytes()))),
     });
     tensors.collect()
 }
 
-/// The checkpoint in a zip.
+/// Parses a checkpoint in a zip.
 fn zipped(bytes: &[u8]) -> Result<Checkpoint<'_>, String> {
     let entries = zip::entries(bytes)?;
     if let Some(order) = entries.get("byteorder").and_then(|at| bytes.get(at.clone()))
@@ -114,22 +116,23 @@ fn zipped(bytes: &[u8]) -> Result<Checkpoint<'_>, String> {
     Ok(Checkpoint { machine, value, storages })
 }
 
-/// The bytes of `tensor`, given those of its storage.
+/// Locates `tensor` in the file, given the range of its storage.
 fn locate(tensor: &state::Tensor, storage: &Range<usize>) -> Result<Entry, String> {
     let state::Tensor { dtype, ref dims, ref strides, offset, length, .. } = *tensor;
     let size = dtype.size();
     let too_large = || format!("its shape {dims:?} is larger than any memory");
-    // Whoever multiplies the shape later may start with the large ones, so a zero among them excuses nothing.
+    // Later code may multiply the large dimensions first, so zero dimensions count as 1 in this
+    // overflow check.
     let room = dims.iter().try_fold(size, |n, &d| n.checked_mul(d.max(1))).ok_or_else(too_large)?;
     let empty = dims.contains(&0);
-    let turned =
+    let column_major =
         matches!((&dims[..], &strides[..]), ([rows, columns], [1, step]) if step == rows && *rows > 1 && *columns > 1);
     let mut step = 1;
-    for (&dim, &stride) in dims.iter().zip(strides).rev().filter(|_| !turned) {
-        // Along an axis of one there are no steps, and torch leaves anything there.
+    for (&dim, &stride) in dims.iter().zip(strides).rev().filter(|_| !column_major) {
+        // The stride of an axis of length 1 is arbitrary.
         if dim != 1 && stride != step && !empty {
             return Err(format!(
-                "its shape {dims:?} with strides {strides:?} has gaps or turned axes; save it again in Python after \
+                "its shape {dims:?} with strides {strides:?} has gaps or permuted axes; save it again in Python after \
                  .contiguous(), or as safetensors"
             ));
         }
@@ -144,7 +147,7 @@ fn locate(tensor: &state::Tensor, storage: &Range<usize>) -> Result<Entry, Strin
     let end = start.and_then(|start| start.checked_add(bytes)).filter(|&end| end <= length * size);
     match (start, end) {
         (Some(start), Some(end)) => {
-            Ok(Entry { dtype, dims: dims.clone(), bytes: storage.start + start..storage.start + end, turned })
+            Ok(Entry { dtype, dims: dims.clone(), bytes: storage.start + start..storage.start + end, column_major })
         }
         _ => Err(format!("{dims:?} from element {offset} on does not fit its storage of {length} elements")),
     }

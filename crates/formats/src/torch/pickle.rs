@@ -1,17 +1,18 @@
-//! The state dict in a checkpoint's pickle. A pickle is a program for a small stack machine, whose dangerous words name
-//! a function and call it. This machine has no functions: the few names that torch.save writes for tensors are markers,
-//! calling one makes a record of its arguments, and every other name or way of calling is refused.
+//! A safe parser for the pickle of a checkpoint. A pickle is a program for a small stack machine,
+//! whose dangerous opcodes name a function and call it. This machine has no functions: the few
+//! names that torch.save writes for tensors are markers, calling one records its arguments, and
+//! every other name or call is refused.
 //!
-//! A hostile pickle costs little: no step is longer than the bytes it consumes, nothing recurses, and all that is kept
-//! lies in flat lists with at most [`MOST`] values between them.
+//! A hostile pickle costs little: no step takes longer than the bytes it consumes, nothing
+//! recurses, and all state is in flat lists with at most [`MAX_VALUES`] values in total.
 
 use super::Dtype;
 
-/// A tensor takes about 30 values, and no model that one file holds has as many as 50 000 tensors.
-const MOST: usize = 3 << 19;
-/// As many tensors take a sixth of this. A step is so short that time needs no other limit.
+/// A tensor takes about 30 values, and no model in a single file has 50 000 tensors.
+const MAX_VALUES: usize = 3 << 19;
+/// That many tensors take a sixth of this. Steps are so short that no time limit is needed.
 pub(super) const LONGEST: usize = 64 << 20;
-/// Torch's names for its storages and formats. The last ones came when storages had become untyped.
+/// Torch's names of storages and dtypes. The last ones were added when storages had become untyped.
 const FORMATS: [(&str, &str, Dtype); 15] = [
     ("DoubleStorage", "float64", Dtype::F64),
     ("FloatStorage", "float32", Dtype::F32),
@@ -32,7 +33,7 @@ const FORMATS: [(&str, &str, Dtype); 15] = [
 
 #[derive(Clone, Copy)]
 pub(super) enum Value<'a> {
-    /// What no tensor depends on: numbers with a point, sets, bytes.
+    /// Values that no tensor needs: floats, sets, bytes.
     Other,
     None,
     Bool(bool),
@@ -42,9 +43,9 @@ pub(super) enum Value<'a> {
     List(u32),
     Dict(u32),
     Global(Global),
-    /// The tuple that names it.
+    /// The tuple that names the storage.
     Storage(Span),
-    /// The arguments it is made of.
+    /// The arguments of the call that builds it.
     Tensor(Span),
 }
 
@@ -63,32 +64,33 @@ pub(super) enum Global {
     Size,
     Device,
     Dtype(Dtype),
-    /// Without a format where it is untyped.
+    /// `None` if untyped.
     Storage(Option<Dtype>),
 }
 
 #[derive(Default)]
 pub(super) struct Machine<'a> {
-    /// What has not been read yet; at the end, what follows the pickle.
+    /// Bytes not read yet; at the end, what follows the pickle.
     pub(super) rest: &'a [u8],
     stack: Vec<Value<'a>>,
-    /// How high the stack was at each mark that is still open.
+    /// Stack heights at the open marks.
     marks: Vec<usize>,
     memo: Vec<Value<'a>>,
-    /// The insides of all tuples. A tuple is a place in here, so that a copy of one is never long.
+    /// Items of all tuples. A tuple is a range of these, so that copying one is cheap.
     items: Vec<Value<'a>>,
-    /// The insides of all dicts as they were set: which dict, key, value.
-    set: Vec<(u32, Value<'a>, Value<'a>)>,
-    /// The texts in all lists as they came: which list, text. Nobody asks for anything else that is in one.
-    listed: Vec<(u32, &'a [u8])>,
-    /// What stood under every storage, in the pickle's order.
+    /// Entries of all dicts as they were set: dict, key, value.
+    dict_entries: Vec<(u32, Value<'a>, Value<'a>)>,
+    /// Texts in all lists, in order: list, text. Other list items are not needed.
+    list_texts: Vec<(u32, &'a [u8])>,
+    /// The id tuple of every storage, in order.
     storages: Vec<Span>,
-    /// So many dicts and lists.
-    made: u32,
+    /// Number of dicts and lists.
+    containers: u32,
 }
 
 impl<'a> Machine<'a> {
-    /// Runs the pickle that `pickle` begins with: what it holds, and the machine that knows what is in that.
+    /// Runs the pickle at the start of `pickle`. Returns its value, and the machine that holds the
+    /// content.
     pub(super) fn run(pickle: &'a [u8]) -> Result<(Machine<'a>, Value<'a>), String> {
         if pickle.len() > LONGEST {
             return Err(format!("has a pickle of {} bytes; none that lists tensors is over {LONGEST}", pickle.len()));
@@ -101,31 +103,31 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// Runs one opcode; what the pickle holds, when that was its last.
+    /// Runs one opcode. Returns the value of the pickle after the last.
     fn step(&mut self) -> Result<Option<Value<'a>>, String> {
-        let kept = self.stack.len() + self.marks.len() + self.memo.len() + self.items.len();
-        if kept + 3 * self.set.len() + self.listed.len() + self.storages.len() > MOST {
-            return Err(format!("has a pickle of more than {MOST} values, which no state dict needs"));
+        let values = self.stack.len() + self.marks.len() + self.memo.len() + self.items.len();
+        if values + 3 * self.dict_entries.len() + self.list_texts.len() + self.storages.len() > MAX_VALUES {
+            return Err(format!("has a pickle of more than {MAX_VALUES} values, which no state dict needs"));
         }
         let value = match self.number(1)? as u8 {
             b'.' => return self.pop().map(Some),
-            // Which protocol, and how long a frame is: neither changes what follows.
+            // Protocol version and frame length: neither changes what follows.
             0x80 => return self.take(1).map(|_| None),
             0x95 => return self.take(8).map(|_| None),
             b'(' => {
                 self.marks.push(self.stack.len());
                 return Ok(None);
             }
-            b'0' if self.marks.last() == Some(&self.stack.len()) => return self.cut().map(|_| None),
+            b'0' if self.marks.last() == Some(&self.stack.len()) => return self.pop_mark().map(|_| None),
             b'0' => return self.pop().map(|_| None),
             b'1' => {
-                let from = self.cut()?;
+                let from = self.pop_mark()?;
                 self.stack.truncate(from);
                 return Ok(None);
             }
             b'N' => Value::None,
             code @ 0x88..=0x89 => Value::Bool(code == 0x88),
-            b']' => Value::List(self.make()),
+            b']' => Value::List(self.new_id()),
             0x8f => Value::Other,
             b'K' => Value::Int(self.number(1)? as i64),
             b'M' => Value::Int(self.number(2)? as i64),
@@ -144,16 +146,16 @@ impl<'a> Machine<'a> {
                 self.tuple(from)
             }
             b't' => {
-                let from = self.cut()?;
+                let from = self.pop_mark()?;
                 self.tuple(from)
             }
-            b'}' => Value::Dict(self.make()),
+            b'}' => Value::Dict(self.new_id()),
             b's' => {
                 let from = self.down(2)?;
                 return self.assign(from);
             }
             b'u' => {
-                let from = self.cut()?;
+                let from = self.pop_mark()?;
                 return self.assign(from);
             }
             b'a' => {
@@ -161,7 +163,7 @@ impl<'a> Machine<'a> {
                 self.append(from)?
             }
             b'e' | 0x90 => {
-                let from = self.cut()?;
+                let from = self.pop_mark()?;
                 self.append(from)?
             }
             b'h' => self.recall(1)?,
@@ -172,140 +174,142 @@ impl<'a> Machine<'a> {
             b'c' => global(self.line()?, self.line()?)?,
             0x93 => match (self.pop()?, self.pop()?) {
                 (Value::Text(name), Value::Text(module)) => global(module, name)?,
-                _ => return Err(broken()),
+                _ => return Err(malformed()),
             },
             b'Q' => match self.pop()? {
                 Value::Tuple(id) => {
                     self.storages.push(id);
                     Value::Storage(id)
                 }
-                _ => return Err(broken()),
+                _ => return Err(malformed()),
             },
             b'R' => match (self.pop()?, self.pop()?) {
                 (Value::Tuple(arguments), Value::Global(function)) => self.call(function, arguments)?,
-                _ => return Err(foreign("calls something that is not a function by name (REDUCE)")),
+                _ => return Err(refused("calls something that is not a function by name (REDUCE)")),
             },
-            // An object's attributes. On a state dict they are the modules' versions; nothing of ours has others.
+            // An object's attributes. For a state dict they are the module versions; nothing else
+            // that we accept has any.
             b'b' => match (self.pop()?, self.pop()?) {
                 (_, dict @ Value::Dict(_)) => dict,
-                _ => return Err(foreign("sets attributes of something that is not a dict (BUILD)")),
+                _ => return Err(refused("sets attributes of something that is not a dict (BUILD)")),
             },
             b'i' => {
-                return Err(foreign(&format!(
+                return Err(refused(&format!(
                     "makes an object of {}.{} (INST)",
-                    shown(self.line()?),
-                    shown(self.line()?)
+                    escaped(self.line()?),
+                    escaped(self.line()?)
                 )));
             }
-            b'o' | 0x81 | 0x92 => return Err(foreign("makes an object (OBJ or NEWOBJ)")),
-            code => return Err(foreign(&format!("uses the opcode {code:#04x}"))),
+            b'o' | 0x81 | 0x92 => return Err(refused("makes an object (OBJ or NEWOBJ)")),
+            code => return Err(refused(&format!("uses the opcode {code:#04x}"))),
         };
         self.stack.push(value);
         Ok(None)
     }
 
-    /// A call, of which only the record is made.
+    /// Records a call without running it.
     fn call(&mut self, function: Global, arguments: Span) -> Result<Value<'a>, String> {
         match (function, self.items(arguments)) {
-            (Global::OrderedDict, []) => Ok(Value::Dict(self.make())),
+            (Global::OrderedDict, []) => Ok(Value::Dict(self.new_id())),
             (Global::Tensor, _) => Ok(Value::Tensor(arguments)),
-            // Whether it wants a gradient, its hooks and its attributes follow.
+            // requires_grad, hooks and attributes follow.
             (Global::Parameter, &[tensor @ Value::Tensor(_), ..]) => Ok(tensor),
             (Global::Size, &[size @ Value::Tuple(_)]) => Ok(size),
             (Global::Device, _) => Ok(Value::Other),
-            _ => Err(foreign("calls a function of torch with arguments that torch.save does not give it (REDUCE)")),
+            _ => Err(refused("calls a function of torch with arguments that torch.save does not give it (REDUCE)")),
         }
     }
 
-    /// What `dict` holds, as it was set.
+    /// Entries of `dict`, as they were set.
     pub(super) fn entries(&self, dict: u32) -> impl Iterator<Item = (Value<'a>, Value<'a>)> {
-        self.set.iter().filter(move |(owner, ..)| *owner == dict).map(|&(_, key, value)| (key, value))
+        self.dict_entries.iter().filter(move |(owner, ..)| *owner == dict).map(|&(_, key, value)| (key, value))
     }
 
     /// The texts in `list`.
     pub(super) fn texts(&self, list: u32) -> impl Iterator<Item = &'a [u8]> {
-        self.listed.iter().filter(move |(owner, _)| *owner == list).map(|&(_, text)| text)
+        self.list_texts.iter().filter(move |(owner, _)| *owner == list).map(|&(_, text)| text)
     }
 
-    /// Every storage that was named, also those that no state dict has, as often as it was.
+    /// The id of every named storage, with repetitions, even those outside the state dict.
     pub(super) fn storages(&self) -> &[Span] {
         &self.storages
     }
 
     fn pop(&mut self) -> Result<Value<'a>, String> {
         self.down(1)?;
-        self.stack.pop().ok_or_else(broken)
+        self.stack.pop().ok_or_else(malformed)
     }
 
-    /// Where the last `count` values begin, all of them above the last mark.
+    /// The index of the last `count` values, all above the last mark.
     fn down(&self, count: usize) -> Result<usize, String> {
         let floor = self.marks.last().copied().unwrap_or(0);
-        self.stack.len().checked_sub(count).filter(|&from| from >= floor).ok_or_else(broken)
+        self.stack.len().checked_sub(count).filter(|&from| from >= floor).ok_or_else(malformed)
     }
 
-    /// Closes the last mark: where the values above it begin.
-    fn cut(&mut self) -> Result<usize, String> {
-        self.marks.pop().ok_or_else(broken)
+    /// Closes the last mark; returns the index of the values above it.
+    fn pop_mark(&mut self) -> Result<usize, String> {
+        self.marks.pop().ok_or_else(malformed)
     }
 
-    /// Makes a tuple of the stack from `from` on.
+    /// Makes a tuple of the stack from index `from`.
     fn tuple(&mut self, from: usize) -> Value<'a> {
         let span = Span { at: self.items.len() as u32, len: (self.stack.len() - from) as u32 };
         self.items.extend(self.stack.drain(from..));
         Value::Tuple(span)
     }
 
-    /// What is in a tuple.
+    /// The items of a tuple.
     pub(super) fn items(&self, Span { at, len }: Span) -> &[Value<'a>] {
         &self.items[at as usize..][..len as usize]
     }
 
-    /// The number of a new dict or list.
-    fn make(&mut self) -> u32 {
-        self.made += 1;
-        self.made
+    /// The id of a new dict or list.
+    fn new_id(&mut self) -> u32 {
+        self.containers += 1;
+        self.containers
     }
 
-    /// Adds the stack from `from` on to the list or set below, which is taken off too.
+    /// Appends the stack from index `from` to the list or set below, and pops that, too.
     fn append(&mut self, from: usize) -> Result<Value<'a>, String> {
         let below = self.stack[self.down(self.stack.len() - from + 1)?];
         for value in self.stack.drain(from..) {
             if let (Value::List(list), Value::Text(text)) = (below, value) {
-                self.listed.push((list, text));
+                self.list_texts.push((list, text));
             }
         }
         self.pop()
     }
 
-    /// Sets the pairs on the stack from `from` on in the dict below them.
+    /// Sets the pairs on the stack from index `from` in the dict below them.
     fn assign(&mut self, from: usize) -> Result<Option<Value<'a>>, String> {
         let below = self.down(self.stack.len() - from + 1)?;
         let (Value::Dict(dict), (pairs, [])) = (self.stack[below], self.stack[from..].as_chunks::<2>()) else {
-            return Err(foreign("sets items of something that is not a dict (SETITEMS)"));
+            return Err(refused("sets items of something that is not a dict (SETITEMS)"));
         };
-        self.set.extend(pairs.iter().map(|&[key, value]| (dict, key, value)));
+        self.dict_entries.extend(pairs.iter().map(|&[key, value]| (dict, key, value)));
         self.stack.truncate(from);
         Ok(None)
     }
 
     fn recall(&mut self, width: usize) -> Result<Value<'a>, String> {
         let at = self.number(width)? as usize;
-        self.memo.get(at).copied().ok_or_else(broken)
+        self.memo.get(at).copied().ok_or_else(malformed)
     }
 
-    /// Keeps the top of the stack. Picklers count upwards, so a number far ahead is an attempt to have memory reserved.
+    /// Stores the top of the stack in the memo. Picklers number consecutively, so a number far
+    /// ahead is an attempt to allocate memory.
     fn memorize(&mut self, at: usize) -> Result<Option<Value<'a>>, String> {
         let value = self.stack[self.down(1)?];
         if at == self.memo.len() {
             self.memo.push(value);
         } else {
-            *self.memo.get_mut(at).ok_or_else(broken)? = value;
+            *self.memo.get_mut(at).ok_or_else(malformed)? = value;
         }
         Ok(None)
     }
 
     fn take(&mut self, count: usize) -> Result<&'a [u8], String> {
-        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(broken)?;
+        let (taken, rest) = self.rest.split_at_checked(count).ok_or_else(malformed)?;
         self.rest = rest;
         Ok(taken)
     }
@@ -315,19 +319,19 @@ impl<'a> Machine<'a> {
         Ok(self.take(width)?.iter().rev().fold(0, |n, &digit| n << 8 | u64::from(digit)))
     }
 
-    /// Bytes that follow their count.
+    /// Length-prefixed bytes.
     fn counted(&mut self, width: usize) -> Result<&'a [u8], String> {
-        let count = usize::try_from(self.number(width)?).map_err(|_| broken())?;
+        let count = usize::try_from(self.number(width)?).map_err(|_| malformed())?;
         self.take(count)
     }
 
     fn line(&mut self) -> Result<&'a [u8], String> {
-        let end = self.rest.iter().position(|&b| b == b'\n').ok_or_else(broken)?;
+        let end = self.rest.iter().position(|&b| b == b'\n').ok_or_else(malformed)?;
         self.take(end + 1).map(|line| &line[..end])
     }
 }
 
-/// A little-endian integer; one that has no place in a shape is kept as something else.
+/// A little-endian integer; one too large for a shape becomes `Other`.
 fn integer(digits: &[u8]) -> Value<'static> {
     let Some(&top) = digits.last() else { return Value::Int(0) };
     let mut wide = if top < 0x80 { [0; 8] } else { [0xff; 8] };
@@ -338,7 +342,7 @@ fn integer(digits: &[u8]) -> Value<'static> {
     Value::Int(i64::from_le_bytes(wide))
 }
 
-/// What a name means, of the few that mean something.
+/// The marker for a global name; unknown names are refused.
 fn global(module: &[u8], name: &[u8]) -> Result<Value<'static>, String> {
     let typed = |(storage, dtype, format): &(&str, &str, Dtype)| match name {
         _ if module != b"torch" || name.is_empty() => None,
@@ -355,26 +359,26 @@ fn global(module: &[u8], name: &[u8]) -> Result<Value<'static>, String> {
         (b"torch" | b"torch.storage", b"UntypedStorage") => Some(Global::Storage(None)),
         _ => FORMATS.iter().find_map(typed),
     };
-    known.map(Value::Global).ok_or_else(|| foreign(&format!("names {}.{}", shown(module), shown(name))))
+    known.map(Value::Global).ok_or_else(|| refused(&format!("names {}.{}", escaped(module), escaped(name))))
 }
 
-/// The refusal of what a state dict does not need.
-fn foreign(what: &str) -> String {
+/// The error for anything that a state dict does not need.
+fn refused(what: &str) -> String {
     format!(
         "is a pickle that {what}. That is more than a state dict needs and may be meant to run code, so it is not read; \
          if you trust it, load it in Python and save model.state_dict() as safetensors"
     )
 }
 
-fn broken() -> String {
+fn malformed() -> String {
     "holds a pickle that is cut short or makes no sense; fetch it again".into()
 }
 
-/// A name from the file, fit for a message.
-pub(super) fn shown(name: &[u8]) -> String {
-    let mut shown: String = String::from_utf8_lossy(&name[..name.len().min(100)]).escape_debug().collect();
+/// Escapes and shortens a name from the file for a message.
+pub(super) fn escaped(name: &[u8]) -> String {
+    let mut escaped: String = String::from_utf8_lossy(&name[..name.len().min(100)]).escape_debug().collect();
     if name.len() > 100 {
-        shown.push('…');
+        escaped.push('…');
     }
-    shown
+    escaped
 }

@@ -1,46 +1,46 @@
-//! The tensors that a checkpoint's pickle speaks of, once it has been read.
+//! The tensors of a state dict, from the parsed pickle of a checkpoint.
 
 use super::Dtype;
-use super::pickle::{Global, Machine, Span, Value, shown};
+use super::pickle::{Global, Machine, Span, Value, escaped};
 use std::collections::HashSet;
 
-/// Torch itself goes to 64; weights have five at most.
-const MOST_AXES: usize = 8;
-/// The largest mixtures have as many, over a hundred files.
-const MOST_TENSORS: usize = 1 << 16;
-/// Under these names a training script keeps the state dict, if it keeps more than that.
+/// Torch's limit is 64; weights have at most five axes.
+const MAX_AXES: usize = 8;
+/// The largest mixture-of-experts models have as many, over a hundred files.
+const MAX_TENSORS: usize = 1 << 16;
+/// Keys under which training scripts nest the state dict.
 const NESTED: [&[u8]; 4] = [b"state_dict", b"model_state_dict", b"model", b"module"];
 
-/// A tensor as the pickle describes it. All of it is a claim, nothing is checked against the file yet.
+/// A tensor as the pickle describes it, not yet checked against the file.
 pub(super) struct Tensor<'a> {
     pub(super) dtype: Dtype,
-    /// The name of its storage.
+    /// The key of its storage.
     pub(super) key: &'a str,
     /// Elements in that storage.
     pub(super) length: usize,
-    /// Elements before its first one.
+    /// Elements before its first.
     pub(super) offset: usize,
     pub(super) dims: Vec<usize>,
     /// As many as `dims`, in elements.
     pub(super) strides: Vec<usize>,
 }
 
-/// A storage as the pickle names it.
+/// A storage as the pickle describes it.
 #[derive(PartialEq, Eq)]
 pub(super) struct Storage<'a> {
-    /// None where it is untyped: then the tensor says.
+    /// `None` if it is untyped: then the tensor gives the dtype.
     pub(super) dtype: Option<Dtype>,
     pub(super) key: &'a str,
-    /// Elements, or bytes where it is untyped.
+    /// Elements, or bytes if it is untyped.
     pub(super) length: usize,
 }
 
-/// The tensors of the state dict in the pickle's `value`, in its order; no name comes twice.
+/// The tensors of the state dict in the pickle's `value`, in its order, names unique.
 pub(super) fn state_dict<'a>(
     machine: &Machine<'a>,
     mut value: Value<'a>,
 ) -> Result<Vec<(&'a str, Tensor<'a>)>, String> {
-    // Twice is as deep as anybody nests, {"model": {"state_dict": {…}}}, and a dict may hold itself.
+    // Scripts nest at most twice, {"model": {"state_dict": {…}}}, and a dict may contain itself.
     for _ in 0..2 {
         let Value::Dict(dict) = value else { break };
         let inner = |name: &&[u8]| {
@@ -68,15 +68,15 @@ fn tensors<'a>(machine: &Machine<'a>, dict: u32) -> Result<Vec<(&'a str, Tensor<
     for (key, value) in machine.entries(dict) {
         let Value::Tensor(arguments) = value else { continue };
         let Value::Text(name) = key else { return Err("holds a tensor under a key that is no text".into()) };
-        if tensors.len() == MOST_TENSORS {
-            return Err(format!("holds more than {MOST_TENSORS} tensors"));
+        if tensors.len() == MAX_TENSORS {
+            return Err(format!("holds more than {MAX_TENSORS} tensors"));
         }
-        // One long name that is recalled again and again would otherwise be copied each time.
+        // Otherwise one long name from the memo could be copied again and again.
         if !names.insert(name) {
-            return Err(format!("holds two tensors of the name {}", shown(name)));
+            return Err(format!("holds two tensors of the name {}", escaped(name)));
         }
-        let tensor = tensor(machine, arguments).map_err(|what| format!("{}: {what}", shown(name)));
-        let text = std::str::from_utf8(name).map_err(|_| format!("{} is not UTF-8", shown(name)));
+        let tensor = tensor(machine, arguments).map_err(|what| format!("{}: {what}", escaped(name)));
+        let text = std::str::from_utf8(name).map_err(|_| format!("{} is not UTF-8", escaped(name)));
         match text.and_then(|text| Ok((text, tensor?))) {
             Ok(found) => tensors.push(found),
             Err(what) => return Err(format!("holds a tensor that cannot be read: {what}")),
@@ -86,7 +86,8 @@ fn tensors<'a>(machine: &Machine<'a>, dict: u32) -> Result<Vec<(&'a str, Tensor<
 }
 
 fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'static str> {
-    // Then come whether it wants a gradient, its hooks, since _rebuild_tensor_v3 its format, and on a few its marks.
+    // The rest: requires_grad, hooks, since _rebuild_tensor_v3 the dtype, and sometimes flags
+    // (negated, conjugated).
     let &[Value::Storage(id), Value::Int(offset), Value::Tuple(size), Value::Tuple(stride), _, _, ref more @ ..] =
         machine.items(arguments)
     else {
@@ -105,7 +106,7 @@ fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'st
         (None, None) => return Err("its storage has no format"),
     };
     let (size, stride) = (machine.items(size), machine.items(stride));
-    if size.len() != stride.len() || size.len() > MOST_AXES {
+    if size.len() != stride.len() || size.len() > MAX_AXES {
         return Err("its shape and its strides do not match, or it has too many axes");
     }
     Ok(Tensor {
@@ -118,7 +119,8 @@ fn tensor<'a>(machine: &Machine<'a>, arguments: Span) -> Result<Tensor<'a>, &'st
     })
 }
 
-/// The storage of that tuple. The older format has one thing more, None unless the storage is a view of another.
+/// Parses the tuple that names a storage. The legacy format has a sixth item, None unless the
+/// storage is a view of another.
 pub(super) fn storage<'a>(machine: &Machine<'a>, id: Span) -> Result<Storage<'a>, &'static str> {
     let (&[Value::Text(b"storage"), Value::Global(Global::Storage(dtype)), Value::Text(key), _, ref length]
     | &[

@@ -1,4 +1,4 @@
-//! Checkpoints that torch wrote (`goldens/make.py`), and what a hostile hand makes of them.
+//! Checkpoints that torch wrote (`goldens/make.py`), and hostile ones.
 
 mod legacy;
 
@@ -27,7 +27,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
 
-/// Names, formats, shapes, order and every byte are torch's; what is refused is refused for its own reason.
+/// Names, dtypes, shapes, order and every byte equal torch's; refusals give the right reason.
 #[test]
 fn reads_what_torch_wrote() {
     let files = expected();
@@ -59,7 +59,7 @@ fn shared_storages_are_not_copied() {
     assert_eq!(found["rows"].bytes.start, found["whole"].bytes.start + 2 * 4 * 4);
 }
 
-/// A zip of stored entries, as small as one can be.
+/// A minimal zip of stored entries.
 fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     let (mut file, mut list) = (Vec::new(), Vec::new());
     for (name, body) in entries {
@@ -77,7 +77,7 @@ fn zip(entries: &[(&str, &[u8])]) -> Vec<u8> {
     file
 }
 
-/// A checkpoint of that pickle, and a storage of 24 bytes.
+/// A checkpoint of this pickle, and a storage of 24 bytes.
 fn checkpoint(pickle: &[u8]) -> Vec<u8> {
     zip(&[("a/data.pkl", pickle), ("a/data/0", &[7; 24])])
 }
@@ -112,7 +112,7 @@ fn tensor(key: &str, length: i64, offset: i64, dims: &[i64], strides: &[i64]) ->
     .concat()
 }
 
-/// The same with the first `old` replaced by `new`.
+/// Replaces the first `old` by `new`.
 fn swapped(mut bytes: Vec<u8>, old: &[u8], new: &[u8]) -> Vec<u8> {
     let at = bytes.windows(old.len()).position(|w| w == old).unwrap();
     bytes.splice(at..at + old.len(), new.iter().copied());
@@ -139,7 +139,10 @@ fn the_builders_here_make_sound_files() {
     let start = bytes.windows(24).position(|w| w == [7; 24]).unwrap();
     assert_eq!(
         found,
-        [("w".into(), Entry { dtype: Dtype::F32, dims: vec![2, 2], bytes: start + 8..start + 24, turned: false })]
+        [(
+            "w".into(),
+            Entry { dtype: Dtype::F32, dims: vec![2, 2], bytes: start + 8..start + 24, column_major: false }
+        )]
     );
 }
 
@@ -162,7 +165,7 @@ fn nothing_is_called_and_nothing_is_made() {
     said(&[tensor("0", 6, 0, &[6], &[1]), b"}b".to_vec()].concat(), "BUILD");
     said(b"]K\x01K\x02s", "SETITEMS");
     said(b"ctorch\n\n", "names torch.");
-    // A name is not half of another, and what a message shows of it is short and on one line.
+    // Names match whole; in messages they are short and on one line.
     said(b"ctorch\nFloatStorages\n", "names torch.FloatStorages");
     said(&[b"cev\x1bil\n".as_slice(), &[b'x'; 5000], b"\n"].concat(), "names ev\\u{1b}il.xxx");
     let why = index(&checkpoint(&dict(&[b"ca\n".as_slice(), &[b'x'; 5000], b"\n"].concat()))).unwrap_err();
@@ -188,15 +191,15 @@ fn shapes_must_fit_their_storages() {
     said(tensor("0", 6, 0, &[i64::MAX, i64::MAX, 0], &[0, 0, 0]), "larger than any memory");
     said(tensor("0", 6, 0, &[0, i64::MAX, i64::MAX], &[0, 0, 0]), "larger than any memory");
     said(tensor("0", 6, 0, &[1 << 40], &[1]), "does not fit");
-    // A transposed matrix is read as it lies.
-    assert!(index(&checkpoint(&dict(&tensor("0", 6, 0, &[2, 3], &[1, 2])))).is_ok_and(|found| found[0].1.turned));
-    said(tensor("0", 24, 0, &[2, 3, 4], &[1, 2, 6]), "gaps or turned axes");
+    // A transposed matrix is accepted.
+    assert!(index(&checkpoint(&dict(&tensor("0", 6, 0, &[2, 3], &[1, 2])))).is_ok_and(|found| found[0].1.column_major));
+    said(tensor("0", 24, 0, &[2, 3, 4], &[1, 2, 6]), "gaps or permuted axes");
     said(tensor("0", 6, 0, &[2, 3], &[1]), "do not match");
     said(tensor("0", 6, 0, &[1; 9], &[1; 9]), "too many axes");
     assert_eq!(fits(tensor("0", 6, 0, &[1, 1, 6, 1], &[0, 99, 1, i64::MAX])), 24);
     assert_eq!(fits(tensor("0", 6, 0, &[], &[])), 4);
     assert_eq!(fits(tensor("0", 6, 6, &[0, 5], &[5, 1])), 0);
-    // Numbers come in as few bytes as they need, the sign in the last one.
+    // Integers use as few bytes as they need, with the sign in the last.
     let offset = |digits: &[u8]| swapped(tensor("0", 6, 77, &[1], &[1]), &int(77), &[&[0x8a], digits].concat());
     assert_eq!(fits(offset(&[0])) + fits(offset(&[1, 5])) + fits(offset(&[2, 5, 0])), 12);
     said(offset(&[1, 0x80]), "negative");
@@ -216,13 +219,13 @@ fn shapes_must_fit_their_storages() {
 
 #[test]
 fn bombs_fizzle() {
-    // (t, t) of (t, t) of …: 2^60000 leaves if anybody walked it.
+    // (t, t) of (t, t) of …: 2^60000 leaves if walked.
     let doubled = [b")\x94".to_vec(), b"0h\0h\0\x86q\0".repeat(60_000)].concat();
     let good = tensor("0", 6, 0, &[6], &[1]);
     let beside =
         |junk: &[u8]| checkpoint(&[b"}", text("junk").as_slice(), junk, b"s", &text("w"), &good, b"s."].concat());
     assert_eq!(index(&beside(&doubled)).unwrap().len(), 1);
-    // Deep tuples, lists in lists, dicts that hold themselves.
+    // Deep tuples, nested lists, dicts that contain themselves.
     assert_eq!(index(&beside(&[b")".to_vec(), b"\x85".repeat(1_000_000)].concat())).unwrap().len(), 1);
     assert_eq!(index(&beside(&[b"]".repeat(200_000), b"a".repeat(199_999)].concat())).unwrap().len(), 1);
     assert_eq!(index(&beside(&[b"(".repeat(200_000), b"t".repeat(200_000)].concat())).unwrap().len(), 1);
@@ -236,7 +239,7 @@ fn bombs_fizzle() {
     says(&beside(b"X\xff\xff\xff\xff"), "makes no sense");
     says(&beside(&[b"\x8d".as_slice(), &[0xff; 8]].concat()), "makes no sense");
     says(&checkpoint(&vec![0x80; (64 << 20) + 1]), "has a pickle of 67108865 bytes");
-    // One long name again and again; one tensor under too many names.
+    // One long name repeated; one tensor under too many names.
     let long = [
         b"}(".to_vec(),
         text(&"n".repeat(1 << 16)),
@@ -325,7 +328,7 @@ fn the_container_must_be_sound() {
     says(&zip(&[]), "not a checkpoint of torch.save");
     says(b"", "not a checkpoint of torch.save");
     says(b"version https://git-lfs.github.com/spec/v1\n", "fetch it again");
-    // A comment behind the end is allowed, what only looks like one is not.
+    // A comment after the end record is allowed, other trailing bytes are not.
     let mut commented = patched(sound.len() - 2, &[5, 0]);
     commented.extend(b"PK\x05\x06!");
     assert_eq!(index(&commented).unwrap().len(), 1);
@@ -333,7 +336,7 @@ fn the_container_must_be_sound() {
     says(&commented, "cut short");
 }
 
-/// The zip64 records: torch always writes them, and relies on them beyond 4 GiB.
+/// zip64 records: torch always writes them, and needs them beyond 4 GiB.
 #[test]
 fn zip64_is_believed_only_inside_the_file() {
     let sound = golden("zip64.pt");
@@ -353,7 +356,7 @@ fn zip64_is_believed_only_inside_the_file() {
 fn a_cut_file_is_refused_wherever_it_is_cut() {
     for file in expected().into_keys() {
         let bytes = golden(&file);
-        // All of `many.pt` would take longer than everything else here; it differs in its pickle alone.
+        // All of `many.pt` would take too long; only its pickle differs.
         for end in (0..bytes.len()).step_by(if file == "many.pt" { 97 } else { 1 }) {
             assert!(index(&bytes[..end]).is_err(), "{file} cut at {end}");
         }
@@ -368,7 +371,7 @@ fn a_cut_file_is_refused_wherever_it_is_cut() {
     }
 }
 
-/// The pickles inside the zips that can be read.
+/// The pickles of the valid zips.
 fn pickles() -> Vec<Vec<u8>> {
     let good = expected().into_iter().filter(|(file, lines)| lines[0][0] != "refused" && file != "many.pt");
     good.map(|(file, _)| golden(&file))
@@ -382,7 +385,7 @@ fn random(state: &mut u64) -> usize {
     (*state >> 33) as usize
 }
 
-/// One or two changes; of the kinds that move what follows only if `moving`.
+/// Makes one or two changes; insertions and deletions only if `moving`.
 fn mutate(bytes: &mut Vec<u8>, state: &mut u64, moving: bool) {
     for _ in 0..1 + random(state) % 4 / 2 {
         let at = random(state) % bytes.len();
@@ -401,7 +404,7 @@ fn mutate(bytes: &mut Vec<u8>, state: &mut u64, moving: bool) {
     }
 }
 
-/// Every tensor lies in the file and has the size of its shape.
+/// Checks that every tensor is inside the file and has the size of its shape.
 fn sound(bytes: &[u8], found: Vec<(String, Entry)>, round: usize) {
     for (name, Entry { dtype, dims, bytes: at, .. }) in found {
         assert!(bytes.get(at.clone()).is_some(), "round {round}: {name} at {at:?} of {}", bytes.len());
@@ -409,7 +412,8 @@ fn sound(bytes: &[u8], found: Vec<(String, Entry)>, round: usize) {
     }
 }
 
-/// Whatever the bytes, no panic and no hang, and what is found lies in the file and has the size of its shape.
+/// Any bytes: no panic, no hang, and tensors found are inside the file and have the size of their
+/// shape.
 #[test]
 fn mutated_checkpoints_never_panic() {
     let files: Vec<Vec<u8>> =
@@ -422,7 +426,8 @@ fn mutated_checkpoints_never_panic() {
     };
     pickles.iter().for_each(|pickle| assert!(index(&wrap(pickle)).is_ok()));
     for round in 0..100_000 {
-        // Most damage to a container ends at the container, so half of the rounds damage a pickle and wrap it well.
+        // Most damage to a container is detected there, so half of the rounds damage a pickle and
+        // wrap it in a valid zip.
         let bytes = if round % 2 == 0 {
             let mut bytes = files[round / 2 % files.len()].clone();
             mutate(&mut bytes, &mut state, round % 16 == 0);

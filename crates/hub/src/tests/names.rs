@@ -1,4 +1,4 @@
-//! What users write, directories, and the environment.
+//! Model references, directories, and the environment.
 
 use super::*;
 
@@ -105,10 +105,10 @@ fn refuses_what_names_nothing() {
     says("org/name/x.txt".parse::<Reference>(), &["a .gguf file in it"]);
     let tmp = TempDir::new().unwrap();
     fs::write(tmp.path().join("f"), "").unwrap();
-    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file, and no .gguf"]);
+    says(tmp.path().join("f").to_str().unwrap().parse::<Reference>(), &["it is a file but not a .gguf"]);
 }
 
-/// Whatever is written, nothing panics, and what is accepted cannot climb.
+/// Any reference: nothing panics, and accepted ones contain no path traversal.
 #[test]
 fn any_text_is_taken_or_refused() {
     let pieces =
@@ -159,7 +159,7 @@ fn a_directory_must_be_a_model() {
         says(dir("pickle"), &[&format!("only {pickle}"), "can run any code", "save_pretrained"]);
         fs::remove_dir_all(at("pickle")).unwrap();
     }
-    // Not weights, whatever they are: a name says nothing of what is in them.
+    // Not weights: the name says nothing of the content.
     write("bare/training_args.bin", "");
     write("bare/adapter_model.safetensors", "");
     write("bare/sparse_linear.pt", "");

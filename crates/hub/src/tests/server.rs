@@ -1,5 +1,5 @@
-//! A hub on this machine: repository info, files with the hub's headers, large ones behind a redirect to a "CDN" on
-//! another port, ranges, tokens, and the ways in which all of that fails.
+//! A local hub server: repository info, files with the hub's headers, large ones behind a redirect
+//! to a "CDN" on another port, ranges, tokens, and failures of all of these.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use sha2::{Digest, Sha256};
 
-/// One repository at one commit, and the revisions that lead to it.
+/// A repository at one commit, and the revisions that point to it.
 pub(crate) struct Repo {
     pub(crate) id: &'static str,
     pub(crate) commit: &'static str,
@@ -18,27 +18,27 @@ pub(crate) struct Repo {
     pub(crate) files: BTreeMap<String, Vec<u8>>,
 }
 
-/// What goes wrong with paths that contain a given text.
+/// A failure for paths that contain a given text.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
     Status(u16),
-    /// So many bytes of the body, then the connection closes.
+    /// This many bytes of the body, then the connection closes.
     DropAfter(usize),
     /// The right length, the wrong content.
     WrongBytes,
-    /// More than was promised, without a length.
+    /// More bytes than announced, without a length.
     Endless,
-    /// Nothing is ever answered.
+    /// No answer ever.
     Hang,
-    /// So many bytes of the body, then silence.
+    /// This many bytes of the body, then nothing.
     Stall(usize),
-    /// A range is answered with the whole.
+    /// A range request gets the whole file.
     IgnoreRange,
-    /// The etag is this instead.
+    /// This ETag instead.
     Etag(&'static str),
 }
 
-/// A request as it arrived.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) cdn: bool,
@@ -52,7 +52,7 @@ struct State {
     repos: Vec<Repo>,
     token: Option<&'static str>,
     cdn: String,
-    /// Path part, fault, how many more times.
+    /// Path part, fault, remaining times.
     faults: Mutex<Vec<(&'static str, Fault, usize)>>,
     seen: Mutex<Vec<Seen>>,
     closed: AtomicBool,
@@ -65,7 +65,7 @@ pub(crate) struct HubServer {
 }
 
 impl HubServer {
-    /// With a token, every request to the hub itself must bring it.
+    /// With a token, every request to the hub itself must carry it.
     pub(crate) fn start(repos: Vec<Repo>, token: Option<&'static str>) -> Self {
         let hub = TcpListener::bind("127.0.0.1:0").unwrap();
         let cdn = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -86,7 +86,7 @@ impl HubServer {
                         break;
                     }
                     let (state, stream) = (state.clone(), stream.unwrap());
-                    // A client that hangs up is not our failure.
+                    // A client that disconnects is not a failure.
                     std::thread::spawn(move || state.serve(stream, is_cdn).ok());
                 }
             });
@@ -94,7 +94,8 @@ impl HubServer {
         Self { endpoint, state }
     }
 
-    /// `fault` for the next `times` requests whose path contains `part`. A file's bytes are at `/cdn/…` if it is large.
+    /// `fault` for the next `times` requests whose path contains `part`. A file's bytes are at
+    /// `/cdn/…` if it is large.
     pub(crate) fn fault(&self, part: &'static str, fault: Fault, times: usize) {
         self.state.faults.lock().unwrap().push((part, fault, times));
     }

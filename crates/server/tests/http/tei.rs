@@ -71,7 +71,7 @@ fn errors_have_teis_shape_and_status() {
     check(&json!({"inputs": "a", "model": "other"}), 404, "NotFound", "st-prompts");
     // Longer than the model can take: refused, unless cutting was asked for.
     let long = "the cat sat on the mat ".repeat(100);
-    check(&json!({"inputs": ["a", long]}), 422, "Validation", "let it be cut");
+    check(&json!({"inputs": ["a", long]}), 422, "Validation", "allow truncation");
     assert_eq!(server.post("/embed", &json!({"inputs": long, "truncate": true})).status, 200);
     // And this model does other things not at all.
     for (path, body) in [

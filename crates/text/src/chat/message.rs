@@ -1,19 +1,19 @@
-//! A message of a chat, as it came in.
+//! A chat message.
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 
-/// One message: a role, mostly a content, and whatever else a template may read (`name`, `tool_calls`, `tool_call_id`,
-/// `reasoning_content`, …).
+/// A chat message: a role, usually a content, and other fields that a template may read (`name`,
+/// `tool_calls`, `tool_call_id`, `reasoning_content`, …).
 ///
-/// It is kept as the object it came as: some templates print a whole message, and then the order of its fields is part of the
-/// prompt.
+/// The JSON object is stored unchanged: some templates print a whole message, and then the order of
+/// its fields is part of the prompt.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Map<String, Value>", into = "Map<String, Value>")]
 pub struct Message(Map<String, Value>);
 
 impl Message {
-    /// A message of text.
+    /// A text message.
     pub fn new(role: &str, content: &str) -> Message {
         let mut fields = Map::new();
         fields.insert("role".into(), json!(role));
@@ -21,7 +21,7 @@ impl Message {
         Message(fields)
     }
 
-    /// Who speaks.
+    /// The role.
     pub fn role(&self) -> &str {
         self.0.get("role").and_then(Value::as_str).unwrap_or_default()
     }
@@ -31,10 +31,10 @@ impl Message {
         self.0.get(field)
     }
 
-    /// The same with the arguments of its tool calls as objects.
+    /// Parses the arguments of tool calls into objects.
     ///
-    /// OpenAI's clients send them as JSON within a string, templates mostly expect the object. Where the string is not an object
-    /// in JSON it stays as it is.
+    /// OpenAI's clients send them as JSON in a string; most templates expect an object. A string
+    /// that is not a JSON object stays unchanged.
     pub fn with_objects_as_arguments(mut self) -> Message {
         let calls = self.0.get_mut("tool_calls").and_then(Value::as_array_mut);
         for call in calls.into_iter().flatten() {
@@ -48,8 +48,8 @@ impl Message {
         self
     }
 
-    /// As the template sees it. What a model thought has had three names; as in transformers, a template finds it under the
-    /// first of them, and that of the gpt-oss models under its own.
+    /// The message as the template sees it. Reasoning text has had three names. As in transformers,
+    /// a template finds it as `reasoning_content`, and the gpt-oss template as `thinking`.
     pub(super) fn for_template(&self) -> Value {
         let named = ["reasoning_content", "thinking", "reasoning"].into_iter();
         let thought = named.filter_map(|name| self.0.get(name)).find(|v| !v.is_null());
@@ -75,18 +75,18 @@ impl TryFrom<Map<String, Value>> for Message {
         let objects = |v: &Value| v.as_array().is_some_and(|items| items.iter().all(Value::is_object));
         match fields.get("role") {
             Some(Value::String(_)) => {}
-            Some(_) => return Err("the role of a message is a string".into()),
+            Some(_) => return Err("the role of a message must be a string".into()),
             None => return Err("a message needs a role".into()),
         }
         match fields.get("content") {
             None | Some(Value::Null | Value::String(_)) => {}
             Some(parts) if objects(parts) => {}
-            Some(_) => return Err("the content of a message is a string or a list of parts".into()),
+            Some(_) => return Err("the content of a message must be a string or a list of parts".into()),
         }
         match fields.get("tool_calls") {
             None | Some(Value::Null) => {}
             Some(calls) if objects(calls) => {}
-            Some(_) => return Err("the tool_calls of a message are a list of objects".into()),
+            Some(_) => return Err("the tool_calls of a message must be a list of objects".into()),
         }
         Ok(Message(fields))
     }

@@ -1,4 +1,4 @@
-//! Chat templates: messages → the text a model was trained to read, as transformers' `apply_chat_template` makes it.
+//! Chat templates: render messages into a prompt, as transformers' `apply_chat_template` does.
 
 mod message;
 #[cfg(test)]
@@ -10,10 +10,10 @@ pub use sconce_jinja::Clock;
 use sconce_jinja::{Fault, Template};
 use serde_json::{Map, Value};
 
-/// Why messages do not become a prompt.
+/// Why a chat template could not be rendered.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum TemplateError {
-    /// Nothing says how this model is talked to.
+    /// The model has no chat template.
     #[error(
         "this model has no chat template (no chat_template.jinja, none in tokenizer_config.json or in its GGUF file): it may not \
          be a chat model; `sconce generate` continues a plain text with it"
@@ -27,10 +27,10 @@ pub enum TemplateError {
         /// What is wrong.
         what: String,
     },
-    /// The template itself says that it is not for these messages (`raise_exception`).
+    /// The template rejects these messages (`raise_exception`).
     #[error("the model's chat template refuses these messages: {0}")]
     Refused(String),
-    /// The template cannot make anything of these messages.
+    /// The template failed on these messages.
     #[error("the model's chat template failed{}: {what}", at(line))]
     Failed {
         /// Its line, from 1.
@@ -38,15 +38,15 @@ pub enum TemplateError {
         /// What went wrong.
         what: String,
     },
-    /// The template would take too long, or too much memory.
+    /// The template exceeded a limit of time or memory.
     #[error("the model's chat template was stopped{}: {what}", at(line))]
     TooMuch {
         /// Its line, from 1.
         line: Option<u32>,
-        /// Of what.
+        /// The limit.
         what: String,
     },
-    /// The caller's fault.
+    /// The caller's input is invalid.
     #[error("{0}")]
     Input(String),
 }
@@ -66,32 +66,33 @@ impl From<Fault> for TemplateError {
     }
 }
 
-/// What a prompt is made from besides the messages.
+/// Variables of the template besides the messages.
 #[derive(Clone, Debug)]
 pub struct Options<'a> {
     /// Schemas of the functions the model may call, a list.
     pub tools: Option<&'a Value>,
-    /// What the model may quote, a list.
+    /// Documents that the model may quote, a list.
     pub documents: Option<&'a Value>,
-    /// Whether the text ends where the model's answer begins.
+    /// Whether the prompt ends where the model's answer begins.
     pub add_generation_prompt: bool,
-    /// Whatever else the template reads: `enable_thinking`, `pad_token`, … They go before the model's own tokens.
+    /// Other variables of the template: `enable_thinking`, `pad_token`, … They override the model's
+    /// own tokens.
     pub extra: Map<String, Value>,
-    /// For templates that tell the date.
+    /// For templates that print the date.
     pub now: Clock,
 }
 
 impl Default for Options<'_> {
-    /// Ready for the model's answer, in UTC.
+    /// With a generation prompt, in UTC.
     fn default() -> Self {
         Options { tools: None, documents: None, add_generation_prompt: true, extra: Map::new(), now: Clock::utc_now() }
     }
 }
 
-/// How one model is talked to.
+/// A chat template of a model.
 #[derive(Debug)]
 pub struct ChatTemplate {
-    /// As it is written: what else a model can do mostly shows there alone.
+    /// The source. Other capabilities of a model often show only there.
     pub source: String,
     template: Template,
     bos: Value,
@@ -99,14 +100,14 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// A template in Jinja, with the texts of the model's first and last token, where it has them.
+    /// Parses a Jinja template. `bos` and `eos` are the texts of the model's BOS and EOS tokens.
     pub fn new(source: &str, bos: Option<&str>, eos: Option<&str>) -> Result<ChatTemplate, TemplateError> {
         let token = |text: Option<&str>| text.map_or(Value::Null, Value::from);
         let template = Template::new(source)?;
         Ok(ChatTemplate { source: source.into(), template, bos: token(bos), eos: token(eos) })
     }
 
-    /// The prompt.
+    /// Renders the prompt.
     pub fn render(&self, messages: &[Message], options: &Options) -> Result<String, TemplateError> {
         let input = |what: &str| Err(TemplateError::Input(what.into()));
         if messages.is_empty() {
@@ -115,7 +116,7 @@ impl ChatTemplate {
         for (value, what) in [(options.tools, "tools"), (options.documents, "documents")] {
             let sound = |v: &Value| v.as_array().is_some_and(|all| all.iter().all(Value::is_object));
             if value.is_some_and(|v| !sound(v)) {
-                return input(&format!("{what} are a list of objects"));
+                return input(&format!("{what} must be a list of objects"));
             }
         }
         let reserved = ["messages", "tools", "documents", "add_generation_prompt"];
@@ -130,24 +131,24 @@ impl ChatTemplate {
             ("documents", options.documents.unwrap_or(&none)),
             ("add_generation_prompt", &prompt),
         ];
-        // A token the model does not have is undefined, not none.
+        // A token that the model does not have is undefined in Jinja, not none.
         let tokens = [("bos_token", &self.bos), ("eos_token", &self.eos)];
         names.extend(tokens.into_iter().filter(|(name, token)| !token.is_null() && !options.extra.contains_key(*name)));
         Ok(self.template.render(&names, &options.extra, options.now)?)
     }
 }
 
-/// The templates of one model: most have one, some another for tools.
+/// The chat templates of a model: most have one, some a second for tools.
 #[derive(Debug)]
 pub struct ChatTemplates {
-    /// The template for every chat, unless there is one for tools.
+    /// For every chat, unless there is one for tools.
     pub default: Option<ChatTemplate>,
-    /// The template for chats with tools.
+    /// For chats with tools.
     pub tool_use: Option<ChatTemplate>,
 }
 
 impl ChatTemplates {
-    /// From `chat_template.jinja`, where there is one, else from `tokenizer_config.json`.
+    /// From `chat_template.jinja` if it exists, else from `tokenizer_config.json`.
     pub fn read(file: Option<&str>, config: &Value) -> Result<ChatTemplates, TemplateError> {
         let token = |role: &str| config.get(role).and_then(|t| t.as_str().or_else(|| t.get("content")?.as_str()));
         let template = |source: &str| ChatTemplate::new(source, token("bos_token"), token("eos_token"));
@@ -162,19 +163,25 @@ impl ChatTemplates {
                         (Some("default"), Some(source)) => templates.default = Some(template(source)?),
                         (Some("tool_use"), Some(source)) => templates.tool_use = Some(template(source)?),
                         (Some(_), Some(_)) => {}
-                        _ => return Err(TemplateError::Input("chat_template: one has no name or no template".into())),
+                        _ => {
+                            return Err(TemplateError::Input(
+                                "chat_template in tokenizer_config.json: an entry has no name or no template".into(),
+                            ));
+                        }
                     }
                 }
             }
             (None, None | Some(Value::Null)) => {}
             (None, Some(_)) => {
-                return Err(TemplateError::Input("chat_template is neither a text nor a list of templates".into()));
+                return Err(TemplateError::Input(
+                    "chat_template in tokenizer_config.json is neither a string nor a list of templates".into(),
+                ));
             }
         }
         Ok(templates)
     }
 
-    /// The one for chats with or without tools.
+    /// The template for chats with or without tools.
     pub fn pick(&self, tools: bool) -> Result<&ChatTemplate, TemplateError> {
         let special = self.tool_use.as_ref().filter(|_| tools);
         special.or(self.default.as_ref()).ok_or(TemplateError::Absent)

@@ -1,25 +1,26 @@
-//! Which two tokens become which third, and which first.
+//! BPE merges, from the file or derived from scores.
 
 use super::tokens::{Role, Tokens};
 use std::collections::HashSet;
 
-/// A merge is tried at every place of a piece. SentencePiece makes none longer than 16 characters unless told to; Gemma's longest
-/// token has 93 bytes.
+/// Every split of a piece is tried as a merge. SentencePiece makes no piece longer than 16
+/// characters by default; Gemma's longest token has 93 bytes.
 const LONGEST_MERGED: usize = 256;
-/// Llama 2's 32,000 pieces have 61,249, and Gemma's file lists 514,906.
-const MOST: usize = 1 << 22;
+/// Llama 2's 32,000 pieces have 61,249 merges, and Gemma's file lists 514,906.
+const MAX_MERGES: usize = 1 << 22;
 
-/// The file's own: two tokens a line, the first line first. Of lines that are there twice the first counts.
-pub(super) fn told(lines: &[&str], tokens: &Tokens<'_>) -> Result<Vec<(String, String)>, String> {
-    if lines.len() > MOST {
-        return Err(format!("tokenizer.ggml.merges has {} entries; {MOST} are the most", lines.len()));
+/// `tokenizer.ggml.merges`: two tokens an entry, highest priority first. Of duplicate entries the
+/// first counts.
+pub(super) fn from_file(lines: &[&str], tokens: &Tokens<'_>) -> Result<Vec<(String, String)>, String> {
+    if lines.len() > MAX_MERGES {
+        return Err(format!("tokenizer.ggml.merges has {} entries; the limit is {MAX_MERGES}", lines.len()));
     }
     let mut seen = HashSet::with_capacity(lines.len());
     let mut merges = Vec::with_capacity(lines.len());
     let mut joined = String::new();
     for (n, line) in lines.iter().enumerate() {
         let wrong = |why: String| format!("tokenizer.ggml.merges, entry {n}, {line:?}: {why}");
-        // A token may be a space, but only the first.
+        // Only the first token may begin with a space.
         let space = line.bytes().skip(1).position(|b| b == b' ').map(|at| at + 1);
         let (left, right) = match space.and_then(|at| line.split_at_checked(at)) {
             Some((left, right)) if right.len() > 1 => (left, &right[1..]),
@@ -31,33 +32,34 @@ pub(super) fn told(lines: &[&str], tokens: &Tokens<'_>) -> Result<Vec<(String, S
         for (id, text) in ids.iter_mut().zip([left, right, &joined]) {
             *id = tokens.id(text).ok_or_else(|| wrong(format!("there is no token {text:?}")))?;
         }
-        // Nothing that a text says adds up to a control token.
-        let textual = ids.iter().all(|id| !matches!(tokens.role(*id), Role::Control | Role::Unknown));
-        if textual && seen.insert((ids[0], ids[1])) {
+        // Text never merges into a control token.
+        let is_text = ids.iter().all(|id| !matches!(tokens.role(*id), Role::Control | Role::Unknown));
+        if is_text && seen.insert((ids[0], ids[1])) {
             merges.push((left.to_string(), right.to_string()));
         }
     }
     Ok(merges)
 }
 
-/// SentencePiece keeps scores, not merges: any two pieces that make a third, best score first, and of the same score the leftmost.
-/// The library ranks merges, not places; that the longest comes first has the same effect on runs of one character, which is where
-/// vocabularies have equal scores (Gemma's runs of spaces and line ends all have 0).
+/// SentencePiece stores scores, not merges: any two pieces that concatenate to a third, best score
+/// first, and of equal scores the leftmost. The library ranks merges, not positions. Ranking the
+/// longest first has the same effect on runs of one character, which is where vocabularies have
+/// equal scores (Gemma's runs of spaces and line ends all have 0).
 pub(super) fn by_score(scores: &[f32], tokens: &Tokens<'_>) -> Result<Vec<(String, String)>, String> {
-    struct Way {
+    struct Merge {
         score: f32,
         token: u32,
         cut: u16,
         chars: u16,
     }
-    let mut ways = Vec::new();
+    let mut merges = Vec::new();
     for (id, &score) in (0..).zip(scores) {
         let text = tokens.text(id);
-        if !tokens.textual(id) {
+        if !tokens.is_text(id) {
             continue;
         }
         if text.len() > LONGEST_MERGED {
-            // Such a token of the user's own is found whole.
+            // A user-defined token of that length is matched whole.
             if tokens.role(id) == Role::UserDefined {
                 continue;
             }
@@ -67,24 +69,24 @@ pub(super) fn by_score(scores: &[f32], tokens: &Tokens<'_>) -> Result<Vec<(Strin
             ));
         }
         let chars = text.chars().count() as u16;
-        let usable = |part: &str| tokens.id(part).is_some_and(|id| tokens.textual(id));
+        let usable = |part: &str| tokens.id(part).is_some_and(|id| tokens.is_text(id));
         for (cut, _) in text.char_indices().skip(1) {
             let (left, right) = text.split_at(cut);
             if usable(left) && usable(right) {
-                ways.push(Way { score, token: id, cut: cut as u16, chars });
+                merges.push(Merge { score, token: id, cut: cut as u16, chars });
             }
         }
-        if ways.len() > MOST {
-            return Err(format!("tokenizer.ggml.tokens: more than {MOST} ways lead from one token to another"));
+        if merges.len() > MAX_MERGES {
+            return Err(format!("tokenizer.ggml.tokens: more than {MAX_MERGES} merges follow from the scores"));
         }
     }
-    ways.sort_unstable_by(|a, b| {
+    merges.sort_unstable_by(|a, b| {
         let best = b.score.total_cmp(&a.score).then(b.chars.cmp(&a.chars));
         best.then(b.cut.cmp(&a.cut)).then(a.token.cmp(&b.token))
     });
-    let pair = |way: Way| {
-        let (left, right) = tokens.text(way.token).split_at(usize::from(way.cut));
+    let pair = |merge: Merge| {
+        let (left, right) = tokens.text(merge.token).split_at(usize::from(merge.cut));
         (left.to_string(), right.to_string())
     };
-    Ok(ways.into_iter().map(pair).collect())
+    Ok(merges.into_iter().map(pair).collect())
 }

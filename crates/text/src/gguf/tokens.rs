@@ -1,20 +1,22 @@
-//! The tokens of a vocabulary, what each is for, and the name the model knows it by.
+//! The tokens of a GGUF vocabulary: text, type, score and the name that the model uses.
 
-use super::parts::letter;
+use super::pipeline::letter;
 use super::{SPACE, Specials, Vocabulary};
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet};
 use tokenizers::AddedToken;
 use tokenizers::models::bpe::Vocab;
 
-/// As in a `tokenizer.json`: the library's tries are as deep as a token is long. Command R has 512 spaces in 1024 bytes.
+/// As in a `tokenizer.json`: the library's tries are as deep as a token is long. Command R has a
+/// token of 512 spaces in 1024 bytes.
 const LONGEST: usize = 4096;
-/// All together. Gemma's 262,144 tokens have 2.3 MB.
-const MOST_BYTES: usize = 32 << 20;
-/// Tokens found in the text before the model looks at it. Models that speak have one for each of 65,536 sounds.
-const MOST_ADDED: usize = 1 << 18;
-/// DeepSeek's first models have 13.
-const MOST_MISTAKABLE: usize = 64;
+/// Limit for all tokens. Gemma's 262,144 tokens have 2.3 MB.
+const MAX_BYTES: usize = 32 << 20;
+/// Limit of added tokens, which are matched before the model runs. Speech models have one for each
+/// of 65,536 sounds.
+const MAX_ADDED: usize = 1 << 18;
+/// Limit of tokens that could be read as byte-level text. DeepSeek's first models have 13.
+const MAX_BYTE_LOOKALIKES: usize = 64;
 
 /// `tokenizer.ggml.token_type`.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -27,8 +29,8 @@ pub(super) enum Role {
     Byte,
 }
 
-/// Names that are control tokens even where a file forgot to say so: ends of turns and texts, and the marks of code to be filled
-/// in.
+/// Names that are control tokens even if the file does not say so: ends of turns and texts, and
+/// fill-in-the-middle markers.
 const CONTROL: &str = "\
     <|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <|flush|> <|calls|> <end_of_turn> <|endoftext|> </s> \
     <|eom_id|> <EOT> _<EOT> [EOT] [EOS] <|end_of_text|> <end_of_utterance> <eos> <turn|> <|tool_response> \
@@ -38,18 +40,18 @@ const CONTROL: &str = "\
     <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> <|file_sep|>";
 
 pub(super) struct Tokens<'a> {
-    /// As the file has them, except that none is empty.
+    /// Texts as in the file, except that none is empty.
     texts: Vec<Cow<'a, str>>,
     roles: Vec<Role>,
     scores: Option<&'a [f32]>,
-    /// As the model knows them.
+    /// Names in the model's vocabulary.
     names: Vec<Cow<'a, str>>,
     ids: HashMap<&'a str, u32>,
     specials: Specials,
 }
 
 impl<'a> Tokens<'a> {
-    /// Looks at every length and id before anything is built.
+    /// Checks every length and id before anything is built.
     pub(super) fn new(v: &'a Vocabulary<'a>, specials: Specials) -> Result<Tokens<'a>, String> {
         let n = v.tokens.len();
         let fits = |key: &str, length: Option<usize>| match length {
@@ -91,7 +93,7 @@ impl<'a> Tokens<'a> {
         let roles = roles(v, &ids)?;
         let mut tokens = Tokens { texts, roles, scores: v.scores.as_deref(), names: Vec::new(), ids, specials };
         tokens.names = (0..n).map(|i| tokens.named(i, v.model)).collect();
-        // A name made here may be one that the file has, too.
+        // A generated name may also be in the file.
         let mut seen = HashSet::with_capacity(n);
         if let Some(i) = tokens.names.iter().position(|name| !seen.insert(name)) {
             return Err(format!(
@@ -122,22 +124,22 @@ impl<'a> Tokens<'a> {
         self.roles[id as usize]
     }
 
-    /// Whether text may become this token. Names of control tokens and bytes are names, not text.
-    pub(super) fn textual(&self, id: u32) -> bool {
+    /// Whether text may become this token. Control tokens and byte tokens have names, not text.
+    pub(super) fn is_text(&self, id: u32) -> bool {
         matches!(self.role(id), Role::Normal | Role::UserDefined | Role::Unused)
     }
 
     pub(super) fn scores(&self) -> Result<&'a [f32], String> {
-        self.scores.ok_or_else(|| "tokenizer.ggml.scores is not there, and this kind of vocabulary needs it".into())
+        self.scores.ok_or_else(|| "tokenizer.ggml.scores is not there, and this tokenizer.ggml.model needs it".into())
     }
 
-    /// Names and ids.
+    /// Names with their ids.
     pub(super) fn map(&self) -> Vocab {
         self.names.iter().map(|name| name.clone().into_owned()).zip(0..).collect()
     }
 
-    /// Names and log-probabilities. The library takes the lowest for its notion of an unknown character, where only those of
-    /// ordinary tokens should count.
+    /// Names with log-probabilities. The library derives the score of an unknown character from the
+    /// lowest one, where only ordinary tokens should count.
     pub(super) fn pieces(&self) -> Result<Vec<(String, f64)>, String> {
         let scores = self.scores()?;
         let normal = self.roles.iter().zip(scores).filter(|(role, _)| **role == Role::Normal).map(|(_, s)| *s);
@@ -149,15 +151,15 @@ impl<'a> Tokens<'a> {
             Role::Normal => (name.to_string(), scores[i]),
             Role::UserDefined => (name.to_string(), 0.0),
             Role::Unused if scores[i] >= lowest => (name.to_string(), scores[i]),
-            // Padding, which nothing should ever choose.
-            Role::Unused => (unspeakable(i), lowest),
-            Role::Byte if self.specials == Specials::Text => (unspeakable(i), lowest),
+            // Padding, which must never be chosen.
+            Role::Unused => (unmatchable_name(i), lowest),
+            Role::Byte if self.specials == Specials::Text => (unmatchable_name(i), lowest),
             _ => (name.to_string(), lowest),
         };
         Ok(self.names.iter().enumerate().map(piece).map(|(name, score)| (name, f64::from(score))).collect())
     }
 
-    /// The tokens to be found in a text before the model sees it.
+    /// The added tokens: matched in a text before the model runs.
     pub(super) fn added(&self, v: &Vocabulary<'_>) -> Result<Vec<AddedToken>, String> {
         let lower = v.name.unwrap_or_default().to_lowercase();
         let phi3 = lower.contains("phi-3") || lower.contains("phi3");
@@ -176,27 +178,27 @@ impl<'a> Tokens<'a> {
             let lstrip = mask && text == "<mask>" || !phi3 && modern && text == "[MASK]";
             added.push(AddedToken::from(&**text, special).normalized(false).rstrip(rstrip).lstrip(lstrip));
         }
-        if added.len() > MOST_ADDED {
+        if added.len() > MAX_ADDED {
             return Err(format!(
-                "tokenizer.ggml.token_type: {} tokens are to be looked for in every text; {MOST_ADDED} can be",
+                "tokenizer.ggml.token_type: {} tokens are special or user-defined; the limit is {MAX_ADDED}",
                 added.len()
             ));
         }
         Ok(added)
     }
 
-    /// Tokens that are text but could be read as GPT-2's letters for bytes: DeepSeek's coder has an `ö` of its own, which is also
-    /// the letter for the byte 0xF6.
-    pub(super) fn mistakable(&self) -> Result<Vec<&str>, String> {
+    /// Tokens of plain text that could be read as GPT-2's byte alphabet: DeepSeek Coder has an `ö`,
+    /// which is also the character for the byte 0xF6.
+    pub(super) fn byte_lookalikes(&self) -> Result<Vec<&str>, String> {
         let letters: HashSet<char> = (0..=255).map(letter).collect();
         let alike = |text: &str| !text.is_ascii() && text.chars().all(|c| letters.contains(&c));
         let plain = |role: Role| matches!(role, Role::UserDefined | Role::Control | Role::Unknown);
         let list = self.texts.iter().zip(&self.roles).filter(|(text, role)| plain(**role) && alike(text));
         let list: Vec<&str> = list.map(|(text, _)| &**text).collect();
         match list.len() {
-            // Each is looked for in every token that is decoded.
-            n if n > MOST_MISTAKABLE => Err(format!(
-                "tokenizer.ggml.token_type: {n} of the user's tokens could be read as bytes; {MOST_MISTAKABLE} are the most"
+            // Each is searched for in every decoded token.
+            n if n > MAX_BYTE_LOOKALIKES => Err(format!(
+                "tokenizer.ggml.token_type: {n} user-defined tokens could be read as bytes; the limit is {MAX_BYTE_LOOKALIKES}"
             )),
             _ => Ok(list),
         }
@@ -205,7 +207,7 @@ impl<'a> Tokens<'a> {
     fn named(&self, i: usize, model: &str) -> Cow<'a, str> {
         let text = &self.texts[i];
         match self.roles[i] {
-            Role::Control | Role::Unknown if self.specials == Specials::Text => unspeakable(i).into(),
+            Role::Control | Role::Unknown if self.specials == Specials::Text => unmatchable_name(i).into(),
             Role::Normal | Role::Unused | Role::Byte if model == "bert" => match text.strip_prefix(SPACE) {
                 Some(rest) if !rest.is_empty() => rest.to_string().into(),
                 _ => format!("##{text}").into(),
@@ -215,21 +217,21 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// A name that no text can spell: every kind of model sees spaces replaced or taken away.
-fn unspeakable(i: usize) -> String {
+/// A name that no text can match: every kind of model sees spaces replaced or removed.
+fn unmatchable_name(i: usize) -> String {
     format!(" {i}")
 }
 
-/// None is empty: as in llama.cpp, such a token has a name that says so.
+/// Gives empty tokens a name, as llama.cpp does.
 fn texts<'a>(tokens: &[&'a str]) -> Result<Vec<Cow<'a, str>>, String> {
     let mut bytes = 0;
     let mut texts = Vec::with_capacity(tokens.len());
     for (i, text) in tokens.iter().enumerate() {
         bytes += text.len();
-        if text.len() > LONGEST || bytes > MOST_BYTES {
+        if text.len() > LONGEST || bytes > MAX_BYTES {
             return Err(format!(
-                "tokenizer.ggml.tokens: token {i} has {} bytes, with those before it {bytes}; {LONGEST} and {MOST_BYTES} \
-                 are the most",
+                "tokenizer.ggml.tokens: token {i} has {} bytes, with those before it {bytes}; the limits are {LONGEST} \
+                 and {MAX_BYTES}",
                 text.len()
             ));
         }
@@ -248,10 +250,10 @@ fn roles(v: &Vocabulary<'_>, ids: &HashMap<&str, u32>) -> Result<Vec<Role>, Stri
             4 => Role::UserDefined,
             0 | 5 => Role::Unused,
             6 => Role::Byte,
-            _ => return Err(format!("tokenizer.ggml.token_type: token {i} has type {kind}, and there are 0 to 6")),
+            _ => return Err(format!("tokenizer.ggml.token_type: token {i} has type {kind}; valid are 0 to 6")),
         };
     }
-    // These models end their turns otherwise, and their </s> is a piece of HTML.
+    // These models end their turns with other tokens, and their </s> is an HTML tag.
     let html = ids.contains_key("<|tool_response>") || ids.contains_key("<|plamo:eos|>");
     for name in CONTROL.split(' ') {
         if let Some(id) = ids.get(name).filter(|_| !(html && name == "</s>")) {

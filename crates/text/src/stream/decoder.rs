@@ -1,32 +1,32 @@
-//! A tokenizer's decoder, read from its own JSON form: the library keeps part of it to itself, and can run it only over a whole
-//! text.
+//! The steps of a tokenizer's decoder, read from its JSON form: the library keeps part of them
+//! private and can decode only a whole text.
 
 use serde_json::Value;
 use tokenizers::Tokenizer;
 
 /// One step of a decoder.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) enum Step {
-    /// A text within each token becomes another.
+pub(super) enum DecoderStep {
+    /// Replaces a string within each token.
     Replace { from: String, to: String },
-    /// Each token but the first begins a word, unless it has the prefix.
+    /// Puts a space before each token but the first, unless it has the prefix.
     WordPiece { prefix: String, cleanup: bool },
-    /// The replacement stands for a space, and for nothing in the first token if `drops_first`.
+    /// The replacement character becomes a space, or nothing in the first token if `drops_first`.
     Metaspace { replacement: char, drops_first: bool },
-    /// The end of a word becomes a space, and nothing in the last token.
+    /// The end-of-word suffix becomes a space, or nothing in the last token.
     Suffix(String),
-    /// Letters of the byte alphabet become bytes, these one text.
+    /// Byte-level: characters of the byte alphabet become bytes, then text.
     ByteLevel,
-    /// `<0xNN>` becomes a byte; bytes in a row become a text.
+    /// `<0xNN>` becomes a byte; consecutive bytes become text.
     ByteFallback,
-    /// All tokens become one.
+    /// Concatenates all tokens.
     Fuse,
-    /// So many of a character go at both ends.
+    /// Removes up to this many of a character at each end.
     Strip { content: char, start: usize, stop: usize },
 }
 
-/// The steps in their order; none where the decoder has one we cannot take apart (CTC, a regular expression).
-pub(super) fn steps(tokenizer: &Tokenizer) -> Option<Vec<Step>> {
+/// The steps in order. `None` if a step cannot run incrementally (CTC, a regular expression).
+pub(super) fn steps(tokenizer: &Tokenizer) -> Option<Vec<DecoderStep>> {
     let decoder = tokenizer.get_decoder()?;
     let json = serde_json::to_value(decoder).ok()?;
     let mut steps = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn steps(tokenizer: &Tokenizer) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-fn read(json: &Value, steps: &mut Vec<Step>) -> Option<()> {
+fn read(json: &Value, steps: &mut Vec<DecoderStep>) -> Option<()> {
     let text = |name: &str| json.get(name).and_then(Value::as_str);
     let size = |name: &str| json.get(name).and_then(Value::as_u64).map(|n| n as usize);
     let char = |name: &str| text(name).and_then(|t| t.chars().next());
@@ -47,24 +47,27 @@ fn read(json: &Value, steps: &mut Vec<Step>) -> Option<()> {
         }
         "Replace" => {
             let from = json.pointer("/pattern/String")?.as_str()?;
-            Step::Replace { from: from.into(), to: text("content")?.into() }
+            DecoderStep::Replace { from: from.into(), to: text("content")?.into() }
         }
-        "WordPiece" => Step::WordPiece { prefix: text("prefix")?.into(), cleanup: json.get("cleanup")?.as_bool()? },
-        "Metaspace" => Step::Metaspace {
+        "WordPiece" => {
+            DecoderStep::WordPiece { prefix: text("prefix")?.into(), cleanup: json.get("cleanup")?.as_bool()? }
+        }
+        "Metaspace" => DecoderStep::Metaspace {
             replacement: char("replacement")?,
             drops_first: text("prepend_scheme").is_none_or(|scheme| scheme != "never"),
         },
-        "BPEDecoder" => Step::Suffix(text("suffix")?.into()),
-        "ByteLevel" => Step::ByteLevel,
-        "ByteFallback" => Step::ByteFallback,
-        "Fuse" => Step::Fuse,
-        "Strip" => Step::Strip { content: char("content")?, start: size("start")?, stop: size("stop")? },
+        "BPEDecoder" => DecoderStep::Suffix(text("suffix")?.into()),
+        "ByteLevel" => DecoderStep::ByteLevel,
+        "ByteFallback" => DecoderStep::ByteFallback,
+        "Fuse" => DecoderStep::Fuse,
+        "Strip" => DecoderStep::Strip { content: char("content")?, start: size("start")?, stop: size("stop")? },
         _ => return None,
     });
     Some(())
 }
 
-/// The byte a letter of the byte alphabet stands for: printable ones for themselves, the others from U+0100 on in their order.
+/// The byte of a character of the byte alphabet: printable ones map to themselves, the others from
+/// U+0100 on in order.
 fn byte_of(c: char) -> Option<u8> {
     match c as u32 {
         code @ (0x21..=0x7e | 0xa1..=0xac | 0xae..=0xff) => Some(code as u8),
@@ -75,7 +78,7 @@ fn byte_of(c: char) -> Option<u8> {
     }
 }
 
-/// A token in the byte alphabet; one that is not in it is its own text.
+/// Decodes a token in the byte alphabet; any other token is its own text.
 pub(super) fn byte_level(token: &str) -> Vec<u8> {
     let bytes: Option<Vec<u8>> = token.chars().map(byte_of).collect();
     bytes.unwrap_or_else(|| token.as_bytes().to_vec())
@@ -84,24 +87,24 @@ pub(super) fn byte_level(token: &str) -> Vec<u8> {
 /// The byte of `<0xNN>`.
 pub(super) fn fallback_byte(token: &str) -> Option<u8> {
     let hex = token.strip_prefix("<0x")?.strip_suffix('>')?;
-    // As the library reads it, with a sign where there is one.
+    // Like the library, accepts a sign.
     (hex.len() == 2).then(|| u8::from_str_radix(hex, 16).ok())?
 }
 
-/// A token within a text.
+/// What a token adds to a text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum TokenBytes {
-    /// It adds these bytes.
+    /// These bytes.
     Text(Vec<u8>),
-    /// It is a mark of its own, of this name, and no text.
+    /// No text: a special token of this name.
     Special(String),
     /// No token has this id.
     None,
 }
 
-/// What every id adds in the middle of a text, by id.
+/// The bytes that every token adds in the middle of a text, by id.
 ///
-/// Fails with a sentence where the tokenizer's decoder does not work token by token.
+/// Fails if the decoder does not work token by token.
 #[allow(dead_code, reason = "structured output will ask for them")]
 pub fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
     let whole =
@@ -113,7 +116,7 @@ pub fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
     let spaced = tokenizer.get_decoder().is_none();
     let ids = tokenizer.get_vocab(true);
     let len = ids.values().max().map_or(0, |id| *id as usize + 1);
-    // The ids are the file's, and so may be anything.
+    // Ids come from an untrusted file.
     if len > ids.len().saturating_mul(16).saturating_add(1 << 20) {
         return Err(format!("this tokenizer has {} tokens, and ids up to {len}", ids.len()));
     }
@@ -129,28 +132,28 @@ pub fn token_bytes(tokenizer: &Tokenizer) -> Result<Vec<TokenBytes>, String> {
     Ok(all)
 }
 
-fn bytes(steps: &[Step], token: String) -> Vec<u8> {
+fn bytes(steps: &[DecoderStep], token: String) -> Vec<u8> {
     let mut text = token;
     for step in steps {
         match step {
-            Step::Replace { from, to } => text = text.replace(from, to),
-            Step::Metaspace { replacement, .. } => text = text.replace(*replacement, " "),
-            Step::Suffix(suffix) => text = text.replace(suffix, " "),
-            Step::WordPiece { prefix, cleanup } => text = word(&text, prefix, *cleanup, false),
-            Step::ByteLevel => return byte_level(&text),
-            Step::ByteFallback => {
+            DecoderStep::Replace { from, to } => text = text.replace(from, to),
+            DecoderStep::Metaspace { replacement, .. } => text = text.replace(*replacement, " "),
+            DecoderStep::Suffix(suffix) => text = text.replace(suffix, " "),
+            DecoderStep::WordPiece { prefix, cleanup } => text = word(&text, prefix, *cleanup, false),
+            DecoderStep::ByteLevel => return byte_level(&text),
+            DecoderStep::ByteFallback => {
                 if let Some(byte) = fallback_byte(&text) {
                     return vec![byte];
                 }
             }
-            // About the ends of the text, and this is its middle.
-            Step::Fuse | Step::Strip { .. } => {}
+            // These concern the ends of a text.
+            DecoderStep::Fuse | DecoderStep::Strip { .. } => {}
         }
     }
     text.into_bytes()
 }
 
-/// A word or the rest of one.
+/// A word or a continuation.
 pub(super) fn word(token: &str, prefix: &str, cleanup: bool, first: bool) -> String {
     let text = match token.strip_prefix(prefix) {
         _ if first => token.to_string(),

@@ -1,11 +1,11 @@
-//! From token ids to text while they come, and to bytes: what a stream shows, and where it ends.
+//! Streaming detokenization, stop strings, and the bytes of tokens.
 
 mod decoder;
-mod detok;
+mod detokenizer;
 mod stops;
 #[cfg(test)]
 mod tests;
 
 pub use decoder::{TokenBytes, token_bytes};
-pub use detok::Detok;
+pub use detokenizer::Detokenizer;
 pub use stops::{Step, Stops};

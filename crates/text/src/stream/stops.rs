@@ -1,24 +1,25 @@
-//! Stop strings over a stream: what might become one is held back until it is decided.
+//! Stop strings in a stream: text that may be the beginning of a stop string is held back.
 //!
-//! The automaton of Aho and Corasick: its state is the longest end of the text that begins a stop string, which is exactly what
-//! must be held back, and each byte is read once however the strings overlap.
+//! An Aho–Corasick automaton: its state is the longest suffix of the text that begins a stop
+//! string, which is exactly what must be held back. Each byte is read once however the strings
+//! overlap.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Stop strings together. More than any protocol allows; each byte is a state.
-const MOST_BYTES: usize = 1 << 16;
+/// Limit for all stop strings, more than any API allows; each byte is a state.
+const MAX_BYTES: usize = 1 << 16;
 
-/// What to show after a piece of text.
+/// Output for a piece of text.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Step {
-    /// This much; more may come.
+    /// This text; more may follow.
     Text(String),
-    /// This much, and no more: a stop string has come.
+    /// This text, and no more: a stop string is complete.
     Stopped {
-        /// What is left to show.
+        /// The last text.
         text: String,
-        /// Which of the stop strings.
+        /// Index of the stop string.
         stop: usize,
     },
 }
@@ -28,16 +29,16 @@ pub enum Step {
 pub struct Stops {
     states: Arc<[State]>,
     include: bool,
-    /// Where the automaton is, as long as no stop string has come.
+    /// `Ok`: the state of the automaton. `Err`: the stop string that was found.
     at: Result<usize, usize>,
-    /// The end of the text that begins a stop string.
+    /// Held back: the suffix of the text that begins a stop string.
     held: String,
 }
 
 #[derive(Debug, Default)]
 struct State {
     next: Vec<(u8, usize)>,
-    /// The longest proper end of this state that is a state.
+    /// The longest proper suffix of this state that is a state.
     fail: usize,
     depth: usize,
     /// The longest stop string that ends here, and its length.
@@ -45,17 +46,18 @@ struct State {
 }
 
 impl Default for Stops {
-    /// None.
+    /// No stop strings.
     fn default() -> Stops {
         Stops { states: [State::default()].into(), include: false, at: Ok(0), held: String::new() }
     }
 }
 
 impl Stops {
-    /// Ends at whichever string is complete first; the longest of those that end together. It is shown itself if `include`.
+    /// Stops at the string that is complete first; the longest of those that end together. The
+    /// output includes it if `include`.
     pub fn new<S: AsRef<str>>(stops: &[S], include: bool) -> Result<Stops, String> {
-        if stops.iter().map(|s| s.as_ref().len()).sum::<usize>() > MOST_BYTES {
-            return Err(format!("stop strings of more than {MOST_BYTES} bytes together"));
+        if stops.iter().map(|s| s.as_ref().len()).sum::<usize>() > MAX_BYTES {
+            return Err(format!("the stop strings have more than {MAX_BYTES} bytes in all"));
         }
         let mut states = vec![State::default()];
         for (which, stop) in stops.iter().enumerate() {
@@ -75,7 +77,7 @@ impl Stops {
                     }
                 };
             }
-            // The first of two that are the same.
+            // Of duplicates the first counts.
             states[at].stop.get_or_insert((which, stop.len()));
         }
         let mut queue = VecDeque::from([0]);
@@ -110,12 +112,12 @@ impl Stops {
         }
         self.at = Ok(at);
         let mut whole = std::mem::take(&mut self.held) + text;
-        // A stop string begins with a character, so that this is between two.
+        // A stop string begins with a character, so this is a character boundary.
         self.held = whole.split_off(whole.len() - self.states[at].depth);
         Step::Text(whole)
     }
 
-    /// The end of the text: what was held back was no stop string.
+    /// Ends the text and returns what was held back.
     pub fn finish(&mut self) -> String {
         std::mem::take(&mut self.held)
     }

@@ -1,7 +1,7 @@
-use super::{Detok, Step, Stops, decoder::TokenBytes, decoder::token_bytes};
+use super::{Detokenizer, Step, Stops, decoder::TokenBytes, decoder::token_bytes};
 use tokenizers::Tokenizer;
 
-/// A generator of numbers, the same on every run.
+/// A deterministic random number generator.
 pub(crate) struct Rng(pub(crate) u64);
 
 impl Rng {
@@ -27,13 +27,13 @@ fn tokenizer(vocab: &[&str], decoder: &str, special: &str) -> Tokenizer {
     Tokenizer::from_bytes(json.to_string()).unwrap()
 }
 
-/// The pieces of many random texts, and texts of random words, make what the library decodes at once.
+/// Streamed pieces of random texts concatenate to what the library decodes at once.
 pub(crate) fn agrees(tokenizer: &Tokenizer, ids: &[u32], texts: usize, rng: &mut Rng) {
     for round in 0..texts {
         let len = rng.below(40);
         let text: Vec<u32> = (0..len).map(|_| ids[rng.below(ids.len())]).collect();
         for skip in [false, true] {
-            let mut detok = Detok::new(tokenizer.clone().into(), skip);
+            let mut detok = Detokenizer::new(tokenizer.clone().into(), skip);
             assert!(detok.streams());
             let mut whole = String::new();
             for id in &text {
@@ -81,7 +81,8 @@ fn pieces_make_the_text() {
     agrees(&tokenizer(&words, "null", "<s>"), &[0, 1, 2, 3, 8, 99], 100, &mut rng);
 }
 
-/// What comes behind a text is what it adds: with the space that parts them, and the rest of a character.
+/// Continuing a prompt outputs what follows it: the space between words, and the rest of a
+/// character.
 #[test]
 fn a_text_goes_on() {
     let words = ["a", "##b", "c", "<s>"];
@@ -89,18 +90,19 @@ fn a_text_goes_on() {
     let byte_level = ["Ġ", "a", "Ã", "©", "Ġb", "<s>"];
     let metaspace = r#"{"type":"Metaspace","replacement":"▁","prepend_scheme":"always","split":true}"#;
     let alphabet = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
-    type Behind<'a> = (&'a [u32], &'a [u32], &'a str, &'a str);
-    let cases: [(&[&str], &str, &[Behind<'_>]); 5] = [
+    type Continued<'a> = (&'a [u32], &'a [u32], &'a str, &'a str);
+    let cases: [(&[&str], &str, &[Continued<'_>]); 5] = [
         (
             &BYTES,
             SPM,
             &[
                 (&[13, 10, 11], &[10, 11], "ab", " ab"),
-                // A row of bytes that is whole is the prompt's; an open one is ended by the answer.
+                // A complete run of bytes belongs to the prompt; the answer completes an incomplete
+                // one.
                 (&[10, 0, 1, 2], &[11], "a叫", "b"),
                 (&[10, 0, 1], &[2, 11], "a", "叫b"),
                 (&[0, 1, 2, 0], &[1, 2], "叫", "叫"),
-                // There is no text before.
+                // The prompt has no text.
                 (&[13], &[10], "", "a"),
             ],
         ),
@@ -116,8 +118,8 @@ fn a_text_goes_on() {
     for (vocab, decoder, texts) in cases {
         let tokenizer = tokenizer(vocab, decoder, "<s>");
         for (before, after, prompt, answer) in texts {
-            let mut detok = Detok::new(tokenizer.clone().into(), true);
-            assert_eq!(detok.behind(before).unwrap(), *prompt, "{decoder} {before:?}");
+            let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
+            assert_eq!(detok.continue_from(before).unwrap(), *prompt, "{decoder} {before:?}");
             let mut text: String = after.iter().filter_map(|id| detok.push(*id)).collect();
             text += &detok.finish().unwrap();
             assert_eq!(text, *answer, "{decoder} {before:?} {after:?}");
@@ -125,8 +127,8 @@ fn a_text_goes_on() {
     }
     let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"▁"},"content":" "},
         {"type":"Strip","content":" ","start":1,"stop":0}]}"#;
-    let mut detok = Detok::new(tokenizer(&["▁a", "b"], decoder, "").into(), true);
-    assert_eq!((detok.behind(&[0, 1]).unwrap().as_str(), detok.push(0), detok.streams()), ("ab", None, false));
+    let mut detok = Detokenizer::new(tokenizer(&["▁a", "b"], decoder, "").into(), true);
+    assert_eq!((detok.continue_from(&[0, 1]).unwrap().as_str(), detok.push(0), detok.streams()), ("ab", None, false));
     assert_eq!(detok.finish().unwrap(), " a");
 }
 
@@ -137,7 +139,7 @@ fn only_whole_characters_come() {
         r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#,
         "",
     );
-    let mut detok = Detok::new(tokenizer.clone().into(), true);
+    let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
     let pieces: Vec<Option<String>> = [4, 0, 1, 2, 3, 4, 5].into_iter().map(|id| detok.push(id)).collect();
     let text = |t: &str| Some(t.to_string());
     assert_eq!(pieces, [text("a"), None, None, None, text("😀"), text("a"), None]);
@@ -154,7 +156,7 @@ fn trailing_strips_hold_back() {
         let mut ids: Vec<u32> = (0..rng.below(9)).map(|_| rng.below(4) as u32).collect();
         // The library counts below zero on texts shorter than what it strips.
         ids.extend([1, 0, 0, 0]);
-        let mut detok = Detok::new(tokenizer.clone().into(), false);
+        let mut detok = Detokenizer::new(tokenizer.clone().into(), false);
         let mut whole: String = ids.iter().filter_map(|id| detok.push(*id)).collect();
         whole += &detok.finish().unwrap();
         assert_eq!(whole, tokenizer.decode(&ids, false).unwrap(), "{ids:?}");
@@ -164,11 +166,11 @@ fn trailing_strips_hold_back() {
 #[test]
 fn long_rows_of_bytes_do_not_stall() {
     let tokenizer = tokenizer(&BYTES, SPM, "<s>");
-    let mut detok = Detok::new(tokenizer.clone().into(), true);
+    let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
     let mut shown = 0;
     for i in 0..3000 {
         shown += detok.push(i % 3).map_or(0, |t| t.len());
-        assert!(i as usize + 1 - shown <= super::detok::LONGEST_ROW + 3);
+        assert!(i as usize + 1 - shown <= super::detokenizer::LONGEST_BYTE_RUN + 3);
     }
     assert_eq!(shown + detok.finish().unwrap().len(), 3000);
 }
@@ -177,7 +179,7 @@ fn long_rows_of_bytes_do_not_stall() {
 fn decoders_of_whole_texts_come_at_the_end() {
     let decoder = r#"{"type":"Sequence","decoders":[{"type":"Fuse"},{"type":"Replace","pattern":{"String":"ab"},"content":"x"}]}"#;
     let tokenizer = tokenizer(&["a", "b"], decoder, "");
-    let mut detok = Detok::new(tokenizer.clone().into(), true);
+    let mut detok = Detokenizer::new(tokenizer.clone().into(), true);
     assert!(!detok.streams());
     assert_eq!((detok.push(0), detok.push(1)), (None, None));
     assert_eq!(detok.finish().unwrap(), "x");
@@ -190,7 +192,7 @@ fn bytes_of_tokens() {
     assert_eq!(spm[10], TokenBytes::Text(b" a".to_vec()));
     assert_eq!(spm[13], TokenBytes::Special("<s>".into()));
     let decoder = r#"{"type":"ByteLevel","add_prefix_space":true,"trim_offsets":true,"use_regex":true}"#;
-    // Every byte has its letter.
+    // Every byte has a character in the byte alphabet.
     let letters: Vec<String> = (0..=0x143)
         .filter_map(char::from_u32)
         .filter(|c| !matches!(*c as u32, 0..=0x20 | 0x7f..=0xa0 | 0xad))
@@ -209,7 +211,7 @@ fn bytes_of_tokens() {
     assert_eq!(bytes, (0..=255).collect::<Vec<u8>>());
 }
 
-/// A slow, plain form: where does the first stop string end, and how much is safe to show?
+/// Slow reference: where does the first stop string end, and how much is safe to output?
 fn plain(stops: &[&str], text: &str, include: bool) -> (String, Option<usize>) {
     for end in 1..=text.len() {
         let mut ending: Vec<usize> =
@@ -245,7 +247,7 @@ fn stops_as_the_plain_form() {
                     stopped = stopped.or(Some(stop));
                 }
             }
-            // What is shown is never taken back, and as much is shown as can be.
+            // Output is never taken back, and as much as possible is output.
             let open = stops.iter().flat_map(|s| (1..s.len()).map(move |n| &s.as_bytes()[..n]));
             let held = open.filter(|begin| read.as_bytes().ends_with(begin)).map(<[u8]>::len).max().unwrap_or(0);
             if stopped.is_none() {

@@ -1,4 +1,4 @@
-//! Words and entities against the pipeline.
+//! Compares words and entities with transformers' pipeline.
 
 use super::layouts::goldens;
 use crate::aggregate::{Labels, Scored, Strategy, aggregate};

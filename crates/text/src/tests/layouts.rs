@@ -1,4 +1,4 @@
-//! Directories of every layout, against what the reference makes of them.
+//! Tokenizer directories of every layout, compared with transformers.
 
 use crate::open::open;
 use sconce_testkit::json;

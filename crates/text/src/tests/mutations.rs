@@ -1,4 +1,5 @@
-//! Files that somebody broke, with fixed seeds: an error or a tokenizer, never a panic and never long.
+//! Randomly corrupted files, with fixed seeds: opening gives an error or a tokenizer, never a
+//! panic, and never takes long.
 
 use super::layouts::layouts;
 use crate::open::{open, sound};
@@ -120,7 +121,7 @@ fn sentencepiece_refusals() {
     assert!(refused(&piece(b"")).contains("0 bytes"));
     assert!(refused(&piece(&[b'a'; 1 << 20])).contains("1048576 bytes"));
     assert!(refused(&piece(&[0xff])).contains("UTF-8"));
-    // A length that the library would reserve before it looks.
+    // A length that the library would allocate before it checks.
     let map = |bytes: &[u8]| [piece(b"a"), field(3, &field(2, bytes))].concat();
     assert!(refused(&map(&[0xfc, 0xff, 0xff, 0xff, 0])).contains("cut short"));
     let long = [&[4, 0, 0, 0, 0, 0, 0, 0][..], &[b'x'; 1000]].concat();
@@ -148,11 +149,11 @@ fn refusals_name_class_and_file() {
     config("tokenizer_config.json", r#"{"tokenizer_class": "BertTokenizer"}"#);
     assert!(why().contains("vocab.txt: cannot be read"), "{}", why());
     config("vocab.txt", "[UNK]\na\nb\n");
-    // Special tokens that the vocabulary lacks are counted on from its end.
+    // Special tokens missing from the vocabulary get the ids after its end.
     assert_eq!(open(&dir).unwrap().encode("a", true).unwrap().get_ids(), [5, 1, 3]);
     config("added_tokens.json", r#"{"new": 1}"#);
     assert!(why().contains("has the id 1 of another token"), "{}", why());
-    // An id beyond the next is kept.
+    // An id with a gap before it is kept.
     config("added_tokens.json", r#"{"new": 40, "old": 30}"#);
     let tokenizer = open(&dir).unwrap();
     assert_eq!((tokenizer.token_to_id("new"), tokenizer.token_to_id("old")), (Some(40), Some(30)));

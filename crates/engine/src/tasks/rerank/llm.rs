@@ -4,7 +4,7 @@
 use crate::config::{FileFacts, plain_reading};
 use crate::error::{Error, Result};
 use crate::tasks::classify::{LogitsSpec, Representation, Scores};
-use sconce_text::{Encoded, Manner, Reader, Tokenizer, Truncate};
+use sconce_text::{Encoded, Reader, Tokenizer, TokenizerOptions, Truncate};
 use std::path::Path;
 
 /// What stands before what is asked.
@@ -29,7 +29,7 @@ pub(super) fn can_be_asked(facts: &FileFacts) -> bool {
 pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
     let mut reading = plain_reading(root)?;
     reading.max_tokens = Some(reading.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
-    let tokenizer = Tokenizer::load(root, LONGEST, Manner::default())?;
+    let tokenizer = Tokenizer::load(root, LONGEST, TokenizerOptions::default())?;
     let id = |word: &str| {
         let what = || format!("its vocabulary has no token `{word}`, so it cannot be asked whether a document answers");
         tokenizer.id(word).ok_or_else(|| Error::file(root, what()))

@@ -18,7 +18,7 @@ use crate::workloads::seq2seq::{
 use sconce_formats::{Model as ModelFiles, trim_allocator};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_ops::Device;
-use sconce_text::stream::{Detok, Stops};
+use sconce_text::stream::{Detokenizer, Stops};
 use std::sync::Arc;
 
 /// A loaded sequence-to-sequence model. Clones are the same model.
@@ -215,7 +215,7 @@ impl Seq2Seq {
             tokens: vec![self.generation.start],
             params: Arc::new(params.clone()),
             stop: StopCriteria { tokens: ends, texts: Arc::default(), most: wish.most },
-            detok: Detok::new(self.model.text.parsed.clone(), true),
+            detok: Detokenizer::new(self.model.text.parsed.clone(), true),
             stops: Stops::default(),
             forms: Vec::new(),
             scored: false,

@@ -5,7 +5,7 @@ use crate::sampling::GenerationParams;
 use sconce_hub::Options;
 use sconce_ops::Ladder;
 use sconce_testkit::materialize;
-use sconce_text::stream::{Detok, Stops};
+use sconce_text::stream::{Detokenizer, Stops};
 use std::sync::mpsc::{Receiver, channel};
 use tokenizers::Tokenizer;
 
@@ -18,7 +18,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         tokens: tokens.to_vec(),
         params: Arc::new(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most },
-        detok: Detok::new(tokenizer.clone().into(), true),
+        detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         forms: Vec::new(),
         scored: false,

@@ -6,7 +6,7 @@ use crate::runtime::{Executor, RequestContext};
 use crate::sampling::GenerationParams;
 use sconce_hub::Options;
 use sconce_testkit::materialize;
-use sconce_text::stream::{Detok, Stops};
+use sconce_text::stream::{Detokenizer, Stops};
 use std::sync::mpsc::{Receiver, channel};
 use tokenizers::Tokenizer;
 
@@ -19,7 +19,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
         tokens: vec![0],
         params: Arc::new(GenerationParams { temperature: 0.0, ..GenerationParams::default() }),
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most: 6 },
-        detok: Detok::new(tokenizer.clone().into(), true),
+        detok: Detokenizer::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
         forms: Vec::new(),
         scored: false,

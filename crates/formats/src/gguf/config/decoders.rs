@@ -1,4 +1,4 @@
-//! Configurations of language models.
+//! Configurations of language models (decoders).
 
 use super::encoders::labels;
 use super::rope::Rope;
@@ -6,10 +6,10 @@ use super::{Config, Keys, object};
 use crate::FileError;
 use serde_json::{Value, json};
 
-/// What all with names as in Llama share.
+/// Keys shared by all models with names as in Llama.
 fn decoder(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
     let heads = keys.heads()?;
-    let mut config = keys.head(model_type, class)?;
+    let mut config = keys.base(model_type, class)?;
     config.extend(object(json!({
         "hidden_size": keys.need("embedding_length")?,
         "intermediate_size": keys.number("feed_forward_length")?,
@@ -68,7 +68,7 @@ pub(super) fn qwen2(keys: &Keys) -> Result<Config, FileError> {
 
 pub(super) fn qwen3(keys: &Keys) -> Result<Config, FileError> {
     let mut config = decoder(keys, "qwen3", "Qwen3ForCausalLM")?;
-    // A reranker's two words.
+    // The two labels of a reranker.
     labels(keys, &mut config)?;
     with(
         config,
@@ -93,11 +93,11 @@ pub(super) fn qwen3_moe(keys: &Keys) -> Result<Config, FileError> {
         json!({
             "rms_norm_eps": rms(keys)?,
             "attention_bias": keys.has("blk.0.attn_q.bias"),
-            // Two names of one thing, by version of transformers.
+            // Two names for one value, depending on the transformers version.
             "num_experts": keys.need("expert_count")?,
             "num_local_experts": keys.need("expert_count")?,
             "num_experts_per_tok": keys.need("expert_used_count")?,
-            // Not in the file; this generation's weights of the experts add up to 1.
+            // Not in the file; Qwen3 normalizes the weights of the selected experts to 1.
             "norm_topk_prob": true,
             "moe_intermediate_size": width,
             "decoder_sparse_step": 1,
@@ -112,7 +112,7 @@ pub(super) fn phi(keys: &Keys) -> Result<Config, FileError> {
     with(
         decoder(keys, "phi", "PhiForCausalLM")?,
         json!({
-            // The key says four times the width whatever it is.
+            // The key is always four times the hidden size, even if that is wrong.
             "intermediate_size": keys.rows("blk.0.ffn_up.weight")?,
             "layer_norm_eps": keys.need_float("attention.layer_norm_epsilon")?,
             "hidden_act": "gelu_new",
@@ -123,7 +123,7 @@ pub(super) fn phi(keys: &Keys) -> Result<Config, FileError> {
 
 pub(super) fn phi3(keys: &Keys) -> Result<Config, FileError> {
     let config = decoder(keys, "phi3", "Phi3ForCausalLM")?;
-    // Zero means that there is none.
+    // Zero means no window.
     let window = keys.number("attention.sliding_window")?.filter(|&n| n > 0);
     let original = keys.number("rope.scaling.original_context_length")?;
     with(
@@ -150,9 +150,9 @@ pub(super) fn stablelm(keys: &Keys) -> Result<Config, FileError> {
 
 pub(super) fn falcon(keys: &Keys, norms: u8) -> Result<Config, FileError> {
     let heads = keys.heads()?;
-    // The larger ones have groups of heads, or two norms; Falcon 2 has groups and one norm.
+    // The larger models have groups of heads, or two norms; Falcon 2 has groups and one norm.
     let new = norms == 2 || heads.keys != 1 && heads.keys != heads.queries;
-    let mut config = keys.head("falcon", "FalconForCausalLM")?;
+    let mut config = keys.base("falcon", "FalconForCausalLM")?;
     config.extend(object(json!({
         "hidden_size": keys.need("embedding_length")?,
         "ffn_hidden_size": keys.rows("blk.0.ffn_up.weight")?,
@@ -175,10 +175,10 @@ pub(super) fn falcon(keys: &Keys, norms: u8) -> Result<Config, FileError> {
 }
 
 pub(super) fn gemma(keys: &Keys) -> Result<Config, FileError> {
-    gemma_of(keys, "gemma", "GemmaForCausalLM")
+    gemma_base(keys, "gemma", "GemmaForCausalLM")
 }
 
-fn gemma_of(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
+fn gemma_base(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
     with(
         decoder(keys, model_type, class)?,
         json!({
@@ -193,7 +193,7 @@ fn gemma_of(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileEr
 pub(super) fn gemma2(keys: &Keys) -> Result<Config, FileError> {
     let window = keys.number("attention.sliding_window")?.unwrap_or(4096);
     with(
-        gemma_of(keys, "gemma2", "Gemma2ForCausalLM")?,
+        gemma_base(keys, "gemma2", "Gemma2ForCausalLM")?,
         json!({
             "attn_logit_softcapping": keys.float("attn_logit_softcapping")?.unwrap_or(50.0),
             "final_logit_softcapping": keys.float("final_logit_softcapping")?.unwrap_or(30.0),
@@ -209,7 +209,7 @@ pub(super) fn gemma3(keys: &Keys) -> Result<Config, FileError> {
     let global = Rope::read(keys, keys.heads()?.size)?.parameters();
     let local = keys.float("rope.freq_base_swa")?.unwrap_or(10_000.0);
     with(
-        gemma_of(keys, "gemma3_text", "Gemma3ForCausalLM")?,
+        gemma_base(keys, "gemma3_text", "Gemma3ForCausalLM")?,
         json!({
             "attn_logit_softcapping": null,
             "final_logit_softcapping": keys.float("final_logit_softcapping")?.filter(|&cap| cap != 0.0),
@@ -225,15 +225,16 @@ pub(super) fn gemma3(keys: &Keys) -> Result<Config, FileError> {
     )
 }
 
-/// What scores are divided by the root of. It is not in the file: the size of a head in all of a generation but the 27B,
-/// which `largest` layers tell, where it is the width by the heads.
+/// `query_pre_attn_scalar`: attention scores are divided by its root. It is not in the file. It is
+/// the head size in all models of a generation but the 27B, which has `largest` layers and uses the
+/// hidden size divided by the number of heads.
 fn scalar(keys: &Keys, largest: usize) -> Result<u64, FileError> {
     let heads = keys.heads()?;
     let wide = keys.layers()? == largest;
     if wide { Ok(keys.need("embedding_length")? / heads.queries as u64) } else { Ok(heads.size as u64) }
 }
 
-/// Which layers see only a window: all but every n-th, or as the file lists them.
+/// Layers with sliding-window attention: all but every n-th, or as the file lists them.
 fn layer_types(keys: &Keys, window: u64, usual: u64) -> Result<Vec<&'static str>, FileError> {
     let (layers, key) = (keys.layers()?, keys.name("attention.sliding_window_pattern"));
     let named = |local: bool| if local && window > 0 { "sliding_attention" } else { "full_attention" };
@@ -252,7 +253,7 @@ fn layer_types(keys: &Keys, window: u64, usual: u64) -> Result<Vec<&'static str>
 pub(super) fn gpt2(keys: &Keys) -> Result<Config, FileError> {
     let (hidden, context) = (keys.need("embedding_length")?, keys.need("context_length")?);
     let inner = keys.rows("blk.0.ffn_up.weight")? as u64;
-    let config = keys.head("gpt2", "GPT2LMHeadModel")?;
+    let config = keys.base("gpt2", "GPT2LMHeadModel")?;
     with(
         config,
         json!({
@@ -268,7 +269,8 @@ pub(super) fn gpt2(keys: &Keys) -> Result<Config, FileError> {
             "scale_attn_by_inverse_layer_idx": false,
             "reorder_and_upcast_attn": false,
             "tie_word_embeddings": !keys.has("output.weight"),
-            // The converter turned the weights of its Conv1D, in → out, into those of a Linear, and blocks cannot be turned back.
+            // The converter transposed the Conv1D weights (in → out) to those of a Linear, and
+            // quantized blocks cannot be transposed back.
             "conv1d": false,
         }),
     )

@@ -4,8 +4,8 @@ use super::{Config, Keys, object};
 use crate::FileError;
 use serde_json::{Value, json};
 
-pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<Config, FileError> {
-    let (model_type, name) = if each { ("umt5", "UMT5") } else { ("t5", "T5") };
+pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, bias_per_layer: bool) -> Result<Config, FileError> {
+    let (model_type, name) = if bias_per_layer { ("umt5", "UMT5") } else { ("t5", "T5") };
     let class = if decoder { "ForConditionalGeneration" } else { "EncoderModel" };
     let heads = keys.heads()?;
     let layers = keys.layers()?;
@@ -14,7 +14,7 @@ pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<
         Some(eps) => eps,
     };
     let tied = !keys.has("output.weight");
-    let mut config = keys.head(model_type, &format!("{name}{class}"))?;
+    let mut config = keys.base(model_type, &format!("{name}{class}"))?;
     config.extend(object(json!({
         "d_model": keys.need("embedding_length")?,
         "d_kv": heads.size,
@@ -24,7 +24,7 @@ pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<
         "num_heads": heads.queries,
         "n_positions": keys.need("context_length")?,
         "relative_attention_num_buckets": keys.need("attention.relative_buckets_count")?,
-        // Not in the file; every T5's.
+        // Not in the file; the same for every T5.
         "relative_attention_max_distance": 128,
         "layer_norm_epsilon": eps,
         "feed_forward_proj": if gated { "gated-gelu" } else { "relu" },
@@ -33,7 +33,7 @@ pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<
         "decoder_start_token_id": keys.number("decoder_start_token_id")?.unwrap_or(0),
         "is_encoder_decoder": decoder,
         "tie_word_embeddings": tied,
-        // T5 scales what goes into a head that is also its embeddings.
+        // T5 scales the input of a head that is tied to its embeddings.
         "scale_decoder_outputs": tied,
     })));
     Ok(config)
@@ -43,7 +43,7 @@ pub(super) fn t5(keys: &Keys, decoder: bool, gated: bool, each: bool) -> Result<
 pub(super) fn bert(keys: &Keys, model_type: &str, class: &str) -> Result<Config, FileError> {
     let classifies = keys.has("cls.weight") || keys.has("cls.output.weight");
     let class = format!("{class}{}", if classifies { "ForSequenceClassification" } else { "Model" });
-    let mut config = keys.head(model_type, &class)?;
+    let mut config = keys.base(model_type, &class)?;
     config.extend(object(json!({
         "hidden_size": keys.need("embedding_length")?,
         "intermediate_size": keys.need("feed_forward_length")?,
@@ -62,7 +62,7 @@ pub(super) fn bert(keys: &Keys, model_type: &str, class: &str) -> Result<Config,
 pub(super) fn distilbert(keys: &Keys) -> Result<Config, FileError> {
     let classifies = keys.has("cls.output.weight");
     let class = if classifies { "DistilBertForSequenceClassification" } else { "DistilBertModel" };
-    let mut config = keys.head("distilbert", class)?;
+    let mut config = keys.base("distilbert", class)?;
     config.extend(object(json!({
         "dim": keys.need("embedding_length")?,
         "hidden_dim": keys.rows("blk.0.ffn_up.weight")?,
@@ -76,16 +76,16 @@ pub(super) fn distilbert(keys: &Keys) -> Result<Config, FileError> {
     Ok(config)
 }
 
-/// In the hub's words, which its tensors keep too.
+/// Uses the keys of the model's repository on the hub, as its tensor names do.
 pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
     let context = keys.need("context_length")?;
-    let mut config = keys.head("nomic_bert", "NomicBertModel")?;
+    let mut config = keys.base("nomic_bert", "NomicBertModel")?;
     config.extend(object(json!({
         "n_embd": keys.need("embedding_length")?,
         "n_inner": keys.need("feed_forward_length")?,
         "n_layer": keys.layers()?,
         "n_head": keys.heads()?.queries,
-        // The converter writes what the model was trained for, not what it stretches to.
+        // The converter writes the trained length, not the extended one.
         "n_positions": context,
         "max_trained_positions": context,
         "type_vocab_size": keys.rows("token_types.weight")?,
@@ -95,7 +95,7 @@ pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
         "rotary_emb_interleaved": false,
         "rotary_emb_scale_base": null,
         "rotary_scaling_factor": null,
-        // The converter takes no other.
+        // The converter accepts no other.
         "activation_function": "swiglu",
         "qkv_proj_bias": keys.has("blk.0.attn_qkv.bias"),
         "mlp_fc1_bias": keys.has("blk.0.ffn_up.bias"),
@@ -106,13 +106,13 @@ pub(super) fn nomic_bert(keys: &Keys) -> Result<Config, FileError> {
     Ok(config)
 }
 
-/// Rows of the table of positions, with those that RoBERTa has in front.
+/// Rows of the position embeddings, including RoBERTa's leading rows.
 fn positions(keys: &Keys) -> Result<usize, FileError> {
     let found = keys.gguf.shape("embeddings.position_embeddings.weight").and_then(|(_, dims)| dims.first().copied());
-    found.ok_or_else(|| keys.fault("holds no `position_embd.weight`; it is not a whole model"))
+    found.ok_or_else(|| keys.fault("holds no `position_embd.weight`; the model is incomplete"))
 }
 
-/// The names of classes, or how many there are, if there are any.
+/// Adds the label names, or the number of labels, if there are any.
 pub(super) fn labels(keys: &Keys, config: &mut Config) -> Result<(), FileError> {
     let Some(labels) = keys.metadata.strs(&keys.name("classifier.output_labels"))? else {
         if keys.has("cls.output.weight") {

@@ -1,5 +1,5 @@
-//! A `config.json` out of a GGUF file's keys, in transformers' words. What the converter leaves out follows from the tensors,
-//! or is what every model of the family has.
+//! Builds transformers' `config.json` from the keys of a GGUF file. Values that the converter omits
+//! are derived from the tensors, or are the same for every model of the family.
 
 mod decoders;
 mod encoders;
@@ -7,15 +7,16 @@ mod rope;
 
 use super::Gguf;
 use super::family::Family;
-use super::header::{Tensor, shown};
+use super::header::{Tensor, quoted};
 use super::metadata::Metadata;
-use super::undo::{Heads, Source};
+use super::unconvert::{Heads, Source};
 use crate::FileError;
 use serde_json::{Map, Value, json};
 
 type Config = Map<String, Value>;
 
-/// What the models here do not do; a file whose key is not neutral would run, and wrongly.
+/// Features that our models do not implement; a model whose key is not neutral would run with wrong
+/// results.
 const UNSUPPORTED: [&str; 8] = [
     "attention.clamp_kqv",
     "attention.max_alibi_bias",
@@ -31,7 +32,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
     let keys = Keys { metadata: gguf.metadata(), architecture: &gguf.architecture, gguf };
     for name in UNSUPPORTED {
         if keys.float(name)?.is_some_and(|n| n != 0.0) {
-            return Err(keys.fault(format!("sets {}, which is not supported", shown(&keys.name(name)))));
+            return Err(keys.fault(format!("sets {}, which is not supported", quoted(&keys.name(name)))));
         }
     }
     let config = match gguf.family {
@@ -48,7 +49,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
         Family::Gemma2 => decoders::gemma2(&keys),
         Family::Gemma3 => decoders::gemma3(&keys),
         Family::Gpt2 => decoders::gpt2(&keys),
-        Family::T5 { decoder, gated, each } => encoders::t5(&keys, decoder, gated, each),
+        Family::T5 { decoder, gated, bias_per_layer } => encoders::t5(&keys, decoder, gated, bias_per_layer),
         Family::Bert => encoders::bert(&keys, "bert", "Bert"),
         Family::Roberta => encoders::bert(&keys, "roberta", "Roberta"),
         Family::XlmRoberta => encoders::bert(&keys, "xlm-roberta", "XLMRoberta"),
@@ -58,7 +59,7 @@ pub(super) fn config(gguf: &Gguf) -> Result<Value, FileError> {
     Ok(Value::Object(config))
 }
 
-/// How rows divide into heads.
+/// The attention heads.
 pub(super) fn heads(metadata: Metadata, architecture: &str) -> Result<Heads, FileError> {
     let number = |name: &str| uniform(metadata, &format!("{architecture}.{name}"));
     let need = |name: &str, found: Option<u64>| {
@@ -79,7 +80,7 @@ pub(super) fn heads(metadata: Metadata, architecture: &str) -> Result<Heads, Fil
     Ok(Heads { queries, keys, size })
 }
 
-/// A whole number, or an array of one number many times, which is how some files say it for every layer.
+/// An integer, or an array with the same integer for every layer.
 fn uniform(metadata: Metadata, key: &str) -> Result<Option<u64>, FileError> {
     if !metadata.is_array(key) {
         return metadata.u64(key);
@@ -87,16 +88,18 @@ fn uniform(metadata: Metadata, key: &str) -> Result<Option<u64>, FileError> {
     let mut each = metadata.i32s(key)?.into_iter().flatten();
     match each.next().map(|first| (u64::try_from(first), each.all(|n| n == first))) {
         Some((Ok(number), true)) => Ok(Some(number)),
-        _ => Err(metadata.fault(format!("has a {} that differs between layers, which is not supported", shown(key)))),
+        _ => Err(metadata.fault(format!("has a {} that differs between layers, which is not supported", quoted(key)))),
     }
 }
 
 fn missing(metadata: Metadata, architecture: &str, name: &str) -> FileError {
-    metadata
-        .fault(format!("has no {} that can be used; convert the model again", shown(&format!("{architecture}.{name}"))))
+    metadata.fault(format!(
+        "has no {} that can be used; convert the model again",
+        quoted(&format!("{architecture}.{name}"))
+    ))
 }
 
-/// The keys of one architecture, with what its tensors say.
+/// The keys of one architecture, with its tensors.
 struct Keys<'a> {
     metadata: Metadata<'a>,
     architecture: &'a str,
@@ -131,14 +134,15 @@ impl Keys<'_> {
     fn heads(&self) -> Result<Heads, FileError> {
         let heads = heads(self.metadata, self.architecture)?;
         match self.number("attention.value_length")? {
-            Some(n) if n != heads.size as u64 => {
-                Err(self.fault(format!("has keys of {} and values of {n}, which is not supported", heads.size)))
-            }
+            Some(n) if n != heads.size as u64 => Err(self.fault(format!(
+                "has key heads of size {} and value heads of size {n}, which is not supported",
+                heads.size
+            ))),
             _ => Ok(heads),
         }
     }
 
-    /// Layers, of which the file must hold tensors: lists of them are no longer than it is.
+    /// Number of layers, checked against the number of tensors: it bounds the lists built from it.
     fn layers(&self) -> Result<usize, FileError> {
         let (layers, tensors) = (self.need("block_count")?, self.gguf.tensors.len());
         usize::try_from(layers)
@@ -147,17 +151,17 @@ impl Keys<'_> {
             .ok_or_else(|| self.fault(format!("says that it has {layers} layers, but holds {tensors} tensors")))
     }
 
-    /// Whether the file holds a tensor of that name of its own.
+    /// Whether the file has a tensor of this name (the file's name).
     fn has(&self, name: &str) -> bool {
         self.gguf.tensors.contains_key(name)
     }
 
     fn stored(&self, name: &str) -> Result<&Tensor, FileError> {
         let found = self.gguf.tensors.get(name).map(|(_, tensor)| tensor);
-        found.ok_or_else(|| self.fault(format!("holds no {}; it is not a whole model", shown(name))))
+        found.ok_or_else(|| self.fault(format!("holds no {}; the model is incomplete", quoted(name))))
     }
 
-    /// Rows of a matrix by its name in the file: what comes out of it.
+    /// Rows (output features) of a matrix, by its name in the file.
     fn rows(&self, name: &str) -> Result<usize, FileError> {
         match self.stored(name)?.dims[..] {
             [.., rows, _] => Ok(rows),
@@ -165,24 +169,24 @@ impl Keys<'_> {
         }
     }
 
-    /// The numbers of a tensor that only the configuration reads.
-    fn aside(&self, name: &str) -> Result<Option<Vec<f32>>, FileError> {
-        let Some(source) = self.gguf.index.aside.get(name) else { return Ok(None) };
+    /// The values of a tensor that only the configuration reads.
+    fn config_tensor(&self, name: &str) -> Result<Option<Vec<f32>>, FileError> {
+        let Some(source) = self.gguf.index.config_only.get(name) else { return Ok(None) };
         let Source { part, kind, .. } = source;
         if kind.id != super::ggml::F32 {
-            return Err(self.fault(format!("holds {} as {}; F32 can be read", shown(name), kind.name)));
+            return Err(self.fault(format!("holds {} as {}; only F32 is supported", quoted(name), kind.name)));
         }
         let bytes = source.read(&self.gguf.files[*part].1);
         Ok(Some(bytes.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect()))
     }
 
-    /// The id of a token with a meaning, or null.
+    /// The id of a special token, or null.
     fn token(&self, name: &str) -> Result<Value, FileError> {
         Ok(json!(self.metadata.u64(&format!("tokenizer.ggml.{name}_token_id"))?))
     }
 
-    /// What every model has: its kind, its class, its vocabulary and ids.
-    fn head(&self, model_type: &str, class: &str) -> Result<Config, FileError> {
+    /// Keys of every model: type, class, vocabulary size and special token ids.
+    fn base(&self, model_type: &str, class: &str) -> Result<Config, FileError> {
         Ok(object(json!({
             "model_type": model_type,
             "architectures": [class],

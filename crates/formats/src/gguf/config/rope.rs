@@ -1,5 +1,5 @@
-//! Rotary parameters, in both of transformers' spellings: `rope_theta` with `rope_scaling` beside it, and since version 5
-//! `rope_parameters` with all of it.
+//! RoPE parameters, in both of transformers' forms: `rope_theta` with `rope_scaling`, and since
+//! version 5 `rope_parameters` with both.
 
 use super::super::metadata::decimal;
 use super::{Config, Keys, object};
@@ -7,28 +7,30 @@ use crate::FileError;
 use serde_json::{Value, json};
 use std::f64::consts::TAU;
 
-/// The rotary parameters of a model whose heads are of `size`.
+/// The RoPE parameters of a model.
 pub(super) struct Rope {
     pub(super) theta: f64,
-    /// How positions are stretched, with `rope_type`.
+    /// RoPE scaling, with `rope_type`.
     pub(super) scaling: Option<Config>,
-    /// The part of a head that turns.
+    /// Partial rotary factor: the fraction of a head that is rotated.
     pub(super) partial: Option<f64>,
 }
 
 impl Rope {
     pub(super) fn read(keys: &Keys, size: usize) -> Result<Rope, FileError> {
-        // Several converters leave the base out; it is this one then, also in llama.cpp.
+        // Several converters omit the base; llama.cpp uses the same default.
         let theta = keys.float("rope.freq_base")?.unwrap_or(10_000.0);
-        let turned = keys.number("rope.dimension_count")?.filter(|&n| n > 0).unwrap_or(size as u64);
-        if turned > size as u64 || turned % 2 != 0 {
-            return Err(keys.fault(format!("turns {turned} of each head's {size} numbers, which cannot be")));
+        let rotary_dims = keys.number("rope.dimension_count")?.filter(|&n| n > 0).unwrap_or(size as u64);
+        if rotary_dims > size as u64 || rotary_dims % 2 != 0 {
+            return Err(keys.fault(format!(
+                "has a rope.dimension_count of {rotary_dims}; it must be even and at most the head size, {size}"
+            )));
         }
-        let partial = (turned != size as u64).then(|| turned as f64 / size as f64);
-        Ok(Rope { theta, scaling: scaling(keys, theta, turned as usize)?, partial })
+        let partial = (rotary_dims != size as u64).then(|| rotary_dims as f64 / size as f64);
+        Ok(Rope { theta, scaling: scaling(keys, theta, rotary_dims as usize)?, partial })
     }
 
-    /// Writes them into `config`.
+    /// Writes the parameters into `config`.
     pub(super) fn write(self, config: &mut Config) {
         let parameters = self.parameters();
         let Rope { theta, scaling, partial } = self;
@@ -40,7 +42,7 @@ impl Rope {
         config.insert("rope_parameters".into(), Value::Object(parameters));
     }
 
-    /// As version 5 spells them.
+    /// The parameters in the form of version 5.
     pub(super) fn parameters(&self) -> Config {
         let mut all = self.scaling.clone().unwrap_or_else(|| object(json!({"rope_type": "default"})));
         all.insert("rope_theta".into(), json!(self.theta));
@@ -51,24 +53,24 @@ impl Rope {
     }
 }
 
-fn scaling(keys: &Keys, theta: f64, turned: usize) -> Result<Option<Config>, FileError> {
+fn scaling(keys: &Keys, theta: f64, rotary_dims: usize) -> Result<Option<Config>, FileError> {
     let factor = match keys.float("rope.scaling.factor")? {
-        // The older key, whose files have no type.
+        // The older key; files with it have no type.
         None => keys.float("rope.scale_linear")?,
         found => found,
     };
     let kind = keys.metadata.str(&keys.name("rope.scaling.type"))?;
-    if let Some(factors) = keys.aside("rope_freqs.weight")? {
+    if let Some(factors) = keys.config_tensor("rope_freqs.weight")? {
         return if factors.iter().all(|&f| f == 1.0) {
             Ok(None)
         } else {
-            llama3(keys, &factors, theta, turned).map(Some)
+            llama3(keys, &factors, theta, rotary_dims).map(Some)
         };
     }
     if keys.has("rope_factors_long.weight") || kind == Some("longrope") {
-        return longrope(keys, turned).map(Some);
+        return longrope(keys, rotary_dims).map(Some);
     }
-    // What these would change has no name in transformers.
+    // transformers has no equivalent for these.
     for name in ["rope.scaling.attn_factor", "rope.scaling.yarn_ext_factor"] {
         if let Some(value) = keys.float(name)?.filter(|&value| value != 1.0) {
             return Err(keys.fault(format!("sets `{}` to {value}, which is not supported", keys.name(name))));
@@ -79,7 +81,7 @@ fn scaling(keys: &Keys, theta: f64, turned: usize) -> Result<Option<Config>, Fil
         (None | Some("linear"), Some(1.0) | None) => Ok(None),
         (None | Some("linear"), Some(factor)) => Ok(Some(object(json!({"rope_type": "linear", "factor": factor})))),
         (Some("yarn"), Some(factor)) => yarn(keys, factor).map(Some),
-        (Some(kind), _) => Err(keys.fault(format!("scales rotary positions by `{kind}`, which cannot be read"))),
+        (Some(kind), _) => Err(keys.fault(format!("has the RoPE scaling `{kind}`, which is not supported"))),
     }
 }
 
@@ -99,18 +101,18 @@ fn yarn(keys: &Keys, factor: f64) -> Result<Config, FileError> {
             yarn.insert(name.into(), json!(value));
         }
     }
-    // transformers reads the two together; Mistral's files have only the one.
+    // transformers needs both; Mistral's files have only this one.
     if yarn.contains_key("mscale_all_dim") {
         yarn.insert("mscale".into(), json!(1.0));
     }
     Ok(yarn)
 }
 
-fn longrope(keys: &Keys, turned: usize) -> Result<Config, FileError> {
+fn longrope(keys: &Keys, rotary_dims: usize) -> Result<Config, FileError> {
     let factors = |which: &str| {
         let name = format!("rope_factors_{which}.weight");
-        let found = keys.aside(&name)?.filter(|factors| factors.len() == turned / 2);
-        let found = found.ok_or_else(|| keys.fault(format!("holds no `{name}` of {} factors", turned / 2)))?;
+        let found = keys.config_tensor(&name)?.filter(|factors| factors.len() == rotary_dims / 2);
+        let found = found.ok_or_else(|| keys.fault(format!("holds no `{name}` of {} factors", rotary_dims / 2)))?;
         Ok(Value::from(found.into_iter().map(decimal).collect::<Vec<f64>>()))
     };
     Ok(object(json!({
@@ -121,20 +123,21 @@ fn longrope(keys: &Keys, turned: usize) -> Result<Config, FileError> {
     })))
 }
 
-/// Llama 3.1's parameters, out of what each frequency is divided by. With wavelength λ, context c and frequency factors l, h:
-/// 1 where λ < c/h, `factor` where λ > c/l, else 1 / ((1 − s)/factor + s) with s = (c/λ − l)/(h − l).
-/// Only c/l and c/h matter, so l = 1 does for all; what Llama itself has is tried first.
-fn llama3(keys: &Keys, divisors: &[f32], theta: f64, turned: usize) -> Result<Config, FileError> {
-    // The file has as many as there are, so nothing here is longer than it.
-    if divisors.len() != turned / 2 {
+/// Recovers Llama 3.1's parameters from the divisors of the frequencies. With wavelength λ, context
+/// c and frequency factors l, h: 1 where λ < c/h, `factor` where λ > c/l, else 1 / ((1 − s)/factor
+/// + s) with s = (c/λ − l)/(h − l). Only c/l and c/h matter, so l = 1 suffices; Llama's own values
+/// are tried first.
+fn llama3(keys: &Keys, divisors: &[f32], theta: f64, rotary_dims: usize) -> Result<Config, FileError> {
+    // The file has as many divisors, so this bounds the work below.
+    if divisors.len() != rotary_dims / 2 {
         return Err(keys.fault(format!(
             "divides {} frequencies (`rope_freqs.weight`) of {}",
             divisors.len(),
-            turned / 2
+            rotary_dims / 2
         )));
     }
     let factor = divisors.iter().fold(1.0, |max: f64, &d| max.max(decimal(d)));
-    let waves: Vec<f64> = (0..turned / 2).map(|i| TAU * theta.powf(2.0 * i as f64 / turned as f64)).collect();
+    let waves: Vec<f64> = (0..rotary_dims / 2).map(|i| TAU * theta.powf(2.0 * i as f64 / rotary_dims as f64)).collect();
     let fits = |&(low, high, context): &(f64, f64, f64)| {
         waves.iter().zip(divisors).all(|(wave, &divisor)| {
             let smooth = ((context / wave - low) / (high - low)).clamp(0.0, 1.0);
@@ -157,7 +160,8 @@ fn llama3(keys: &Keys, divisors: &[f32], theta: f64, turned: usize) -> Result<Co
     })))
 }
 
-/// The line s = a/λ + b through what lies between the two bands: low, high and context with low = 1.
+/// Fits the line s = a/λ + b through the values between the two bands; gives low, high and context
+/// with low = 1.
 fn fitted(divisors: &[f32], waves: &[f64], factor: f64) -> Option<(f64, f64, f64)> {
     let between: Vec<(f64, f64)> = divisors
         .iter()
@@ -167,10 +171,10 @@ fn fitted(divisors: &[f32], waves: &[f64], factor: f64) -> Option<(f64, f64, f64
         .collect();
     let (&(x0, y0), &(x1, y1)) = (between.first()?, between.last()?);
     let slope = (y1 - y0) / (x1 - x0);
-    // Where the line meets 0 and 1.
+    // Where the line crosses 0 and 1.
     let (longest, shortest) = (1.0 / (x0 - y0 / slope), 1.0 / (x0 + (1.0 - y0) / slope));
     let whole = longest.round();
-    // The ratio is a round number in all that people write.
+    // The ratio is a round number in practice.
     let high = (longest / shortest * 1024.0).round() / 1024.0;
     ((1.0..1e9).contains(&whole) && high > 1.0 && high.is_finite()).then_some((1.0, high, whole))
 }

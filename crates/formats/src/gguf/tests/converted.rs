@@ -1,12 +1,14 @@
-//! Against the converter itself: directories of `tools/goldens/gguf_models.py`, each with a model as transformers saved it and
-//! as llama.cpp converted it. Nothing of them is committed; `SCONCE_GGUF_MODELS` names where they are.
+//! Compares with llama.cpp's converter: directories of `tools/goldens/gguf_models.py`, each with a
+//! model as transformers saved it and as llama.cpp converted it. They are not committed;
+//! `SCONCE_GGUF_MODELS` names their folder.
 
 use super::super::Gguf;
 use safetensors::SafeTensors;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 
-/// Keys that no model of ours reads: training, caches, versions, and what only a class of transformers' own needs.
+/// Keys that our models do not read: training, caches, versions, and keys of transformers' own
+/// classes.
 const UNREAD: [&str; 33] = [
     "_sliding_window_pattern",
     "add_cross_attention",
@@ -39,7 +41,7 @@ const UNREAD: [&str; 33] = [
     "transformers_version",
     "use_bidirectional_attention",
     "use_cache",
-    // A name of a class where there is one label.
+    // Class names of a single label.
     "id2label",
     "label2id",
 ];
@@ -75,8 +77,8 @@ fn compare(model: &str, dir: &Path) -> Vec<String> {
             let theirs: Value = serde_json::from_slice(&std::fs::read(dir.join("config.json")).unwrap()).unwrap();
             for (key, theirs) in theirs.as_object().unwrap() {
                 let alike =
-                    if key == "rope_parameters" { turns_alike(&ours[key], theirs) } else { same(&ours[key], theirs) };
-                if !unread(model, key) && !alike {
+                    if key == "rope_parameters" { same_rope(&ours[key], theirs) } else { same(&ours[key], theirs) };
+                if !is_unread(model, key) && !alike {
                     problems.push(format!("{key} is {theirs}, we say {}", ours[key]));
                 }
             }
@@ -85,27 +87,27 @@ fn compare(model: &str, dir: &Path) -> Vec<String> {
     problems
 }
 
-fn unread(model: &str, key: &str) -> bool {
+fn is_unread(model: &str, key: &str) -> bool {
     let encoder = model.contains("bert") || model == "t5-encoder";
     UNREAD.contains(&key)
         || encoder && key == "tie_word_embeddings"
-        // The generator gives all the same vocabulary, and not what these two have.
+        // The generator gives all models the same vocabulary, without the special tokens of these.
         || (encoder || model.contains("t5")) && key.ends_with("_token_id") && key != "decoder_start_token_id"
-        // The converter writes the length that this one was trained for.
+        // The converter writes the trained length.
         || model == "nomic-bert" && key.ends_with("positions")
-        // Without a window, all are the same; and a mixture writes 0 for none.
+        // Without a window all layers are the same; and the MoE writes 0 for none.
         || model.starts_with("qwen") && ["layer_types", "sliding_window"].contains(&key)
-        // A model of the same mathematics, under the name of the family.
+        // The same model, under the name of the family.
         || model == "mistral" && ["architectures", "model_type"].contains(&key)
-        // Heads are as wide as they divide; null says the same.
+        // The head size is hidden size / heads; null means the same.
         || model.starts_with("mixtral") && key == "head_dim"
         // An encoder has no decoder.
         || model == "t5-encoder" && ["num_decoder_layers", "scale_decoder_outputs"].contains(&key)
 }
 
-/// Rotary parameters that mean the same: a whole head turns also where that is not said, and of Llama 3's three lengths only the
-/// ratios count.
-fn turns_alike(ours: &Value, theirs: &Value) -> bool {
+/// Whether RoPE parameters are equivalent: a missing partial factor means the whole head, and of
+/// Llama 3's three lengths only the ratios count.
+fn same_rope(ours: &Value, theirs: &Value) -> bool {
     if theirs.get("rope_type").is_none() {
         return same(ours, theirs);
     }
@@ -142,22 +144,22 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
     let theirs = SafeTensors::deserialize(&bytes).unwrap();
     let mut names = gguf.names();
     for (name, tensor) in theirs.tensors() {
-        // A head's weights stand behind a prefix that the converter drops, as ours do without.
+        // Models with a head have a prefix that the converter drops, and so do we.
         let name = name.strip_prefix("roberta.").unwrap_or(&name);
         let tied = name.ends_with("embed_tokens.weight") && model.contains("t5");
         let Some(ours) = gguf.tensor(name) else {
-            // What the converter leaves out: a pooler, and copies of the embeddings.
+            // The converter drops the pooler and copies of the embeddings.
             if !name.starts_with("pooler.") && !tied {
                 problems.push(format!("{name} is missing"));
             }
             continue;
         };
         names.retain(|n| n != name);
-        let turned =
+        let transposed =
             model == "gpt2" && ["c_attn.weight", "c_proj.weight", "c_fc.weight"].iter().any(|n| name.ends_with(n));
         let mut dims = tensor.shape().to_vec();
         let mut values = floats(tensor.data());
-        if turned {
+        if transposed {
             values = (0..values.len()).map(|i| values[i % dims[0] * dims[1] + i / dims[0]]).collect();
             dims.reverse();
         }
@@ -171,7 +173,7 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
             |(a, b): (&f32, &f32)| if close == 0.0 { a.to_bits() != b.to_bits() } else { (a - b).abs() > close };
         let quantised = ours.kind == Q8_0 && model.ends_with("q8");
         let got = if quantised { q8_0(&ours.bytes) } else { floats(&ours.bytes) };
-        let differ = |pair| if quantised { off(pair) } else { differ(pair) };
+        let differ = |pair| if quantised { q8_differs(pair) } else { differ(pair) };
         if ours.kind != 0 && !quantised || ours.dims != dims || got.len() != values.len() {
             problems.push(format!("{name} is {dims:?}, we say {:?} in {}", ours.dims, ours.kind));
         } else if got.iter().zip(&values).any(differ) {
@@ -184,7 +186,7 @@ fn tensors(model: &str, gguf: &Gguf, dir: &Path) -> Vec<String> {
 
 const Q8_0: u32 = 8;
 
-/// Blocks of 32 signed bytes behind their scale in F16.
+/// Dequantizes blocks of 32 signed bytes after an F16 scale.
 fn q8_0(bytes: &[u8]) -> Vec<f32> {
     let block = |block: &[u8; 34]| {
         let scale = half::f16::from_le_bytes([block[0], block[1]]).to_f32();
@@ -193,8 +195,8 @@ fn q8_0(bytes: &[u8]) -> Vec<f32> {
     bytes.as_chunks().0.iter().flat_map(block).collect()
 }
 
-/// Rows in another's place are off by far more: weights deviate by 0.5, a step of Q8_0 is about a hundredth.
-fn off((ours, theirs): (&f32, &f32)) -> bool {
+/// Misplaced rows differ by far more: weights deviate by 0.5, a step of Q8_0 is about a hundredth.
+fn q8_differs((ours, theirs): (&f32, &f32)) -> bool {
     (ours - theirs).abs() > 0.012
 }
 

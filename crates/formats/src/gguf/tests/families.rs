@@ -1,4 +1,4 @@
-//! Every family that is claimed can be run: the file that reads its configuration is in the registry.
+//! Every supported family is in the registry of models.
 
 use super::super::family::NAMES;
 use super::open;
@@ -8,7 +8,7 @@ use sconce_testkit::GgufWriter as Writer;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A file with every key that a configuration of any family asks for.
+/// A file with every key that the configuration of any family needs.
 fn whole(name: &str) -> Writer {
     let key = |key: &str| format!("{name}.{key}");
     let numbers = [
@@ -52,7 +52,7 @@ fn every_family_is_in_the_registry() {
         let config = gguf.config().unwrap_or_else(|fault| panic!("{}: {fault}", gguf.architecture()));
         kinds.insert(config["model_type"].to_string());
         let weights = Weights::new(gguf, DType::F32, Place::phantom(Device::Cpu));
-        // The tensors are not there, and that is what it may complain of.
+        // The tensors are missing, so other errors are expected.
         if let Err(error) = encoder(&config, &weights) {
             assert!(!error.to_string().contains("is not supported; these are"), "{error}");
         }

@@ -1,11 +1,12 @@
-//! Files that lie, are cut or damaged: a fault that names the place, never a panic, and no more memory than they are long.
+//! Hostile, truncated or damaged files: an error that names the place, never a panic, and no more
+//! memory than the file is long.
 
 use super::super::Gguf;
-use super::{open, opened};
+use super::{open, open_bytes};
 use sconce_testkit::{GgufTensor as Tensor, GgufWriter as Writer};
 
-/// All that can be asked of a file that opened.
-fn ask(gguf: &Gguf) {
+/// Reads everything from an opened file.
+fn read_all(gguf: &Gguf) {
     let _ = gguf.config();
     let _ = (gguf.chat_template(None), gguf.chat_template(Some("tool_use")));
     let _ = gguf.pooling();
@@ -16,7 +17,7 @@ fn ask(gguf: &Gguf) {
     }
 }
 
-/// One of everything that the reader undoes, so that damage reaches it.
+/// Models that cover every reversed conversion, so that damage reaches it.
 fn models() -> Vec<Vec<u8>> {
     let falcon = Writer::new("falcon")
         .u32("falcon.block_count", 1)
@@ -66,10 +67,10 @@ fn models() -> Vec<Vec<u8>> {
 #[test]
 fn a_file_cut_anywhere_is_a_fault() {
     for bytes in models() {
-        ask(&opened(&bytes).unwrap());
-        // The last tensor's padding is not needed.
+        read_all(&open_bytes(&bytes).unwrap());
+        // The padding of the last tensor is optional.
         for length in 0..bytes.len() - 32 {
-            assert!(opened(&bytes[..length]).is_err(), "cut to {length} of {}", bytes.len());
+            assert!(open_bytes(&bytes[..length]).is_err(), "cut to {length} of {}", bytes.len());
         }
     }
 }
@@ -78,13 +79,13 @@ fn a_file_cut_anywhere_is_a_fault() {
 fn a_file_with_any_byte_changed_never_panics() {
     for bytes in models() {
         let mut changed = bytes.clone();
-        // Data may hold anything; the header is what comes before the first tensor's numbers.
+        // Tensor data may be anything; the header is what precedes it.
         let header = bytes.len().min(1600);
         for at in 0..header {
             for flip in [0x01, 0x80, 0xff, bytes[at]] {
                 changed[at] = bytes[at] ^ flip;
-                if let Ok(gguf) = opened(&changed) {
-                    ask(&gguf);
+                if let Ok(gguf) = open_bytes(&changed) {
+                    read_all(&gguf);
                 }
             }
             changed[at] = bytes[at];
@@ -92,7 +93,7 @@ fn a_file_with_any_byte_changed_never_panics() {
     }
 }
 
-/// The fault of a file that is wrong in one way.
+/// Checks the error of an invalid file.
 #[track_caller]
 fn refused(writer: &Writer, what: &str) {
     match open(writer) {
@@ -103,8 +104,8 @@ fn refused(writer: &Writer, what: &str) {
 
 #[test]
 fn other_versions_and_files_are_refused() {
-    assert!(opened(b"").err().unwrap().what.contains("not a GGUF file"));
-    assert!(opened(b"<html>").err().unwrap().what.contains("not a GGUF file"));
+    assert!(open_bytes(b"").err().unwrap().what.contains("not a GGUF file"));
+    assert!(open_bytes(b"<html>").err().unwrap().what.contains("not a GGUF file"));
     let of = |version| Writer { version, ..Writer::llama() };
     refused(&of(1), "version 1");
     refused(&of(4), "version 4; 2 and 3 are supported");

@@ -1,4 +1,4 @@
-//! Keys, the vocabulary and what else a file says.
+//! Metadata keys, vocabulary, chat templates and configuration.
 
 use super::super::{Pooling, kind_name};
 use super::open;

@@ -5,12 +5,12 @@ use super::*;
 const MAGIC: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 const VERSION: &[u8] = b"\x80\x02M\xe9\x03.";
 
-/// What comes before the object: the machine says that about the order of its bytes.
+/// The pickles before the object; `little` is the value of little_endian.
 fn head(little: &[u8]) -> Vec<u8> {
     [MAGIC, VERSION, b"\x80\x02}", &text("little_endian"), little, b"s."].concat()
 }
 
-/// A tensor as this format has it: its storage has a sixth thing.
+/// A tensor in this format: its storage tuple has a sixth item.
 fn old(key: &str, length: i64, dims: &[i64], view: &[u8]) -> Vec<u8> {
     swapped(tensor(key, length, 0, dims, &[1]), b"tQ", &[view, b"tQ"].concat())
 }
@@ -32,9 +32,9 @@ fn file(value: &[u8], listed: &[&str], storages: &[Vec<u8>]) -> Vec<u8> {
 fn the_builders_here_make_sound_files() {
     let bytes = file(&old("5", 3, &[3], b"N"), &["5"], &[storage(3, &[9; 12])]);
     let at = bytes.len() - 12..bytes.len();
-    let entry = Entry { dtype: Dtype::F32, dims: vec![3], bytes: at, turned: false };
+    let entry = Entry { dtype: Dtype::F32, dims: vec![3], bytes: at, column_major: false };
     assert_eq!(index(&bytes).unwrap(), [("w".into(), entry.clone())]);
-    // As Python 2 wrote it; and what comes behind is another file.
+    // As Python 2 wrote it; another file may follow.
     let two = swapped(bytes, b"](X\x01\0\0\x005e.", b"]U\x015a.");
     assert_eq!(index(&[two.as_slice(), b"more"].concat()).unwrap()[0].1.bytes.len(), 12);
 }
@@ -80,7 +80,7 @@ fn storages_must_be_as_the_pickle_says() {
     says(&file(&value, &["5", "5"], &[data(), data()]), "lists the storage 5 twice");
     says(&file(&value, &["5", "6"], &[data(), data()]), "lists the storage 6 twice, or its pickle does not name it");
     says(&file(&value, &[], &[data()]), "does not list the storage 5");
-    // Also of a storage that no state dict has, and that is not even kept: all behind it hang on it.
+    // Also for a storage outside the state dict: the positions of all later ones depend on it.
     let hidden = |second: Vec<u8>| [b"]".as_slice(), &second, b"as", &text("v"), &value].concat();
     let both = file(&hidden(old("6", 1, &[1], b"N")), &["6", "5"], &[storage(1, &[1; 4]), data()]);
     assert_eq!(index(&both).unwrap()[0].1.bytes, both.len() - 12..both.len());
@@ -105,7 +105,7 @@ fn bombs_fizzle() {
     says(&around(&named), "more than 1572864 values");
     let texts = [text("x").as_slice(), b"\x94]", &b"h\0a".repeat(2_000_000)].concat();
     says(&around(&texts), "more than 1572864 values");
-    // A name without an end, and a pickle that goes on and on: neither is followed through the storages.
+    // A name without end and an endless pickle are not followed into the storages.
     says(
         &[head(b"\x88"), b"ctorch".to_vec(), vec![b'x'; (64 << 20) + 9], b"\nx\n".to_vec()].concat(),
         "makes no sense",

@@ -1,14 +1,14 @@
-//! llama.cpp's own vocabularies, with its own answers.
+//! llama.cpp's own test vocabularies with its expected ids.
 
 use super::reader::Metadata;
 use super::*;
 use std::fs;
 use std::path::PathBuf;
 
-/// Every set that comes with questions and answers; one that is missing is a failure.
+/// Vocabularies with inputs and expected ids; a missing one fails the test.
 const SETS: &str = "bert-bge command-r deepseek-coder deepseek-llm falcon gemma-4 gpt-2 llama-bpe llama-spm mpt phi-3 qwen2 \
     qwen35 refact starcoder";
-/// Those that come without.
+/// Vocabularies without expected ids.
 const OTHERS: &str = "aquila baichuan gpt-neox nomic-bert-moe";
 const TEXTS: [&str; 6] = [
     "Hello, y'all! How are you 😁 ?我想在apple工作1314151天～",
@@ -78,7 +78,8 @@ fn other_vocabularies_are_built_and_come_back() {
                 assert_eq!(parsed.decode(&got, false).unwrap(), text, "{name}");
             }
         }
-        // A run of line ends that is a token is that token: llama.cpp makes sure of it for Gemma.
+        // A run of line ends that is a token must become that token: llama.cpp ensures it for
+        // Gemma.
         let lines: String = "\n".repeat(40);
         for run in (1..=40).map(|n| &lines[..n]).filter(|run| v.model == "gemma4" && v.tokens.contains(run)) {
             assert_eq!(ids(&plain, run, false).len(), 1, "{name}: {} line ends", run.len());

@@ -1,16 +1,16 @@
-//! Vocabularies small enough to reckon by hand, and those that are wrong.
+//! Vocabularies small enough to check by hand, and invalid ones.
 
 mod golden;
 mod reader;
 mod reference;
 
-use super::kinds::kind;
+use super::pre_tokenizers::pre_tokenizer;
 use super::*;
 use std::collections::HashMap;
 
 /// GPT-2's alphabet of bytes, then `more`.
 fn bytes(more: &[&'static str]) -> Vec<String> {
-    let letters = (0..=255).map(|b| super::parts::letter(b).to_string());
+    let letters = (0..=255).map(|b| super::pipeline::letter(b).to_string());
     letters.chain(more.iter().map(|s| s.to_string())).collect()
 }
 
@@ -49,7 +49,7 @@ fn every_kind_of_words_can_be_built_and_cuts() {
         let built = tokenizer(&v, Specials::Text).unwrap_or_else(|e| panic!("{name}: {e}"));
         assert!(ids(&built, "ab", false).contains(&256), "{name}");
     }
-    assert!(kind(Some("llama5")).is_none());
+    assert!(pre_tokenizer(Some("llama5")).is_none());
     let v = Vocabulary { model: "gpt2", pre: Some("llama5"), tokens: refs(&tokens), ..Default::default() };
     assert!(tokenizer(&v, Specials::Text).unwrap_err().contains("tokenizer.ggml.pre is \"llama5\""));
     for model in ["rwkv", "plamo2", "no_vocab", "hybriddna", ""] {
@@ -79,12 +79,12 @@ fn control_tokens_are_found_only_when_asked_for() {
     let v = Vocabulary { merges: Some(vec!["a b"]), ..v };
     let (parsed, plain) = (tokenizer(&v, Specials::Parsed).unwrap(), tokenizer(&v, Specials::Text).unwrap());
     let text = "ab<|im_end|><think>ab";
-    // That it is a control token is known by its name: its type says otherwise.
+    // Its name makes it a control token: its type says otherwise.
     assert_eq!(ids(&parsed, text, true), [258, 256, 257, 259, 256, 257]);
-    let spelt = ids(&plain, text, true);
-    assert_eq!((spelt[0], spelt[1], *spelt.last().unwrap()), (258, 256, 257));
-    assert!(!spelt[1..spelt.len() - 1].contains(&257) && spelt.contains(&259));
-    // A word that is the name of a token is that token, unless it is a control token.
+    let spelled = ids(&plain, text, true);
+    assert_eq!((spelled[0], spelled[1], *spelled.last().unwrap()), (258, 256, 257));
+    assert!(!spelled[1..spelled.len() - 1].contains(&257) && spelled.contains(&259));
+    // A word that is a token's name is that token, unless it is a control token.
     assert!(!ids(&plain, "<s>", false).contains(&258));
     assert_eq!(parsed.decode(&ids(&parsed, text, false), false).unwrap(), text);
     assert_eq!(parsed.decode(&ids(&parsed, text, true), true).unwrap(), "ab<think>ab");
@@ -114,9 +114,9 @@ fn pieces_merge_by_score_fall_back_to_bytes_and_come_back_as_text() {
     let (parsed, plain) = (tokenizer(&v, Specials::Parsed).unwrap(), tokenizer(&v, Specials::Text).unwrap());
     assert_eq!(ids(&plain, "aba", true), [1, 263, 264]);
     assert_eq!(ids(&plain, "b\u{e9}", false), [259, 261, 3 + 0xC3, 3 + 0xA9]);
-    // `<s` and `>` would add up to a control token.
+    // `<s` and `>` would merge into a control token.
     assert_eq!(ids(&plain, "<s>", false), [259, 268, 267]);
-    // After a control token there is a space again.
+    // A space is inserted again after a control token.
     assert_eq!(ids(&parsed, "a</s>a", false), [263, 2, 263]);
     for text in ["aba", " a", "b\u{e9}\n  b", "<s>", ""] {
         assert_eq!(parsed.decode(&ids(&plain, text, false), true).unwrap(), text);
@@ -161,7 +161,8 @@ fn unigrams_take_the_likeliest_cut() {
     };
     let plain = tokenizer(&v, Specials::Text).unwrap();
     assert_eq!(ids(&plain, "  ab   a ", true), [6, 5, 6, 1]);
-    // An unknown character costs ten more than the least likely piece, not than padding: five of them, joined, are one token.
+    // An unknown character costs ten more than the least likely piece, not than padding: five of
+    // them, joined, are one token.
     assert_eq!(ids(&plain, "a</s>[PAD0]<0x61>", false), [6, 2]);
     let parsed = tokenizer(&v, Specials::Parsed).unwrap();
     assert_eq!(ids(&parsed, "a</s>", false), [6, 1]);
@@ -228,13 +229,13 @@ fn empty_tokens_are_there_and_mean_nothing() {
 
 #[test]
 fn what_a_file_may_ask_for_has_an_end() {
-    // Little more than may be added, so that the test is short.
+    // Just over the limit, so that the test is short.
     let tokens: Vec<String> = (0..265_000).map(|i| format!("t{i:x}")).collect();
     let (scores, types) = (Some(vec![0.0; tokens.len()]), Some(vec![4; tokens.len()]));
     let v = Vocabulary { model: "llama", tokens: refs(&tokens), scores, types, ..Default::default() };
     assert!(tokenizer(&v, Specials::Text).unwrap_err().contains("tokenizer.ggml.token_type: 265000 tokens"));
     tokenizer(&Vocabulary { types: None, ..v }, Specials::Text).unwrap();
-    // Every part of one text: the ways to put them together are as the cube of its length.
+    // Every substring of one text: the number of merges grows with the cube of its length.
     let text: String = (0..1300).map(|i| char::from_u32(0x4E00 + i).unwrap()).collect();
     let part = |(i, j): (usize, usize)| &text[3 * i..3 * j];
     let parts = (0..1300).flat_map(|i| (i + 1..=(i + 85).min(1300)).map(move |j| (i, j)));

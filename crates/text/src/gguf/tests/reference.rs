@@ -1,33 +1,33 @@
-//! SentencePiece's byte pairs the slow way, against what the library makes of ranked merges.
+//! Compares a slow reference of SentencePiece BPE with the library's ranked merges.
 
 use super::golden::read;
 use super::*;
 
-/// Of all neighbours that make a token the pair with the best score is joined, the leftmost first, until there is none.
+/// Repeatedly joins the adjacent pair that makes the token with the best score, the leftmost first.
 fn slow(v: &Vocabulary<'_>, text: &str) -> Vec<u32> {
     let scores = v.scores.as_deref().unwrap();
     let known: HashMap<&str, u32> = v.tokens.iter().copied().zip(0..).collect();
-    let textual = |part: &str| {
+    let text_id = |part: &str| {
         let id = known.get(part).copied();
         id.filter(|id| v.types.as_ref().is_none_or(|t| matches!(t[*id as usize], 1 | 4 | 5)))
     };
     let text = format!("{SPACE}{}", text.replace(' ', SPACE));
     let mut parts: Vec<String> = text.chars().map(String::from).collect();
     loop {
-        let pairs = parts.windows(2).enumerate().filter_map(|(i, two)| Some((i, textual(&two.concat())?)));
+        let pairs = parts.windows(2).enumerate().filter_map(|(i, two)| Some((i, text_id(&two.concat())?)));
         let best = pairs.map(|(i, id)| (i, scores[id as usize])).reduce(|a, b| if b.1 > a.1 { b } else { a });
         let Some((at, _)) = best else { break };
         let right = parts.remove(at + 1);
         parts[at].push_str(&right);
     }
-    let spell = |part: &String| match textual(part) {
+    let spell = |part: &String| match text_id(part) {
         Some(id) => vec![id],
         None => part.bytes().map(|b| known[format!("<0x{b:02X}>").as_str()]).collect(),
     };
     parts.iter().flat_map(spell).collect()
 }
 
-/// Texts without end, the same on every run.
+/// Deterministic random texts.
 struct Texts(u64);
 
 impl Texts {

@@ -1,14 +1,15 @@
-//! What a `tokenizer.json` may not hold, looked for before the library sees it: some of what it builds is freed by a recursion as
-//! deep as a string is long, and some reserves what a length in the file says. Both would end the process, not in an error.
+//! Checks of an untrusted `tokenizer.json` before the `tokenizers` crate reads it. The crate frees
+//! tries by a recursion as deep as a string is long, and allocates what a length in the file says.
+//! Both can end the process instead of returning an error.
 
-/// Longer pieces of text are not tokens. Regular expressions and templates are shorter, too.
+/// Longer strings are not tokens. Regular expressions and templates are shorter, too.
 const LONGEST: usize = 4096;
 
-/// The one string that is long by right: SentencePiece's normalisation table, in base64.
+/// The one string that is legitimately long: SentencePiece's normalization table, in base64.
 const TABLE: &[u8] = b"precompiled_charsmap";
 
-/// Looks through the strings of a JSON document; whether it is JSON is for its reader to say.
-pub(super) fn guard(json: &[u8]) -> Result<(), String> {
+/// Checks the strings of a JSON document. It does not validate the JSON.
+pub(super) fn check_strings(json: &[u8]) -> Result<(), String> {
     let (mut at, mut before): (usize, &[u8]) = (0, b"");
     while let Some(start) = json[at..].iter().position(|b| *b == b'"').map(|i| at + i + 1) {
         let end = string_end(json, start);
@@ -16,7 +17,7 @@ pub(super) fn guard(json: &[u8]) -> Result<(), String> {
         if before == TABLE {
             check_table(string)?;
         } else if string.len() > LONGEST {
-            return Err(format!("a string of {} bytes; tokens have {LONGEST} at most", string.len()));
+            return Err(format!("it has a string of {} bytes; tokens have at most {LONGEST}", string.len()));
         }
         before = string;
         at = (end + 1).min(json.len());
@@ -24,7 +25,7 @@ pub(super) fn guard(json: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// Where the string ends that begins at `start`.
+/// The end of the string that begins at `start`.
 fn string_end(json: &[u8], start: usize) -> usize {
     let mut at = start;
     while at < json.len() && json[at] != b'"' {
@@ -33,7 +34,7 @@ fn string_end(json: &[u8], start: usize) -> usize {
     at.min(json.len())
 }
 
-/// The table begins with the length of its trie in bytes, which must be there.
+/// The table begins with the length of its trie in bytes, which must fit the data.
 fn check_table(base64: &[u8]) -> Result<(), String> {
     let value = |b: u8| match b {
         b'A'..=b'Z' => Some(u32::from(b - b'A')),
@@ -51,7 +52,10 @@ fn check_table(base64: &[u8]) -> Result<(), String> {
     let bits = u64::from(a << 18 | b << 12 | c << 6 | d) << 12 | u64::from(e << 6 | f);
     let length = u32::swap_bytes((bits >> 4) as u32) as usize;
     if length > base64.len() / 4 * 3 {
-        return Err(format!("a normalisation table of {length} bytes in {} characters", base64.len()));
+        return Err(format!(
+            "its precompiled_charsmap claims {length} bytes and has {} characters of base64",
+            base64.len()
+        ));
     }
     Ok(())
 }
@@ -63,14 +67,14 @@ mod tests {
     #[test]
     fn long_strings_and_lying_tables_are_refused() {
         let long = "x".repeat(LONGEST + 1);
-        assert!(guard(format!(r#"{{"vocab": [["a\"b", 1], ["{long}", 2]]}}"#).as_bytes()).is_err());
-        assert!(guard(format!(r#"{{"vocab": [["{}", 2]]}}"#, &long[1..]).as_bytes()).is_ok());
+        assert!(check_strings(format!(r#"{{"vocab": [["a\"b", 1], ["{long}", 2]]}}"#).as_bytes()).is_err());
+        assert!(check_strings(format!(r#"{{"vocab": [["{}", 2]]}}"#, &long[1..]).as_bytes()).is_ok());
         // "AAEAAA==" are 0x00 0x01 0x00 0x00: 256 bytes.
         let table = |rest: usize| format!(r#"{{"precompiled_charsmap": "AAEAAA{}"}}"#, "A".repeat(rest));
-        assert!(guard(table(400).as_bytes()).is_ok());
-        assert!(guard(table(100).as_bytes()).unwrap_err().contains("256 bytes"));
+        assert!(check_strings(table(400).as_bytes()).is_ok());
+        assert!(check_strings(table(100).as_bytes()).unwrap_err().contains("256 bytes"));
         for cut in [r#"{"a"#, r#"{"a\"#, r#"""#, "", r#"{"precompiled_charsmap": ""#] {
-            assert!(guard(cut.as_bytes()).is_ok());
+            assert!(check_strings(cut.as_bytes()).is_ok());
         }
     }
 }

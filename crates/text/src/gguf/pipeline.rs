@@ -1,65 +1,67 @@
-//! What stands round the model, as `tokenizer.json` writes it: what is done to a text before and after.
+//! The steps around the model of a tokenizer, in the form of `tokenizer.json`: normalizer,
+//! pre-tokenizer, decoder and post-processor.
 
 use super::SPACE;
 use super::spm::base64;
 use serde_json::{Map, Value, json};
 use tokenizers::{DecoderWrapper, NormalizerWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
-/// Tokens that every text gets.
-pub(super) struct Ends {
+/// Special tokens that the post-processor adds to every text.
+pub(super) struct TemplateTokens {
     pub(super) first: Option<(String, u32)>,
     pub(super) last: Option<(String, u32)>,
-    /// Of a pair, between the two texts.
+    /// Between the two texts of a pair.
     pub(super) between: Option<(String, u32)>,
-    /// The type of a pair's second text.
+    /// Token type id of a pair's second text.
     pub(super) second: u32,
 }
 
-/// Each is `null` where there is nothing to do.
-pub(super) struct Parts {
+/// Each is `null` if there is nothing to do.
+pub(super) struct Pipeline {
     normalizer: Value,
     pre_tokenizer: Value,
     decoder: Value,
-    ends: Value,
+    post_processor: Value,
 }
 
-impl Parts {
-    /// Byte pairs in GPT-2's alphabet, and tokens that look as if they were written in it.
-    pub(super) fn bytes(cuts: &[&str], mistakable: &[&str]) -> Parts {
+impl Pipeline {
+    /// Byte-level BPE. `byte_lookalikes` are tokens of plain text that could be read as its byte
+    /// alphabet.
+    pub(super) fn bytes(cuts: &[&str], byte_lookalikes: &[&str]) -> Pipeline {
         let byte_level =
             json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": false });
         let steps = cuts.iter().map(|cut| isolate(cut)).chain([byte_level.clone()]).collect();
-        let spelt = mistakable.iter().map(|token| {
+        let spelled = byte_lookalikes.iter().map(|token| {
             let exactly: String = token.chars().map(|c| format!(r"\x{{{:X}}}", u32::from(c))).collect();
             let letters: String = token.bytes().map(letter).collect();
             expression(&format!("^{exactly}$"), &letters)
         });
-        let decoders = sequence("decoders", spelt.chain([byte_level]).collect());
-        Parts::new(Value::Null, sequence("pretokenizers", steps), decoders)
+        let decoders = sequence("decoders", spelled.chain([byte_level]).collect());
+        Pipeline::new(Value::Null, sequence("pretokenizers", steps), decoders)
     }
 
-    /// Byte pairs of text with U+2581 for spaces.
-    pub(super) fn pieces(cuts: &[&str]) -> Parts {
+    /// BPE over text with U+2581 for spaces.
+    pub(super) fn pieces(cuts: &[&str]) -> Pipeline {
         let cuts = sequence("pretokenizers", cuts.iter().map(|cut| isolate(cut)).collect());
-        Parts::new(replace(" ", SPACE), cuts, unescape(false))
+        Pipeline::new(replace(" ", SPACE), cuts, unescape(false))
     }
 
-    /// Byte pairs of text without its white space.
-    pub(super) fn words(lowercase: bool) -> Parts {
+    /// BPE over words without white space.
+    pub(super) fn words(lowercase: bool) -> Pipeline {
         let normalizer = if lowercase { json!({ "type": "Lowercase" }) } else { Value::Null };
-        Parts::new(normalizer, json!({ "type": "WhitespaceSplit" }), unescape(false))
+        Pipeline::new(normalizer, json!({ "type": "WhitespaceSplit" }), unescape(false))
     }
 
-    /// SentencePiece's byte pairs: the whole text is one word, with a space before it if `prefix`.
-    pub(super) fn spm(prefix: bool) -> Parts {
+    /// SentencePiece BPE: the whole text is one word, with a space before it if `prefix`.
+    pub(super) fn spm(prefix: bool) -> Pipeline {
         let before = prefix.then(|| json!({ "type": "Prepend", "prepend": SPACE }));
         let steps = before.into_iter().chain([replace(" ", SPACE)]).collect();
-        Parts::new(sequence("normalizers", steps), Value::Null, unescape(prefix))
+        Pipeline::new(sequence("normalizers", steps), Value::Null, unescape(prefix))
     }
 
-    /// SentencePiece's unigrams, which may reach across spaces, too. One space at most is left where `merge` is asked for, and then
-    /// there is one before the text, too.
-    pub(super) fn unigram(charsmap: &[u8], prefix: bool, merge: bool) -> Parts {
+    /// SentencePiece unigram, whose pieces may span spaces. `merge` collapses runs of spaces and
+    /// puts one before the text.
+    pub(super) fn unigram(charsmap: &[u8], prefix: bool, merge: bool) -> Pipeline {
         let mut steps = Vec::new();
         if !charsmap.is_empty() {
             steps.push(json!({ "type": "Precompiled", "precompiled_charsmap": base64(charsmap) }));
@@ -71,24 +73,24 @@ impl Parts {
             steps.push(json!({ "type": "Prepend", "prepend": SPACE }));
         }
         steps.push(replace(" ", SPACE));
-        Parts::new(sequence("normalizers", steps), Value::Null, unescape(prefix || merge))
+        Pipeline::new(sequence("normalizers", steps), Value::Null, unescape(prefix || merge))
     }
 
-    pub(super) fn bert(lowercase: bool, strip_accents: bool) -> Parts {
+    pub(super) fn bert(lowercase: bool, strip_accents: bool) -> Pipeline {
         let normalizer = json!({
             "type": "BertNormalizer", "clean_text": true, "lowercase": lowercase, "handle_chinese_chars": true,
             "strip_accents": strip_accents,
         });
         let decoder = json!({ "type": "WordPiece", "prefix": "##", "cleanup": true });
-        Parts::new(normalizer, json!({ "type": "BertPreTokenizer" }), decoder)
+        Pipeline::new(normalizer, json!({ "type": "BertPreTokenizer" }), decoder)
     }
 
-    fn new(normalizer: Value, pre_tokenizer: Value, decoder: Value) -> Parts {
-        Parts { normalizer, pre_tokenizer, decoder, ends: Value::Null }
+    fn new(normalizer: Value, pre_tokenizer: Value, decoder: Value) -> Pipeline {
+        Pipeline { normalizer, pre_tokenizer, decoder, post_processor: Value::Null }
     }
 
-    pub(super) fn ends(mut self, ends: Ends) -> Parts {
-        let Ends { first, last, between, second } = &ends;
+    pub(super) fn with_template(mut self, template: TemplateTokens) -> Pipeline {
+        let TemplateTokens { first, last, between, second } = &template;
         let special = |token: &Option<(String, u32)>, kind: u32| {
             token.iter().map(|(name, _)| json!({ "SpecialToken": { "id": name, "type_id": kind } })).collect::<Vec<_>>()
         };
@@ -101,7 +103,8 @@ impl Parts {
             .map(|(name, id)| (name.clone(), json!({ "id": name, "ids": [id], "tokens": [name] })))
             .collect();
         let pair = [single.clone(), rest].concat();
-        self.ends = json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens });
+        self.post_processor =
+            json!({ "type": "TemplateProcessing", "single": single, "pair": pair, "special_tokens": tokens });
         self
     }
 
@@ -118,11 +121,11 @@ impl Parts {
     }
 
     pub(super) fn post_processor(&self) -> serde_json::Result<Option<PostProcessorWrapper>> {
-        serde_json::from_value(self.ends.clone())
+        serde_json::from_value(self.post_processor.clone())
     }
 }
 
-/// What matches becomes a piece, and so does what lies between.
+/// Split: each match is a piece, and so is the text between matches.
 fn isolate(expression: &str) -> Value {
     json!({ "type": "Split", "pattern": { "Regex": expression }, "behavior": "Isolated", "invert": false })
 }
@@ -135,7 +138,7 @@ fn expression(from: &str, to: &str) -> Value {
     json!({ "type": "Replace", "pattern": { "Regex": from }, "content": to })
 }
 
-/// GPT-2's letter for a byte: itself where that is a sign one can see, else one of those after U+0100, in order.
+/// GPT-2's character for a byte: the byte itself if printable, else one from U+0100 on, in order.
 pub(super) fn letter(byte: u8) -> char {
     let visible = |b: u8| matches!(b, 0x21..=0x7E | 0xA1..=0xAC | 0xAE..=0xFF);
     match visible(byte) {
@@ -144,7 +147,7 @@ pub(super) fn letter(byte: u8) -> char {
     }
 }
 
-/// Pieces back to text, without the space before it if there is one.
+/// Decodes pieces to text, and removes the space before it if `prefix`.
 fn unescape(prefix: bool) -> Value {
     let strip = prefix.then(|| json!({ "type": "Strip", "content": " ", "start": 1, "stop": 0 }));
     let steps = [replace(SPACE, " "), json!({ "type": "ByteFallback" }), json!({ "type": "Fuse" })];

@@ -1,37 +1,40 @@
-//! How texts are cut into words before byte pairs are merged: one kind for each name that `tokenizer.ggml.pre` may have. The
-//! expressions are llama.cpp's, since its ids are what a GGUF file was measured with; where it stands in for a class of characters
-//! that C++ cannot name (`\p{Lu}` becomes any letter), so do these.
+//! Pre-tokenizers of BPE vocabularies, one for each name that `tokenizer.ggml.pre` may have. The
+//! regular expressions are llama.cpp's, because a GGUF file was evaluated with its ids. Where
+//! llama.cpp approximates a character class that C++ cannot name (`\p{Lu}` becomes any letter),
+//! these do too.
 
-/// What a name in `tokenizer.ggml.pre` asks for.
+/// The pre-tokenizer for a name in `tokenizer.ggml.pre`.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Kind {
-    /// Each cuts the pieces that the ones before it left: what matches is a piece, and so is what lies between.
+pub(super) struct PreTokenizer {
+    /// Each splits the pieces that the ones before it left: a match is a piece, and so is the text
+    /// between matches.
     pub(super) cuts: &'static [&'static str],
     pub(super) alphabet: Alphabet,
-    /// A word that is a token is that token, whatever its merges say.
+    /// A word that is in the vocabulary is that token, whatever its merges say (`ignore_merges`).
     pub(super) whole_words: bool,
-    pub(super) begins: Begins,
+    pub(super) add_bos: AddBos,
 }
 
-/// Whether a text begins with the model's first token.
+/// Whether a text begins with the BOS token.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Begins {
-    /// Unless the file says so.
+pub(super) enum AddBos {
+    /// Not unless the file says so.
     No,
-    /// Unless the file says not.
+    /// Yes unless the file says no.
     Yes,
-    /// Whatever the file says: the first Gemma 4 files said no, and the models need it.
+    /// Always: the first Gemma 4 files said no, and the models need it.
     Always,
 }
 
-/// What the vocabulary is written in.
+/// How the vocabulary writes text.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Alphabet {
-    /// GPT-2's: a printable character for each byte.
+    /// GPT-2's byte-level alphabet: a printable character for each byte.
     Bytes,
-    /// Text with U+2581 for spaces, and a token `<0x0A>` for each byte, as SentencePiece has it.
+    /// Text with U+2581 for spaces, and a byte-fallback token `<0x0A>` for each byte, as in
+    /// SentencePiece.
     Pieces,
-    /// Text as it is, without its white space.
+    /// Plain text without white space.
     Words,
 }
 
@@ -41,7 +44,7 @@ macro_rules! contractions {
         r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])"
     };
 }
-/// Runs of white space; the last of them goes with the word that follows.
+/// Runs of white space; the last character goes with the word that follows.
 macro_rules! spaces {
     () => {
         r"\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -53,19 +56,20 @@ macro_rules! word {
         r"[^\r\n\p{L}\p{N}]?\p{L}+"
     };
 }
-/// Signs, with a space before and line ends after them.
+/// Punctuation and symbols, with a space before and line ends after them.
 macro_rules! signs {
     () => {
         r" ?[^\s\p{L}\p{N}]+[\r\n]*"
     };
 }
-/// DeepSeek V3's words.
+/// Words of DeepSeek V3.
 macro_rules! deepseek_words {
     () => {
         r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"##
     };
 }
-/// Letters with a change of case inside, and what may follow: `$up` and `$low` are the letters before and after it.
+/// Words that split at a change of case, and what may follow: `$up` and `$low` are the letters
+/// before and after the change.
 macro_rules! cased {
     ($up:literal, $low:literal, $tail:expr, $digits:literal) => {
         concat!(
@@ -118,7 +122,7 @@ const GRANITE: &str =
     cased!(r"[\p{L}\p{M}&&[^a-z]]", r"[\p{L}\p{M}&&[^A-Z]]", concat!(contractions!(), "?"), r"\p{N}{1,3}");
 const AYA: &str = cased!(r"[\p{L}\p{M}]", r"[\p{L}\p{M}]", concat!(contractions!(), "?"), r"\p{N}{1,3}");
 const YOUTU: &str = cased!(r"[\p{L}\p{M}]", r"[\p{L}\p{M}]", concat!(contractions!(), "?"), r"\p{N}");
-/// Chinese characters are words of their own. The ranges are llama.cpp's notion of them.
+/// Chinese characters are words of their own. The ranges are those of llama.cpp.
 const KIMI: &str = concat!(
     r"[\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}\u{F900}-\u{FAFF}\u{2F800}-\u{2FA1F}]+",
     r"|[^\r\n\p{L}\p{N}]?[\p{L}&&[^\u{4E00}-\u{9FFF}\u{3400}-\u{4DBF}\u{20000}-\u{2A6DF}\u{2A700}-\u{2EBEF}",
@@ -133,20 +137,22 @@ const LINES: &str = r"\n+";
 const DIGIT: &str = r"\p{N}";
 const DIGITS: &str = r"\p{N}+";
 const THREE_DIGITS: &str = r"\p{N}{1,3}";
-/// A run of digits with all before it that is none.
+/// A run of digits with all non-digits before it.
 const UP_TO_DIGITS: &str = r"\P{N}*\p{N}+";
-/// Of such a run: one or two digits, so that threes are left, then these. What stands before them stays with the first, so that
-/// later cuts see what follows it. Looking ahead at the head of the run only keeps a million digits from being read a million
+/// Splits such a run into groups of three from the right: one or two digits first, then threes.
+/// Text before the digits stays with the first group, so that later splits see what follows it.
+/// Looking ahead only at the head of the run keeps a million digits from being read a million
 /// times.
 const THREES_FROM_THE_RIGHT: &str = r"^\P{N}*+\p{N}{1,2}(?=(?:\p{N}{3})+$)|^\P{N}*+\p{N}{3}|\p{N}{3}";
 const ASCII_THREES_FROM_THE_RIGHT: &str = r"^[0-9]{1,2}(?=(?:[0-9]{3})+$)|[0-9]{3}";
 const BLOOM: &str = r" ?[^(\s|.,!?\u{2026}\u{3002}\u{FF0C}\u{3001}\u{964}\u{6D4}\u{60C})]+";
-/// Much besides, too, but no white space: C++ sees none but ASCII's, so llama.cpp hides the rest from it.
+/// The ranges hold more than Han and Hangul, but no white space: C++ knows only ASCII white space,
+/// so llama.cpp hides the rest from it.
 const HAN_AND_HANGUL: &str = r"[[\u{4E00}-\u{9FA5}\u{800}-\u{4E00}\u{AC00}-\u{D7FF}]&&\S]+";
 const HAN_AND_KANA: &str = r"[\u{4E00}-\u{9FA5}\u{3040}-\u{309F}\u{30A0}-\u{30FF}]+";
 const DEEPSEEK3: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+[\r\n]*|", spaces!());
 const SPARK: &str = concat!(deepseek_words!(), r"| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+");
-/// Letters with case, range by range.
+/// Letters with case, as ranges.
 const DEEPSEEK_LETTERS: &str = concat!(
     r"\s?[A-Za-z\u{B5}\u{C0}-\u{D6}\u{D8}-\u{F6}\u{F8}-\u{1BA}\u{1BC}-\u{1BF}\u{1C4}-\u{293}\u{295}-\u{2AF}\u{370}-\u{373}",
     r"\u{376}\u{377}\u{37B}-\u{37D}\u{37F}\u{386}\u{388}-\u{38A}\u{38C}\u{38E}-\u{3A1}\u{3A3}-\u{3F5}\u{3F7}-\u{481}",
@@ -176,15 +182,16 @@ const FALCON_SIGNS: &str = r"[\p{P}\$\+<=>\^~\|`]+";
 const DEFAULT_SIGNS: &str = r"[\p{P}\$\+<=>\^~\|]+";
 const THREE_ASCII_DIGITS: &str = "[0-9][0-9][0-9]";
 
-/// The kind of a name; `None` where it is not known, so that no text is cut in a way its model never saw.
-pub(super) fn kind(pre: Option<&str>) -> Option<Kind> {
-    let bytes = |cuts| Kind { cuts, alphabet: Alphabet::Bytes, whole_words: false, begins: Begins::No };
-    let whole = |cuts| Kind { whole_words: true, ..bytes(cuts) };
-    let pieces = Kind { alphabet: Alphabet::Pieces, ..bytes(&[LINES]) };
+/// The pre-tokenizer of a name. `None` if the name is unknown, so that no text is split in a way
+/// the model never saw.
+pub(super) fn pre_tokenizer(pre: Option<&str>) -> Option<PreTokenizer> {
+    let bytes = |cuts| PreTokenizer { cuts, alphabet: Alphabet::Bytes, whole_words: false, add_bos: AddBos::No };
+    let whole = |cuts| PreTokenizer { whole_words: true, ..bytes(cuts) };
+    let pieces = PreTokenizer { alphabet: Alphabet::Pieces, ..bytes(&[LINES]) };
     Some(match pre.unwrap_or("default") {
         "" | "default" => bytes(&[DEFAULT_SIGNS, GPT2, DIGITS, THREE_ASCII_DIGITS]),
         "llama3" | "llama-v3" | "llama-bpe" | "falcon3" | "falcon-h1" | "pixtral" | "midm-2.0" | "lfm2"
-        | "jina-v5-nano" => Kind { begins: Begins::Yes, ..whole(&[LLAMA3]) },
+        | "jina-v5-nano" => PreTokenizer { add_bos: AddBos::Yes, ..whole(&[LLAMA3]) },
         "dbrx" | "smaug-bpe" | "chatglm-bpe" => bytes(&[LLAMA3]),
         "glm4" | "glm5" => whole(&[LLAMA3]),
         "jais-2" => bytes(&[JAIS2]),
@@ -208,9 +215,9 @@ pub(super) fn kind(pre: Option<&str>) -> Option<Kind> {
         "ufakzeka" => bytes(&[UFAKZEKA]),
         "poro-chat" | "bloom" | "gpt3-finnish" => bytes(&[BLOOM]),
         "viking" => bytes(&[BLOOM, DIGIT]),
-        "tekken" => Kind { begins: Begins::Yes, ..whole(&[TEKKEN]) },
-        "chameleon" => Kind {
-            begins: Begins::Yes,
+        "tekken" => PreTokenizer { add_bos: AddBos::Yes, ..whole(&[TEKKEN]) },
+        "chameleon" => PreTokenizer {
+            add_bos: AddBos::Yes,
             ..bytes(&[
                 "<sentinel:[0-9]+>",
                 "IMGIMG[A-I]{1,4}Z",
@@ -229,9 +236,9 @@ pub(super) fn kind(pre: Option<&str>) -> Option<Kind> {
         "bailingmoe" | "bailingmoe2" | "llada-moe" => bytes(&[BAILING]),
         "seed-coder" => bytes(&[SEED]),
         "exaone-moe" => bytes(&[EXAONE_MOE]),
-        "gemma4" | "granite-embed-multi-311m" => Kind { begins: Begins::Always, ..pieces },
+        "gemma4" | "granite-embed-multi-311m" => PreTokenizer { add_bos: AddBos::Always, ..pieces },
         "sarvam-moe" => pieces,
-        "whitespace" => Kind { alphabet: Alphabet::Words, ..bytes(&[]) },
+        "whitespace" => PreTokenizer { alphabet: Alphabet::Words, ..bytes(&[]) },
         _ => return None,
     })
 }

@@ -1,11 +1,12 @@
-//! llama.cpp's converter, backwards: from tensors as the file holds them to those that transformers would have. Rows are
-//! whole blocks in every format, so that moving and cutting rows never touches a number; only norms are computed.
+//! Reverses llama.cpp's conversion: from the tensors of the file to those of transformers. Rows are
+//! whole blocks in every type, so moving and splitting rows never changes a number; only norms are
+//! computed.
 
 use super::family::Family;
-use super::ggml::{self, Kind};
-use super::header::{Tensor, shown};
+use super::ggml::{self, GgmlType};
+use super::header::{Tensor, quoted};
 use super::metadata::Metadata;
-use super::names::{self, How, Known};
+use super::names::{self, Conversion, KnownTensor};
 use crate::FileError;
 use half::{bf16, f16};
 use std::borrow::Cow;
@@ -13,86 +14,89 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry::{Occupied, Vacant};
 use std::ops::Range;
 
-/// Smaller than any expert is; so names cannot take much more memory than the file.
-const LEAST_EXPERT: usize = 64;
+/// Smaller than any expert matrix, in bytes. It bounds the memory for names by the size of the
+/// file.
+const MIN_EXPERT: usize = 64;
 
-/// Likewise, of a norm of one head.
-const LEAST_HEAD: usize = 32;
+/// Likewise for the norm of one head.
+const MIN_HEAD: usize = 32;
 
-/// One tensor of transformers': where in the file it lies, and what to do with that.
+/// A transformers tensor: its range in the file, and the conversion to reverse.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     pub(super) part: usize,
-    pub(super) kind: &'static Kind,
-    /// As transformers has it.
+    pub(super) kind: &'static GgmlType,
+    /// Dimensions in transformers.
     pub(super) dims: Vec<usize>,
     bytes: Range<usize>,
-    undo: Undo,
+    reversal: Reversal,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Undo {
-    Nothing,
-    /// Each head's rows: first halves and second halves alternate in the file, and follow each other in transformers.
+enum Reversal {
+    None,
+    /// Rows of each head: first and second half alternate in the file, and are consecutive in
+    /// transformers.
     Rotary {
         heads: usize,
     },
-    /// Falcon's rows: `groups` times a group's queries, its key, its value. // [groups, queries + 2, size]
+    /// Falcon's rows in transformers: for each group its queries, its key, its value. // [groups,
+    /// queries + 2, size]
     Groups {
         heads: usize,
         groups: usize,
     },
-    /// One less.
-    Shift,
-    /// So many rows of zeros in front.
-    Lead(usize),
+    /// Subtracts 1.
+    MinusOne,
+    /// Puts this many zero rows in front.
+    LeadingRows(usize),
 }
 
-/// How the heads of a model divide rows.
+/// Attention heads of a model: query heads, KV heads and head size.
 #[derive(Clone, Copy)]
 pub(super) struct Heads {
     pub(super) queries: usize,
-    /// Of keys and of values.
+    /// KV heads.
     pub(super) keys: usize,
     pub(super) size: usize,
 }
 
-/// Every tensor by the name that transformers gives it, and apart from them those that only the configuration reads.
+/// All tensors by transformers name, and separately those that only the configuration reads.
 pub(super) struct Index {
     pub(super) named: BTreeMap<String, Source>,
-    pub(super) aside: BTreeMap<String, Source>,
+    pub(super) config_only: BTreeMap<String, Source>,
 }
 
-/// What is known when tensors are renamed.
+/// Input for renaming tensors.
 pub(super) struct Context<'a> {
     pub(super) family: Family,
-    /// Only asked where rows are to be moved.
+    /// Only called if rows must be moved.
     pub(super) heads: &'a dyn Fn() -> Result<Heads, FileError>,
     pub(super) metadata: Metadata<'a>,
 }
 
 impl Context<'_> {
-    /// Renames `tensors`, which are keyed by their names in the file and come with the part that holds them.
+    /// Renames `tensors`, keyed by their names in the file, each with the index of its part.
     pub(super) fn index(&self, tensors: &BTreeMap<String, (usize, Tensor)>) -> Result<Index, FileError> {
-        let mut index = Index { named: BTreeMap::new(), aside: BTreeMap::new() };
+        let mut index = Index { named: BTreeMap::new(), config_only: BTreeMap::new() };
         for (name, (part, tensor)) in tensors {
             let whole = Source {
                 part: *part,
                 kind: tensor.kind,
                 dims: tensor.dims.clone(),
                 bytes: tensor.bytes.clone(),
-                undo: Undo::Nothing,
+                reversal: Reversal::None,
             };
             let Some(known) = names::find(self.family, name) else {
                 add(&mut index.named, name.clone(), whole).map_err(|what| self.metadata.fault(what))?;
                 continue;
             };
-            if known.rule.how == How::Aside {
-                index.aside.insert(name.clone(), whole);
+            if known.rule.conversion == Conversion::ConfigOnly {
+                index.config_only.insert(name.clone(), whole);
                 continue;
             }
             let fail = |what: String| {
-                self.metadata.fault(format!("holds a tensor that cannot be read: {}: {what}", shown(name)))
+                self.metadata.fault(format!("holds a tensor that cannot be read: {}: {what}", quoted(name)))
             };
             for (name, source) in self.sources(&known, whole, &fail)? {
                 add(&mut index.named, name, source).map_err(|what| self.metadata.fault(what))?;
@@ -101,36 +105,36 @@ impl Context<'_> {
         Ok(index)
     }
 
-    /// The tensors of transformers' in one of the file's.
+    /// The transformers tensors in one tensor of the file.
     fn sources(
         &self,
-        known: &Known,
+        known: &KnownTensor,
         whole: Source,
         fail: &dyn Fn(String) -> FileError,
     ) -> Result<Vec<(String, Source)>, FileError> {
-        let Known { before, rule, ending, expert } = known;
+        let KnownTensor { before, rule, ending, expert } = known;
         let name = format!("{before}{}.{ending}", rule.name);
         let one = |source: Source| Ok(vec![(name.clone(), source)]);
         let part_of = |part: &dyn std::fmt::Display| format!("{before}{}.{part}.{ending}", rule.name);
         if let Some(expert) = expert {
-            return match rule.how {
-                How::Experts(called) => Ok(vec![(part_of(&format!("{expert}.{called}")), whole)]),
+            return match rule.conversion {
+                Conversion::Experts(called) => Ok(vec![(part_of(&format!("{expert}.{called}")), whole)]),
                 _ => Err(fail("it is not an expert's".into())),
             };
         }
-        match rule.how {
-            How::Same | How::Aside => one(whole),
-            How::Table if *ending == "weight" => one(whole.table()),
-            How::Table => one(whole),
-            How::Query => one(whole.rotary((self.heads)()?.queries).map_err(fail)?),
-            How::Key => one(whole.rotary((self.heads)()?.keys).map_err(fail)?),
-            How::Norm => one(whole.shifted().map_err(fail)?),
-            How::Groups => one(whole.grouped((self.heads)()?).map_err(fail)?),
-            How::Positions => {
+        match rule.conversion {
+            Conversion::Same | Conversion::ConfigOnly => one(whole),
+            Conversion::Table if *ending == "weight" => one(whole.as_matrix()),
+            Conversion::Table => one(whole),
+            Conversion::Query => one(whole.rotary((self.heads)()?.queries).map_err(fail)?),
+            Conversion::Key => one(whole.rotary((self.heads)()?.keys).map_err(fail)?),
+            Conversion::PlusOne => one(whole.minus_one().map_err(fail)?),
+            Conversion::FalconQkv => one(whole.grouped((self.heads)()?).map_err(fail)?),
+            Conversion::Positions => {
                 let pad = self.metadata.u64("tokenizer.ggml.padding_token_id")?.unwrap_or(1);
-                one(whole.table().led(pad).map_err(fail)?)
+                one(whole.as_matrix().with_leading_rows(pad).map_err(fail)?)
             }
-            How::Apart => {
+            Conversion::SplitQkv => {
                 let Heads { queries, keys, size } = (self.heads)()?;
                 let rows = [queries, keys, keys].map(|heads| heads.saturating_mul(size));
                 let rotated = self.family == Family::Llama || self.family == Family::Mixtral;
@@ -144,12 +148,12 @@ impl Context<'_> {
                 }
                 Ok(parts)
             }
-            How::Heads => {
-                let slices = whole.slices(2, LEAST_HEAD).map_err(fail)?;
+            Conversion::HeadNorms => {
+                let slices = whole.slices(2, MIN_HEAD).map_err(fail)?;
                 Ok(slices.into_iter().enumerate().map(|(head, slice)| (part_of(&head), slice)).collect())
             }
-            How::Experts(called) => {
-                let slices = whole.slices(3, LEAST_EXPERT).map_err(fail)?.into_iter().enumerate();
+            Conversion::Experts(called) => {
+                let slices = whole.slices(3, MIN_EXPERT).map_err(fail)?.into_iter().enumerate();
                 Ok(slices.map(|(expert, slice)| (part_of(&format!("{expert}.{called}")), slice)).collect())
             }
         }
@@ -159,32 +163,32 @@ impl Context<'_> {
 fn add(named: &mut BTreeMap<String, Source>, name: String, source: Source) -> Result<(), String> {
     match named.entry(name) {
         Vacant(free) => drop(free.insert(source)),
-        Occupied(taken) => return Err(format!("holds two tensors that are both {}", shown(taken.key()))),
+        Occupied(taken) => return Err(format!("holds two tensors that are both {}", quoted(taken.key()))),
     }
     Ok(())
 }
 
 impl Source {
-    /// Where they lie in it.
+    /// The range in the file.
     pub(super) fn bytes(&self) -> Range<usize> {
         self.bytes.clone()
     }
 
-    /// Its numbers, from the file it lies in.
+    /// The tensor's data with the conversion reversed, from the bytes of its file.
     pub(super) fn read<'a>(&self, file: &'a [u8]) -> Cow<'a, [u8]> {
         let bytes = &file[self.bytes.clone()];
         let gathered = |rows: usize, at: &dyn Fn(usize) -> usize| {
             let width = bytes.len() / rows;
             Cow::from((0..rows).flat_map(|row| &bytes[at(row) * width..][..width]).copied().collect::<Vec<u8>>())
         };
-        match self.undo {
-            Undo::Nothing => Cow::from(bytes),
-            Undo::Rotary { heads } => {
+        match self.reversal {
+            Reversal::None => Cow::from(bytes),
+            Reversal::Rotary { heads } => {
                 let size = self.dims[0] / heads;
                 let half = size / 2;
                 gathered(self.dims[0], &|row| row / size * size + row % size % half * 2 + row % size / half)
             }
-            Undo::Groups { heads, groups } => {
+            Reversal::Groups { heads, groups } => {
                 let (queries, size) = (heads / groups, self.dims[0] / (heads + 2 * groups));
                 gathered(self.dims[0], &|row| {
                     let (group, of) = (row / size / (queries + 2), row / size % (queries + 2));
@@ -195,26 +199,26 @@ impl Source {
                     head * size + row % size
                 })
             }
-            Undo::Shift => shifted(bytes, self.stored()),
-            Undo::Lead(rows) => {
-                let mut led = vec![0; bytes.len() / (self.dims[0] - rows) * rows];
-                led.extend_from_slice(bytes);
-                Cow::from(led)
+            Reversal::MinusOne => subtract_one(bytes, self.stored()),
+            Reversal::LeadingRows(rows) => {
+                let mut rows_with_zeros = vec![0; bytes.len() / (self.dims[0] - rows) * rows];
+                rows_with_zeros.extend_from_slice(bytes);
+                Cow::from(rows_with_zeros)
             }
         }
     }
 
-    /// The format that it is handed out in.
-    pub(super) fn given(&self) -> u32 {
-        if self.undo == Undo::Shift { ggml::F32 } else { self.kind.id }
+    /// The ggml type of the data that `read` returns.
+    pub(super) fn output_type(&self) -> u32 {
+        if self.reversal == Reversal::MinusOne { ggml::F32 } else { self.kind.id }
     }
 
     fn stored(&self) -> u32 {
         self.kind.id
     }
 
-    /// A matrix also where it has one row.
-    fn table(mut self) -> Source {
+    /// A single row becomes a matrix.
+    fn as_matrix(mut self) -> Source {
         if self.dims.len() == 1 {
             self.dims.insert(0, 1);
         }
@@ -226,7 +230,7 @@ impl Source {
         if heads == 0 || rows % heads != 0 || !(rows / heads).is_multiple_of(2) {
             return Err(format!("its {rows} rows do not divide into {heads} heads of even size"));
         }
-        self.undo = Undo::Rotary { heads };
+        self.reversal = Reversal::Rotary { heads };
         Ok(self)
     }
 
@@ -236,43 +240,43 @@ impl Source {
         if whole.is_none_or(|whole| rows % whole != 0 || heads % groups != 0) {
             return Err(format!("its {rows} rows do not divide into {heads} heads in {groups} groups"));
         }
-        self.undo = Undo::Groups { heads, groups };
+        self.reversal = Reversal::Groups { heads, groups };
         Ok(self)
     }
 
-    fn shifted(mut self) -> Result<Source, String> {
+    fn minus_one(mut self) -> Result<Source, String> {
         if !self.kind.is_float() {
-            return Err(format!("it is a norm stored as {}; F32, F16 and BF16 can be read", self.kind.name));
+            return Err(format!("it is a norm stored as {}; supported are F32, F16 and BF16", self.kind.name));
         }
-        self.undo = Undo::Shift;
+        self.reversal = Reversal::MinusOne;
         Ok(self)
     }
 
-    /// With as many rows in front as positions up to `pad` take.
-    fn led(mut self, pad: u64) -> Result<Source, String> {
+    /// Adds the leading rows of positions up to `pad`.
+    fn with_leading_rows(mut self, pad: u64) -> Result<Source, String> {
         let rows = usize::try_from(pad).ok().filter(|&pad| pad < 16).map(|pad| pad + 1);
-        let rows = rows.ok_or_else(|| format!("positions would begin behind {pad} (the token that pads)"))?;
+        let rows = rows.ok_or_else(|| format!("tokenizer.ggml.padding_token_id is {pad}; at most 15 is supported"))?;
         if !self.kind.is_float() {
             return Err(format!(
-                "it is a table of positions stored as {}; F32, F16 and BF16 can be read",
+                "it holds position embeddings stored as {}; supported are F32, F16 and BF16",
                 self.kind.name
             ));
         }
-        self.dims[0] = self.dims[0].checked_add(rows).ok_or("it has more rows than any memory")?;
-        self.undo = Undo::Lead(rows);
+        self.dims[0] = self.dims[0].checked_add(rows).ok_or("it has too many rows")?;
+        self.reversal = Reversal::LeadingRows(rows);
         Ok(self)
     }
 
-    /// Rows that can be moved: of a matrix, or the numbers of a bias.
+    /// Number of rows: of a matrix, or the elements of a bias.
     fn rows(&self) -> Result<usize, String> {
         match self.dims[..] {
             [rows, _] => Ok(rows),
             [rows] if self.kind.block == 1 => Ok(rows),
-            _ => Err(format!("it is {:?} in {}, and no matrix or bias", self.dims, self.kind.name)),
+            _ => Err(format!("it is {:?} in {}, which is not a matrix or bias", self.dims, self.kind.name)),
         }
     }
 
-    /// Consecutive rows, so many each.
+    /// Splits into consecutive groups of rows.
     fn cut(self, rows: &[usize]) -> Result<Vec<Source>, String> {
         let have = self.rows()?;
         if rows.iter().try_fold(0usize, |sum, &n| sum.checked_add(n)) != Some(have) || rows.contains(&0) {
@@ -289,13 +293,13 @@ impl Source {
         Ok(rows.iter().map(slice).collect())
     }
 
-    /// What the first of `dims` dimensions counts, each of at least `least` bytes.
+    /// Splits along the first of `dims` dimensions into slices of at least `least` bytes.
     fn slices(self, dims: usize, least: usize) -> Result<Vec<Source>, String> {
         let (Some((&count, rest)), true) = (self.dims.split_first(), self.dims.len() == dims) else {
             return Err(format!("it is {:?}; {dims} dimensions are expected", self.dims));
         };
         let width = self.bytes.len() / count;
-        // A row must be whole blocks for a slice to be; that was checked, and a slice is whole rows.
+        // A slice consists of whole rows, which were checked to be whole blocks.
         if width < least {
             return Err(format!("{count} slices of {width} bytes are too small to be right"));
         }
@@ -304,8 +308,9 @@ impl Source {
     }
 }
 
-/// Norms one less, in f32: what was added in f32 rounds back to what it was wherever the sum was exact.
-fn shifted(bytes: &[u8], kind: u32) -> Cow<'static, [u8]> {
+/// Subtracts 1 from norms, in f32. The converter added 1 in f32, so the result is the original
+/// value wherever that sum was exact.
+fn subtract_one(bytes: &[u8], kind: u32) -> Cow<'static, [u8]> {
     fn less<const N: usize>(bytes: &[u8], read: impl Fn([u8; N]) -> f32) -> Vec<u8> {
         bytes.as_chunks().0.iter().flat_map(|b| (read(*b) - 1.0).to_le_bytes()).collect()
     }

@@ -1,11 +1,11 @@
-//! What the converter did, undone: rows, names and values.
+//! Reversal of llama.cpp's conversion: rows, names and values.
 
 use super::super::ggml;
 use super::{floats, open};
 use sconce_testkit::GgufWriter as Writer;
 use serde_json::json;
 
-/// The first number of each row, by its row.
+/// The original row index of each row.
 fn rows(gguf: &super::Gguf, name: &str, width: usize) -> Vec<usize> {
     floats(gguf, name).chunks(width).map(|row| row[0] as usize / width).collect()
 }
@@ -51,7 +51,8 @@ fn falcons_groups_come_together() {
         .u32("falcon.attention.head_count_kv", 2)
         .tensor("blk.0.attn_qkv.weight", &[8, 4]);
     let gguf = open(&writer).unwrap();
-    // Four queries, two keys, two values of one row each: now two of them, a key, a value; and again.
+    // Four queries, two keys, two values of one row each become two queries, a key, a value; and
+    // again.
     assert_eq!(rows(&gguf, "transformer.h.0.self_attention.query_key_value.weight", 4), [0, 1, 4, 6, 2, 3, 5, 7]);
 }
 
@@ -114,7 +115,7 @@ fn a_tensor_that_no_table_knows_keeps_its_name() {
 
 #[test]
 fn llamas_frequencies_give_its_parameters() {
-    // The formula of the paper's code, in f32 as the converter has it.
+    // The formula of the paper's code, in f32 as in the converter.
     let divisors = |theta: f64, factor: f64, low: f64, high: f64, context: f64| -> Vec<f32> {
         let one = |i: u32| {
             let wave = std::f64::consts::TAU * theta.powf(f64::from(2 * i) / 128.0);

@@ -1,7 +1,8 @@
-//! Which files of a model we want, and whether a directory holds them.
+//! Selects the files that a model needs, and checks that a directory has them.
 //!
-//! Repositories often carry the same weights four times over (safetensors, torch's own checkpoint, ONNX, TensorFlow), so
-//! what is fetched is chosen by name before a byte is asked for: what the loader reads, once.
+//! Repositories often hold the same weights four times (safetensors, torch checkpoint, ONNX,
+//! TensorFlow), so files are selected by name before anything is downloaded: those that the loader
+//! reads, once.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -13,58 +14,58 @@ use super::HubError;
 use super::error::disk;
 use super::modules::{Module, Role, in_dir, modules, read_json};
 
-/// Names and endings of weights, in the order in which the loader looks for them. The second is a torch checkpoint, which
-/// is read without being run.
+/// Names and extensions of weights, in the order in which the loader looks for them. The second is
+/// a torch checkpoint, which is parsed without running it.
 const WEIGHTS: [(&str, &str); 2] = [("model", ".safetensors"), ("pytorch_model", ".bin")];
 
-/// What the name of their index adds to them, where they are in shards.
+/// Suffix of the index of sharded weights.
 const INDEX: &str = ".index.json";
 
-/// Pickles of any other kind, which we do not read.
+/// Other pickles, which are not supported.
 const PICKLES: [&str; 4] = [".ckpt", ".pkl", ".pth", ".pt"];
 
-/// The projections that bge-m3 keeps beside its encoder's weights, as `.pt` or `.safetensors`.
+/// The projections that bge-m3 stores next to its encoder's weights, as `.pt` or `.safetensors`.
 const PROJECTIONS: [&str; 2] = ["sparse_linear", "colbert_linear"];
 
-/// Where a repository keeps the templates that a caller may name, beside the usual one.
+/// Folder of the named chat templates of a repository, besides the default one.
 const TEMPLATES: &str = "additional_chat_templates";
 
-/// The names among `names` (all that a repository holds) that we want; the shards that an index lists come on top, see
-/// [`shards`].
-pub(super) fn wanted<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str> {
-    let mut wanted = beside(names, "");
+/// The files to fetch among `names`, all files of a repository. The shards that an index lists come
+/// on top, see [`shards`].
+pub(super) fn select<'a>(names: &'a [String], modules: &[Module]) -> Vec<&'a str> {
+    let mut selected = beside_weights(names, "");
     for module in modules {
-        wanted.extend(weights(names, &module.path));
+        selected.extend(weights(names, &module.path));
         if module.is_model() {
-            wanted.extend(beside(names, &module.path));
+            selected.extend(beside_weights(names, &module.path));
         }
         let config = module.file("config.json");
-        wanted.extend(names.iter().map(String::as_str).filter(|name| *name == config));
+        selected.extend(names.iter().map(String::as_str).filter(|name| *name == config));
     }
-    wanted.sort_unstable();
-    wanted.dedup();
-    wanted
+    selected.sort_unstable();
+    selected.dedup();
+    selected
 }
 
-/// What `folder` holds beside the weights of an encoder.
-fn beside<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
+/// Files of an encoder in `folder` other than its weights.
+fn beside_weights<'a>(names: &'a [String], folder: &str) -> Vec<&'a str> {
     let here = in_folder(names, folder);
     let has = |base: &str| here.iter().any(|(_, there)| *there == base);
     let has_text = has("tokenizer.json") || has("vocab.json") && has("merges.txt");
-    let is_wanted = |base: &str| match base.rsplit_once('.') {
-        // DeBERTa's first vocabulary is pickled; most of its models hold it as text too.
+    let is_selected = |base: &str| match base.rsplit_once('.') {
+        // DeBERTa's first vocabulary is pickled; most of its models also have it as text.
         _ if base == "bpe_encoder.bin" => !has_text,
         Some((stem, "safetensors")) => PROJECTIONS.contains(&stem),
         Some((stem, "pt")) => PROJECTIONS.contains(&stem) && !has(&format!("{stem}.safetensors")),
-        _ => is_wanted_text(base),
+        _ => is_text_file(base),
     };
     let templates =
         in_folder(names, &in_dir(folder, TEMPLATES)).into_iter().filter(|(_, base)| base.ends_with(".jinja"));
-    let here = here.iter().copied().filter(|(_, base)| is_wanted(base));
+    let here = here.iter().copied().filter(|(_, base)| is_selected(base));
     here.chain(templates).map(|(name, _)| name).collect()
 }
 
-fn is_wanted_text(base: &str) -> bool {
+fn is_text_file(base: &str) -> bool {
     const EXACT: [&str; 18] = [
         "config.json",
         "config_sentence_transformers.json",
@@ -89,23 +90,23 @@ fn is_wanted_text(base: &str) -> bool {
     EXACT.contains(&base) || shaped("tokenizer", ".json") || shaped("sentence_", "_config.json")
 }
 
-/// The weights in `folder`: one file, else the index of one set of shards; safetensors, else torch's. A repository that
-/// also holds `consolidated.safetensors` is thus fetched once, not twice.
+/// The weights in `folder`: one file, else the index of sharded weights; safetensors, else torch. A
+/// repository that also holds `consolidated.safetensors` is thus not fetched twice.
 fn weights<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     let here = in_folder(names, folder);
-    let find = |wanted: String| here.iter().find(|(_, base)| *base == wanted).map(|(name, _)| *name);
+    let find = |name: String| here.iter().find(|(_, base)| *base == name).map(|(path, _)| *path);
     let of = |(stem, end): (&str, &str)| find(format!("{stem}{end}")).or_else(|| find(format!("{stem}{end}{INDEX}")));
     WEIGHTS.into_iter().find_map(of)
 }
 
-/// A file that is all of some weights, or the index of their shards, wherever it lies.
+/// Whether the file, in any folder, is unsharded weights or the index of sharded ones.
 pub(super) fn is_weights(name: &str) -> bool {
     let base = name.rsplit('/').next().unwrap_or(name);
     let base = base.strip_suffix(INDEX).unwrap_or(base);
     WEIGHTS.iter().any(|(stem, end)| base.strip_suffix(end) == Some(stem))
 }
 
-/// The files directly in `folder`: each name, and the file's own part of it.
+/// The files directly in `folder`: path and file name.
 fn in_folder<'a>(names: &'a [String], folder: &str) -> Vec<(&'a str, &'a str)> {
     let base = |name: &'a str| match folder {
         "" => Some(name),
@@ -115,28 +116,29 @@ fn in_folder<'a>(names: &'a [String], folder: &str) -> Vec<(&'a str, &'a str)> {
     here.filter(|(_, base)| !base.contains('/')).collect()
 }
 
-/// Refuses a listing that cannot be a model's, whatever its `modules.json` says, so that nothing is fetched of it.
-pub(super) fn check_unread(place: &str, names: &[String]) -> Result<(), HubError> {
+/// Refuses a listing that cannot be a model, whatever its `modules.json` says, before anything is
+/// fetched.
+pub(super) fn check_listing(place: &str, names: &[String]) -> Result<(), HubError> {
     let has = |name: &str| names.iter().any(|there| there == name);
-    // Where the encoder lies, and so what is missing there, only that file can say.
+    // Only that file says where the encoder is, and thus what is missing.
     if has("modules.json") && (!has("config.json") || names.iter().any(|name| is_weights(name))) {
         return Ok(());
     }
     check(place, names, &[Module::top()])
 }
 
-/// Refuses what lacks a file that one of its modules needs.
+/// Checks that every module has the files it needs.
 pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result<(), HubError> {
     for module in modules {
         let missing = |base: &str| !names.contains(&module.file(base));
         let must = |base: &str| match missing(base) {
-            true => Err(lacking(place, &module.file(base), "modules.json needs it")),
+            true => Err(missing_file(place, &module.file(base), "modules.json needs it")),
             false => Ok(()),
         };
         let folder = || if module.path.is_empty() { place.to_owned() } else { in_dir(place, &module.path) };
         let found = || {
             let here: Vec<&str> = in_folder(names, &module.path).iter().map(|(_, base)| *base).collect();
-            some_of(&here)
+            summarize(&here)
         };
         match module.role() {
             Role::Encoder if missing("config.json") => {
@@ -157,7 +159,7 @@ pub(super) fn check(place: &str, names: &[String], modules: &[Module]) -> Result
     Ok(())
 }
 
-/// A file of `folder` that may be weights in a form that we do not read.
+/// A file of `folder` that may be weights in an unsupported format.
 fn pickle<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     let is_other = |base: &str| {
         let stem = PICKLES.iter().find_map(|end| base.strip_suffix(end));
@@ -166,31 +168,31 @@ fn pickle<'a>(names: &'a [String], folder: &str) -> Option<&'a str> {
     in_folder(names, folder).into_iter().map(|(_, base)| base).find(|base| is_other(base))
 }
 
-pub(super) fn lacking(place: &str, file: &str, why: &str) -> HubError {
+pub(super) fn missing_file(place: &str, file: &str, why: &str) -> HubError {
     HubError::BadFile { file: PathBuf::from(place).join(file), why: format!("missing, and {why}") }
 }
 
-/// Refuses a directory from which no model could be loaded: as [`check`], and every shard that an index promises must be
-/// there.
+/// Checks that a model can be loaded from a directory: like [`check`], and every shard that an
+/// index lists must exist.
 pub(super) fn inspect(dir: &Path) -> Result<(), HubError> {
     let modules = modules(dir)?;
     let names = list(dir, &modules)?;
     let place = dir.display().to_string();
     check(&place, &names, &modules)?;
     match shards(dir, &names, &modules)?.iter().find(|shard| !names.contains(&shard.name)) {
-        Some(Shard { name, index }) => Err(lacking(&place, name, &format!("{index} lists it"))),
+        Some(Shard { name, index }) => Err(missing_file(&place, name, &format!("{index} lists it"))),
         None => Ok(()),
     }
 }
 
-/// A part of some weights, and the index that lists it.
+/// A shard, and the index that lists it.
 pub(super) struct Shard {
     pub(super) name: String,
     index: String,
 }
 
-/// The shards that the indices among `names` list; those indices lie in `dir`. What the weights are in is written there
-/// and nowhere else: beside the shards may lie a variant of them, and not everybody numbers them alike.
+/// The shards that the indices in `dir` list. Only the index says which files are shards: a variant
+/// of the weights may be next to them, and numbering schemes differ.
 pub(super) fn shards(dir: &Path, names: &[String], modules: &[Module]) -> Result<Vec<Shard>, HubError> {
     #[derive(Deserialize)]
     struct Index {
@@ -207,31 +209,32 @@ pub(super) fn shards(dir: &Path, names: &[String], modules: &[Module]) -> Result
     Ok(shards)
 }
 
-/// How near to a model a directory is.
-pub(super) enum Stage {
-    /// Whatever takes texts in is there; other modules may still lack something.
-    Model,
-    /// A configuration or a list of modules, without weights for it.
-    Half,
+/// How complete a model directory is.
+pub(super) enum Completeness {
+    /// All modules that take input are complete; other modules may still lack files.
+    Complete,
+    /// A configuration or `modules.json`, without weights for it.
+    Partial,
     /// Neither.
     Other,
 }
 
-/// How near to a model `dir` is, given its modules.
-pub(super) fn stage(dir: &Path, modules: &[Module]) -> Result<Stage, HubError> {
+/// How complete the model in `dir` is, given its modules.
+pub(super) fn completeness(dir: &Path, modules: &[Module]) -> Result<Completeness, HubError> {
     let names = list(dir, modules)?;
-    let begun = |module: &Module| module.role() == Role::Table || names.contains(&module.file("config.json"));
-    let whole = |module: &Module| begun(module) && weights(&names, &module.path).is_some();
-    Ok(if modules.iter().filter(|module| module.is_model()).all(whole) {
-        Stage::Model
+    let has_config = |module: &Module| module.role() == Role::Table || names.contains(&module.file("config.json"));
+    let is_complete = |module: &Module| has_config(module) && weights(&names, &module.path).is_some();
+    Ok(if modules.iter().filter(|module| module.is_model()).all(is_complete) {
+        Completeness::Complete
     } else if ["config.json", "modules.json"].iter().any(|name| names.iter().any(|there| there == name)) {
-        Stage::Half
+        Completeness::Partial
     } else {
-        Stage::Other
+        Completeness::Other
     })
 }
 
-/// The files directly in `dir` and in its modules' folders, named from `dir`. A folder that is not there has none.
+/// The files directly in `dir` and in its modules' folders, as paths from `dir`. A missing folder
+/// has none.
 fn list(dir: &Path, modules: &[Module]) -> Result<Vec<String>, HubError> {
     let mut names = list_folder(dir, "")?;
     for module in modules.iter().filter(|module| !module.path.is_empty()) {
@@ -242,7 +245,7 @@ fn list(dir: &Path, modules: &[Module]) -> Result<Vec<String>, HubError> {
     Ok(names)
 }
 
-/// A link that leads nowhere is no file.
+/// Dangling links are skipped.
 pub(super) fn list_folder(dir: &Path, folder: &str) -> Result<Vec<String>, HubError> {
     let at = dir.join(folder);
     let mut names = Vec::new();
@@ -255,8 +258,8 @@ pub(super) fn list_folder(dir: &Path, folder: &str) -> Result<Vec<String>, HubEr
     Ok(names)
 }
 
-/// A few names, for a message.
-pub(super) fn some_of<T: AsRef<str>>(names: &[T]) -> String {
+/// The first names, for a message.
+pub(super) fn summarize<T: AsRef<str>>(names: &[T]) -> String {
     let few = names.iter().take(4).map(AsRef::as_ref).collect::<Vec<_>>().join(", ");
     match names.len() {
         0 => "no files".to_owned(),

@@ -1,5 +1,5 @@
-//! Recorded passes against the same passes run by themselves, over batches that differ in everything that a recording lets differ.
-//! A device without recordings runs both by itself.
+//! Replayed CUDA graphs against the same passes run directly, over batches that differ in
+//! everything that a graph allows to differ. Devices without graphs run both directly.
 
 use sconce_engine::Checkpoint;
 use sconce_models::{
@@ -11,8 +11,8 @@ use sconce_ops::{DType, Device, KvCache, KvCacheFormat, Ladder, Place, Policy, P
 use sconce_testkit::{json, materialize, worst};
 use std::sync::Arc;
 
-/// Attention of a batch that is filled up is by other tiles, whose sums come in another order; in f16 a result may round the other
-/// way, and what stands behind it a few times over.
+/// Attention of a batch with a dummy sequence uses other tiles, whose sums are in another order; in
+/// f16 a result may round the other way, and later ones a few times over.
 const WORST: [(DType, f32); 2] = [(DType::F32, 1e-5), (DType::F16, 2e-2)];
 
 const PAGE: usize = 8;
@@ -21,7 +21,7 @@ const WRITERS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 const DECODERS: [&str; 8] = ["llama-2", "mistral", "mixtral", "qwen3", "gemma-2", "gpt2", "falcon-rw", "phi-2"];
 
-/// Rows of every token, and a vector of each sequence.
+/// Rows of every token, and an embedding of each sequence.
 struct Texts<'a> {
     encoder: &'a dyn Encoder,
     sequences: Vec<Sequence>,
@@ -48,7 +48,7 @@ impl Pass for Texts<'_> {
     }
 }
 
-/// What was asked for, of results that may be filled up.
+/// The requested results, without those of the dummy sequence.
 fn asked(texts: &Texts<'_>, results: &[Tensor]) -> Vec<f32> {
     let tokens = texts.sequences.iter().map(|s| s.ids.len()).sum::<usize>();
     let rows = [tokens, texts.sequences.len()];
@@ -135,7 +135,8 @@ impl Pass for Pieces<'_> {
     }
 }
 
-/// Sequences that join and leave, grow over pages and over powers of two; the kernels are the same, and so are the bits.
+/// Sequences that join and leave, and grow over pages and powers of two; the kernels are the same,
+/// and so are the bits.
 #[test]
 fn decoding() {
     for (place, force) in places() {
@@ -178,7 +179,8 @@ fn decoding() {
                     place.device(),
                     worst(&got, &want)
                 );
-                // What others leave out is written too, so that nobody has a hole.
+                // Tokens that the other batches leave out are written too, so that no sequence has
+                // a hole.
                 for cache in &caches {
                     let pieces = (0..3).map(|s| piece(s, starts[s] + step, 1)).collect();
                     replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
@@ -191,7 +193,7 @@ fn decoding() {
     }
 }
 
-/// Pages and length of an input.
+/// Block table and length of an input.
 type Where = (Arc<[u32]>, usize);
 
 struct Seq2SeqStream<'a> {
@@ -227,7 +229,7 @@ fn pages(of: usize, end: usize) -> Arc<[u32]> {
     (0..end.div_ceil(PAGE) as u32).map(|page| 3 * page + of as u32).collect()
 }
 
-/// Answers that join, leave and grow as those of [`decoding`] do, and look at another input each time.
+/// Answers that join, leave and grow as in [`decoding`], and attend to another input each time.
 #[test]
 fn writing() {
     const INPUTS: [usize; 3] = [150, 40, 3];
@@ -249,7 +251,7 @@ fn writing() {
             let inputs = [0, 1, 2].map(|n| (pages(n, INPUTS[n]), INPUTS[n]));
             let rows = Read::new(&inputs, PAGE, &read).unwrap().rows(&place).unwrap();
             model.remember(&states, &read, &rows).unwrap();
-            // Of each of these the tokens from there on, looking at the input that is its turn.
+            // The tokens of each sequence from its start on, with the input whose turn it is.
             let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {
                 let piece = |s: &usize| {
                     let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
@@ -274,12 +276,13 @@ fn writing() {
                 let what = format!("{name} in {dtype} on {}, step {step}", place.device());
                 assert!(got == want, "{what}: {:.1e}", worst(&got, &want));
                 assert_eq!(counted() - before, 2 * calls, "{what}: a replay is counted as what it replays");
-                // What others leave out is written too, so that nobody has a hole.
+                // Tokens that the other batches leave out are written too, so that no sequence has
+                // a hole.
                 for written in &written {
                     replay::run(&pass(&[0, 1, 2], (step, Some(1)), written)).unwrap();
                 }
             }
-            // One at least for each number of answers.
+            // At least one graph for each number of answers.
             let made = passes.count();
             let least = if matches!(place.device(), Device::Cuda(_)) { 3 } else { 0 };
             assert!(made >= least && (made > 0) == (least > 0), "{name} on {}: {made}", place.device());

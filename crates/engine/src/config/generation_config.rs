@@ -1,9 +1,9 @@
-//! What `generation_config.json` says of how a model's answers are made, whatever kind of model writes them.
+//! `generation_config.json`: recommended parameters, for any kind of model that generates text.
 
 use crate::sampling::GenerationParams;
 use serde_json::Value;
 
-/// What changes answers and is not done here, with the value that changes nothing.
+/// Options that change answers and are not supported, with their neutral values.
 const NOT_DONE: [(&str, f64); 8] = [
     ("no_repeat_ngram_size", 0.0),
     ("encoder_no_repeat_ngram_size", 0.0),
@@ -23,7 +23,7 @@ const NOT_DONE_EITHER: [&str; 6] = [
     "sequence_bias",
 ];
 
-/// What it asks for and does not get, a sentence each.
+/// A note for each unsupported option that is set.
 pub(crate) fn not_done(advice: &Value) -> Vec<String> {
     let strange = |(key, neutral): &&(&str, f64)| advice[key].as_f64().is_some_and(|v| v != *neutral);
     let numbers = NOT_DONE.iter().filter(strange).map(|(key, _)| *key);
@@ -32,26 +32,26 @@ pub(crate) fn not_done(advice: &Value) -> Vec<String> {
     numbers.chain(others).map(|key| note(advice, key)).collect()
 }
 
-/// That `key` is not done.
+/// The note that `key` is not supported.
 pub(crate) fn note(advice: &Value, key: &str) -> String {
     let mut asked: String = advice[key].to_string().chars().take(60).collect();
     if asked.len() < advice[key].to_string().len() {
         asked.push('…');
     }
-    format!("generation_config.json asks for {key} = {asked}, which is not done: answers may differ")
+    format!("generation_config.json asks for {key} = {asked}, which is not supported: answers may differ")
 }
 
-/// A count that it gives.
+/// A count in the file.
 pub(crate) fn count(advice: &Value, key: &str) -> Option<usize> {
     advice[key].as_u64().map(|n| usize::try_from(n).unwrap_or(usize::MAX))
 }
 
-/// The most likely token each time: where a model's makers recommend nothing, what is least surprising.
+/// Greedy decoding: the least surprising default where the files recommend nothing.
 pub(crate) fn greedy() -> GenerationParams {
     GenerationParams { temperature: 0.0, ..GenerationParams::default() }
 }
 
-/// How tokens are best chosen. As in transformers, penalties count also where the most likely token is taken.
+/// The recommended sampling parameters. As in transformers, penalties apply to greedy decoding too.
 pub(crate) fn params(advice: &Value) -> Result<GenerationParams, String> {
     let number = |key: &str, usual: f32| match &advice[key] {
         Value::Null => Ok(usual),
@@ -59,7 +59,7 @@ pub(crate) fn params(advice: &Value) -> Result<GenerationParams, String> {
     };
     let greedy = GenerationParams { repetition_penalty: number("repetition_penalty", 1.0)?, ..greedy() };
     let params = if advice["do_sample"].as_bool() == Some(true) {
-        // Fifty is what transformers keeps unless told otherwise; zero keeps all.
+        // Fifty is the default of transformers; zero keeps all.
         let top_k = advice["top_k"].as_u64().unwrap_or(50) as u32;
         GenerationParams {
             temperature: number("temperature", 1.0)?,

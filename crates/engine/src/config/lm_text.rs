@@ -1,5 +1,5 @@
-//! What a language model's files say of text: how it becomes tokens and comes back, how a conversation becomes a text, by which
-//! tokens an answer ends, and how tokens are best chosen.
+//! The text settings of a language model: tokenizer, detokenizer, chat templates, end tokens and
+//! recommended sampling parameters.
 
 use super::generation_config::{self, count, greedy, not_done, note};
 use crate::error::{Error, Result};
@@ -15,7 +15,8 @@ use std::path::Path;
 use std::sync::{Arc, OnceLock};
 use tokenizers::{Encoding, Tokenizer};
 
-/// Tokens by which families end a turn. Files made from older checkpoints name only the one that ends a text.
+/// End-of-turn tokens of model families. Files made from older checkpoints name only the
+/// end-of-text token.
 const END_OF_TURN: [&str; 10] = [
     "<|im_end|>",
     "<|eot_id|>",
@@ -29,23 +30,25 @@ const END_OF_TURN: [&str; 10] = [
     "<|return|>",
 ];
 
-/// LmText of a language model.
+/// The text settings of a language model.
 pub(crate) struct LmText {
-    /// In which control tokens are what they look like. It decodes, too.
+    /// The tokenizer that recognizes control tokens. It also detokenizes.
     pub(crate) parsed: Arc<Tokenizer>,
-    /// In which they are text. Made when the first text comes that holds one: it takes as much memory as the other.
+    /// The tokenizer that treats control tokens as text. Made when a text first contains one, since
+    /// it takes as much memory as the other.
     plain: OnceLock<Tokenizer>,
-    /// The file that they are from, if they are not from a folder.
+    /// The GGUF file, unless the model is a folder.
     gguf: Option<Arc<Gguf>>,
-    /// Why not, where they are broken: who only wants a text continued need not know.
+    /// The error is kept if the templates are broken, because plain continuation does not need
+    /// them.
     templates: Result<ChatTemplates, TemplateError>,
-    /// By which an answer ends.
+    /// End tokens.
     pub(crate) ends: Arc<BTreeSet<u32>>,
-    /// How its makers choose tokens.
+    /// The sampling parameters that the files recommend.
     pub(crate) params: GenerationParams,
-    /// The most tokens of an answer, where they say.
+    /// The most tokens of an answer, if the files say.
     pub(crate) most: Option<usize>,
-    /// What they ask for besides and a language model does not get.
+    /// Notes on unsupported options.
     pub(crate) notes: Vec<String>,
 }
 
@@ -118,13 +121,13 @@ impl LmText {
         })
     }
 
-    /// Tokens of what somebody wrote, with those that begin every text.
+    /// Tokenizes a user's text, with the special tokens that begin every text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
         let encoding = encoding(&self.parsed, text, true)?;
         let added = self.parsed.get_added_vocabulary().get_added_tokens_decoder();
-        // Those that every text gets are marked.
+        // Special tokens that every text gets are marked.
         let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
-        // Where nothing of a text has become one, it makes no difference what one would be.
+        // If no part of the text became a control token, both tokenizers agree.
         if own.into_iter().any(|(id, _)| added.contains_key(id)) {
             ids(self.plain()?, text, true)
         } else {
@@ -151,10 +154,10 @@ impl LmText {
         Ok(self.plain.get_or_init(|| plain))
     }
 
-    /// Tokens of a text whose control tokens are what they look like, cut at `most`, and whether it was. What ends every text
-    /// stays.
+    /// Tokenizes a text in which control tokens count as such, truncated to `most`; returns whether
+    /// it was. The end token is kept.
     pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
-        // A text that goes on for megabytes is not tokenized for the sake of its beginning.
+        // Only the part of a very long text that can matter is tokenized.
         let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
         let mut ids = ids(&self.parsed, &text[..seen], true)?;
         let cut = ids.len() > most;
@@ -168,7 +171,7 @@ impl LmText {
         Ok((ids, cut || seen < text.len()))
     }
 
-    /// Tokens of what a template wrote.
+    /// Tokenizes the output of a chat template.
     pub(crate) fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
         ids(&self.parsed, text, false)
     }
@@ -188,7 +191,8 @@ fn encoding(tokenizer: &Tokenizer, text: &str, special: bool) -> Result<Encoding
         .map_err(|e| Error::Input(format!("the tokenizer failed on a text of {} bytes: {e}", text.len())))
 }
 
-/// The ids of tokens by which turns end, whatever the files say of them. What only is spelt like one is a word.
+/// The ids of end-of-turn tokens, whatever the files declare. Only added tokens count; the same
+/// spelling may be an ordinary word.
 fn turn_ends(tokenizer: &Tokenizer) -> impl Iterator<Item = u32> {
     let added = tokenizer.get_added_vocabulary().get_vocab();
     END_OF_TURN.iter().filter_map(|token| added.get(*token).copied())
@@ -199,7 +203,7 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    /// A folder with a tokenizer of a few words, of which `added` are added, and what its makers say of generating.
+    /// A folder with a tokenizer of a few words and `added` tokens, and a generation config.
     fn folder(added: &[(&str, bool)], advice: &Value) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let added: Vec<Value> = (3..)
@@ -223,7 +227,7 @@ mod tests {
     fn the_turn_ends_where_no_file_says_so() {
         let dir = folder(&[("<s>", true), ("<|im_end|>", true), ("<end_of_turn>", false)], &json!({"eos_token_id": 3}));
         let words = LmText::of_folder(dir.path(), &json!({})).unwrap();
-        // What is spelt like one and was not added is a word like another.
+        // The same spelling that was not added is an ordinary word.
         assert_eq!(*words.ends, BTreeSet::from([3, 4, 5]));
     }
 

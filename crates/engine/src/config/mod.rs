@@ -1,4 +1,4 @@
-//! What the files of a model say besides its weights.
+//! Configuration files of models.
 
 mod colbert;
 mod detect;

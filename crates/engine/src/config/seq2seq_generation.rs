@@ -1,4 +1,4 @@
-//! What a model's files say of how its answers are found.
+//! Recommended generation settings of a sequence-to-sequence model.
 
 use super::generation_config::{count, not_done, note};
 use crate::error::{Error, Result};
@@ -7,7 +7,7 @@ use sconce_formats::optional_json;
 use serde_json::Value;
 use std::path::Path;
 
-/// What `generation_config.json` and `config.json` recommend.
+/// The recommendations of `generation_config.json` and `config.json`.
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqGeneration {
     /// The token that begins every answer.
@@ -15,22 +15,22 @@ pub(crate) struct Seq2SeqGeneration {
     pub(crate) search: Search,
     /// The most tokens of an answer.
     pub(crate) most: Option<usize>,
-    /// What they ask for and do not get.
+    /// Notes on unsupported options.
     pub(crate) notes: Vec<String>,
 }
 
 impl Seq2SeqGeneration {
-    /// For the model in `root`, whose tokens are chosen by `params`.
+    /// Reads the settings of the model in `root`; `params` are its sampling parameters.
     pub(crate) fn read(root: &Path, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration> {
         let path = root.join("generation_config.json");
         let advice: Value = optional_json(&path)?.unwrap_or_default();
         Seq2SeqGeneration::of(&advice, config, params).map_err(|what| Error::file(root, what))
     }
 
-    /// Refuses a first token that is not among the model's words.
+    /// Refuses a start token outside of the vocabulary.
     pub(crate) fn check(&self, root: &Path, vocabulary: usize) -> Result<()> {
         if self.start as usize >= vocabulary {
-            let what = format!("answers begin with token {}, and the model has {vocabulary} words", self.start);
+            let what = format!("the start token {} is outside of the model's vocabulary of {vocabulary}", self.start);
             return Err(Error::file(root, what));
         }
         Ok(())
@@ -40,9 +40,9 @@ impl Seq2SeqGeneration {
         let named = [&advice["decoder_start_token_id"], &config["decoder_start_token_id"], &config["pad_token_id"]];
         let start = named.iter().find_map(|id| id.as_u64());
         let start = start.and_then(|id| u32::try_from(id).ok());
-        let start = start.ok_or("neither decoder_start_token_id nor pad_token_id says by which token answers begin")?;
+        let start = start.ok_or("config.json has no start token: neither decoder_start_token_id nor pad_token_id")?;
         let number = |key: &str| count(advice, key);
-        // A longest answer is counted with the token that begins it.
+        // `max_length` counts the start token.
         let most = number("max_new_tokens").or(number("max_length").map(|n| n.saturating_sub(1))).filter(|n| *n > 0);
         let mut notes = not_done(advice);
         let beams = number("num_beams").unwrap_or(1);
@@ -55,7 +55,7 @@ impl Seq2SeqGeneration {
                 Value::Null | Value::Bool(false) => EarlyStopping::No,
                 Value::Bool(true) => EarlyStopping::Yes,
                 Value::String(s) if s == "never" => EarlyStopping::Never,
-                other => return Err(format!("early_stopping is {other}; true, false or \"never\" make sense")),
+                other => return Err(format!("early_stopping is {other}; it must be true, false or \"never\"")),
             };
             let length_penalty = advice["length_penalty"].as_f64().unwrap_or(1.0) as f32;
             let num_return_sequences = number("num_return_sequences").unwrap_or(1).clamp(1, beams);
@@ -85,7 +85,7 @@ mod tests {
         assert_eq!(of(json!({}), json!({"pad_token_id": 0})).unwrap().start, 0);
         assert!(of(json!({}), json!({})).unwrap_err().contains("decoder_start_token_id"));
         let beyond = of(json!({"decoder_start_token_id": 10}), config.clone()).unwrap();
-        assert!(beyond.check(Path::new("t5"), 10).unwrap_err().to_string().contains("10 words"));
+        assert!(beyond.check(Path::new("t5"), 10).unwrap_err().to_string().contains("vocabulary of 10"));
         assert!(beyond.check(Path::new("t5"), 11).is_ok());
         let advice = json!({"num_beams": 5, "length_penalty": 0.6, "early_stopping": "never", "max_length": 21});
         let searched = of(advice, config.clone()).unwrap();

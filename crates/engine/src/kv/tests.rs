@@ -5,7 +5,7 @@ const B: SeqId = SeqId(2);
 const C: SeqId = SeqId(3);
 
 impl Blocks {
-    /// Everything that must hold between two calls.
+    /// The invariants between two calls.
     pub(crate) fn check(&self) {
         let mut owners = vec![0; self.count()];
         for table in self.tables.values() {
@@ -38,7 +38,7 @@ impl Blocks {
         }
         assert_eq!(free, self.free_blocks());
         assert_eq!(self.known.len() + 1, numbers.len());
-        // No continuation is out of reach.
+        // No cached continuation is unreachable.
         numbers.sort_unstable();
         for key in self.known.keys() {
             let before = u64::from(key[0]) | u64::from(key[1]) << 32;
@@ -61,19 +61,19 @@ fn a_prompt_begins_with_what_is_known_but_never_ends_with_it() {
     let text: Vec<u32> = (0..12).collect();
     assert_eq!(run(&mut blocks, A, &text), 0);
     assert_eq!(blocks.slots(A, 3..6).collect::<Vec<_>>(), [3, 4, 5]);
-    // Wholly known, but the last token must be computed, and with it its block.
+    // Everything is cached, but the last token must be computed, and with it its block.
     assert_eq!(run(&mut blocks, B, &text), 8);
-    // It then is the same block.
+    // Afterwards it is the same block.
     assert_eq!(blocks.table(A), blocks.table(B));
     assert_eq!(blocks.free_blocks(), 7);
-    // The same tokens after another beginning are another text.
+    // The same tokens after another prefix are another text.
     let other: Vec<u32> = [9, 9, 9, 9].into_iter().chain(4..12).collect();
     assert_eq!(run(&mut blocks, C, &other), 0);
     assert_eq!(blocks.stats(), Stats { asked: 36, hit: 8, evicted: 0 });
     [A, B, C].iter().for_each(|s| blocks.free(*s));
     blocks.check();
     assert_eq!(blocks.free_blocks(), 10);
-    // Freed is not forgotten.
+    // Freed blocks stay in the prefix cache.
     assert_eq!(run(&mut blocks, A, &(0..13).collect::<Vec<_>>()), 12);
 }
 
@@ -100,12 +100,12 @@ fn forks_share_all_and_copy_on_the_first_write() {
     assert_eq!((blocks.need(A, 1), blocks.room(A, 1), blocks.room(A, 0)), (1, 2, 0));
     assert_eq!(blocks.reserve(A, 1), Ok(Some((1, 2))));
     assert_eq!(blocks.reserve(B, 1), Ok(Some((1, 3))));
-    // The last one that has it need not copy.
+    // The last owner need not copy.
     assert_eq!(blocks.reserve(C, 1), Ok(None));
     assert_eq!(blocks.reserve(A, 1), Ok(None));
     blocks.check();
     assert_eq!([A, B, C].map(|s| blocks.table(s).to_vec()), [[0, 2], [0, 3], [0, 1]]);
-    // A full end is never written again.
+    // A full last block is never written again.
     blocks.fork(A, B);
     assert_eq!(blocks.reserve(A, 1), Ok(None));
     assert_eq!(blocks.reserve(B, 1), Ok(None));
@@ -138,7 +138,7 @@ fn the_longest_unused_goes_first_and_ends_before_beginnings() {
     blocks.free(A);
     run(&mut blocks, B, &[6, 7]);
     blocks.free(B);
-    // Unused ones first; then [3, 4], the end of the older text.
+    // Uncached blocks first; then [3, 4], the end of the older text.
     run(&mut blocks, C, &[8, 9, 10]);
     blocks.free(C);
     assert_eq!(blocks.stats().evicted, 1);

@@ -1,27 +1,28 @@
-//! How large a language model is.
+//! Parameter counts of a language model.
 
 use crate::error::Result;
 use sconce_formats::Model;
 use sconce_hub::Files;
 use serde_json::Value;
 
-/// Tables of which a token takes a row, unless they are the head as well.
+/// Lookup tables: a token reads one row, unless the table is the tied head as well.
 const TABLES: [&str; 4] = ["embed_tokens.weight", "word_embeddings.weight", "wte.weight", "wpe.weight"];
 
-/// Heads that are matrices of their own.
+/// Output heads that are not tied to the embedding table.
 const HEADS: [&str; 2] = ["lm_head.weight", "embed_out.weight"];
 
-/// How large a language model is, as its files have it.
+/// Parameter counts of a language model, from its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Size {
-    /// Numbers in all of its weights.
+    /// All parameters.
     pub parameters: u64,
-    /// Those that a token is multiplied with: not a table that is only looked up, and of experts the part that is asked.
+    /// Parameters that one token is multiplied with: without tables that are only looked up, and of
+    /// experts only those that a token is routed to.
     pub active: u64,
 }
 
 impl Size {
-    /// Of a model that is here. Only headers are read.
+    /// Counts the parameters of a local model. Reads headers only.
     pub fn of(files: &Files) -> Result<Size> {
         let model = Model::open(files.root())?;
         let mut shapes = Vec::new();

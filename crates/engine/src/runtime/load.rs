@@ -1,4 +1,4 @@
-//! From files to a model that serves: plan, check, load, sanity check, warm-up. The one way for every kind of model.
+//! Loads a model of any kind: plan, check, load, sanity check, warm-up.
 
 use super::device_thread::panic_message;
 use super::executor::Executor;
@@ -19,10 +19,11 @@ pub(crate) fn plan<W: Workload>(spec: &W::Spec, device: Device, options: &LoadOp
     Ok(W::plan(spec, device, options)?.plan)
 }
 
-/// Loads a model onto the device asked for. Nothing is loaded that the plan says cannot run or will not fit. With
-/// `options.fallback` the next best device is tried where one cannot serve, and every such step is reported.
+/// Loads a model onto the requested device, unless the plan says that it cannot run or does not
+/// fit. With `options.fallback` the next best device is tried, and every such step is reported.
 ///
-/// `read_text` reads the tokenizer, beside the weights: a vocabulary takes a third of the time that a small model's weights do.
+/// `read_text` reads the tokenizer while the weights load: a vocabulary takes a third of the time
+/// that a small model's weights take.
 pub(crate) fn load<W: Workload, T: Codec + 'static>(
     files: &Files,
     spec: &W::Spec,
@@ -40,7 +41,8 @@ pub(crate) fn load<W: Workload, T: Codec + 'static>(
         let make = move || {
             let place = warmup::open(device, &options)?;
             let workload = W::load(&own.0, &own.1, &options, &place)?;
-            // Under a ladder of its own: the check is nobody's request, and is not counted as one.
+            // In a separate ladder, so that the op calls of the check are not counted as a
+            // request's.
             let apart = Ladder::new(options.policy.clone()).enter();
             workload.sanity_check()?;
             drop(apart);

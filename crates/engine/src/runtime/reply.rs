@@ -1,4 +1,4 @@
-//! Where the outputs of a request go.
+//! The reply channel of a request.
 
 use super::RequestContext;
 use crate::error::{Error, Result};
@@ -7,13 +7,14 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// Takes the outputs of a request. The device thread calls it, so it must not block.
+/// Receives the outputs of a request. The device thread calls it, so it must not block.
 pub(crate) type Sink<T> = Box<dyn FnMut(Result<T>) + Send>;
 
-/// The way back to whoever submitted a request.
+/// The reply channel of a request.
 ///
-/// The last thing the sink gets is the last output or an error; an error also when the reply is dropped before that. Then the
-/// sink is dropped. A sink that panics gets nothing more, and its request ends.
+/// The sink's last item is the last output or an error; it receives an error too if the reply is
+/// dropped early. Then the sink is dropped. A sink that panics receives nothing more, and its
+/// request ends.
 pub(crate) struct Reply<T> {
     context: RequestContext,
     device: Device,
@@ -28,13 +29,14 @@ struct Open<T> {
 }
 
 impl<T> Reply<T> {
-    /// For a request that runs on `device`.
+    /// A reply for a request that runs on `device`.
     pub(crate) fn new(context: RequestContext, device: Device, sink: Sink<T>) -> Reply<T> {
         let open = Open { sink, submitted: Instant::now(), started: None };
         Reply { context, device, open: Mutex::new(Some(open)) }
     }
 
-    /// The request's first step begins, so its time in the queue ends. Returns whether this is the first call.
+    /// Called when the request's first step begins: ends its time in the queue. Returns whether
+    /// this is the first call.
     pub(crate) fn start(&self) -> bool {
         let mut open = self.lock();
         let Some(open) = open.as_mut().filter(|open| open.started.is_none()) else { return false };
@@ -43,12 +45,12 @@ impl<T> Reply<T> {
         true
     }
 
-    /// Hands over an output that is not the last.
+    /// Delivers an output that is not the last.
     pub(crate) fn send(&self, output: T) {
         deliver(&mut self.lock(), Ok(output));
     }
 
-    /// Hands over the last output.
+    /// Delivers the last output.
     pub(crate) fn finish(&self, output: T) {
         self.end(Ok(output));
     }
@@ -61,7 +63,7 @@ impl<T> Reply<T> {
     fn end(&self, last: Result<T>) {
         let mut guard = self.lock();
         let Some(open) = guard.as_ref() else { return };
-        // Before the sink hears of it: its owner may read the timings then.
+        // Before the last delivery, because the receiver may read the timings then.
         match open.started {
             Some(started) => self.context.ran(started.elapsed()),
             None => self.context.waited(open.submitted.elapsed()),
@@ -70,17 +72,18 @@ impl<T> Reply<T> {
         *guard = None;
     }
 
-    /// Ends the request without a word.
+    /// Ends the request without delivering anything.
     pub(crate) fn close(&self) {
         *self.lock() = None;
     }
 
-    /// Whether the request has ended, or must end now because it was cancelled or is late.
+    /// Whether the request has ended, or must end now because it was cancelled or missed its
+    /// deadline.
     pub(crate) fn has_ended(&self, now: Instant) -> bool {
         self.context.over(now).is_some() || self.lock().is_none()
     }
 
-    /// Ends a request that was cancelled or is late, with the error that says so.
+    /// Ends a request that was cancelled or missed its deadline, with the matching error.
     pub(crate) fn end_if_over(&self, now: Instant) {
         if let Some(why) = self.context.over(now) {
             self.fail(why);
@@ -98,7 +101,7 @@ impl<T> Drop for Reply<T> {
     }
 }
 
-/// A panic in a sink is its owner's: the device thread has other requests to serve.
+/// Catches a panic in the sink, because the device thread has other requests to serve.
 fn deliver<T>(open: &mut Option<Open<T>>, output: Result<T>) {
     let Some(listening) = open else { return };
     if catch_unwind(AssertUnwindSafe(|| (listening.sink)(output))).is_err() {

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 
 /// Deadline, cancellation and timings of one request. Clones share them.
 ///
-/// The executor ends a request that was cancelled, or whose deadline has passed, before the model's next step, with
-/// [`Error::Cancelled`] or [`Error::Late`].
+/// Before each step of the model the executor ends requests that were cancelled or missed their
+/// deadline, with [`Error::Cancelled`] or [`Error::Late`].
 #[derive(Clone, Debug)]
 pub struct RequestContext(Arc<Inner>);
 
@@ -23,26 +23,26 @@ struct Inner {
     inference: AtomicU64,
 }
 
-/// How long each phase of a request took so far. Phases of inputs that ran side by side are added up.
+/// The time that each phase of a request took so far, summed over inputs that ran in parallel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Times {
-    /// Tokenizing its texts.
+    /// Tokenizing the texts.
     pub tokenization: Duration,
-    /// Waiting in the queue until its first step.
+    /// Waiting in the queue for the first step.
     pub queue: Duration,
-    /// From its first step until the last output.
+    /// From the first step to the last output.
     pub inference: Duration,
 }
 
 impl Default for RequestContext {
-    /// Without a deadline.
+    /// A context without a deadline.
     fn default() -> RequestContext {
         RequestContext::new(None)
     }
 }
 
 impl RequestContext {
-    /// With a deadline, or without one.
+    /// A context with an optional deadline.
     pub fn new(deadline: Option<Instant>) -> RequestContext {
         RequestContext(Arc::new(Inner {
             made: Instant::now(),
@@ -69,13 +69,13 @@ impl RequestContext {
         self.0.deadline
     }
 
-    /// How long each phase took so far.
+    /// The time that each phase took so far.
     pub fn times(&self) -> Times {
         let of = |nanos: &AtomicU64| Duration::from_nanos(nanos.load(Relaxed));
         Times { tokenization: of(&self.0.tokenization), queue: of(&self.0.queue), inference: of(&self.0.inference) }
     }
 
-    /// Why the request must end now, if it must.
+    /// The error that the request must end with now, if it was cancelled or missed its deadline.
     pub(crate) fn over(&self, now: Instant) -> Option<Error> {
         if self.is_cancelled() {
             return Some(Error::Cancelled);
@@ -89,7 +89,8 @@ impl RequestContext {
         self.over(Instant::now()).map_or(Ok(()), Err)
     }
 
-    /// Runs `f`, which tokenizes, and notes the time it took. Fails if the request must end before or after it.
+    /// Runs the tokenization `f` and records its time. Fails if the request must end before or
+    /// after it.
     pub(crate) fn tokenizing<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let begun = Instant::now();

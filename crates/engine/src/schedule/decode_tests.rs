@@ -1,4 +1,4 @@
-//! Steps that can be followed by hand; `decode_world.rs` has those that cannot.
+//! Steps that can be checked by hand; `decode_simulation.rs` has random ones.
 
 use super::*;
 use std::ops::Range;
@@ -31,18 +31,18 @@ fn decodes_come_first_and_prompts_share_the_rest() {
     assert!(scheduler.commit(&mut blocks, all(&step, 3)).is_empty());
     scheduler.submit(request(B, &[7; 100], 101), &blocks).unwrap();
     scheduler.submit(request(C, &[8; 5], 7), &blocks).unwrap();
-    // One of A; of the other eight, half for B, which is the older, and half for C.
+    // One token for A; of the other eight, half for B, which is older, and half for C.
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(pieces(&step), [(A, 2..3, true), (B, 0..4, false), (C, 0..4, false)]);
     scheduler.commit(&mut blocks, all(&step, 4));
-    // C needs one more; what it does not need is B's.
+    // C needs one more; B gets the rest.
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(pieces(&step), [(A, 3..4, true), (C, 4..5, true), (B, 4..11, false)]);
-    // A comes to its limit of five.
+    // A reaches its limit of five.
     assert_eq!(scheduler.commit(&mut blocks, all(&step, 5)), [A]);
     assert_eq!(scheduler.tokens(A), None);
     assert_eq!(scheduler.tokens(C), Some(&[8, 8, 8, 8, 8, 5][..]));
-    // A stop ends at once, and so does silence.
+    // A stop ends a sequence at once, and so does a missing sample.
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(pieces(&step), [(C, 5..6, true), (B, 11..19, false)]);
     assert_eq!(scheduler.commit(&mut blocks, vec![]), [C]);
@@ -62,8 +62,8 @@ fn the_oldest_prompt_has_half_and_the_shortest_others_the_rest() {
 
 #[test]
 fn an_older_prompts_blocks_are_its_own() {
-    // A needs 20 blocks; B one and then more and more; C, if there is one, 30. Each grows by a token a step, and blocks are
-    // just enough to begin.
+    // A needs 20 blocks, B one and then more, C, if present, 30. Each grows by a token per step,
+    // and there are just enough blocks to begin.
     for (order, count) in [([A, B, C], 53), ([A, B, C], 54), ([A, B, B], 22)] {
         let mut blocks = Blocks::new(count, 2).unwrap();
         let mut scheduler = Scheduler::default();
@@ -104,9 +104,10 @@ fn the_newest_gives_way_and_comes_back_with_all_its_tokens() {
         }
     }
     assert_eq!(ended, [A, B]);
-    // Five blocks: A and B have two each after the second step, A takes the fifth, and B's fifth token finds none.
+    // Five blocks: A and B have two each after the second step, A takes the fifth, and none is left
+    // for B's fifth token.
     assert_eq!(preempted, [(3, B)]);
-    // Its first block was still there when it came back.
+    // Its first block was still in the prefix cache when it resumed.
     assert_eq!(computed, [0..2, 2..3, 3..4, 2..5, 5..6, 6..7, 7..8]);
     assert_eq!(blocks.free_blocks(), 5);
 }
@@ -133,7 +134,7 @@ fn answers_of_one_prompt_share_it() {
     scheduler.submit(Request { n: 3, ..request(A, &[1, 2, 3, 4, 5], 8) }, &blocks).unwrap();
     scheduler.submit(request(SeqId(9), &[6], 8), &blocks).unwrap();
     let step = scheduler.step(&mut blocks, budget);
-    // The seats of the two to come are kept.
+    // Capacity for the two forks is reserved.
     assert_eq!(pieces(&step), [(A, 0..5, true)]);
     let forks = vec![(B, Next::Token(11)), (C, Next::Token(12))];
     scheduler.commit(&mut blocks, vec![Sampled { sequence: A, next: Next::Token(10), forks }]);
@@ -141,7 +142,7 @@ fn answers_of_one_prompt_share_it() {
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(pieces(&step), [(A, 5..6, true), (B, 5..6, true), (C, 5..6, true)]);
     assert_eq!(step.copies, [(1, 2), (1, 3)]);
-    // One stops, and its seat is the next one's.
+    // One stops, and the waiting sequence takes its place.
     let stop = |s: &Sampled| Sampled { next: if s.sequence == B { Next::Stop } else { s.next }, ..s.clone() };
     let ended = scheduler.commit(&mut blocks, all(&step, 20).iter().map(stop).collect());
     assert_eq!(ended, [B]);
@@ -160,7 +161,7 @@ fn a_step_that_failed_is_taken_back() {
     scheduler.release(&mut blocks, B);
     let step = scheduler.step(&mut blocks, budget);
     assert_eq!(step.preempted, [A]);
-    // Nothing of the failed step is taken for known.
+    // Nothing of the failed step is in the prefix cache.
     assert_eq!(pieces(&step), [(A, 0..5, true)]);
     assert_eq!(blocks.free_blocks(), 8);
 }
@@ -193,7 +194,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
     scheduler.submit(request(SeqId(0), &vec![1; 5000], 5001), &blocks).unwrap();
     let mut waits: HashMap<SeqId, usize> = HashMap::new();
     for turn in 0..1000 {
-        // A short one in every step, for ever.
+        // A short prompt arrives in every step.
         let short = SeqId(turn as u64 + 1);
         scheduler.submit(request(short, &[2 + turn as u32; 40], 41), &blocks).unwrap();
         waits.insert(short, turn);
@@ -205,7 +206,7 @@ fn a_short_prompt_does_not_wait_for_a_long_one_nor_the_other_way_round() {
             }
         }
         if ended.contains(&SeqId(0)) {
-            // At least half of every step was its own.
+            // It had at least half of every step.
             assert!(turn <= 100, "the long prompt took {turn} steps");
             return;
         }

@@ -1,5 +1,6 @@
-//! Random workloads against a model whose cache is real enough to notice any wrong slot: a slot holds a digest of the whole
-//! text up to its position, which the model makes from the digest in the slot before it.
+//! Random workloads against a fake model whose KV cache reveals any wrong slot: a slot holds a
+//! digest of the text up to its position, which the model computes from the digest in the slot
+//! before it.
 
 use super::*;
 
@@ -27,13 +28,13 @@ fn digest(tokens: &[u32]) -> u64 {
     tokens.iter().fold(1, |d, t| mix(d, u64::from(*t) + 1))
 }
 
-/// What the "model" says after `digest` for the sequence: a token, or the end.
+/// What the fake model generates after `digest` for the sequence: a token, or the end.
 fn says(digest: u64, sequence: SeqId) -> Next {
     let z = mix(digest, sequence.0 + 1000);
     if z.is_multiple_of(31) { Next::Stop } else { Next::Token((z >> 32) as u32 % 3) }
 }
 
-/// What a sequence must come to, alone and undisturbed.
+/// What a sequence must generate when it runs alone.
 fn alone(mut tokens: Vec<u32>, limit: usize, sequence: SeqId) -> Vec<u32> {
     while tokens.len() < limit {
         match says(digest(&tokens), sequence) {
@@ -50,13 +51,14 @@ struct World {
     budget: Budget,
     cache: Vec<u64>,
     dice: Dice,
-    /// Of every living sequence: its tokens, how far it was computed, its limit, forks it will have.
+    /// Of every live sequence: its tokens, how many are computed, its limit, the forks it will
+    /// have.
     living: HashMap<SeqId, (Vec<u32>, usize, usize, Vec<SeqId>)>,
     expected: HashMap<SeqId, Vec<u32>>,
-    /// In the order they came.
+    /// In order of arrival.
     age: Vec<SeqId>,
     cancelled: HashSet<SeqId>,
-    /// Whose prompts are still to be scored.
+    /// Sequences whose prompt logits are still wanted.
     unscored: HashSet<SeqId>,
     names: u64,
     preemptions: usize,
@@ -72,7 +74,7 @@ impl World {
         World {
             blocks: Blocks::new(count, size).unwrap(),
             scheduler: Scheduler::default(),
-            // Half of them tight, so that prompts take long.
+            // Half of the budgets are tight, so that prompts take many steps.
             budget: Budget {
                 tokens: sequences + 1 + if dice.one_in(2) { dice.below(3) } else { dice.below(20) },
                 sequences,
@@ -100,7 +102,7 @@ impl World {
         let slots = self.blocks.count() * self.blocks.size();
         let limit = 2 + self.dice.below(slots.min(60));
         let long = 1 + self.dice.below(limit - 1);
-        // Few tokens, so that beginnings are often alike.
+        // A small vocabulary, so that prefixes are often equal.
         let constant = self.dice.one_in(2);
         let tokens: Vec<u32> = (0..long).map(|_| if constant { 1 } else { self.dice.below(2) as u32 }).collect();
         let n = if self.dice.one_in(4) { 1 + self.dice.below(4) } else { 1 };
@@ -125,7 +127,7 @@ impl World {
         let step = self.scheduler.step(&mut self.blocks, self.budget);
         self.hits += self.blocks.stats().hit - hit;
         self.blocks.check();
-        // The cancelled are gone with their blocks.
+        // Cancelled sequences and their blocks are gone.
         for id in self.cancelled.drain() {
             assert_eq!(self.blocks.len(id), None);
             assert_eq!(self.scheduler.tokens(id), None);
@@ -134,7 +136,7 @@ impl World {
         self.judge(&step);
         self.run(&step);
         let sampled = self.answers(&step);
-        // Now and then the model fails, or someone leaves while it runs.
+        // Sometimes the model fails, or a request is cancelled while it runs.
         if self.dice.one_in(40) {
             step.pieces.iter().for_each(|p| self.living.get_mut(&p.sequence).unwrap().1 = 0);
             return;
@@ -160,7 +162,7 @@ impl World {
         assert!(step.pieces.iter().map(|p| p.range.len()).sum::<usize>() <= self.budget.tokens);
         let once: HashSet<SeqId> = step.pieces.iter().map(|p| p.sequence).collect();
         assert_eq!(once.len(), step.pieces.len());
-        // The oldest moves in every step: nobody waits for ever.
+        // The oldest advances in every step: no sequence starves.
         if let Some(oldest) = self.age.first() {
             assert!(once.contains(oldest), "{oldest:?} is the oldest and not in {step:?}");
         }
@@ -170,7 +172,7 @@ impl World {
         assert!(step.copies.iter().all(|c| !to.contains(&c.0)));
     }
 
-    /// Copies, then writes; and every write goes where no other sequence reads or writes.
+    /// Copies, then writes; every write goes to a slot that no other sequence reads or writes.
     fn run(&mut self, step: &Step) {
         let size = self.blocks.size();
         for (from, to) in &step.copies {
@@ -180,12 +182,14 @@ impl World {
         let mut written = HashSet::new();
         for piece in &step.pieces {
             let (tokens, seen, ..) = &self.living[&piece.sequence];
-            // Every position once: what was not seen before, or was in the cache when it began.
+            // Every position is computed once, unless it was in the prefix cache when the sequence
+            // began.
             let fresh = *seen == 0 && piece.range.start.is_multiple_of(size);
             assert!(fresh || piece.range.start == *seen, "{piece:?} after {seen}");
             assert!(!piece.range.is_empty());
             assert_eq!(piece.sample, piece.range.end == tokens.len());
-            // All of a prompt that is to be scored is computed, whatever of it is in the cache.
+            // A prompt whose logits are wanted is computed in full, whatever the prefix cache
+            // holds.
             assert_eq!(piece.scored, self.unscored.contains(&piece.sequence));
             assert!(!piece.scored || piece.range.start == *seen);
             assert_eq!(self.scheduler.tokens(piece.sequence), Some(tokens.as_slice()));
@@ -196,7 +200,7 @@ impl World {
                 assert!(written.insert(slots[p]), "two write to one slot");
             }
         }
-        // After all writes, all that is read is still what it should be.
+        // After all writes, every slot that is read still has the right digest.
         for piece in &step.pieces {
             let tokens = &self.living[&piece.sequence].0;
             let mut d = 1;
@@ -299,6 +303,6 @@ fn random_workloads_lose_mix_and_starve_nothing() {
         copies += world.copies;
     }
     println!("{runs} runs, {steps} steps, {preemptions} preemptions, {hits} tokens hit, {copies} copies");
-    // The workloads do what they are for.
+    // The workloads exercise preemption, the prefix cache and copies.
     assert!(preemptions > runs as usize / 2 && hits > 10 * runs && copies > runs as usize / 10);
 }

@@ -9,12 +9,12 @@ fn ready(_: u64) -> bool {
     false
 }
 
-/// All batches there will be, if nobody else comes.
+/// All batches, if no other request arrives.
 fn drain(queue: &mut EncodeQueue) -> Vec<Vec<(u64, usize)>> {
     std::iter::repeat_with(|| queue.next(ready)).take_while(|batch| !batch.is_empty()).collect()
 }
 
-/// The numbers of request 0's texts, batch by batch.
+/// The indices of request 0's texts, batch by batch.
 fn alone(lengths: &[usize], tokens: usize, sequences: usize) -> Vec<Vec<usize>> {
     let mut queue = queue(tokens, sequences);
     queue.push(0, lengths);
@@ -56,7 +56,7 @@ fn a_short_text_behind_ten_thousand_is_in_the_next_batch() {
     queue.push(1, &[7]);
     let batch = queue.next(ready);
     assert_eq!((batch[0], batch.len()), ((1, 0), 20), "nineteen of the others have room beside it");
-    // Of equals the first comes first, and both are served.
+    // Among equals the first goes first, and both run.
     queue.push(2, &[50]);
     assert!(queue.next(ready).contains(&(2, 0)));
 }
@@ -67,12 +67,13 @@ fn ten_thousand_go_on_however_many_short_ones_come() {
     queue.push(0, &vec![50; 10_000]);
     let mut big = 0;
     for turn in 0..100u64 {
-        // Each batch could be filled by those who come while the last one ran.
+        // The requests that arrive during one batch could fill the next.
         (0..100).for_each(|i| queue.push(1 + turn * 100 + i, &[10]));
         let batch = queue.next(ready);
         big += batch.iter().filter(|(id, _)| *id == 0).count();
     }
-    // A hundred and one share a thousand tokens a turn; the one among them whose texts are longer has no less than its share.
+    // A hundred and one requests share a thousand tokens per step; the one with longer texts gets
+    // no less than its share.
     assert!(big * 50 >= 100 * 1000 / 101 - 50, "{big} texts of 50 tokens");
 }
 
@@ -86,7 +87,7 @@ fn what_fits_goes_beside_what_does_not_and_the_latter_goes_first_in_the_next() {
     assert_eq!(queue.next(ready), [(3, 0), (1, 0)]);
     assert_eq!(queue.next(ready), [(0, 0)]);
     assert_eq!(queue.next(ready), [(2, 0)]);
-    // Here it matters: the second batch has room beside the 80 that the 70 does not fit.
+    // Here the order matters: the second batch has room beside the 80 that the 70 does not fit.
     queue.push(4, &[60, 55]);
     queue.push(5, &[70, 35]);
     assert_eq!(queue.next(ready), [(4, 0)]);
@@ -123,7 +124,7 @@ fn who_was_busy_saves_nothing_up() {
     assert!(batch.iter().filter(|(id, _)| *id == 1).count() >= 4, "{batch:?}");
 }
 
-/// A linear congruential generator's better half.
+/// The high half of a linear congruential generator.
 struct Dice(u64);
 
 impl Dice {
@@ -184,7 +185,7 @@ fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
         let mut since = vec![0; n];
         let mut served = vec![0usize; n];
         for id in 0..n {
-            // They come one after another; what counts is served from when the last has come.
+            // Requests arrive one after another; shares count from the arrival of the last.
             queue.push(id as u64, &lengths[id]);
             for _ in 0..dice.below(3) {
                 queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);

@@ -1,4 +1,5 @@
-//! What runs together. Pure: requests and free KV blocks come in as arguments, plans of steps come out.
+//! Schedulers: which requests run together. Pure: requests and free KV blocks come in as arguments,
+//! steps come out.
 
 mod decode;
 mod encode;

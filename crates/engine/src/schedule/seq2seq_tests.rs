@@ -2,7 +2,8 @@ use super::*;
 
 const START: u32 = 7;
 
-/// Pages of 4 tokens: 4 for inputs, 12 for answers; 10 tokens are read at once, 3 sequences written.
+/// Pages of 4 tokens: 4 for inputs, 12 for answers; a step encodes 10 tokens or decodes 3
+/// sequences.
 fn world() -> (Seq2SeqScheduler, Blocks, Blocks) {
     let scheduler = Seq2SeqScheduler::new(Seq2SeqBudget { tokens: 10, sequences: 3 }, START);
     (scheduler, Blocks::new(4, 4).unwrap(), Blocks::new(12, 4).unwrap())
@@ -41,7 +42,7 @@ fn inputs_are_admitted_in_order_while_there_is_room_and_answers_go_on_between() 
     assert_eq!(read_by(scheduler.step(&mut read, &mut written)), [2]);
     let step = scheduler.step(&mut read, &mut written);
     assert_eq!(written_by(&step), [(0, 50, 1), (1, 51, 1), (2, START, 0)]);
-    // One ends, and makes room for the last.
+    // One ends, and the last is admitted.
     scheduler.commit(&mut read, &mut written, vec![go_on(0, 52), (1, vec![]), go_on(2, 53)]);
     assert_eq!(read_by(scheduler.step(&mut read, &mut written)), [3]);
     assert_eq!(scheduler.tokens(0), [&[START, 50, 52][..]]);
@@ -60,9 +61,9 @@ fn beams_share_pages_until_they_write() {
     let beams = |of: &[(usize, u32)]| of.iter().map(|(beam, token)| Continued { beam: *beam, token: *token }).collect();
     scheduler.commit(&mut read, &mut written, vec![(0, beams(&[(0, 10), (0, 11), (0, 12)]))]);
     let Some(Seq2SeqStep::Decode { copies, rows }) = scheduler.step(&mut read, &mut written) else { panic!() };
-    // Two of three copy the page that they share; the last one that has it need not.
+    // Two of three copy the shared page; its last owner need not.
     assert_eq!((copies.len(), rows.len()), (2, 3));
-    // One beam is followed twice, one once, one no more.
+    // One beam continues twice, one once, one not at all.
     scheduler.commit(&mut read, &mut written, vec![(0, beams(&[(2, 20), (0, 21), (2, 22)]))]);
     assert_eq!(scheduler.tokens(0), [&[START, 12, 20][..], &[START, 10, 21], &[START, 12, 22]]);
     scheduler.release(&mut read, &mut written, 0);
@@ -76,6 +77,6 @@ fn a_request_whose_input_failed_leaves_room_for_the_next() {
     scheduler.submit(1, input(16, 3, 3));
     assert_eq!(read_by(scheduler.step(&mut read, &mut written)), [0]);
     scheduler.release(&mut read, &mut written, 0);
-    // There is no answer to continue: the next is read at once.
+    // There is no answer to decode, so the next input is encoded at once.
     assert_eq!(read_by(scheduler.step(&mut read, &mut written)), [1]);
 }

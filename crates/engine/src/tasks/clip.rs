@@ -1,4 +1,5 @@
-//! Texts and images in one space (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023, arXiv:2303.15343).
+//! Image–text embeddings (CLIP: Radford et al. 2021, arXiv:2103.00020; SigLIP: Zhai et al. 2023,
+//! arXiv:2303.15343).
 
 use super::TaskType;
 use super::classify::{Label, Scores};
@@ -18,17 +19,17 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// A model of two towers, loaded and checked.
+/// A model with a text tower and a vision tower, loaded and checked.
 #[derive(Clone)]
 pub struct Clip {
     session: Session<Towers>,
     processor: Arc<Processor>,
     logits: Logits,
-    /// Images in a batch.
+    /// Images per batch.
     images: usize,
 }
 
-/// What makes scores of cosines.
+/// How cosine similarities become scores.
 #[derive(Clone, Copy)]
 struct Logits {
     scale: f32,
@@ -64,7 +65,8 @@ impl TaskType for Clip {
         })?;
         if processor.side() != (seen, seen) {
             let (height, width) = processor.side();
-            let what = format!("its processor makes images of {width} × {height}, and the model sees {seen} × {seen}");
+            let what =
+                format!("its image processor makes images of {width} × {height}, but the model takes {seen} × {seen}");
             return Err(Error::file(root, what));
         }
         let images = (session.plan.batch_tokens / images).max(1);
@@ -78,14 +80,14 @@ impl Clip {
         super::load(reference, options, progress)
     }
 
-    /// Vectors of texts, of length one.
+    /// Embeddings of texts, L2-normalized.
     pub fn texts<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Embeddings> {
         let (tokenizer, spec, plan) = (&self.session.text, &self.session.spec, &self.session.plan);
         let encoded = self.session.read(|reader| reader.encode(texts, ""))?;
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
         if let Some(length) = self.logits.padding {
             let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
-                Error::file(&spec.reading.root, "the model reads padded texts, and its tokenizer has no padding token")
+                Error::file(&spec.reading.root, "the model needs padded texts, but its tokenizer has no padding token")
             })?;
             items.iter_mut().for_each(|w| {
                 w.sequence.ids.resize(length, padding);
@@ -101,7 +103,7 @@ impl Clip {
         Ok(Embeddings { values, dimension, tokens, truncated })
     }
 
-    /// Vectors of images, of length one.
+    /// Embeddings of images, L2-normalized.
     pub fn images(&self, images: &[Image]) -> Result<Embeddings> {
         let dimension = self.session.plan.dimension;
         let mut values = Vec::with_capacity(images.len() * dimension);
@@ -121,15 +123,15 @@ impl Clip {
         Ok(Embeddings { values, dimension, tokens: Vec::new(), truncated: Vec::new() })
     }
 
-    /// How well each text describes each image, as the model scores it: the texts of an image in their order. Scores are
-    /// shares of one, or of a SigLIP each for itself.
+    /// Zero-shot classification: the score of each text for each image, in the order of the texts.
+    /// CLIP's scores of an image sum to one; SigLIP scores each text independently.
     pub fn classify<T: AsRef<str> + Sync>(&self, images: &[Image], texts: &[T]) -> Result<Vec<Vec<Label>>> {
         let scores = self.score(&self.images(images)?, &self.texts(texts)?);
         let label = |(text, score): (&T, f32)| Label { label: text.as_ref().to_string(), score };
         Ok(scores.into_iter().map(|scores| texts.iter().zip(scores).map(label).collect()).collect())
     }
 
-    /// The same for vectors that are there already: a row of scores an image.
+    /// Like [`Clip::classify`], for existing embeddings: one row of scores per image.
     pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
@@ -139,22 +141,25 @@ impl Clip {
     }
 }
 
-/// What the files say of texts.
+/// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClipSpec {
     reading: Reading,
-    /// The token that short texts are filled up with, where they are.
+    /// The padding token, for models that pad short texts.
     padding: Option<String>,
 }
 
 impl ClipSpec {
-    /// A plain model, or one in a folder of sentence-transformers.
+    /// Reads a plain model, or one in a sentence-transformers folder.
     pub(crate) fn read(dir: &Path) -> Result<ClipSpec> {
         let path = dir.join("modules.json");
         let root = match optional_json::<Vec<Entry>>(&path)?.as_deref() {
             Some([only]) if matches!(only.class(), "CLIPModel" | "Transformer") => only.folder(dir, &path)?,
             Some(_) => {
-                return Err(Error::file(&path, "not one CLIPModel or Transformer, which is all that is supported"));
+                return Err(Error::file(
+                    &path,
+                    "must have exactly one module, a CLIPModel or a Transformer; others are not supported",
+                ));
             }
             None => dir.to_path_buf(),
         };
@@ -197,7 +202,7 @@ impl Pipeline for Towers {
     fn load(parts: &Parts, _: &ClipSpec) -> Result<Towers> {
         let Dual { text, vision, dimension, logit_scale, logit_bias, kind } = dual(&parts.config, &parts.weights)?;
         let (Some(text), Some(vision)) = (text, vision) else {
-            return Err(Error::file(&parts.root, "one tower alone: texts and images cannot be compared with it"));
+            return Err(Error::file(&parts.root, "has one tower only; comparing texts and images needs both"));
         };
         let scores = match kind {
             DualKind::Softmax => Scores::Softmax,

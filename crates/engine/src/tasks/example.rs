@@ -88,7 +88,8 @@ mod tests {
     use crate::options::DeviceChoice;
     use crate::tasks::{Embedder, Task, TaskModel};
 
-    /// The task runs: its lengths are those of the vectors that a model of mean pooling gives before it normalizes them.
+    /// The task runs: its lengths are those of the vectors that a model of mean pooling gives
+    /// before it normalizes them.
     #[test]
     fn it_runs_from_the_list_of_tasks() {
         let dir = sconce_testkit::materialize("task-classify");

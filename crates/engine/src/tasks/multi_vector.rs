@@ -1,4 +1,5 @@
-//! Texts to a vector a token, compared by late interaction (Khattab and Zaharia 2020, arXiv:2004.12832).
+//! Multi-vector embeddings, compared by late interaction (ColBERT: Khattab and Zaharia 2020,
+//! arXiv:2004.12832).
 
 use super::TaskType;
 use super::m3::OrM3;
@@ -12,12 +13,12 @@ use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Device, Linear, Tensor, l2_norm};
 
-/// A vector a token of one text.
+/// The multi-vector embedding of one text: a vector per token.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MultiVector {
     /// All rows, one after another.
     pub values: Vec<f32>,
-    /// Numbers in a row.
+    /// Dimension of a row.
     pub dimension: usize,
 }
 
@@ -27,8 +28,8 @@ impl MultiVector {
         self.values.chunks_exact(self.dimension.max(1))
     }
 
-    /// How well a document of these vectors answers the query: each of the query's vectors takes its best match, and the
-    /// matches are summed.
+    /// The MaxSim score of this document for the query: the sum over the query's vectors of their
+    /// best match.
     pub fn max_sim(&self, query: &MultiVector) -> f32 {
         let dot = |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| a * b).sum::<f32>();
         let best = |q: &[f32]| self.rows().map(|d| dot(q, d)).fold(f32::NEG_INFINITY, f32::max);
@@ -36,7 +37,7 @@ impl MultiVector {
     }
 }
 
-/// A model that gives a vector a token, loaded and checked: ColBERT in its authors' files or PyLate's, or bge-m3.
+/// A multi-vector model, loaded and checked: ColBERT in Stanford's or PyLate's format, or bge-m3.
 #[derive(Clone)]
 pub struct MultiVectorEncoder(OrM3<Tokens>);
 
@@ -46,12 +47,12 @@ impl MultiVectorEncoder {
         super::load(reference, options, progress)
     }
 
-    /// Vectors of queries: with the query marker, and expanded where the model was trained so.
+    /// Embeddings of queries: with the query marker, and expanded if the model was trained so.
     pub fn queries<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Query)
     }
 
-    /// Vectors of documents: with the document marker, and without those of the skip list.
+    /// Embeddings of documents: with the document marker, and without tokens of the skip list.
     pub fn documents<T: AsRef<str> + Sync>(&self, texts: &[T]) -> Result<Outputs<MultiVector>> {
         self.embed(texts, Side::Document)
     }
@@ -121,7 +122,7 @@ impl Pipeline for Tokens {
             dimension = dense.outputs;
             unread.extend(w.unused());
         }
-        // Stanford's projection, also where PyLate's files beside it say the same in their way.
+        // Stanford's projection; ignored if PyLate's files have the same one.
         parts.weights.skip("linear.weight");
         if spec.stanford {
             let w = parts.weights.of_head().sub("linear");

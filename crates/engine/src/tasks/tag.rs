@@ -1,4 +1,4 @@
-//! Texts to labelled pieces: names, places, parts of speech.
+//! Token classification (NER): names, places, parts of speech.
 
 use super::TaskType;
 use super::classify::{Scores, check_labels, labels};
@@ -53,8 +53,8 @@ impl Tagger {
         super::load(reference, options, progress)
     }
 
-    /// The entities of each text that score `threshold` at least, without those labelled `O`. Their offsets count characters, not
-    /// bytes.
+    /// The entities of each text with a score of at least `threshold`, without those labelled `O`.
+    /// Offsets count characters, not bytes.
     pub fn tag<T: AsRef<str> + Sync>(
         &self,
         texts: &[T],
@@ -86,7 +86,7 @@ impl Tagger {
     }
 }
 
-/// What the files say of labels.
+/// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct TagSpec {
     reading: Reading,

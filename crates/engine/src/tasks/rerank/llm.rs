@@ -1,5 +1,6 @@
-//! Language models that rerank: asked whether a document answers a query, they say yes or no, and the score is how much rather yes.
-//! Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was trained on this conversation, word for word.
+//! Language models as rerankers: asked whether a document answers a query, they say yes or no, and
+//! the score compares the two logits. Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was
+//! trained on exactly this prompt.
 
 use crate::config::{FileFacts, plain_reading};
 use crate::error::{Error, Result};
@@ -7,31 +8,31 @@ use crate::tasks::classify::{LogitsSpec, Representation, Scores};
 use sconce_text::{Encoded, Manner, Reader, Tokenizer, Truncate};
 use std::path::Path;
 
-/// What stands before what is asked.
+/// The prompt before query and document.
 const BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
                       provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 
-/// What stands behind it; the next word is the answer.
+/// The prompt after them; the next token is the answer.
 const BEHIND: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-/// What the model is told to look for unless the caller says.
+/// The default instruction.
 const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
 
-/// The longest conversation, as the model's makers have it.
+/// The longest prompt, as the model's authors set it.
 const LONGEST: usize = 8192;
 
-/// Whether the files are of a language model that can be asked: it has no head for labels of its own.
+/// Whether the files are of a language model that can rerank: it has no classification head.
 pub(super) fn can_be_asked(facts: &FileFacts) -> bool {
     facts.class() == "Qwen3ForCausalLM"
 }
 
-/// How such a model in `root` is read.
+/// Reads the settings of such a model.
 pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
     let mut reading = plain_reading(root)?;
     reading.max_tokens = Some(reading.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
     let tokenizer = Tokenizer::load(root, LONGEST, Manner::default())?;
     let id = |word: &str| {
-        let what = || format!("its vocabulary has no token `{word}`, so it cannot be asked whether a document answers");
+        let what = || format!("its vocabulary has no token `{word}`, which a language model needs to rerank");
         tokenizer.id(word).ok_or_else(|| Error::file(root, what()))
     };
     let words = ["yes", "no"];
@@ -44,12 +45,12 @@ pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
     })
 }
 
-/// The conversation round a query and a document.
+/// The prompt around query and document.
 #[derive(Clone)]
 pub(crate) struct YesNoPrompt {
     before: Vec<u32>,
     behind: Vec<u32>,
-    /// Tokens there are for what is asked.
+    /// Tokens left for query and document.
     room: usize,
     pub(crate) instruction: String,
 }
@@ -61,16 +62,17 @@ impl YesNoPrompt {
         let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
         let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
         if taken >= most {
-            let what = format!("a reranker's conversation takes {taken} tokens before anything is asked, of {most}");
+            let what = format!("the reranking prompt alone takes {taken} tokens of the model's {most}");
             return Err(Error::file(root, what));
         }
         Ok(YesNoPrompt { before, behind, room: most - taken, instruction: INSTRUCTION.into() })
     }
 
-    /// The conversation about each document, cut where it is too long: at the document's end.
+    /// The prompt for each document, truncated at the document's end if it is too long.
     pub(crate) fn encode<T: AsRef<str>>(&self, t: Reader<'_>, query: &str, documents: &[T]) -> Result<Vec<Encoded>> {
         if t.truncate() == Truncate::Left {
-            let what = "a model that is asked about documents is told first what to do: only their ends can be cut off";
+            let what =
+                "this reranker's prompt begins with its instruction, so documents can only be truncated on the right";
             return Err(Error::Input(what.into()));
         }
         let asked = |document: &T| {

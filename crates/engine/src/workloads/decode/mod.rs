@@ -24,15 +24,15 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Answers that will go on from the same prompt.
+/// Answers that will continue the same prompt.
 type Forks = Vec<(SeqId, ActiveSequence)>;
 
-/// What came of a step, of the pieces that something was wanted of.
+/// The results of a step, for the chunks whose logits were wanted.
 #[derive(Default)]
 struct Outcome {
-    /// Of those that have no token yet, in their order.
+    /// The logits of chunks without a sampled token, in order.
     logits: Vec<f32>,
-    /// The pieces, and their tokens if these were chosen on the device.
+    /// The chunks, and their tokens if the device sampled them.
     pieces: Vec<(ScheduledChunk, Option<u32>)>,
 }
 
@@ -49,7 +49,7 @@ impl Outcome {
     }
 }
 
-/// An answer and its forks, and what their next tokens come of.
+/// An answer and its forks, and the input for sampling their next tokens.
 struct Sampling<'a> {
     id: SeqId,
     next: NextToken<'a>,
@@ -70,7 +70,7 @@ pub(crate) struct Decode {
     budget: Budget,
     counts: Counts,
     active: HashMap<SeqId, ActiveSequence>,
-    /// Answers of a prompt whose first token is not chosen yet: those that will go on from it.
+    /// The forks of a prompt whose first token is not sampled yet.
     forks: HashMap<SeqId, Forks>,
     /// The request of each sequence, forks included.
     requests: HashMap<SeqId, RequestId>,
@@ -169,7 +169,7 @@ impl Workload for Decode {
 
     fn members(&self, step: &Step) -> Vec<(RequestId, Step)> {
         let alone = |piece: &ScheduledChunk| {
-            // Nobody else writes to the pages that are copied for it.
+            // No other sequence writes to the pages that are copied for this one.
             let own = self.blocks.table(piece.sequence);
             let copies = step.copies.iter().copied().filter(|(_, to)| own.contains(to)).collect();
             let step = Step { pieces: vec![piece.clone()], copies, ..Step::default() };
@@ -213,7 +213,7 @@ impl Workload for Decode {
                 sampling.push(Mutex::new(Some(Sampling { id, next, sequence, forks })));
             }
         }
-        // Every answer needs nothing but its own row, so all are sampled at once.
+        // Every answer needs only its own row, so all are sampled in parallel.
         let scheduler = &self.scheduler;
         let sampled = threads::map(sampling.len(), |i| {
             let taken = sampling[i].lock().unwrap_or_else(PoisonError::into_inner).take();
@@ -232,7 +232,7 @@ impl Workload for Decode {
 
     fn release(&mut self, id: RequestId) {
         let mut own: Vec<SeqId> = self.requests.iter().filter(|(_, of)| **of == id).map(|(own, _)| *own).collect();
-        // In the line of age, not of the map: the order in which blocks are freed is the order in which they are used again.
+        // By age, not in the map's order: blocks are reused in the order in which they were freed.
         own.sort_unstable();
         for sequence in own {
             self.requests.remove(&sequence);
@@ -263,7 +263,8 @@ impl Workload for Decode {
 }
 
 impl Decode {
-    /// How the tokens of a step are sampled on the device, if all that is wanted of it is a token for each piece.
+    /// The sampling parameters of a step, if the device can sample: only a token is wanted of every
+    /// chunk.
     fn device_sampling(&self, step: &Step) -> Option<Vec<SamplingParams>> {
         let one = |piece: &ScheduledChunk| {
             let is_alone = self.forks.get(&piece.sequence).is_none_or(Vec::is_empty);
@@ -290,7 +291,7 @@ impl Decode {
 
 type SampledFork = (SeqId, ActiveSequence, StepOutput);
 
-/// The next token of an answer and of those that go on from the same prompt.
+/// Samples the next token of an answer and of its forks.
 fn sample(
     Sampling { id, next, mut sequence, forks }: Sampling<'_>,
     scheduler: &Scheduler,

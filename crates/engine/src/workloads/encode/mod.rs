@@ -1,7 +1,7 @@
 //! Encoders: requests of any number of texts wait in one queue and run in packed micro-batches.
 //!
-//! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of several requests. It never waits
-//! for a batch to fill.
+//! When the device becomes idle, its thread takes the next micro-batch, which may mix texts of
+//! several requests. It never waits for a batch to fill.
 
 mod pipeline;
 mod session;
@@ -25,14 +25,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Parts of an answer that a caller may leave unread before it is passed over: one to read, one to read next. Rows can be wide.
+/// Parts of a result that a caller may leave unread before the queue skips its request: one being
+/// read, one to read next. Rows can be wide.
 const MOST_UNREAD: usize = 2;
 
 /// One sequence to encode.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EncodeItem {
     pub(crate) sequence: Sequence,
-    /// Tokens at its head that belong to a prompt that is not pooled.
+    /// Prompt tokens at its beginning that are not pooled.
     pub(crate) skip: usize,
 }
 
@@ -42,52 +43,52 @@ impl From<Encoded> for EncodeItem {
     }
 }
 
-/// What is wanted of sequences.
+/// The kind of output that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Want {
-    /// What the task makes of them.
+    /// The output of the task's pipeline.
     #[default]
     Task,
     /// The encoder's last hidden state of every token.
     Hidden,
 }
 
-/// Sequences of one caller. All have tokens.
+/// Sequences of one caller. None is empty.
 pub(crate) struct EncodeRequest {
     pub(crate) items: Vec<EncodeItem>,
     pub(crate) want: Want,
-    /// Parts of the answer that the caller has not read yet.
+    /// Parts of the result that the caller has not read yet.
     pub(crate) unread: Arc<AtomicUsize>,
 }
 
-/// A request of which something waits or runs.
+/// A request with waiting or running items.
 struct Pending {
     items: Vec<EncodeItem>,
     want: Want,
     unread: Arc<AtomicUsize>,
-    /// Items that are not answered.
+    /// Items without a result.
     left: usize,
     reply: Arc<Reply<Part>>,
 }
 
-/// Sequences that run together, of which the same is wanted.
+/// Sequences that run together, with the same kind of output.
 pub(crate) struct MicroBatch {
     want: Want,
-    /// Requests, and which of their items.
+    /// Requests and indices of their items.
     items: Vec<(RequestId, usize)>,
     sequences: Vec<Sequence>,
     skips: Vec<usize>,
 }
 
-/// What came of a micro-batch.
+/// The outputs of a micro-batch.
 pub(crate) struct Results {
     segments: Segments,
-    /// Rows, and all their numbers.
+    /// Row count and values of each output.
     values: Vec<(usize, Vec<f32>)>,
 }
 
 impl Results {
-    /// Those of the sequence at `place`: a row of its own, or a row for each of its tokens.
+    /// The outputs of the sequence at `place`: one row, or one row per token.
     pub(crate) fn of(&self, place: usize) -> Vec<&[f32]> {
         let own = |(rows, values): &'_ (usize, Vec<f32>)| {
             let range =
@@ -102,18 +103,18 @@ impl Results {
 /// A request's part of a micro-batch.
 pub(crate) struct Part {
     pub(crate) results: Arc<Results>,
-    /// Its items, and their places in the micro-batch.
+    /// Indices of its items, and their places in the micro-batch.
     pub(crate) items: Vec<(usize, usize)>,
 }
 
-/// The workload of an encoder and what stands behind it for a task.
+/// The workload of an encoder and the task's layers after it.
 pub(crate) struct Encode<P> {
     pub(crate) pipeline: P,
     pub(crate) place: Place,
     passes: GraphCache,
     dtype: DType,
     budget: Budget,
-    /// The most tokens of a sequence.
+    /// The most tokens in a sequence.
     longest: usize,
     queue: EncodeQueue,
     pending: BTreeMap<RequestId, Pending>,
@@ -139,7 +140,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     type Layout = ();
     type Request = EncodeRequest;
     type Output = Part;
-    /// One micro-batch for each thing that is wanted.
+    /// One micro-batch per kind of output.
     type Step = Vec<MicroBatch>;
     type Outcome = Vec<Results>;
     type Stats = ();
@@ -168,7 +169,7 @@ impl<P: Pipeline> Workload for Encode<P> {
     fn sanity_check(&self) -> Result<()> {
         for result in self.pipeline.sanity_check(&self.place)? {
             if !result.to_f32()?.iter().all(|v| v.is_finite()) {
-                return Err(Error::unsound("the model is not sound: its result", self.place.device(), self.dtype));
+                return Err(Error::unsound("sanity check failed: the model's output", self.place.device(), self.dtype));
             }
         }
         Ok(())
@@ -208,7 +209,7 @@ impl<P: Pipeline> Workload for Encode<P> {
                 step.len() - 1
             });
             step[at].items.push((RequestId(id), item));
-            // A text cut inside its prompt still keeps its last token.
+            // A text truncated inside its prompt keeps its last token.
             step[at].skips.push(skip.min(sequence.ids.len().saturating_sub(1)));
             step[at].sequences.push(sequence);
         }
@@ -273,7 +274,7 @@ impl MicroBatch {
         all
     }
 
-    /// The same, every request by itself.
+    /// The micro-batch split by request.
     fn by_request(&self) -> Vec<(RequestId, MicroBatch)> {
         let of = |(id, items): (RequestId, Vec<(usize, usize)>)| {
             let batch = MicroBatch {
@@ -288,14 +289,14 @@ impl MicroBatch {
     }
 }
 
-/// A micro-batch on its device.
+/// A pass of one micro-batch.
 struct EncodePass<'a, P> {
     workload: &'a Encode<P>,
     batch: &'a MicroBatch,
 }
 
 impl<P: Pipeline> EncodePass<'_, P> {
-    /// Sequences that only fill the batch up have no prompt.
+    /// The dummy sequences that fill a batch up have no prompt.
     fn skips(&self, batch: &Batch) -> Vec<usize> {
         let mut skips = self.batch.skips.clone();
         skips.resize(batch.segments.count(), 0);

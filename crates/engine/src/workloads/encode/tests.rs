@@ -1,4 +1,4 @@
-//! The encoder workload in its executor, with a model that can be held up and poisoned.
+//! The encoder workload in its executor, with a fake model that can block and fail.
 
 use super::session::PartStream;
 use super::*;
@@ -13,7 +13,8 @@ const HOLD: u32 = 1;
 const BAD: u32 = 2;
 const TERRIBLE: u32 = 3;
 
-/// Gives the sum of a sequence's ids. Every batch it is given is seen; one with [`HOLD`] in it waits.
+/// Returns the sum of a sequence's ids. It reports every batch, and blocks on one that contains
+/// [`HOLD`].
 struct Sums {
     seen: Sender<Vec<u32>>,
     go: Mutex<Receiver<()>>,
@@ -51,7 +52,8 @@ impl Pipeline for Sums {
 }
 
 struct Served {
-    /// Before the executor, which waits for its thread when it is dropped: a test that fails lets go of the model.
+    /// Declared before the executor, whose drop joins its thread: a failing test unblocks the model
+    /// first.
     go: Sender<()>,
     executor: Executor<Encode<Sums>>,
     seen: Receiver<Vec<u32>>,
@@ -95,7 +97,7 @@ fn sums(part: &Part) -> Vec<(usize, f32)> {
     part.items.iter().map(|(item, place)| (*item, part.results.of(*place)[0][0])).collect()
 }
 
-/// All of an answer, in the order of the texts.
+/// The whole result, in the order of the texts.
 fn all(mut ticket: PartStream) -> Result<Vec<f32>> {
     let mut own = Vec::new();
     while let Some(part) = ticket.next() {

@@ -1,5 +1,5 @@
-//! Sequence-to-sequence models (T5): inputs are read as there is room for their answers, and all answers are continued a token at
-//! a time.
+//! Sequence-to-sequence models (T5): inputs are encoded when their answers fit into the KV cache,
+//! and all answers are decoded together, a token per step.
 
 mod active_input;
 mod model;
@@ -27,7 +27,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What the files of such a model say.
+/// The settings from the model's files.
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqSpec {
     /// The folder or file.
@@ -36,7 +36,7 @@ pub(crate) struct Seq2SeqSpec {
     pub(crate) start: u32,
 }
 
-/// A KV cache, and whose pages are whose.
+/// A KV cache and its block tables.
 struct PagedCache {
     cache: KvCache,
     blocks: Blocks,
@@ -48,7 +48,7 @@ pub(crate) struct Seq2SeqWorkload {
     layout: Seq2SeqLayout,
     place: Place,
     passes: GraphCache,
-    /// Of inputs, and of answers.
+    /// The KV cache of inputs (cross-attention), and of answers.
     read: PagedCache,
     written: PagedCache,
     budget: Seq2SeqBudget,
@@ -63,7 +63,7 @@ impl Workload for Seq2SeqWorkload {
     type Request = Seq2SeqRequest;
     type Output = Event;
     type Step = Seq2SeqStep;
-    /// Logits of a decoding step; none of one that reads inputs.
+    /// Logits of a decoding step; empty for an encoding step.
     type Outcome = Vec<f32>;
     type Stats = ();
 
@@ -138,7 +138,7 @@ impl Workload for Seq2SeqWorkload {
             }
             Seq2SeqStep::Decode { copies, rows } => {
                 let alone = |(id, rows): (u64, Vec<Row>)| {
-                    // Nobody else writes to the pages that are copied for it.
+                    // No other request writes to the pages that are copied for this one.
                     let own = |(_, to): &(u32, u32)| rows.iter().any(|row| row.table.contains(to));
                     let copies = copies.iter().copied().filter(own).collect();
                     (RequestId(id), Seq2SeqStep::Decode { copies, rows })
@@ -175,7 +175,7 @@ impl Workload for Seq2SeqWorkload {
             let width = (logits.len() / rows.len().max(1)).max(1);
             let head = self.model.0.head();
             threads::for_each_chunk_mut(&mut logits, width, |_, row| head.capped(row));
-            // Every request needs nothing but its own rows, so all are sampled at once.
+            // Every request needs only its own rows, so all are sampled in parallel.
             let mut rest = &mut logits[..];
             let mut own = Vec::new();
             for (id, rows) in by_request(&rows) {
@@ -220,7 +220,7 @@ impl Workload for Seq2SeqWorkload {
     fn stats(&self) {}
 }
 
-/// Rows of each request, which stand together, in the order of the step.
+/// The rows of each request, which are adjacent, in the order of the step.
 fn by_request(rows: &[Row]) -> Vec<(u64, Vec<Row>)> {
     rows.chunk_by(|a, b| a.request == b.request).map(|own| (own[0].request, own.to_vec())).collect()
 }

@@ -1,4 +1,4 @@
-//! Such a model on its device: what it takes, planned before it is loaded; reading, and one step of writing.
+//! A sequence-to-sequence model on its device: its plan, loading, encoding, and one decoding step.
 
 use crate::error::{Error, Result};
 use crate::options::{LoadOptions, Seq2SeqLimits};
@@ -13,7 +13,7 @@ use serde_json::Value;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How such a model is laid out, beyond what every model has.
+/// The memory layout of a sequence-to-sequence model.
 #[derive(Clone, Debug)]
 pub(crate) struct Seq2SeqLayout {
     /// The format of both KV caches.
@@ -23,21 +23,22 @@ pub(crate) struct Seq2SeqLayout {
     pub(crate) output: usize,
     /// The most answers, or beams, at once.
     pub(crate) sequences: usize,
-    /// Pages of the cache of what was read, and of what was written.
+    /// Pages of the KV cache of inputs, and of that of answers.
     pub(super) read: usize,
     pub(super) written: usize,
 }
 
-/// More tokens than this, of one text or all of a cache, are a slip of the finger.
+/// More tokens than this, in one text or the whole KV cache, are a typing error.
 const LONGEST: usize = 1 << 20;
 
-/// Inputs of full length that the cache of what was read has room for. Most are much shorter, and more of them fit.
+/// Inputs of full length that fit into the KV cache of inputs. Most inputs are much shorter, and
+/// more of them fit.
 const INPUTS: usize = 4;
 
-/// A piece's table of pages and how many of its tokens there are.
+/// The block table of an input and the input's length.
 pub(super) type Where = (Arc<[u32]>, usize);
 
-/// Works out what the model in `root` takes on `device`, without reading a weight.
+/// Plans the model in `root` on `device`, without reading a weight.
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<Seq2SeqLayout>> {
     let Seq2SeqLimits { input, output, sequences, cache_format } = options.seq2seq;
     let weight_format = options.kept(device)?;
@@ -46,14 +47,13 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let input = input.unwrap_or(trained.min(LONGEST as u64) as usize);
     let fits = |n: usize| (1..=LONGEST).contains(&n);
     if !fits(input) || !fits(output) || !fits(sequences) || sequences.saturating_mul(output) > LONGEST << 4 {
-        let what =
-            format!("inputs of {input} tokens and {sequences} answers of {output}: 1 to {LONGEST} of each make sense");
+        let what = format!("inputs of {input} tokens and {sequences} answers of {output}: use 1 to {LONGEST} of each");
         return Err(Error::Input(what));
     }
     let mut trace = Trace::new(device, &options.policy);
     let (loaded, unread) = trace.load(|place| Whole::load(&model, options, weight_format, place))?;
     if let Some(name) = unread.iter().find(|name| name.starts_with("decoder.")) {
-        let what = format!("the weights hold {name}, which this model does not have by its config.json");
+        let what = format!("the weights hold {name}, which the model in config.json does not have");
         return Err(Error::file(root, what));
     }
     let place = trace.place.clone();
@@ -66,7 +66,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         Ok((loaded.cache(read, cache_format, &place)?, loaded.cache(written, cache_format, &place)?))
     };
     let input_at: Where = ((0..input.div_ceil(PAGE) as u32).collect(), input);
-    // Everyone at the last token of the longest answer.
+    // All sequences at the last token of the longest answer.
     let write = |(was_read, was_written): &(KvCache, KvCache)| -> Result<()> {
         let table: Arc<[u32]> = (0..output.div_ceil(PAGE) as u32).collect();
         let piece = TokenChunk { ids: vec![0], start: output - 1, table, wanted: 1 };
@@ -79,7 +79,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         let inputs = dummy_sequences(batch_tokens, input, usize::MAX).into_iter();
         let inputs: Vec<_> = inputs.map(|Sequence { ids, .. }| (input_at.0.clone(), ids)).collect();
         loaded.read(&inputs, &caches.0, &place)?;
-        // Each with a page of its own to copy first.
+        // Every sequence copies a page first.
         let pages: Vec<(u32, u32)> = (0..sequences as u32).map(|page| (page, page)).collect();
         copy(&pages, &caches.1, &place)?;
         write(&caches)
@@ -112,11 +112,11 @@ pub(super) fn copy(pages: &[(u32, u32)], cache: &KvCache, place: &Place) -> Resu
     Ok(())
 }
 
-/// Encoder, decoder and head, loaded.
+/// A loaded sequence-to-sequence model: encoder, decoder and head.
 pub(super) struct Whole(pub(super) Box<dyn Seq2Seq>);
 
 impl Whole {
-    /// From its files, with the names of weights that were not read.
+    /// Loads the model from its files. Returns the names of unread weights too.
     pub(super) fn load(
         model: &Model,
         options: &LoadOptions,
@@ -132,7 +132,7 @@ impl Whole {
         Ok(KvCache::new(self.0.cache(), pages * PAGE, format, place)?)
     }
 
-    /// Reads inputs into their pages.
+    /// Encodes inputs and writes their keys and values into their pages.
     pub(super) fn read(&self, inputs: &[(Arc<[u32]>, Vec<u32>)], cache: &KvCache, place: &Place) -> Result<()> {
         let sequence = |(_, ids): &(_, Vec<u32>)| Sequence { ids: ids.clone(), ..Sequence::default() };
         let sequences: Vec<Sequence> = inputs.iter().map(sequence).collect();
@@ -143,7 +143,7 @@ impl Whole {
         Ok(self.0.remember(&states, cache, &rows)?)
     }
 
-    /// Logits of the next token behind each piece, which looks at the input beside it.
+    /// Logits of the token after each chunk, which attends to the input beside it.
     pub(super) fn step(
         &self,
         writing: &[(TokenChunk, Where)],
@@ -154,7 +154,8 @@ impl Whole {
         logits(replay::run(&Seq2SeqStream { model: self, writing, written, read, place })?, place)
     }
 
-    /// The same of pieces that are a token each: by a recorded pass where there is one, and good until the next.
+    /// Like `step`, for chunks of one token: by a captured CUDA graph where there is one. The
+    /// result is valid until the next call.
     pub(super) fn replay(
         &self,
         writing: &[(TokenChunk, Where)],
@@ -165,8 +166,9 @@ impl Whole {
         logits(passes.replay(&Seq2SeqStream { model: self, writing, written, read, place }, 0, None)?, place)
     }
 
-    /// Reads so many tokens, in short inputs and in long ones, and writes as many answers as there may be, at their beginning and at
-    /// the end of the longest: what is between them calls for no other kernels. The caches are written to.
+    /// Encodes `tokens` tokens, in short inputs and in long ones, and decodes as many answers as
+    /// allowed, at their beginning and at the end of the longest; what lies between uses no other
+    /// kernels. Writes to the KV caches.
     pub(super) fn dry_run(
         &self,
         layout: &Seq2SeqLayout,
@@ -187,7 +189,7 @@ impl Whole {
         copy(&[(0, 0)], written, place)
     }
 
-    /// Reads and writes something in caches of its own, and sees that numbers come out.
+    /// Encodes and decodes a short text in separate KV caches; the logits must be finite.
     pub(super) fn sanity_check(&self, cache_format: KvCacheFormat, place: &Place) -> Result<()> {
         let [read, written] = [1, 1].map(|pages| self.cache(pages, cache_format, place));
         let (read, written) = (read?, written?);
@@ -198,8 +200,7 @@ impl Whole {
             let piece = TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
             let logits = self.step(&[(piece, (table.clone(), 8))], &written, &read, place)?.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
-                let what =
-                    "the model is not sound: its logits hold infinities or NaN; try --dtype f32, or fetch it again";
+                let what = "sanity check failed: the model's logits hold infinities or NaN; try --dtype f32, or download it again";
                 return Err(Error::Unsound(what.into()));
             }
         }
@@ -207,7 +208,7 @@ impl Whole {
     }
 }
 
-/// The next tokens of answers, and the logits behind them.
+/// A pass of the decoder: the next tokens of answers in, their logits out.
 struct Seq2SeqStream<'a> {
     model: &'a Whole,
     writing: &'a [(TokenChunk, Where)],
@@ -236,7 +237,7 @@ impl Pass for Seq2SeqStream<'_> {
     }
 }
 
-/// All that comes of writing.
+/// The logits of a decoding pass.
 fn logits((_, mut results): Ran<Seq2SeqStream<'_>>, place: &Place) -> Result<Tensor> {
     results.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
 }

@@ -160,12 +160,12 @@ impl Error {
     }
 
     /// Whether another device might succeed where this one failed.
-    pub(crate) fn is_the_devices(&self) -> bool {
+    pub(crate) fn is_device_error(&self) -> bool {
         matches!(self, Error::Plan { .. } | Error::Memory { .. } | Error::Op(sconce_ops::Error::Device { .. }))
     }
 
     /// Adds the folder `root` to errors about the model's files that name no file.
-    pub(crate) fn of(self, root: &Path) -> Error {
+    pub(crate) fn with_root(self, root: &Path) -> Error {
         match self {
             Error::Model(sconce_models::Error::Op(e @ sconce_ops::Error::Weight { .. }))
             | Error::Op(e @ sconce_ops::Error::Weight { .. }) => Error::file(root, e),

@@ -157,15 +157,15 @@ impl LoadOptions {
 
     /// Calls `on` with the requested device, and where that device cannot run the model and a
     /// fallback is allowed, with the next best. Reports every choice.
-    pub(crate) fn on_a_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
+    pub(crate) fn with_device<T>(&self, progress: &dyn Progress, on: impl Fn(Device) -> Result<T>) -> Result<T> {
         let (candidates, why) = self.device.candidates(self.fallback);
         if let Some(why) = why {
             progress.note(&format!("device: {}, chosen by auto ({why})", candidates[0]));
         }
         for (i, device) in candidates.iter().enumerate() {
-            self.tell_withdrawn(*device, progress);
+            self.report_withdrawn(*device, progress);
             match (on(*device), candidates.get(i + 1)) {
-                (Err(e), Some(next)) if e.is_the_devices() => {
+                (Err(e), Some(next)) if e.is_device_error() => {
                     progress.note(&format!("{e}; falling back to {next} (--fallback)"));
                 }
                 (result, _) => return result,
@@ -176,21 +176,21 @@ impl LoadOptions {
 
     /// Reports the kernels that doctor withdrew on `device`, so that users need not search for why
     /// a model is slow.
-    fn tell_withdrawn(&self, device: Device, progress: &dyn Progress) {
+    fn report_withdrawn(&self, device: Device, progress: &dyn Progress) {
         let Ok(info) = device.info() else { return };
-        for w in &self.on(&info).policy.withdrawn {
+        for w in &self.for_device(&info).policy.withdrawn {
             progress.note(&format!("{w} failed its cases on this machine and is withdrawn; see `sconce doctor`"));
         }
     }
 
     /// These options with the kernels that the verdict withdraws on this device, and on the CPU,
     /// where the host rung may run an op.
-    pub(crate) fn on(&self, device: &DeviceInfo) -> LoadOptions {
+    pub(crate) fn for_device(&self, device: &DeviceInfo) -> LoadOptions {
         let mut options = self.clone();
         if let Some(verdict) = options.verdict.take() {
             let cpu = if device.device.is_gpu() { Device::Cpu.info().ok() } else { None };
-            let judged = std::iter::once(device).chain(&cpu).flat_map(|d| verdict.withdrawn(d));
-            options.policy.withdrawn.extend(judged);
+            let withdrawn = std::iter::once(device).chain(&cpu).flat_map(|d| verdict.withdrawn(d));
+            options.policy.withdrawn.extend(withdrawn);
         }
         options
     }
@@ -225,7 +225,7 @@ impl LoadOptions {
     }
 
     /// The storage format of a language model's matrices on `device`.
-    pub(crate) fn kept(&self, device: Device) -> Result<WeightFormat> {
+    pub(crate) fn lm_weight_format(&self, device: Device) -> Result<WeightFormat> {
         match (self.weight_format, device) {
             (Some(WeightFormat::Bytes), _) => {
                 Err(Error::Input("--dtype int8 is for encoders; language models take q8_0".into()))

@@ -125,15 +125,15 @@ impl Model {
     }
 
     /// Logits of the next tokens of several sequences: (sequence, first new token, wanted).
-    fn decode(&self, cache: &KvCache, pieces: &[(&Growing, usize, usize)]) -> Vec<f32> {
-        let piece = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
+    fn decode(&self, cache: &KvCache, chunks: &[(&Growing, usize, usize)]) -> Vec<f32> {
+        let chunk = |(s, start, wanted): &(&Growing, usize, usize)| TokenChunk {
             ids: s.ids[*start..].to_vec(),
             start: *start,
             table: s.table.clone(),
             wanted: *wanted,
         };
-        let pieces: Vec<_> = pieces.iter().map(piece).collect();
-        let batch = Batch::decode(&pieces, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
+        let chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let batch = Batch::decode(&chunks, PAGE, cache, self.encoder.limits(), &self.place).expect("a batch");
         assert!(matches!(batch.kept, Some(KvView { .. })));
         self.logits(&batch, &mut Vec::new())
     }
@@ -236,8 +236,8 @@ fn cached(model: &Model, what: &str, prompts: &[&[u32]], wanted: &[f32]) {
         let cut = |s: &Growing| Growing { ids: s.ids[..(start + 3).min(s.ids.len())].to_vec(), ..s.clone() };
         let live: Vec<(usize, Growing)> =
             sequences.iter().enumerate().filter(|(_, s)| s.ids.len() > start).map(|(i, s)| (i, cut(s))).collect();
-        let pieces: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
-        let logits = model.decode(&cache, &pieces);
+        let chunks: Vec<_> = live.iter().map(|(_, s)| (s, start, usize::MAX)).collect();
+        let logits = model.decode(&cache, &chunks);
         let mut rest = &logits[..];
         for (i, s) in &live {
             let (own, behind) = rest.split_at((s.ids.len() - start) * model.vocabulary);

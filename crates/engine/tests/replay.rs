@@ -111,19 +111,19 @@ fn short_texts() {
     }
 }
 
-struct Pieces<'a> {
+struct DecodePass<'a> {
     model: (&'a dyn Encoder, &'a LmHead),
-    pieces: Vec<TokenChunk>,
+    chunks: Vec<TokenChunk>,
     cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Pieces<'_> {
+impl Pass for DecodePass<'_> {
     type Batch = Batch;
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Batch::decode(&self.pieces, PAGE, self.cache, self.model.0.limits(), self.place)
+        Batch::decode(&self.chunks, PAGE, self.cache, self.model.0.limits(), self.place)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -153,7 +153,7 @@ fn decoding() {
             // Pages in no order; a table grows with its sequence.
             let table =
                 |s: usize, end: usize| (0..end.div_ceil(PAGE) as u32).map(|p| 3 * p + s as u32).collect::<Arc<[u32]>>();
-            let piece = |s: usize, start: usize, n: usize| TokenChunk {
+            let chunk = |s: usize, start: usize, n: usize| TokenChunk {
                 ids: (start..start + n).map(|i| id(i, s)).collect(),
                 start,
                 table: table(s, start + n),
@@ -161,14 +161,14 @@ fn decoding() {
             };
             let starts = [250usize, 30, 1].map(|n| n.min(limits.positions.saturating_sub(20).max(1)));
             for cache in &caches {
-                let pieces = (0..3).map(|s| piece(s, 0, starts[s])).collect();
-                replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+                let chunks = (0..3).map(|s| chunk(s, 0, starts[s])).collect();
+                replay::run(&DecodePass { model, chunks, cache, place: &place }).unwrap();
             }
             for step in 0..16 {
                 let who: &[usize] = [&[0, 1, 2][..], &[0, 1, 2], &[0, 1, 2], &[2, 0], &[1]][step % 5];
                 let mut results = caches.each_ref().map(|cache| {
-                    let pieces = who.iter().map(|s| piece(*s, starts[*s] + step, 1)).collect();
-                    Pieces { model, pieces, cache, place: &place }
+                    let chunks = who.iter().map(|s| chunk(*s, starts[*s] + step, 1)).collect();
+                    DecodePass { model, chunks, cache, place: &place }
                 });
                 let [by_itself, replayed] = &mut results;
                 let want = replay::run(by_itself).unwrap().1[0].to_f32().unwrap();
@@ -182,8 +182,8 @@ fn decoding() {
                 // Tokens that the other batches leave out are written too, so that no sequence has
                 // a hole.
                 for cache in &caches {
-                    let pieces = (0..3).map(|s| piece(s, starts[s] + step, 1)).collect();
-                    replay::run(&Pieces { model, pieces, cache, place: &place }).unwrap();
+                    let chunks = (0..3).map(|s| chunk(s, starts[s] + step, 1)).collect();
+                    replay::run(&DecodePass { model, chunks, cache, place: &place }).unwrap();
                 }
             }
             let made = passes.count();
@@ -194,23 +194,23 @@ fn decoding() {
 }
 
 /// Block table and length of an input.
-type Where = (Arc<[u32]>, usize);
+type InputTable = (Arc<[u32]>, usize);
 
-struct Seq2SeqStream<'a> {
+struct Seq2SeqPass<'a> {
     model: &'a dyn Seq2Seq,
-    pieces: Vec<TokenChunk>,
-    inputs: Vec<Where>,
+    chunks: Vec<TokenChunk>,
+    inputs: Vec<InputTable>,
     caches: (&'a KvCache, &'a KvCache),
     place: &'a Place,
 }
 
-impl Pass for Seq2SeqStream<'_> {
+impl Pass for Seq2SeqPass<'_> {
     type Batch = (Batch, Read);
     type Error = sconce_models::Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<(Batch, Read)> {
         let (read, written) = self.caches;
-        let batch = Batch::decode(&self.pieces, PAGE, written, self.model.limits(), self.place)?;
+        let batch = Batch::decode(&self.chunks, PAGE, written, self.model.limits(), self.place)?;
         Ok((batch, Read::new(&self.inputs, PAGE, read)?))
     }
 
@@ -253,14 +253,14 @@ fn writing() {
             model.remember(&states, &read, &rows).unwrap();
             // The tokens of each sequence from its start on, with the input whose turn it is.
             let pass = |who: &[usize], (step, n): (usize, Option<usize>), written| {
-                let piece = |s: &usize| {
+                let chunk = |s: &usize| {
                     let (start, n) = (n.map_or(0, |_| STARTS[*s] + step), n.unwrap_or(STARTS[*s]));
                     let ids = (start..start + n).map(|i| id(i, *s)).collect();
                     TokenChunk { ids, start, table: pages(*s, start + n), wanted: 1 }
                 };
                 let input = |s: &usize| inputs[(*s + step) % 3].clone();
-                let (pieces, inputs) = (who.iter().map(piece).collect(), who.iter().map(input).collect());
-                Seq2SeqStream { model, pieces, inputs, caches: (&read, written), place: &place }
+                let (chunks, inputs) = (who.iter().map(chunk).collect(), who.iter().map(input).collect());
+                Seq2SeqPass { model, chunks, inputs, caches: (&read, written), place: &place }
             };
             for written in &written {
                 replay::run(&pass(&[0, 1, 2], (0, None), written)).unwrap();

@@ -33,69 +33,69 @@ const PAGE: usize = 8;
 const MODELS: [&str; 3] = ["t5-seq2seq", "flan-t5-seq2seq", "mt5-seq2seq"];
 
 struct Model {
-    whole: Box<dyn sconce_models::Seq2Seq>,
+    inner: Box<dyn sconce_models::Seq2Seq>,
     place: Place,
     dtype: DType,
 }
 
 /// Block table and length of an input or an answer.
-type Where = (Arc<[u32]>, usize);
+type InputTable = (Arc<[u32]>, usize);
 
 /// An answer, its first new token, its block table, and the input it attends to.
-type Step<'a> = (&'a [u32], usize, &'a Arc<[u32]>, &'a Where);
+type Step<'a> = (&'a [u32], usize, &'a Arc<[u32]>, &'a InputTable);
 
 impl Model {
     fn load(dir: &Path, place: &Place, dtype: DType) -> Model {
         let config: Value = json(&dir.join("config.json"));
         let store = Checkpoint::open(dir).expect("weights");
         let weights = Weights::new(Arc::new(store), dtype, place.clone());
-        let whole = seq2seq(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        let inner = seq2seq(&config, &weights).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
         assert_eq!(weights.unused(), Vec::<String>::new());
-        Model { whole, place: place.clone(), dtype }
+        Model { inner, place: place.clone(), dtype }
     }
 
     fn cache(&self, pages: usize) -> KvCache {
-        KvCache::new(self.whole.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
+        KvCache::new(self.inner.cache(), pages * PAGE, self.dtype.into(), &self.place).expect("a cache")
     }
 
     fn packed(&self, sequences: &[&[u32]]) -> Batch {
         let of = |ids: &&[u32]| Sequence { ids: ids.to_vec(), ..Sequence::default() };
         let sequences: Vec<_> = sequences.iter().map(of).collect();
-        Batch::new(&sequences, self.whole.limits(), &self.place).expect("a batch")
+        Batch::new(&sequences, self.inner.limits(), &self.place).expect("a batch")
     }
 
     /// Encodes `inputs` into pages of a KV cache, from the last page to the first; returns the
     /// encoder's states too.
-    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<Where>, Vec<f32>) {
+    fn read(&self, inputs: &[&[u32]]) -> (KvCache, Vec<InputTable>, Vec<f32>) {
         let cache = self.cache(32);
         let mut free = (0..32u32).rev();
         let place = |ids: &&[u32]| (free.by_ref().take(ids.len().div_ceil(PAGE)).collect(), ids.len());
-        let places: Vec<Where> = inputs.iter().map(place).collect();
-        let states = self.whole.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
+        let places: Vec<InputTable> = inputs.iter().map(place).collect();
+        let states = self.inner.encoder().forward(&self.packed(inputs), &mut |_, _| ()).expect("states");
         let rows = Read::new(&places, PAGE, &cache).expect("places").rows(&self.place).expect("rows");
-        self.whole.remember(&states, &cache, &rows).expect("keys and values");
+        self.inner.remember(&states, &cache, &rows).expect("keys and values");
         (cache, places, states.to_f32().expect("numbers"))
     }
 
     fn logits(&self, batch: &Batch, read: &Read, watch: &mut Vec<Vec<f32>>) -> Vec<f32> {
         let mut see = |_: usize, x: &Tensor| watch.push(x.to_f32().expect("numbers"));
-        let states = self.whole.forward(batch, read, &mut see).expect("states");
-        let mut logits = self.whole.head().forward(&states).expect("logits").to_f32().expect("numbers");
-        self.whole.head().capped(&mut logits);
+        let states = self.inner.forward(batch, read, &mut see).expect("states");
+        let mut logits = self.inner.head().forward(&states).expect("logits").to_f32().expect("numbers");
+        self.inner.head().capped(&mut logits);
         logits
     }
 
     /// Logits of the tokens from `start` on of each sequence, which attends to the input beside it.
-    fn decode(&self, cache: &KvCache, read: &KvCache, pieces: &[Step]) -> Vec<f32> {
-        let piece = |(ids, start, table, _): &Step| TokenChunk {
+    fn decode(&self, cache: &KvCache, read: &KvCache, chunks: &[Step]) -> Vec<f32> {
+        let chunk = |(ids, start, table, _): &Step| TokenChunk {
             ids: ids[*start..].to_vec(),
             start: *start,
             table: Arc::clone(table),
             wanted: usize::MAX,
         };
-        let pieces_of: Vec<_> = pieces.iter().map(piece).collect();
-        let inputs: Vec<Where> = pieces.iter().map(|(.., at)| (*at).clone()).collect();
-        let batch = Batch::decode(&pieces_of, PAGE, cache, self.whole.limits(), &self.place).expect("a batch");
+        let token_chunks: Vec<_> = chunks.iter().map(chunk).collect();
+        let inputs: Vec<InputTable> = chunks.iter().map(|(.., at)| (*at).clone()).collect();
+        let batch = Batch::decode(&token_chunks, PAGE, cache, self.inner.limits(), &self.place).expect("a batch");
         self.logits(&batch, &Read::new(&inputs, PAGE, read).expect("inputs"), &mut Vec::new())
     }
 }
@@ -152,7 +152,7 @@ fn states_and_logits_are_the_references() {
 /// The same in a half format: the encoder's states, layers and logits at once, and with a KV cache
 /// the logits of the last tokens.
 fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]), arrays: &Arrays) {
-    let (v, width) = (model.whole.limits().vocabulary, model.whole.encoder().hidden_size());
+    let (v, width) = (model.inner.limits().vocabulary, model.inner.encoder().hidden_size());
     let hold = |of: &str, layers: usize, got: &[f32], want: &[f32], width: usize| {
         Half { unit: model.dtype.unit_roundoff(), layers, roundings: HALF, strays: 0.0 }.hold(
             &format!("{what}, {of}"),
@@ -195,8 +195,8 @@ fn rounded(model: &Model, what: &str, (inputs, outputs): (&[&[u32]], &[&[u32]]),
 }
 
 /// With a KV cache, three tokens at a time, all sequences that still have some together.
-fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[Where]), wanted: &[f32]) {
-    let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
+fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache, &[InputTable]), wanted: &[f32]) {
+    let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
     let mut free = (0..32u32).rev();
     let tables: Vec<Arc<[u32]>> =
         outputs.iter().map(|ids| free.by_ref().take(ids.len().div_ceil(PAGE)).collect()).collect();
@@ -204,10 +204,10 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache,
     for start in (0..40).step_by(3) {
         let live: Vec<usize> = (0..outputs.len()).filter(|i| outputs[*i].len() > start).collect();
         let cut = |i: &usize| (&outputs[*i][..(start + 3).min(outputs[*i].len())], start, &tables[*i], &at[*i]);
-        let pieces: Vec<_> = live.iter().map(cut).collect();
-        let logits = model.decode(&cache, read, &pieces);
+        let chunks: Vec<_> = live.iter().map(cut).collect();
+        let logits = model.decode(&cache, read, &chunks);
         let mut rest = &logits[..];
-        for (i, (ids, ..)) in live.iter().zip(&pieces) {
+        for (i, (ids, ..)) in live.iter().zip(&chunks) {
             let (own, behind) = rest.split_at((ids.len() - start) * width);
             got[*i].extend(own);
             rest = behind;
@@ -217,9 +217,9 @@ fn chunked(model: &Model, what: &str, outputs: &[&[u32]], (read, at): (&KvCache,
 }
 
 /// Greedy steps, every second one beside a sequence that attends to another input.
-fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[Where]), arrays: &Arrays) {
+fn decoded(model: &Model, what: &str, (read, at): (&KvCache, &[InputTable]), arrays: &Arrays) {
     let (chosen, wanted) = (arrays.u32("decode.ids").values, arrays.f32("decode.logits").values);
-    let (cache, width) = (model.cache(32), model.whole.limits().vocabulary);
+    let (cache, width) = (model.cache(32), model.inner.limits().vocabulary);
     let (table, beside): (Arc<[u32]>, Arc<[u32]>) = ([7, 3, 9, 1, 20].into(), [11, 12, 13, 14, 15].into());
     let (mut ids, mut other) = (vec![0u32], Vec::new());
     for (step, token) in chosen.iter().enumerate() {

@@ -57,16 +57,16 @@ fn sequences(arrays: &Arrays) -> Vec<Sequence> {
 }
 
 /// Hidden states of every layer, and the embeddings.
-type Seen = (Vec<Vec<f32>>, Tensor);
+type TowerOutputs = (Vec<Vec<f32>>, Tensor);
 
-fn texts(tower: &dyn TextTower, sequences: &[Sequence], place: &Place) -> Seen {
+fn texts(tower: &dyn TextTower, sequences: &[Sequence], place: &Place) -> TowerOutputs {
     let batch = Batch::new(sequences, tower.limits(), place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&batch, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
     (seen, vectors)
 }
 
-fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Place) -> Seen {
+fn images(tower: &dyn VisionTower, pixels: &[&[f32]], dtype: DType, place: &Place) -> TowerOutputs {
     let images = Images::new(pixels, tower.image(), dtype, place).unwrap();
     let mut seen = Vec::new();
     let vectors = tower.forward(&images, &mut |_, x: &Tensor| seen.push(x.to_f32().unwrap())).unwrap();
@@ -94,7 +94,7 @@ fn check(what: &str, got: &[f32], want: &[f32]) {
 }
 
 /// Compares a tower's layers and embeddings with the golden's, whose names begin with `prefix`.
-fn check_tower(what: &str, (seen, vectors): &Seen, arrays: &Arrays, prefix: &str, embeds: &str) {
+fn check_tower(what: &str, (seen, vectors): &TowerOutputs, arrays: &Arrays, prefix: &str, embeds: &str) {
     assert!(!arrays.has(&format!("{prefix}hidden.{}", seen.len())), "{what}: fewer layers than the golden");
     for (i, got) in seen.iter().enumerate() {
         check(&format!("{what} {prefix}layer {i}"), got, &arrays.f32(&format!("{prefix}hidden.{i}")).values);
@@ -165,7 +165,7 @@ fn a_text_and_an_image_do_not_see_their_neighbours() {
         let (text, vision) = (model.text.as_deref().unwrap(), model.vision.as_deref().unwrap());
         let (sequences, pixels) = (sequences(&arrays), cut(&arrays, vision));
         let pixels = borrowed(&pixels);
-        let values = |seen: Seen| seen.1.to_f32().unwrap();
+        let values = |seen: TowerOutputs| seen.1.to_f32().unwrap();
         let alone: Vec<f32> =
             sequences.iter().flat_map(|s| values(texts(text, std::slice::from_ref(s), &Place::cpu()))).collect();
         assert_eq!(values(texts(text, &sequences, &Place::cpu())), alone, "{name}");

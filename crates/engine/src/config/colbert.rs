@@ -2,8 +2,8 @@
 //! it: Stanford's `artifact.metadata`, PyLate's `config_sentence_transformers.json`, and
 //! sentence-transformers' own modules.
 
-use super::reading::{Reading, plain_reading};
-use super::sentence_transformers::{Dense, Entry, dense, reading};
+use super::input_spec::{InputSpec, plain_input_spec};
+use super::sentence_transformers::{Dense, Entry, dense, input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{json, optional_json};
 use sconce_models::Sequence;
@@ -28,7 +28,7 @@ pub(crate) enum Side {
 /// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ColbertSpec {
-    pub(crate) reading: Reading,
+    pub(crate) input_spec: InputSpec,
     /// Projections with their own folders.
     pub(crate) dense: Vec<Dense>,
     /// Whether `linear.weight` beside the encoder is the projection.
@@ -59,7 +59,7 @@ struct Expansion {
 }
 
 #[derive(Deserialize)]
-struct Native {
+struct ExpansionConfig {
     strategy: String,
     #[serde(default)]
     attend: bool,
@@ -68,10 +68,10 @@ struct Native {
 }
 
 /// A tokenized query or document.
-pub(crate) struct Marked {
+pub(crate) struct ColbertInput {
     pub(crate) sequence: Sequence,
     /// Which tokens get a vector.
-    pub(crate) kept: Vec<bool>,
+    pub(crate) has_vector: Vec<bool>,
     pub(crate) truncated: bool,
 }
 
@@ -97,7 +97,7 @@ impl ColbertSpec {
         let flag = |key: &str, or: bool| metadata.get(key).and_then(Value::as_bool).unwrap_or(or);
         let length = number("query_maxlen").unwrap_or(QUERY_LENGTH);
         Ok(ColbertSpec {
-            reading: plain_reading(dir)?,
+            input_spec: plain_input_spec(dir)?,
             dense: Vec::new(),
             stanford: true,
             normalize: true,
@@ -147,8 +147,8 @@ impl ColbertSpec {
         let expansion = match native.get("query_expansion").or_else(|| top.get("query_expansion")) {
             Some(Value::Null) => None,
             Some(value) => {
-                let native =
-                    Native::deserialize(value).map_err(|e| Error::file(&root, format!("query_expansion: {e}")))?;
+                let native = ExpansionConfig::deserialize(value)
+                    .map_err(|e| Error::file(&root, format!("query_expansion: {e}")))?;
                 let fixed = native.strategy == "fixed";
                 if !fixed && native.strategy != "min" {
                     return Err(Error::file(&root, format!("query_expansion `{}` is not supported", native.strategy)));
@@ -177,14 +177,15 @@ impl ColbertSpec {
             }
             None => knob("skiplist_words").map_or_else(punctuation, strings),
         };
-        let sentence = reading(&root, dir)?;
+        let sentence = input_spec(&root, dir)?;
         // The usual limits may be those of a document without its marker; an explicit length takes
         // precedence.
-        let told = ["query_length", "document_length"].map(number);
-        let lengths = told.map(|length| length.or(sentence.max_tokens));
-        let most = sentence.max_tokens.map(|most| told.iter().flatten().fold(most, |most, length| most.max(*length)));
+        let explicit = ["query_length", "document_length"].map(number);
+        let lengths = explicit.map(|length| length.or(sentence.max_tokens));
+        let most =
+            sentence.max_tokens.map(|most| explicit.iter().flatten().fold(most, |most, length| most.max(*length)));
         Ok(ColbertSpec {
-            reading: Reading { max_tokens: most, ..sentence },
+            input_spec: InputSpec { max_tokens: most, ..sentence },
             dense: dense_layers,
             stanford: false,
             normalize: normalize || mask.is_none(),
@@ -201,7 +202,7 @@ impl ColbertSpec {
         reader: Reader<'_>,
         texts: &[T],
         side: Side,
-    ) -> Result<Vec<Marked>> {
+    ) -> Result<Vec<ColbertInput>> {
         let t = reader.tokenizer();
         let (marker, length) = match side {
             Side::Query => (&self.markers[0], self.lengths[0]),
@@ -211,7 +212,7 @@ impl ColbertSpec {
         if let Some(e) = expansion.filter(|e| e.length > t.max_tokens()) {
             let what =
                 format!("queries are expanded to {} tokens, but the model takes at most {}", e.length, t.max_tokens());
-            return Err(Error::file(&self.reading.root, what));
+            return Err(Error::file(&self.input_spec.root, what));
         }
         let length = match expansion {
             Some(Expansion { length, fixed: true, .. }) => Some(*length),
@@ -230,7 +231,7 @@ impl ColbertSpec {
         let mask = match expansion {
             Some(e) => Some(e.token.as_deref().map_or_else(|| t.mask(), |token| t.id(token)).ok_or_else(|| {
                 let what = "the model expands queries with a mask token, but its tokenizer has none";
-                Error::file(&self.reading.root, what)
+                Error::file(&self.input_spec.root, what)
             })?),
             None => None,
         };
@@ -238,7 +239,7 @@ impl ColbertSpec {
     }
 }
 
-fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> Marked {
+fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip: &[u32]) -> ColbertInput {
     let Encoded { ids, type_ids, truncated, starts_special, .. } = e;
     let mut sequence = Sequence { ids, types: type_ids, keys: None };
     if let Some(id) = id {
@@ -248,7 +249,7 @@ fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip:
             sequence.types.insert(at, 0);
         }
     }
-    let mut kept: Vec<bool> = sequence.ids.iter().map(|id| !skip.contains(id)).collect();
+    let mut has_vector: Vec<bool> = sequence.ids.iter().map(|id| !skip.contains(id)).collect();
     if let Some((expansion, mask)) = expansion {
         let real = sequence.ids.len();
         let length = expansion.length.max(real);
@@ -256,10 +257,10 @@ fn mark(e: Encoded, id: Option<u32>, expansion: Option<(&Expansion, u32)>, skip:
         if !sequence.types.is_empty() {
             sequence.types.resize(length, 0);
         }
-        kept.resize(length, true);
+        has_vector.resize(length, true);
         sequence.keys = (!expansion.attend).then_some(real);
     }
-    Marked { sequence, kept, truncated }
+    ColbertInput { sequence, has_vector, truncated }
 }
 
 fn punctuation() -> Vec<String> {

@@ -1,7 +1,7 @@
 //! The text settings of a language model: tokenizer, detokenizer, chat templates, end tokens and
 //! recommended sampling parameters.
 
-use super::generation_config::{self, count, greedy, not_done, note};
+use super::generation_config::{self, count, greedy, unsupported_note, unsupported_notes};
 use crate::error::{Error, Result};
 use crate::sampling::GenerationParams;
 use sconce_formats::gguf::Gguf;
@@ -33,7 +33,7 @@ const END_OF_TURN: [&str; 10] = [
 /// The text settings of a language model.
 pub(crate) struct LmText {
     /// The tokenizer that recognizes control tokens. It also detokenizes.
-    pub(crate) parsed: Arc<Tokenizer>,
+    pub(crate) tokenizer: Arc<Tokenizer>,
     /// The tokenizer that treats control tokens as text. Made when a text first contains one, since
     /// it takes as much memory as the other.
     plain: OnceLock<Tokenizer>,
@@ -62,9 +62,9 @@ impl LmText {
 
     pub(crate) fn of_gguf(root: &Path, gguf: &Arc<Gguf>) -> Result<LmText> {
         let vocabulary = gguf.vocabulary()?;
-        let parsed = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
+        let tokenizer = metadata::tokenizer(&vocabulary, Specials::Parsed).map_err(|what| Error::file(root, what))?;
         let named = [vocabulary.eos, vocabulary.eot, vocabulary.eom].into_iter().flatten();
-        let ends = named.chain(turn_ends(&parsed)).collect();
+        let ends = named.chain(turn_ends(&tokenizer)).collect();
         let word = |id: Option<u32>| id.and_then(|id| vocabulary.tokens.get(id as usize).copied());
         let template = |source: &str| ChatTemplate::new(source, word(vocabulary.bos), word(vocabulary.eos));
         let (default, tool_use) = (gguf.chat_template(None)?, gguf.chat_template(Some("tool_use"))?);
@@ -73,7 +73,7 @@ impl LmText {
             default.and_then(|default| Ok(ChatTemplates { default, tool_use: tool_use.map(template).transpose()? }));
         gguf.let_go();
         Ok(LmText {
-            parsed: Arc::new(parsed),
+            tokenizer: Arc::new(tokenizer),
             plain: OnceLock::new(),
             gguf: Some(gguf.clone()),
             templates,
@@ -85,46 +85,48 @@ impl LmText {
     }
 
     fn of_folder(root: &Path, config: &Value) -> Result<LmText> {
-        let mut parsed = open(root)?;
-        parsed.with_padding(None);
-        sound(|| parsed.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
-        let words: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
-        let told: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
+        let mut tokenizer = open(root)?;
+        tokenizer.with_padding(None);
+        sound(|| tokenizer.with_truncation(None).map(drop)).map_err(|e| Error::file(root, e))?;
+        let tokenizer_config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
+        let generation: Value = optional_json(&root.join("generation_config.json"))?.unwrap_or_default();
         let file = root.join("chat_template.jinja");
         let file = match file.exists() {
             true => Some(sconce_formats::bytes(&file, 1 << 20)?),
             false => None,
         };
         let file = file.map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
-        let templates = ChatTemplates::read(file.as_deref(), &words);
-        let mut ends: BTreeSet<u32> = [&told["eos_token_id"], &config["eos_token_id"]]
+        let templates = ChatTemplates::read(file.as_deref(), &tokenizer_config);
+        let mut ends: BTreeSet<u32> = [&generation["eos_token_id"], &config["eos_token_id"]]
             .into_iter()
             .flat_map(|value| value.as_array().cloned().unwrap_or_else(|| vec![value.clone()]))
             .filter_map(|id| id.as_u64().and_then(|id| u32::try_from(id).ok()))
             .collect();
-        let eos = words["eos_token"].as_str().or(words["eos_token"]["content"].as_str());
-        ends.extend(eos.and_then(|token| parsed.token_to_id(token)));
-        ends.extend(turn_ends(&parsed));
-        let params =
-            generation_config::params(&told).map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
-        let mut notes = not_done(&told);
-        notes.extend(count(&told, "num_beams").filter(|n| *n > 1).map(|_| note(&told, "num_beams")));
+        let eos = tokenizer_config["eos_token"].as_str().or(tokenizer_config["eos_token"]["content"].as_str());
+        ends.extend(eos.and_then(|token| tokenizer.token_to_id(token)));
+        ends.extend(turn_ends(&tokenizer));
+        let params = generation_config::params(&generation)
+            .map_err(|what| Error::file(&root.join("generation_config.json"), what))?;
+        let mut notes = unsupported_notes(&generation);
+        notes.extend(
+            count(&generation, "num_beams").filter(|n| *n > 1).map(|_| unsupported_note(&generation, "num_beams")),
+        );
         Ok(LmText {
-            parsed: Arc::new(parsed),
+            tokenizer: Arc::new(tokenizer),
             plain: OnceLock::new(),
             gguf: None,
             templates,
             ends: Arc::new(ends),
             params,
-            most: count(&told, "max_new_tokens").filter(|n| *n > 0),
+            most: count(&generation, "max_new_tokens").filter(|n| *n > 0),
             notes,
         })
     }
 
     /// Tokenizes a user's text, with the special tokens that begin every text.
     pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>> {
-        let encoding = encoding(&self.parsed, text, true)?;
-        let added = self.parsed.get_added_vocabulary().get_added_tokens_decoder();
+        let encoding = encoding(&self.tokenizer, text, true)?;
+        let added = self.tokenizer.get_added_vocabulary().get_added_tokens_decoder();
         // Special tokens that every text gets are marked.
         let own = encoding.get_ids().iter().zip(encoding.get_special_tokens_mask()).filter(|(_, every)| **every == 0);
         // If no part of the text became a control token, both tokenizers agree.
@@ -146,7 +148,7 @@ impl LmText {
                 made.map_err(|what| Error::file(gguf.path(), what))?
             }
             None => {
-                let mut plain = Tokenizer::clone(&self.parsed);
+                let mut plain = Tokenizer::clone(&self.tokenizer);
                 plain.set_encode_special_tokens(true);
                 plain
             }
@@ -159,7 +161,7 @@ impl LmText {
     pub(crate) fn encode_to(&self, text: &str, most: usize) -> Result<(Vec<u32>, bool)> {
         // Only the part of a very long text that can matter is tokenized.
         let seen = text.char_indices().nth(most.saturating_mul(LONGEST_TOKEN)).map_or(text.len(), |(i, _)| i);
-        let mut ids = ids(&self.parsed, &text[..seen], true)?;
+        let mut ids = ids(&self.tokenizer, &text[..seen], true)?;
         let cut = ids.len() > most;
         if cut {
             let end = ids.last().copied().filter(|id| self.ends.contains(id));
@@ -173,7 +175,7 @@ impl LmText {
 
     /// Tokenizes the output of a chat template.
     pub(crate) fn encode_rendered(&self, text: &str) -> Result<Vec<u32>> {
-        ids(&self.parsed, text, false)
+        ids(&self.tokenizer, text, false)
     }
 
     /// The template for a conversation.
@@ -204,7 +206,7 @@ mod tests {
     use serde_json::json;
 
     /// A folder with a tokenizer of a few words and `added` tokens, and a generation config.
-    fn folder(added: &[(&str, bool)], advice: &Value) -> tempfile::TempDir {
+    fn folder(added: &[(&str, bool)], generation: &Value) -> tempfile::TempDir {
         let dir = tempfile::tempdir().unwrap();
         let added: Vec<Value> = (3..)
             .zip(added)
@@ -219,7 +221,7 @@ mod tests {
             "normalizer": null, "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
             "model": model});
         std::fs::write(dir.path().join("tokenizer.json"), tokenizer.to_string()).unwrap();
-        std::fs::write(dir.path().join("generation_config.json"), advice.to_string()).unwrap();
+        std::fs::write(dir.path().join("generation_config.json"), generation.to_string()).unwrap();
         dir
     }
 

@@ -4,7 +4,7 @@
 //! `max_seq_length`) and the one written since version 6 (longer class paths, a `pooling_mode`, the
 //! length in `tokenizer_config.json`).
 
-use super::reading::{Reading, plain_reading};
+use super::input_spec::{InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use sconce_formats::{Model, gguf, is_gguf, json, optional_json};
 use sconce_ops::{Activation, Linear, Pooling, Weights};
@@ -36,7 +36,7 @@ pub enum Prompt {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SentenceSpec {
     /// Tokenization settings.
-    pub(crate) reading: Reading,
+    pub(crate) input_spec: InputSpec,
     /// Poolings, concatenated in this order.
     pub(crate) poolings: Vec<Pooling>,
     /// Whether prompt tokens are pooled.
@@ -124,7 +124,7 @@ struct Prompts {
 struct DenseConfig {
     in_features: usize,
     out_features: usize,
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     bias: bool,
     activation_function: Option<String>,
     #[serde(default)]
@@ -140,7 +140,7 @@ impl SentenceSpec {
         }
         let prompts: Prompts = optional_json(&dir.join("config_sentence_transformers.json"))?.unwrap_or_default();
         let mut spec = SentenceSpec {
-            reading: reading(dir, dir)?,
+            input_spec: input_spec(dir, dir)?,
             poolings: Vec::new(),
             include_prompt: true,
             tail: Vec::new(),
@@ -168,7 +168,8 @@ impl SentenceSpec {
     fn of_gguf(file: &Path) -> Result<SentenceSpec> {
         let Model { config, gguf, .. } = Model::open(file)?;
         let pooling = gguf.map_or(Ok(None), |gguf| gguf.pooling())?;
-        let goes_on = config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
+        let is_causal_lm =
+            config.pointer("/architectures/0").and_then(Value::as_str).is_some_and(|c| c.ends_with("LM"));
         let refuse = |what: &str| Err(Error::file(file, what));
         let pooling = match pooling {
             Some(gguf::Pooling::Mean) => Pooling::Mean,
@@ -179,13 +180,13 @@ impl SentenceSpec {
                 return refuse("has no pooling (pooling_type 0), so it gives a vector per token, not per text");
             }
             // For a language model, mean and last-token pooling differ too much to guess.
-            None if goes_on => {
+            None if is_causal_lm => {
                 return refuse("is a language model without a pooling_type, so it cannot embed texts");
             }
             None => Pooling::Mean,
         };
         Ok(SentenceSpec {
-            reading: plain_reading(file)?,
+            input_spec: plain_input_spec(file)?,
             poolings: vec![pooling],
             include_prompt: true,
             tail: vec![Module::Normalize],
@@ -215,8 +216,8 @@ impl SentenceSpec {
             None => MODEL2VEC_TOKENS,
             Some(n) => n.as_u64().map_or(STATIC_TOKENS, |n| (n as usize).min(STATIC_TOKENS)),
         };
-        self.reading.max_tokens = Some(most);
-        self.reading.manner.table = Some(Table::Model2vec);
+        self.input_spec.max_tokens = Some(most);
+        self.input_spec.manner.table = Some(Table::Model2vec);
         self.poolings = vec![Pooling::Mean];
         if config.get("normalize").and_then(Value::as_bool).unwrap_or(false) {
             self.tail.push(Module::Normalize);
@@ -231,10 +232,10 @@ impl SentenceSpec {
                     let what = format!("`{}` is custom code, which is not run", module.kind);
                     return Err(Error::file(path, what));
                 }
-                "Transformer" if i == 0 => self.reading = reading(&folder, dir)?,
+                "Transformer" if i == 0 => self.input_spec = input_spec(&folder, dir)?,
                 "StaticEmbedding" if i == 0 => {
                     let manner = Manner { lower_case: false, table: Some(Table::Plain) };
-                    self.reading = Reading { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
+                    self.input_spec = InputSpec { root: folder, max_tokens: Some(STATIC_TOKENS), manner };
                     self.poolings = vec![Pooling::Mean];
                 }
                 "Pooling" if i == 1 => self.pooling(&folder.join("config.json"))?,
@@ -288,9 +289,9 @@ fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     ];
     let set = |name: &str| config.get(name).and_then(Value::as_bool) == Some(true);
     let names = config.as_object().into_iter().flatten().map(|(name, _)| name.as_str());
-    let stranger =
+    let is_unknown =
         |name: &&str| name.starts_with("pooling_mode_") && !known.iter().any(|(k, _)| k == name) && set(name);
-    if let Some(name) = names.into_iter().find(stranger) {
+    if let Some(name) = names.into_iter().find(is_unknown) {
         return Err(format!("pooling `{name}` is not supported"));
     }
     let modes: Vec<_> = known.into_iter().filter(|(name, _)| set(name)).map(|(_, mode)| mode).collect();
@@ -298,7 +299,7 @@ fn flags(config: &Value) -> Result<Vec<Pooling>, String> {
     Ok(if modes.is_empty() { vec![Pooling::Mean] } else { modes })
 }
 
-fn yes() -> bool {
+fn default_true() -> bool {
     true
 }
 
@@ -328,13 +329,13 @@ pub(crate) fn dense(dir: &Path) -> Result<Dense> {
 
 /// The tokenization settings of the encoder in `root`, from the sentence-transformers files beside
 /// it or in `dir`.
-pub(crate) fn reading(root: &Path, dir: &Path) -> Result<Reading> {
+pub(crate) fn input_spec(root: &Path, dir: &Path) -> Result<InputSpec> {
     let config = match optional_json(&root.join("sentence_bert_config.json"))? {
         Some(config) => config,
         None => optional_json::<SentenceConfig>(&dir.join("sentence_bert_config.json"))?.unwrap_or_default(),
     };
-    let plain = plain_reading(root)?;
-    Ok(Reading {
+    let plain = plain_input_spec(root)?;
+    Ok(InputSpec {
         max_tokens: config.max_seq_length.or(plain.max_tokens),
         manner: Manner { lower_case: config.do_lower_case.unwrap_or(false), table: None },
         ..plain

@@ -1,6 +1,6 @@
 //! Recommended generation settings of a sequence-to-sequence model.
 
-use super::generation_config::{count, not_done, note};
+use super::generation_config::{count, unsupported_note, unsupported_notes};
 use crate::error::{Error, Result};
 use crate::sampling::{BeamSearch, EarlyStopping, GenerationParams, Search};
 use sconce_formats::optional_json;
@@ -23,8 +23,8 @@ impl Seq2SeqGeneration {
     /// Reads the settings of the model in `root`; `params` are its sampling parameters.
     pub(crate) fn read(root: &Path, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration> {
         let path = root.join("generation_config.json");
-        let advice: Value = optional_json(&path)?.unwrap_or_default();
-        Seq2SeqGeneration::of(&advice, config, params).map_err(|what| Error::file(root, what))
+        let generation: Value = optional_json(&path)?.unwrap_or_default();
+        Seq2SeqGeneration::of(&generation, config, params).map_err(|what| Error::file(root, what))
     }
 
     /// Refuses a start token outside of the vocabulary.
@@ -36,28 +36,28 @@ impl Seq2SeqGeneration {
         Ok(())
     }
 
-    fn of(advice: &Value, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration, String> {
-        let named = [&advice["decoder_start_token_id"], &config["decoder_start_token_id"], &config["pad_token_id"]];
+    fn of(generation: &Value, config: &Value, params: &GenerationParams) -> Result<Seq2SeqGeneration, String> {
+        let named = [&generation["decoder_start_token_id"], &config["decoder_start_token_id"], &config["pad_token_id"]];
         let start = named.iter().find_map(|id| id.as_u64());
         let start = start.and_then(|id| u32::try_from(id).ok());
         let start = start.ok_or("config.json has no start token: neither decoder_start_token_id nor pad_token_id")?;
-        let number = |key: &str| count(advice, key);
+        let number = |key: &str| count(generation, key);
         // `max_length` counts the start token.
         let most = number("max_new_tokens").or(number("max_length").map(|n| n.saturating_sub(1))).filter(|n| *n > 0);
-        let mut notes = not_done(advice);
+        let mut notes = unsupported_notes(generation);
         let beams = number("num_beams").unwrap_or(1);
-        let samples = advice["do_sample"].as_bool() == Some(true);
+        let samples = generation["do_sample"].as_bool() == Some(true);
         if beams > 1 && samples {
-            notes.push(note(advice, "num_beams"));
+            notes.push(unsupported_note(generation, "num_beams"));
         }
         let search = if beams > 1 && !samples {
-            let early_stopping = match &advice["early_stopping"] {
+            let early_stopping = match &generation["early_stopping"] {
                 Value::Null | Value::Bool(false) => EarlyStopping::No,
                 Value::Bool(true) => EarlyStopping::Yes,
                 Value::String(s) if s == "never" => EarlyStopping::Never,
                 other => return Err(format!("early_stopping is {other}; it must be true, false or \"never\"")),
             };
-            let length_penalty = advice["length_penalty"].as_f64().unwrap_or(1.0) as f32;
+            let length_penalty = generation["length_penalty"].as_f64().unwrap_or(1.0) as f32;
             let num_return_sequences = number("num_return_sequences").unwrap_or(1).clamp(1, beams);
             Search::Beams(BeamSearch { num_beams: beams, length_penalty, early_stopping, num_return_sequences })
         } else {
@@ -72,8 +72,8 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn of(advice: Value, config: Value) -> Result<Seq2SeqGeneration, String> {
-        Seq2SeqGeneration::of(&advice, &config, &GenerationParams::default())
+    fn of(generation: Value, config: Value) -> Result<Seq2SeqGeneration, String> {
+        Seq2SeqGeneration::of(&generation, &config, &GenerationParams::default())
     }
 
     #[test]
@@ -87,8 +87,8 @@ mod tests {
         let beyond = of(json!({"decoder_start_token_id": 10}), config.clone()).unwrap();
         assert!(beyond.check(Path::new("t5"), 10).unwrap_err().to_string().contains("vocabulary of 10"));
         assert!(beyond.check(Path::new("t5"), 11).is_ok());
-        let advice = json!({"num_beams": 5, "length_penalty": 0.6, "early_stopping": "never", "max_length": 21});
-        let searched = of(advice, config.clone()).unwrap();
+        let generation = json!({"num_beams": 5, "length_penalty": 0.6, "early_stopping": "never", "max_length": 21});
+        let searched = of(generation, config.clone()).unwrap();
         let beams = BeamSearch {
             num_beams: 5,
             length_penalty: 0.6,

@@ -20,7 +20,7 @@ pub(crate) struct GenerateRequest {
     /// Finds the stop strings.
     pub(crate) stops: Stops,
     /// The constraint of each answer, for structured output.
-    pub(crate) forms: Vec<Constraint>,
+    pub(crate) constraints: Vec<Constraint>,
     /// Whether the log probabilities of the prompt's tokens are wanted.
     pub(crate) scored: bool,
     /// The beginning of every answer.
@@ -43,13 +43,13 @@ pub(crate) struct ActiveSequence {
     answer: usize,
     sampler: Sampler,
     /// The constraint and its state.
-    form: Option<Constraint>,
+    constraint: Option<Constraint>,
     detok: Option<Detok>,
     stops: Stops,
     stop: StopCriteria,
     /// Tokens of the prompt, and of the answer.
     prompt: usize,
-    picked: usize,
+    generated: usize,
     /// Sampled, but not yet sent.
     picks: Vec<SampledToken>,
     /// The prompt's tokens with their log probabilities, as far as computed; if requested.
@@ -78,18 +78,18 @@ impl ActiveSequence {
     pub(crate) fn new(
         answer: usize,
         request: &GenerateRequest,
-        form: Option<Constraint>,
+        constraint: Option<Constraint>,
         reply: &Arc<GenerationReply>,
     ) -> ActiveSequence {
         ActiveSequence {
             answer,
             sampler: Sampler::new(request.params.clone(), answer as u32),
-            form,
+            constraint,
             detok: Some(request.detok.clone()),
             stops: request.stops.clone(),
             stop: request.stop.clone(),
             prompt: request.tokens.len(),
-            picked: 0,
+            generated: 0,
             picks: Vec::new(),
             // Nothing comes before the first token.
             scores: request
@@ -128,9 +128,9 @@ impl ActiveSequence {
 
     /// The sampling parameters for the token after `tokens`, if the device can sample it: no
     /// constraint, penalties, bias or logprobs.
-    pub(crate) fn plain(&self, tokens: &[u32]) -> Option<SamplingParams> {
-        let choosing = self.sampler.plain(Text { tokens, prompt: self.prompt });
-        choosing.filter(|_| self.form.is_none())
+    pub(crate) fn device_params(&self, tokens: &[u32]) -> Option<SamplingParams> {
+        let params = self.sampler.device_params(Text { tokens, prompt: self.prompt });
+        params.filter(|_| self.constraint.is_none())
     }
 
     /// Samples the next token after `tokens` and sends the resulting text.
@@ -140,7 +140,7 @@ impl ActiveSequence {
             return self.end(Finish::Length);
         }
         let choice = match given {
-            NextToken::Logits(logits) => self.choose(logits, Text { tokens, prompt: self.prompt }),
+            NextToken::Logits(logits) => self.sample(logits, Text { tokens, prompt: self.prompt }),
             NextToken::Token(token) => Ok(Choice { token, logprobs: None }),
         };
         let choice = match choice {
@@ -153,22 +153,22 @@ impl ActiveSequence {
         if self.stop.tokens.contains(&choice.token) {
             return self.end(Finish::End);
         }
-        self.picked += 1;
+        self.generated += 1;
         self.picks.push(SampledToken { id: choice.token, logprobs: choice.logprobs });
         let text = self.detok.as_mut().and_then(|detok| detok.push(choice.token)).unwrap_or_default();
         match self.stops.push(&text) {
             Step::Stopped { text, stop } => {
-                self.show(text);
+                self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
                 StepOutput::Ended
             }
             Step::Text(text) => {
                 if !text.is_empty() {
-                    self.show(text);
+                    self.send_text(text);
                 }
-                if self.form.as_ref().is_some_and(Constraint::is_done) {
+                if self.constraint.as_ref().is_some_and(Constraint::is_done) {
                     self.end(Finish::End)
-                } else if self.picked >= self.stop.most {
+                } else if self.generated >= self.stop.most {
                     self.end(Finish::Length)
                 } else {
                     StepOutput::Token(choice.token)
@@ -179,11 +179,11 @@ impl ActiveSequence {
 
     /// Samples a token that the constraint allows. Called once per token, even if the KV cache is
     /// computed again.
-    fn choose(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
-        let mask = self.form.as_mut().map(Constraint::mask).transpose()?;
+    fn sample(&mut self, logits: &mut [f32], text: Text<'_>) -> Result<Choice> {
+        let mask = self.constraint.as_mut().map(Constraint::mask).transpose()?;
         let choice = self.sampler.next(logits, text, mask.as_ref().map(TokenMask::words))?;
-        if let Some(form) = &mut self.form {
-            form.commit(choice.token)?;
+        if let Some(constraint) = &mut self.constraint {
+            constraint.commit(choice.token)?;
         }
         Ok(choice)
     }
@@ -209,13 +209,13 @@ impl ActiveSequence {
         let rest = rest.and_then(|rest| rest.ok()).unwrap_or_default();
         match self.stops.push(&rest) {
             Step::Stopped { text, stop } => {
-                self.show(text);
+                self.send_text(text);
                 self.reply.end(self.answer, self.stopped_by(stop), None);
             }
             Step::Text(text) => {
                 let text = text + &self.stops.finish();
                 if !text.is_empty() || !self.picks.is_empty() {
-                    self.show(text);
+                    self.send_text(text);
                 }
                 self.reply.end(self.answer, finish, None);
             }
@@ -223,7 +223,7 @@ impl ActiveSequence {
         StepOutput::Ended
     }
 
-    fn show(&mut self, text: String) {
+    fn send_text(&mut self, text: String) {
         let picks = std::mem::take(&mut self.picks);
         self.reply.text(self.answer, text, picks);
     }

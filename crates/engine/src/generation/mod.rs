@@ -6,7 +6,7 @@ mod stream;
 
 pub(crate) use active_sequence::{ActiveSequence, GenerateRequest, NextToken, StepOutput, StopCriteria};
 pub(crate) use reply::{Echo, GenerationReply};
-pub(crate) use stream::About;
+pub(crate) use stream::StreamInfo;
 pub use stream::{NextEvent, Stream};
 
 use crate::sampling::{GenerationParams, Logprobs};

@@ -37,7 +37,7 @@ impl GenerationReply {
         if is_first {
             self.reply.send(Event::Begun { cached_tokens });
             let echo = self.take_echo(|echo| !echo.scored);
-            self.show(echo, &[]);
+            self.send_echo(echo, &[]);
         }
         is_first
     }
@@ -45,7 +45,7 @@ impl GenerationReply {
     /// Called when the log probabilities of the prompt's tokens are known.
     pub(crate) fn scored(&self, picks: &[SampledToken]) {
         let echo = self.take_echo(|_| true);
-        self.show(echo, picks);
+        self.send_echo(echo, picks);
     }
 
     /// Sends new text of an answer.
@@ -69,7 +69,7 @@ impl GenerationReply {
     }
 
     /// Sends the beginning of every answer.
-    fn show(&self, echo: Option<Echo>, picks: &[SampledToken]) {
+    fn send_echo(&self, echo: Option<Echo>, picks: &[SampledToken]) {
         let Some(echo) = echo else { return };
         (0..self.answers).for_each(|answer| self.text(answer, echo.text.clone(), picks.to_vec()));
     }

@@ -83,16 +83,16 @@ fn to_rgb(raw: Vec<u8>, color: ColorType) -> Result<Vec<u8>, String> {
     let high = |p: &[u8], i: usize| (u16::from_ne_bytes([p[2 * i], p[2 * i + 1]]) >> 8) as u8;
     Ok(match color {
         ColorType::Rgb8 => raw,
-        ColorType::L8 => each(raw, 1, |p| [p[0]; 3]),
-        ColorType::Rgba8 => each(raw, 4, |p| [p[0], p[1], p[2]]),
-        ColorType::Rgb16 => each(raw, 6, |p| [high(p, 0), high(p, 1), high(p, 2)]),
+        ColorType::L8 => map_pixels(raw, 1, |p| [p[0]; 3]),
+        ColorType::Rgba8 => map_pixels(raw, 4, |p| [p[0], p[1], p[2]]),
+        ColorType::Rgb16 => map_pixels(raw, 6, |p| [high(p, 0), high(p, 1), high(p, 2)]),
         other => return Err(format!("its pixels are {other:?}, which is not supported: save it as 8-bit RGB")),
     })
 }
 
 /// Maps every `size` bytes to three; in place if the result is not larger, because an image can
 /// take most of the memory.
-pub(super) fn each(mut raw: Vec<u8>, size: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) -> Vec<u8> {
+pub(super) fn map_pixels(mut raw: Vec<u8>, size: usize, rgb: impl Fn(&[u8]) -> [u8; 3]) -> Vec<u8> {
     if size < 3 {
         return raw.chunks_exact(size).flat_map(rgb).collect();
     }

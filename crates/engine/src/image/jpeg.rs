@@ -1,7 +1,7 @@
 //! JPEG, by its decoder directly and not through the `image` crate, which converts CMYK by another
 //! formula than Pillow.
 
-use super::decode::each;
+use super::decode::map_pixels;
 use super::orientation::{of, upright};
 use super::{Image, LONGEST_SIDE, check_size};
 use zune_jpeg::JpegDecoder;
@@ -26,7 +26,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     if (width * height).div_ceil(512) > bytes.len() {
         return Err(format!("its {} bytes cannot hold {width}x{height} pixels", bytes.len()));
     }
-    whole(bytes)?;
+    check_end_marker(bytes)?;
     let stored = decoder.input_colorspace().ok_or("it has no colours")?;
     let wanted = match stored {
         ColorSpace::Luma | ColorSpace::YCbCr | ColorSpace::RGB => ColorSpace::RGB,
@@ -36,8 +36,8 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     decoder.set_options(options.jpeg_set_out_colorspace(wanted));
     let raw = decoder.decode().map_err(|e| e.to_string())?;
     let rgb = match wanted {
-        ColorSpace::CMYK => each(raw, 4, |p| ink([p[0], p[1], p[2]], p[3])),
-        ColorSpace::YCCK => each(raw, 4, |p| ink(ycc(p[0], p[1], p[2]).map(|c| 255 - c), p[3])),
+        ColorSpace::CMYK => map_pixels(raw, 4, |p| cmyk_to_rgb([p[0], p[1], p[2]], p[3])),
+        ColorSpace::YCCK => map_pixels(raw, 4, |p| cmyk_to_rgb(ycc_to_rgb(p[0], p[1], p[2]).map(|c| 255 - c), p[3])),
         _ => raw,
     };
     let orientation = of(decoder.exif().map(Vec::as_slice), decoder.xmp().map(Vec::as_slice));
@@ -46,7 +46,7 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
 
 /// A truncated file would decode to grey at its end. Like Pillow, refuse files without an end
 /// marker.
-fn whole(bytes: &[u8]) -> Result<(), String> {
+fn check_end_marker(bytes: &[u8]) -> Result<(), String> {
     let mut at = 2;
     while let Some(&[a, b]) = bytes.get(at..at + 2) {
         at += match (a, b) {
@@ -67,7 +67,7 @@ fn whole(bytes: &[u8]) -> Result<(), String> {
 
 /// CMYK to RGB. Files store CMYK inverted, 255 for no ink, since Adobe began it; Pillow assumes so
 /// for all files.
-fn ink(light: [u8; 3], white: u8) -> [u8; 3] {
+fn cmyk_to_rgb(light: [u8; 3], white: u8) -> [u8; 3] {
     light.map(|c| {
         // A product of two bytes, divided by 255 and rounded.
         let product = u32::from(255 - c) * u32::from(white) + 128;
@@ -77,7 +77,7 @@ fn ink(light: [u8; 3], white: u8) -> [u8; 3] {
 
 /// JFIF's YCbCr to RGB in 16-bit fixed point, each term rounded as in libjpeg. For YCCK the
 /// complement is stored ink.
-fn ycc(y: u8, cb: u8, cr: u8) -> [u8; 3] {
+fn ycc_to_rgb(y: u8, cb: u8, cr: u8) -> [u8; 3] {
     const HALF: i32 = 1 << 15;
     let (y, cb, cr) = (i32::from(y), i32::from(cb) - 128, i32::from(cr) - 128);
     let r = y + ((91_881 * cr + HALF) >> 16);

@@ -1,7 +1,7 @@
 //! PNG, by its decoder directly: through the `image` crate a few bytes of compressed XMP could
 //! unpack to gigabytes.
 
-use super::decode::each;
+use super::decode::map_pixels;
 use super::orientation::{of, upright};
 use super::{Image, check_size};
 use ::png::text_metadata::ITXtChunk;
@@ -34,12 +34,12 @@ pub(super) fn decode(bytes: &[u8]) -> Result<Image, String> {
     let _ = reader.finish();
     let clipped = |p: &[u8]| [u16::from_be_bytes([p[0], p[1]]).min(255) as u8; 3];
     let rgb = match reader.output_color_type() {
-        (ColorType::Grayscale, BitDepth::Sixteen) => each(raw, 2, clipped),
-        (ColorType::GrayscaleAlpha, BitDepth::Sixteen) => each(raw, 4, clipped),
-        (ColorType::Grayscale, BitDepth::Eight) => each(raw, 1, |p| [p[0]; 3]),
-        (ColorType::GrayscaleAlpha, BitDepth::Eight) => each(raw, 2, |p| [p[0]; 3]),
+        (ColorType::Grayscale, BitDepth::Sixteen) => map_pixels(raw, 2, clipped),
+        (ColorType::GrayscaleAlpha, BitDepth::Sixteen) => map_pixels(raw, 4, clipped),
+        (ColorType::Grayscale, BitDepth::Eight) => map_pixels(raw, 1, |p| [p[0]; 3]),
+        (ColorType::GrayscaleAlpha, BitDepth::Eight) => map_pixels(raw, 2, |p| [p[0]; 3]),
         (ColorType::Rgb, BitDepth::Eight) => raw,
-        (ColorType::Rgba, BitDepth::Eight) => each(raw, 4, |p| [p[0], p[1], p[2]]),
+        (ColorType::Rgba, BitDepth::Eight) => map_pixels(raw, 4, |p| [p[0], p[1], p[2]]),
         other => return Err(format!("its pixels are {other:?}, which is not supported: save it as 8-bit RGB")),
     };
 

@@ -38,7 +38,7 @@ enum Size {
 
 /// The supported processors, with their defaults and steps.
 #[derive(Clone, Copy)]
-enum Kind {
+enum ProcessorKind {
     Clip,
     Siglip,
 }
@@ -81,9 +81,10 @@ impl Processor {
         let (rows, top) = overlap(scaled.0, height);
         let (columns, left) = overlap(scaled.1, width);
         let filter = self.resize.map_or(Filter::Nearest, |(_, filter)| filter);
-        let seen = resize_window(image, (scaled.1, scaled.0), columns.clone(), rows.clone(), filter);
+        let window = resize_window(image, (scaled.1, scaled.0), columns.clone(), rows.clone(), filter);
         for (plane, (values, channel)) in out.chunks_exact_mut(height * width).zip(self.values.iter().zip(0..)) {
-            for (row, pixels) in plane.chunks_exact_mut(width).skip(top).zip(seen.rgb.chunks_exact(seen.width * 3)) {
+            for (row, pixels) in plane.chunks_exact_mut(width).skip(top).zip(window.rgb.chunks_exact(window.width * 3))
+            {
                 let bytes = pixels.iter().skip(channel).step_by(3);
                 row[left..left + columns.len()].iter_mut().zip(bytes).for_each(|(v, &b)| *v = values[usize::from(b)]);
             }
@@ -93,7 +94,7 @@ impl Processor {
 
     fn new(mut options: Options) -> Result<Processor, String> {
         let kind = options.kind()?;
-        let clip = matches!(kind, Kind::Clip);
+        let clip = matches!(kind, ProcessorKind::Clip);
         let square = options.flag("default_to_square", false)?;
         let size = options.size("size", square)?;
         let crop_size = options.size("crop_size", true)?;
@@ -118,18 +119,18 @@ impl Processor {
     }
 }
 
-impl Kind {
+impl ProcessorKind {
     fn size(self) -> Size {
         match self {
-            Kind::Clip => Size::Shortest(224),
-            Kind::Siglip => Size::Exact { height: 224, width: 224 },
+            ProcessorKind::Clip => Size::Shortest(224),
+            ProcessorKind::Siglip => Size::Exact { height: 224, width: 224 },
         }
     }
 
     fn mean_and_std(self) -> ([f64; 3], [f64; 3]) {
         match self {
-            Kind::Clip => (CLIP_MEAN, CLIP_STD),
-            Kind::Siglip => ([0.5; 3], [0.5; 3]),
+            ProcessorKind::Clip => (CLIP_MEAN, CLIP_STD),
+            ProcessorKind::Siglip => ([0.5; 3], [0.5; 3]),
         }
     }
 }
@@ -143,7 +144,7 @@ impl Options {
         self.0.remove(name).filter(|v| !v.is_null())
     }
 
-    fn kind(&mut self) -> Result<Kind, String> {
+    fn kind(&mut self) -> Result<ProcessorKind, String> {
         let names = ["image_processor_type", "feature_extractor_type", "processor_class"].map(|n| self.take(n));
         let Some(name) = names.into_iter().flatten().next() else {
             return Err(
@@ -155,9 +156,9 @@ impl Options {
             | "CLIPImageProcessorFast"
             | "CLIPImageProcessorPil"
             | "CLIPFeatureExtractor"
-            | "CLIPProcessor" => Ok(Kind::Clip),
+            | "CLIPProcessor" => Ok(ProcessorKind::Clip),
             "SiglipImageProcessor" | "SiglipImageProcessorFast" | "SiglipImageProcessorPil" | "SiglipProcessor" => {
-                Ok(Kind::Siglip)
+                Ok(ProcessorKind::Siglip)
             }
             _ => {
                 Err(format!("the image processor is {name}; CLIPImageProcessor and SiglipImageProcessor are supported"))
@@ -220,7 +221,7 @@ impl Options {
     }
 
     /// Rescaled in f64 and rounded to f32, then normalized in f32, as numpy does in the reference.
-    fn values(&mut self, kind: Kind) -> Result<Box<[[f32; 256]; 3]>, String> {
+    fn values(&mut self, kind: ProcessorKind) -> Result<Box<[[f32; 256]; 3]>, String> {
         let factor = self.number("rescale_factor", 1.0 / 255.0)?;
         let scale = self.flag("do_rescale", true)?.then_some(factor);
         let (mean, std) = kind.mean_and_std();

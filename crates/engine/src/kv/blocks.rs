@@ -30,7 +30,7 @@ pub(crate) struct SeqId(pub(crate) u64);
 
 /// There are fewer free blocks than needed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct NeedBlocks {
+pub(crate) struct OutOfBlocks {
     /// Blocks needed.
     pub(crate) need: usize,
     /// Free blocks.
@@ -41,7 +41,7 @@ pub(crate) struct NeedBlocks {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stats {
     /// Prompt tokens that were looked up in the prefix cache and then given slots.
-    pub(crate) asked: u64,
+    pub(crate) queried: u64,
     /// Those of them that were found.
     pub(crate) hit: u64,
     /// Cached blocks that were evicted.
@@ -55,10 +55,10 @@ pub(crate) struct Blocks {
     /// Blocks without owners: first those that are not cached, then cached ones, least recently
     /// used first.
     free: FreeList,
-    known: HashMap<Key, u32>,
+    cached: HashMap<Key, u32>,
     tables: HashMap<SeqId, Table>,
     /// The id of the newest cached prefix.
-    texts: u64,
+    last_prefix: u64,
     stats: Stats,
 }
 
@@ -67,11 +67,11 @@ struct Block {
     /// Tables that contain the block.
     owners: u32,
     /// The prefix that ends with this block, if it is cached.
-    text: Option<Text>,
+    prefix: Option<Prefix>,
 }
 
-struct Text {
-    number: u64,
+struct Prefix {
+    id: u64,
     key: Key,
 }
 
@@ -79,7 +79,7 @@ struct Text {
 type Key = Arc<[u32]>;
 
 /// The id of the empty prefix.
-const EMPTY: u64 = 0;
+const EMPTY_PREFIX: u64 = 0;
 
 #[derive(Clone, Default)]
 struct Table {
@@ -87,11 +87,11 @@ struct Table {
     /// Positions that have a slot. They fill all blocks except perhaps the last.
     len: usize,
     /// How many blocks, from the first, are cached.
-    known: usize,
+    cached: usize,
     /// The id of the prefix up to the end of the last cached block.
-    text: u64,
+    prefix: u64,
     /// Tokens that were looked up and are not yet in the counts.
-    asked: usize,
+    queried: usize,
 }
 
 impl Blocks {
@@ -109,9 +109,9 @@ impl Blocks {
             size: size as usize,
             blocks: (0..count).map(|_| Block::default()).collect(),
             free: FreeList::full(count),
-            known: HashMap::new(),
+            cached: HashMap::new(),
             tables: HashMap::new(),
-            texts: EMPTY,
+            last_prefix: EMPTY_PREFIX,
             stats: Stats::default(),
         })
     }
@@ -160,20 +160,20 @@ impl Blocks {
     /// no logits to sample from. The other tokens have no slots yet, see [`Blocks::reserve`].
     pub(crate) fn allocate(&mut self, sequence: SeqId, tokens: &[u32]) -> usize {
         self.free(sequence);
-        let mut table = Table { text: EMPTY, asked: tokens.len(), ..Table::default() };
+        let mut table = Table { prefix: EMPTY_PREFIX, queried: tokens.len(), ..Table::default() };
         let mut key = Vec::with_capacity(self.size + 2);
-        let may = tokens.len().saturating_sub(1) / self.size;
-        for own in tokens.chunks_exact(self.size).take(may) {
-            spell(&mut key, table.text, own);
-            let Some((&block, text)) = self.known.get(&key[..]).and_then(|b| Some((b, self.number(*b)?))) else {
+        let max_blocks = tokens.len().saturating_sub(1) / self.size;
+        for block_tokens in tokens.chunks_exact(self.size).take(max_blocks) {
+            write_key(&mut key, table.prefix, block_tokens);
+            let Some((&block, prefix)) = self.cached.get(&key[..]).and_then(|b| Some((b, self.prefix_id(*b)?))) else {
                 break;
             };
             self.acquire(block);
             table.blocks.push(block);
-            table.text = text;
+            table.prefix = prefix;
         }
-        table.known = table.blocks.len();
-        table.len = table.known * self.size;
+        table.cached = table.blocks.len();
+        table.len = table.cached * self.size;
         let hit = table.len;
         self.tables.insert(sequence, table);
         hit
@@ -200,29 +200,29 @@ impl Blocks {
     /// Gives slots to `more` positions, or to none if blocks are lacking. A returned copy `(from,
     /// to)` of a whole block must be done before anything is written to the new slots; several
     /// copies, in the order in which they were returned.
-    pub(crate) fn reserve(&mut self, sequence: SeqId, more: usize) -> Result<Option<(u32, u32)>, NeedBlocks> {
+    pub(crate) fn reserve(&mut self, sequence: SeqId, more: usize) -> Result<Option<(u32, u32)>, OutOfBlocks> {
         let (need, free) = (self.need(sequence, more), self.free_blocks());
         if need > free {
-            return Err(NeedBlocks { need, free });
+            return Err(OutOfBlocks { need, free });
         }
         let mut table = self.tables.remove(&sequence).expect("need() found it");
         let mut copy = None;
         if more > 0
             && let Some(from) = self.shared_end(&table)
         {
-            let to = self.take();
+            let to = self.take_free();
             self.release(from);
             *table.blocks.last_mut().expect("it has an end") = to;
             copy = Some((from, to));
         }
         // Only now: a scheduler may look up a prompt several times before it admits it.
-        if table.asked > 0 {
-            self.stats.asked += std::mem::take(&mut table.asked) as u64;
+        if table.queried > 0 {
+            self.stats.queried += std::mem::take(&mut table.queried) as u64;
             self.stats.hit += table.len as u64;
         }
         table.len += more;
         while table.blocks.len() * self.size < table.len {
-            table.blocks.push(self.take());
+            table.blocks.push(self.take_free());
         }
         self.tables.insert(sequence, table);
         Ok(copy)
@@ -232,31 +232,31 @@ impl Blocks {
     /// slots, and adds its full blocks to the prefix cache. A block whose prefix is already cached
     /// is freed and replaced by the cached one, which saves memory and keeps the sequence's later
     /// blocks in the cache.
-    pub(crate) fn computed(&mut self, sequence: SeqId, tokens: &[u32]) {
+    pub(crate) fn mark_computed(&mut self, sequence: SeqId, tokens: &[u32]) {
         let Some(mut table) = self.tables.remove(&sequence) else { return };
         debug_assert!(tokens.len() <= table.len);
         let mut key = Vec::with_capacity(self.size + 2);
-        for own in tokens.chunks_exact(self.size).skip(table.known) {
-            spell(&mut key, table.text, own);
-            let mine = table.blocks[table.known];
-            match self.known.get(&key[..]).and_then(|b| Some((*b, self.number(*b)?))) {
-                Some((block, text)) => {
-                    if block != mine {
+        for block_tokens in tokens.chunks_exact(self.size).skip(table.cached) {
+            write_key(&mut key, table.prefix, block_tokens);
+            let own_block = table.blocks[table.cached];
+            match self.cached.get(&key[..]).and_then(|b| Some((*b, self.prefix_id(*b)?))) {
+                Some((block, prefix)) => {
+                    if block != own_block {
                         self.acquire(block);
-                        self.release(mine);
-                        table.blocks[table.known] = block;
+                        self.release(own_block);
+                        table.blocks[table.cached] = block;
                     }
-                    table.text = text;
+                    table.prefix = prefix;
                 }
                 None => {
                     let key: Key = key.as_slice().into();
-                    self.texts += 1;
-                    table.text = self.texts;
-                    self.known.insert(Arc::clone(&key), mine);
-                    self.blocks[mine as usize].text = Some(Text { number: self.texts, key });
+                    self.last_prefix += 1;
+                    table.prefix = self.last_prefix;
+                    self.cached.insert(Arc::clone(&key), own_block);
+                    self.blocks[own_block as usize].prefix = Some(Prefix { id: self.last_prefix, key });
                 }
             }
-            table.known += 1;
+            table.cached += 1;
         }
         self.tables.insert(sequence, table);
     }
@@ -281,17 +281,17 @@ impl Blocks {
         (!table.len.is_multiple_of(self.size) && self.blocks[last as usize].owners > 1).then_some(last)
     }
 
-    fn number(&self, block: u32) -> Option<u64> {
-        self.blocks[block as usize].text.as_ref().map(|t| t.number)
+    fn prefix_id(&self, block: u32) -> Option<u64> {
+        self.blocks[block as usize].prefix.as_ref().map(|t| t.id)
     }
 
     /// Takes a free block for new content. There must be one.
-    fn take(&mut self) -> u32 {
+    fn take_free(&mut self) -> u32 {
         let i = self.free.pop_front().expect("the caller counted the free blocks");
         let block = &mut self.blocks[i as usize];
         block.owners = 1;
-        if let Some(text) = block.text.take() {
-            self.known.remove(&text.key);
+        if let Some(prefix) = block.prefix.take() {
+            self.cached.remove(&prefix.key);
             self.stats.evicted += 1;
         }
         i
@@ -308,7 +308,7 @@ impl Blocks {
     fn release(&mut self, i: u32) {
         let block = &mut self.blocks[i as usize];
         block.owners -= 1;
-        match (block.owners, &block.text) {
+        match (block.owners, &block.prefix) {
             (0, Some(_)) => self.free.push_back(i),
             (0, None) => self.free.push_front(i),
             _ => {}
@@ -316,10 +316,10 @@ impl Blocks {
     }
 }
 
-fn spell(key: &mut Vec<u32>, before: u64, own: &[u32]) {
+fn write_key(key: &mut Vec<u32>, before: u64, block_tokens: &[u32]) {
     key.clear();
     key.extend([before as u32, (before >> 32) as u32]);
-    key.extend(own);
+    key.extend(block_tokens);
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@ mod trace;
 mod verdict;
 
 pub use size::Size;
-pub(crate) use trace::{Outline, Trace};
+pub(crate) use trace::{PlanDetails, Trace};
 pub use verdict::{Verdict, verdict_path};
 
 use crate::error::{Error, Result};

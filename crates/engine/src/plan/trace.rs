@@ -24,7 +24,7 @@ pub(crate) struct Trace {
 }
 
 /// The parts of a plan that a trace cannot measure.
-pub(crate) struct Outline {
+pub(crate) struct PlanDetails {
     pub(crate) dtype: DType,
     pub(crate) weight_format: WeightFormat,
     pub(crate) chosen: Option<String>,
@@ -83,9 +83,9 @@ impl Trace {
 
     /// The plan: loading, then a pass of `steps`. `copied` bytes of results are copied to the host
     /// besides.
-    pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, outline: Outline) -> Plan {
-        let Outline { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = outline;
-        let Outline { dimension, vocabulary, most_sequences, root, unread, .. } = outline;
+    pub(crate) fn plan(self, steps: Vec<Step>, copied: u64, details: PlanDetails) -> Plan {
+        let PlanDetails { dtype, weight_format, chosen, cache_tokens, batch_tokens, max_tokens, .. } = details;
+        let PlanDetails { dimension, vocabulary, most_sequences, root, unread, .. } = details;
         let (device, weights, cache, recorded) = (self.device, self.weights, self.cache, self.recorded);
         let workspace = self.workspace.saturating_add(recorded).saturating_add(copied);
         let steps = self.steps.into_iter().chain(steps).collect();

@@ -13,20 +13,20 @@ pub struct Verdict {
     /// The version whose kernels were checked; a verdict of another version does not count.
     version: String,
     /// One entry per checked device.
-    devices: Vec<Judged>,
+    devices: Vec<DeviceVerdict>,
 }
 
 /// A device, and the kernels that failed on it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Judged {
+struct DeviceVerdict {
     device: String,
     /// The device's description: a verdict of another machine does not count.
     description: String,
-    withdrawn: Vec<Failed>,
+    withdrawn: Vec<FailedKernel>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-struct Failed {
+struct FailedKernel {
     op: String,
     dtype: String,
     rung: String,
@@ -40,26 +40,29 @@ pub fn verdict_path(source: &sconce_hub::Options) -> PathBuf {
 impl Verdict {
     /// A verdict on these devices, with the kernels that failed on each.
     pub fn new<'a>(devices: impl IntoIterator<Item = (&'a DeviceInfo, Vec<(String, DType, Rung)>)>) -> Verdict {
-        let failed =
-            |(op, dtype, rung): (String, DType, Rung)| Failed { op, dtype: dtype.to_string(), rung: rung.to_string() };
-        let judged = |(info, all): (&DeviceInfo, Vec<_>)| Judged {
+        let failed = |(op, dtype, rung): (String, DType, Rung)| FailedKernel {
+            op,
+            dtype: dtype.to_string(),
+            rung: rung.to_string(),
+        };
+        let checked = |(info, all): (&DeviceInfo, Vec<_>)| DeviceVerdict {
             device: info.device.to_string(),
-            description: lasting(info),
+            description: stable_description(info),
             withdrawn: all.into_iter().map(failed).collect(),
         };
-        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(judged).collect() }
+        Verdict { version: env!("CARGO_PKG_VERSION").into(), devices: devices.into_iter().map(checked).collect() }
     }
 
     /// Adds the entries of `old` for devices and ops that were not checked this time.
-    pub fn over(mut self, old: Verdict, judged: impl Fn(&str) -> bool) -> Verdict {
-        for then in old.devices {
-            match self.devices.iter_mut().find(|now| now.device == then.device) {
-                Some(now) if now.description == then.description => {
-                    now.withdrawn.extend(then.withdrawn.into_iter().filter(|f| !judged(&f.op)));
+    pub fn over(mut self, old: Verdict, checked: impl Fn(&str) -> bool) -> Verdict {
+        for old_entry in old.devices {
+            match self.devices.iter_mut().find(|entry| entry.device == old_entry.device) {
+                Some(entry) if entry.description == old_entry.description => {
+                    entry.withdrawn.extend(old_entry.withdrawn.into_iter().filter(|f| !checked(&f.op)));
                 }
                 // Another device has this name now.
                 Some(_) => {}
-                None => self.devices.push(then),
+                None => self.devices.push(old_entry),
             }
         }
         self
@@ -93,12 +96,12 @@ impl Verdict {
     /// The kernels that failed on exactly this device.
     pub(crate) fn withdrawn(&self, device: &DeviceInfo) -> Vec<Withdrawn> {
         let name = device.device.to_string();
-        let judged = self.devices.iter().filter(|j| j.device == name && j.description == lasting(device));
-        let parse = |f: &Failed| {
+        let checked = self.devices.iter().filter(|j| j.device == name && j.description == stable_description(device));
+        let parse = |f: &FailedKernel| {
             let (dtype, rung) = (f.dtype.parse().ok()?, f.rung.parse().ok()?);
             Some(Withdrawn { op: f.op.clone(), kind: device.device.kind().into(), dtype, rung })
         };
-        judged.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
+        checked.flat_map(|j| j.withdrawn.iter().filter_map(parse)).collect()
     }
 }
 
@@ -107,7 +110,7 @@ fn unreadable(path: &Path, e: impl std::fmt::Display) -> Error {
 }
 
 /// The description without the thread count, which depends on the environment; the kernels do not.
-fn lasting(info: &DeviceInfo) -> String {
+fn stable_description(info: &DeviceInfo) -> String {
     match info.description.rsplit_once(", ") {
         Some((what, threads)) if info.device == Device::Cpu && threads.trim_end_matches('s').ends_with(" thread") => {
             what.into()
@@ -142,7 +145,7 @@ mod tests {
 
         // Checking one op or another device leaves the other entries as they were.
         let again = |info: &DeviceInfo, op: &str| {
-            Verdict::new([(info, vec![])]).over(kept.clone(), |judged| judged == op).withdrawn(&here).len()
+            Verdict::new([(info, vec![])]).over(kept.clone(), |checked| checked == op).withdrawn(&here).len()
         };
         assert_eq!(
             (again(&here, "layer_norm"), again(&here, "linear"), again(&gpu("another GPU"), "linear")),

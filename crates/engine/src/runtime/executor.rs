@@ -23,12 +23,12 @@ enum Message<W: Workload> {
 
 /// A model on its device, shared by any number of callers.
 pub(crate) struct Executor<W: Workload> {
-    board: Arc<Board<W::Stats>>,
+    shared_stats: Arc<SharedStats<W::Stats>>,
     thread: DeviceThread<Message<W>>,
 }
 
 /// Statistics that any thread can read. The device thread writes them after every step.
-struct Board<S> {
+struct SharedStats<S> {
     last: Mutex<(QueueStats, S)>,
     /// Requests that the device thread has not received yet, and their tokens.
     submitted: AtomicUsize,
@@ -42,20 +42,20 @@ impl<W: Workload> Executor<W> {
         ladder: Arc<Ladder>,
         make: impl FnOnce() -> Result<W> + Send + 'static,
     ) -> Result<Executor<W>> {
-        let board =
-            Board { last: Mutex::default(), submitted: Default::default(), submitted_tokens: Default::default() };
-        let board = Arc::new(board);
-        let shared = board.clone();
+        let shared_stats =
+            SharedStats { last: Mutex::default(), submitted: Default::default(), submitted_tokens: Default::default() };
+        let shared_stats = Arc::new(shared_stats);
+        let shared = shared_stats.clone();
         let run = move |workload, inbox| {
-            Running { workload, device, replies: BTreeMap::new(), next: 0, board: shared }.serve(&inbox);
+            DeviceLoop { workload, device, replies: BTreeMap::new(), next: 0, shared_stats: shared }.serve(&inbox);
         };
-        Ok(Executor { board, thread: DeviceThread::start(device, ladder, make, run)? })
+        Ok(Executor { shared_stats, thread: DeviceThread::start(device, ladder, make, run)? })
     }
 
     /// Submits a request. Outputs and errors go to its reply, unless this call itself fails.
     pub(crate) fn submit(&self, request: W::Request, reply: &Arc<Reply<W::Output>>) -> Result<()> {
-        self.board.submitted.fetch_add(1, Relaxed);
-        self.board.submitted_tokens.fetch_add(W::tokens(&request), Relaxed);
+        self.shared_stats.submitted.fetch_add(1, Relaxed);
+        self.shared_stats.submitted_tokens.fetch_add(W::tokens(&request), Relaxed);
         self.thread.send(Message::Submit(request, reply.clone())).inspect_err(|_| reply.close())
     }
 
@@ -77,12 +77,12 @@ impl<W: Workload> Executor<W> {
 
     /// Returns a function that reads the queue's length and the last batch. Cheap, from any thread.
     pub(crate) fn queue_watch(&self) -> Box<dyn Fn() -> QueueStats + Send + Sync> {
-        let board = self.board.clone();
+        let shared_stats = self.shared_stats.clone();
         Box::new(move || {
-            let last = board.last.lock().unwrap_or_else(PoisonError::into_inner).0;
+            let last = shared_stats.last.lock().unwrap_or_else(PoisonError::into_inner).0;
             QueueStats {
-                requests: last.requests + board.submitted.load(Relaxed),
-                tokens: last.tokens + board.submitted_tokens.load(Relaxed),
+                requests: last.requests + shared_stats.submitted.load(Relaxed),
+                tokens: last.tokens + shared_stats.submitted_tokens.load(Relaxed),
                 ..last
             }
         })
@@ -90,20 +90,20 @@ impl<W: Workload> Executor<W> {
 
     /// The workload's own statistics. Cheap, from any thread.
     pub(crate) fn stats(&self) -> W::Stats {
-        self.board.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
+        self.shared_stats.last.lock().unwrap_or_else(PoisonError::into_inner).1.clone()
     }
 }
 
 /// The state of the device thread.
-struct Running<W: Workload> {
+struct DeviceLoop<W: Workload> {
     workload: W,
     device: Device,
     replies: BTreeMap<RequestId, Arc<Reply<W::Output>>>,
     next: u64,
-    board: Arc<Board<W::Stats>>,
+    shared_stats: Arc<SharedStats<W::Stats>>,
 }
 
-impl<W: Workload> Running<W> {
+impl<W: Workload> DeviceLoop<W> {
     /// Serves messages until there are no more senders, then finishes the running requests.
     fn serve(mut self, inbox: &Receiver<Message<W>>) {
         let mut is_open = true;
@@ -115,11 +115,11 @@ impl<W: Workload> Running<W> {
                 false => inbox.recv().map_err(|_| TryRecvError::Disconnected),
             };
             while let Ok(received) = message {
-                self.guarded(|this| this.take(received));
+                self.guarded(|this| this.handle(received));
                 message = inbox.try_recv();
             }
             is_open = !matches!(message, Err(TryRecvError::Disconnected));
-            is_busy = self.guarded(Running::turn);
+            is_busy = self.guarded(DeviceLoop::run_step);
         }
     }
 
@@ -136,11 +136,11 @@ impl<W: Workload> Running<W> {
         })
     }
 
-    fn take(&mut self, message: Message<W>) -> bool {
+    fn handle(&mut self, message: Message<W>) -> bool {
         match message {
             Message::Submit(request, reply) => {
-                self.board.submitted.fetch_sub(1, Relaxed);
-                self.board.submitted_tokens.fetch_sub(W::tokens(&request), Relaxed);
+                self.shared_stats.submitted.fetch_sub(1, Relaxed);
+                self.shared_stats.submitted_tokens.fetch_sub(W::tokens(&request), Relaxed);
                 let id = RequestId(self.next);
                 self.next += 1;
                 self.replies.insert(id, reply.clone());
@@ -153,18 +153,18 @@ impl<W: Workload> Running<W> {
     }
 
     /// Runs the next step. Returns whether there was one.
-    fn turn(&mut self) -> bool {
+    fn run_step(&mut self) -> bool {
         // First release requests that have finished, were cancelled or missed their deadline,
         // oldest first.
         let now = Instant::now();
         let ended: Vec<_> = self.replies.extract_if(.., |_, reply| reply.has_ended(now)).collect();
         ended.iter().for_each(|(id, _)| self.workload.release(*id));
         let step = self.workload.schedule();
-        *self.board.last.lock().unwrap_or_else(PoisonError::into_inner) =
+        *self.shared_stats.last.lock().unwrap_or_else(PoisonError::into_inner) =
             (self.workload.queue(), self.workload.stats());
         // Only after the statistics no longer count them: callers may read the statistics when
         // their request ends.
-        ended.iter().for_each(|(_, reply)| reply.end_if_over(now));
+        ended.iter().for_each(|(_, reply)| reply.end_if_due(now));
         let Some(step) = step else { return false };
         let ran = match self.forward(&step) {
             Ok(outcome) => vec![(step, outcome)],

@@ -19,10 +19,10 @@ pub(crate) struct Reply<T> {
     context: RequestContext,
     device: Device,
     /// `None` once the request has ended.
-    open: Mutex<Option<Open<T>>>,
+    open: Mutex<Option<OpenReply<T>>>,
 }
 
-struct Open<T> {
+struct OpenReply<T> {
     sink: Sink<T>,
     submitted: Instant,
     started: Option<Instant>,
@@ -31,7 +31,7 @@ struct Open<T> {
 impl<T> Reply<T> {
     /// A reply for a request that runs on `device`.
     pub(crate) fn new(context: RequestContext, device: Device, sink: Sink<T>) -> Reply<T> {
-        let open = Open { sink, submitted: Instant::now(), started: None };
+        let open = OpenReply { sink, submitted: Instant::now(), started: None };
         Reply { context, device, open: Mutex::new(Some(open)) }
     }
 
@@ -41,7 +41,7 @@ impl<T> Reply<T> {
         let mut open = self.lock();
         let Some(open) = open.as_mut().filter(|open| open.started.is_none()) else { return false };
         open.started = Some(Instant::now());
-        self.context.waited(open.submitted.elapsed());
+        self.context.add_queue_time(open.submitted.elapsed());
         true
     }
 
@@ -65,8 +65,8 @@ impl<T> Reply<T> {
         let Some(open) = guard.as_ref() else { return };
         // Before the last delivery, because the receiver may read the timings then.
         match open.started {
-            Some(started) => self.context.ran(started.elapsed()),
-            None => self.context.waited(open.submitted.elapsed()),
+            Some(started) => self.context.add_inference_time(started.elapsed()),
+            None => self.context.add_queue_time(open.submitted.elapsed()),
         }
         deliver(&mut guard, last);
         *guard = None;
@@ -80,17 +80,17 @@ impl<T> Reply<T> {
     /// Whether the request has ended, or must end now because it was cancelled or missed its
     /// deadline.
     pub(crate) fn has_ended(&self, now: Instant) -> bool {
-        self.context.over(now).is_some() || self.lock().is_none()
+        self.context.end_reason(now).is_some() || self.lock().is_none()
     }
 
     /// Ends a request that was cancelled or missed its deadline, with the matching error.
-    pub(crate) fn end_if_over(&self, now: Instant) {
-        if let Some(why) = self.context.over(now) {
+    pub(crate) fn end_if_due(&self, now: Instant) {
+        if let Some(why) = self.context.end_reason(now) {
             self.fail(why);
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Open<T>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<OpenReply<T>>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -102,9 +102,9 @@ impl<T> Drop for Reply<T> {
 }
 
 /// Catches a panic in the sink, because the device thread has other requests to serve.
-fn deliver<T>(open: &mut Option<Open<T>>, output: Result<T>) {
-    let Some(listening) = open else { return };
-    if catch_unwind(AssertUnwindSafe(|| (listening.sink)(output))).is_err() {
+fn deliver<T>(open: &mut Option<OpenReply<T>>, output: Result<T>) {
+    let Some(open_reply) = open else { return };
+    if catch_unwind(AssertUnwindSafe(|| (open_reply.sink)(output))).is_err() {
         *open = None;
     }
 }

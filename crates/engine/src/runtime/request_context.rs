@@ -14,7 +14,7 @@ pub struct RequestContext(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
-    made: Instant,
+    created: Instant,
     deadline: Option<Instant>,
     cancelled: AtomicBool,
     /// Nanoseconds.
@@ -45,7 +45,7 @@ impl RequestContext {
     /// A context with an optional deadline.
     pub fn new(deadline: Option<Instant>) -> RequestContext {
         RequestContext(Arc::new(Inner {
-            made: Instant::now(),
+            created: Instant::now(),
             deadline,
             cancelled: AtomicBool::new(false),
             tokenization: AtomicU64::new(0),
@@ -76,17 +76,17 @@ impl RequestContext {
     }
 
     /// The error that the request must end with now, if it was cancelled or missed its deadline.
-    pub(crate) fn over(&self, now: Instant) -> Option<Error> {
+    pub(crate) fn end_reason(&self, now: Instant) -> Option<Error> {
         if self.is_cancelled() {
             return Some(Error::Cancelled);
         }
         let deadline = self.0.deadline.filter(|deadline| now >= *deadline)?;
-        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.made) })
+        Some(Error::Late { allowed: deadline.saturating_duration_since(self.0.created) })
     }
 
     /// Fails if the request must end now.
     pub(crate) fn check(&self) -> Result<()> {
-        self.over(Instant::now()).map_or(Ok(()), Err)
+        self.end_reason(Instant::now()).map_or(Ok(()), Err)
     }
 
     /// Runs the tokenization `f` and records its time. Fails if the request must end before or
@@ -94,19 +94,19 @@ impl RequestContext {
     pub(crate) fn tokenizing<T>(&self, f: impl FnOnce() -> Result<T>) -> Result<T> {
         self.check()?;
         let begun = Instant::now();
-        let made = f();
+        let result = f();
         add(&self.0.tokenization, begun.elapsed());
         self.check()?;
-        made
+        result
     }
 
     /// Adds time spent in the queue.
-    pub(crate) fn waited(&self, time: Duration) {
+    pub(crate) fn add_queue_time(&self, time: Duration) {
         add(&self.0.queue, time);
     }
 
     /// Adds time spent in the model.
-    pub(crate) fn ran(&self, time: Duration) {
+    pub(crate) fn add_inference_time(&self, time: Duration) {
         add(&self.0.inference, time);
     }
 }
@@ -124,11 +124,11 @@ mod tests {
         let now = Instant::now();
         let (patient, hasty) = (RequestContext::default(), RequestContext::new(Some(now + Duration::from_secs(5))));
         let later = now + Duration::from_secs(3600);
-        assert!(patient.over(later).is_none());
-        assert!(hasty.over(now + Duration::from_secs(4)).is_none());
-        assert!(matches!(hasty.over(now + Duration::from_secs(5)), Some(Error::Late { .. })));
+        assert!(patient.end_reason(later).is_none());
+        assert!(hasty.end_reason(now + Duration::from_secs(4)).is_none());
+        assert!(matches!(hasty.end_reason(now + Duration::from_secs(5)), Some(Error::Late { .. })));
         patient.clone().cancel();
-        assert!(matches!(patient.over(now), Some(Error::Cancelled)));
+        assert!(matches!(patient.end_reason(now), Some(Error::Cancelled)));
         assert!(matches!(
             patient.tokenizing(|| -> Result<()> { panic!("nobody waits for it") }),
             Err(Error::Cancelled)
@@ -138,9 +138,9 @@ mod tests {
     #[test]
     fn times_add_up() {
         let context = RequestContext::default();
-        context.clone().waited(Duration::from_millis(3));
-        context.waited(Duration::from_millis(4));
-        context.ran(Duration::from_millis(5));
+        context.clone().add_queue_time(Duration::from_millis(3));
+        context.add_queue_time(Duration::from_millis(4));
+        context.add_inference_time(Duration::from_millis(5));
         let expected = Times {
             tokenization: Duration::ZERO,
             queue: Duration::from_millis(7),

@@ -16,19 +16,19 @@ pub struct Logprobs {
 }
 
 /// The log softmax of a row, before a token is sampled.
-pub(crate) struct Raw {
+pub(crate) struct RowLogprobs {
     /// log Σ exp of the logits.
     normalizer: f64,
     top: Vec<(u32, f32)>,
 }
 
-impl Raw {
+impl RowLogprobs {
     /// From finite logits.
-    pub(crate) fn of(logits: &[f32], top: u32) -> Raw {
+    pub(crate) fn of(logits: &[f32], top: u32) -> RowLogprobs {
         let normalizer = normalizer(logits);
         let mut ranked = Ranked::new(logits, top as usize);
         let top = (0..top as usize).map_while(|i| ranked.get(i));
-        Raw { normalizer, top: top.map(|(logit, id)| (id, (f64::from(logit) - normalizer) as f32)).collect() }
+        RowLogprobs { normalizer, top: top.map(|(logit, id)| (id, (f64::from(logit) - normalizer) as f32)).collect() }
     }
 
     /// Adds the logit of the sampled token.

@@ -33,7 +33,7 @@ pub(crate) use logprobs::log_softmax;
 pub use params::GenerationParams;
 pub use search::{BeamSearch, Search};
 
-use penalties::Seen;
+use penalties::TokenCounts;
 use sconce_ops::SamplingParams;
 use sconce_ops::sample::{not_finite, sample_row};
 use std::fmt;
@@ -86,7 +86,7 @@ pub(crate) fn logprobs_of(logits: &[f32], token: u32, top: u32) -> Result<Logpro
         return Err(Failure::NotFinite { token: token as u32, logit: logits[token] });
     }
     let logit = *logits.get(token as usize).ok_or(Failure::Empty)?;
-    Ok(logprobs::Raw::of(logits, top).with(logit))
+    Ok(logprobs::RowLogprobs::of(logits, top).with(logit))
 }
 
 /// A sequence so far.
@@ -107,14 +107,14 @@ pub(crate) struct Sampler {
     params: Arc<GenerationParams>,
     /// Index of this answer among the `n`.
     index: u32,
-    seen: Seen,
+    counts: TokenCounts,
 }
 
 impl Sampler {
     /// A sampler for answer `index` of a prompt. The parameters must have passed
     /// [`GenerationParams::check`].
     pub(crate) fn new(params: Arc<GenerationParams>, index: u32) -> Sampler {
-        Sampler { params, index, seen: Seen::default() }
+        Sampler { params, index, counts: TokenCounts::default() }
     }
 
     /// Samples the next token of `text`. Bit i mod 32 of word i / 32 of `allowed` says whether a
@@ -133,42 +133,42 @@ impl Sampler {
             return Err(Failure::Empty);
         }
         // Logprobs are those of the model's own logits, before any change.
-        let raw = params.logprobs.map(|top| logprobs::Raw::of(logits, top));
+        let row_logprobs = params.logprobs.map(|top| logprobs::RowLogprobs::of(logits, top));
         let mut before = Vec::new();
-        self.shift(logits, text, |id, logit| {
-            if raw.is_some() {
+        self.apply_bias_and_penalties(logits, text, |id, logit| {
+            if row_logprobs.is_some() {
                 before.push((id, logit));
             }
         });
         if let Some(allowed) = allowed {
-            forbid(logits, allowed);
+            apply_mask(logits, allowed);
         }
-        let token = sample_row(logits, &self.choosing(text)).ok_or(Failure::NothingAllowed)?;
-        let logprobs = raw.map(|raw| {
+        let token = sample_row(logits, &self.sampling_params(text)).ok_or(Failure::NothingAllowed)?;
+        let logprobs = row_logprobs.map(|row_logprobs| {
             // The first recorded change of a logit has its original value.
             let was = before.iter().find(|(id, _)| *id == token).map_or(logits[token as usize], |(_, logit)| *logit);
-            raw.with(was)
+            row_logprobs.with(was)
         });
         Ok(Choice { token, logprobs })
     }
 
     /// The parameters for sampling on the device, if only the logits decide and only the token is
     /// wanted.
-    pub(crate) fn plain(&self, text: Text<'_>) -> Option<SamplingParams> {
+    pub(crate) fn device_params(&self, text: Text<'_>) -> Option<SamplingParams> {
         let GenerationParams { logit_bias, logprobs, .. } = &*self.params;
         let is_plain = logit_bias.is_empty() && logprobs.is_none() && !self.params.penalizes();
-        is_plain.then(|| self.choosing(text))
+        is_plain.then(|| self.sampling_params(text))
     }
 
     /// The parameters of steps 4 to 8.
-    fn choosing(&self, text: Text<'_>) -> SamplingParams {
+    fn sampling_params(&self, text: Text<'_>) -> SamplingParams {
         let GenerationParams { temperature, top_k, top_p, min_p, seed, .. } = *self.params;
         let u = random::uniform(seed, self.index, text.tokens.len() as u64);
         SamplingParams { temperature, top_k, top_p, min_p, u }
     }
 
     /// Applies bias and penalties. `before` receives the old value of every logit that changes.
-    fn shift(&mut self, logits: &mut [f32], text: Text<'_>, mut before: impl FnMut(u32, f32)) {
+    fn apply_bias_and_penalties(&mut self, logits: &mut [f32], text: Text<'_>, mut before: impl FnMut(u32, f32)) {
         let params = &self.params;
         for (id, bias) in &params.logit_bias {
             if let Some(logit) = logits.get_mut(*id as usize) {
@@ -177,14 +177,14 @@ impl Sampler {
             }
         }
         if params.penalizes() {
-            self.seen.follow(text, params.penalty_window);
-            self.seen.penalize(logits, params, before);
+            self.counts.update(text, params.penalty_window);
+            self.counts.penalize(logits, params, before);
         }
     }
 }
 
 /// Masks the tokens that are not allowed.
-fn forbid(logits: &mut [f32], allowed: &[u32]) {
+fn apply_mask(logits: &mut [f32], allowed: &[u32]) {
     let words = allowed.iter().copied().chain(std::iter::repeat(0));
     for (chunk, word) in logits.chunks_mut(32).zip(words) {
         match word {

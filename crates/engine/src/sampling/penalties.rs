@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 /// Counts of each token in the last part of a text. Updating it costs only the new tokens.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
+pub(crate) struct TokenCounts {
     counts: HashMap<u32, Count>,
     /// Range of the counted positions.
     from: usize,
@@ -18,9 +18,9 @@ struct Count {
     answer: u32,
 }
 
-impl Seen {
+impl TokenCounts {
     /// Counts the last `window` tokens of `text`, which must extend the text of the last call.
-    pub(crate) fn follow(&mut self, text: Text<'_>, window: Option<usize>) {
+    pub(crate) fn update(&mut self, text: Text<'_>, window: Option<usize>) {
         let Text { tokens, prompt } = text;
         debug_assert!(self.to <= tokens.len());
         let begin = window.map_or(0, |w| tokens.len().saturating_sub(w));
@@ -72,9 +72,9 @@ mod tests {
             ..GenerationParams::default()
         };
         for window in [None, Some(1), Some(7), Some(500)] {
-            let mut followed = Seen::default();
+            let mut followed = TokenCounts::default();
             for len in (0..200).filter(|l| l % 5 != 3) {
-                followed.follow(Text { tokens: &tokens[..len], prompt: 20 }, window);
+                followed.update(Text { tokens: &tokens[..len], prompt: 20 }, window);
                 let mut logits = [2.0; 6];
                 followed.penalize(&mut logits, &params, |_, was| assert_eq!(was, 2.0));
                 let begin = len - window.unwrap_or(len).min(len);

@@ -16,7 +16,7 @@ fn logits(vocabulary: usize, seed: u64) -> Vec<f32> {
 
 /// Sampling by definition: f64, everything sorted. Returns the kept tokens and their probabilities,
 /// best first.
-fn by_the_book(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
+fn reference(logits: &[f32], params: &GenerationParams, text: Text<'_>, allowed: Option<&[u32]>) -> Vec<(u32, f64)> {
     let mut l: Vec<f64> = logits.iter().map(|x| f64::from(*x)).collect();
     for (id, bias) in &params.logit_bias {
         l[*id as usize] += f64::from(*bias);
@@ -103,7 +103,7 @@ fn it_chooses_as_the_book_does() {
                 let text = Text { tokens: &tokens[..10 + seed as usize % 20], prompt: 8 };
                 let allowed = (seed % 4 == 3).then_some(mask.as_slice());
                 let choice = Sampler::new(Arc::clone(&params), 0).next(&mut l.clone(), text, allowed).unwrap();
-                let book = by_the_book(&l, &params, text, allowed);
+                let book = reference(&l, &params, text, allowed);
                 let u = random::uniform(seed, 0, text.tokens.len() as u64);
                 // The token may be on the other side of a limit by a rounding of f32, but not
                 // further.
@@ -126,7 +126,7 @@ fn frequencies_are_probabilities() {
     for (case, params) in various().into_iter().enumerate() {
         let tokens: Vec<u32> = (0..12).collect();
         let text = Text { tokens: &tokens, prompt: 5 };
-        let book = by_the_book(&l, &params, text, None);
+        let book = reference(&l, &params, text, None);
         let mut counts = [0u32; 40];
         for seed in 0..draws {
             let params = Arc::new(GenerationParams { seed, ..params.clone() });

@@ -15,7 +15,7 @@
 //! its tokens. So the oldest sequence advances in every step, and every sequence becomes the
 //! oldest. That requires `tokens > sequences` in the budget, or decodes alone could use it up.
 
-use super::step::{Budget, Next, Refused, Request, Sampled, ScheduledChunk, Step};
+use super::step::{Advance, Budget, Request, Sampled, ScheduledChunk, Step, SubmitError};
 use crate::kv::{Blocks, SeqId};
 use std::collections::{HashMap, HashSet, VecDeque};
 
@@ -23,17 +23,17 @@ use std::collections::{HashMap, HashSet, VecDeque};
 struct Sequence {
     tokens: Vec<u32>,
     /// How many tokens are in the KV cache, or will be when the step in flight is committed.
-    seen: usize,
+    computed: usize,
     limit: usize,
     /// Sequences that it will fork into (the `n` of the request).
-    seats: usize,
+    branches: usize,
     /// The logits of every prompt token are wanted, until all of them are computed.
     scored: bool,
 }
 
 impl Sequence {
-    fn unseen(&self) -> usize {
-        self.tokens.len() - self.seen
+    fn remaining(&self) -> usize {
+        self.tokens.len() - self.computed
     }
 
     /// Rows of logits that `tokens` tokens of the prompt produce.
@@ -43,9 +43,9 @@ impl Sequence {
 
     /// The most prompt tokens that may be computed within `tokens` tokens and `rows` rows of
     /// logits.
-    fn most(&self, tokens: usize, rows: usize) -> usize {
+    fn max_chunk(&self, tokens: usize, rows: usize) -> usize {
         let most = if self.scored { tokens.min(rows) } else { tokens };
-        most.min(self.unseen())
+        most.min(self.remaining())
     }
 }
 
@@ -58,30 +58,30 @@ pub(crate) struct Scheduler {
     /// Oldest first.
     running: Vec<SeqId>,
     /// The chunks of the last step, until it is committed.
-    flying: Vec<ScheduledChunk>,
+    in_flight: Vec<ScheduledChunk>,
 }
 
 impl Scheduler {
     /// Puts a prompt at the end of the queue.
-    pub(crate) fn submit(&mut self, request: Request, blocks: &Blocks) -> Result<(), Refused> {
+    pub(crate) fn submit(&mut self, request: Request, blocks: &Blocks) -> Result<(), SubmitError> {
         let Request { sequence, tokens, limit, n, scored } = request;
         if tokens.is_empty() {
-            return Err(Refused::Empty);
+            return Err(SubmitError::Empty);
         }
         if tokens.len() >= limit {
-            return Err(Refused::Full { tokens: tokens.len(), limit });
+            return Err(SubmitError::Full { tokens: tokens.len(), limit });
         }
         // The last token ends the sequence and never goes through the model.
         let need = (limit - 1).div_ceil(blocks.size());
         if need > blocks.count() {
             let (blocks, size) = (blocks.count(), blocks.size());
-            return Err(Refused::TooLong { tokens: tokens.len(), limit, need, blocks, size });
+            return Err(SubmitError::TooLong { tokens: tokens.len(), limit, need, blocks, size });
         }
         if self.sequences.contains_key(&sequence) {
-            return Err(Refused::Duplicate(sequence));
+            return Err(SubmitError::Duplicate(sequence));
         }
-        let seats = n.max(1);
-        self.sequences.insert(sequence, Sequence { tokens, seen: 0, limit, seats, scored });
+        let branches = n.max(1);
+        self.sequences.insert(sequence, Sequence { tokens, computed: 0, limit, branches, scored });
         self.waiting.push_back(sequence);
         Ok(())
     }
@@ -89,7 +89,7 @@ impl Scheduler {
     /// Ends a sequence wherever it is, and frees its blocks. What its chunk of the step in flight
     /// wrote is unknown and never enters the prefix cache; the other chunks can be committed.
     pub(crate) fn release(&mut self, blocks: &mut Blocks, sequence: SeqId) {
-        self.flying.retain(|piece| piece.sequence != sequence);
+        self.in_flight.retain(|chunk| chunk.sequence != sequence);
         self.running.retain(|id| *id != sequence);
         self.waiting.retain(|id| *id != sequence);
         if self.sequences.remove(&sequence).is_some() {
@@ -123,14 +123,14 @@ impl Scheduler {
     /// caller releases those that are to fail.
     pub(crate) fn step(&mut self, blocks: &mut Blocks, budget: Budget) -> Step {
         let mut step = Step::default();
-        self.take_back(blocks, &mut step);
+        self.revert_step(blocks, &mut step);
         let mut left = budget;
         self.decode(blocks, &mut left, &mut step);
         if left.tokens > 0 && left.sequences > 0 {
             self.admit(blocks, budget.sequences);
         }
         self.prefill(blocks, &mut left, &mut step);
-        self.flying.clone_from(&step.pieces);
+        self.in_flight.clone_from(&step.chunks);
         step
     }
 
@@ -140,22 +140,23 @@ impl Scheduler {
     pub(crate) fn commit(&mut self, blocks: &mut Blocks, sampled: Vec<Sampled>) -> Vec<SeqId> {
         let mut sampled: HashMap<SeqId, Sampled> = sampled.into_iter().map(|s| (s.sequence, s)).collect();
         let mut ended = Vec::new();
-        for piece in std::mem::take(&mut self.flying) {
-            let id = piece.sequence;
+        for chunk in std::mem::take(&mut self.in_flight) {
+            let id = chunk.sequence;
             let Some(s) = self.sequences.get_mut(&id) else { continue };
-            s.seen = piece.range.end;
-            blocks.computed(id, &s.tokens[..s.seen]);
-            if !piece.sample {
+            s.computed = chunk.range.end;
+            blocks.mark_computed(id, &s.tokens[..s.computed]);
+            if !chunk.sample {
                 continue;
             }
-            s.seats = 1;
+            s.branches = 1;
             s.scored = false;
-            let answer = sampled.remove(&id).unwrap_or(Sampled { sequence: id, next: Next::Stop, forks: Vec::new() });
+            let answer =
+                sampled.remove(&id).unwrap_or(Sampled { sequence: id, next: Advance::Stop, forks: Vec::new() });
             for (child, next) in answer.forks.into_iter().rev() {
                 self.fork(blocks, id, child);
-                self.go_on(blocks, child, next, &mut ended);
+                self.advance(blocks, child, next, &mut ended);
             }
-            self.go_on(blocks, id, answer.next, &mut ended);
+            self.advance(blocks, id, answer.next, &mut ended);
         }
         self.running.retain(|id| self.sequences.contains_key(id));
         ended
@@ -172,9 +173,9 @@ impl Scheduler {
         blocks.fork(parent, child);
     }
 
-    fn go_on(&mut self, blocks: &mut Blocks, id: SeqId, next: Next, ended: &mut Vec<SeqId>) {
+    fn advance(&mut self, blocks: &mut Blocks, id: SeqId, next: Advance, ended: &mut Vec<SeqId>) {
         let Some(s) = self.sequences.get_mut(&id) else { return };
-        if let Next::Token(token) = next {
+        if let Advance::Token(token) = next {
             s.tokens.push(token);
             if s.tokens.len() < s.limit {
                 return;
@@ -185,15 +186,15 @@ impl Scheduler {
         ended.push(id);
     }
 
-    fn take_back(&mut self, blocks: &mut Blocks, step: &mut Step) {
-        let flying: Vec<SeqId> = std::mem::take(&mut self.flying).into_iter().map(|p| p.sequence).collect();
-        if flying.is_empty() {
+    fn revert_step(&mut self, blocks: &mut Blocks, step: &mut Step) {
+        let in_flight: Vec<SeqId> = std::mem::take(&mut self.in_flight).into_iter().map(|p| p.sequence).collect();
+        if in_flight.is_empty() {
             return;
         }
         // Sequences outside of the step keep their blocks; but the queue must hold only sequences
         // younger than the running ones, so all that are younger than the oldest in the step are
         // preempted too.
-        let oldest = self.running.iter().position(|id| flying.contains(id)).unwrap_or(self.running.len());
+        let oldest = self.running.iter().position(|id| in_flight.contains(id)).unwrap_or(self.running.len());
         while self.running.len() > oldest {
             self.preempt(blocks, step);
         }
@@ -201,22 +202,22 @@ impl Scheduler {
 
     /// Schedules one token of every decoding sequence, oldest first.
     fn decode(&mut self, blocks: &mut Blocks, left: &mut Budget, step: &mut Step) {
-        let mut promised = 0;
+        let mut reserved = 0;
         let mut i = 0;
         while i < self.running.len() && left.tokens > 0 && left.sequences > 0 {
             let id = self.running[i];
             i += 1;
-            let unseen = self.sequences[&id].unseen();
-            if unseen > 1 {
-                promised += blocks.need(id, unseen);
+            let remaining = self.sequences[&id].remaining();
+            if remaining > 1 {
+                reserved += blocks.need(id, remaining);
                 continue;
             }
             // The sequence itself may be preempted; by then all younger ones have been.
-            while self.running.len() >= i && blocks.need(id, 1) + promised > blocks.free_blocks() {
+            while self.running.len() >= i && blocks.need(id, 1) + reserved > blocks.free_blocks() {
                 self.preempt(blocks, step);
             }
             if self.running.len() >= i {
-                self.plan(blocks, id, 1, step);
+                self.schedule_chunk(blocks, id, 1, step);
                 left.tokens -= 1;
                 left.sequences -= 1;
             }
@@ -226,25 +227,25 @@ impl Scheduler {
     /// Admits waiting sequences in order, while there is capacity for their forks, and blocks for
     /// the whole prompt and one for each running sequence.
     fn admit(&mut self, blocks: &mut Blocks, sequences: usize) {
-        let mut seats: usize = self.running.iter().map(|id| self.sequences[id].seats).sum();
-        let mut promised: usize = self.running.iter().map(|id| blocks.need(*id, self.rest(*id, blocks))).sum();
+        let mut branches: usize = self.running.iter().map(|id| self.sequences[id].branches).sum();
+        let mut reserved: usize = self.running.iter().map(|id| blocks.need(*id, self.unallocated(*id, blocks))).sum();
         while let Some(&id) = self.waiting.front() {
             let s = &self.sequences[&id];
             // A request with more answers than the budget runs too, if alone: some of its answers
             // wait for others.
-            if !self.running.is_empty() && seats + s.seats > sequences {
+            if !self.running.is_empty() && branches + s.branches > sequences {
                 return;
             }
             // The prefix cache holds no logits, so a prompt that needs all of them skips it.
-            let seen = blocks.allocate(id, if s.scored { &[] } else { &s.tokens });
-            let need = blocks.need(id, s.tokens.len() - seen);
-            if promised + need + self.running.len() > blocks.free_blocks() {
+            let computed = blocks.allocate(id, if s.scored { &[] } else { &s.tokens });
+            let need = blocks.need(id, s.tokens.len() - computed);
+            if reserved + need + self.running.len() > blocks.free_blocks() {
                 blocks.free(id);
                 return;
             }
-            promised += need;
-            seats += s.seats;
-            self.sequences.entry(id).and_modify(|s| s.seen = seen);
+            reserved += need;
+            branches += s.branches;
+            self.sequences.entry(id).and_modify(|s| s.computed = computed);
             self.waiting.pop_front();
             self.running.push(id);
         }
@@ -252,14 +253,14 @@ impl Scheduler {
 
     /// Schedules chunks of prompts with the remaining tokens.
     fn prefill(&mut self, blocks: &mut Blocks, left: &mut Budget, step: &mut Step) {
-        let planned: HashSet<SeqId> = step.pieces.iter().map(|p| p.sequence).collect();
+        let planned: HashSet<SeqId> = step.chunks.iter().map(|p| p.sequence).collect();
         let all: Vec<SeqId> = self.running.iter().copied().filter(|id| !planned.contains(id)).collect();
         for (id, grant) in all.iter().zip(self.grants(&all, *left)) {
             // Decodes may have taken blocks that were reserved for a younger prefill, which then
             // computes only what fits.
             let tokens = grant.min(blocks.room(*id, blocks.free_blocks()));
             if tokens > 0 {
-                self.plan(blocks, *id, tokens, step);
+                self.schedule_chunk(blocks, *id, tokens, step);
                 left.tokens -= tokens;
                 left.sequences -= self.sequences[id].rows(tokens);
             }
@@ -275,41 +276,41 @@ impl Scheduler {
             return grants;
         }
         let oldest = of(0);
-        grants[0] = oldest.most(tokens.div_ceil(2), rows.div_ceil(2));
+        grants[0] = oldest.max_chunk(tokens.div_ceil(2), rows.div_ceil(2));
         tokens -= grants[0];
         rows -= oldest.rows(grants[0]);
         let mut others: Vec<usize> = (1..all.len()).collect();
-        others.sort_by_key(|i| of(*i).unseen());
+        others.sort_by_key(|i| of(*i).remaining());
         for i in others {
             if rows == 0 {
                 break;
             }
-            grants[i] = of(i).most(tokens, rows);
+            grants[i] = of(i).max_chunk(tokens, rows);
             tokens -= grants[i];
             rows -= of(i).rows(grants[i]);
         }
-        grants[0] += oldest.most(tokens, rows).min(oldest.unseen() - grants[0]);
+        grants[0] += oldest.max_chunk(tokens, rows).min(oldest.remaining() - grants[0]);
         grants
     }
 
     /// Tokens of a running sequence that have no slot yet.
-    fn rest(&self, id: SeqId, blocks: &Blocks) -> usize {
+    fn unallocated(&self, id: SeqId, blocks: &Blocks) -> usize {
         self.sequences[&id].tokens.len() - blocks.len(id).unwrap_or(0)
     }
 
-    fn plan(&mut self, blocks: &mut Blocks, id: SeqId, tokens: usize, step: &mut Step) {
+    fn schedule_chunk(&mut self, blocks: &mut Blocks, id: SeqId, tokens: usize, step: &mut Step) {
         let copy = blocks.reserve(id, tokens).expect("the caller counted the free blocks");
         let s = &self.sequences[&id];
-        let range = s.seen..s.seen + tokens;
+        let range = s.computed..s.computed + tokens;
         step.copies.extend(copy);
-        step.pieces.push(ScheduledChunk { sequence: id, sample: range.end == s.tokens.len(), scored: s.scored, range });
+        step.chunks.push(ScheduledChunk { sequence: id, sample: range.end == s.tokens.len(), scored: s.scored, range });
     }
 
     /// Preempts the newest sequence: it frees its blocks and waits at the head of the queue.
     fn preempt(&mut self, blocks: &mut Blocks, step: &mut Step) {
         let Some(id) = self.running.pop() else { return };
         blocks.free(id);
-        self.sequences.entry(id).and_modify(|s| s.seen = 0);
+        self.sequences.entry(id).and_modify(|s| s.computed = 0);
         self.waiting.push_front(id);
         step.preempted.push(id);
     }
@@ -320,5 +321,5 @@ impl Scheduler {
 mod tests;
 
 #[cfg(test)]
-#[path = "decode_world.rs"]
-mod world;
+#[path = "decode_simulation.rs"]
+mod simulation;

@@ -13,12 +13,12 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 /// How many texts that do not fit are skipped in search of one that does.
-const PASSED_OVER: usize = 64;
+const MAX_SKIPPED: usize = 64;
 
 /// The queue of encoder requests.
 pub(crate) struct EncodeQueue {
     budget: Budget,
-    requests: BTreeMap<u64, Waiting>,
+    requests: BTreeMap<u64, QueuedRequest>,
     /// Finish time of the next text of each request. Entries of removed requests are dropped when
     /// they are popped.
     order: BinaryHeap<Reverse<(u64, u64)>>,
@@ -26,7 +26,7 @@ pub(crate) struct EncodeQueue {
     tokens: usize,
 }
 
-struct Waiting {
+struct QueuedRequest {
     /// Length and index of every text, the longest last.
     texts: Vec<(usize, usize)>,
     /// Finish time of the text before the next.
@@ -51,13 +51,13 @@ impl EncodeQueue {
         let Some((longest, _)) = texts.last() else { return };
         self.tokens += lengths.iter().sum::<usize>();
         self.order.push(Reverse((self.clock + *longest as u64, request)));
-        self.requests.insert(request, Waiting { texts, start: self.clock });
+        self.requests.insert(request, QueuedRequest { texts, start: self.clock });
     }
 
     /// Removes what is left of a request.
     pub(crate) fn remove(&mut self, request: u64) {
-        if let Some(waiting) = self.requests.remove(&request) {
-            self.tokens -= waiting.texts.iter().map(|(length, _)| length).sum::<usize>();
+        if let Some(queued) = self.requests.remove(&request) {
+            self.tokens -= queued.texts.iter().map(|(length, _)| length).sum::<usize>();
         }
     }
 
@@ -75,46 +75,46 @@ impl EncodeQueue {
     /// has not yet read earlier results: more results would only pile up.
     pub(crate) fn next(&mut self, is_busy: impl Fn(u64) -> bool) -> Vec<(u64, usize)> {
         let busy: Vec<u64> = self.requests.keys().copied().filter(|id| is_busy(*id)).collect();
-        let (mut batch, mut tokens, mut passed) = (Vec::new(), 0, Vec::new());
-        while batch.len() < self.budget.sequences && tokens < self.budget.tokens && passed.len() < PASSED_OVER {
+        let (mut batch, mut tokens, mut skipped) = (Vec::new(), 0, Vec::new());
+        while batch.len() < self.budget.sequences && tokens < self.budget.tokens && skipped.len() < MAX_SKIPPED {
             let Some(Reverse((finish, id))) = self.order.pop() else { break };
-            let Some(waiting) = self.requests.get_mut(&id).filter(|_| busy.binary_search(&id).is_err()) else {
+            let Some(queued) = self.requests.get_mut(&id).filter(|_| busy.binary_search(&id).is_err()) else {
                 continue;
             };
-            let Some(&(length, text)) = waiting.texts.last() else { continue };
+            let Some(&(length, text)) = queued.texts.last() else { continue };
             if !batch.is_empty() && tokens + length > self.budget.tokens {
                 // It keeps its position. Running the smaller texts later instead would not make it
                 // run earlier.
-                passed.push(Reverse((finish, id)));
+                skipped.push(Reverse((finish, id)));
                 continue;
             }
-            waiting.texts.pop();
-            waiting.start = finish;
+            queued.texts.pop();
+            queued.start = finish;
             self.clock = self.clock.max(finish);
             self.tokens -= length;
             tokens += length;
             batch.push((id, text));
-            match waiting.texts.last() {
+            match queued.texts.last() {
                 Some((length, _)) => self.order.push(Reverse((finish + *length as u64, id))),
                 None => drop(self.requests.remove(&id)),
             }
         }
-        self.order.extend(passed);
-        self.come_back(&busy);
+        self.order.extend(skipped);
+        self.requeue_busy(&busy);
         batch
     }
 
     /// Requests that were busy start again at the current clock: they do not save up shares.
-    fn come_back(&mut self, busy: &[u64]) {
+    fn requeue_busy(&mut self, busy: &[u64]) {
         if busy.is_empty() {
             return;
         }
         self.order.retain(|Reverse((_, id))| busy.binary_search(id).is_err());
         for id in busy {
-            let Some(waiting) = self.requests.get_mut(id) else { continue };
-            let Some((length, _)) = waiting.texts.last() else { continue };
-            waiting.start = waiting.start.max(self.clock);
-            self.order.push(Reverse((waiting.start + *length as u64, *id)));
+            let Some(queued) = self.requests.get_mut(id) else { continue };
+            let Some((length, _)) = queued.texts.last() else { continue };
+            queued.start = queued.start.max(self.clock);
+            self.order.push(Reverse((queued.start + *length as u64, *id)));
         }
     }
 }

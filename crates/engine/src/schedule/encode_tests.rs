@@ -125,9 +125,9 @@ fn who_was_busy_saves_nothing_up() {
 }
 
 /// The high half of a linear congruential generator.
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (self.0 >> 33) as usize % n
@@ -137,23 +137,23 @@ impl Dice {
 #[test]
 fn random_crowds_are_served_once_each_within_budgets_or_shed() {
     for seed in 0..200 {
-        let mut dice = Dice(seed);
-        let (tokens, most) = (dice.below(400) + 1, dice.below(12) + 1);
+        let mut rng = Rng(seed);
+        let (tokens, most) = (rng.below(400) + 1, rng.below(12) + 1);
         let mut queue = queue(tokens, most);
         let (mut lengths, mut open, mut over) = (Vec::<Vec<usize>>::new(), BTreeSet::new(), BTreeSet::new());
         for turn in 0.. {
-            for _ in 0..(if turn < 40 { dice.below(4) } else { 0 }) {
-                let n = if dice.below(5) == 0 { dice.below(200) } else { dice.below(3) };
-                let of: Vec<usize> = (0..n).map(|_| dice.below(120) + 1).collect();
+            for _ in 0..(if turn < 40 { rng.below(4) } else { 0 }) {
+                let n = if rng.below(5) == 0 { rng.below(200) } else { rng.below(3) };
+                let of: Vec<usize> = (0..n).map(|_| rng.below(120) + 1).collect();
                 let id = lengths.len() as u64;
                 queue.push(id, &of);
                 open.extend((0..of.len()).map(|i| (id, i)));
                 lengths.push(of);
             }
-            if dice.below(6) == 0 && !lengths.is_empty() {
-                over.insert(dice.below(lengths.len()) as u64);
+            if rng.below(6) == 0 && !lengths.is_empty() {
+                over.insert(rng.below(lengths.len()) as u64);
             }
-            let busy = dice.below(lengths.len() + 1) as u64;
+            let busy = rng.below(lengths.len() + 1) as u64;
             over.iter().for_each(|id| queue.remove(*id));
             let batch = queue.next(|id| id == busy);
             open.retain(|(id, _)| !over.contains(id));
@@ -177,17 +177,17 @@ fn random_crowds_are_served_once_each_within_budgets_or_shed() {
 #[test]
 fn of_two_that_wait_all_the_time_neither_gets_far_ahead() {
     for seed in 0..100 {
-        let mut dice = Dice(seed);
-        let longest = dice.below(200) + 1;
-        let mut queue = queue(longest + dice.below(2000), usize::MAX);
-        let n = dice.below(6) + 2;
-        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| dice.below(longest) + 1).collect()).collect();
+        let mut rng = Rng(seed);
+        let longest = rng.below(200) + 1;
+        let mut queue = queue(longest + rng.below(2000), usize::MAX);
+        let n = rng.below(6) + 2;
+        let lengths: Vec<Vec<usize>> = (0..n).map(|_| (0..3000).map(|_| rng.below(longest) + 1).collect()).collect();
         let mut since = vec![0; n];
         let mut served = vec![0usize; n];
         for id in 0..n {
             // Requests arrive one after another; shares count from the arrival of the last.
             queue.push(id as u64, &lengths[id]);
-            for _ in 0..dice.below(3) {
+            for _ in 0..rng.below(3) {
                 queue.next(ready).iter().for_each(|(id, i)| since[*id as usize] += lengths[*id as usize][*i]);
             }
         }

@@ -9,4 +9,4 @@ mod step;
 pub(crate) use decode::Scheduler;
 pub(crate) use encode::EncodeQueue;
 pub(crate) use seq2seq::{Input, Row, Seq2SeqBudget, Seq2SeqScheduler, Seq2SeqStep};
-pub(crate) use step::{Budget, Next, Request, Sampled, ScheduledChunk, Step};
+pub(crate) use step::{Advance, Budget, Request, Sampled, ScheduledChunk, Step};

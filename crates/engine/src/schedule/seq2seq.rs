@@ -68,7 +68,7 @@ struct Active {
     request: u64,
     /// The id, the block table and the length of the input.
     input: SeqId,
-    at: (Arc<[u32]>, usize),
+    input_table: (Arc<[u32]>, usize),
     /// The most pages that its answers may need.
     pages: usize,
     width: usize,
@@ -84,7 +84,7 @@ pub(crate) struct Seq2SeqScheduler {
     waiting: VecDeque<(u64, Input)>,
     active: Vec<Active>,
     /// Whether the last step was an encoding step; then the next one decodes.
-    has_read: bool,
+    last_was_encode: bool,
     next: u64,
 }
 
@@ -92,7 +92,7 @@ impl Seq2SeqScheduler {
     /// An empty scheduler, for answers that begin with the token `start`.
     pub(crate) fn new(budget: Seq2SeqBudget, start: u32) -> Seq2SeqScheduler {
         let (waiting, active) = (VecDeque::new(), Vec::new());
-        Seq2SeqScheduler { budget, start, waiting, active, has_read: false, next: 0 }
+        Seq2SeqScheduler { budget, start, waiting, active, last_was_encode: false, next: 0 }
     }
 
     /// Puts a request at the end of the queue. It must fit when nothing else runs.
@@ -111,52 +111,52 @@ impl Seq2SeqScheduler {
     }
 
     /// The next step; `None` if there is nothing to run.
-    pub(crate) fn step(&mut self, read: &mut Blocks, written: &mut Blocks) -> Option<Seq2SeqStep> {
-        let encode = if self.has_read { None } else { self.admit(read, written) };
+    pub(crate) fn step(&mut self, input_blocks: &mut Blocks, output_blocks: &mut Blocks) -> Option<Seq2SeqStep> {
+        let encode = if self.last_was_encode { None } else { self.admit(input_blocks, output_blocks) };
         // If all encoded inputs failed, there may be no answer to decode, but waiting requests.
-        let step = encode.or_else(|| self.decode(written)).or_else(|| self.admit(read, written));
-        self.has_read = matches!(step, Some(Seq2SeqStep::Encode(_)));
+        let step = encode.or_else(|| self.decode(output_blocks)).or_else(|| self.admit(input_blocks, output_blocks));
+        self.last_was_encode = matches!(step, Some(Seq2SeqStep::Encode(_)));
         step
     }
 
     /// Admits as many requests from the head of the queue as fit.
-    fn admit(&mut self, read: &mut Blocks, written: &mut Blocks) -> Option<Seq2SeqStep> {
+    fn admit(&mut self, input_blocks: &mut Blocks, output_blocks: &mut Blocks) -> Option<Seq2SeqStep> {
         let (mut tokens, mut inputs) = (0, Vec::new());
         while let Some((_, input)) = self.waiting.front() {
-            let (length, pages) = (input.ids.len(), input.width * input.most.div_ceil(written.size()));
+            let (length, pages) = (input.ids.len(), input.width * input.most.div_ceil(output_blocks.size()));
             let running: usize = self.active.iter().map(|active| active.width).sum();
-            let promised: usize = self.active.iter().map(|active| active.pages).sum();
-            let fits = length.div_ceil(read.size()) <= read.free_blocks()
+            let reserved: usize = self.active.iter().map(|active| active.pages).sum();
+            let fits = length.div_ceil(input_blocks.size()) <= input_blocks.free_blocks()
                 && running + input.width <= self.budget.sequences
-                && promised + pages <= written.count()
+                && reserved + pages <= output_blocks.count()
                 && (tokens == 0 || tokens + length <= self.budget.tokens);
             let Some((request, input)) = self.waiting.pop_front_if(|_| fits) else { break };
-            let id = self.name();
-            read.allocate(id, &[]);
-            read.reserve(id, length).expect("the free blocks were counted");
-            let table: Arc<[u32]> = read.table(id).into();
+            let id = self.new_id();
+            input_blocks.allocate(id, &[]);
+            input_blocks.reserve(id, length).expect("the free blocks were counted");
+            let table: Arc<[u32]> = input_blocks.table(id).into();
             let rows = (0..input.first).map(|_| {
-                let row = self.name();
-                written.allocate(row, &[]);
+                let row = self.new_id();
+                output_blocks.allocate(row, &[]);
                 (row, vec![self.start])
             });
             let rows = rows.collect();
-            let (at, width) = ((table.clone(), length), input.width);
-            self.active.push(Active { request, input: id, at, pages, width, rows });
+            let (input_table, width) = ((table.clone(), length), input.width);
+            self.active.push(Active { request, input: id, input_table, pages, width, rows });
             inputs.push((request, table, input.ids));
             tokens += length;
         }
         (!inputs.is_empty()).then_some(Seq2SeqStep::Encode(inputs))
     }
 
-    fn decode(&mut self, written: &mut Blocks) -> Option<Seq2SeqStep> {
+    fn decode(&mut self, output_blocks: &mut Blocks) -> Option<Seq2SeqStep> {
         let (mut copies, mut rows) = (Vec::new(), Vec::new());
         for active in &self.active {
             for (id, tokens) in &active.rows {
-                copies.extend(written.reserve(*id, 1).expect("pages were promised for the longest answer"));
+                copies.extend(output_blocks.reserve(*id, 1).expect("pages were reserved for the longest answer"));
                 let position = tokens.len() - 1;
-                let (token, table) = (tokens[position], written.table(*id).into());
-                rows.push(Row { request: active.request, token, position, table, input: active.at.clone() });
+                let (token, table) = (tokens[position], output_blocks.table(*id).into());
+                rows.push(Row { request: active.request, token, position, table, input: active.input_table.clone() });
             }
         }
         (!rows.is_empty()).then_some(Seq2SeqStep::Decode { copies, rows })
@@ -170,11 +170,11 @@ impl Seq2SeqScheduler {
 
     /// Records how the answers of a decoding step continue. A request without continuing rows has
     /// ended.
-    pub(crate) fn commit(&mut self, read: &mut Blocks, written: &mut Blocks, all: Vec<Continuations>) {
+    pub(crate) fn commit(&mut self, input_blocks: &mut Blocks, output_blocks: &mut Blocks, all: Vec<Continuations>) {
         for (request, continued) in all {
             let Some(i) = self.active.iter().position(|active| active.request == request) else { continue };
             if continued.is_empty() {
-                self.release(read, written, request);
+                self.release(input_blocks, output_blocks, request);
                 continue;
             }
             let mut rows = Vec::with_capacity(continued.len());
@@ -185,8 +185,8 @@ impl Seq2SeqScheduler {
                 // The first continuation of a row takes over its pages; others share them, copy on
                 // write.
                 let id = if std::mem::replace(&mut taken[beam], true) {
-                    let id = self.name();
-                    written.fork(from, id);
+                    let id = self.new_id();
+                    output_blocks.fork(from, id);
                     id
                 } else {
                     from
@@ -194,20 +194,20 @@ impl Seq2SeqScheduler {
                 rows.push((id, tokens));
             }
             let last = std::mem::replace(&mut self.active[i].rows, rows);
-            last.iter().zip(taken).filter(|(_, taken)| !taken).for_each(|((id, _), _)| written.free(*id));
+            last.iter().zip(taken).filter(|(_, taken)| !taken).for_each(|((id, _), _)| output_blocks.free(*id));
         }
     }
 
     /// Ends a request wherever it is, and frees its pages.
-    pub(crate) fn release(&mut self, read: &mut Blocks, written: &mut Blocks, request: u64) {
+    pub(crate) fn release(&mut self, input_blocks: &mut Blocks, output_blocks: &mut Blocks, request: u64) {
         self.waiting.retain(|(id, _)| *id != request);
         for active in self.active.extract_if(.., |active| active.request == request) {
-            read.free(active.input);
-            active.rows.iter().for_each(|(id, _)| written.free(*id));
+            input_blocks.free(active.input);
+            active.rows.iter().for_each(|(id, _)| output_blocks.free(*id));
         }
     }
 
-    fn name(&mut self) -> SeqId {
+    fn new_id(&mut self) -> SeqId {
         self.next += 1;
         SeqId(self.next)
     }

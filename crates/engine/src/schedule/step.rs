@@ -32,7 +32,7 @@ pub(crate) struct Budget {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Step {
     /// Every sequence at most once.
-    pub(crate) pieces: Vec<ScheduledChunk>,
+    pub(crate) chunks: Vec<ScheduledChunk>,
     /// Blocks to copy, `(from, to)`, in this order, before the model writes.
     pub(crate) copies: Vec<(u32, u32)>,
     /// Sequences that were preempted and wait again, newest first.
@@ -65,14 +65,14 @@ pub(crate) struct Sampled {
     /// The sequence.
     pub(crate) sequence: SeqId,
     /// How it continues.
-    pub(crate) next: Next,
+    pub(crate) next: Advance,
     /// New sequences that continue the same tokens.
-    pub(crate) forks: Vec<(SeqId, Next)>,
+    pub(crate) forks: Vec<(SeqId, Advance)>,
 }
 
 /// How a sequence continues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Next {
+pub(crate) enum Advance {
     /// With this token.
     Token(u32),
     /// Not at all: it has ended or failed.
@@ -81,7 +81,7 @@ pub(crate) enum Next {
 
 /// Why a request cannot be scheduled.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Refused {
+pub(crate) enum SubmitError {
     /// The prompt is empty.
     Empty,
     /// The prompt leaves no room for an answer.
@@ -92,25 +92,25 @@ pub(crate) enum Refused {
     Duplicate(SeqId),
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for SubmitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refused::Empty => write!(f, "the prompt has no tokens; give it at least one"),
-            Refused::Full { tokens, limit } => {
+            SubmitError::Empty => write!(f, "the prompt has no tokens; give it at least one"),
+            SubmitError::Full { tokens, limit } => {
                 write!(
                     f,
                     "the prompt has {tokens} tokens and prompt and answer together may have {limit}: no room for an answer; shorten the prompt"
                 )
             }
-            Refused::TooLong { tokens, limit, need, blocks, size } => write!(
+            SubmitError::TooLong { tokens, limit, need, blocks, size } => write!(
                 f,
                 "a prompt of {tokens} tokens that may come to {limit} needs {need} blocks of {size} tokens, the cache has \
                  {blocks} ({} tokens); shorten it, allow fewer new tokens, or give the cache more memory",
                 blocks * size
             ),
-            Refused::Duplicate(SeqId(id)) => write!(f, "sequence {id} exists already"),
+            SubmitError::Duplicate(SeqId(id)) => write!(f, "sequence {id} exists already"),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for SubmitError {}

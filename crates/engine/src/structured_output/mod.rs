@@ -30,7 +30,7 @@ const DEEPEST_SCHEMA: usize = 64;
 const MOST_BRACKETS: usize = 128;
 /// Consecutive whitespace within JSON: enough for any layout, but finite for a model that repeats
 /// whitespace.
-const BLANKS: &str = r"[ \t\r\n]{1,64}";
+const WHITESPACE: &str = r"[ \t\r\n]{1,64}";
 
 /// The required format of an answer.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +111,7 @@ impl Vocab {
         if let Some(id) = eos.iter().find(|id| **id >= len) {
             return fault(&format!("the end token {id} is outside of the vocabulary of {len}"));
         }
-        let words: Vec<Vec<u8>> = tokens.iter().map(word).collect();
+        let words: Vec<Vec<u8>> = tokens.iter().map(trie_bytes).collect();
         // The trie checks itself with assertions.
         let made = catch_unwind(AssertUnwindSafe(|| {
             let trie = TokTrie::from(&TokRxInfo::new(len, eos[0]), &words).with_eos_tokens(eos);
@@ -132,7 +132,7 @@ impl Vocab {
 
 /// The bytes in the trie. Special tokens follow a marker byte that no text has, so that no text can
 /// spell them.
-fn word(token: &TokenBytes) -> Vec<u8> {
+fn trie_bytes(token: &TokenBytes) -> Vec<u8> {
     match token {
         TokenBytes::Text(bytes)
             if bytes.len() <= LONGEST_TOKEN && bytes.first() != Some(&TokTrie::SPECIAL_TOKEN_MARKER) =>
@@ -273,7 +273,7 @@ fn grammar(format: Format) -> Result<TopLevelGrammar, String> {
 }
 
 fn schema(mut schema: Value) -> Result<TopLevelGrammar, String> {
-    let options = JsonCompileOptions { whitespace_pattern: Some(BLANKS.into()), ..JsonCompileOptions::default() };
+    let options = JsonCompileOptions { whitespace_pattern: Some(WHITESPACE.into()), ..JsonCompileOptions::default() };
     match &mut schema {
         // `true` is any JSON.
         Value::Bool(true) => schema = json!({}),

@@ -1,12 +1,12 @@
 //! Classification of texts and text pairs.
 
 use super::TaskType;
-use crate::config::{FileFacts, Reading, plain_reading};
+use crate::config::{FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_formats::{Model, is_gguf, json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, binary_head, head};
@@ -60,7 +60,7 @@ pub struct Label {
 /// A model with a head for sequence classification, loaded and checked.
 #[derive(Clone)]
 pub struct Classifier {
-    session: Session<Logits>,
+    session: Session<ClassifierPipeline>,
 }
 
 impl Loaded for Classifier {
@@ -77,10 +77,10 @@ impl TaskType for Classifier {
         facts.is_sequence_classifier()
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Logits>(files, device, options, LogitsSpec::read)
+        encode::plan::<ClassifierPipeline>(files, device, options, ClassifierSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Classifier> {
-        Ok(Classifier { session: Session::load(files, options, progress, LogitsSpec::read)? })
+        Ok(Classifier { session: Session::load(files, options, progress, ClassifierSpec::read)? })
     }
 }
 
@@ -92,10 +92,10 @@ impl Classifier {
 
     /// All labels of each text, best first. `raw` returns the logits themselves.
     pub fn classify(&self, texts: &[TextOrPair<'_>], raw: bool) -> Result<Outputs<Vec<Label>>> {
-        let LogitsSpec { labels, scores, .. } = &self.session.spec;
+        let ClassifierSpec { labels, scores, .. } = &self.session.spec;
         let scores = if raw { Scores::Raw } else { *scores };
         let encoded = self.session.read(|reader| reader.encode_pairs(texts))?;
-        self.session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| {
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| {
             let named = labels.iter().zip(scores.apply(results[0]));
             let mut all: Vec<_> = named.map(|(label, score)| Label { label: label.clone(), score }).collect();
             all.sort_by(|a, b| b.score.total_cmp(&a.score));
@@ -123,8 +123,8 @@ pub enum Representation {
 
 /// The labels and settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct LogitsSpec {
-    pub(crate) reading: Reading,
+pub(crate) struct ClassifierSpec {
+    pub(crate) input_spec: InputSpec,
     pub(crate) labels: Vec<String>,
     pub(crate) scores: Scores,
     pub(crate) representation: Representation,
@@ -133,8 +133,8 @@ pub(crate) struct LogitsSpec {
     pub(crate) yes_no: Option<[u32; 2]>,
 }
 
-impl LogitsSpec {
-    pub(crate) fn read(dir: &Path) -> Result<LogitsSpec> {
+impl ClassifierSpec {
+    pub(crate) fn read(dir: &Path) -> Result<ClassifierSpec> {
         let in_gguf = is_gguf(dir);
         let path = if in_gguf { dir.to_path_buf() } else { dir.join("config.json") };
         let config: Value = if in_gguf { Model::open(dir)?.config } else { json(&path)? };
@@ -146,8 +146,8 @@ impl LogitsSpec {
             Some("single_label_classification") | None => Scores::Softmax,
             Some(other) => return Err(Error::file(&path, format!("problem_type `{other}` is not supported"))),
         };
-        let reading = plain_reading(dir)?;
-        Ok(LogitsSpec { reading, labels, scores, representation: Representation::Pooler, yes_no: None })
+        let input_spec = plain_input_spec(dir)?;
+        Ok(ClassifierSpec { input_spec, labels, scores, representation: Representation::Pooler, yes_no: None })
     }
 }
 
@@ -170,21 +170,21 @@ pub(crate) fn labels(config: &Value) -> Result<Vec<String>, String> {
 }
 
 /// An encoder with a classification head.
-pub(crate) struct Logits {
+pub(crate) struct ClassifierPipeline {
     encoder: Box<dyn Encoder>,
     head: Head,
     representation: Representation,
 }
 
-impl Pipeline for Logits {
-    type Spec = LogitsSpec;
+impl Pipeline for ClassifierPipeline {
+    type Spec = ClassifierSpec;
     const IN_GGUF: bool = true;
 
-    fn reading(spec: &LogitsSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &ClassifierSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &LogitsSpec) -> Result<Logits> {
+    fn load(parts: &Parts, spec: &ClassifierSpec) -> Result<ClassifierPipeline> {
         let encoder = parts.encoder()?;
         // Pooled rows are f32, and so is the head.
         let weights = parts.weights.of_head().in_dtype(DType::F32);
@@ -196,7 +196,7 @@ impl Pipeline for Logits {
             }
         };
         check_labels(&parts.root, &spec.labels, &head)?;
-        Ok(Logits { encoder, head, representation: spec.representation })
+        Ok(ClassifierPipeline { encoder, head, representation: spec.representation })
     }
 
     fn limits(&self) -> Limits {

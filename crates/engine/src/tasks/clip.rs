@@ -4,7 +4,7 @@
 use super::TaskType;
 use super::classify::{Label, Scores};
 use super::embed::Embeddings;
-use crate::config::{Entry, FileFacts, Reading, plain_reading};
+use crate::config::{Entry, FileFacts, InputSpec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::image::{Image, Processor};
 use crate::options::LoadOptions;
@@ -24,14 +24,14 @@ use std::sync::Arc;
 pub struct Clip {
     session: Session<Towers>,
     processor: Arc<Processor>,
-    logits: Logits,
+    logits: LogitScale,
     /// Images per batch.
     images: usize,
 }
 
 /// How cosine similarities become scores.
 #[derive(Clone, Copy)]
-struct Logits {
+struct LogitScale {
     scale: f32,
     bias: f32,
     scores: Scores,
@@ -57,16 +57,16 @@ impl TaskType for Clip {
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Clip> {
         let session: Session<Towers> = Session::load(files, options, progress, ClipSpec::read)?;
-        let root = &session.spec.reading.root;
+        let root = &session.spec.input_spec.root;
         let processor = Processor::read(root).map_err(|what| Error::file(root, what))?;
-        let (logits, seen, images) = session.executor.call(|workload| {
+        let (logits, side, images) = session.executor.call(|workload| {
             let towers = &workload.pipeline;
             Ok((towers.logits, towers.vision.image().side, towers.vision.image().tokens()))
         })?;
-        if processor.side() != (seen, seen) {
+        if processor.side() != (side, side) {
             let (height, width) = processor.side();
             let what =
-                format!("its image processor makes images of {width} × {height}, but the model takes {seen} × {seen}");
+                format!("its image processor makes images of {width} × {height}, but the model takes {side} × {side}");
             return Err(Error::file(root, what));
         }
         let images = (session.plan.batch_tokens / images).max(1);
@@ -87,7 +87,10 @@ impl Clip {
         let Texts { mut items, tokens, truncated } = Texts::of(encoded, 0);
         if let Some(length) = self.logits.padding {
             let padding = spec.padding.as_deref().and_then(|token| tokenizer.id(token)).ok_or_else(|| {
-                Error::file(&spec.reading.root, "the model needs padded texts, but its tokenizer has no padding token")
+                Error::file(
+                    &spec.input_spec.root,
+                    "the model needs padded texts, but its tokenizer has no padding token",
+                )
             })?;
             items.iter_mut().for_each(|w| {
                 w.sequence.ids.resize(length, padding);
@@ -113,7 +116,7 @@ impl Clip {
                 .read(|_| Ok::<_, Error>(threads::map(batch.len(), |i| self.processor.pixels(&batch[i]))))?;
             values.extend(self.session.call(move |workload: &Encode<Towers>| {
                 let pixels: Vec<&[f32]> = pixels.iter().map(Vec::as_slice).collect();
-                Ok(workload.pipeline.see(&pixels, &workload.place)?.to_f32()?)
+                Ok(workload.pipeline.encode_images(&pixels, &workload.place)?.to_f32()?)
             })?);
         }
         if let Some(i) = values.iter().position(|v| !v.is_finite()) {
@@ -135,7 +138,7 @@ impl Clip {
     pub fn score(&self, images: &Embeddings, texts: &Embeddings) -> Vec<Vec<f32>> {
         let dot =
             |a: &[f32], b: &[f32]| a.iter().zip(b).map(|(a, b)| f64::from(*a) * f64::from(*b)).sum::<f64>() as f32;
-        let Logits { scale, bias, scores, .. } = self.logits;
+        let LogitScale { scale, bias, scores, .. } = self.logits;
         let logits = |image: &[f32]| texts.rows().map(|text| dot(image, text) * scale + bias).collect::<Vec<f32>>();
         images.rows().map(|image| scores.apply(&logits(image))).collect()
     }
@@ -144,7 +147,7 @@ impl Clip {
 /// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ClipSpec {
-    reading: Reading,
+    input_spec: InputSpec,
     /// The padding token, for models that pad short texts.
     padding: Option<String>,
 }
@@ -166,7 +169,7 @@ impl ClipSpec {
         let config: Value = optional_json(&root.join("tokenizer_config.json"))?.unwrap_or_default();
         let token = config.get("pad_token").map(|token| token.get("content").unwrap_or(token));
         let padding = token.and_then(Value::as_str).map(String::from);
-        Ok(ClipSpec { reading: plain_reading(&root)?, padding })
+        Ok(ClipSpec { input_spec: plain_input_spec(&root)?, padding })
     }
 }
 
@@ -176,12 +179,12 @@ pub(crate) struct Towers {
     vision: Box<dyn VisionTower>,
     dimension: usize,
     dtype: DType,
-    logits: Logits,
+    logits: LogitScale,
 }
 
 impl Towers {
     /// f32 `[images, dimension]`.
-    fn see(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
+    fn encode_images(&self, pixels: &[&[f32]], place: &Place) -> Result<Tensor> {
         let images = Images::new(pixels, self.vision.image(), self.dtype, place)?;
         Ok(l2_norm(&self.vision.forward(&images, &mut |_, _| {})?)?)
     }
@@ -195,8 +198,8 @@ impl Towers {
 impl Pipeline for Towers {
     type Spec = ClipSpec;
 
-    fn reading(spec: &ClipSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &ClipSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
     fn load(parts: &Parts, _: &ClipSpec) -> Result<Towers> {
@@ -208,7 +211,7 @@ impl Pipeline for Towers {
             DualKind::Softmax => Scores::Softmax,
             DualKind::Sigmoid => Scores::Sigmoid,
         };
-        let logits = Logits { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
+        let logits = LogitScale { scale: logit_scale, bias: logit_bias, scores, padding: text.padding() };
         Ok(Towers { text, vision, dimension, dtype: parts.dtype, logits })
     }
 
@@ -230,7 +233,7 @@ impl Pipeline for Towers {
         for length in [1, longest] {
             let sequences = dummy_sequences(tokens, length, usize::MAX);
             self.forward(&Batch::new(&sequences, self.limits(), place)?, &[])?;
-            self.see(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
+            self.encode_images(&vec![&*blank; (tokens / self.vision.image().tokens()).max(1)], place)?;
         }
         Ok(())
     }
@@ -240,7 +243,7 @@ impl Pipeline for Towers {
         let ids = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let batch = Batch::new(&[Sequence { ids, ..Sequence::default() }], limits, place)?;
         let mut proof = self.forward(&batch, &[0])?;
-        proof.push(self.see(&[&self.blank()], place)?);
+        proof.push(self.encode_images(&[&self.blank()], place)?);
         Ok(proof)
     }
 }

@@ -2,12 +2,12 @@
 
 use super::TaskType;
 use super::multi_vector::MultiVector;
-use crate::config::{FileFacts, Module, Prompt, Reading, SentenceSpec};
+use crate::config::{FileFacts, InputSpec, Module, Prompt, SentenceSpec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, EncodeItem, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, EncodeItem, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits};
 use sconce_ops::{DType, Device, Linear, Pooling, Tensor, l2_norm, pool};
@@ -53,7 +53,7 @@ impl Embeddings {
     /// models trained for it (Matryoshka, Kusupati et al. 2022, arXiv:2205.13147).
     pub fn cut(self, dimension: usize) -> Result<Embeddings> {
         check_dimension(dimension, self.dimension)?;
-        let values = self.rows().flat_map(|row| of_length_one(&row[..dimension])).collect();
+        let values = self.rows().flat_map(|row| l2_normalize(&row[..dimension])).collect();
         Ok(Embeddings { values, dimension, ..self })
     }
 }
@@ -65,7 +65,7 @@ fn check_dimension(dimension: usize, of: usize) -> Result<()> {
     }
 }
 
-fn of_length_one(row: &[f32]) -> Vec<f32> {
+fn l2_normalize(row: &[f32]) -> Vec<f32> {
     let length = row.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>().sqrt().max(1e-12);
     row.iter().map(|v| (f64::from(*v) / length) as f32).collect()
 }
@@ -73,7 +73,7 @@ fn of_length_one(row: &[f32]) -> Vec<f32> {
 /// A sentence-transformers model, or a GGUF file of one, loaded and checked.
 #[derive(Clone)]
 pub struct Embedder {
-    session: Session<Sentence>,
+    session: Session<SentencePipeline>,
 }
 
 impl Loaded for Embedder {
@@ -91,7 +91,7 @@ impl TaskType for Embedder {
         is_pooled || (facts.is_gguf_embedder() && !facts.is_sequence_classifier())
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Sentence>(files, device, options, SentenceSpec::read)
+        encode::plan::<SentencePipeline>(files, device, options, SentenceSpec::read)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Embedder> {
         Ok(Embedder { session: Session::load(files, options, progress, SentenceSpec::read)? })
@@ -127,21 +127,21 @@ impl Embedder {
                 .filter(|item| item.skip >= item.sequence.ids.len())
                 .for_each(|item| *item = EncodeItem::default());
         }
-        let is_normal = spec.tail.last() == Some(&Module::Normalize);
+        let is_normalized = spec.tail.last() == Some(&Module::Normalize);
         let mut values = vec![0f32; inputs.len() * dimension];
         self.session.run(items, |i, results| {
             // The last output is the embedding before L2 normalization, if there is one.
             let [.., before] = results else { return Err(Error::bug(plan.device, "no result")) };
             let row = if options.normalize == Some(false) { before } else { results[0] };
-            let is_cut = dimension < row.len();
-            let anew = match options.normalize {
+            let is_truncated = dimension < row.len();
+            let normalize_again = match options.normalize {
                 Some(false) => false,
-                Some(true) => is_cut || !is_normal,
-                None => is_cut,
+                Some(true) => is_truncated || !is_normalized,
+                None => is_truncated,
             };
             let own = &mut values[i * dimension..][..dimension];
-            match anew {
-                true => own.copy_from_slice(&of_length_one(&row[..dimension])),
+            match normalize_again {
+                true => own.copy_from_slice(&l2_normalize(&row[..dimension])),
                 false => own.copy_from_slice(&row[..dimension]),
             }
             Ok(())
@@ -158,7 +158,7 @@ impl Embedder {
     pub fn embed_all(&self, inputs: &[TextOrTokens<'_>], prompt: &Prompt) -> Result<Outputs<MultiVector>> {
         let texts = self.read(inputs, prompt)?;
         let tokens = texts.tokens.clone();
-        self.session.outputs(Want::Hidden, texts, |i, results| {
+        self.session.outputs(OutputKind::HiddenStates, texts, |i, results| {
             Ok(MultiVector { values: results[0].to_vec(), dimension: results[0].len() / tokens[i].max(1) })
         })
     }
@@ -182,10 +182,10 @@ impl Embedder {
                 }
                 _ => reader.prompt_tokens(prompt)?,
             };
-            let mut lot = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
-            let given = lot.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
+            let mut texts = Texts::of(reader.encode_inputs(inputs, prompt)?, skip);
+            let given = texts.items.iter_mut().zip(inputs).filter(|(_, input)| is_tokens(input));
             given.for_each(|(item, _)| item.skip = 0);
-            Ok(lot)
+            Ok(texts)
         })
     }
 
@@ -201,7 +201,7 @@ impl Embedder {
 }
 
 /// Encoder, pooling and the modules after it.
-pub(crate) struct Sentence {
+pub(crate) struct SentencePipeline {
     encoder: Box<dyn Encoder>,
     poolings: Vec<Pooling>,
     tail: Vec<Stage>,
@@ -214,15 +214,15 @@ enum Stage {
     Normalize,
 }
 
-impl Pipeline for Sentence {
+impl Pipeline for SentencePipeline {
     type Spec = SentenceSpec;
     const IN_GGUF: bool = true;
 
-    fn reading(spec: &SentenceSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SentenceSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Sentence> {
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<SentencePipeline> {
         let encoder = parts.encoder()?;
         let mut dimension = encoder.hidden_size() * spec.poolings.len();
         let (mut tail, mut unread) = (Vec::new(), Vec::new());
@@ -239,7 +239,7 @@ impl Pipeline for Sentence {
                 }
             });
         }
-        Ok(Sentence { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
+        Ok(SentencePipeline { encoder, poolings: spec.poolings.clone(), tail, dimension, unread })
     }
 
     fn limits(&self) -> Limits {

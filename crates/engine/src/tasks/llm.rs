@@ -4,7 +4,7 @@ use super::TaskType;
 use crate::config::{FileFacts, LmText};
 use crate::error::{Error, Result};
 use crate::generation::{
-    About, Echo, Event, GenerateRequest, Generation, Request, Start, Started, StopCriteria, Stream,
+    Echo, Event, GenerateRequest, Generation, Request, Start, Started, StopCriteria, Stream, StreamInfo,
 };
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -37,13 +37,13 @@ pub struct ChatOptions {
 #[derive(Clone)]
 pub struct Llm {
     model: Arc<LoadedModel<Decode, LmText>>,
-    derived: Arc<Derived>,
+    tables: Arc<VocabTables>,
     settings: RequestSettings,
 }
 
 /// Tables derived from the vocabulary on first use: that takes seconds for a large one.
 #[derive(Default)]
-struct Derived {
+struct VocabTables {
     /// For constrained decoding (structured output).
     vocab: OnceLock<Result<Vocab, FormatError>>,
     /// The bytes of every token; `None` if they depend on neighbouring tokens.
@@ -52,10 +52,10 @@ struct Derived {
 
 impl Codec for LmText {
     fn tokenize(&self, text: &str, special: bool) -> Result<Vec<TextToken>> {
-        Ok(text_tokens(&self.parsed, text, special)?)
+        Ok(text_tokens(&self.tokenizer, text, special)?)
     }
     fn detokenize(&self, ids: &[u32], skip_special: bool) -> Result<String> {
-        Ok(text_of(&self.parsed, ids, skip_special)?)
+        Ok(text_of(&self.tokenizer, ids, skip_special)?)
     }
 }
 
@@ -83,8 +83,8 @@ impl TaskType for Llm {
         // Before the weights are loaded, free the memory that parsing left behind.
         trim_allocator();
         let model = runtime::load(files, &root.to_path_buf(), options, progress, |_| Ok(text.clone()))?;
-        let (model, derived, settings) = (Arc::new(model), Arc::default(), RequestSettings::default());
-        Ok(Llm { model, derived, settings })
+        let (model, tables, settings) = (Arc::new(model), Arc::default(), RequestSettings::default());
+        Ok(Llm { model, tables, settings })
     }
 }
 
@@ -122,12 +122,12 @@ impl Llm {
 
     /// Detokenizes.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.model.text.parsed.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
+        self.model.text.tokenizer.decode(ids, false).map_err(|e| Error::Input(e.to_string()))
     }
 
     /// The text and bytes of a single token.
     pub fn token(&self, id: u32) -> Result<Token> {
-        let bytes = self.derived.bytes.get_or_init(|| token_bytes(&self.model.text.parsed).ok());
+        let bytes = self.tables.bytes.get_or_init(|| token_bytes(&self.model.text.tokenizer).ok());
         Ok(match bytes.as_ref().and_then(|all| all.get(id as usize)) {
             Some(TokenBytes::Text(bytes)) => {
                 Token { text: String::from_utf8_lossy(bytes).into_owned(), bytes: Some(bytes.clone()) }
@@ -148,7 +148,7 @@ impl Llm {
 
     /// The id of a control token, which is not text.
     pub fn control(&self, name: &str) -> Option<u32> {
-        let id = self.model.text.parsed.get_added_vocabulary().get_vocab().get(name).copied()?;
+        let id = self.model.text.tokenizer.get_added_vocabulary().get_vocab().get(name).copied()?;
         self.token(id).ok().filter(|token| token.bytes.is_none()).map(|_| id)
     }
 
@@ -193,7 +193,7 @@ impl Llm {
         let context = &self.settings.context;
         let (request, Started { prompt_tokens, answers }) = self.prepare(request, context)?;
         let device = self.model.plan.device;
-        let (stream, reply) = Stream::new(context, About { device, answers, prompt_tokens, truncated: false });
+        let (stream, reply) = Stream::new(context, StreamInfo { device, answers, prompt_tokens, truncated: false });
         self.model.executor.submit(request, &reply)?;
         Ok(stream)
     }
@@ -235,17 +235,17 @@ impl Llm {
             return Err(Error::Input(what.into()));
         }
         let (answers, prompt_tokens) = (params.n.max(1) as usize, tokens.len());
-        let forms = match &request.format {
-            Some(format) => self.forms(format, answers)?,
+        let constraints = match &request.format {
+            Some(format) => self.constraints(format, answers)?,
             None => Vec::new(),
         };
-        let detok = Detok::new(self.model.text.parsed.clone(), true);
+        let detok = Detok::new(self.model.text.tokenizer.clone(), true);
         // A chat answer is a text of its own; any other answer continues its prompt, perhaps in the
         // middle of a word.
-        let goes_on = request.echo || !matches!(request.start, Start::Rendered(_));
+        let continues_prompt = request.echo || !matches!(request.start, Start::Rendered(_));
         // A format constrains bytes, so the detokenizer must not strip a leading space.
         let mut detok = if request.format.is_some() { detok.within() } else { detok };
-        let read = if goes_on { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
+        let read = if continues_prompt { detok.behind(&tokens).map_err(Error::Input)? } else { String::new() };
         let scored = request.echo && params.logprobs.is_some();
         let echo = request.echo.then(|| match &request.start {
             Start::Text(text) | Start::Rendered(text) => text.clone(),
@@ -258,15 +258,15 @@ impl Llm {
             most,
         };
         let params = Arc::new(params);
-        let request = GenerateRequest { tokens, params, stop, detok, stops, forms, scored, echo };
+        let request = GenerateRequest { tokens, params, stop, detok, stops, constraints, scored, echo };
         Ok((request, Started { prompt_tokens, answers }))
     }
 
     /// Compiles the constraint of each answer on the caller's thread, so that only the caller waits
     /// for it or sees it fail.
-    fn forms(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
-        let LmText { parsed, ends, .. } = &*self.model.text;
-        let vocab = self.derived.vocab.get_or_init(|| Vocab::of(parsed, self.model.plan.vocabulary, ends));
+    fn constraints(&self, format: &Format, answers: usize) -> Result<Vec<Constraint>> {
+        let LmText { tokenizer, ends, .. } = &*self.model.text;
+        let vocab = self.tables.vocab.get_or_init(|| Vocab::of(tokenizer, self.model.plan.vocabulary, ends));
         let vocab = vocab.as_ref().map_err(Clone::clone)?;
         let first = Constraint::new(format.clone(), vocab)?;
         let others: Vec<Constraint> = (1..answers).map(|_| first.fork()).collect();

@@ -4,12 +4,12 @@
 use super::TaskType;
 use super::multi_vector::MultiVector;
 use super::sparse::SparseVector;
-use crate::config::{FileFacts, M3_MULTI_VECTOR, M3_SPARSE, Reading, SentenceSpec, has_m3};
+use crate::config::{FileFacts, InputSpec, M3_MULTI_VECTOR, M3_SPARSE, SentenceSpec, has_m3};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{self, Outputs, Parts, Pipeline, Session, Texts, Want};
+use crate::workloads::encode::{self, OutputKind, Outputs, Parts, Pipeline, Session, Texts};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Limits, encoder};
 use sconce_ops::{Activation, Device, Linear, Tensor, l2_norm, pool};
@@ -41,7 +41,7 @@ pub struct M3Embedding {
 /// A bge-m3 model, loaded and checked.
 #[derive(Clone)]
 pub struct M3 {
-    session: Session<Projected>,
+    session: Session<M3Pipeline>,
     /// Special tokens, which get no sparse weight.
     special: Arc<[u32]>,
 }
@@ -60,10 +60,10 @@ impl TaskType for M3 {
         facts.has_m3
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Projected>(files, device, options, spec)
+        encode::plan::<M3Pipeline>(files, device, options, spec)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<M3> {
-        let session: Session<Projected> = Session::load(files, options, progress, spec)?;
+        let session: Session<M3Pipeline> = Session::load(files, options, progress, spec)?;
         let special = ["<s>", "</s>", "<pad>", "<unk>", "[CLS]", "[SEP]", "[PAD]", "[UNK]"];
         let special = special.iter().filter_map(|token| session.text.id(token)).collect();
         Ok(M3 { session, special })
@@ -89,7 +89,7 @@ impl M3 {
     fn run(&self, encoded: Vec<Encoded>) -> Result<Outputs<M3Embedding>> {
         let ids: Vec<Vec<u32>> = encoded.iter().map(|e| e.ids.clone()).collect();
         let device = self.session.plan.device;
-        self.session.outputs(Want::Task, Texts::of(encoded, 0), |i, results| {
+        self.session.outputs(OutputKind::Task, Texts::of(encoded, 0), |i, results| {
             let [dense, weights, vectors] = results else {
                 return Err(Error::bug(device, "a pass without three outputs"));
             };
@@ -171,26 +171,26 @@ impl<P: Pipeline> OrM3<P> {
 }
 
 /// An encoder with a dense, a sparse and a multi-vector output.
-pub(crate) struct Projected {
+pub(crate) struct M3Pipeline {
     encoder: Box<dyn Encoder>,
     spec: SentenceSpec,
     sparse: Linear,
     multi: Linear,
 }
 
-impl Pipeline for Projected {
+impl Pipeline for M3Pipeline {
     type Spec = SentenceSpec;
 
-    fn reading(spec: &SentenceSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SentenceSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
-    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<Projected> {
+    fn load(parts: &Parts, spec: &SentenceSpec) -> Result<M3Pipeline> {
         let encoder = encoder(&parts.config, &parts.weights)?;
         let hidden = encoder.hidden_size();
         let (sparse, multi) = (parts.beside(M3_SPARSE)?, parts.beside(M3_MULTI_VECTOR)?);
         let vectors = multi.dims("weight")?.and_then(|dims| dims.first().copied()).unwrap_or(0);
-        Ok(Projected {
+        Ok(M3Pipeline {
             sparse: Linear::load(&sparse, hidden, 1, true)?.with(Activation::Relu),
             multi: Linear::load(&multi, hidden, vectors, true)?,
             encoder,

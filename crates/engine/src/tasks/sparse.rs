@@ -2,12 +2,12 @@
 
 use super::TaskType;
 use super::m3::OrM3;
-use crate::config::{Entry, FileFacts, Reading, plain_reading, reading};
+use crate::config::{Entry, FileFacts, InputSpec, input_spec, plain_input_spec};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{Loaded, ModelInfo, RequestSettings};
-use crate::workloads::encode::{Outputs, Parts, Pipeline, Texts, Want};
+use crate::workloads::encode::{OutputKind, Outputs, Parts, Pipeline, Texts};
 use sconce_formats::{json, optional_json};
 use sconce_hub::{Files, Progress, Reference};
 use sconce_models::{Batch, Encoder, Head, Limits, Task as HeadTask, encoder, head};
@@ -62,7 +62,7 @@ impl SparseEncoder {
             OrM3::Own(session) => session,
         };
         let encoded = session.read(|reader| reader.encode_inputs(inputs, ""))?;
-        session.outputs(Want::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
+        session.outputs(OutputKind::Task, Texts::of(encoded, 0), |_, results| Ok(SparseVector::of(results[0])))
     }
 
     /// The token of an id, as the tokenizer writes it.
@@ -98,7 +98,7 @@ impl TaskType for SparseEncoder {
 /// The settings from the model's files.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SpladeSpec {
-    reading: Reading,
+    input_spec: InputSpec,
     how: How,
 }
 
@@ -124,7 +124,7 @@ impl SpladeSpec {
     pub(crate) fn read(dir: &Path) -> Result<SpladeSpec> {
         let path = dir.join("modules.json");
         let Some(modules) = optional_json::<Vec<Entry>>(&path)? else {
-            return Ok(SpladeSpec { reading: plain_reading(dir)?, how: How { sum: false, twice: false } });
+            return Ok(SpladeSpec { input_spec: plain_input_spec(dir)?, how: How { sum: false, twice: false } });
         };
         let classes: Vec<&str> = modules.iter().map(Entry::class).collect();
         let ["Transformer" | "MLMTransformer", "SpladePooling"] = classes[..] else {
@@ -134,7 +134,7 @@ impl SpladeSpec {
             );
             return Err(Error::file(&path, what));
         };
-        let reading = reading(&modules[0].folder(dir, &path)?, dir)?;
+        let input_spec = input_spec(&modules[0].folder(dir, &path)?, dir)?;
         let path = modules[1].folder(dir, &path)?.join("config.json");
         let config: PoolingConfig = json(&path)?;
         let sum = match &*config.pooling_strategy {
@@ -147,7 +147,7 @@ impl SpladeSpec {
             "log1p_relu" => true,
             other => return Err(Error::file(&path, format!("activation_function `{other}` is not supported"))),
         };
-        Ok(SpladeSpec { reading, how: How { sum, twice } })
+        Ok(SpladeSpec { input_spec, how: How { sum, twice } })
     }
 }
 
@@ -161,8 +161,8 @@ pub(crate) struct Splade {
 impl Pipeline for Splade {
     type Spec = SpladeSpec;
 
-    fn reading(spec: &SpladeSpec) -> &Reading {
-        &spec.reading
+    fn input_spec(spec: &SpladeSpec) -> &InputSpec {
+        &spec.input_spec
     }
 
     fn load(parts: &Parts, spec: &SpladeSpec) -> Result<Splade> {

@@ -2,18 +2,18 @@
 //! the score compares the two logits. Qwen3-Reranker (Zhang et al. 2025, arXiv:2506.05176) was
 //! trained on exactly this prompt.
 
-use crate::config::{FileFacts, plain_reading};
+use crate::config::{FileFacts, plain_input_spec};
 use crate::error::{Error, Result};
-use crate::tasks::classify::{LogitsSpec, Representation, Scores};
+use crate::tasks::classify::{ClassifierSpec, Representation, Scores};
 use sconce_text::{Encoded, Manner, Reader, Tokenizer, Truncate};
 use std::path::Path;
 
 /// The prompt before query and document.
-const BEFORE: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
+const PROMPT_PREFIX: &str = "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query and the Instruct \
                       provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n<|im_start|>user\n";
 
 /// The prompt after them; the next token is the answer.
-const BEHIND: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
+const PROMPT_SUFFIX: &str = "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
 /// The default instruction.
 const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages that answer the query";
@@ -22,22 +22,22 @@ const INSTRUCTION: &str = "Given a web search query, retrieve relevant passages 
 const LONGEST: usize = 8192;
 
 /// Whether the files are of a language model that can rerank: it has no classification head.
-pub(super) fn can_be_asked(facts: &FileFacts) -> bool {
+pub(super) fn is_llm_reranker(facts: &FileFacts) -> bool {
     facts.class() == "Qwen3ForCausalLM"
 }
 
 /// Reads the settings of such a model.
-pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
-    let mut reading = plain_reading(root)?;
-    reading.max_tokens = Some(reading.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
+pub(super) fn spec(root: &Path) -> Result<ClassifierSpec> {
+    let mut input_spec = plain_input_spec(root)?;
+    input_spec.max_tokens = Some(input_spec.max_tokens.map_or(LONGEST, |most| most.min(LONGEST)));
     let tokenizer = Tokenizer::load(root, LONGEST, Manner::default())?;
     let id = |word: &str| {
         let what = || format!("its vocabulary has no token `{word}`, which a language model needs to rerank");
         tokenizer.id(word).ok_or_else(|| Error::file(root, what()))
     };
     let words = ["yes", "no"];
-    Ok(LogitsSpec {
-        reading,
+    Ok(ClassifierSpec {
+        input_spec,
         labels: words.map(String::from).to_vec(),
         scores: Scores::Softmax,
         representation: Representation::Pooler,
@@ -48,8 +48,8 @@ pub(super) fn spec(root: &Path) -> Result<LogitsSpec> {
 /// The prompt around query and document.
 #[derive(Clone)]
 pub(crate) struct YesNoPrompt {
-    before: Vec<u32>,
-    behind: Vec<u32>,
+    prefix: Vec<u32>,
+    suffix: Vec<u32>,
     /// Tokens left for query and document.
     room: usize,
     pub(crate) instruction: String,
@@ -57,15 +57,15 @@ pub(crate) struct YesNoPrompt {
 
 impl YesNoPrompt {
     pub(crate) fn new(root: &Path, tokenizer: &Tokenizer) -> Result<YesNoPrompt> {
-        let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[BEFORE, BEHIND], usize::MAX)?;
+        let fixed = tokenizer.reader(Truncate::Right).encode_bare(&[PROMPT_PREFIX, PROMPT_SUFFIX], usize::MAX)?;
         let mut fixed = fixed.into_iter().map(|e| e.ids);
-        let (before, behind) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
-        let (most, taken) = (tokenizer.max_tokens(), before.len() + behind.len());
+        let (prefix, suffix) = (fixed.next().unwrap_or_default(), fixed.next().unwrap_or_default());
+        let (most, taken) = (tokenizer.max_tokens(), prefix.len() + suffix.len());
         if taken >= most {
             let what = format!("the reranking prompt alone takes {taken} tokens of the model's {most}");
             return Err(Error::file(root, what));
         }
-        Ok(YesNoPrompt { before, behind, room: most - taken, instruction: INSTRUCTION.into() })
+        Ok(YesNoPrompt { prefix, suffix, room: most - taken, instruction: INSTRUCTION.into() })
     }
 
     /// The prompt for each document, truncated at the document's end if it is too long.
@@ -75,14 +75,14 @@ impl YesNoPrompt {
                 "this reranker's prompt begins with its instruction, so documents can only be truncated on the right";
             return Err(Error::Input(what.into()));
         }
-        let asked = |document: &T| {
+        let prompts = |document: &T| {
             format!("<Instruct>: {}\n<Query>: {query}\n<Document>: {}", self.instruction, document.as_ref())
         };
-        let asked: Vec<String> = documents.iter().map(asked).collect();
-        let mut encoded = t.encode_bare(&asked, self.room)?;
+        let prompts: Vec<String> = documents.iter().map(prompts).collect();
+        let mut encoded = t.encode_bare(&prompts, self.room)?;
         for e in &mut encoded {
             let ids = std::mem::take(&mut e.ids);
-            e.ids = [&self.before[..], &ids, &self.behind].concat();
+            e.ids = [&self.prefix[..], &ids, &self.suffix].concat();
         }
         Ok(encoded)
     }

@@ -3,7 +3,7 @@
 mod llm;
 
 use super::TaskType;
-use super::classify::{Logits, LogitsSpec, Representation, labels, sigmoid};
+use super::classify::{ClassifierPipeline, ClassifierSpec, Representation, labels, sigmoid};
 use crate::config::FileFacts;
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
@@ -55,7 +55,7 @@ pub struct Ranking {
 /// logit of "yes" minus that of "no".
 #[derive(Clone)]
 pub struct Reranker {
-    session: Session<Logits>,
+    session: Session<ClassifierPipeline>,
     /// The prompt of a language model.
     prompt: Option<Arc<YesNoPrompt>>,
 }
@@ -74,7 +74,7 @@ impl TaskType for Reranker {
         facts.is_sequence_classifier() && labels(&facts.config).is_ok_and(|labels| labels.len() == 1)
     }
     fn plan_files(files: &Files, device: Device, options: &LoadOptions) -> Result<Plan> {
-        encode::plan::<Logits>(files, device, options, |dir| spec(dir, Representation::Pooler))
+        encode::plan::<ClassifierPipeline>(files, device, options, |dir| spec(dir, Representation::Pooler))
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Reranker> {
         Self::load_files_with(files, options, Representation::Pooler, progress)
@@ -82,11 +82,11 @@ impl TaskType for Reranker {
 }
 
 /// Reads the settings of a reranker.
-fn spec(root: &Path, representation: Representation) -> Result<LogitsSpec> {
-    if llm::can_be_asked(&FileFacts::read(root)?) {
+fn spec(root: &Path, representation: Representation) -> Result<ClassifierSpec> {
+    if llm::is_llm_reranker(&FileFacts::read(root)?) {
         return llm::spec(root);
     }
-    let spec = LogitsSpec::read(root)?;
+    let spec = ClassifierSpec::read(root)?;
     if spec.labels.len() != 1 {
         let what = format!(
             "has {} labels ({}), but a reranker has one; use `sconce classify` for this model",
@@ -95,7 +95,7 @@ fn spec(root: &Path, representation: Representation) -> Result<LogitsSpec> {
         );
         return Err(Error::file(&root.join("config.json"), what));
     }
-    Ok(LogitsSpec { representation, ..spec })
+    Ok(ClassifierSpec { representation, ..spec })
 }
 
 impl Reranker {
@@ -120,9 +120,9 @@ impl Reranker {
         representation: Representation,
         progress: &dyn Progress,
     ) -> Result<Reranker> {
-        let session = Session::<Logits>::load(files, options, progress, |dir| spec(dir, representation))?;
-        let asked = session.spec.yes_no.is_some();
-        let prompt = if asked { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
+        let session = Session::<ClassifierPipeline>::load(files, options, progress, |dir| spec(dir, representation))?;
+        let is_llm = session.spec.yes_no.is_some();
+        let prompt = if is_llm { Some(Arc::new(YesNoPrompt::new(&session.plan.root, &session.text)?)) } else { None };
         Ok(Reranker { session, prompt })
     }
 

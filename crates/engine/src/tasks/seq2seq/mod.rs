@@ -7,7 +7,7 @@ pub use options::{Answers, Seq2SeqAnswer, Seq2SeqOptions};
 use super::TaskType;
 use crate::config::{FileFacts, LmText, Seq2SeqGeneration};
 use crate::error::{Error, Result};
-use crate::generation::{About, Answer, Finish, GenerateRequest, StopCriteria, Stream};
+use crate::generation::{Answer, Finish, GenerateRequest, StopCriteria, Stream, StreamInfo};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
 use crate::runtime::{self, Loaded, LoadedModel, ModelInfo, RequestSettings};
@@ -42,19 +42,19 @@ impl Loaded for Seq2Seq {
 }
 
 /// The parsed files of a model.
-struct Opened {
+struct ParsedFiles {
     text: Arc<LmText>,
     generation: Seq2SeqGeneration,
     spec: Seq2SeqSpec,
 }
 
-fn open(files: &Files) -> Result<Opened> {
+fn open(files: &Files) -> Result<ParsedFiles> {
     let root = files.root().to_path_buf();
     let model = ModelFiles::open(&root)?;
     let text = Arc::new(LmText::open(&root, &model)?);
     let generation = Seq2SeqGeneration::read(&root, &model.config, &text.params)?;
     let spec = Seq2SeqSpec { root, start: generation.start };
-    Ok(Opened { text, generation, spec })
+    Ok(ParsedFiles { text, generation, spec })
 }
 
 impl TaskType for Seq2Seq {
@@ -69,7 +69,7 @@ impl TaskType for Seq2Seq {
         runtime::plan::<Seq2SeqWorkload>(&spec, device, options)
     }
     fn load_files(files: &Files, options: &LoadOptions, progress: &dyn Progress) -> Result<Seq2Seq> {
-        let Opened { text, generation, spec } = open(files)?;
+        let ParsedFiles { text, generation, spec } = open(files)?;
         generation.notes.iter().for_each(|note| progress.note(note));
         // Before the weights are loaded, free the memory that parsing left behind.
         trim_allocator();
@@ -110,7 +110,7 @@ impl Seq2Seq {
 
     /// Detokenizes.
     pub fn decode(&self, ids: &[u32]) -> Result<String> {
-        self.model.text.parsed.decode(ids, true).map_err(|e| Error::Input(e.to_string()))
+        self.model.text.tokenizer.decode(ids, true).map_err(|e| Error::Input(e.to_string()))
     }
 
     /// Generates the answers to all `texts` together.
@@ -132,37 +132,37 @@ impl Seq2Seq {
     /// it knows its answers only at its end. A text that is too long is truncated, and the stream
     /// says so. Dropping the stream cancels it.
     pub fn stream(&self, text: &str, options: &Seq2SeqOptions) -> Result<Stream> {
-        let wish = self.wish(options)?;
-        if matches!(wish.search, Search::Beams(_)) {
+        let resolved = self.resolve(options)?;
+        if matches!(resolved.search, Search::Beams(_)) {
             let what =
                 "a beam search knows its answers only at its end and cannot be streamed; use `generate`, or sampling";
             return Err(Error::Input(what.into()));
         }
-        self.start(self.settings.context.tokenizing(|| self.encode(text))?, &wish)
+        self.start(self.settings.context.tokenizing(|| self.encode(text))?, &resolved)
     }
 
     /// Starts generating the answers to one text without waiting for them; other inputs may run in
     /// the same steps.
     pub fn begin(&self, text: &str, options: &Seq2SeqOptions) -> Result<Seq2SeqStream> {
         let input = self.settings.context.tokenizing(|| self.encode(text))?;
-        Ok(Seq2SeqStream(self.start(input, &self.wish(options)?)?))
+        Ok(Seq2SeqStream(self.start(input, &self.resolve(options)?)?))
     }
 
     /// Checks all inputs before submitting any.
     fn run(&self, inputs: Vec<(Vec<u32>, bool)>, options: &Seq2SeqOptions) -> Result<Vec<Answers>> {
-        let wish = self.wish(options)?;
+        let resolved = self.resolve(options)?;
         let prepared = |(i, input): (usize, (Vec<u32>, bool))| {
             let (ids, truncated) = input;
-            self.prepare(ids, truncated, &wish).map_err(|e| Error::Text { text: i, why: e.to_string() })
+            self.prepare(ids, truncated, &resolved).map_err(|e| Error::Text { text: i, why: e.to_string() })
         };
         let prepared = inputs.into_iter().enumerate().map(prepared).collect::<Result<Vec<_>>>()?;
         let streams = prepared.into_iter().map(|one| self.submit(one)).collect::<Result<Vec<_>>>()?;
-        let answers = |(i, stream): (usize, Stream)| Seq2SeqStream(stream).wait().map_err(|e| at(i, e));
+        let answers = |(i, stream): (usize, Stream)| Seq2SeqStream(stream).wait().map_err(|e| with_index(i, e));
         streams.into_iter().enumerate().map(answers).collect()
     }
 
     /// Resolves options: fills in defaults and checks limits.
-    fn wish(&self, options: &Seq2SeqOptions) -> Result<Wish> {
+    fn resolve(&self, options: &Seq2SeqOptions) -> Result<ResolvedOptions> {
         let Seq2SeqLayout { output, sequences, .. } = &self.model.layout;
         let search = options.search.clone().unwrap_or_else(|| self.generation.search.clone());
         let most = options.max_tokens.unwrap_or_else(|| self.generation.most.unwrap_or(*output).min(*output));
@@ -182,21 +182,26 @@ impl Seq2Seq {
             );
             return Err(Error::Input(what));
         }
-        Ok(Wish { search, most, ignore_end: options.ignore_end })
+        Ok(ResolvedOptions { search, most, ignore_end: options.ignore_end })
     }
 
-    fn start(&self, (ids, truncated): (Vec<u32>, bool), wish: &Wish) -> Result<Stream> {
-        self.submit(self.prepare(ids, truncated, wish)?)
+    fn start(&self, (ids, truncated): (Vec<u32>, bool), resolved: &ResolvedOptions) -> Result<Stream> {
+        self.submit(self.prepare(ids, truncated, resolved)?)
     }
 
-    fn submit(&self, (request, about): (Seq2SeqRequest, About)) -> Result<Stream> {
-        let (stream, reply) = Stream::new(&self.settings.context, about);
+    fn submit(&self, (request, info): (Seq2SeqRequest, StreamInfo)) -> Result<Stream> {
+        let (stream, reply) = Stream::new(&self.settings.context, info);
         self.model.executor.submit(request, &reply)?;
         Ok(stream)
     }
 
     /// Checks an input and makes its request.
-    fn prepare(&self, ids: Vec<u32>, truncated: bool, wish: &Wish) -> Result<(Seq2SeqRequest, About)> {
+    fn prepare(
+        &self,
+        ids: Vec<u32>,
+        truncated: bool,
+        resolved: &ResolvedOptions,
+    ) -> Result<(Seq2SeqRequest, StreamInfo)> {
         let (longest, vocabulary) = (self.model.layout.input, self.model.plan.vocabulary);
         if ids.is_empty() || ids.len() > longest {
             return Err(Error::Input(format!("an input of {} tokens: use 1 to {longest}", ids.len())));
@@ -205,52 +210,52 @@ impl Seq2Seq {
             let what = format!("token {id} is outside of the model's vocabulary of {vocabulary}");
             return Err(Error::Input(what + "; do tokenizer and model belong together?"));
         }
-        let (search, answers) = match &wish.search {
-            Search::Sample(params) => (self.sampled(params, wish), params.n.max(1) as usize),
-            Search::Beams(search) => (self.searched(search, wish)?, search.num_return_sequences),
+        let (search, answers) = match &resolved.search {
+            Search::Sample(params) => (self.sampling_request(params, resolved), params.n.max(1) as usize),
+            Search::Beams(search) => (self.beam_request(search, resolved)?, search.num_return_sequences),
         };
-        let about = About { device: self.model.plan.device, answers, prompt_tokens: ids.len(), truncated };
-        Ok((Seq2SeqRequest { ids, most: wish.most, search }, about))
+        let info = StreamInfo { device: self.model.plan.device, answers, prompt_tokens: ids.len(), truncated };
+        Ok((Seq2SeqRequest { ids, most: resolved.most, search }, info))
     }
 
-    fn sampled(&self, params: &GenerationParams, wish: &Wish) -> SearchRequest {
-        let ends = if wish.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
+    fn sampling_request(&self, params: &GenerationParams, resolved: &ResolvedOptions) -> SearchRequest {
+        let ends = if resolved.ignore_end { Arc::default() } else { self.model.text.ends.clone() };
         SearchRequest::Sample(Box::new(GenerateRequest {
             // For penalties, the start token is the prompt.
             tokens: vec![self.generation.start],
             params: Arc::new(params.clone()),
-            stop: StopCriteria { tokens: ends, texts: Arc::default(), most: wish.most },
-            detok: Detok::new(self.model.text.parsed.clone(), true),
+            stop: StopCriteria { tokens: ends, texts: Arc::default(), most: resolved.most },
+            detok: Detok::new(self.model.text.tokenizer.clone(), true),
             stops: Stops::default(),
-            forms: Vec::new(),
+            constraints: Vec::new(),
             scored: false,
             echo: None,
         }))
     }
 
-    fn searched(&self, search: &BeamSearch, wish: &Wish) -> Result<SearchRequest> {
+    fn beam_request(&self, search: &BeamSearch, resolved: &ResolvedOptions) -> Result<SearchRequest> {
         let all = &self.model.text.ends;
-        let ends = if wish.ignore_end { Vec::new() } else { all.iter().copied().collect() };
+        let ends = if resolved.ignore_end { Vec::new() } else { all.iter().copied().collect() };
         let beams = Beams::new(BeamOptions {
             beams: search.num_beams,
             length_penalty: search.length_penalty,
             early_stopping: search.early_stopping,
             answers: search.num_return_sequences,
             ends,
-            most: wish.most,
+            most: resolved.most,
         });
         Ok(SearchRequest::Beams(Box::new(BeamRequest {
             beams: beams.map_err(Error::Input)?,
             width: search.num_beams,
             answers: search.num_return_sequences,
-            tokenizer: self.model.text.parsed.clone(),
+            tokenizer: self.model.text.tokenizer.clone(),
             ends: all.clone(),
         })))
     }
 }
 
 /// Adds the index of the failed input; cancellation and deadlines concern all inputs.
-fn at(text: usize, error: Error) -> Error {
+fn with_index(text: usize, error: Error) -> Error {
     match error {
         over @ (Error::Cancelled | Error::Late { .. }) => over,
         other => Error::Text { text, why: other.to_string() },
@@ -258,7 +263,7 @@ fn at(text: usize, error: Error) -> Error {
 }
 
 /// Options with defaults filled in.
-struct Wish {
+struct ResolvedOptions {
     search: Search,
     most: usize,
     ignore_end: bool,

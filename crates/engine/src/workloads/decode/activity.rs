@@ -44,7 +44,7 @@ impl Counts {
             waiting: scheduler.waiting(),
             cache_used: (all - free) as f32 / all.max(1) as f32,
             preemptions: self.preemptions,
-            prefix_queries: self.past.asked + stats.asked,
+            prefix_queries: self.past.queried + stats.queried,
             prefix_hits: self.past.hit + stats.hit,
             prompt_tokens: self.prompt_tokens,
             generated_tokens: self.generated_tokens,
@@ -54,7 +54,7 @@ impl Counts {
     /// Keeps the counts of block tables that are about to be replaced.
     pub(super) fn close(&mut self, blocks: &Blocks) {
         let stats = blocks.stats();
-        self.past.asked += stats.asked;
+        self.past.queried += stats.queried;
         self.past.hit += stats.hit;
     }
 }

@@ -3,7 +3,7 @@
 use crate::error::{Error, Result};
 use crate::kv::{Blocks, SeqId};
 use crate::options::{LlmOptions, LoadOptions};
-use crate::plan::{Outline, Planned, Trace};
+use crate::plan::{PlanDetails, Planned, Trace};
 use crate::schedule::Step;
 use sconce_formats::Model;
 use sconce_models::{Batch, CONTEXT, Encoder, LmHead, TokenChunk, encoder, lm_head};
@@ -46,7 +46,7 @@ const SHARE: u64 = 4;
 
 /// Tokens of a KV cache of no given size: full length for every sequence if `most` allows it, and
 /// for one in any case.
-fn ample(context: usize, sequences: usize, most: u64) -> usize {
+fn default_cache_tokens(context: usize, sequences: usize, most: u64) -> usize {
     context.saturating_mul(sequences).min(usize::try_from(most).unwrap_or(usize::MAX)).max(context)
 }
 
@@ -54,9 +54,9 @@ fn ample(context: usize, sequences: usize, most: u64) -> usize {
 pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result<Planned<DecodeLayout>> {
     let LlmOptions { context: wanted, cache_tokens, cache_format, sequences } = options.llm;
     let sequences = sequences.max(1);
-    let weight_format = options.kept(device)?;
+    let weight_format = options.lm_weight_format(device)?;
     let model = Model::open(root)?;
-    let trained = trained(&model.config)?;
+    let trained = trained_length(&model.config)?;
     let context = wanted.unwrap_or(USUAL_CONTEXT).min(trained);
     if let Some(wanted) = wanted.filter(|wanted| *wanted > trained) {
         return Err(Error::file(
@@ -71,7 +71,7 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
     let mut trace = Trace::new(device, &options.policy);
     let (loaded, unread) = trace.load(|place| LmModel::load(&model, options, (weight_format, context), place))?;
     let (shape, limits, place) = (loaded.shape(root)?, loaded.encoder.limits(), trace.place.clone());
-    let cache_format = cache_format.map_or_else(|| usual_cache_format(&model, weight_format, device, options), Ok)?;
+    let cache_format = cache_format.map_or_else(|| default_cache_format(&model, weight_format, device, options), Ok)?;
     let row = shape.bytes(cache_format) as u64;
     let cache_tokens = match cache_tokens {
         Some(n) if n < context => {
@@ -81,31 +81,31 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         Some(n) => n,
         None => {
             let free = device.info().map_or(0, |info| info.free_bytes.saturating_sub(trace.weights));
-            ample(context, sequences, free / SHARE / row.max(1))
+            default_cache_tokens(context, sequences, free / SHARE / row.max(1))
         }
     };
     let pages = cache_tokens.div_ceil(PAGE);
     trace.set_cache(row.saturating_mul((pages * PAGE) as u64));
     let table: Arc<[u32]> = (0..context.div_ceil(PAGE) as u32).collect();
-    let piece = |n: usize| TokenChunk { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
-    let run = |pieces: &[TokenChunk]| -> Result<()> {
+    let chunk = |n: usize| TokenChunk { ids: vec![0; n], start: context - n, table: table.clone(), wanted: 1 };
+    let run = |chunks: &[TokenChunk]| -> Result<()> {
         let cache = KvCache::new(shape, pages * PAGE, cache_format, &place)?;
-        let logits = loaded.run(pieces, &cache, &place)?;
-        loaded.sample(&logits, &vec![SamplingParams::BEST; pieces.len()])?;
+        let logits = loaded.run(chunks, &cache, &place)?;
+        loaded.sample(&logits, &vec![SamplingParams::BEST; chunks.len()])?;
         Ok(())
     };
     // At the end of the longest text: a step with one prompt only, and one where all sequences but
     // one decode.
     let decoding = sequences - 1;
-    let mut all = vec![piece(1); decoding];
-    all.push(piece((step_tokens - decoding).min(context)));
-    trace.pass(|| run(&[piece(step_tokens.min(context))]))?;
+    let mut all = vec![chunk(1); decoding];
+    all.push(chunk((step_tokens - decoding).min(context)));
+    trace.pass(|| run(&[chunk(step_tokens.min(context))]))?;
     let steps = trace.pass(|| run(&all))?;
-    trace.captured_pass(|| run(&vec![piece(1); sequences]))?;
+    trace.captured_pass(|| run(&vec![chunk(1); sequences]))?;
     // Without a GPU kernel for sampling, logits are copied to the host.
     let rows = if device.is_gpu() { 0 } else { sequences.saturating_mul(limits.vocabulary) };
     let copied = (rows as u64).saturating_mul(DType::F32.size() as u64);
-    let outline = Outline {
+    let details = PlanDetails {
         dtype: options.dtype,
         weight_format,
         chosen: None,
@@ -119,12 +119,12 @@ pub(super) fn plan(root: &Path, device: Device, options: &LoadOptions) -> Result
         unread,
     };
     let layout = DecodeLayout { cache_format, pages, context, sequences };
-    Ok(Planned { plan: trace.plan(steps, copied, outline), layout })
+    Ok(Planned { plan: trace.plan(steps, copied, details), layout })
 }
 
 /// The default format of a KV cache: half precision halves what every token reads, and loses less
 /// than any block format of weights does.
-pub(crate) fn usual_cache_format(
+pub(crate) fn default_cache_format(
     model: &Model,
     weight_format: WeightFormat,
     device: Device,
@@ -135,7 +135,7 @@ pub(crate) fn usual_cache_format(
 }
 
 /// The longest sequence that the model was trained for.
-fn trained(config: &Value) -> Result<usize> {
+fn trained_length(config: &Value) -> Result<usize> {
     let text = config.get("text_config").unwrap_or(config);
     let named =
         ["max_position_embeddings", "n_positions"].iter().find_map(|key| text.get(*key).and_then(Value::as_u64));
@@ -168,8 +168,8 @@ impl LmModel {
         let mut config = model.config.clone();
         config[CONTEXT] = context.into();
         let weights = Weights::new(model.store.clone(), options.dtype, place.clone()).with_format(weight_format);
-        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
-        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).of(&model.root))?;
+        let encoder = encoder(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
+        let head = lm_head(&config, &weights).map_err(|e| Error::from(e).with_root(&model.root))?;
         Ok((LmModel { encoder, head }, weights.unused()))
     }
 
@@ -180,23 +180,24 @@ impl LmModel {
     }
 
     /// Logits of the rows that the chunks want.
-    pub(crate) fn run(&self, pieces: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
-        let pieces = Pieces { model: self, pieces, cache, place };
-        pieces.forward(&pieces.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
+    pub(crate) fn run(&self, chunks: &[TokenChunk], cache: &KvCache, place: &Place) -> Result<Tensor> {
+        let pass = DecodePass { model: self, chunks: chunks, cache, place };
+        pass.forward(&pass.batch(None)?)?.pop().ok_or_else(|| Error::bug(place.device(), "a step gives logits"))
     }
 
     /// Samples tokens from rows of logits on the device; `None` if our kernel cannot, or if the
     /// logits still have to be scaled or capped.
-    fn sample(&self, logits: &Tensor, how: &[SamplingParams]) -> Result<Option<Tensor>> {
-        let means = self.head.scale == 1.0 && self.head.cap.is_none();
-        if means && can_sample(logits) { Ok(Some(sample(logits, how)?)) } else { Ok(None) }
+    fn sample(&self, logits: &Tensor, params: &[SamplingParams]) -> Result<Option<Tensor>> {
+        let is_plain = self.head.scale == 1.0 && self.head.cap.is_none();
+        if is_plain && can_sample(logits) { Ok(Some(sample(logits, params)?)) } else { Ok(None) }
     }
 
     /// One step of the scheduler: block copies, then the model. Returns the wanted logits, in the
-    /// order of the chunks; or tokens, if `how` has sampling parameters and the device can sample.
+    /// order of the chunks; or tokens, if `params` has sampling parameters and the device can
+    /// sample.
     pub(crate) fn step<'a>(
         &self,
-        (step, how): (&Step, Option<&[SamplingParams]>),
+        (step, params): (&Step, Option<&[SamplingParams]>),
         blocks: &Blocks,
         tokens: impl Fn(SeqId) -> Option<&'a [u32]>,
         cache: &KvCache,
@@ -207,7 +208,7 @@ impl LmModel {
         if !from.is_empty() {
             cache.copy(&Tensor::from_u32(&from, place)?, &Tensor::from_u32(&to, place)?)?;
         }
-        let piece = |p: &crate::schedule::ScheduledChunk| -> Result<TokenChunk> {
+        let chunk = |p: &crate::schedule::ScheduledChunk| -> Result<TokenChunk> {
             let all = tokens(p.sequence).ok_or_else(|| Error::bug(place.device(), "a sequence without tokens"))?;
             Ok(TokenChunk {
                 ids: all[p.range.clone()].to_vec(),
@@ -216,20 +217,20 @@ impl LmModel {
                 wanted: p.rows(),
             })
         };
-        let mut pieces = step.pieces.iter().map(piece).collect::<Result<Vec<_>>>()?;
+        let mut chunks = step.chunks.iter().map(chunk).collect::<Result<Vec<_>>>()?;
         // A chunk in the middle of a prompt wants no logits, but a pass must return something.
-        let idle = pieces.iter().all(|p| p.wanted == 0);
-        if let Some(last) = pieces.last_mut().filter(|_| idle) {
+        let idle = chunks.iter().all(|p| p.wanted == 0);
+        if let Some(last) = chunks.last_mut().filter(|_| idle) {
             last.wanted = 1;
         }
-        let pieces = Pieces { model: self, pieces: &pieces, cache, place };
+        let pass = DecodePass { model: self, chunks: &chunks, cache, place };
         // All sequences decode: the most frequent step, and the same each time, so it is captured
         // as a CUDA graph.
-        let is_decoding = pieces.pieces.iter().all(|p| p.ids.len() == 1 && p.wanted == 1);
-        let (_, results) = if is_decoding { passes.replay(&pieces, 0, None)? } else { replay::run(&pieces)? };
+        let is_decoding = pass.chunks.iter().all(|p| p.ids.len() == 1 && p.wanted == 1);
+        let (_, results) = if is_decoding { passes.replay(&pass, 0, None)? } else { replay::run(&pass)? };
         let [logits] = &results[..] else { return Err(Error::bug(place.device(), "a step gives logits")) };
-        if let Some(how) = how.filter(|_| !idle)
-            && let Some(tokens) = self.sample(logits, how)?
+        if let Some(params) = params.filter(|_| !idle)
+            && let Some(tokens) = self.sample(logits, params)?
         {
             let tokens = tokens.to_u32()?;
             // u32::MAX marks logits that are not finite; sampling on the host reports which.
@@ -247,15 +248,15 @@ impl LmModel {
     pub(super) fn dry_run(&self, layout: &DecodeLayout, tokens: usize, cache: &KvCache, place: &Place) -> Result<()> {
         let longest = layout.context;
         let table: Arc<[u32]> = (0..longest.div_ceil(PAGE) as u32).collect();
-        let piece = |n: usize, start, wanted| TokenChunk { ids: vec![0; n], start, table: table.clone(), wanted };
+        let chunk = |n: usize, start, wanted| TokenChunk { ids: vec![0; n], start, table: table.clone(), wanted };
         let (prompt, answers) = (tokens.min(longest), tokens.min(layout.sequences));
         for back in [longest, prompt] {
             // Usually only the last row is wanted; with prompt logprobs, all of them.
-            self.run(&[piece(prompt, longest - back, 1)], cache, place)?;
-            self.run(&[piece(prompt, longest - back, prompt)], cache, place)?;
+            self.run(&[chunk(prompt, longest - back, 1)], cache, place)?;
+            self.run(&[chunk(prompt, longest - back, prompt)], cache, place)?;
         }
         for start in [0, longest - 1] {
-            let logits = self.run(&vec![piece(1, start, 1); answers], cache, place)?;
+            let logits = self.run(&vec![chunk(1, start, 1); answers], cache, place)?;
             self.sample(&logits, &vec![SamplingParams::BEST; answers])?;
         }
         let rows = Tensor::from_u32(&rows(0).collect::<Vec<_>>(), place)?;
@@ -270,12 +271,12 @@ impl LmModel {
         let ids: Vec<u32> = (0..limits.positions.min(8)).map(|i| (i % limits.vocabulary) as u32).collect();
         let (first, rest) = ids.split_at(ids.len() / 2);
         let table: Arc<[u32]> = [0].into();
-        let piece = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
-        for piece in [piece(first, 0), piece(rest, first.len())] {
-            if piece.ids.is_empty() {
+        let chunk = |ids: &[u32], start| TokenChunk { ids: ids.to_vec(), start, table: table.clone(), wanted: 1 };
+        for chunk in [chunk(first, 0), chunk(rest, first.len())] {
+            if chunk.ids.is_empty() {
                 continue;
             }
-            let logits = self.run(&[piece], &cache, place)?;
+            let logits = self.run(&[chunk], &cache, place)?;
             let chosen = self.sample(&logits, &[SamplingParams::BEST])?.map(|token| token.to_u32()).transpose()?;
             let logits = logits.to_f32()?;
             if !logits.iter().all(|v| v.is_finite()) {
@@ -292,19 +293,19 @@ impl LmModel {
 }
 
 /// A pass of the decoder: the next tokens of sequences in, the wanted logits out.
-struct Pieces<'a> {
+struct DecodePass<'a> {
     model: &'a LmModel,
-    pieces: &'a [TokenChunk],
+    chunks: &'a [TokenChunk],
     cache: &'a KvCache,
     place: &'a Place,
 }
 
-impl Pass for Pieces<'_> {
+impl Pass for DecodePass<'_> {
     type Batch = Batch;
     type Error = Error;
 
     fn batch(&self, _: Option<Fill>) -> Result<Batch> {
-        Ok(Batch::decode(self.pieces, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
+        Ok(Batch::decode(self.chunks, PAGE, self.cache, self.model.encoder.limits(), self.place)?)
     }
 
     fn given(&self, batch: &Batch) -> Given {
@@ -336,13 +337,13 @@ fn rows(page: u32) -> std::ops::Range<u32> {
 
 #[cfg(test)]
 mod tests {
-    use super::ample;
+    use super::default_cache_tokens;
 
     #[test]
     fn a_cache_is_as_large_as_it_may_have_to_be_and_memory_allows() {
-        assert_eq!(ample(128, 64, u64::MAX), 8192);
-        assert_eq!(ample(128, 64, 1000), 1000);
-        assert_eq!(ample(128, 64, 0), 128);
-        assert_eq!(ample(128, 1, u64::MAX), 128);
+        assert_eq!(default_cache_tokens(128, 64, u64::MAX), 8192);
+        assert_eq!(default_cache_tokens(128, 64, 1000), 1000);
+        assert_eq!(default_cache_tokens(128, 64, 0), 128);
+        assert_eq!(default_cache_tokens(128, 1, u64::MAX), 128);
     }
 }

@@ -20,7 +20,7 @@ fn request(tokenizer: &Tokenizer, tokens: &[u32], most: usize) -> (GenerateReque
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most },
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
-        forms: Vec::new(),
+        constraints: Vec::new(),
         scored: false,
         echo: None,
     };

@@ -45,18 +45,18 @@ impl From<Encoded> for EncodeItem {
 
 /// The kind of output that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Want {
+pub(crate) enum OutputKind {
     /// The output of the task's pipeline.
     #[default]
     Task,
     /// The encoder's last hidden state of every token.
-    Hidden,
+    HiddenStates,
 }
 
 /// Sequences of one caller. None is empty.
 pub(crate) struct EncodeRequest {
     pub(crate) items: Vec<EncodeItem>,
-    pub(crate) want: Want,
+    pub(crate) kind: OutputKind,
     /// Parts of the result that the caller has not read yet.
     pub(crate) unread: Arc<AtomicUsize>,
 }
@@ -64,7 +64,7 @@ pub(crate) struct EncodeRequest {
 /// A request with waiting or running items.
 struct Pending {
     items: Vec<EncodeItem>,
-    want: Want,
+    kind: OutputKind,
     unread: Arc<AtomicUsize>,
     /// Items without a result.
     left: usize,
@@ -73,7 +73,7 @@ struct Pending {
 
 /// Sequences that run together, with the same kind of output.
 pub(crate) struct MicroBatch {
-    want: Want,
+    kind: OutputKind,
     /// Requests and indices of their items.
     items: Vec<(RequestId, usize)>,
     sequences: Vec<Sequence>,
@@ -127,7 +127,7 @@ impl<P: Pipeline> Encode<P> {
         let tokens = batch.sequences.iter().map(|s| s.ids.len()).sum();
         let pass = EncodePass { workload: self, batch };
         let (packed, results) = match self.passes.fill(tokens, batch.sequences.len()) {
-            Some(fill) => self.passes.replay(&pass, batch.want as u32, Some(fill))?,
+            Some(fill) => self.passes.replay(&pass, batch.kind as u32, Some(fill))?,
             None => replay::run(&pass)?,
         };
         let values = results.iter().map(|t| Ok((t.dims()[0], t.to_f32()?))).collect::<Result<Vec<_>>>()?;
@@ -151,7 +151,7 @@ impl<P: Pipeline> Workload for Encode<P> {
 
     fn load(spec: &P::Spec, Planned { plan, .. }: &Planned<()>, _: &LoadOptions, place: &Place) -> Result<Encode<P>> {
         let parts = Parts::open(&plan.root, (plan.dtype, plan.weight_format), place.clone())?;
-        let pipeline = P::load(&parts, spec).map_err(|e| e.of(&plan.root))?;
+        let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(&plan.root))?;
         let budget = Budget { tokens: plan.batch_tokens, sequences: plan.most_sequences };
         Ok(Encode {
             pipeline,
@@ -188,10 +188,10 @@ impl<P: Pipeline> Workload for Encode<P> {
     }
 
     fn submit(&mut self, id: RequestId, request: EncodeRequest, reply: &Arc<Reply<Part>>) {
-        let EncodeRequest { items, want, unread } = request;
+        let EncodeRequest { items, kind, unread } = request;
         let lengths: Vec<usize> = items.iter().map(|item| item.sequence.ids.len()).collect();
         self.queue.push(id.0, &lengths);
-        self.pending.insert(id, Pending { left: items.len(), items, want, unread, reply: reply.clone() });
+        self.pending.insert(id, Pending { left: items.len(), items, kind, unread, reply: reply.clone() });
     }
 
     fn schedule(&mut self) -> Option<Vec<MicroBatch>> {
@@ -203,9 +203,9 @@ impl<P: Pipeline> Workload for Encode<P> {
             let Some(request) = pending.get_mut(&RequestId(id)) else { continue };
             request.reply.start();
             let EncodeItem { sequence, skip } = std::mem::take(&mut request.items[item]);
-            let want = request.want;
-            let at = step.iter().position(|batch| batch.want == want).unwrap_or_else(|| {
-                step.push(MicroBatch { want, items: Vec::new(), sequences: Vec::new(), skips: Vec::new() });
+            let kind = request.kind;
+            let at = step.iter().position(|batch| batch.kind == kind).unwrap_or_else(|| {
+                step.push(MicroBatch { kind, items: Vec::new(), sequences: Vec::new(), skips: Vec::new() });
                 step.len() - 1
             });
             step[at].items.push((RequestId(id), item));
@@ -278,7 +278,7 @@ impl MicroBatch {
     fn by_request(&self) -> Vec<(RequestId, MicroBatch)> {
         let of = |(id, items): (RequestId, Vec<(usize, usize)>)| {
             let batch = MicroBatch {
-                want: self.want,
+                kind: self.kind,
                 items: items.iter().map(|(item, _)| (id, *item)).collect(),
                 sequences: items.iter().map(|(_, place)| self.sequences[*place].clone()).collect(),
                 skips: items.iter().map(|(_, place)| self.skips[*place]).collect(),
@@ -318,9 +318,9 @@ impl<P: Pipeline> Pass for EncodePass<'_, P> {
     }
 
     fn forward(&self, batch: &Batch) -> Result<Vec<Tensor>> {
-        match self.batch.want {
-            Want::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
-            Want::Hidden => Ok(vec![self.workload.pipeline.hidden(batch)?]),
+        match self.batch.kind {
+            OutputKind::Task => self.workload.pipeline.forward(batch, &self.skips(batch)),
+            OutputKind::HiddenStates => Ok(vec![self.workload.pipeline.hidden(batch)?]),
         }
     }
 }

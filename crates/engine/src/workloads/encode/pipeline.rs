@@ -1,9 +1,9 @@
 //! What runs on the device for a task: an encoder and the layers after it.
 
-use crate::config::Reading;
+use crate::config::InputSpec;
 use crate::error::{Error, Result};
 use crate::options::{Format, LoadOptions};
-use crate::plan::{Outline, Plan, Trace};
+use crate::plan::{Plan, PlanDetails, Trace};
 use sconce_formats::{Checkpoint, Model};
 use sconce_models::{Batch, Encoder, Limits, Sequence, encoder};
 use sconce_ops::{DType, Device, Place, Tensor, WeightFormat, Weights, replay};
@@ -67,7 +67,7 @@ pub(crate) trait Pipeline: Sized + 'static {
     const IN_GGUF: bool = false;
 
     /// The tokenization settings.
-    fn reading(spec: &Self::Spec) -> &Reading;
+    fn input_spec(spec: &Self::Spec) -> &InputSpec;
     /// Loads the weights onto the device; in a phantom place, only their shapes.
     fn load(parts: &Parts, spec: &Self::Spec) -> Result<Self>;
     /// The largest ids and positions it can take.
@@ -110,11 +110,11 @@ pub(crate) trait Pipeline: Sized + 'static {
 pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOptions) -> Result<Plan> {
     let budget = options.batch_tokens(device)?;
     let Format { dtype, weight_format, chosen } = options.format(device)?;
-    let Reading { root, max_tokens, .. } = P::reading(spec);
+    let InputSpec { root, max_tokens, .. } = P::input_spec(spec);
     let mut trace = Trace::new(device, &options.policy);
     let (pipeline, unread, trained) = trace.load(|place| {
         let parts = Parts::open(root, (dtype, weight_format), place.clone())?;
-        let pipeline = P::load(&parts, spec).map_err(|e| e.of(root))?;
+        let pipeline = P::load(&parts, spec).map_err(|e| e.with_root(root))?;
         let mut unread = parts.weights.unused();
         unread.extend(pipeline.unread());
         let length = parts.config.get("max_position_embeddings").or(parts.config.get("n_positions"));
@@ -141,7 +141,7 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
     steps.truncate(steps.len() / 2);
     let captured = replay::most_tokens(device).unwrap_or(0);
     trace.captured_pass(|| pipeline.dry_run(&place, captured.min(batch_tokens), captured.min(max_tokens)))?;
-    let outline = Outline {
+    let details = PlanDetails {
         dtype,
         weight_format,
         chosen,
@@ -154,7 +154,7 @@ pub(super) fn plan<P: Pipeline>(spec: &P::Spec, device: Device, options: &LoadOp
         root: root.clone(),
         unread,
     };
-    Ok(trace.plan(steps, 0, outline))
+    Ok(trace.plan(steps, 0, details))
 }
 
 /// `tokens` tokens in at most `most` sequences of `length`, the last one shorter.

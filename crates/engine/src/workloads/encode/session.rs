@@ -1,6 +1,6 @@
 //! A loaded encoder as tasks use it: texts in, outputs out.
 
-use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, Part, Pipeline, Want};
+use super::{Encode, EncodeItem, EncodeRequest, MOST_UNREAD, OutputKind, Part, Pipeline};
 use crate::error::{Error, Result};
 use crate::options::LoadOptions;
 use crate::plan::Plan;
@@ -106,10 +106,10 @@ impl<P: Pipeline> Session<P> {
         read: impl FnOnce(&Path) -> Result<P::Spec>,
     ) -> Result<Session<P>> {
         let spec = read(root::<P>(files)?)?;
-        let reading = P::reading(&spec);
+        let input_spec = P::input_spec(&spec);
         let model = runtime::load(files, &spec, options, progress, |plan| {
-            let tokenizer = Tokenizer::load(&reading.root, plan.max_tokens, reading.manner)?;
-            if let Some(note) = tokenizer.check(&reading.root, plan.vocabulary)? {
+            let tokenizer = Tokenizer::load(&input_spec.root, plan.max_tokens, input_spec.manner)?;
+            if let Some(note) = tokenizer.check(&input_spec.root, plan.vocabulary)? {
                 progress.note(&note);
             }
             Ok(Arc::new(tokenizer))
@@ -133,10 +133,10 @@ impl<P: Pipeline> Session<P> {
         let (submitted, context) = (Instant::now(), self.settings.context.clone());
         self.executor.call(move |workload| {
             let started = Instant::now();
-            context.waited(started.saturating_duration_since(submitted));
+            context.add_queue_time(started.saturating_duration_since(submitted));
             context.check()?;
             let answer = f(workload);
-            context.ran(started.elapsed());
+            context.add_inference_time(started.elapsed());
             answer
         })
     }
@@ -145,20 +145,20 @@ impl<P: Pipeline> Session<P> {
     /// its outputs, in the order of the micro-batches; an item without tokens, which only static
     /// models allow, gets none.
     pub(crate) fn run(&self, items: Vec<EncodeItem>, take: impl FnMut(usize, &[&[f32]]) -> Result<()>) -> Result<()> {
-        self.run_for(Want::Task, items, take)
+        self.run_for(OutputKind::Task, items, take)
     }
 
     /// Encodes tokenized texts and collects the results: `convert` makes a text's result from its
     /// index and rows.
     pub(crate) fn outputs<T: Clone + Default>(
         &self,
-        want: Want,
+        kind: OutputKind,
         texts: Texts,
         mut convert: impl FnMut(usize, &[&[f32]]) -> Result<T>,
     ) -> Result<Outputs<T>> {
         let Texts { items, tokens, truncated } = texts;
         let mut results = vec![T::default(); items.len()];
-        self.run_for(want, items, |i, rows| {
+        self.run_for(kind, items, |i, rows| {
             results[i] = convert(i, rows)?;
             Ok(())
         })?;
@@ -168,22 +168,22 @@ impl<P: Pipeline> Session<P> {
     /// Like [`Session::run`], for any kind of output.
     pub(crate) fn run_for(
         &self,
-        want: Want,
+        kind: OutputKind,
         mut items: Vec<EncodeItem>,
         mut take: impl FnMut(usize, &[&[f32]]) -> Result<()>,
     ) -> Result<()> {
-        let words = self.plan.vocabulary;
+        let vocabulary = self.plan.vocabulary;
         for (text, item) in items.iter().enumerate() {
-            if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= words) {
+            if let Some(id) = item.sequence.ids.iter().find(|id| **id as usize >= vocabulary) {
                 let why = format!(
-                    "token {id} is outside of the model's vocabulary of {words}; do tokenizer and model belong together?"
+                    "token {id} is outside of the model's vocabulary of {vocabulary}; do tokenizer and model belong together?"
                 );
                 return Err(Error::Text { text, why });
             }
         }
         let numbers: Vec<usize> = (0..items.len()).filter(|i| !items[*i].sequence.ids.is_empty()).collect();
         items.retain(|item| !item.sequence.ids.is_empty());
-        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, want)?;
+        let mut parts = PartStream::submit(&self.executor, self.plan.device, &self.settings.context, items, kind)?;
         while let Some(part) = parts.next() {
             let part = part?;
             for (item, place) in &part.items {
@@ -195,7 +195,7 @@ impl<P: Pipeline> Session<P> {
                 take(text, &own)?;
             }
             drop(part);
-            if parts.read() {
+            if parts.mark_read() {
                 self.executor.wake()?;
             }
         }
@@ -220,7 +220,7 @@ impl PartStream {
         device: Device,
         context: &RequestContext,
         items: Vec<EncodeItem>,
-        want: Want,
+        kind: OutputKind,
     ) -> Result<PartStream> {
         let (parts, inbox) = channel();
         let (left, unread) = (items.len(), Arc::new(AtomicUsize::new(0)));
@@ -229,7 +229,7 @@ impl PartStream {
         let reply = Arc::new(reply);
         let stream = PartStream { inbox, reply: Arc::downgrade(&reply), unread: unread.clone(), left };
         if left > 0 {
-            executor.submit(EncodeRequest { items, want, unread }, &reply)?;
+            executor.submit(EncodeRequest { items, kind, unread }, &reply)?;
         }
         Ok(stream)
     }
@@ -247,7 +247,7 @@ impl PartStream {
 
     /// Marks a part as read. Returns whether the queue had skipped this request, so that the
     /// executor must be woken.
-    pub(super) fn read(&self) -> bool {
+    pub(super) fn mark_read(&self) -> bool {
         self.unread.fetch_sub(1, Relaxed) >= MOST_UNREAD
     }
 }

@@ -21,7 +21,7 @@ fn request(tokenizer: &Tokenizer, ids: &[u32]) -> (Seq2SeqRequest, Arc<Reply<Eve
         stop: StopCriteria { tokens: Arc::default(), texts: Arc::default(), most: 6 },
         detok: Detok::new(tokenizer.clone().into(), true),
         stops: Stops::default(),
-        forms: Vec::new(),
+        constraints: Vec::new(),
         scored: false,
         echo: None,
     };

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 /// Tokenization settings from the model's files.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reading {
+pub(crate) struct InputSpec {
     /// The folder with the encoder's configuration, weights and tokenizer, or the GGUF file.
     pub(crate) root: PathBuf,
     /// The longest sequence, special tokens included, as far as files other than the encoder's say.
@@ -18,9 +18,9 @@ pub(crate) struct Reading {
 }
 
 /// The tokenization settings of a plain transformers model.
-pub(crate) fn plain_reading(dir: &Path) -> Result<Reading> {
+pub(crate) fn plain_input_spec(dir: &Path) -> Result<InputSpec> {
     let max_tokens = model_max_length(&dir.join("tokenizer_config.json"))?;
-    Ok(Reading { root: dir.to_path_buf(), max_tokens, manner: Manner::default() })
+    Ok(InputSpec { root: dir.to_path_buf(), max_tokens, manner: Manner::default() })
 }
 
 /// The tokenizer's own limit. Models without one have a huge number (1e30).

@@ -11,9 +11,9 @@ fn mix(x: u64, y: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-struct Dice(u64);
+struct Rng(u64);
 
-impl Dice {
+impl Rng {
     fn below(&mut self, n: usize) -> usize {
         self.0 = self.0.wrapping_add(1);
         (mix(self.0, 7) % n as u64) as usize
@@ -29,100 +29,100 @@ fn digest(tokens: &[u32]) -> u64 {
 }
 
 /// What the fake model generates after `digest` for the sequence: a token, or the end.
-fn says(digest: u64, sequence: SeqId) -> Next {
+fn fake_output(digest: u64, sequence: SeqId) -> Advance {
     let z = mix(digest, sequence.0 + 1000);
-    if z.is_multiple_of(31) { Next::Stop } else { Next::Token((z >> 32) as u32 % 3) }
+    if z.is_multiple_of(31) { Advance::Stop } else { Advance::Token((z >> 32) as u32 % 3) }
 }
 
 /// What a sequence must generate when it runs alone.
-fn alone(mut tokens: Vec<u32>, limit: usize, sequence: SeqId) -> Vec<u32> {
+fn expected_alone(mut tokens: Vec<u32>, limit: usize, sequence: SeqId) -> Vec<u32> {
     while tokens.len() < limit {
-        match says(digest(&tokens), sequence) {
-            Next::Token(t) => tokens.push(t),
-            Next::Stop => break,
+        match fake_output(digest(&tokens), sequence) {
+            Advance::Token(t) => tokens.push(t),
+            Advance::Stop => break,
         }
     }
     tokens
 }
 
-struct World {
+struct Simulation {
     blocks: Blocks,
     scheduler: Scheduler,
     budget: Budget,
     cache: Vec<u64>,
-    dice: Dice,
+    rng: Rng,
     /// Of every live sequence: its tokens, how many are computed, its limit, the forks it will
     /// have.
-    living: HashMap<SeqId, (Vec<u32>, usize, usize, Vec<SeqId>)>,
+    live: HashMap<SeqId, (Vec<u32>, usize, usize, Vec<SeqId>)>,
     expected: HashMap<SeqId, Vec<u32>>,
     /// In order of arrival.
     age: Vec<SeqId>,
     cancelled: HashSet<SeqId>,
     /// Sequences whose prompt logits are still wanted.
     unscored: HashSet<SeqId>,
-    names: u64,
+    last_id: u64,
     preemptions: usize,
     hits: u64,
     copies: usize,
 }
 
-impl World {
-    fn new(seed: u64) -> World {
-        let mut dice = Dice(seed << 20);
-        let (count, size) = (6 + dice.below(30) as u32, 1 + dice.below(6) as u32);
-        let sequences = 1 + dice.below(8);
-        World {
+impl Simulation {
+    fn new(seed: u64) -> Simulation {
+        let mut rng = Rng(seed << 20);
+        let (count, size) = (6 + rng.below(30) as u32, 1 + rng.below(6) as u32);
+        let sequences = 1 + rng.below(8);
+        Simulation {
             blocks: Blocks::new(count, size).unwrap(),
             scheduler: Scheduler::default(),
             // Half of the budgets are tight, so that prompts take many steps.
             budget: Budget {
-                tokens: sequences + 1 + if dice.one_in(2) { dice.below(3) } else { dice.below(20) },
+                tokens: sequences + 1 + if rng.one_in(2) { rng.below(3) } else { rng.below(20) },
                 sequences,
             },
             cache: vec![0; (count * size) as usize],
-            dice,
-            living: HashMap::new(),
+            rng,
+            live: HashMap::new(),
             expected: HashMap::new(),
             age: Vec::new(),
             cancelled: HashSet::new(),
             unscored: HashSet::new(),
-            names: 0,
+            last_id: 0,
             preemptions: 0,
             hits: 0,
             copies: 0,
         }
     }
 
-    fn name(&mut self) -> SeqId {
-        self.names += 1;
-        SeqId(self.names)
+    fn new_id(&mut self) -> SeqId {
+        self.last_id += 1;
+        SeqId(self.last_id)
     }
 
     fn submit(&mut self) {
         let slots = self.blocks.count() * self.blocks.size();
-        let limit = 2 + self.dice.below(slots.min(60));
-        let long = 1 + self.dice.below(limit - 1);
+        let limit = 2 + self.rng.below(slots.min(60));
+        let long = 1 + self.rng.below(limit - 1);
         // A small vocabulary, so that prefixes are often equal.
-        let constant = self.dice.one_in(2);
-        let tokens: Vec<u32> = (0..long).map(|_| if constant { 1 } else { self.dice.below(2) as u32 }).collect();
-        let n = if self.dice.one_in(4) { 1 + self.dice.below(4) } else { 1 };
-        let sequence = self.name();
-        let scored = self.dice.one_in(3);
+        let constant = self.rng.one_in(2);
+        let tokens: Vec<u32> = (0..long).map(|_| if constant { 1 } else { self.rng.below(2) as u32 }).collect();
+        let n = if self.rng.one_in(4) { 1 + self.rng.below(4) } else { 1 };
+        let sequence = self.new_id();
+        let scored = self.rng.one_in(3);
         let request = Request { sequence, tokens: tokens.clone(), limit, n, scored };
         match self.scheduler.submit(request, &self.blocks) {
             Ok(()) => {
                 if scored {
                     self.unscored.insert(sequence);
                 }
-                let forks = (1..n).map(|_| self.name()).collect();
-                self.living.insert(sequence, (tokens, 0, limit, forks));
+                let forks = (1..n).map(|_| self.new_id()).collect();
+                self.live.insert(sequence, (tokens, 0, limit, forks));
                 self.age.push(sequence);
             }
-            Err(refused) => assert!(matches!(refused, Refused::TooLong { .. }) && limit - 1 > slots, "{refused}"),
+            Err(refused) => assert!(matches!(refused, SubmitError::TooLong { .. }) && limit - 1 > slots, "{refused}"),
         }
     }
 
-    fn turn(&mut self) {
+    fn run_step(&mut self) {
         let hit = self.blocks.stats().hit;
         let step = self.scheduler.step(&mut self.blocks, self.budget);
         self.hits += self.blocks.stats().hit - hit;
@@ -132,16 +132,16 @@ impl World {
             assert_eq!(self.blocks.len(id), None);
             assert_eq!(self.scheduler.tokens(id), None);
         }
-        self.age.retain(|id| self.living.contains_key(id));
-        self.judge(&step);
+        self.age.retain(|id| self.live.contains_key(id));
+        self.check_step(&step);
         self.run(&step);
         let sampled = self.answers(&step);
         // Sometimes the model fails, or a request is cancelled while it runs.
-        if self.dice.one_in(40) {
-            step.pieces.iter().for_each(|p| self.living.get_mut(&p.sequence).unwrap().1 = 0);
+        if self.rng.one_in(40) {
+            step.chunks.iter().for_each(|p| self.live.get_mut(&p.sequence).unwrap().1 = 0);
             return;
         }
-        if self.dice.one_in(10) {
+        if self.rng.one_in(10) {
             self.cancel();
         }
         let ended = self.scheduler.commit(&mut self.blocks, sampled.clone());
@@ -149,19 +149,19 @@ impl World {
         self.record(&step, sampled, &ended);
     }
 
-    fn judge(&mut self, step: &Step) {
+    fn check_step(&mut self, step: &Step) {
         self.preemptions += step.preempted.len();
         self.copies += step.copies.len();
         for id in &step.preempted {
-            if let Some(s) = self.living.get_mut(id) {
+            if let Some(s) = self.live.get_mut(id) {
                 s.1 = 0;
             }
         }
-        assert!(step.pieces.len() <= self.budget.sequences);
-        assert!(step.pieces.iter().map(ScheduledChunk::rows).sum::<usize>() <= self.budget.sequences);
-        assert!(step.pieces.iter().map(|p| p.range.len()).sum::<usize>() <= self.budget.tokens);
-        let once: HashSet<SeqId> = step.pieces.iter().map(|p| p.sequence).collect();
-        assert_eq!(once.len(), step.pieces.len());
+        assert!(step.chunks.len() <= self.budget.sequences);
+        assert!(step.chunks.iter().map(ScheduledChunk::rows).sum::<usize>() <= self.budget.sequences);
+        assert!(step.chunks.iter().map(|p| p.range.len()).sum::<usize>() <= self.budget.tokens);
+        let once: HashSet<SeqId> = step.chunks.iter().map(|p| p.sequence).collect();
+        assert_eq!(once.len(), step.chunks.len());
         // The oldest advances in every step: no sequence starves.
         if let Some(oldest) = self.age.first() {
             assert!(once.contains(oldest), "{oldest:?} is the oldest and not in {step:?}");
@@ -180,77 +180,77 @@ impl World {
             self.cache.copy_within(from..from + size, *to as usize * size);
         }
         let mut written = HashSet::new();
-        for piece in &step.pieces {
-            let (tokens, seen, ..) = &self.living[&piece.sequence];
+        for chunk in &step.chunks {
+            let (tokens, computed, ..) = &self.live[&chunk.sequence];
             // Every position is computed once, unless it was in the prefix cache when the sequence
             // began.
-            let fresh = *seen == 0 && piece.range.start.is_multiple_of(size);
-            assert!(fresh || piece.range.start == *seen, "{piece:?} after {seen}");
-            assert!(!piece.range.is_empty());
-            assert_eq!(piece.sample, piece.range.end == tokens.len());
+            let fresh = *computed == 0 && chunk.range.start.is_multiple_of(size);
+            assert!(fresh || chunk.range.start == *computed, "{chunk:?} after {computed}");
+            assert!(!chunk.range.is_empty());
+            assert_eq!(chunk.sample, chunk.range.end == tokens.len());
             // A prompt whose logits are wanted is computed in full, whatever the prefix cache
             // holds.
-            assert_eq!(piece.scored, self.unscored.contains(&piece.sequence));
-            assert!(!piece.scored || piece.range.start == *seen);
-            assert_eq!(self.scheduler.tokens(piece.sequence), Some(tokens.as_slice()));
-            let slots: Vec<u32> = self.blocks.slots(piece.sequence, 0..piece.range.end).collect();
-            for p in piece.range.clone() {
+            assert_eq!(chunk.scored, self.unscored.contains(&chunk.sequence));
+            assert!(!chunk.scored || chunk.range.start == *computed);
+            assert_eq!(self.scheduler.tokens(chunk.sequence), Some(tokens.as_slice()));
+            let slots: Vec<u32> = self.blocks.slots(chunk.sequence, 0..chunk.range.end).collect();
+            for p in chunk.range.clone() {
                 let before = if p == 0 { 1 } else { self.cache[slots[p - 1] as usize] };
                 self.cache[slots[p] as usize] = mix(before, u64::from(tokens[p]) + 1);
                 assert!(written.insert(slots[p]), "two write to one slot");
             }
         }
         // After all writes, every slot that is read still has the right digest.
-        for piece in &step.pieces {
-            let tokens = &self.living[&piece.sequence].0;
+        for chunk in &step.chunks {
+            let tokens = &self.live[&chunk.sequence].0;
             let mut d = 1;
-            for (p, slot) in self.blocks.slots(piece.sequence, 0..piece.range.end).enumerate() {
+            for (p, slot) in self.blocks.slots(chunk.sequence, 0..chunk.range.end).enumerate() {
                 d = mix(d, u64::from(tokens[p]) + 1);
-                assert_eq!(self.cache[slot as usize], d, "position {p} of {:?}", piece.sequence);
+                assert_eq!(self.cache[slot as usize], d, "position {p} of {:?}", chunk.sequence);
             }
         }
     }
 
     fn answers(&mut self, step: &Step) -> Vec<Sampled> {
         let mut answers = Vec::new();
-        for piece in step.pieces.iter().filter(|p| p.sample) {
-            let sequence = piece.sequence;
-            let (tokens, _, limit, forks) = &self.living[&sequence];
-            let slot = self.blocks.slots(sequence, piece.range.end - 1..piece.range.end).next().unwrap();
+        for chunk in step.chunks.iter().filter(|p| p.sample) {
+            let sequence = chunk.sequence;
+            let (tokens, _, limit, forks) = &self.live[&sequence];
+            let slot = self.blocks.slots(sequence, chunk.range.end - 1..chunk.range.end).next().unwrap();
             let d = self.cache[slot as usize];
             for id in [&[sequence], forks.as_slice()].concat() {
-                self.expected.entry(id).or_insert_with(|| alone(tokens.clone(), *limit, id));
+                self.expected.entry(id).or_insert_with(|| expected_alone(tokens.clone(), *limit, id));
             }
-            let forks = forks.iter().map(|id| (*id, says(d, *id))).collect();
-            answers.push(Sampled { sequence, next: says(d, sequence), forks });
+            let forks = forks.iter().map(|id| (*id, fake_output(d, *id))).collect();
+            answers.push(Sampled { sequence, next: fake_output(d, sequence), forks });
         }
         answers
     }
 
     fn record(&mut self, step: &Step, sampled: Vec<Sampled>, ended: &[SeqId]) {
-        for piece in &step.pieces {
-            if let Some(s) = self.living.get_mut(&piece.sequence) {
-                s.1 = piece.range.end;
+        for chunk in &step.chunks {
+            if let Some(s) = self.live.get_mut(&chunk.sequence) {
+                s.1 = chunk.range.end;
             }
         }
         for answer in sampled {
             self.unscored.remove(&answer.sequence);
-            let Some((tokens, seen, limit, _)) = self.living.get(&answer.sequence).cloned() else { continue };
+            let Some((tokens, computed, limit, _)) = self.live.get(&answer.sequence).cloned() else { continue };
             let mut at = self.age.iter().position(|id| *id == answer.sequence).unwrap();
             for (id, next) in [vec![(answer.sequence, answer.next)], answer.forks].concat() {
                 let mut tokens = tokens.clone();
-                if let Next::Token(t) = next {
+                if let Advance::Token(t) = next {
                     tokens.push(t);
                 }
-                if next == Next::Stop || tokens.len() == limit {
+                if next == Advance::Stop || tokens.len() == limit {
                     assert!(ended.contains(&id), "{id:?} should have ended");
                     assert_eq!(tokens, self.expected[&id], "{id:?}");
                     assert_eq!(self.blocks.len(id), None);
-                    self.living.remove(&id);
+                    self.live.remove(&id);
                     continue;
                 }
                 assert!(!ended.contains(&id));
-                self.living.insert(id, (tokens, seen, limit, vec![]));
+                self.live.insert(id, (tokens, computed, limit, vec![]));
                 if id != answer.sequence {
                     at += 1;
                     self.age.insert(at, id);
@@ -260,13 +260,13 @@ impl World {
     }
 
     fn cancel(&mut self) {
-        let mut all: Vec<SeqId> = self.living.keys().copied().collect();
+        let mut all: Vec<SeqId> = self.live.keys().copied().collect();
         all.sort_unstable();
         if !all.is_empty() {
-            let id = all[self.dice.below(all.len())];
+            let id = all[self.rng.below(all.len())];
             self.scheduler.release(&mut self.blocks, id);
             self.blocks.check();
-            self.living.remove(&id);
+            self.live.remove(&id);
             self.cancelled.insert(id);
         }
     }
@@ -277,30 +277,30 @@ fn random_workloads_lose_mix_and_starve_nothing() {
     let runs = if cfg!(debug_assertions) { 1_000 } else { 10_000 };
     let (mut preemptions, mut hits, mut copies, mut steps) = (0, 0, 0, 0);
     for seed in 0..runs {
-        let mut world = World::new(seed);
-        let requests = 1 + world.dice.below(8);
+        let mut simulation = Simulation::new(seed);
+        let requests = 1 + simulation.rng.below(8);
         let mut came = 0;
         for turn in 0.. {
-            while came < requests && (world.dice.one_in(3) || world.scheduler.is_idle()) {
-                world.submit();
+            while came < requests && (simulation.rng.one_in(3) || simulation.scheduler.is_idle()) {
+                simulation.submit();
                 came += 1;
             }
-            if world.dice.one_in(25) {
-                world.cancel();
+            if simulation.rng.one_in(25) {
+                simulation.cancel();
             }
-            world.turn();
+            simulation.run_step();
             steps += 1;
-            if came == requests && world.living.is_empty() {
+            if came == requests && simulation.live.is_empty() {
                 break;
             }
             assert!(turn < 20_000, "run {seed} does not end");
         }
-        world.scheduler.step(&mut world.blocks, world.budget);
-        assert!(world.scheduler.is_idle(), "run {seed}");
-        assert_eq!(world.blocks.free_blocks(), world.blocks.count(), "run {seed}");
-        preemptions += world.preemptions;
-        hits += world.hits;
-        copies += world.copies;
+        simulation.scheduler.step(&mut simulation.blocks, simulation.budget);
+        assert!(simulation.scheduler.is_idle(), "run {seed}");
+        assert_eq!(simulation.blocks.free_blocks(), simulation.blocks.count(), "run {seed}");
+        preemptions += simulation.preemptions;
+        hits += simulation.hits;
+        copies += simulation.copies;
     }
     println!("{runs} runs, {steps} steps, {preemptions} preemptions, {hits} tokens hit, {copies} copies");
     // The workloads exercise preemption, the prefix cache and copies.
